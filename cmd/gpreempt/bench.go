@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/test/bench"
+)
+
+// benchCommand is `gpreempt bench`. Its worker processes are `gpreempt bench-worker`, which never gets
+// here: see test/bench/worker.c.
+func benchCommand() *cobra.Command {
+	options := bench.Options{Suite: "quick"}
+	var resultFile string
+	var list, quiet, strict bool
+	command := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
+		Long: "Runs a latency-critical (LC) process beside best-effort (BE) ones, all small programs of its own,\n" +
+			"and prints the LC latencies and BE rates alone, with the driver's time slicing and under the library.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			out := command.OutOrStdout()
+			if list {
+				return listCases(out, options)
+			}
+			if options.Library == "" {
+				library, err := bench.FindLibrary()
+				if err != nil {
+					return err
+				}
+				options.Library = library
+			}
+			options.Command = strings.Join(append([]string{"gpreempt"}, os.Args[1:]...), " ")
+			options.Progress = command.ErrOrStderr()
+			if quiet {
+				options.Progress = io.Discard
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			report, err := bench.Run(ctx, options)
+			if report == nil {
+				return err
+			}
+			if printed := report.Print(out); printed != nil {
+				return printed
+			}
+			if resultFile != "" && err == nil {
+				err = report.Write(resultFile)
+			}
+			if missed := report.Missed(); err == nil && missed > 0 && strict {
+				err = fmt.Errorf("%d targets missed", missed)
+			}
+			return err
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation or quick")
+	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
+	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
+	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
+	flags.StringVar(&resultFile, "json", "", "write the results to this file")
+	flags.BoolVar(&list, "list", false, "list the cases of the suite")
+	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress on standard error")
+	flags.BoolVar(&strict, "strict", false, "exit with an error when a target is missed")
+	return command
+}
+
+func listCases(out io.Writer, options bench.Options) error {
+	cases, err := bench.Cases(options.Suite, options.Only)
+	if err != nil {
+		return err
+	}
+	for _, c := range cases {
+		if _, err := fmt.Fprintf(out, "%-24s %s\n", c.Name, c.Target); err != nil {
+			return fmt.Errorf("list the cases: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+const libraryName = "libgpreempt.so"
+
+// findLibrary returns the absolute path of libgpreempt.so.
+func findLibrary() (string, error) {
+	if path := os.Getenv("GPREEMPT_LIBRARY"); path != "" {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return "", fmt.Errorf("GPREEMPT_LIBRARY: %w", err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("GPREEMPT_LIBRARY: %w", err)
+		}
+		return path, nil
+	}
+	executable, err := os.Executable()
+	if err == nil {
+		executable, err = filepath.EvalSymlinks(executable)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	beside := filepath.Dir(executable)
+	folders := []string{beside, filepath.Join(beside, "../lib"), filepath.Join(beside, "../lib/gpreempt"), "/usr/local/lib"}
+	for _, folder := range folders {
+		path := filepath.Join(folder, libraryName)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("find %s: %w", libraryName, err)
+		}
+	}
+	return "", fmt.Errorf("%s is in none of %s; set GPREEMPT_LIBRARY to its path", libraryName, strings.Join(folders, ", "))
+}
+
+// checkLibrary sees that the dynamic loader accepts the library, which otherwise says so only on the
+// standard error stream of the program and goes on without it.
+func checkLibrary(path string) error {
+	if strings.ContainsAny(path, " :") {
+		return fmt.Errorf("%s: LD_PRELOAD cannot name a path with a blank or a colon; move it", path)
+	}
+	command := exec.Command("/bin/true")
+	command.Env = setEnv(os.Environ(), "LD_PRELOAD", path)
+	command.Env = setEnv(command.Env, "GPREEMPT_PRIORITY", "off")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	err := command.Run()
+	said := strings.TrimSpace(stderr.String())
+	switch {
+	case said != "":
+		return fmt.Errorf("%s does not load: %s; is it complete, readable, and of this machine's architecture and C library?", path, firstLine(said))
+	case err != nil:
+		return fmt.Errorf("%s does not load: /bin/true under it: %w", path, err)
+	}
+	return nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// preload adds the library to an LD_PRELOAD, behind what is there.
+func preload(before, library string) string {
+	split := func(r rune) bool { return r == ' ' || r == ':' }
+	entries := strings.FieldsFunc(before, split)
+	if !slices.Contains(entries, library) {
+		entries = append(entries, library)
+	}
+	return strings.Join(entries, ":")
+}
+
+func setEnv(env []string, key, value string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, key+"=") })
+	return append(env, key+"="+value)
+}
+
+// loadConfig reads the configuration as the library would; file, if not empty, stands for
+// GPREEMPT_CONFIG. path is "" when the defaults are in force.
+func loadConfig(file string) (config configs.Config, path string, err error) {
+	getenv := func(key string) string {
+		if key == "GPREEMPT_CONFIG" && file != "" {
+			return file
+		}
+		return os.Getenv(key)
+	}
+	path, found, err := configs.Find(getenv)
+	if err != nil {
+		if file != "" {
+			err = fmt.Errorf("--config: %s", strings.TrimPrefix(err.Error(), "GPREEMPT_CONFIG = "))
+		}
+		return configs.Config{}, "", err
+	}
+	config = configs.Default()
+	if found {
+		if config, err = configs.Load(path); err != nil {
+			return configs.Config{}, path, err
+		}
+	}
+	return config, path, configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+}

@@ -1,0 +1,125 @@
+// probe.c - `gpreempt doctor-probe [context]`: what the CUDA driver says of itself and its devices, on
+// standard output, for gpreempt doctor to read. Hidden, and a process of its own: a driver that crashes
+// or hangs takes nothing with it.
+//
+// It runs from a constructor, before the Go runtime of this command would start: under the preloaded
+// library the process then is what any CUDA program is. With "context" it makes a context on each
+// device, puts work on it, and then stays until its standard input ends.
+//
+//   driver <CUDA version>
+//   device <UUID as hex> <compute capability> <compute mode> <name>
+//   context <UUID as hex> ok
+//   error <function> <CUresult or 0> <text>
+//   ready
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// From cuda.h.
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef unsigned long long CUdeviceptr;
+typedef struct {
+	unsigned char bytes[16];
+} CUuuid;
+enum {
+	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
+	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+};
+
+static void *driver;
+
+static void *symbol(const char *name) {
+	void *found = dlsym(driver, name);
+	if (!found)
+		printf("error dlsym 0 libcuda.so.1 has no %s\n", name);
+	return found;
+}
+
+// CALL is true if the function exists and succeeded.
+#define CALL(name, types, ...) \
+	({ \
+		CUresult(*function) types = symbol(#name); \
+		CUresult result = function ? function(__VA_ARGS__) : -1; \
+		if (function && result != 0) \
+			complain(#name, result); \
+		result == 0; \
+	})
+
+static void complain(const char *name, CUresult result) {
+	CUresult (*describe)(CUresult, const char **) = dlsym(driver, "cuGetErrorString");
+	const char *text = NULL;
+	if (describe)
+		describe(result, &text);
+	printf("error %s %d %s\n", name, result, text ? text : "unknown error");
+}
+
+static void print_uuid(const char *what, CUuuid uuid) {
+	printf("%s ", what);
+	for (int i = 0; i < 16; i++)
+		printf("%02x", uuid.bytes[i]);
+}
+
+static void use(CUdevice device, CUuuid uuid) {
+	CUcontext context;
+	CUdeviceptr memory;
+	if (CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice), &context, device) &&
+	    CALL(cuCtxSetCurrent, (CUcontext), context) && CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t), &memory, 4096) &&
+	    CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0, 4096) &&
+	    CALL(cuCtxSynchronize, (void))) {
+		print_uuid("context", uuid);
+		printf(" ok\n");
+	}
+}
+
+static void probe_device(int index, int context) {
+	CUdevice device;
+	CUuuid uuid;
+	char name[100] = "";
+	int major = 0, minor = 0, mode = 0;
+	if (!CALL(cuDeviceGet, (CUdevice *, int), &device, index) ||
+	    !CALL(cuDeviceGetUuid, (CUuuid *, CUdevice), &uuid, device) ||
+	    !CALL(cuDeviceGetName, (char *, int, CUdevice), name, sizeof name - 1, device) ||
+	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) ||
+	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) ||
+	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device))
+		return;
+	print_uuid("device", uuid);
+	printf(" %d.%d %d %s\n", major, minor, mode, name);
+	if (context)
+		use(device, uuid);
+}
+
+static void probe(int context) {
+	int version, count;
+	driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	if (!driver) {
+		printf("error dlopen 0 %s\n", dlerror());
+		return;
+	}
+	if (!CALL(cuInit, (unsigned), 0) || !CALL(cuDriverGetVersion, (int *), &version))
+		return;
+	printf("driver %d.%d\n", version / 1000, version % 1000 / 10);
+	if (!CALL(cuDeviceGetCount, (int *), &count))
+		return;
+	for (int i = 0; i < count; i++)
+		probe_device(i, context);
+}
+
+__attribute__((constructor)) static void doctor_probe(int argc, char **argv) {
+	if (argc < 2 || strcmp(argv[1], "doctor-probe") != 0)
+		return;
+	int context = argc > 2 && strcmp(argv[2], "context") == 0;
+	probe(context);
+	printf("ready\n");
+	fflush(stdout);
+	char byte;
+	while (context && read(STDIN_FILENO, &byte, 1) > 0)
+		;
+	_exit(0);
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+func runCommand() *cobra.Command {
+	var priority, config, log string
+	command := &cobra.Command{
+		Use:   "run [flags] -- program [argument]...",
+		Short: "Run a program under the library",
+		Long: "Runs a program with libgpreempt.so added to LD_PRELOAD. The program replaces this command, and the\n" +
+			"programs that it starts inherit the setting.",
+		Example: "  gpreempt run --priority lc -- python3 serve.py\n  gpreempt run --priority be -- python3 train.py",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(errors.New("run: which program? For example: gpreempt run --priority be -- python3 train.py"))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			env, err := runEnvironment(command.Flags().Changed, priority, config, log)
+			if err != nil {
+				return usage(err)
+			}
+			library, err := findLibrary()
+			if err != nil {
+				return usage(err)
+			}
+			if err := checkLibrary(library); err != nil {
+				return usage(err)
+			}
+			program, err := exec.LookPath(args[0])
+			if err != nil && !errors.Is(err, exec.ErrDot) {
+				status := 126
+				if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+					status = 127
+				}
+				return exitError{status, err}
+			}
+			warn(command.ErrOrStderr(), env, program)
+			env = setEnv(env, "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), library))
+			return exitError{126, fmt.Errorf("run %s: %w", program, unix.Exec(program, args, env))}
+		},
+	}
+	flags := command.Flags()
+	flags.SetInterspersed(false) // the program's flags are its own
+	flags.StringVarP(&priority, "priority", "p", "", "lc, be, off, or a level from 0 (lc) to 7 (be); default $GPREEMPT_PRIORITY")
+	flags.StringVarP(&config, "config", "c", "", "configuration file; default as in default.toml")
+	flags.StringVar(&log, "log", "", "level[:/path/file] of the library's log; default $GPREEMPT_LOG")
+	for name, values := range map[string][]string{
+		"priority": {"lc", "be", "off"},
+		"log":      {"trace", "debug", "info", "warn", "error", "off"},
+	} {
+		if err := command.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic(err) // the flag was made above
+		}
+	}
+	return command
+}
+
+// runEnvironment checks what the library will read, which could only complain from inside the program,
+// and returns the environment that says it.
+func runEnvironment(given func(flag string) bool, priority, config, log string) ([]string, error) {
+	env := os.Environ()
+	if given("priority") {
+		if _, err := configs.ParsePriority(priority); err != nil || priority == "" {
+			return nil, fmt.Errorf("--priority %q: must be lc, be, off, or a level from 0 (highest, lc) to 7 (lowest, be)", priority)
+		}
+		env = setEnv(env, "GPREEMPT_PRIORITY", priority)
+	} else if _, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err != nil {
+		return nil, err
+	}
+	if given("log") {
+		if err := configs.ApplyLogEnv(&configs.Config{}, log); err != nil || log == "" {
+			return nil, fmt.Errorf("--log %q: must be trace, debug, info, warn, error or off, or one of these with :/path/file", log)
+		}
+		if err := os.Setenv("GPREEMPT_LOG", log); err != nil {
+			return nil, fmt.Errorf("--log: %w", err)
+		}
+		env = setEnv(env, "GPREEMPT_LOG", log)
+	}
+	if given("config") {
+		if config == "" {
+			return nil, errors.New(`--config "": must be the path of a TOML file`)
+		}
+		path, err := filepath.Abs(config) // the program may change its directory before it uses CUDA
+		if err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		config = path
+		env = setEnv(env, "GPREEMPT_CONFIG", path)
+	}
+	_, _, err := loadConfig(config)
+	return env, err
+}
+
+// warn says why the library may not work in the program, which runs all the same.
+func warn(out io.Writer, env []string, program string) {
+	if priority, _ := lookupEnv(env, "GPREEMPT_PRIORITY"); priority == "" {
+		fmt.Fprintln(out, "gpreempt: warning: neither --priority nor GPREEMPT_PRIORITY is set: nothing is preempted")
+	}
+	if reason := notPreloadable(program); reason != "" {
+		fmt.Fprintf(out, "gpreempt: warning: %s %s: the library will not be loaded into it\n", program, reason)
+	}
+}
+
+func lookupEnv(env []string, key string) (string, bool) {
+	for _, entry := range env {
+		if value, ok := strings.CutPrefix(entry, key+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// notPreloadable says why the loader would ignore LD_PRELOAD for a program, or "". Scripts are fine.
+func notPreloadable(program string) string {
+	info, err := os.Stat(program)
+	if err != nil {
+		return ""
+	}
+	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		return "is setuid or setgid"
+	}
+	if n, err := unix.Getxattr(program, "security.capability", nil); err == nil && n > 0 {
+		return "has file capabilities"
+	}
+	file, err := elf.Open(program)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]; file.Class != elf.ELFCLASS64 || file.Machine != machine {
+		return fmt.Sprintf("is for another architecture (%s, %s)", file.Machine, file.Class)
+	}
+	for _, segment := range file.Progs {
+		if segment.Type == elf.PT_INTERP {
+			return ""
+		}
+	}
+	return "is statically linked"
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+func topCommand() *cobra.Command {
+	var once, asJSON bool
+	var config string
+	interval := time.Second
+	command := &cobra.Command{
+		Use:   "top",
+		Short: "Show GPUs and the processes under the library",
+		Long: `Shows, GPU by GPU, this user's processes under the library. The first sample counts from each process's
+start, later ones from the sample before.
+
+  SLICE   timeslice of the process's TSGs in force, - for the driver's default
+  STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
+          busy: has, or wants to run, work; dead: its owner is gone and nobody cleaned up yet
+  SHARE   part of the time with its window open (above be), or on turn or busy (be)
+  /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
+          gate, and turns taken, per second
+  NOT IN FORCE  fallbacks, with why`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if interval < 100*time.Millisecond {
+				return usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
+			}
+			settings, _, err := loadConfig(config)
+			if err != nil {
+				return usage(err)
+			}
+			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			show := printTable
+			if asJSON {
+				show = printJSON
+			} else if !once && isTerminal(os.Stdout) {
+				show = redrawTable
+			}
+			return top(ctx, command.OutOrStdout(), settings, interval, once, show)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVar(&once, "once", false, "one sample, then end")
+	flags.BoolVar(&asJSON, "json", false, "one line of JSON a sample")
+	flags.DurationVarP(&interval, "interval", "n", interval, "time between samples")
+	flags.StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
+	return command
+}
+
+func isTerminal(file *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+type sample struct {
+	GPUs []gpuSample `json:"gpus"`
+}
+
+type gpuSample struct {
+	segment.Snapshot
+	// LCShare is the part of the time with a window open, of the level above be that had it open most;
+	// BEShare what that leaves while a be process is there.
+	LCShare float64      `json:"lc_share"`
+	BEShare float64      `json:"be_share"`
+	Peers   []peerSample `json:"peers"`
+}
+
+type peerSample struct {
+	segment.Peer
+	Rates rates `json:"rates"`
+}
+
+// rates are per second over OverNs.
+type rates struct {
+	OverNs    uint64  `json:"over_ns"`
+	Share     float64 `json:"share"`
+	Windows   float64 `json:"windows"`
+	Switches  float64 `json:"switches"`
+	Holds     float64 `json:"holds"`
+	GateWaits float64 `json:"gate_waits"`
+	Turns     float64 `json:"turns"`
+}
+
+func top(ctx context.Context, out io.Writer, config configs.Config, interval time.Duration, once bool, show func(io.Writer, sample) error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for before := (map[peerKey]reading{}); ; {
+		snapshots, err := readSegments(config.Segment.Directory, config.Segment.Group)
+		if err != nil {
+			return err
+		}
+		var now sample
+		now, before = measure(snapshots, before)
+		if err := show(out, now); err != nil {
+			if errors.Is(err, syscall.EPIPE) {
+				return nil
+			}
+			return fmt.Errorf("print: %w", err)
+		}
+		if once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// readSegments reads this user's segments, and the group's if there is one.
+func readSegments(base, group string) ([]segment.Snapshot, error) {
+	all, err := segment.Snapshots(base, os.Getuid())
+	if err != nil || group == "" {
+		return all, err
+	}
+	gid, err := lookupGroup(group)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := segment.SnapshotsIn(segment.GroupDirectory(base, gid))
+	return append(all, shared...), err
+}
+
+func lookupGroup(group string) (gid int, err error) {
+	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	found, err := user.LookupGroup(group)
+	if err != nil {
+		return -1, fmt.Errorf("segment.group = %q: %w", group, err)
+	}
+	return strconv.Atoi(found.Gid)
+}
+
+type peerKey struct {
+	path      string
+	slot      int
+	startedNs uint64
+}
+
+// reading is what rates are differences of.
+type reading struct {
+	atNs, sharedNs uint64
+	counters       segment.Counters
+}
+
+func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
+	now := sample{GPUs: []gpuSample{}}
+	after := map[peerKey]reading{}
+	for _, s := range snapshots {
+		gpu := gpuSample{Snapshot: s, Peers: []peerSample{}}
+		lowest := false
+		for _, p := range s.Peers {
+			key := peerKey{s.Path, p.Slot, p.StartedNs}
+			last, known := before[key]
+			if !known {
+				last = reading{atNs: p.StartedNs}
+			}
+			next := read(p, s.TakenNs)
+			after[key] = next
+			r := compare(last, next)
+			gpu.Peers = append(gpu.Peers, peerSample{p, r})
+			if isLowest := p.Level == segment.Levels-1; isLowest {
+				lowest = lowest || p.Alive
+			} else if p.Alive {
+				gpu.LCShare = max(gpu.LCShare, r.Share)
+			}
+		}
+		if lowest {
+			gpu.BEShare = 1 - gpu.LCShare
+		}
+		now.GPUs = append(now.GPUs, gpu)
+	}
+	return now, after
+}
+
+func read(p segment.Peer, takenNs uint64) reading {
+	r := reading{atNs: takenNs, counters: p.Counters}
+	if p.Level == segment.Levels-1 {
+		r.sharedNs = max(p.Counters.TurnNs, p.Counters.BusyNs)
+		return r
+	}
+	r.sharedNs = p.Counters.WindowNs
+	if p.WindowOpen && p.WindowOpenedNs != 0 && p.WindowOpenedNs < takenNs {
+		r.sharedNs += takenNs - p.WindowOpenedNs
+	}
+	return r
+}
+
+// compare distrusts the numbers: the peer wrote them, and not all at once.
+func compare(last, next reading) rates {
+	if next.atNs <= last.atNs {
+		return rates{}
+	}
+	r := rates{OverNs: next.atNs - last.atNs}
+	seconds := float64(r.OverNs) / 1e9
+	rate := func(last, next uint64) float64 {
+		if next < last {
+			return 0
+		}
+		return float64(next-last) / seconds
+	}
+	a, b := last.counters, next.counters
+	r.Share = min(1, rate(last.sharedNs, next.sharedNs)/1e9)
+	r.Windows, r.Switches, r.Holds = rate(a.Windows, b.Windows), rate(a.Switches, b.Switches), rate(a.Holds, b.Holds)
+	r.GateWaits, r.Turns = rate(a.GateWaits, b.GateWaits), rate(a.Turns, b.Turns)
+	return r
+}
+
+func printJSON(out io.Writer, s sample) error { return json.NewEncoder(out).Encode(s) }
+
+func redrawTable(out io.Writer, s sample) error {
+	if _, err := io.WriteString(out, "\x1b[H\x1b[J"); err != nil { // home, erase to the end
+		return err
+	}
+	return printTable(out, s)
+}
+
+func printTable(out io.Writer, s sample) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(s.GPUs) == 0 {
+		fmt.Fprintln(w, "No process of this user runs under the library.")
+	}
+	for _, gpu := range s.GPUs {
+		if gpu.Error != "" {
+			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", gpu.GPU, gpu.Error)
+			continue
+		}
+		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare)
+		fmt.Fprintln(w, "PID\tNAME\tROLE\tSTATE\tSLICE\tSHARE\tWINDOW/s\tSWITCH/s\tHOLD/s\tGATE/s\tTURN/s\tIN FORCE\tNOT IN FORCE")
+		for _, p := range gpu.Peers {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%.0f %%\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%s\n",
+				p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), 100*p.Rates.Share,
+				p.Rates.Windows, p.Rates.Switches, p.Rates.Holds, p.Rates.GateWaits, p.Rates.Turns,
+				orDash(p.Mechanisms), orDash(p.Fallbacks))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func state(p segment.Peer) string {
+	switch {
+	case !p.Alive:
+		return "dead"
+	case p.WindowOpen:
+		return "window"
+	case p.Suspended:
+		return "off"
+	case p.Turn:
+		return "turn"
+	case p.Busy:
+		return "busy"
+	}
+	return "idle"
+}
+
+func slice(us uint32) string {
+	switch {
+	case us == 0:
+		return "-"
+	case us%1000 == 0:
+		return fmt.Sprintf("%d ms", us/1000)
+	}
+	return fmt.Sprintf("%d us", us)
+}
+
+func orDash(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, " ")
+}

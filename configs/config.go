@@ -1,0 +1,315 @@
+// Package configs reads gpreempt's TOML files and environment variables. It is strict: a key that it
+// does not know or a value that makes no sense is an error of one line that says what is allowed.
+package configs
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Config is everything that can be set. Its fields are described in default.toml.
+type Config struct {
+	Mechanisms Mechanisms
+	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs uint64 }
+	Window     struct{ GraceMinUs, GraceMaxUs uint64 }
+	Hold       struct {
+		MaxMs uint64
+		Chain int
+	}
+	Turns struct{ QuantumMs uint64 }
+	Share struct {
+		MinBE  float64
+		OverMs uint64
+	}
+	Segment struct{ Directory, Group string }
+	Log     struct{ Level, File string }
+}
+
+// Mechanisms says what may be used to preempt. With Auto set, the others are for the probes to decide.
+type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns bool }
+
+//go:embed default.toml
+var defaults []byte
+
+// Default returns the configuration of the embedded default.toml.
+func Default() Config {
+	config, err := overlay(Config{}, "default.toml", defaults)
+	if err != nil {
+		panic(err) // the file is part of the program, and a test reads it
+	}
+	return config
+}
+
+// Load reads the file at path over the defaults.
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read config: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads data over the defaults. The name is for error messages.
+func Parse(name string, data []byte) (Config, error) {
+	return overlay(Default(), name, data)
+}
+
+// Find returns the path of the configuration file in force, if there is one. That GPREEMPT_CONFIG names
+// no readable file is an error, because someone meant it to.
+func Find(getenv func(string) string) (path string, found bool, err error) {
+	if path := getenv("GPREEMPT_CONFIG"); path != "" {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: no such file", path)
+		case err != nil:
+			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: %w", path, err)
+		case info.IsDir():
+			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: is a directory, must be a TOML file", path)
+		}
+		return path, true, nil
+	}
+	places := []string{"gpreempt.toml"}
+	if home := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(home) {
+		places = append(places, filepath.Join(home, "gpreempt/gpreempt.toml"))
+	} else if home := getenv("HOME"); filepath.IsAbs(home) {
+		places = append(places, filepath.Join(home, ".config/gpreempt/gpreempt.toml"))
+	}
+	places = append(places, "/etc/gpreempt/gpreempt.toml")
+	for _, place := range places {
+		if info, err := os.Stat(place); err == nil && !info.IsDir() {
+			return place, true, nil
+		}
+	}
+	return "", false, nil
+}
+
+// setting is one key of the file: what it may hold and where that goes. set returns false for a value
+// that is not allowed.
+type setting struct {
+	key     string
+	allowed string
+	set     func(c *Config, value any) bool
+}
+
+var settings = []setting{
+	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns"`, setMechanisms},
+	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
+	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
+	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
+	integer("window.grace_min_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMinUs }),
+	integer("window.grace_max_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMaxUs }),
+	integer("hold.max_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Hold.MaxMs }),
+	integer("hold.chain", 1, 8, "kernels", func(c *Config) *int { return &c.Hold.Chain }),
+	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
+	{"share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", setMinBE},
+	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
+	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
+	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
+	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
+	text("log.file", `an absolute path, or "" for standard error`, isFile, func(c *Config) *string { return &c.Log.File }),
+}
+
+func integer[T uint64 | int](key string, low, high int64, unit string, field func(*Config) *T) setting {
+	return setting{key, fmt.Sprintf("an integer from %d to %d (%s)", low, high, unit), func(c *Config, value any) bool {
+		n, ok := value.(int64)
+		if !ok || n < low || n > high {
+			return false
+		}
+		*field(c) = T(n)
+		return true
+	}}
+}
+
+func text(key, allowed string, valid func(string) bool, field func(*Config) *string) setting {
+	return setting{key, allowed, func(c *Config, value any) bool {
+		s, ok := value.(string)
+		if !ok || strings.ContainsFunc(s, unicode.IsControl) || !valid(s) {
+			return false
+		}
+		*field(c) = s
+		return true
+	}}
+}
+
+func setMechanisms(c *Config, value any) bool {
+	if value == "auto" {
+		c.Mechanisms = Mechanisms{Auto: true}
+		return true
+	}
+	names, ok := value.([]any)
+	if !ok {
+		return false
+	}
+	var m Mechanisms
+	for _, name := range names {
+		switch name {
+		case "timeslice":
+			m.Timeslice = true
+		case "hold":
+			m.Hold = true
+		case "gate":
+			m.Gate = true
+		case "turns":
+			m.Turns = true
+		default:
+			return false
+		}
+	}
+	c.Mechanisms = m
+	return true
+}
+
+func setMinBE(c *Config, value any) bool {
+	share, ok := value.(float64)
+	if n, isInteger := value.(int64); isInteger {
+		share, ok = float64(n), true
+	}
+	if !ok || !(share >= 0 && share < 1) { // not NaN either
+		return false
+	}
+	c.Share.MinBE = math.Abs(share) // no negative zero
+	return true
+}
+
+const levelsAllowed = `"trace", "debug", "info", "warn", "error" or "off"`
+
+func isLevel(s string) bool {
+	return slices.Contains([]string{"trace", "debug", "info", "warn", "error", "off"}, s)
+}
+
+func isFile(s string) bool  { return s == "" || filepath.IsAbs(s) }
+func isGroup(s string) bool { return !strings.ContainsAny(s, ":/ ") && !strings.HasPrefix(s, "-") }
+
+// overlay sets in base what data says. Errors are one line each; the returned Config is then zero.
+func overlay(base Config, name string, data []byte) (Config, error) {
+	var tree map[string]any
+	meta, err := toml.NewDecoder(bytes.NewReader(data)).Decode(&tree)
+	if err != nil {
+		var parse toml.ParseError
+		if errors.As(err, &parse) {
+			return Config{}, fmt.Errorf("%s: line %d: %s", name, parse.Position.Line, oneLine(parse.Message))
+		}
+		return Config{}, fmt.Errorf("%s: %s", name, oneLine(strings.TrimPrefix(err.Error(), "toml: ")))
+	}
+	for _, key := range meta.Keys() { // in the order of the file, so the first mistake is reported
+		if err := set(&base, tree, key); err != nil {
+			return Config{}, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := base.consistent(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return base, nil
+}
+
+// set carries out one key of the file. Tables are keys too.
+func set(c *Config, tree map[string]any, key toml.Key) error {
+	value, parent := lookup(tree, key)
+	if parent != nil { // inside a value that is no table, such as an array of tables: that is reported
+		key, value = parent, first(lookup(tree, parent))
+	}
+	if i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key.String() }); i >= 0 {
+		if !settings[i].set(c, value) {
+			return fmt.Errorf("%s = %s: must be %s", key, show(value), settings[i].allowed)
+		}
+		return nil
+	}
+	if len(key) == 1 && slices.Contains(below(""), key[0]) {
+		if _, isTable := value.(map[string]any); !isTable {
+			return fmt.Errorf("%s = %s: must be a table with the keys %s", key, show(value), list(below(key[0])))
+		}
+		return nil
+	}
+	if len(key) == 1 {
+		return fmt.Errorf("%s: unknown key; the keys allowed here are %s", oneLine(key.String()), list(below("")))
+	}
+	return fmt.Errorf("%s: unknown key; the keys allowed in [%s] are %s", oneLine(key.String()), key[0], list(below(key[0])))
+}
+
+// lookup returns what stands at key, or the part of key that is no table.
+func lookup(tree map[string]any, key toml.Key) (value any, parent toml.Key) {
+	value = tree
+	for i, part := range key {
+		table, ok := value.(map[string]any)
+		if !ok {
+			return nil, key[:i]
+		}
+		value = table[part]
+	}
+	return value, nil
+}
+
+func first(value any, _ toml.Key) any { return value }
+
+// below lists the keys of a table, "" being the top level.
+func below(table string) []string {
+	var keys []string
+	for _, s := range settings {
+		head, tail, nested := strings.Cut(s.key, ".")
+		switch {
+		case table == "" && !slices.Contains(keys, head):
+			keys = append(keys, head)
+		case nested && head == table:
+			keys = append(keys, tail)
+		}
+	}
+	return keys
+}
+
+// consistent checks values against each other.
+func (c *Config) consistent() error {
+	if c.Window.GraceMinUs > c.Window.GraceMaxUs {
+		return fmt.Errorf("window.grace_min_us = %d: must not be above window.grace_max_us = %d", c.Window.GraceMinUs, c.Window.GraceMaxUs)
+	}
+	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
+		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)
+	}
+	return nil
+}
+
+// show writes a value as TOML does, on one line and not too long.
+func show(value any) string {
+	var s string
+	switch v := value.(type) {
+	case string:
+		s = strconv.Quote(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = show(v[i])
+		}
+		s = "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any, []map[string]any:
+		s = "a table"
+	default:
+		s = fmt.Sprint(v)
+	}
+	if r := []rune(s); len(r) > 100 {
+		s = string(r[:100]) + "..."
+	}
+	return oneLine(s)
+}
+
+func list(keys []string) string { return strings.Join(keys, ", ") }
+
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, s)
+}

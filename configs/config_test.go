@@ -1,0 +1,241 @@
+package configs
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+)
+
+// TestDefault proves that default.toml sets every key, and to what is promised.
+func TestDefault(t *testing.T) {
+	want := Config{Mechanisms: Mechanisms{Auto: true}}
+	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs = 1, 100000, 2048
+	want.Window.GraceMinUs, want.Window.GraceMaxUs = 20, 500
+	want.Hold.MaxMs, want.Hold.Chain = 100, 2
+	want.Turns.QuantumMs = 50
+	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
+	want.Segment.Directory = "/dev/shm"
+	want.Log.Level = "warn"
+	if got := Default(); got != want {
+		t.Errorf("Default() = %+v, want %+v", got, want)
+	}
+	var tree map[string]any
+	meta, err := toml.Decode(string(defaults), &tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if !meta.IsDefined(strings.Split(s.key, ".")...) {
+			t.Errorf("default.toml does not set %s", s.key)
+		}
+	}
+}
+
+// TestEveryFieldHasASetting sees that no field of Config is out of a file's reach.
+func TestEveryFieldHasASetting(t *testing.T) {
+	fields := 0
+	config := reflect.TypeFor[Config]()
+	for i := range config.NumField() {
+		if config.Field(i).Name == "Mechanisms" {
+			fields++
+			continue
+		}
+		fields += config.Field(i).Type.NumField()
+	}
+	if fields != len(settings) {
+		t.Errorf("Config has %d fields, settings are %d", fields, len(settings))
+	}
+}
+
+func TestExamples(t *testing.T) {
+	examples, err := filepath.Glob("examples/*.toml")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("examples: %v, %v", examples, err)
+	}
+	for _, path := range examples {
+		config, err := Load(path)
+		if err != nil {
+			t.Error(err)
+		}
+		if config == Default() {
+			t.Errorf("%s changes nothing", path)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	config, err := Parse("gpreempt.toml", []byte(`
+mechanisms = ["timeslice", "gate"]
+hold.chain = 8
+[share]
+min_be = 0
+[segment]
+directory = "/run/gpreempt"
+group = "gpu"
+`))
+	want := Default()
+	want.Mechanisms = Mechanisms{Timeslice: true, Gate: true}
+	want.Hold.Chain = 8
+	want.Share.MinBE = 0
+	want.Segment.Directory, want.Segment.Group = "/run/gpreempt", "gpu"
+	if err != nil || config != want {
+		t.Errorf("got %+v, %v; want %+v", config, err, want)
+	}
+	if config, err := Parse("f", []byte("mechanisms = []")); err != nil || config.Mechanisms != (Mechanisms{}) {
+		t.Errorf("no mechanisms: %+v, %v", config.Mechanisms, err)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"[hold]\nmax_ms = -1", `hold.max_ms = -1: must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms = 10001", `hold.max_ms = 10001: must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms = \"7\"", `hold.max_ms = "7": must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms = 1.5", `hold.max_ms = 1.5: must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms = true", `hold.max_ms = true: must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms = [1, \"a\"]", `hold.max_ms = [1, "a"]: must be an integer from 1 to 10000 (ms)`},
+		{"hold.max_ms.x = 1", `hold.max_ms.x: unknown key; the keys allowed in [hold] are max_ms, chain`},
+		{"hold.chain = 9", `hold.chain = 9: must be an integer from 1 to 8 (kernels)`},
+		{"[hold]\nmax = 1", `hold.max: unknown key; the keys allowed in [hold] are max_ms, chain`},
+		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, segment, log`},
+		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, segment, log`},
+		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, segment, log`},
+		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, segment, log`},
+		{"hold = 3", `hold = 3: must be a table with the keys max_ms, chain`},
+		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, chain`},
+		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns"`},
+		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns"`},
+		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns"`},
+		{"share.min_be = 1", `share.min_be = 1: must be a number from 0 to less than 1 (part of the GPU's time)`},
+		{"share.min_be = nan", `share.min_be = NaN: must be a number from 0 to less than 1 (part of the GPU's time)`},
+		{"share.min_be = -0.1", `share.min_be = -0.1: must be a number from 0 to less than 1 (part of the GPU's time)`},
+		{"segment.directory = \"shm\"", `segment.directory = "shm": must be an absolute path`},
+		{"segment.directory = \"/a\\nb\"", `segment.directory = "/a\nb": must be an absolute path`},
+		{"segment.group = \"a b\"", `segment.group = "a b": must be the name or number of a group, or ""`},
+		{"log.level = \"loud\"", `log.level = "loud": must be "trace", "debug", "info", "warn", "error" or "off"`},
+		{"log.file = \"x\"", `log.file = "x": must be an absolute path, or "" for standard error`},
+		{"window.grace_min_us = 501", `window.grace_min_us = 501: must not be above window.grace_max_us = 500`},
+		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},
+		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},
+		{"x = ", "line 1: "},
+	} {
+		config, err := Parse("gpreempt.toml", []byte(c.text))
+		if err == nil || !strings.HasPrefix(err.Error(), "gpreempt.toml: "+c.want) {
+			t.Errorf("%q:\n got %v\nwant gpreempt.toml: %s", c.text, err, c.want)
+		}
+		if config != (Config{}) {
+			t.Errorf("%q: an error and a config", c.text)
+		}
+	}
+}
+
+func TestLoadMissing(t *testing.T) {
+	if config, err := Load(filepath.Join(t.TempDir(), "none")); err == nil || config != (Config{}) {
+		t.Errorf("got %v, %v", config, err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	write := func(path string) string {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	env := map[string]string{"HOME": dir + "/home", "XDG_CONFIG_HOME": dir + "/xdg"}
+	getenv := func(key string) string { return env[key] }
+	check := func(want string) {
+		t.Helper()
+		if path, found, err := Find(getenv); path != want || !found || err != nil {
+			t.Errorf("Find() = %q, %v, %v; want %q", path, found, err, want)
+		}
+	}
+	home := write(dir + "/home/.config/gpreempt/gpreempt.toml")
+	delete(env, "XDG_CONFIG_HOME")
+	check(home)
+	env["XDG_CONFIG_HOME"] = dir + "/xdg"
+	check(write(dir + "/xdg/gpreempt/gpreempt.toml"))
+	write(dir + "/gpreempt.toml")
+	check("gpreempt.toml")
+	env["GPREEMPT_CONFIG"] = write(dir + "/mine.toml")
+	check(dir + "/mine.toml")
+	for _, bad := range []string{dir + "/none.toml", dir} {
+		env["GPREEMPT_CONFIG"] = bad
+		if path, found, err := Find(getenv); err == nil || found || path != "" || !strings.Contains(err.Error(), bad) {
+			t.Errorf("Find() with GPREEMPT_CONFIG=%s = %q, %v, %v", bad, path, found, err)
+		}
+	}
+}
+
+func TestParsePriority(t *testing.T) {
+	for value, want := range map[string]Priority{
+		"": {}, "off": {}, "lc": {true, 0}, "be": {true, 7}, "0": {true, 0}, "3": {true, 3}, "7": {true, 7},
+	} {
+		got, err := ParsePriority(value)
+		if err != nil || got != want {
+			t.Errorf("ParsePriority(%q) = %v, %v", value, got, err)
+		}
+		if again, err := ParsePriority(got.String()); err != nil || again != got {
+			t.Errorf("%v.String() = %q", got, got.String())
+		}
+	}
+	for _, value := range []string{"8", "-1", "LC", " lc", "07", "high\n"} {
+		if got, err := ParsePriority(value); err == nil || got != (Priority{}) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("ParsePriority(%q) = %v, %v", value, got, err)
+		}
+	}
+}
+
+func TestApplyLogEnv(t *testing.T) {
+	for value, want := range map[string][2]string{
+		"": {"warn", "/log"}, "debug": {"debug", "/log"}, "off:/a:b": {"off", "/a:b"},
+	} {
+		c := Default()
+		c.Log.File = "/log"
+		if err := ApplyLogEnv(&c, value); err != nil || c.Log.Level != want[0] || c.Log.File != want[1] {
+			t.Errorf("ApplyLogEnv(%q): %v, %v", value, c.Log, err)
+		}
+	}
+	for _, value := range []string{"loud", "debug:", "debug:relative", ":/x", "/x"} {
+		c := Default()
+		if err := ApplyLogEnv(&c, value); err == nil || c != Default() {
+			t.Errorf("ApplyLogEnv(%q): %v, %v", value, c.Log, err)
+		}
+	}
+}
+
+// FuzzParse: an error comes with a zero Config and is one line; without one the Config is possible.
+func FuzzParse(f *testing.F) {
+	f.Add(defaults)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := Parse("f", data)
+		if (err != nil) != (config == Config{}) {
+			t.Fatalf("config %+v with error %v", config, err)
+		}
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\r\n") {
+				t.Fatalf("error of several lines: %q", err)
+			}
+			return
+		}
+		if err := config.consistent(); err != nil {
+			t.Fatal(err)
+		}
+		if c := config.Hold.Chain; c < 1 || c > 8 {
+			t.Fatalf("hold.chain = %d", c)
+		}
+		if s := config.Share.MinBE; !(s >= 0 && s < 1) {
+			t.Fatalf("share.min_be = %v", s)
+		}
+	})
+}

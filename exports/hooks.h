@@ -1,0 +1,83 @@
+// hooks.h - what the intercepted calls tell the preemption core, and nothing else.
+//
+// exports/ owns the intercepted symbols and knows no policy; preempt/ owns the policy and knows no
+// symbols. They meet in struct gp_hooks: preempt/ fills one in, shim/ hands it to gp_install_hooks(),
+// and from then on the interceptors call it. While gp_hooks is NULL, and in a forked child, every
+// interceptor passes straight through.
+#ifndef GPREEMPT_HOOKS_H
+#define GPREEMPT_HOOKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Opaque handles and scalar types of the CUDA driver API (cuda.h), declared here so that no CUDA
+// toolkit is needed to build.
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+
+#define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
+#define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h
+
+enum gp_work { GP_KERNEL, GP_GRAPH, GP_COPY, GP_MEMSET, GP_OTHER };
+
+// One operation put on a stream.
+struct gp_submission {
+	enum gp_work work;
+	bool blocking;    // the call returns only when the work is done (cuMemcpyDtoH and the like)
+	bool cooperative; // all blocks must be resident at once
+	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
+	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
+	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
+	CUgraphExec graph;         // GP_GRAPH
+	uint64_t token;            // scratch of the core between before_submit and after_submit
+};
+
+enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT };
+
+struct gp_hooks {
+	// Around each operation put on a stream. Not called for a stream that is being captured.
+	void (*before_submit)(struct gp_submission *);
+	void (*after_submit)(struct gp_submission *, CUresult);
+	// An event was recorded on a stream (after the call succeeded, not in capture).
+	void (*event_recorded)(CUevent, CUstream);
+	// Around a call that blocks the CPU. GP_WAIT_CONTEXT: everything that waits, or may wait, for
+	// the whole context: cuCtxSynchronize, frees, module loads and unloads, graph instantiation.
+	void (*before_wait)(enum gp_wait, void *stream_or_event);
+	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
+	// Life cycle. context_current: a context became usable on this thread (created, retained or
+	// made current); called often, must be cheap. context_destroying: before the driver destroys it.
+	void (*context_current)(CUcontext);
+	void (*context_destroying)(CUcontext);
+	void (*stream_destroying)(CUstream);
+	// After cuGraphInstantiate* and before cuGraphExecDestroy.
+	void (*graph_instantiated)(CUgraphExec, CUgraph);
+	void (*graph_destroying)(CUgraphExec);
+	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
+	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
+};
+
+// Nonzero while interceptors of submissions and waits must call the hooks; set by the core. An
+// intercepted launch costs a load of this word and a branch while it is zero. Life-cycle hooks and
+// rm_ioctl are called whenever hooks are installed.
+extern _Atomic uint32_t gp_armed;
+
+// Implemented by exports/.
+void gp_install_hooks(const struct gp_hooks *);
+// The driver's own function, never ours; NULL where the driver lacks it. Usable after cuInit began.
+void *gp_driver_symbol(const char *name);
+// start is called once, on the thread that calls cuInit first, before the driver's cuInit runs
+// (also before a first context call). Set by shim/ as the library's Go code comes up.
+void gp_set_start(void (*start)(void));
+// True in a child forked after the library was loaded: Go code must not be entered there.
+bool gp_forked(void);
+
+#endif

@@ -1,0 +1,388 @@
+// intercept.c - the exported driver functions, expanded from table.h.
+//
+// A submission or a wait costs one load and a branch while gp_armed is zero; what happens otherwise is out of
+// line. Every wrapper returns what the driver returned.
+#include "layer.h"
+
+_Atomic uint32_t gp_armed;
+
+static inline bool armed(void) {
+	return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0;
+}
+
+#define CALL(hooks, hook, ...) \
+	do { \
+		if ((hooks)->hook) \
+			(hooks)->hook(__VA_ARGS__); \
+	} while (0)
+
+// Captures under way, by the stream on which each began.
+
+#define MAX_CAPTURES 64
+static _Atomic(CUstream) capture_origin[MAX_CAPTURES];
+static _Atomic uint32_t captures;
+
+static void capture_began(CUstream stream) {
+	for (int i = 0; i < MAX_CAPTURES; i++) {
+		CUstream empty = NULL;
+		if (atomic_compare_exchange_strong(&capture_origin[i], &empty, stream)) {
+			atomic_fetch_add(&captures, 1);
+			return;
+		}
+	}
+}
+
+static void capture_ended(CUstream stream) {
+	for (int i = 0; i < MAX_CAPTURES; i++) {
+		CUstream origin = stream;
+		if (atomic_compare_exchange_strong(&capture_origin[i], &origin, NULL)) {
+			atomic_fetch_sub(&captures, 1);
+			return;
+		}
+	}
+}
+
+static inline bool capturing_anywhere(void) {
+	return atomic_load_explicit(&captures, memory_order_relaxed) != 0;
+}
+
+// Whether work put on the stream now would be, or might be, captured. The legacy stream may not even be asked
+// about while another stream captures: the query would invalidate that capture.
+static bool captured(CUstream stream) {
+	if (likely(!capturing_anywhere()))
+		return false;
+	if (stream == GP_STREAM_LEGACY)
+		return true;
+	int status = 0; // CU_STREAM_CAPTURE_STATUS_NONE, cuda.h
+	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0;
+}
+
+static void before_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object) {
+	CALL(hooks, before_wait, kind, object);
+}
+
+static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object, CUresult result) {
+	CALL(hooks, after_wait, kind, object, result);
+}
+
+#define DEFAULT_STREAM(stream) __attribute__((unused)) const CUstream default_stream = stream
+#define STREAM(handle) ((CUstream)(handle) ? (CUstream)(handle) : default_stream)
+
+#define ROW(kind, ...) ROW_##kind(__VA_ARGS__)
+#define CALLED(name, params)
+#define ROW_OWN(...)
+
+#define ROW_SUBMIT(name, null, params, args, ...) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {__VA_ARGS__}; \
+		if (!hooks || captured(submission.stream)) \
+			return REAL(name) args; \
+		CALL(hooks, before_submit, &submission); \
+		CUresult result = REAL(name) args; \
+		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+#define ROW_EVENT(name, null, params, args, event, on) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
+		if (!hooks || captured(submission.stream)) \
+			return REAL(name) args; \
+		CALL(hooks, before_submit, &submission); \
+		CUresult result = REAL(name) args; \
+		CALL(hooks, after_submit, &submission, result); \
+		if (result == CUDA_SUCCESS) \
+			CALL(hooks, event_recorded, event, submission.stream); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+// Waits for a stream or an event are no business of the core while anything is captured.
+#define ROW_WAIT(name, null, params, args, kind, object) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		if (!hooks || (kind != GP_WAIT_CONTEXT && capturing_anywhere())) \
+			return REAL(name) args; \
+		before_wait(hooks, kind, object); \
+		CUresult result = REAL(name) args; \
+		after_wait(hooks, kind, object, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+#define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (!hooks) \
+			return REAL(name) args; \
+		bool waits = armed(); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CUresult result = REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		if (result == CUDA_SUCCESS && instance) \
+			CALL(hooks, graph_instantiated, *instance, graph); \
+		return result; \
+	}
+
+#define ROW_DESTROY(name, null, params, args, hook, handle) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (!hooks) \
+			return REAL(name) args; \
+		bool waits = armed(); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CALL(hooks, hook, handle); \
+		CUresult result = REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		return result; \
+	}
+
+#define ROW_CAPTURE_BEGIN(name, null, params, args, on) \
+	CUresult name params { \
+		DEFAULT_STREAM(null); \
+		CUresult result = REAL(name) args; \
+		if (result == CUDA_SUCCESS && gp_hooks()) \
+			capture_began(on); \
+		return result; \
+	}
+
+// A capture also ends with some of the errors, so the driver is asked.
+#define ROW_CAPTURE_END(name, null, params, args, on) \
+	CUresult name params { \
+		DEFAULT_STREAM(null); \
+		CUresult result = REAL(name) args; \
+		int status = 0; \
+		if (capturing_anywhere() && \
+		    (result == CUDA_SUCCESS || (REAL(cuStreamIsCapturing)(on, &status) == CUDA_SUCCESS && status == 0))) \
+			capture_ended(on); \
+		return result; \
+	}
+
+#define ROW_CONTEXT(name, null, params, args, context) \
+	CUresult name params { \
+		gp_start(); \
+		CUresult result = REAL(name) args; \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks && result == CUDA_SUCCESS && (context)) \
+			CALL(hooks, context_current, context); \
+		return result; \
+	}
+
+#include "table.h"
+
+CUresult cuInit(unsigned int flags) {
+	gp_start();
+	return REAL(cuInit)(flags);
+}
+
+// cuLaunchKernelEx. CUlaunchConfig and CUlaunchAttribute, cuda.h; an attribute's value is a union of 64 bytes.
+
+struct launch_attribute {
+	int id, pad;
+	union {
+		char bytes[64];
+		int cooperative;
+	} value;
+};
+
+struct launch_config {
+	unsigned int grid[3], block[3], shared_bytes;
+	CUstream stream;
+	const struct launch_attribute *attributes;
+	unsigned int attribute_count;
+};
+
+_Static_assert(sizeof(struct launch_attribute) == 72, "CUlaunchAttribute");
+_Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
+
+static bool is_cooperative(const struct launch_config *config) {
+	enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 }; // cuda.h
+	for (unsigned int i = 0; config->attributes && i < config->attribute_count; i++)
+		if (config->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			return config->attributes[i].value.cooperative != 0;
+	return false;
+}
+
+static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
+	const struct launch_config *config, CUfunction f, void **params, void **extra) {
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks || !config || captured(STREAM(config->stream)))
+		return real(config, f, params, extra);
+	struct gp_submission submission = {
+		.work = GP_KERNEL,
+		.cooperative = is_cooperative(config),
+		.stream = STREAM(config->stream),
+		.function = f,
+		.blocks = {config->grid[0], config->grid[1], config->grid[2]},
+		.threads = {config->block[0], config->block[1], config->block[2]},
+		.shared_bytes = config->shared_bytes,
+	};
+	CALL(hooks, before_submit, &submission);
+	CUresult result = real(config, f, params, extra);
+	CALL(hooks, after_submit, &submission, result);
+	return result;
+}
+
+CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra) {
+	if (likely(!armed()))
+		return REAL(cuLaunchKernelEx)(config, f, params, extra);
+	return armed_launch_ex(REAL(cuLaunchKernelEx), GP_STREAM_LEGACY, config, f, params, extra);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, void **extra) {
+	if (likely(!armed()))
+		return REAL(cuLaunchKernelEx_ptsz)(config, f, params, extra);
+	return armed_launch_ex(REAL(cuLaunchKernelEx_ptsz), GP_STREAM_PER_THREAD, config, f, params, extra);
+}
+
+// One launch on several devices: a submission for each. CUDA_LAUNCH_PARAMS, cuda.h.
+
+struct launch_params {
+	CUfunction function;
+	unsigned int grid[3], block[3], shared_bytes;
+	CUstream stream;
+	void **params;
+};
+
+_Static_assert(sizeof(struct launch_params) == 56, "CUDA_LAUNCH_PARAMS");
+
+enum { MAX_DEVICES = 64 };
+
+static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags) {
+	DEFAULT_STREAM(GP_STREAM_LEGACY);
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks || !list || count > MAX_DEVICES || capturing_anywhere())
+		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	struct gp_submission submissions[MAX_DEVICES];
+	for (unsigned int i = 0; i < count; i++) {
+		const struct launch_params *p = &list[i];
+		submissions[i] = (struct gp_submission){
+			.work = GP_KERNEL,
+			.cooperative = true,
+			.stream = STREAM(p->stream),
+			.function = p->function,
+			.blocks = {p->grid[0], p->grid[1], p->grid[2]},
+			.threads = {p->block[0], p->block[1], p->block[2]},
+			.shared_bytes = p->shared_bytes,
+		};
+		CALL(hooks, before_submit, &submissions[i]);
+	}
+	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	for (unsigned int i = 0; i < count; i++)
+		CALL(hooks, after_submit, &submissions[i], result);
+	return result;
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int flags) {
+	if (likely(!armed()))
+		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	return armed_multi_device(list, count, flags);
+}
+
+// Streams.
+
+static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream) {
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks)
+		return real(stream);
+	bool waits = armed();
+	if (waits)
+		before_wait(hooks, GP_WAIT_CONTEXT, NULL);
+	CALL(hooks, stream_destroying, stream);
+	CUresult result = real(stream);
+	if (waits)
+		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result);
+	if (result == CUDA_SUCCESS && stream && capturing_anywhere())
+		capture_ended(stream);
+	return result;
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+	return destroy_stream(REAL(cuStreamDestroy), stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+	return destroy_stream(REAL(cuStreamDestroy_v2), stream);
+}
+
+// Primary contexts are named by their device and counted by the driver; so that the core hears of their end,
+// what was retained is remembered and counted here too.
+
+static struct {
+	_Atomic(CUcontext) context;
+	_Atomic int retained;
+} primary[MAX_DEVICES];
+
+static bool known_device(CUdevice device) {
+	return device >= 0 && device < MAX_DEVICES;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+	gp_start();
+	CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks || result != CUDA_SUCCESS || !context || !known_device(device))
+		return result;
+	atomic_store(&primary[device].context, *context);
+	atomic_fetch_add(&primary[device].retained, 1);
+	CALL(hooks, context_current, *context);
+	return result;
+}
+
+// end_primary calls the driver's release or reset. A release ends the context when it is the last one.
+static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release) {
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks || !known_device(device))
+		return real(device);
+	CUcontext context = atomic_load(&primary[device].context);
+	bool ends = context && (!release || atomic_load(&primary[device].retained) <= 1);
+	bool waits = ends && armed();
+	if (waits)
+		before_wait(hooks, GP_WAIT_CONTEXT, NULL);
+	if (ends)
+		CALL(hooks, context_destroying, context);
+	CUresult result = real(device);
+	if (waits)
+		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result);
+	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
+		atomic_fetch_sub(&primary[device].retained, 1);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+	return end_primary(REAL(cuDevicePrimaryCtxRelease), device, true);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+	return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device, true);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+	return end_primary(REAL(cuDevicePrimaryCtxReset), device, false);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+	return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device, false);
+}

@@ -1,0 +1,64 @@
+// layer.h - shared by the C files of exports/.
+#ifndef GPREEMPT_LAYER_H
+#define GPREEMPT_LAYER_H
+
+#define _GNU_SOURCE
+#include <stdatomic.h>
+
+// Only what exports.map names leaves the library; hidden also spares the fast path the GOT.
+#pragma GCC visibility push(hidden)
+#include "hooks.h"
+
+// Passed by value, so their size and class are part of the ABI (cuda.h).
+typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
+typedef struct { int type, id; } CUmemLocation;
+
+enum { // cuda.h
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303,
+	CUDA_ERROR_NOT_FOUND = 500,
+};
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define COLD __attribute__((noinline, cold))
+#define PUBLIC __attribute__((visibility("default")))
+
+// A call that must leave the caller's return address in place: libc looks at it to learn which library
+// RTLD_NEXT, RUNPATH and namespaces are relative to. gcc makes it a jump at -O2.
+#if defined(__has_attribute) && __has_attribute(musttail)
+#define TAIL __attribute__((musttail)) return
+#else
+#define TAIL return
+#endif
+
+#define ROW(kind, name, default_stream, params, ...) PUBLIC CUresult name params;
+#define CALLED(name, params) CUresult name params;
+#include "table.h"
+
+enum gp_row {
+#define ROW(kind, name, ...) ROW_OF_##name,
+#define CALLED(name, params) ROW_OF_##name,
+#include "table.h"
+	GP_ROWS
+};
+
+// The driver's functions, one per row. Before resolution a slot holds a function that resolves all of them;
+// afterwards the driver's function, or one that returns CUDA_ERROR_NOT_FOUND.
+extern _Atomic(void *) gp_real[GP_ROWS];
+#define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
+
+// lookup.c
+void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
+bool gp_is_ours(const void *address);   // lies inside this library
+
+// start.c
+bool gp_active(void); // false: nothing is substituted, nothing starts
+void gp_start(void);  // on a cuInit or a first context call
+extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
+static inline const struct gp_hooks *gp_hooks(void) {
+	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
+}
+void gp_restore_signals(void);
+
+#pragma GCC visibility pop
+#endif

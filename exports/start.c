@@ -1,0 +1,146 @@
+// start.c - the library's life: passive or active, the start of the core, forks, signals, ioctl.
+#include "layer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+_Atomic(const struct gp_hooks *) gp_installed_hooks;
+static atomic_bool forked;
+
+// Passive or active.
+
+enum { UNKNOWN, PASSIVE, ACTIVE };
+static atomic_int mode;
+
+// Other libraries' constructors may ask before ours ran, and before libc has an environment.
+static COLD bool read_mode(void) {
+	if (!environ)
+		return false;
+	const char *priority = getenv("GPREEMPT_PRIORITY");
+	bool active = priority && *priority && strcmp(priority, "off") != 0;
+	atomic_store(&mode, active ? ACTIVE : PASSIVE);
+	return active;
+}
+
+bool gp_active(void) {
+	int known = atomic_load_explicit(&mode, memory_order_relaxed);
+	return likely(known != UNKNOWN) ? known == ACTIVE : read_mode();
+}
+
+void gp_install_hooks(const struct gp_hooks *hooks) {
+	if (!gp_forked())
+		atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
+}
+
+bool gp_forked(void) {
+	return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+// The start of the core, once, on the thread of the first cuInit. It is Go code, and the Go runtime comes up on
+// a thread of its own after the library was loaded: wait for it, but never for long.
+
+enum { IDLE, STARTING, STARTED };
+static atomic_int start_state;
+static _Atomic uintptr_t starter;
+static _Atomic(void *) start_function;
+
+enum { MAX_WAIT_ms = 2000 };
+
+static void sleep_1_ms(void) {
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+void gp_set_start(void (*start)(void)) {
+	atomic_store(&start_function, (void *)start);
+}
+
+static COLD void start_or_wait(void) {
+	int saved_errno = errno, idle = IDLE;
+	if (atomic_compare_exchange_strong(&start_state, &idle, STARTING)) {
+		atomic_store(&starter, (uintptr_t)pthread_self());
+		void (*start)(void) = NULL;
+		for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
+			sleep_1_ms();
+		if (start)
+			start();
+		atomic_store(&start_state, STARTED);
+	} else if (atomic_load(&starter) != (uintptr_t)pthread_self()) {
+		for (int ms = 0; ms < MAX_WAIT_ms && atomic_load(&start_state) != STARTED; ms++)
+			sleep_1_ms();
+	} // else start itself called the driver through us: go on
+	errno = saved_errno;
+}
+
+void gp_start(void) {
+	if (likely(atomic_load_explicit(&start_state, memory_order_acquire) == STARTED))
+		return;
+	if (gp_active() && !gp_forked())
+		start_or_wait();
+}
+
+// Signals. The Go runtime installs handlers for these even in a library; without them a crash of the program looks
+// as it would without us. Others are left to it: in a library it takes none that a program uses.
+
+static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE};
+enum { CRASH_SIGNALS = sizeof crash_signals / sizeof *crash_signals };
+static struct sigaction before_go[CRASH_SIGNALS];
+static bool signals_saved;
+
+static void save_signals(void) {
+	for (int i = 0; i < CRASH_SIGNALS; i++)
+		sigaction(crash_signals[i], NULL, &before_go[i]);
+	signals_saved = true;
+}
+
+// Only a handler that lies in this library is Go's; a program's own, set meanwhile, stays.
+void gp_restore_signals(void) {
+	for (int i = 0; signals_saved && i < CRASH_SIGNALS; i++) {
+		struct sigaction now;
+		if (sigaction(crash_signals[i], NULL, &now) == 0 && gp_is_ours((void *)now.sa_sigaction))
+			sigaction(crash_signals[i], &before_go[i], NULL);
+	}
+}
+
+// ioctl. The driver's RM calls pass here; the next library's ioctl may be another interposer's.
+
+typedef int ioctl_fn(int, unsigned long, ...);
+static _Atomic(ioctl_fn *) next_ioctl;
+
+PUBLIC int ioctl(int fd, unsigned long request, ...) {
+	va_list list;
+	va_start(list, request);
+	void *argument = va_arg(list, void *);
+	va_end(list);
+	ioctl_fn *next = atomic_load_explicit(&next_ioctl, memory_order_acquire);
+	int result = next ? next(fd, request, argument) : (int)syscall(SYS_ioctl, fd, request, argument);
+	const struct gp_hooks *hooks = gp_hooks();
+	enum { NV_IOCTL_MAGIC = 'F' }; // nv-ioctl-numbers.h
+	if (hooks && result >= 0 && (request >> 8 & 0xFF) == NV_IOCTL_MAGIC && hooks->rm_ioctl) {
+		int saved_errno = errno;
+		hooks->rm_ioctl(fd, request, argument);
+		errno = saved_errno;
+	}
+	return result;
+}
+
+// Go code must not run in a forked child: its threads are gone.
+static void in_child(void) {
+	atomic_store(&forked, true);
+	atomic_store(&gp_armed, 0);
+	atomic_store(&gp_installed_hooks, NULL);
+}
+
+// Ahead of Go's constructor, which has the default priority.
+__attribute__((constructor(101))) static void loaded(void) {
+	save_signals();
+	atomic_store_explicit(&next_ioctl, (ioctl_fn *)gp_next_symbol("ioctl"), memory_order_release);
+	if (gp_active())
+		pthread_atfork(NULL, NULL, in_child);
+}

@@ -1,0 +1,60 @@
+// A core that prints what it is told.
+#include "../layer.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
+static const char *const works[] = {"kernel", "graph", "copy", "memset", "other"};
+static const char *const waits[] = {"stream", "event", "context"};
+
+static bool quiet; // the core is being timed
+
+static void before_submit(struct gp_submission *s) {
+	if (quiet)
+		return;
+	s->token = 42;
+	SAY("before %s%s%s on %p: %p %p %u.%u.%u %u.%u.%u %u", works[s->work], s->blocking ? " blocking" : "",
+		s->cooperative ? " cooperative" : "", (void *)s->stream, (void *)s->function, (void *)s->graph, s->blocks[0],
+		s->blocks[1], s->blocks[2], s->threads[0], s->threads[1], s->threads[2], s->shared_bytes);
+}
+static void after_submit(struct gp_submission *s, CUresult r) {
+	if (!quiet)
+		SAY("after %s: %d %d", works[s->work], (int)s->token, r);
+}
+static void event_recorded(CUevent e, CUstream s) { SAY("event %p recorded on %p", (void *)e, (void *)s); }
+static void before_wait(enum gp_wait w, void *o) { SAY("before wait for %s %p", waits[w], o); }
+static void after_wait(enum gp_wait w, void *o, CUresult r) { SAY("after wait for %s %p: %d", waits[w], o, r); }
+static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
+static void context_destroying(CUcontext c) { SAY("context %p destroying", (void *)c); }
+static void stream_destroying(CUstream s) { SAY("stream %p destroying", (void *)s); }
+static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
+static void graph_destroying(CUgraphExec e) { SAY("graph %p destroying", (void *)e); }
+static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
+
+static const struct gp_hooks hooks = {
+	before_submit, after_submit, event_recorded, before_wait, after_wait, context_current,
+	context_destroying, stream_destroying, graph_instantiated, graph_destroying, rm_ioctl,
+};
+
+static void crashed(int signal) { _Exit(signal); }
+
+static void start(void) {
+	SAY("start");
+	CUresult (*count)(int *) = (CUresult (*)(int *))gp_driver_symbol("cuDeviceGetCount");
+	int n;
+	count(&n);
+	cuInit(0); // a start that comes back through the library passes
+	struct sigaction segv, bus, ours = {.sa_handler = crashed};
+	sigaction(SIGSEGV, &ours, NULL);
+	gp_restore_signals();
+	sigaction(SIGSEGV, NULL, &segv);
+	sigaction(SIGBUS, NULL, &bus);
+	SAY("SIGSEGV %s, SIGBUS %s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
+		bus.sa_handler == SIG_DFL ? "lost" : "the program's");
+	quiet = getenv("TEST_QUIET") != NULL;
+	gp_install_hooks(&hooks);
+	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
+}
+
+__attribute__((constructor)) static void set_start(void) { gp_set_start(start); }

@@ -1,0 +1,55 @@
+// Kernels of `gpreempt bench`.
+//
+// The work of a thread is a fixed number of dependent operations, never a time read from a clock: a
+// kernel that spins on the clock "finishes" while it is switched out, which would flatter the
+// throughput of whoever was preempted.
+#include <cstdint>
+
+static __device__ __forceinline__ float chain(float value, unsigned long long iterations)
+{
+#pragma unroll 16
+	for (unsigned long long i = 0; i < iterations; i++)
+		value = fmaf(value, 1.0001f, 0.5f);
+	return value;
+}
+
+// Every thread runs a chain of `iterations` fused multiply-adds. out[0 .. gridDim.x-1] is written, so
+// that nothing is optimised away.
+extern "C" __global__ void __launch_bounds__(1024) bench_work(float *out, unsigned long long iterations)
+{
+	float value = chain(threadIdx.x, iterations);
+	if (threadIdx.x == 0)
+		out[blockIdx.x] = value;
+}
+
+// The same with the block's dynamic shared memory in use.
+extern "C" __global__ void __launch_bounds__(1024) bench_work_shared(float *out, unsigned long long iterations)
+{
+	extern __shared__ float shared[];
+	uint32_t bytes;
+	asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+	uint32_t words = bytes / sizeof(float);
+	for (uint32_t i = threadIdx.x; i < words; i += blockDim.x)
+		shared[i] = i;
+	__syncthreads();
+	float value = chain(words ? shared[threadIdx.x % words] : 0, iterations);
+	if (threadIdx.x == 0)
+		out[blockIdx.x] = value;
+}
+
+extern "C" __global__ void bench_empty()
+{
+}
+
+// Updates data in place; the result of a series of launches depends on every one of them having run
+// exactly once and in order.
+extern "C" __global__ void __launch_bounds__(1024) bench_mix(uint32_t *data, uint32_t n, uint32_t rounds)
+{
+	uint32_t stride = gridDim.x * blockDim.x;
+	for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+		uint32_t word = data[i];
+		for (uint32_t round = 0; round < rounds; round++)
+			word = (word ^ (word >> 15)) * 0x2c1b3c6du + i + round;
+		data[i] = word;
+	}
+}

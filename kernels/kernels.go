@@ -1,0 +1,16 @@
+// Package kernels holds the project's own GPU code, compiled and embedded, so that neither building
+// nor running needs a CUDA toolkit. generate.sh makes the .fatbin files from the .cu files.
+package kernels
+
+import _ "embed"
+
+// Hold is the module with gpreempt_hold, the kernel that keeps the GPU with its context between two
+// kernels of a latency-critical process.
+//
+//go:embed hold.fatbin
+var Hold []byte
+
+// Bench is the module with the kernels of gpreempt bench.
+//
+//go:embed bench.fatbin
+var Bench []byte

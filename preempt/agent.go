@@ -1,0 +1,284 @@
+package preempt
+
+import (
+	"errors"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const (
+	lowestLevel = configs.Levels - 1
+	// heartbeat is how often an agent wakes with nothing to do: to say that it lives and to notice
+	// peers that died without a word.
+	heartbeat = time.Second
+	// shareCheck is how often a process under higher ones looks whether it gets its share.
+	shareCheck = 100 * time.Millisecond
+)
+
+type tsgKey struct{ client, handle uint32 }
+
+// agent looks after one GPU for this process.
+type agent struct {
+	core    *Core
+	gpu     int
+	uuid    [16]byte
+	segment *segment.Segment
+	slot    int
+	log     zerolog.Logger
+
+	mutex    sync.Mutex // what follows: the agent's own goroutine, and changed
+	sliceUs  map[tsgKey]uint64
+	wantUs   uint64 // 0: leave the driver's default
+	off      bool   // channels are disabled: it is another's turn
+	refused  bool   // an RM control was refused: no timeslices, no turns
+	noTurns  bool
+	boosted  bool
+	reported bool
+	opened   []openSample
+}
+
+type openSample struct{ atNs, openNs uint64 }
+
+// peers is who else is on the GPU.
+type peers struct {
+	lower, same, higher uint64 // slots
+}
+
+func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
+
+// changed is called when TSGs of the process came or went.
+func (a *agent) changed() {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.applyTimeslice()
+	if a.off {
+		a.schedule(false)
+	}
+}
+
+// run wakes at every ring of the segment's bell: someone came or went, wants a turn, or gave one up.
+func (a *agent) run() {
+	for {
+		seen := a.segment.Bell.Load()
+		wait := a.step()
+		a.segment.WaitBell(seen, wait)
+	}
+}
+
+func (a *agent) step() time.Duration {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	now := segment.Now()
+	a.own().HeartbeatNs.Store(now)
+	if err := a.segment.Relock(); errors.Is(err, segment.ErrLost) {
+		// The application closed our descriptor and another process took the slot.
+		slot, err := a.segment.Claim(a.core.level, programName())
+		if err != nil {
+			a.log.Error().Err(err).Msg("lost the slot: no preemption on this GPU from here on")
+			a.core.setArmed(a.gpu, false)
+			return heartbeat
+		}
+		a.slot = slot
+		attachGPU(a.gpu, a.segment.Pointer(), slot)
+	}
+	a.segment.Reap()
+	p := a.peers()
+	turns := a.takesTurns(p)
+	turnPeers := 0
+	if turns {
+		turnPeers = bits.OnesCount64(p.same)
+	}
+	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, p.lower, p.higher)
+	gated := p.higher != 0 && !a.core.config.Mechanisms.Auto && a.core.config.Mechanisms.Gate
+	// A best-effort process counts its work from the start: when a peer comes, what it has on the GPU
+	// decides whose turn it is.
+	m := a.core.config.Mechanisms
+	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.level == lowestLevel && (m.Auto || m.Turns))
+	rescind(a.gpu)
+
+	wait := heartbeat
+	if p.higher != 0 {
+		wait = min(wait, a.share(p, now))
+	} else {
+		a.boosted = false
+	}
+	a.wantUs = a.timeslice(p, turns)
+	a.applyTimeslice()
+	if turns {
+		wait = min(wait, a.turn(p, now))
+	} else if a.off {
+		a.schedule(true)
+	}
+	a.publish(turns)
+	return wait
+}
+
+func (a *agent) peers() (p peers) {
+	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
+		slot := bits.TrailingZeros64(members)
+		bit := uint64(1) << slot
+		switch level := int(a.segment.Slot(slot).Level.Load()); {
+		case level > lowestLevel: // not a level: not a peer
+		case level > a.core.level:
+			p.lower |= bit
+		case level < a.core.level:
+			p.higher |= bit
+		default:
+			p.same |= bit
+		}
+	}
+	return p
+}
+
+// takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
+// each other dead, so there only one at a time may be on the runlist.
+func (a *agent) takesTurns(p peers) bool {
+	m := a.core.config.Mechanisms
+	return (m.Auto || m.Turns) && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.noTurns
+}
+
+// timeslice is what the process's compute TSGs should have.
+func (a *agent) timeslice(p peers, turns bool) uint64 {
+	t := a.core.config.Timeslice
+	seized := a.segment.Turn.Load()&turnSeized != 0
+	switch {
+	case a.boosted:
+		share := a.core.config.Share.MinBE
+		return max(1000, uint64(share/(1-share)*float64(t.PreemptingUs)))
+	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
+		return t.YieldingUs
+	case p.lower != 0 && p.same == 0:
+		return t.PreemptingUs
+	}
+	return t.FairUs
+}
+
+// share raises the timeslice while higher levels leave less than the configured share, and returns when
+// to look again.
+func (a *agent) share(p peers, now uint64) time.Duration {
+	least := a.core.config.Share.MinBE
+	if least == 0 {
+		a.boosted = false
+		return heartbeat
+	}
+	open := uint64(0)
+	for m := p.higher; m != 0; m &= m - 1 {
+		s := a.segment.Slot(bits.TrailingZeros64(m))
+		open += s.WindowNs.Load()
+		if since := s.WindowOpenedNs.Load(); since != 0 && since < now {
+			open += now - since
+		}
+	}
+	over := a.core.config.Share.OverMs * 1e6
+	a.opened = append(a.opened, openSample{now, open})
+	for len(a.opened) > 2 && now-a.opened[1].atNs >= over {
+		a.opened = a.opened[1:]
+	}
+	first := a.opened[0]
+	if now-first.atNs < over/2 || open < first.openNs {
+		return shareCheck
+	}
+	left := 1 - float64(open-first.openNs)/float64(now-first.atNs)
+	switch {
+	case !a.boosted && left < least:
+		a.boosted = true
+		a.own().Boosts.Add(1)
+	case a.boosted && left > 2*least:
+		a.boosted = false
+	}
+	return shareCheck
+}
+
+func (a *agent) mine() []TSG {
+	var mine []TSG
+	for _, t := range tsgs() {
+		if uuid, err := t.uuid(); err == nil && uuid == a.uuid {
+			mine = append(mine, t)
+		} else if err != nil {
+			a.refuse(err)
+		}
+	}
+	return mine
+}
+
+func (a *agent) applyTimeslice() {
+	m := a.core.config.Mechanisms
+	if !(m.Auto || m.Timeslice) || a.refused || a.wantUs == 0 {
+		return
+	}
+	mine := a.mine()
+	live := make(map[tsgKey]uint64, len(mine))
+	for _, t := range mine {
+		key := tsgKey{t.client, t.handle}
+		us := a.sliceUs[key]
+		if us != a.wantUs {
+			if err := t.setTimeslice(a.wantUs); err != nil {
+				a.refuse(err)
+				return
+			}
+			us = a.wantUs
+			a.own().TimesliceSets.Add(1)
+		}
+		live[key] = us
+	}
+	a.sliceUs = live
+	if len(mine) > 0 {
+		a.own().TimesliceUs.Store(uint32(a.wantUs))
+		a.own().Fallbacks.And(^uint32(segment.FallbackNoTSG))
+	} else {
+		a.own().Fallbacks.Or(segment.FallbackNoTSG)
+	}
+}
+
+func (a *agent) refuse(err error) {
+	a.refused = true
+	a.own().Fallbacks.Or(segment.FallbackControlRefused)
+	if !a.reported {
+		a.reported = true
+		a.log.Warn().Err(err).Msg("the driver refuses RM controls: this process cannot be preempted by timeslices")
+	}
+}
+
+// schedule takes the process's compute TSGs off the runlist or puts them back. A control takes 220 to
+// 570 us and preempts what runs.
+func (a *agent) schedule(on bool) bool {
+	for _, t := range a.mine() {
+		if err := t.schedule(on); err != nil {
+			a.noTurns = true
+			a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
+			a.log.Warn().Err(err).Msg("no turns between best-effort processes")
+			return false
+		}
+	}
+	a.off = !on
+	if on {
+		a.own().Suspended.Store(0)
+	} else {
+		a.own().Suspended.Store(1)
+	}
+	return true
+}
+
+func (a *agent) publish(turns bool) {
+	var in uint32
+	m := a.core.config.Mechanisms
+	if (m.Auto || m.Timeslice) && !a.refused {
+		in |= segment.MechanismTimeslice
+	}
+	if (m.Auto || m.Hold) && a.core.level < lowestLevel {
+		in |= segment.MechanismHold
+	}
+	if !m.Auto && m.Gate {
+		in |= segment.MechanismGate
+	}
+	if turns {
+		in |= segment.MechanismTurns
+	}
+	a.own().Mechanisms.Store(in)
+}

@@ -1,0 +1,123 @@
+package preempt
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Core is the preemption of one process.
+type Core struct {
+	config configs.Config
+	level  int
+	driver Driver
+	log    zerolog.Logger
+	armed  [maxGPUs]atomic.Bool
+	mutex  sync.Mutex // arm
+	agents map[int]*agent
+}
+
+// Start prepares preemption at a level (0 highest to 7) and starts the goroutines that carry it out.
+// Hooks may be installed after it. hold is the module that contains gpreempt_hold.
+func Start(config configs.Config, level int, driver Driver, hold []byte, log zerolog.Logger) error {
+	if err := configure(config, level, driver, hold); err != nil {
+		return err
+	}
+	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
+	go watch()
+	go c.run()
+	return nil
+}
+
+func (c *Core) may(mechanism func(configs.Mechanisms) bool) bool {
+	return c.config.Mechanisms.Auto || mechanism(c.config.Mechanisms)
+}
+
+// run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
+func (c *Core) run() {
+	runtime.LockOSThread() // prepareHolds makes contexts current
+	for {
+		seen := eventsSeen()
+		for i := 0; i < maxGPUs && gpuKnown(i); i++ {
+			a, known := c.agents[i]
+			if !known {
+				var err error
+				if a, err = c.attach(i); err != nil {
+					c.log.Error().Err(err).Msg("no preemption on this GPU")
+				}
+				c.agents[i] = a // nil: tried once
+			}
+			if a != nil {
+				a.changed()
+			}
+		}
+		if c.may(func(m configs.Mechanisms) bool { return m.Hold }) && c.level < configs.Levels-1 && !prepareHolds() {
+			c.log.Warn().Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
+			for _, a := range c.agents {
+				if a != nil {
+					a.own().Fallbacks.Or(segment.FallbackNoHold)
+				}
+			}
+		}
+		waitEvents(seen)
+	}
+}
+
+func (c *Core) attach(gpu int) (*agent, error) {
+	base, gid := c.config.Segment.Directory, -1
+	dir := segment.Directory(base, os.Getuid())
+	if name := c.config.Segment.Group; name != "" {
+		group, err := user.LookupGroup(name)
+		if err != nil {
+			return nil, fmt.Errorf("look up group %s: %w", name, err)
+		}
+		if gid, err = strconv.Atoi(group.Gid); err != nil {
+			return nil, fmt.Errorf("read the id of group %s: %w", name, err)
+		}
+		dir = segment.GroupDirectory(base, gid)
+	}
+	s, err := segment.Open(dir, gpuUUID(gpu), gid)
+	if err != nil {
+		return nil, err
+	}
+	slot, err := s.Claim(c.level, programName())
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sliceUs: map[tsgKey]uint64{}}
+	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
+	attachGPU(gpu, s.Pointer(), slot)
+	a.log.Info().Int("level", c.level).Msg("attached")
+	go a.run()
+	return a, nil
+}
+
+// setArmed makes submissions of this process be reported while any GPU needs it.
+func (c *Core) setArmed(gpu int, on bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.armed[gpu].Store(on)
+	for i := range c.armed {
+		on = on || c.armed[i].Load()
+	}
+	arm(c.driver, on)
+}
+
+func programName() string {
+	name, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		name = os.Args[0]
+	}
+	return filepath.Base(name)
+}

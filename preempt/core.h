@@ -1,0 +1,152 @@
+// core.h - the state of one process that the launch path (C) and the agents (Go) share.
+#ifndef GPREEMPT_CORE_H
+#define GPREEMPT_CORE_H
+
+#include <pthread.h>
+#include "../exports/hooks.h"
+#include "segment.h"
+
+enum {
+	GP_CONTEXTS = 64,  // contexts of one process that are looked after; others run untouched
+	GP_GPUS = 32,
+	GP_STREAMS = 64,   // streams of a context with work in one window; more count as unknown
+	GP_GAP_BUCKETS = 16,
+};
+
+// One stream that had work since the window opened. A sequence counts operations.
+struct gp_stream {
+	_Atomic(CUstream) handle;
+	_Atomic uint64_t submitted;
+	_Atomic uint64_t completed;
+	_Atomic(CUevent) event; // the latest event recorded on it, and where
+	_Atomic uint64_t event_at;
+};
+
+struct gp_gpu {
+	_Atomic uint32_t known; // 1 once uuid is valid
+	uint8_t uuid[16];
+	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
+	// Set by the agent when it has attached the segment; NULL before.
+	_Atomic(struct gp_segment *) segment;
+	uint32_t slot;
+	// Kept by the agent as peers come and go.
+	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
+	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
+	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
+	_Atomic uint64_t lower;       // slots of lower levels
+	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
+	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
+	uint32_t open_contexts;       // under lock
+};
+
+struct gp_hold {
+	_Atomic uint32_t state; // GP_HOLD_*
+	uint32_t sequence;
+	_Atomic uint64_t started_ns;
+	_Atomic uint64_t blocked_until_ns; // max_hold was reached: the lower levels' share first
+	CUstream stream;
+	CUfunction function;
+	volatile uint32_t *word; // host-mapped: released sequence; word[16]: expired sequence
+};
+enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
+
+struct gp_context {
+	_Atomic(CUcontext) handle;
+	struct gp_gpu *gpu;
+	_Atomic uint32_t open;
+	_Atomic uint64_t activity;  // operations submitted, ever
+	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
+	uint64_t opened_ns;
+	uint64_t seen_activity;     // watcher only
+	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
+	_Atomic uint32_t rearm_at_wait; // the hold gave way to a kernel that needs a whole SM
+	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
+	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
+	struct gp_hold hold;
+	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
+	uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
+	struct gp_stream stream[GP_STREAMS];
+};
+
+struct gp_settings {
+	uint32_t level;
+	uint32_t gate, hold;
+	uint32_t chain;
+	uint64_t max_hold_ns;
+	uint64_t grace_min_ns, grace_max_ns;
+	double lower_share; // min_be_share
+	const void *hold_image;
+	uint64_t hold_image_size;
+};
+
+// Driver functions that the core calls; the driver's own, never the intercepted ones.
+struct gp_driver {
+	CUresult (*cuCtxGetCurrent)(CUcontext *);
+	CUresult (*cuCtxPushCurrent)(CUcontext);
+	CUresult (*cuCtxPopCurrent)(CUcontext *);
+	CUresult (*cuCtxGetDevice)(CUdevice *);
+	CUresult (*cuDeviceGetUuid)(void *, CUdevice);
+	CUresult (*cuDeviceGetAttribute)(int *, int, CUdevice);
+	CUresult (*cuModuleLoadData)(CUmodule *, const void *);
+	CUresult (*cuModuleGetFunction)(CUfunction *, CUmodule, const char *);
+	CUresult (*cuFuncGetAttribute)(int *, int, CUfunction);
+	CUresult (*cuFuncSetAttribute)(CUfunction, int, int);
+	CUresult (*cuKernelGetFunction)(CUfunction *, CUfunction);
+	CUresult (*cuStreamCreateWithPriority)(CUstream *, unsigned, int);
+	CUresult (*cuStreamQuery)(CUstream);
+	CUresult (*cuMemHostAlloc)(void **, size_t, unsigned);
+	CUresult (*cuLaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+				   unsigned, CUstream, void **, void **);
+	CUresult (*cuThreadExchangeStreamCaptureMode)(int *);
+};
+
+extern struct gp_context gp_context[GP_CONTEXTS];
+extern struct gp_gpu gp_gpu[GP_GPUS];
+extern struct gp_settings gp_settings;
+extern struct gp_driver gp_driver;
+extern _Atomic uint32_t gp_wake;   // futex: a window opened (for the watcher)
+extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
+
+uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
+void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
+int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
+void gp_ring(struct gp_segment *);
+void gp_notify(void); // gp_events
+
+// hold.c
+bool gp_hold_prepare(struct gp_context *); // loads the kernel; slow, not on the launch path
+void gp_hold_arm(struct gp_context *);
+void gp_hold_release(struct gp_context *);
+bool gp_hold_collides(struct gp_context *, const struct gp_submission *);
+static inline bool gp_hold_usable(struct gp_context *c)
+{
+	uint32_t state = __atomic_load_n((uint32_t *)&c->hold.state, __ATOMIC_ACQUIRE);
+	return state != GP_HOLD_ABSENT && state != GP_HOLD_FAILED;
+}
+static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
+{
+	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
+	return s ? &s->slot[g->slot] : NULL;
+}
+static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
+{
+	__atomic_fetch_add((uint64_t *)counter, by, __ATOMIC_RELAXED);
+}
+
+// window.c
+const struct gp_hooks *gp_core_hooks(void);
+uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open
+void gp_gpu_rescind(struct gp_gpu *); // peers changed: unpublish what no longer applies
+
+// rm.c
+struct gp_tsg {
+	int fd;
+	uint32_t client, handle, device, subdevice, engine, compute;
+	uint32_t channels; // count
+	uint32_t channel[64];
+};
+void gp_rm_ioctl(int fd, unsigned long request, void *argument);
+uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity); // compute TSGs; returns how many exist
+int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
+
+#endif

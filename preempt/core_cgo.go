@@ -1,0 +1,200 @@
+// Package preempt carries out preemption: it finds the TSGs of its process and sets their timeslices,
+// opens and closes windows, launches and releases holds, gates submissions, and takes turns with peers.
+//
+// What happens at a launch is C (window.c, hold.c) and takes no lock while a window is open. Everything
+// slower is done by two kinds of goroutines: the watcher, which closes windows, and one agent a GPU.
+package preempt
+
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall
+// #cgo LDFLAGS: -lpthread
+// #include <stdlib.h>
+// #include <sys/prctl.h>
+// #include "core.h"
+//
+// // cgo cannot read _Atomic fields.
+// static uint32_t events(void) { return gp_events; }
+// static uint32_t wakes(void) { return gp_wake; }
+// static void wait_events(uint32_t seen, uint64_t timeout) { gp_futex_wait(&gp_events, seen, timeout, false); }
+// static void wait_wakes(uint32_t seen, uint64_t timeout) { gp_futex_wait(&gp_wake, seen, timeout, false); }
+// static void *call_symbol(void *lookup, const char *name) { return ((void *(*)(const char *))lookup)(name); }
+// static void no_timer_slack(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
+// static int gpu_known(int i) { return gp_gpu[i].known; }
+// static void gpu_attach(int i, void *segment, uint32_t slot) { gp_gpu[i].slot = slot; gp_gpu[i].segment = segment; }
+// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint64_t lower, uint64_t higher)
+// {
+//	gp_gpu[i].lower = lower;
+//	gp_gpu[i].higher = higher;
+//	gp_gpu[i].ignored = 0;
+//	gp_gpu[i].turn_peers = turn_peers;
+//	gp_gpu[i].lower_peers = lower_peers;
+// }
+// static int context_new(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
+// static void context_prepared(int i) { gp_context[i].prepared = 1; }
+// static int contexts_busy(int gpu)
+// {
+//	for (int i = 0; i < GP_CONTEXTS; i++)
+//		if (gp_context[i].handle && gp_context[i].gpu == &gp_gpu[gpu] && gp_context[i].open)
+//			return 1;
+//	return 0;
+// }
+// static void set_armed(void *armed, uint32_t value) { *(_Atomic uint32_t *)armed = value; }
+// // The driver's symbols are looked up by their newest ABI names.
+// static const char *resolve(void *lookup)
+// {
+// #define NEED(field, name) do { gp_driver.field = call_symbol(lookup, name); if (!gp_driver.field) return name; } while (0)
+//	NEED(cuCtxGetCurrent, "cuCtxGetCurrent");
+//	NEED(cuCtxPushCurrent, "cuCtxPushCurrent_v2");
+//	NEED(cuCtxPopCurrent, "cuCtxPopCurrent_v2");
+//	NEED(cuCtxGetDevice, "cuCtxGetDevice");
+//	NEED(cuDeviceGetUuid, "cuDeviceGetUuid");
+//	NEED(cuDeviceGetAttribute, "cuDeviceGetAttribute");
+//	NEED(cuModuleLoadData, "cuModuleLoadData");
+//	NEED(cuModuleGetFunction, "cuModuleGetFunction");
+//	NEED(cuFuncGetAttribute, "cuFuncGetAttribute");
+//	NEED(cuFuncSetAttribute, "cuFuncSetAttribute");
+//	NEED(cuStreamCreateWithPriority, "cuStreamCreateWithPriority");
+//	NEED(cuStreamQuery, "cuStreamQuery");
+//	NEED(cuMemHostAlloc, "cuMemHostAlloc");
+//	NEED(cuLaunchKernel, "cuLaunchKernel");
+//	NEED(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+// #undef NEED
+//	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
+//	return NULL;
+// }
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+const maxGPUs = C.GP_GPUS
+
+// Driver is what the core needs of the interception layer.
+type Driver struct {
+	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
+	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
+}
+
+// configure hands the settings to the C side. The hold image is copied; it lives as long as the process.
+func configure(config configs.Config, level int, driver Driver, hold []byte) error {
+	if missing := C.resolve(driver.Symbol); missing != nil {
+		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
+	}
+	m := config.Mechanisms
+	settings := &C.gp_settings
+	settings.level = C.uint32_t(level)
+	settings.gate = bit(!m.Auto && m.Gate)
+	settings.hold = bit(m.Auto || m.Hold)
+	settings.chain = C.uint32_t(config.Hold.Chain)
+	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
+	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
+	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
+	settings.lower_share = C.double(config.Share.MinBE)
+	settings.hold_image = C.CBytes(hold)
+	settings.hold_image_size = C.uint64_t(len(hold))
+	return nil
+}
+
+func bit(b bool) C.uint32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Hooks is the const struct gp_hooks * for the interception layer.
+func Hooks() unsafe.Pointer { return unsafe.Pointer(C.gp_core_hooks()) }
+
+// watch closes windows for as long as the process lives.
+func watch() {
+	runtime.LockOSThread()
+	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
+	C.no_timer_slack()
+	for {
+		seen := C.wakes()
+		next := C.gp_watch()
+		C.wait_wakes(seen, next) // 0: until a window opens
+	}
+}
+
+func eventsSeen() uint32     { return uint32(C.events()) }
+func waitEvents(seen uint32) { C.wait_events(C.uint32_t(seen), 0) }
+func gpuKnown(i int) bool    { return C.gpu_known(C.int(i)) != 0 }
+func rescind(i int)          { C.gp_gpu_rescind(&C.gp_gpu[i]) }
+func busy(i int) bool        { return C.contexts_busy(C.int(i)) != 0 }
+
+func gpuUUID(i int) (uuid [16]byte) {
+	for j := range uuid {
+		uuid[j] = byte(C.gp_gpu[i].uuid[j])
+	}
+	return uuid
+}
+
+func attachGPU(i int, segment unsafe.Pointer, slot int) {
+	C.gpu_attach(C.int(i), segment, C.uint32_t(slot))
+}
+
+func setPeers(i int, lowerPeers, turnPeers int, lower, higher uint64) {
+	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint64_t(lower), C.uint64_t(higher))
+}
+
+func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }
+
+// prepareHolds loads the hold into contexts that lack it and says whether all of those could.
+func prepareHolds() bool {
+	all := true
+	for i := range C.GP_CONTEXTS {
+		if C.context_new(C.int(i)) == 0 {
+			continue
+		}
+		all = bool(C.gp_hold_prepare(&C.gp_context[i])) && all
+		C.context_prepared(C.int(i))
+	}
+	return all
+}
+
+// TSG is a compute channel group of this process.
+type TSG struct {
+	fd                                int
+	client, handle, device, subdevice uint32
+	channels                          []uint32
+}
+
+// tsgs lists the compute TSGs that libcuda has made.
+func tsgs() []TSG {
+	var raw [64]C.struct_gp_tsg
+	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
+	list := make([]TSG, 0, n)
+	for _, r := range raw[:n] {
+		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice)}
+		for _, c := range r.channel[:r.channels] {
+			t.channels = append(t.channels, uint32(c))
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// StatusError is the status with which the resource manager refused a control (nvstatuscodes.h), or -1
+// where the ioctl itself failed.
+type StatusError int
+
+func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
+
+func control[P any](t TSG, object, command uint32, parameters *P) error {
+	// The resource manager reads the parameters through a pointer inside an ioctl argument: C memory.
+	size := C.size_t(unsafe.Sizeof(*parameters))
+	memory := C.malloc(size)
+	defer C.free(memory)
+	*(*P)(memory) = *parameters
+	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command), memory, C.uint32_t(size))
+	*parameters = *(*P)(memory)
+	if status != 0 {
+		return StatusError(status)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// hold.c - tiny kernels that keep the TSG of a latency-critical context on the GPU.
+//
+// Why a chain: behind a single kernel the host engine runs out of methods for the channel, loads the
+// next TSG, and the kernel is switched out; with a second one waiting behind it, the engine stays.
+// Why maximum carve-out: an SM's split of shared memory and L1 is fixed while a block lives on it, and
+// a default split would keep kernels with large shared memory off that SM.
+#define _GNU_SOURCE
+#include "core.h"
+
+enum { // cuda.h
+	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
+	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
+	CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+	CU_STREAM_NON_BLOCKING = 1,
+	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_MEMHOSTALLOC_DEVICEMAP = 2,
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+	EXPIRED = 16, // index into hold.word: a cache line of its own
+};
+
+bool gp_hold_prepare(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+	CUmodule module;
+	void *memory = NULL;
+	bool made = false;
+	// The application may be capturing in global mode, which forbids allocation to other threads too.
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (gp_driver.cuCtxPushCurrent(c->handle))
+		return false;
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	if (!gp_driver.cuModuleLoadData(&module, gp_settings.hold_image) &&
+	    !gp_driver.cuModuleGetFunction(&h->function, module, "gpreempt_hold") &&
+	    !gp_driver.cuMemHostAlloc(&memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) &&
+	    !gp_driver.cuStreamCreateWithPriority(&h->stream, CU_STREAM_NON_BLOCKING, 0)) {
+		gp_driver.cuFuncSetAttribute(h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
+		h->word = memory;
+		h->word[0] = h->word[EXPIRED] = 0;
+		// The first launch loads the kernel, which may wait for the context: do it now, released.
+		h->sequence = 1;
+		h->word[0] = 1;
+		uint64_t limit = 1;
+		volatile uint32_t *expired = &h->word[EXPIRED];
+		void *parameters[] = {&h->word, &h->sequence, &limit, &expired};
+		made = !gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
+	}
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	CUcontext popped;
+	gp_driver.cuCtxPopCurrent(&popped);
+	h->state = made ? GP_HOLD_IDLE : GP_HOLD_FAILED;
+	return made;
+}
+
+void gp_hold_arm(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+	uint32_t idle = GP_HOLD_IDLE;
+
+	if (c->context_waits || !c->gpu->lower_peers)
+		return;
+	if (h->blocked_until_ns && gp_now_ns() < h->blocked_until_ns)
+		return;
+	if (!__atomic_compare_exchange_n((uint32_t *)&h->state, &idle, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return;
+	uint32_t sequence = ++h->sequence;
+	// Each link of the chain may run to the limit only if the one before did not: an expired one says so.
+	uint64_t limit = gp_settings.max_hold_ns;
+	volatile uint32_t *expired = &h->word[EXPIRED];
+	void *parameters[] = {&h->word, &sequence, &limit, &expired};
+	CUresult result = 0;
+	for (uint32_t i = 0; i < gp_settings.chain && !result; i++)
+		result = gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+	if (result) {
+		h->word[0] = sequence;
+		h->state = GP_HOLD_FAILED;
+		if (slot)
+			slot->fallbacks |= GP_FALLBACK_NO_HOLD;
+		return;
+	}
+	h->blocked_until_ns = 0;
+	h->started_ns = gp_now_ns();
+	if (slot)
+		gp_count(&slot->holds, 1);
+	h->state = GP_HOLD_ARMED;
+	// A thread that began to wait for the context while the chain was launched could not release it.
+	if (c->context_waits)
+		gp_hold_release(c);
+}
+
+void gp_hold_release(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+	uint32_t armed = GP_HOLD_ARMED;
+
+	if (!__atomic_compare_exchange_n((uint32_t *)&h->state, &armed, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return;
+	h->word[0] = h->sequence;
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+	if (slot) {
+		gp_count(&slot->hold_ns, gp_now_ns() - h->started_ns);
+		if (h->word[EXPIRED] == h->sequence)
+			gp_count(&slot->holds_expired, 1);
+	}
+	h->state = GP_HOLD_IDLE;
+}
+
+struct fit { // blocks of a kernel that fit on an SM: alone, and beside the hold
+	CUfunction function;
+	uint32_t threads, shared;
+	int alone, beside;
+};
+
+static int least(int a, int b) { return a < b ? a : b; }
+
+static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int shared, bool beside)
+{
+	// The hold is one warp of at most 16 registers a thread; registers are given to an SM's four
+	// partitions, so it may spoil an allocation of up to four warps' worth. It has no shared memory
+	// of its own beyond what every block reserves.
+	int blocks = g->blocks_per_sm, threads = g->threads_per_sm, file = g->registers_per_sm, memory = g->shared_per_sm;
+	if (beside) {
+		blocks -= 1;
+		threads -= 32;
+		file -= 4 * 16 * 32;
+		memory -= g->shared_reserved;
+	}
+	int fit = least(blocks, threads / (warps * 32));
+	if (registers > 0)
+		fit = least(fit, file / registers);
+	if (shared > 0)
+		fit = least(fit, memory / shared);
+	return fit < 0 ? 0 : fit;
+}
+
+// Whether the presence of a hold on one SM would cost this launch another wave of blocks.
+bool gp_hold_collides(struct gp_context *c, const struct gp_submission *s)
+{
+	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
+	const struct gp_gpu *g = c->gpu;
+	uint64_t blocks = (uint64_t)s->blocks[0] * s->blocks[1] * s->blocks[2];
+	uint32_t threads = s->threads[0] * s->threads[1] * s->threads[2];
+
+	if (s->work != GP_KERNEL || !threads || !blocks || g->sms <= 1)
+		return false;
+	struct fit *f = &cache[((uintptr_t)s->function >> 4 ^ s->shared_bytes >> 7 ^ threads) & 63];
+	if (f->function != s->function || f->threads != threads || f->shared != s->shared_bytes) {
+		CUfunction function = s->function, of_kernel;
+		int registers = 0, shared = 0;
+		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, s->function))
+			function = of_kernel;
+		if (gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) ||
+		    gp_driver.cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
+			return false;
+		int warps = (threads + 31) / 32;
+		// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
+		// warps 4, shared memory 128 bytes.
+		int file = (registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
+		int memory = (shared + (int)s->shared_bytes + g->shared_reserved + 127) / 128 * 128;
+		*f = (struct fit){s->function, threads, s->shared_bytes,
+				  blocks_that_fit(g, warps, file, memory, false),
+				  blocks_that_fit(g, warps, file, memory, true)};
+	}
+	if (f->alone <= f->beside || f->alone <= 0)
+		return false;
+	uint64_t capacity = (uint64_t)g->sms * f->alone, reduced = capacity - (f->alone - f->beside);
+	if (s->cooperative)
+		return blocks > reduced;
+	uint64_t waves = (blocks + capacity - 1) / capacity;
+	// Beyond eight waves one more costs less than the release and the new hold.
+	return waves <= 8 && (blocks + reduced - 1) / reduced > waves;
+}

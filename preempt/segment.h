@@ -1,0 +1,95 @@
+// segment.h - the memory that the processes of one user share for one GPU.
+//
+// File <directory>/gpreempt-<uid>/<gpu uuid>.seg, mode 0600 in a 0700 directory. segment.go mirrors this layout and
+// a test holds the two together. Everything here may have been written by a broken or hostile peer:
+// readers validate, and nothing read from it is used as an index or a pointer unchecked.
+//
+// Who owns a slot: the process that holds a POSIX record lock on byte slot_index of the file. The
+// kernel drops the lock when the process dies, at whatever instruction, in whatever PID namespace.
+#ifndef GPREEMPT_SEGMENT_H
+#define GPREEMPT_SEGMENT_H
+
+#include <stdint.h>
+
+#define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
+#define GP_SEGMENT_VERSION 1u
+#define GP_SLOTS 64u
+#define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
+
+struct gp_slot { // 512 bytes; written by its owner only
+	_Atomic uint32_t level;
+	_Atomic int32_t pid;         // in the owner's PID namespace, for people
+	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
+	_Atomic uint64_t heartbeat_ns;
+	_Atomic uint64_t window_opened_ns; // 0 while no window is open
+	_Atomic uint32_t timeslice_us;     // in force; 0 = the driver's default
+	_Atomic uint32_t mechanisms;       // bit set, see GP_MECHANISM_*
+	_Atomic uint32_t fallbacks;        // bit set, see GP_FALLBACK_*
+	_Atomic uint32_t suspended;        // 1 while its channels are disabled
+	char name[32];                     // of the program, NUL-terminated
+	uint8_t pad0[48];
+	// counters, only ever growing while the slot is owned
+	_Atomic uint64_t windows;           // LC windows opened
+	_Atomic uint64_t window_ns;         // time with a window open
+	_Atomic uint64_t windows_cut;       // windows that outlived max_hold
+	_Atomic uint64_t switches;          // windows that opened while a lower level had work
+	_Atomic uint64_t holds;             // holds launched
+	_Atomic uint64_t hold_ns;           // time holds were on
+	_Atomic uint64_t holds_released;    // released early for a wait on the whole context
+	_Atomic uint64_t holds_collided;    // released early for kernels that need a whole SM
+	_Atomic uint64_t holds_expired;     // ended by their own limit
+	_Atomic uint64_t gate_waits;        // submissions that waited for a higher level's window
+	_Atomic uint64_t gate_ns;
+	_Atomic uint64_t turns;             // turns on the GPU taken
+	_Atomic uint64_t turn_ns;
+	_Atomic uint64_t turns_seized;      // taken from a dead or stopped owner
+	_Atomic uint64_t boosts;            // times the timeslice was raised for min_be_share
+	_Atomic uint64_t timeslice_sets;
+	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
+	uint8_t pad1[248];
+};
+
+struct gp_segment {
+	// identity: written once, before the file gets its name
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size;
+	uint32_t slots;
+	uint32_t slot_size;
+	uint8_t gpu_uuid[16];
+	uint8_t pad0[24];
+	// one cache line: what the launch path of lower levels reads
+	_Atomic uint64_t open; // bit i: the window of slot i is open
+	_Atomic uint32_t gate; // futex: counts closed windows
+	_Atomic uint32_t gate_waiters;
+	uint8_t pad1[48];
+	// what agents wait for
+	_Atomic uint32_t bell; // futex: rung at every change of membership, turn or demand
+	uint32_t pad2;
+	_Atomic uint64_t members; // bit i: slot i is in use; verify with the record lock
+	_Atomic uint64_t busy;    // bit i: slot i has, or wants to run, work (lowest level present only)
+	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = nobody), bit 8: seized, bits 16-: sequence
+	_Atomic uint64_t turn_since_ns;
+	uint8_t pad3[24];
+	struct gp_slot slot[GP_SLOTS];
+};
+
+enum {
+	GP_MECHANISM_TIMESLICE = 1u << 0,
+	GP_MECHANISM_HOLD = 1u << 1,
+	GP_MECHANISM_GATE = 1u << 2,
+	GP_MECHANISM_TURNS = 1u << 3,
+};
+
+enum { // why something is not in force
+	GP_FALLBACK_CONTROL_REFUSED = 1u << 0, // the driver refused an RM control
+	GP_FALLBACK_NO_TSG = 1u << 1,          // no compute TSG was seen
+	GP_FALLBACK_NO_HOLD = 1u << 2,         // the hold kernel could not be loaded or launched
+	GP_FALLBACK_MPS = 1u << 3,             // under an MPS server
+	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // channels could not be disabled: turns by gate
+};
+
+_Static_assert(sizeof(struct gp_slot) == 512, "slot layout");
+_Static_assert(sizeof(struct gp_segment) == 192 + 512 * GP_SLOTS, "segment layout");
+
+#endif

@@ -1,0 +1,331 @@
+package segment
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrCorrupt is wrapped by errors about a file that is no valid segment.
+	ErrCorrupt = errors.New("corrupt segment")
+	// ErrUnsafe is wrapped by errors about files and directories that others could have tampered with.
+	ErrUnsafe = errors.New("unsafe segment")
+	// ErrFull is returned by Claim when every slot is taken.
+	ErrFull = errors.New("all slots of the segment are taken")
+	// ErrLost is returned when the slot or the file now belongs to someone else.
+	ErrLost = errors.New("slot lost")
+)
+
+// lockRecovery is the byte locked by a process that sets a corrupt file aside.
+const lockRecovery = Slots
+
+// Segment is an attached segment. Its methods may be called from several goroutines.
+type Segment struct {
+	*Header
+	memory []byte
+	path   string
+	gid    int
+	inode  inode
+
+	mutex sync.Mutex // guards what follows, and record locks, which a process has only one set of
+	fd    int
+	slot  int // -1: none
+	level uint32
+	name  string
+}
+
+type inode struct{ dev, ino uint64 }
+
+// Directory is where the segments of a user lie.
+func Directory(base string, uid int) string {
+	return filepath.Join(base, fmt.Sprintf("gpreempt-%d", uid))
+}
+
+// GroupDirectory is where the segments lie that the members of a group share.
+func GroupDirectory(base string, gid int) string {
+	return filepath.Join(base, fmt.Sprintf("gpreempt-group-%d", gid))
+}
+
+// UUID writes a GPU's UUID as nvidia-smi does.
+func UUID(gpu [16]byte) string {
+	h := hex.EncodeToString(gpu[:])
+	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// Open attaches to the segment of a GPU in dir, and creates both where they are missing. With gid >= 0
+// they belong to that group and its members may attach, otherwise only this user may.
+func Open(dir string, gpu [16]byte, gid int) (*Segment, error) {
+	s := &Segment{path: filepath.Join(dir, UUID(gpu)+".seg"), gid: gid, fd: -1, slot: -1}
+	if err := s.attach(dir, gpu); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open segment %s: %w", s.path, err)
+	}
+	return s, nil
+}
+
+func (s *Segment) attach(dir string, gpu [16]byte) error {
+	dirfd, err := openDirectory(dir, s.gid)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dirfd)
+	name := filepath.Base(s.path)
+	// Each round loses to another process that creates the file or sets it aside, or ends.
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		err = s.openOrCreate(dirfd, name, gpu)
+		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.memory, err = unix.Mmap(s.fd, 0, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	s.Header = header(s.memory)
+	return nil
+}
+
+// openOrCreate sets s.fd. It returns EAGAIN when it should be tried again.
+func (s *Segment) openOrCreate(dirfd int, name string, gpu [16]byte) error {
+	fd, err := unix.Openat(dirfd, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		fd, err = create(dirfd, name, gpu, s.gid)
+		if errors.Is(err, unix.EEXIST) {
+			return unix.EAGAIN
+		}
+		if err != nil {
+			return err
+		}
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("%w: is a symbolic link", ErrUnsafe)
+	case err != nil:
+		return err
+	}
+	err = validate(fd, gpu, s.gid)
+	if errors.Is(err, ErrCorrupt) {
+		err = setAside(dirfd, name, fd, err)
+	}
+	var stat unix.Stat_t
+	if err == nil {
+		err = unix.Fstat(fd, &stat)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	s.fd, s.inode = fd, inode{uint64(stat.Dev), stat.Ino}
+	return nil
+}
+
+// openDirectory opens dir, created if need be. A new directory gets its name last, with everything set.
+func openDirectory(dir string, gid int) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(dir, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if err := createDirectory(dir, gid); err != nil && !errors.Is(err, unix.EEXIST) {
+			return -1, fmt.Errorf("create directory: %w", err)
+		}
+		fd, err = unix.Open(dir, flags, 0)
+	}
+	if err != nil {
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			return -1, fmt.Errorf("%w: %s is not a directory", ErrUnsafe, dir)
+		}
+		return -1, fmt.Errorf("open directory: %w", err)
+	}
+	var stat unix.Stat_t
+	if err = unix.Fstat(fd, &stat); err == nil {
+		err = private(&stat, gid)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("directory %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+func createDirectory(dir string, gid int) error {
+	temporary, err := os.MkdirTemp(filepath.Dir(dir), ".gpreempt-") // mode 0700
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary) // fails once it is renamed
+	if gid >= 0 {
+		if err := os.Chown(temporary, -1, gid); err != nil {
+			return err
+		}
+		if err := unix.Chmod(temporary, 0o2770); err != nil {
+			return err
+		}
+	}
+	return unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
+}
+
+// private checks that nobody but the user, or the group if gid >= 0, can write.
+func private(stat *unix.Stat_t, gid int) error {
+	mode := stat.Mode & 0o777
+	switch {
+	case gid < 0 && int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: owned by user %d, must be %d", ErrUnsafe, stat.Uid, os.Geteuid())
+	case gid < 0 && mode&0o077 != 0:
+		return fmt.Errorf("%w: mode %04o is open to others", ErrUnsafe, mode)
+	case gid >= 0 && int(stat.Gid) != gid:
+		return fmt.Errorf("%w: owned by group %d, must be %d", ErrUnsafe, stat.Gid, gid)
+	case gid >= 0 && mode&0o007 != 0:
+		return fmt.Errorf("%w: mode %04o is open to others than the group", ErrUnsafe, mode)
+	}
+	return nil
+}
+
+// create makes a new segment. Its name appears last, by link, so that nobody sees half of one.
+func create(dirfd int, name string, gpu [16]byte, gid int) (fd int, err error) {
+	temporary := fmt.Sprintf(".%s-%d-%d", name, os.Getpid(), time.Now().UnixNano())
+	fd, err = unix.Openat(dirfd, temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, fmt.Errorf("create: %w", err)
+	}
+	defer func() {
+		unix.Unlinkat(dirfd, temporary, 0)
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if gid >= 0 {
+		if err := unix.Fchown(fd, -1, gid); err != nil {
+			return -1, fmt.Errorf("give to group %d: %w", gid, err)
+		}
+		if err := unix.Fchmod(fd, 0o660); err != nil {
+			return -1, fmt.Errorf("open to group %d: %w", gid, err)
+		}
+	}
+	// Written rather than left sparse: a full tmpfs is an error here and would be a SIGBUS later.
+	image := make([]byte, fileSize)
+	copy(image, identity(gpu))
+	if n, err := unix.Pwrite(fd, image, 0); err != nil {
+		return -1, fmt.Errorf("write: %w", err)
+	} else if n != fileSize {
+		return -1, fmt.Errorf("write: %w", io.ErrShortWrite)
+	}
+	if err := unix.Linkat(dirfd, temporary, dirfd, name, 0); err != nil {
+		return -1, fmt.Errorf("link: %w", err)
+	}
+	return fd, nil
+}
+
+// identity is the first cache line of a valid segment.
+func identity(gpu [16]byte) []byte {
+	b := make([]byte, 0, 64)
+	b = binary.LittleEndian.AppendUint64(b, Magic)
+	for _, v := range []uint32{Version, fileSize, Slots, slotSize} {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return append(b, gpu[:]...)
+}
+
+// validate checks a file before it is mapped.
+func validate(fd int, gpu [16]byte, gid int) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("%w: not a regular file", ErrUnsafe)
+	}
+	if err := private(&stat, gid); err != nil {
+		return err
+	}
+	if stat.Size != fileSize {
+		return fmt.Errorf("%w: %d bytes, must be %d", ErrCorrupt, stat.Size, fileSize)
+	}
+	var line [64]byte
+	if _, err := unix.Pread(fd, line[:], 0); err != nil {
+		return fmt.Errorf("read header: %w", err)
+	}
+	return validateHeader(line[:], gpu)
+}
+
+// validateHeader checks the identity at the start of b.
+func validateHeader(b []byte, gpu [16]byte) error {
+	if len(b) < 40 {
+		return fmt.Errorf("%w: header of %d bytes", ErrCorrupt, len(b))
+	}
+	if magic := binary.LittleEndian.Uint64(b); magic != Magic {
+		return fmt.Errorf("%w: magic %#x, must be %#x", ErrCorrupt, magic, uint64(Magic))
+	}
+	for i, field := range []struct {
+		name string
+		want uint32
+	}{{"version", Version}, {"size", fileSize}, {"slots", Slots}, {"slot_size", slotSize}} {
+		if got := binary.LittleEndian.Uint32(b[8+4*i:]); got != field.want {
+			return fmt.Errorf("%w: %s %d, must be %d", ErrCorrupt, field.name, got, field.want)
+		}
+	}
+	if got := [16]byte(b[24:40]); got != gpu {
+		return fmt.Errorf("%w: of %s, must be of %s", ErrCorrupt, UUID(got), UUID(gpu))
+	}
+	return nil
+}
+
+// setAside renames the corrupt file fd away if nobody uses it, and then returns EAGAIN.
+func setAside(dirfd int, name string, fd int, corrupt error) error {
+	// One process at a time, and only while the name still means this file.
+	if err := lock(fd, lockRecovery, 1); err != nil {
+		return unix.EAGAIN
+	}
+	var open, named unix.Stat_t
+	if err := unix.Fstat(fd, &open); err != nil {
+		return err
+	}
+	if err := unix.Fstatat(dirfd, name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil || named.Ino != open.Ino {
+		return unix.EAGAIN
+	}
+	if err := lock(fd, 0, Slots); err != nil {
+		return fmt.Errorf("%w, and still in use", corrupt)
+	}
+	aside := fmt.Sprintf("%s.corrupt-%d", name, os.Getpid())
+	if err := unix.Renameat(dirfd, name, dirfd, aside); err != nil {
+		return fmt.Errorf("%w, and cannot be set aside: %w", corrupt, err)
+	}
+	return unix.EAGAIN
+}
+
+// Close releases the slot, unmaps the segment and closes the file. What Header, Slot and Pointer returned is invalid then.
+func (s *Segment) Close() error {
+	s.Release()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.Header = nil
+	if s.memory != nil {
+		if err := unix.Munmap(s.memory); err != nil {
+			return fmt.Errorf("unmap segment %s: %w", s.path, err)
+		}
+		s.memory = nil
+	}
+	if s.fd >= 0 && s.isOurs(s.fd) {
+		unix.Close(s.fd)
+	}
+	s.fd = -1
+	return nil
+}
+
+// Path is the segment's file.
+func (s *Segment) Path() string { return s.path }
+
+func (s *Segment) isOurs(fd int) bool {
+	var stat unix.Stat_t
+	return unix.Fstat(fd, &stat) == nil && inode{uint64(stat.Dev), stat.Ino} == s.inode
+}

@@ -1,0 +1,692 @@
+package segment
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var gpu = [16]byte{0: 0xab, 15: 0x01}
+
+// TestMain turns the test binary into a peer: record locks are per process, so peers must be processes.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("SEGMENT_TEST_PEER"); dir != "" {
+		if err := peer(dir); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// peer claims a slot, says which, and obeys commands until its input ends.
+func peer(dir string) error {
+	s, err := Open(dir, gpu, -1)
+	if err != nil {
+		return err
+	}
+	slot, err := s.Claim(7, "peer")
+	if err != nil {
+		return err
+	}
+	fmt.Println("slot", slot)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch in.Text() {
+		case "dirty": // every trace that a peer can leave
+			s.Open.Or(1 << slot)
+			s.Busy.Or(1 << slot)
+			s.Turn.Store(7<<16 | 1<<8 | uint64(slot+1))
+			s.Slot(slot).GateWaits.Store(5)
+			s.Slot(slot).Windows.Store(9)
+		case "lock rest":
+			if err := lock(s.fd, 0, Slots); err != nil {
+				return err
+			}
+		case "ring":
+			s.Ring()
+		case "release":
+			s.Release()
+		}
+		fmt.Println("done")
+	}
+	return nil
+}
+
+type peerProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Scanner
+	slot int
+}
+
+func startPeer(t *testing.T, dir string) *peerProcess {
+	t.Helper()
+	p := launchPeer(t, dir)
+	p.claimed()
+	return p
+}
+
+func launchPeer(t *testing.T, dir string) *peerProcess {
+	t.Helper()
+	p := &peerProcess{t: t, cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), "SEGMENT_TEST_PEER="+dir)
+	p.cmd.Stderr = os.Stderr
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.in, p.out = in, bufio.NewScanner(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	return p
+}
+
+// claimed waits for the peer to say which slot it has.
+func (p *peerProcess) claimed() {
+	p.t.Helper()
+	if line := p.read(); !strings.HasPrefix(line, "slot ") {
+		p.t.Fatalf("peer: %s", line)
+	} else if _, err := fmt.Sscanf(line, "slot %d", &p.slot); err != nil {
+		p.t.Fatalf("peer: %v", err)
+	}
+}
+
+func (p *peerProcess) read() string {
+	p.t.Helper()
+	if !p.out.Scan() {
+		p.t.Fatalf("peer ended: %v", p.out.Err())
+	}
+	return p.out.Text()
+}
+
+func (p *peerProcess) tell(command string) {
+	p.t.Helper()
+	fmt.Fprintln(p.in, command)
+	if answer := p.read(); answer != "done" {
+		p.t.Fatalf("peer: %s", answer)
+	}
+}
+
+func (p *peerProcess) kill() {
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+}
+
+func directory(t *testing.T) string { return Directory(t.TempDir(), os.Getuid()) }
+
+func open(t *testing.T, dir string) *Segment {
+	t.Helper()
+	s, err := Open(dir, gpu, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func claim(t *testing.T, s *Segment) int {
+	t.Helper()
+	slot, err := s.Claim(0, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slot
+}
+
+// TestLayout asks the C compiler where each field of segment.h is.
+func TestLayout(t *testing.T) {
+	cNames := map[string]string{"GPU": "gpu_uuid"}
+	field := func(name string) string {
+		if c := cNames[name]; c != "" {
+			return c
+		}
+		var b strings.Builder
+		for i, r := range name {
+			if i > 0 && r >= 'A' && r <= 'Z' {
+				b.WriteByte('_')
+			}
+			b.WriteRune(r)
+		}
+		return strings.ToLower(b.String())
+	}
+	var program strings.Builder
+	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
+	var want []string
+	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot]()} {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
+			want = append(want, fmt.Sprintf("%d %d", f.Offset, f.Type.Size()))
+		}
+	}
+	for expression, value := range map[string]uint64{
+		"sizeof(struct gp_segment)": fileSize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
+		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels,
+		"GP_MECHANISM_TIMESLICE": MechanismTimeslice, "GP_MECHANISM_HOLD": MechanismHold, "GP_MECHANISM_GATE": MechanismGate, "GP_MECHANISM_TURNS": MechanismTurns,
+		"GP_FALLBACK_CONTROL_REFUSED": FallbackControlRefused, "GP_FALLBACK_NO_TSG": FallbackNoTSG, "GP_FALLBACK_NO_HOLD": FallbackNoHold,
+		"GP_FALLBACK_MPS": FallbackMPS, "GP_FALLBACK_SUSPEND_REFUSED": FallbackSuspendRefused,
+	} {
+		fmt.Fprintf(&program, "printf(\"%%llu\\n\", (unsigned long long)%s);\n", expression)
+		want = append(want, fmt.Sprint(value))
+	}
+	program.WriteString("}\n")
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
+	if err := os.WriteFile(source, []byte(strings.Replace(program.String(), "#include", "#include <stddef.h>\n#include", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-I..", "-o", binary, source).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	out, err := exec.Command(binary).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(out)); got != strings.Join(want, "\n") {
+		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
+	}
+	// The counters' names and order are those of the slot.
+	slot, counters := reflect.TypeFor[Slot](), reflect.TypeFor[Counters]()
+	for i := range counters.NumField() {
+		f := counters.Field(i)
+		in, ok := slot.FieldByName(f.Name)
+		if !ok || in.Offset != 128+uintptr(8*i) || f.Tag.Get("json") != field(f.Name) {
+			t.Errorf("counter %s: %v in Slot, named %q", f.Name, in, f.Tag.Get("json"))
+		}
+	}
+}
+
+func TestCounters(t *testing.T) {
+	slot := slotAt(newImage(), 3)
+	for i, c := range slot.counters() {
+		c.Store(uint64(i + 1))
+	}
+	got := reflect.ValueOf(slot.Counters())
+	for i := range got.NumField() {
+		if got.Field(i).Uint() != uint64(i+1) {
+			t.Errorf("%s = %d, want %d", got.Type().Field(i).Name, got.Field(i).Uint(), i+1)
+		}
+	}
+	if len(slot.counters()) != got.NumField() {
+		t.Errorf("%d counters, %d in Counters", len(slot.counters()), got.NumField())
+	}
+}
+
+func TestOpenClaimRelease(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	for path, mode := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, s.Path(): 0o600} {
+		if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
+		}
+	}
+	if s.Magic != Magic || s.Header.Slots != Slots || s.GPU != gpu || s.Pointer() == nil {
+		t.Errorf("header %x %d %x", s.Magic, s.Header.Slots, s.GPU)
+	}
+	bell := s.Bell.Load()
+	slot, err := s.Claim(3, strings.Repeat("x", 40))
+	if err != nil || slot != 0 {
+		t.Fatalf("Claim() = %d, %v", slot, err)
+	}
+	p := s.Slot(slot)
+	if p.Level.Load() != 3 || p.Pid.Load() != int32(os.Getpid()) || p.Name[30] != 'x' || p.Name[31] != 0 || p.StartedNs.Load() == 0 {
+		t.Errorf("slot: level %d, pid %d, name %q", p.Level.Load(), p.Pid.Load(), p.Name)
+	}
+	if s.Members.Load() != 1 || !s.Alive(slot) || s.Alive(1) || s.Alive(-1) || s.Alive(Slots) || s.Bell.Load() == bell {
+		t.Errorf("members %b, alive %v, bell %d", s.Members.Load(), s.Alive(slot), s.Bell.Load())
+	}
+	if _, err := s.Claim(0, "again"); err == nil {
+		t.Error("a second slot was claimed")
+	}
+	s.Open.Or(1)
+	s.Busy.Or(1)
+	s.Turn.Store(5<<16 | 1)
+	gate := s.Gate.Load()
+	s.Release()
+	if s.Members.Load() != 0 || s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Turn.Load() != 6<<16 || s.Gate.Load() == gate || s.Alive(slot) {
+		t.Errorf("after Release: members %b, open %b, busy %b, turn %x", s.Members.Load(), s.Open.Load(), s.Busy.Load(), s.Turn.Load())
+	}
+	for _, level := range []int{-1, Levels} {
+		if _, err := s.Claim(level, ""); err == nil {
+			t.Errorf("level %d was accepted", level)
+		}
+	}
+	leftovers, err := filepath.Glob(filepath.Join(dir, ".*"))
+	if more, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".*")); err != nil || len(leftovers)+len(more) != 0 {
+		t.Errorf("left over: %v %v", leftovers, more)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	own := claim(t, s)
+	a, b := startPeer(t, dir), startPeer(t, dir)
+	if a.slot == own || b.slot == own || a.slot == b.slot {
+		t.Fatalf("slots %d, %d, %d", own, a.slot, b.slot)
+	}
+	if !s.Alive(a.slot) || !s.Alive(b.slot) || s.Reap() != 0 {
+		t.Error("live peers are taken for dead")
+	}
+	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Alive(a.slot) || s.Reap() != 0 {
+		t.Error("a stopped peer is taken for dead")
+	}
+	seen := s.Bell.Load()
+	fmt.Fprintln(b.in, "ring")
+	for deadline := time.Now().Add(10 * time.Second); s.Bell.Load() == seen && time.Now().Before(deadline); {
+		s.WaitBell(seen, time.Until(deadline))
+	}
+	if s.Bell.Load() == seen {
+		t.Error("the bell was not heard")
+	}
+	seen = s.Bell.Load()
+	if got := s.WaitBell(seen, time.Millisecond); got != seen {
+		t.Errorf("bell at %d, was %d", got, seen)
+	}
+	b.tell("release") // its answer to "ring" came first
+	b.read()
+	if s.Alive(b.slot) || s.Members.Load()&(1<<b.slot) != 0 {
+		t.Error("a released slot is alive")
+	}
+}
+
+func TestKilledOwner(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	claim(t, s)
+	p := startPeer(t, dir)
+	p.tell("dirty")
+	bit := uint64(1) << p.slot
+	if s.Open.Load() != bit || s.Busy.Load() != bit {
+		t.Fatal("the peer left no traces")
+	}
+	p.kill()
+	gate, bell := s.Gate.Load(), s.Bell.Load()
+	if s.Alive(p.slot) {
+		t.Error("a killed peer is alive")
+	}
+	if got := s.Reap(); got != bit {
+		t.Errorf("Reap() = %b, want %b", got, bit)
+	}
+	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
+		t.Errorf("after Reap: open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
+	}
+	if got := s.Reap(); got != 0 {
+		t.Errorf("a second Reap() = %b", got)
+	}
+}
+
+// TestStaleBits: whoever claims a dead peer's slot before anybody reaped it starts clean.
+func TestStaleBits(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	p := startPeer(t, dir)
+	p.tell("dirty")
+	p.kill()
+	gate := s.Gate.Load()
+	if slot := claim(t, s); slot != p.slot {
+		t.Fatalf("slot %d, want %d", slot, p.slot)
+	}
+	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.Gate.Load() == gate {
+		t.Errorf("open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
+	}
+	if got := s.Slot(p.slot).Counters(); got != (Counters{}) {
+		t.Errorf("counters %+v", got)
+	}
+}
+
+func TestReapImpossibleTurn(t *testing.T) {
+	s := open(t, directory(t))
+	for _, turn := range []uint64{2<<16 | 65, 2<<16 | 255, 2<<16 | 1<<8} {
+		s.Turn.Store(turn)
+		if s.Reap(); s.Turn.Load() != 3<<16 {
+			t.Errorf("turn %x became %x", turn, s.Turn.Load())
+		}
+	}
+	s.Members.Store(math.MaxUint64)
+	if got := s.Reap(); got != math.MaxUint64 || s.Members.Load() != 0 {
+		t.Errorf("Reap() = %x", got)
+	}
+}
+
+func TestFull(t *testing.T) {
+	dir := directory(t)
+	p := startPeer(t, dir)
+	p.tell("lock rest")
+	s := open(t, dir)
+	if slot, err := s.Claim(0, "late"); !errors.Is(err, ErrFull) || slot != -1 {
+		t.Errorf("Claim() = %d, %v", slot, err)
+	}
+}
+
+// TestRelock: descriptors closed behind our back drop the lock.
+func TestRelock(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	slot := claim(t, s)
+	drop := func() {
+		t.Helper()
+		f, err := os.Open(s.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	drop()
+	if !s.StillOwned() {
+		t.Error("the lock was not taken again")
+	}
+	// As a daemon does that closes everything, and opens something else.
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(null)
+	stolen := s.fd
+	if err := unix.Dup2(null, stolen); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(stolen)
+	s.Members.Store(0) // reaped meanwhile
+	if err := s.Relock(); err != nil || s.Members.Load() != 1<<slot || s.fd == stolen {
+		t.Errorf("Relock() = %v, members %b", err, s.Members.Load())
+	}
+	drop()
+	if p := startPeer(t, dir); p.slot != slot {
+		t.Fatalf("the peer got slot %d", p.slot)
+	}
+	if err := s.Relock(); !errors.Is(err, ErrLost) {
+		t.Errorf("Relock() = %v", err)
+	}
+	if s.StillOwned() {
+		t.Error("a slot that another process took is still owned")
+	}
+	if next := claim(t, s); next == slot {
+		t.Error("the same slot was claimed twice")
+	}
+}
+
+func TestReplacedFile(t *testing.T) {
+	s := open(t, directory(t))
+	if err := os.Remove(s.Path()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Claim(0, ""); !errors.Is(err, ErrLost) {
+		t.Errorf("Claim() = %v", err)
+	}
+}
+
+var corruptions = map[string]func(*os.File) error{
+	"magic":     func(f *os.File) error { return poke(f, 0) },
+	"version":   func(f *os.File) error { return poke(f, 8) },
+	"size":      func(f *os.File) error { return poke(f, 12) },
+	"slots":     func(f *os.File) error { return poke(f, 16) },
+	"slot_size": func(f *os.File) error { return poke(f, 20) },
+	"gpu_uuid":  func(f *os.File) error { return poke(f, 39) },
+	"truncated": func(f *os.File) error { return f.Truncate(fileSize - 1) },
+	"empty":     func(f *os.File) error { return f.Truncate(0) },
+	"too long":  func(f *os.File) error { return f.Truncate(fileSize + 1) },
+}
+
+func poke(f *os.File, offset int64) error {
+	_, err := f.WriteAt([]byte{0x5a}, offset)
+	return err
+}
+
+func corrupt(t *testing.T, path string, how func(*os.File) error) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := how(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCorruption(t *testing.T) {
+	for name, how := range corruptions {
+		t.Run(name, func(t *testing.T) {
+			dir := directory(t)
+			s := open(t, dir)
+			s.Close()
+			corrupt(t, s.Path(), how)
+			if all, err := SnapshotsIn(dir); err != nil || len(all) != 1 || (all[0].Error == "") != (name == "too long") {
+				t.Errorf("snapshots %+v, %v", all, err)
+			}
+			s = open(t, dir)
+			claim(t, s)
+			aside := s.Path() + ".corrupt-" + strconv.Itoa(os.Getpid())
+			if _, err := os.Stat(aside); err != nil {
+				t.Errorf("the corrupt file was not kept: %v", err)
+			}
+		})
+		t.Run(name+" in use", func(t *testing.T) {
+			dir := directory(t)
+			startPeer(t, dir)
+			path := filepath.Join(dir, UUID(gpu)+".seg")
+			corrupt(t, path, how)
+			before, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err := Open(dir, gpu, -1); !errors.Is(err, ErrCorrupt) || s != nil {
+				t.Errorf("Open() = %v, %v", s, err)
+			}
+			if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+				t.Errorf("a file in use was replaced: %v", err)
+			}
+		})
+	}
+}
+
+func TestUnsafe(t *testing.T) {
+	path := func(dir string) string { return filepath.Join(dir, UUID(gpu)+".seg") }
+	for name, prepare := range map[string]func(dir string) error{
+		"symlink": func(dir string) error {
+			target := filepath.Join(filepath.Dir(dir), "target")
+			if err := os.WriteFile(target, make([]byte, fileSize), 0o600); err != nil {
+				return err
+			}
+			return os.Symlink(target, path(dir))
+		},
+		"directory instead of file": func(dir string) error { return os.Mkdir(path(dir), 0o700) },
+		"fifo":                      func(dir string) error { return unix.Mkfifo(path(dir), 0o600) },
+		"file mode":                 func(dir string) error { return os.WriteFile(path(dir), make([]byte, fileSize), 0o644) },
+		"directory mode":            func(dir string) error { return os.Chmod(dir, 0o755) },
+		"directory symlink": func(dir string) error {
+			if err := os.Rename(dir, dir+"-real"); err != nil {
+				return err
+			}
+			return os.Symlink(dir+"-real", dir)
+		},
+		"directory is a file": func(dir string) error {
+			if err := os.Remove(dir); err != nil {
+				return err
+			}
+			return os.WriteFile(dir, nil, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := directory(t)
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(dir, gpu, -1)
+			if name == "directory instead of file" {
+				if err == nil {
+					t.Error("opened")
+				}
+			} else if !errors.Is(err, ErrUnsafe) {
+				t.Errorf("Open() = %v, %v", s, err)
+			}
+		})
+	}
+	t.Run("another owner", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can give files away")
+		}
+		for _, what := range []func(string) string{path, func(dir string) string { return dir }} {
+			dir := directory(t)
+			s := open(t, dir)
+			s.Close()
+			if err := os.Chown(what(dir), 1, -1); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := Open(dir, gpu, -1); !errors.Is(err, ErrUnsafe) {
+				t.Errorf("Open() = %v, %v", s, err)
+			}
+		}
+	})
+}
+
+func TestGroup(t *testing.T) {
+	gid := os.Getgid()
+	dir := GroupDirectory(t.TempDir(), gid)
+	s, err := Open(dir, gpu, gid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for path, mode := range map[string]os.FileMode{dir: 0o770 | os.ModeDir | os.ModeSetgid, s.Path(): 0o660} {
+		if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
+		}
+	}
+	if _, err := Open(dir, gpu, -1); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("without the group: %v", err)
+	}
+	if _, err := Open(dir, gpu, gid+1); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("with another group: %v", err)
+	}
+}
+
+// TestOpenTogether: of processes that start at once, all get the same file.
+func TestOpenTogether(t *testing.T) {
+	for _, first := range []string{"nothing", "a corrupt file"} {
+		t.Run(first, func(t *testing.T) {
+			dir := directory(t)
+			if first != "nothing" {
+				s := open(t, dir)
+				s.Close()
+				corrupt(t, s.Path(), corruptions["magic"])
+			}
+			const n = 8
+			var peers []*peerProcess
+			for range n {
+				peers = append(peers, launchPeer(t, dir))
+			}
+			var slots uint64
+			for _, p := range peers {
+				p.claimed()
+				slots |= 1 << p.slot
+			}
+			if s := open(t, dir); slots != 1<<n-1 || s.Members.Load() != slots {
+				t.Errorf("slots %b, members %b", slots, s.Members.Load())
+			}
+		})
+	}
+}
+
+func TestSnapshots(t *testing.T) {
+	base := t.TempDir()
+	if all, err := Snapshots(base, os.Getuid()); err != nil || all != nil {
+		t.Fatalf("Snapshots of nothing: %v, %v", all, err)
+	}
+	dir := Directory(base, os.Getuid())
+	p := startPeer(t, dir)
+	p.tell("dirty")
+	// Not open(): closing the snapshot's descriptor would drop a lock of this process.
+	s := open(t, dir)
+	slot := s.Slot(p.slot)
+	slot.Mechanisms.Store(MechanismTimeslice | MechanismTurns | 1<<9)
+	slot.Fallbacks.Store(FallbackNoHold)
+	slot.TimesliceUs.Store(1)
+	slot.HeartbeatNs.Store(math.MaxUint64)
+	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
+	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := Snapshots(base, os.Getuid())
+	if err != nil || len(all) != 1 || len(all[0].Peers) != 1 {
+		t.Fatalf("Snapshots() = %+v, %v", all, err)
+	}
+	got, want := all[0].Peers[0], Peer{
+		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
+		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
+		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
+		Counters: Counters{Windows: 9, GateWaits: 5},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("peer\n%+v, want\n%+v", got, want)
+	}
+	if all[0].GPU != "GPU-ab000000-0000-0000-0000-000000000001" || all[0].Turn == nil || *all[0].Turn != p.slot {
+		t.Errorf("snapshot %+v", all[0])
+	}
+	p.kill()
+	if all, err = Snapshots(base, os.Getuid()); err != nil || len(all[0].Peers) != 1 || all[0].Peers[0].Alive {
+		t.Errorf("Snapshots() = %+v, %v", all, err)
+	}
+}
+
+// FuzzHeader: only the one right header is valid, and no content of a segment can break a reader.
+func FuzzHeader(f *testing.F) {
+	right := identity(gpu)
+	f.Add(right)
+	f.Add(right[:39])
+	f.Add([]byte{})
+	for i := range right {
+		wrong := append([]byte{}, right...)
+		wrong[i] ^= 0x80
+		f.Add(wrong)
+	}
+	f.Add(binary.LittleEndian.AppendUint64(append([]byte{}, right...), math.MaxUint64))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		err := validateHeader(b, gpu)
+		if valid := len(b) >= 40 && string(b[:40]) == string(right[:40]); valid != (err == nil) {
+			t.Fatalf("%x: %v", b, err)
+		}
+		if err != nil && (!errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "\n")) {
+			t.Fatalf("%x: %v", b, err)
+		}
+		image := newImage()
+		copy(image, b)
+		for offset := headerSize; len(b) > 64 && offset < fileSize; offset += slotSize {
+			copy(image[offset:offset+slotSize], b[64:])
+		}
+		s := describe(image, func(slot int) bool { return slot%2 == 0 })
+		if len(s.Peers) < Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) {
+			t.Fatalf("%+v", s)
+		}
+	})
+}

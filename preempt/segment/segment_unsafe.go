@@ -1,0 +1,77 @@
+package segment
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Both are checked against segment.h by a test, and against each other here.
+var (
+	_ [headerSize - unsafe.Sizeof(Header{})]byte
+	_ [unsafe.Sizeof(Header{}) - headerSize]byte
+	_ [slotSize - unsafe.Sizeof(Slot{})]byte
+	_ [unsafe.Sizeof(Slot{}) - slotSize]byte
+)
+
+// header views memory, of fileSize bytes and page-aligned or allocated as words, as a segment.
+func header(memory []byte) *Header { return (*Header)(unsafe.Pointer(&memory[:fileSize][0])) }
+
+func slotAt(memory []byte, i int) *Slot {
+	return (*Slot)(unsafe.Pointer(&memory[headerSize+uint(i)%Slots*slotSize]))
+}
+
+// newImage allocates memory that header and slotAt can view: byte slices need not be aligned.
+func newImage() []byte {
+	words := make([]uint64, fileSize/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), fileSize)
+}
+
+// Pointer is the mapping, for C.
+func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }
+
+// Slot returns slot i, from 0 to Slots-1.
+func (s *Segment) Slot(i int) *Slot { return slotAt(s.memory, i) }
+
+// Ring wakes everyone in WaitBell.
+func (s *Segment) Ring() {
+	s.Bell.Add(1)
+	wake((*uint32)(unsafe.Pointer(&s.Bell)))
+}
+
+// WakeGate wakes the launches that wait at the gate, as after a closed window.
+func (s *Segment) WakeGate() {
+	s.Gate.Add(1)
+	wake((*uint32)(unsafe.Pointer(&s.Gate)))
+}
+
+// WaitBell waits until the bell is no longer at seen, but not longer than timeout, and returns where it
+// is. It may return early.
+func (s *Segment) WaitBell(seen uint32, timeout time.Duration) uint32 {
+	if timeout > 0 && s.Bell.Load() == seen {
+		limit := unix.NsecToTimespec(timeout.Nanoseconds())
+		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.Bell)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	}
+	return s.Bell.Load()
+}
+
+// From linux/futex.h; without FUTEX_PRIVATE_FLAG, for the memory is shared.
+const (
+	futexWait = 0
+	futexWake = 1
+)
+
+func wake(word *uint32) {
+	const everyone = 1<<31 - 1
+	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everyone, 0, 0, 0)
+}
+
+// Now is CLOCK_MONOTONIC, the clock of the segment's times, in nanoseconds.
+func Now() uint64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0 // cannot fail for this clock
+	}
+	return uint64(t.Nano())
+}

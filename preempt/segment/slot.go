@@ -1,0 +1,224 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Claim takes a free slot for this process.
+func (s *Segment) Claim(level int, name string) (slot int, err error) {
+	if level < 0 || level >= Levels {
+		return -1, fmt.Errorf("claim slot: level %d, must be from 0 to %d", level, Levels-1)
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.slot >= 0 {
+		return -1, fmt.Errorf("claim slot: slot %d is held already", s.slot)
+	}
+	if err := s.checkFile(); err != nil {
+		return -1, fmt.Errorf("claim slot: %w", err)
+	}
+	for i := range Slots {
+		err := lock(s.fd, i, 1)
+		if isLocked(err) {
+			continue
+		}
+		if err != nil {
+			return -1, fmt.Errorf("claim slot: %w", err)
+		}
+		s.slot, s.level, s.name = i, uint32(level), name
+		s.join()
+		return i, nil
+	}
+	return -1, fmt.Errorf("claim slot: %w", ErrFull)
+}
+
+// join fills in the slot, whose lock is held, and tells the others.
+func (s *Segment) join() {
+	s.retract(s.slot)
+	p := s.Slot(s.slot)
+	for _, counter := range p.counters() {
+		counter.Store(0)
+	}
+	p.WindowOpenedNs.Store(0)
+	p.TimesliceUs.Store(0)
+	p.Mechanisms.Store(0)
+	p.Fallbacks.Store(0)
+	p.Suspended.Store(0)
+	p.Name = [32]byte{}
+	copy(p.Name[:len(p.Name)-1], s.name)
+	p.Pid.Store(int32(os.Getpid()))
+	now := Now()
+	p.StartedNs.Store(now)
+	p.HeartbeatNs.Store(now)
+	p.Level.Store(s.level)
+	s.Members.Or(1 << s.slot)
+	s.Ring()
+}
+
+// retract clears every bit of a slot whose lock is held, and says whether any was set.
+func (s *Segment) retract(slot int) bool {
+	bit := uint64(1) << slot
+	was := s.Busy.And(^bit)
+	if s.Open.And(^bit)&bit != 0 {
+		was |= bit
+		s.WakeGate()
+	}
+	was |= s.Members.And(^bit)
+	changed := was&bit != 0
+	turn := s.Turn.Load()
+	if owner, owned := TurnOwner(turn); owned && owner == slot {
+		changed = s.Turn.CompareAndSwap(turn, nobodysTurn(turn)) || changed
+	}
+	return changed
+}
+
+// Release gives the slot back. Without a slot it does nothing.
+func (s *Segment) Release() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.slot < 0 {
+		return
+	}
+	if s.relock() == nil { // else it is another process's by now
+		s.retract(s.slot)
+		s.Ring()
+		unlock(s.fd, s.slot)
+	}
+	s.slot = -1
+}
+
+// Alive says whether a process owns the slot. A slot that does not exist is not alive.
+func (s *Segment) Alive(slot int) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return slot >= 0 && slot < Slots && s.alive(slot)
+}
+
+func (s *Segment) alive(slot int) bool {
+	if slot == s.slot {
+		return true
+	}
+	if s.reopen() != nil {
+		return true // cannot tell: leave it alone
+	}
+	return isHeld(s.fd, slot)
+}
+
+// StillOwned says whether this process owns its slot, after taking back a lock that it lost by closing a
+// descriptor of the file, as a daemon does that closes all descriptors.
+func (s *Segment) StillOwned() bool { return s.Relock() == nil }
+
+// Relock takes the record lock again where it was dropped. When the slot was reaped meanwhile, it joins
+// anew. The error is ErrLost when another process took the slot: Claim a new one then.
+func (s *Segment) Relock() error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.slot < 0 {
+		return fmt.Errorf("relock: no slot is held")
+	}
+	if err := s.relock(); err != nil {
+		err = fmt.Errorf("relock slot %d: %w", s.slot, err)
+		if errors.Is(err, ErrLost) {
+			s.slot = -1
+		}
+		return err
+	}
+	if s.Members.Load()&(1<<s.slot) == 0 || s.Slot(s.slot).Pid.Load() != int32(os.Getpid()) {
+		s.join()
+	}
+	return nil
+}
+
+func (s *Segment) relock() error {
+	if err := s.reopen(); err != nil {
+		return err
+	}
+	err := lock(s.fd, s.slot, 1)
+	if isLocked(err) {
+		return ErrLost
+	}
+	return err
+}
+
+// reopen makes s.fd usable: the application may have closed it, and opened something else of that number.
+func (s *Segment) reopen() error {
+	if s.isOurs(s.fd) {
+		return nil
+	}
+	fd, err := unix.Open(s.path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open again: %w", err)
+	}
+	if !s.isOurs(fd) {
+		unix.Close(fd)
+		return fmt.Errorf("%w: the file was replaced", ErrLost)
+	}
+	s.fd = fd
+	return nil
+}
+
+// checkFile makes s.fd usable and sees that others who open the segment get the same file.
+func (s *Segment) checkFile() error {
+	if err := s.reopen(); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Lstat(s.path, &stat); err != nil || (inode{uint64(stat.Dev), stat.Ino}) != s.inode {
+		return fmt.Errorf("%w: the file was replaced", ErrLost)
+	}
+	return nil
+}
+
+// Reap clears the bits of slots whose owner is gone and returns which these were.
+func (s *Segment) Reap() (reaped uint64) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.reopen() != nil {
+		return 0
+	}
+	suspects := s.Members.Load() | s.Open.Load() | s.Busy.Load()
+	turn := s.Turn.Load()
+	if owner, owned := TurnOwner(turn); owned {
+		suspects |= 1 << owner
+	} else if turn&0x1ff != 0 { // no such slot
+		s.Turn.CompareAndSwap(turn, nobodysTurn(turn))
+	}
+	if s.slot >= 0 {
+		suspects &^= 1 << s.slot
+	}
+	for ; suspects != 0; suspects &= suspects - 1 {
+		slot := bits.TrailingZeros64(suspects)
+		// F_GETLK first: taking the lock, however briefly, makes the slot look alive to others.
+		if isHeld(s.fd, slot) || lock(s.fd, slot, 1) != nil {
+			continue
+		}
+		if s.retract(slot) {
+			reaped |= 1 << slot
+		}
+		unlock(s.fd, slot)
+	}
+	if reaped != 0 {
+		s.Ring()
+	}
+	return reaped
+}
+
+func lock(fd, start, length int) error { return setLock(fd, unix.F_WRLCK, start, length) }
+func unlock(fd, start int) error       { return setLock(fd, unix.F_UNLCK, start, 1) }
+func isLocked(err error) bool          { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
+
+func setLock(fd int, kind int16, start, length int) error {
+	return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: kind, Start: int64(start), Len: int64(length)})
+}
+
+// isHeld says whether another process holds the lock of a slot.
+func isHeld(fd, slot int) bool {
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slot), Len: 1}
+	err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l)
+	return err != nil || l.Type != unix.F_UNLCK
+}

@@ -1,0 +1,190 @@
+package segment
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Snapshot is what one segment said at one time, for people and scripts.
+type Snapshot struct {
+	GPU     string `json:"gpu"`
+	Path    string `json:"path"`
+	TakenNs uint64 `json:"taken_ns"`        // CLOCK_MONOTONIC
+	Turn    *int   `json:"turn,omitempty"`  // the slot whose turn it is
+	Error   string `json:"error,omitempty"` // why it could not be read
+	Peers   []Peer `json:"peers"`
+}
+
+// Peer is a process in a Snapshot.
+type Peer struct {
+	Slot           int      `json:"slot"`
+	Pid            int32    `json:"pid"` // in the PID namespace of the process
+	Name           string   `json:"name"`
+	Level          uint32   `json:"level"`
+	Role           string   `json:"role"`
+	Alive          bool     `json:"alive"`
+	StartedNs      uint64   `json:"started_ns"`
+	HeartbeatAgeNs uint64   `json:"heartbeat_age_ns"`
+	WindowOpen     bool     `json:"window_open"`
+	WindowOpenedNs uint64   `json:"window_opened_ns"`
+	Busy           bool     `json:"busy"`
+	Turn           bool     `json:"turn"`
+	Suspended      bool     `json:"suspended"`
+	TimesliceUs    uint32   `json:"timeslice_us"` // 0: the driver's default
+	Mechanisms     []string `json:"mechanisms"`
+	Fallbacks      []string `json:"fallbacks"`
+	Counters       Counters `json:"counters"`
+}
+
+// Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
+// that cannot be read is listed with its Error.
+func Snapshots(base string, uid int) ([]Snapshot, error) {
+	return SnapshotsIn(Directory(base, uid))
+}
+
+// SnapshotsIn does the same for one directory, as of GroupDirectory.
+func SnapshotsIn(dir string) ([]Snapshot, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list segments: %w", err)
+	}
+	var all []Snapshot
+	for _, entry := range entries {
+		gpu, ok := parseName(entry.Name())
+		if !ok {
+			continue
+		}
+		path := filepath.Join(dir, entry.Name())
+		snapshot, err := take(path, gpu)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			snapshot = Snapshot{Error: err.Error(), Peers: []Peer{}}
+		}
+		snapshot.GPU, snapshot.Path = UUID(gpu), path
+		all = append(all, snapshot)
+	}
+	return all, nil
+}
+
+// parseName is the inverse of UUID(gpu) + ".seg".
+func parseName(name string) (gpu [16]byte, ok bool) {
+	digits := strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(name, "GPU-"), ".seg"), "-", "")
+	if len(digits) != 32 {
+		return gpu, false
+	}
+	if _, err := hex.Decode(gpu[:], []byte(digits)); err != nil {
+		return gpu, false
+	}
+	return gpu, UUID(gpu)+".seg" == name
+}
+
+// take reads a copy rather than map the file, which others may truncate.
+func take(path string, gpu [16]byte) (Snapshot, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return Snapshot{}, fmt.Errorf("%w: is a symbolic link", ErrUnsafe)
+	}
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("open: %w", err)
+	}
+	defer unix.Close(fd)
+	image := newImage()
+	n, err := unix.Pread(fd, image, 0)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("read: %w", err)
+	}
+	if n != fileSize {
+		return Snapshot{}, fmt.Errorf("%w: %d bytes, must be %d", ErrCorrupt, n, fileSize)
+	}
+	if err := validateHeader(image, gpu); err != nil {
+		return Snapshot{}, err
+	}
+	return describe(image, func(slot int) bool { return isHeld(fd, slot) }), nil
+}
+
+func describe(image []byte, alive func(slot int) bool) Snapshot {
+	h := header(image)
+	s := Snapshot{TakenNs: Now(), Peers: []Peer{}}
+	owner, owned := TurnOwner(h.Turn.Load())
+	if owned {
+		s.Turn = &owner
+	}
+	for i := range Slots {
+		bit := uint64(1) << i
+		lives := alive(i)
+		if !lives && h.Members.Load()&bit == 0 {
+			continue
+		}
+		p := slotAt(image, i)
+		level := p.Level.Load()
+		s.Peers = append(s.Peers, Peer{
+			Slot: i, Pid: p.Pid.Load(), Name: printable(p.Name[:]),
+			Level: level, Role: role(level), Alive: lives,
+			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
+			WindowOpen: h.Open.Load()&bit != 0, WindowOpenedNs: p.WindowOpenedNs.Load(),
+			Busy: h.Busy.Load()&bit != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
+			TimesliceUs: p.TimesliceUs.Load(),
+			Mechanisms:  names(p.Mechanisms.Load(), mechanismNames),
+			Fallbacks:   names(p.Fallbacks.Load(), fallbackNames),
+			Counters:    p.Counters(),
+		})
+	}
+	return s
+}
+
+func role(level uint32) string {
+	switch level {
+	case 0:
+		return "lc"
+	case Levels - 1:
+		return "be"
+	}
+	return strconv.FormatUint(uint64(level), 10)
+}
+
+// since is 0 for times that lie ahead, as a peer's may by malice or by being written just now.
+func since(then, now uint64) uint64 {
+	if then >= now {
+		return 0
+	}
+	return now - then
+}
+
+// names lists the names of set bits; bits without one by number.
+func names(set uint32, known []string) []string {
+	list := []string{}
+	for i := range 32 {
+		switch {
+		case set&(1<<i) == 0:
+		case i < len(known):
+			list = append(list, known[i])
+		default:
+			list = append(list, fmt.Sprintf("bit_%d", i))
+		}
+	}
+	return list
+}
+
+// printable makes a peer's name fit for a terminal.
+func printable(name []byte) string {
+	s, _, _ := strings.Cut(string(name), "\x00")
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,100 @@
+package preempt
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// turnSeized in segment.Header.Turn: the owner took the turn from one that may still have work on the
+// GPU, so nobody may rely on a short timeslice.
+const turnSeized = 1 << 8
+
+// seizeAfter is how long past its quantum an owner may be late, beyond the time of an RM control.
+const seizeAfter = 250 * time.Millisecond
+
+// turn takes, keeps or hands on the GPU among processes of the lowest level, and returns when to look
+// again. Whoever is not on its turn is off the runlist, whatever it has submitted.
+func (a *agent) turn(p peers, now uint64) time.Duration {
+	quantum := time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+	turn := a.segment.Turn.Load()
+	owner, owned := segment.TurnOwner(turn)
+	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
+	wanted := a.segment.Busy.Load() & p.same
+	want := busy(a.gpu)
+
+	switch {
+	case owned && owner == a.slot:
+		if a.off && !a.schedule(true) {
+			return heartbeat
+		}
+		if wanted == 0 {
+			return heartbeat
+		}
+		if want && held < quantum {
+			return quantum - held
+		}
+		if !a.schedule(false) {
+			a.pass(turn, -1, held)
+			return heartbeat
+		}
+		a.pass(turn, next(wanted, a.slot), held)
+		return heartbeat
+	case !owned || p.same&(1<<owner) == 0:
+		if want {
+			return a.take(turn, 0)
+		}
+	case want && held > 2*quantum+seizeAfter:
+		a.own().TurnsSeized.Add(1)
+		return a.take(turn, turnSeized)
+	case want:
+		if !a.off {
+			a.schedule(false)
+		}
+		return 2*quantum + seizeAfter - held + time.Millisecond
+	}
+	if !a.off {
+		a.schedule(false)
+	}
+	return heartbeat
+}
+
+// take makes the turn ours if it is still as seen.
+func (a *agent) take(seen, flags uint64) time.Duration {
+	if !a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|flags|uint64(a.slot+1)) {
+		return time.Millisecond
+	}
+	a.segment.TurnSinceNs.Store(segment.Now())
+	a.own().Turns.Add(1)
+	if flags&turnSeized != 0 {
+		a.wantUs = a.core.config.Timeslice.FairUs
+		a.applyTimeslice()
+	}
+	if a.off {
+		a.schedule(true)
+	}
+	a.segment.Ring()
+	return time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+}
+
+// pass hands the turn to a slot, or to nobody (-1).
+func (a *agent) pass(seen uint64, to int, held time.Duration) {
+	a.own().TurnNs.Add(uint64(held))
+	if a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|uint64(to+1)) {
+		a.segment.TurnSinceNs.Store(segment.Now())
+		if to >= 0 {
+			a.segment.Slot(to).Turns.Add(1)
+		}
+	}
+	a.segment.Ring()
+}
+
+// next is the slot after own, in a circle, among those that want a turn.
+func next(wanted uint64, own int) int {
+	after := wanted &^ (1<<(own+1) - 1)
+	if after == 0 {
+		after = wanted
+	}
+	return bits.TrailingZeros64(after)
+}

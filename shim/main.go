@@ -1,0 +1,96 @@
+// Command shim is libgpreempt.so: preloaded into a CUDA program, it makes the program yield the GPU to
+// latency-critical peers, or get it from best-effort ones. Built with -buildmode=c-shared.
+package main
+
+// #include <stdint.h>
+// void gpreemptStart(void);
+// static void *start_pointer(void) { return (void *)gpreemptStart; }
+import "C"
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/exports"
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/preempt"
+)
+
+// main is never called in a c-shared library.
+func main() {}
+
+func init() {
+	exports.RestoreSignals()
+	exports.SetStart(C.start_pointer())
+}
+
+// gpreemptStart runs on the application's thread, once, before the driver is initialised. Whatever goes
+// wrong is said once in the log, and the program runs on without preemption.
+//
+//export gpreemptStart
+func gpreemptStart() {
+	config, priority, err := settings(os.Getenv)
+	log := logger(config)
+	if err != nil {
+		log.Error().Msg(err.Error() + "; running without preemption")
+		return
+	}
+	if !priority.On {
+		return
+	}
+	runtime.GOMAXPROCS(2) // the watcher and one agent; the cores are the application's
+	driver := preempt.Driver{Symbol: exports.DriverSymbol(), Armed: exports.Armed()}
+	if err := preempt.Start(config, priority.Level, driver, kernels.Hold, log); err != nil {
+		log.Error().Err(err).Msg("running without preemption")
+		return
+	}
+	exports.Install(preempt.Hooks())
+	log.Info().Str("priority", priority.String()).Msg("preemption is on")
+}
+
+// settings reads the environment and the configuration file. The config is usable for logging even
+// when there is an error.
+func settings(getenv func(string) string) (configs.Config, configs.Priority, error) {
+	config := configs.Default()
+	logError := configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+	priority, err := configs.ParsePriority(getenv("GPREEMPT_PRIORITY"))
+	if err != nil {
+		return config, priority, err
+	}
+	path, found, err := configs.Find(getenv)
+	if err != nil {
+		return config, priority, err
+	}
+	if found {
+		loaded, err := configs.Load(path)
+		if err != nil {
+			return config, priority, err
+		}
+		config = loaded
+		logError = configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+	}
+	return config, priority, logError
+}
+
+// logger writes to standard error or the configured file, never to standard output.
+func logger(config configs.Config) zerolog.Logger {
+	level, err := zerolog.ParseLevel(config.Log.Level)
+	if err != nil {
+		level = zerolog.WarnLevel
+	}
+	var out io.Writer = zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: "15:04:05.000"}
+	if config.Log.File != "" {
+		file, err := os.OpenFile(config.Log.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "gpreempt: open log file: %v; logging to standard error\n", err)
+		} else {
+			out = file
+		}
+	}
+	return zerolog.New(out).Level(level).With().Timestamp().Str("app", "gpreempt").Int("pid", os.Getpid()).Logger()
+}

@@ -1,0 +1,189 @@
+// Package bench measures how a latency-critical (LC) process fares beside best-effort (BE) ones on this
+// machine's GPU: alone, with the driver's default time slicing, and under the library. The processes
+// are worker processes of the command itself (worker.c).
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Options says what to measure.
+type Options struct {
+	Suite    string   // foundation or quick
+	Only     []string // names of cases; empty = all of the suite
+	Requests int      // LC requests a run; 0 = as the case says
+	Library  string   // path of libgpreempt.so
+	Command  string   // the command line, for the report
+	Progress io.Writer
+}
+
+// session is one run of a suite.
+type session struct {
+	executable string
+	library    string
+	info       info
+	iterations map[work]uint64
+	requests   int
+	progress   io.Writer
+	report     *Report
+}
+
+func (s *session) log(format string, arguments ...any) {
+	fmt.Fprintf(s.progress, format+"\n", arguments...)
+}
+
+// Run measures the cases of a suite one after another. A case that fails stays in the report with what
+// went wrong; the error is for a machine on which nothing can be measured.
+func Run(ctx context.Context, options Options) (*Report, error) {
+	cases, err := Cases(options.Suite, options.Only)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{
+		iterations: map[work]uint64{}, requests: options.Requests, progress: options.Progress,
+	}
+	if s.executable, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("find own executable: %w", err)
+	}
+	if s.library, err = filepath.Abs(options.Library); err != nil {
+		return nil, fmt.Errorf("find the library: %w", err)
+	}
+	if _, err := os.Stat(s.library); err != nil {
+		return nil, fmt.Errorf("find the library: %w", err)
+	}
+	if err := s.run(ctx, &s.info, "", "info"); err != nil {
+		return nil, fmt.Errorf("look at the GPU: %w", err)
+	}
+	s.report = &Report{
+		Schema: 1, Benchmark: options.Suite, GPU: s.info.Name,
+		Driver: driverVersion(), CUDA: fmt.Sprintf("%d.%d", s.info.CUDA/1000, s.info.CUDA%1000/10),
+		Date: time.Now().UTC().Format(time.DateOnly), Commit: commit(), Command: options.Command,
+		Mode: "time-sliced", Simulated: strings.HasPrefix(s.info.Name, "Simulated"),
+	}
+	if s.report.Simulated {
+		s.report.Driver = "simulated"
+	}
+	for _, c := range cases {
+		began := time.Now()
+		if err := c.measure(ctx, s, c.Name); err != nil {
+			if ctx.Err() != nil {
+				return s.report, ctx.Err()
+			}
+			s.log("%s: %v", c.Name, err)
+			missed := false
+			s.report.Cases = append(s.report.Cases, Row{
+				Case: c.Name, System: "gpreempt", Target: c.Target, Pass: &missed, Note: err.Error()})
+		}
+		s.log("%-24s %5.1f s", c.Name, time.Since(began).Seconds())
+	}
+	return s.report, nil
+}
+
+// FindLibrary looks where the build and the installation put the library.
+func FindLibrary() (string, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	if executable, err = filepath.EvalSymlinks(executable); err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	folder := filepath.Dir(executable)
+	candidates := []string{
+		filepath.Join(folder, "libgpreempt.so"),
+		filepath.Join(folder, "..", "lib", "libgpreempt.so"),
+	}
+	for _, candidate := range candidates {
+		if _, err := os.Stat(candidate); err == nil {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("libgpreempt.so is at none of %s; name it with --library", strings.Join(candidates, ", "))
+}
+
+var nvrmVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
+
+func driverVersion() string {
+	text, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return "unknown"
+	}
+	if match := nvrmVersion.FindSubmatch(text); match != nil {
+		return string(match[1])
+	}
+	return "unknown"
+}
+
+func commit() string {
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range build.Settings {
+			if setting.Key == "vcs.revision" {
+				return setting.Value[:min(len(setting.Value), 12)]
+			}
+		}
+	}
+	if text, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output(); err == nil {
+		return strings.TrimSpace(string(text))
+	}
+	return "unknown"
+}
+
+func round(value float64, digits int) float64 {
+	scale := math.Pow10(digits)
+	return math.Round(value*scale) / scale
+}
+
+// completed is the number of kernels that a BE process had completed at a time, between two samples in
+// proportion.
+func (r *beResult) completed(at uint64) float64 {
+	after, exact := slices.BinarySearch(r.TimesNs, at)
+	switch {
+	case exact:
+		return float64(r.Counts[after])
+	case len(r.TimesNs) == 0:
+		return 0
+	case after == 0:
+		return float64(r.Counts[0])
+	case after == len(r.TimesNs):
+		return float64(r.Counts[after-1])
+	}
+	before := after - 1
+	part := float64(at-r.TimesNs[before]) / float64(r.TimesNs[after]-r.TimesNs[before])
+	return float64(r.Counts[before]) + part*float64(r.Counts[after]-r.Counts[before])
+}
+
+// rate is in kernels a second over an interval.
+func (r *beResult) rate(startNs, endNs uint64) float64 {
+	return (r.completed(endNs) - r.completed(startNs)) / (float64(endNs-startNs) / 1e9)
+}
+
+var errNothingCompleted = errors.New("the BE process completed nothing")
+
+// ownRate is the rate over all of a process's samples.
+func (r *beResult) ownRate() (float64, error) {
+	if len(r.TimesNs) < 2 {
+		return 0, errNothingCompleted
+	}
+	return r.rate(r.TimesNs[0], r.TimesNs[len(r.TimesNs)-1]), nil
+}
+
+// busy is the part of the LC process's time in which a request was under way.
+func (r *lcResult) busy() float64 {
+	var sum uint64
+	for _, ns := range r.LatenciesNs {
+		sum += ns
+	}
+	return float64(sum) / float64(r.EndNs-r.StartNs)
+}

@@ -1,0 +1,401 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Case is one situation that a suite measures.
+type Case struct {
+	Name   string
+	Target string
+	suites []string
+	// measure appends the case's rows to the session's report.
+	measure func(ctx context.Context, s *session, name string) error
+}
+
+// load is an LC process's requests.
+type load struct {
+	work
+	kernels  int // of a request
+	gapUs    int // from a request's end to the next one's arrival
+	requests int
+	each     bool // synchronise after every kernel, not only after the last
+	context  bool // synchronise the whole context
+}
+
+const (
+	beSeconds = 2 // of a BE process that runs alone
+	lcSeconds = 5 // after which an LC process stops early: default time slicing makes it very slow
+)
+
+var bestEffort = work{us: 5000, blocksPerSM: 2}
+
+func synced(us, sharedKB int) load {
+	return load{work: work{us: us, blocksPerSM: 1, sharedBytes: sharedKB << 10}, kernels: 50, gapUs: 3000,
+		requests: 300, each: true}
+}
+
+var (
+	single      = load{work: work{us: 40, blocksPerSM: 1}, kernels: 1, gapUs: 3000, requests: 600}
+	cooperative = func() load { l := synced(20, 0); l.cooperative = true; return l }()
+	wholeCtx    = func() load { l := synced(10, 0); l.context = true; return l }()
+)
+
+var allCases = []Case{
+	pair("1x40us-every-3ms", single, 1, p99Within(220), "foundation", "quick"),
+	pair("50x10us-synced", synced(10, 0), 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation", "quick"),
+	pair("smem200k-132-blocks", synced(20, 200), 1, p99Times(1.3), "foundation"),
+	pair("smem227k-132-blocks", synced(20, 227), 1, p99Times(1.3), "foundation"),
+	pair("cooperative", cooperative, 1, p99Times(1.3), "foundation"),
+	pair("50x10us-context-synced", wholeCtx, 1, criterion{}, "foundation"),
+	pair("two-be", synced(10, 0), 2, both(p99Times(1.3), shareAtLeast(0.9)), "foundation"),
+	pair("four-be", synced(10, 0), 4, both(p99Times(1.3), shareAtLeast(0.9)), "foundation"),
+	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, measureLaunch},
+	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, measureBEAlone},
+	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, measureIdle},
+	{"identity", "all identical", []string{"foundation"}, measureIdentity},
+}
+
+// Cases picks the cases of a suite.
+func Cases(suite string, only []string) ([]Case, error) {
+	var picked []Case
+	for _, c := range allCases {
+		if slices.Contains(c.suites, suite) && (len(only) == 0 || slices.Contains(only, c.Name)) {
+			picked = append(picked, c)
+		}
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(picked, func(c Case) bool { return c.Name == name }) {
+			return nil, fmt.Errorf("suite %q has no case %q", suite, name)
+		}
+	}
+	if len(picked) == 0 {
+		return nil, fmt.Errorf("no suite %q; there are foundation and quick", suite)
+	}
+	return picked, nil
+}
+
+// criterion is a target of an LC/BE pair.
+type criterion struct {
+	text string
+	met  func(Row) bool
+}
+
+func p99Within(us float64) criterion {
+	return criterion{fmt.Sprintf("lc p99 <= alone p99 + %g us", us),
+		func(r Row) bool { return r.LC.P99Us <= r.LCAlone.P99Us+us }}
+}
+
+func p99Times(times float64) criterion {
+	return criterion{fmt.Sprintf("lc p99 <= %g x alone", times),
+		func(r Row) bool { return r.LC.P99Us <= times*r.LCAlone.P99Us }}
+}
+
+func shareAtLeast(share float64) criterion {
+	return criterion{fmt.Sprintf("BE >= %g of what LC leaves", share),
+		func(r Row) bool { return r.BE.Share >= share }}
+}
+
+func both(a, b criterion) criterion {
+	return criterion{a.text + ", " + b.text, func(r Row) bool { return a.met(r) && b.met(r) }}
+}
+
+// pair is a case of one LC process beside `rivals` BE processes.
+func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
+	return Case{name, target.text, suites, func(ctx context.Context, s *session, name string) error {
+		return s.measurePair(ctx, name, l, rivals, target)
+	}}
+}
+
+func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
+	if l.sharedBytes > s.info.SharedBytes {
+		return nil, fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
+			s.info.SharedBytes, l.sharedBytes)
+	}
+	options, err := s.options(ctx, l.work)
+	if err != nil {
+		return nil, err
+	}
+	requests := l.requests
+	if s.requests > 0 {
+		requests = s.requests
+	}
+	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
+		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
+	if l.each {
+		options = append(options, "--sync-each", "1")
+	}
+	if l.context {
+		options = append(options, "--sync-context", "1")
+	}
+	return options, nil
+}
+
+func (s *session) beRate(ctx context.Context, role string) (float64, error) {
+	options, err := s.options(ctx, bestEffort)
+	if err != nil {
+		return 0, err
+	}
+	var result beResult
+	if err := s.run(ctx, &result, role, "be", append(options, "--seconds", strconv.Itoa(beSeconds))...); err != nil {
+		return 0, err
+	}
+	return result.ownRate()
+}
+
+// together runs an LC process while BE processes run, and gives the sum of the BE rates over the time
+// in which requests were measured.
+func (s *session) together(ctx context.Context, l load, rivals int, lcRole, beRole string) (lcResult, float64, error) {
+	var result lcResult
+	lcOptions, err := s.lcOptions(ctx, l)
+	if err != nil {
+		return result, 0, err
+	}
+	beOptions, err := s.options(ctx, bestEffort)
+	if err != nil {
+		return result, 0, err
+	}
+	running := make([]*worker, 0, rivals)
+	defer func() {
+		for _, w := range running {
+			w.kill()
+		}
+	}()
+	for range rivals {
+		w, err := s.start(ctx, beRole, "be", append(beOptions, "--seconds", "50")...)
+		if err != nil {
+			return result, 0, err
+		}
+		running = append(running, w)
+	}
+	for _, w := range running {
+		if err := w.awaitReady(); err != nil {
+			return result, 0, err
+		}
+	}
+	if err := s.run(ctx, &result, lcRole, "lc", lcOptions...); err != nil {
+		return result, 0, err
+	}
+	if len(result.LatenciesNs) == 0 {
+		return result, 0, errors.New("the LC process finished no request in time")
+	}
+	// Samples lie a kernel apart: let the BE processes pass the end of the interval.
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+		return result, 0, ctx.Err()
+	}
+	rate := 0.0
+	for _, w := range running {
+		var be beResult
+		if err := w.stop(&be); err != nil {
+			return result, 0, err
+		}
+		rate += be.rate(result.StartNs, result.EndNs)
+	}
+	return result, rate, nil
+}
+
+func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
+	options, err := s.lcOptions(ctx, l)
+	if err != nil {
+		return err
+	}
+	var alone, underLibrary lcResult
+	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
+		return fmt.Errorf("LC alone: %w", err)
+	}
+	lcAlone := latency(alone.LatenciesNs)
+	if lcAlone == nil {
+		return errors.New("the LC process finished no request in time")
+	}
+	beAlone, err := s.beRate(ctx, "")
+	if err != nil {
+		return fmt.Errorf("BE alone: %w", err)
+	}
+	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
+
+	for _, system := range []struct{ name, lcRole, beRole string }{
+		{"default", "", ""},
+		{"gpreempt", "lc", "be"},
+	} {
+		lc, rate, err := s.together(ctx, l, rivals, system.lcRole, system.beRole)
+		if err != nil {
+			return fmt.Errorf("%s: %w", system.name, err)
+		}
+		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+		row.Ratio = ratio(row.LC, lcAlone)
+		if left := 1 - lc.busy(); left > 0 {
+			row.BE.Share = round(rate/beAlone/left, 3)
+		}
+		row.Target = target.text
+		if system.name == "gpreempt" && target.met != nil {
+			pass := target.met(row)
+			row.Pass = &pass
+		}
+		if system.name != "gpreempt" {
+			row.Target = ""
+		}
+		s.report.Cases = append(s.report.Cases, row)
+	}
+
+	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
+		return fmt.Errorf("gpreempt, LC alone: %w", err)
+	}
+	beUnderLibrary, err := s.beRate(ctx, "be")
+	if err != nil {
+		return fmt.Errorf("gpreempt, BE alone: %w", err)
+	}
+	row := Row{Case: name + "-unshared", System: "gpreempt", LC: latency(underLibrary.LatenciesNs), LCAlone: lcAlone,
+		BE: &Share{Share: round(beUnderLibrary/beAlone, 3), Alone: round(beAlone, 2),
+			Now: round(beUnderLibrary, 2), Unit: "kernels/s"},
+		Note: "each alone under the library"}
+	row.Ratio = ratio(row.LC, lcAlone)
+	s.report.Cases = append(s.report.Cases, row)
+	return nil
+}
+
+func valueRow(name, system string, value float64, unit, target string, pass bool, note string) Row {
+	row := Row{Case: name, System: system, Value: &value, Unit: unit, Note: note}
+	if target != "" {
+		row.Target, row.Pass = target, &pass
+	}
+	return row
+}
+
+// measureLaunch compares what a launch costs the CPU without the library and with it while nothing goes
+// on. The cost differs from process to process, so each is the least median of several processes.
+func measureLaunch(ctx context.Context, s *session, name string) error {
+	const processes = 5
+	least := map[string]float64{}
+	for range processes {
+		for _, role := range []string{"", "lc", "off"} {
+			var result launchResult
+			if err := s.run(ctx, &result, role, "launch"); err != nil {
+				return err
+			}
+			if known, ok := least[role]; !ok || result.MedianNs < known {
+				least[role] = result.MedianNs
+			}
+		}
+	}
+	s.report.Cases = append(s.report.Cases,
+		valueRow(name, "alone", round(least[""], 1), "ns", "", false, ""))
+	for _, role := range []string{"lc", "off"} {
+		more := round(least[role]-least[""], 1)
+		s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", more, "ns more",
+			"<= 50 ns more", more <= 50, "role "+role))
+	}
+	return nil
+}
+
+// measureBEAlone takes turns between with and without the library and compares the medians.
+func measureBEAlone(ctx context.Context, s *session, name string) error {
+	const rounds = 3
+	rates := map[string][]float64{}
+	for range rounds {
+		for _, role := range []string{"", "be"} {
+			rate, err := s.beRate(ctx, role)
+			if err != nil {
+				return err
+			}
+			rates[role] = append(rates[role], rate)
+		}
+	}
+	median := func(values []float64) float64 { slices.Sort(values); return values[len(values)/2] }
+	alone, now := median(rates[""]), median(rates["be"])
+	share := round(now/alone, 4)
+	pass := share >= 0.99
+	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "gpreempt",
+		BE:     &Share{Share: share, Alone: round(alone, 2), Now: round(now, 2), Unit: "kernels/s"},
+		Target: "BE >= 0.99 of without the library", Pass: &pass})
+	return nil
+}
+
+// measureIdle looks at processes with a context and nothing to do, one of each role at once.
+func measureIdle(ctx context.Context, s *session, name string) error {
+	var without idleResult
+	if err := s.run(ctx, &without, "", "idle"); err != nil {
+		return err
+	}
+	roles := []string{"lc", "be"}
+	workers := make([]*worker, len(roles))
+	for i, role := range roles {
+		w, err := s.start(ctx, role, "idle")
+		if err != nil {
+			return err
+		}
+		defer w.kill()
+		workers[i] = w
+	}
+	for i, role := range roles {
+		var result idleResult
+		if err := workers[i].wait(&result); err != nil {
+			return err
+		}
+		core := round(100*float64(result.CPUNs)/float64(result.WallNs), 3)
+		added := round((float64(result.RSSKb)-float64(without.RSSKb))/1024, 1)
+		s.report.Cases = append(s.report.Cases,
+			valueRow(name+"-cpu", "gpreempt", core, "% of a core", "<= 0.5 % of a core", core <= 0.5, "role "+role),
+			valueRow(name+"-memory", "gpreempt", added, "MB RSS added", "<= 15 MB", added <= 15, "role "+role))
+	}
+	return nil
+}
+
+// measureIdentity compares the results of a program that updates memory in place: alone, and as LC, BE
+// and off while an LC and a BE process run beside it.
+func measureIdentity(ctx context.Context, s *session, name string) error {
+	var alone mixResult
+	if err := s.run(ctx, &alone, "", "mix"); err != nil {
+		return err
+	}
+	lcOptions, err := s.lcOptions(ctx, synced(10, 0))
+	if err != nil {
+		return err
+	}
+	beOptions, err := s.options(ctx, bestEffort)
+	if err != nil {
+		return err
+	}
+	lc, err := s.start(ctx, "lc", "lc", append(lcOptions, "--requests", "100000", "--seconds", "50")...)
+	if err != nil {
+		return err
+	}
+	defer lc.kill()
+	be, err := s.start(ctx, "be", "be", append(beOptions, "--seconds", "50")...)
+	if err != nil {
+		return err
+	}
+	defer be.kill()
+	for _, w := range []*worker{lc, be} {
+		if err := w.awaitReady(); err != nil {
+			return err
+		}
+	}
+	roles := []string{"lc", "be", "off"}
+	var different []string
+	for _, role := range roles {
+		var result mixResult
+		if err := s.run(ctx, &result, role, "mix"); err != nil {
+			return err
+		}
+		if result != alone {
+			different = append(different, role)
+		}
+	}
+	note := ""
+	if len(different) > 0 {
+		note = "different as " + strings.Join(different, ", ")
+	}
+	s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", float64(len(roles)-len(different)),
+		fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
+	return nil
+}

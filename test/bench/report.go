@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is the result file of a benchmark.
+type Report struct {
+	Schema    int    `json:"schema"`
+	Benchmark string `json:"benchmark"`
+	GPU       string `json:"gpu"`
+	Driver    string `json:"driver"`
+	CUDA      string `json:"cuda"`
+	Date      string `json:"date"`
+	Commit    string `json:"commit"`
+	Command   string `json:"command"`
+	Mode      string `json:"mode"`
+	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
+	Cases     []Row  `json:"cases"`
+}
+
+// Row is one case under one system.
+type Row struct {
+	Case    string   `json:"case"`
+	System  string   `json:"system"`
+	LC      *Latency `json:"lc,omitempty"`
+	LCAlone *Latency `json:"lc_alone,omitempty"`
+	Ratio   *Ratio   `json:"ratio,omitempty"`
+	BE      *Share   `json:"be,omitempty"`
+	Value   *float64 `json:"value,omitempty"`
+	Unit    string   `json:"unit,omitempty"`
+	Target  string   `json:"target,omitempty"`
+	Pass    *bool    `json:"pass,omitempty"`
+	Note    string   `json:"note,omitempty"`
+}
+
+// Latency sums up the latencies of the LC process's requests.
+type Latency struct {
+	N     int     `json:"n"`
+	P50Us float64 `json:"p50_us"`
+	P99Us float64 `json:"p99_us"`
+	MaxUs float64 `json:"max_us"`
+}
+
+// Ratio compares with the same LC process alone.
+type Ratio struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
+// Share is what the BE processes got: Share of what LC left them, and the rates alone and now.
+type Share struct {
+	Share float64 `json:"share"`
+	Alone float64 `json:"alone"`
+	Now   float64 `json:"now"`
+	Unit  string  `json:"unit"`
+}
+
+func latency(ns []uint64) *Latency {
+	if len(ns) == 0 {
+		return nil
+	}
+	sorted := slices.Clone(ns)
+	slices.Sort(sorted)
+	at := func(fraction float64) float64 {
+		return round(float64(sorted[int(fraction*float64(len(sorted)-1))])/1000, 1)
+	}
+	return &Latency{N: len(ns), P50Us: at(.5), P99Us: at(.99), MaxUs: at(1)}
+}
+
+func ratio(now, alone *Latency) *Ratio {
+	if now == nil || alone == nil {
+		return nil
+	}
+	return &Ratio{P50: round(now.P50Us/alone.P50Us, 3), P99: round(now.P99Us/alone.P99Us, 3)}
+}
+
+// Write writes the result file.
+func (r *Report) Write(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// Missed counts the targets that were not reached.
+func (r *Report) Missed() int {
+	missed := 0
+	for _, row := range r.Cases {
+		if row.Pass != nil && !*row.Pass {
+			missed++
+		}
+	}
+	return missed
+}
+
+// Print writes the table for people.
+func (r *Report) Print(out io.Writer) error {
+	kind := ""
+	if r.Simulated {
+		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
+	}
+	fmt.Fprintf(out, "%s, driver %s, CUDA %s, %s%s\n\n", r.GPU, r.Driver, r.CUDA, r.Mode, kind)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tsystem\tLC p50 us\tp99 us\tmax us\tn\tp99/alone\tBE rate\tof alone\tof what LC leaves\ttarget\t")
+	previous := ""
+	for _, row := range r.Cases {
+		name := row.Case
+		if name == previous {
+			name = ""
+		}
+		previous = row.Case
+		cells := slices.Repeat([]string{"-"}, 8)
+		if row.LC != nil {
+			cells[0] = fmt.Sprintf("%.1f", row.LC.P50Us)
+			cells[1] = fmt.Sprintf("%.1f", row.LC.P99Us)
+			cells[2] = fmt.Sprintf("%.1f", row.LC.MaxUs)
+			cells[3] = fmt.Sprint(row.LC.N)
+		}
+		if row.Ratio != nil {
+			cells[4] = fmt.Sprintf("%.2f", row.Ratio.P99)
+		}
+		if row.BE != nil {
+			cells[5] = fmt.Sprintf("%.1f %s", row.BE.Now, row.BE.Unit)
+			cells[6] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)
+			cells[7] = fmt.Sprintf("%.3f", row.BE.Share)
+		}
+		if row.Value != nil {
+			cells[0] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
+		}
+		target := row.Target
+		if row.Pass != nil {
+			target = map[bool]string{true: "reached: ", false: "MISSED: "}[*row.Pass] + target
+		}
+		if row.Note != "" {
+			target = strings.TrimSpace(target + " (" + row.Note + ")")
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", name, row.System, strings.Join(cells, "\t"), target)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+"""The best-effort process: steps back to back.
+
+Prints one line of JSON when ready, then serves the lines on standard input: "start" begins, "stop" prints
+when each step had completed as JSON; the end of the input ends the process.
+"""
+import argparse
+import json
+import select
+import sys
+import time
+
+import torch
+import torchvision
+
+
+def training():
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (128,), device="cuda")
+    loss = torch.nn.CrossEntropyLoss()
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            value = loss(model(images), labels)
+        value.backward()
+        optimizer.step()
+    return step
+
+
+def fp64_product():
+    matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.float64)
+    return lambda: torch.mm(matrix, matrix)
+
+
+def inference():
+    model = torchvision.models.resnet152().half().cuda().eval().to(memory_format=torch.channels_last)
+    images = torch.randn(64, 3, 224, 224, device="cuda", dtype=torch.half)
+    images = images.to(memory_format=torch.channels_last)
+
+    def step():
+        with torch.no_grad():
+            model(images)
+    return step
+
+
+KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference}
+
+
+def run(step):
+    times = [time.monotonic_ns()]
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        step()
+        torch.cuda.synchronize()
+        times.append(time.monotonic_ns())
+    return {"times_ns": times, "counts": list(range(len(times)))}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    step = KINDS[options.kind]()
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    print(json.dumps({"gpu": torch.cuda.get_device_name()}), flush=True)
+    while sys.stdin.readline().strip() == "start":
+        result = run(step)
+        if sys.stdin.readline().strip() != "stop":
+            return
+        print(json.dumps(result), flush=True)
+
+
+main()

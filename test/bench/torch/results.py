@@ -1,0 +1,42 @@
+"""The result file that the benchmarks write."""
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+
+def driver_version():
+    try:
+        text = pathlib.Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match.group(1) if match else "unknown"
+
+
+def commit():
+    if os.environ.get("GPREEMPT_COMMIT"):
+        return os.environ["GPREEMPT_COMMIT"]
+    git = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True)
+    return git.stdout.strip() if git.returncode == 0 else "unknown"
+
+
+def gpu():
+    text = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.get_device_name()); "
+                           "print(torch.version.cuda)"], capture_output=True, text=True, check=True).stdout
+    return text.splitlines()[:2]
+
+
+def new(benchmark):
+    name, cuda = gpu()
+    return {"schema": 1, "benchmark": benchmark, "gpu": name, "driver": driver_version(), "cuda": cuda,
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "commit": commit(),
+            "command": " ".join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]), "mode": "time-sliced",
+            "cases": []}
+
+
+def write(report, path):
+    pathlib.Path(path).write_text(json.dumps(report, indent=2) + "\n")

@@ -1,0 +1,1402 @@
+// api.c - the exported driver API but for capture and graphs (capture.c) and lookup (symbols.c).
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- handles: what the application passes is looked up before it is followed
+
+#define BUCKETS 4096
+static struct entry {
+	void *pointer;
+	enum handle_kind kind;
+	struct entry *next;
+} *handles[BUCKETS];
+
+static struct entry **bucket(const void *p) {
+	return &handles[((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15ull >> 52];
+}
+
+void handle_add(void *p, enum handle_kind kind) {
+	struct entry *e = malloc(sizeof *e);
+	if (!e)
+		abort();
+	*e = (struct entry){p, kind, *bucket(p)};
+	*bucket(p) = e;
+}
+
+void handle_remove(void *p) {
+	for (struct entry **at = bucket(p); *at; at = &(*at)->next)
+		if ((*at)->pointer == p) {
+			struct entry *e = *at;
+			*at = e->next;
+			free(e);
+			return;
+		}
+}
+
+bool handle_is(const void *p, enum handle_kind kind) {
+	for (struct entry *e = *bucket(p); e; e = e->next)
+		if (e->pointer == p)
+			return e->kind == kind;
+	return false;
+}
+
+// ---- initialisation, errors
+
+static bool initialized, forked;
+static int device_count;
+static struct CUctx_st *primary[8];
+static int primary_refs[8];
+static unsigned primary_flags[8];
+static uint64_t next_context = 1;
+
+#define STACK 16
+static __thread struct CUctx_st *stack[STACK];
+static __thread int depth;
+
+struct per_thread {
+	struct CUctx_st *ctx;
+	uint64_t ctx_id;
+	struct CUstream_st *stream;
+};
+static __thread struct per_thread per_thread[8];
+
+static void before_fork(void) {
+	pthread_mutex_lock(&sim_lock);
+}
+
+static void in_parent(void) {
+	pthread_mutex_unlock(&sim_lock);
+}
+
+static void in_child(void) { // a driver does not survive a fork
+	pthread_mutex_init(&sim_lock, NULL);
+	pthread_cond_init(&sim_done, NULL);
+	rm_forked();
+	if (initialized)
+		forked = sim_dead = true;
+}
+
+static void __attribute__((constructor)) loaded(void) {
+	pthread_atfork(before_fork, in_parent, in_child);
+}
+
+static void __attribute__((destructor)) unloaded(void) {
+	if (!initialized || forked)
+		return;
+	pthread_mutex_lock(&sim_lock);
+	sim_dead = true;
+	pthread_cond_broadcast(&sim_done);
+	pthread_mutex_unlock(&sim_lock);
+	engine_leave();
+}
+
+CUresult leave(CUresult r) {
+	pthread_mutex_unlock(&sim_lock);
+	return r;
+}
+
+static CUresult enter_driver(void) {
+	if (forked)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	pthread_mutex_lock(&sim_lock);
+	if (sim_dead)
+		return leave(CUDA_ERROR_DEINITIALIZED);
+	return initialized ? CUDA_SUCCESS : leave(CUDA_ERROR_NOT_INITIALIZED);
+}
+
+CUresult enter(struct CUctx_st **current) {
+	CUresult r = enter_driver();
+	if (r != CUDA_SUCCESS || !current)
+		return r;
+	*current = depth ? stack[depth - 1] : NULL;
+	if (!*current || !handle_is(*current, H_CONTEXT))
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
+}
+
+API CUresult cuInit(unsigned flags) {
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (forked)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&once);
+	CUresult r = CUDA_SUCCESS;
+	if (!initialized) {
+		device_count = sim_devices();
+		for (int i = 0; i < device_count && r == CUDA_SUCCESS; i++)
+			if (engine_attach(i) != 0) {
+				fprintf(stderr, "simulated CUDA driver: cannot open the shared state of device %d\n", i);
+				r = 999; // CUDA_ERROR_UNKNOWN
+			}
+		if (device_count == 0)
+			r = 100; // CUDA_ERROR_NO_DEVICE
+		if (r == CUDA_SUCCESS && rm_open() != 0)
+			r = 999;
+		initialized = r == CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&once);
+	return r;
+}
+
+API CUresult cuDriverGetVersion(int *version) {
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = machine.driver_version;
+	return CUDA_SUCCESS;
+}
+
+static const struct {
+	CUresult error;
+	const char *name, *text;
+} errors[] = {
+	{0, "CUDA_SUCCESS", "no error"},
+	{1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+	{2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+	{3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+	{4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+	{100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+	{101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+	{200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+	{201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+	{500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+	{600, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+	{708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
+	{712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+	{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+	{801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+	{901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+	{902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
+	{903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
+	{904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+	{906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
+	{907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
+	{908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},
+	{999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+static CUresult error_text(CUresult error, const char **out, bool name) {
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = NULL;
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].error == error) {
+			*out = name ? errors[i].name : errors[i].text;
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuGetErrorName(CUresult error, const char **out) {
+	return error_text(error, out, true);
+}
+
+API CUresult cuGetErrorString(CUresult error, const char **out) {
+	return error_text(error, out, false);
+}
+
+// ---- devices
+
+static CUresult check_device(CUdevice d, const void *out) {
+	if (forked || !initialized)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	return d >= 0 && d < device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+API CUresult cuDeviceGet(CUdevice *out, int ordinal) {
+	CUresult r = check_device(ordinal, out);
+	if (r == CUDA_SUCCESS)
+		*out = ordinal;
+	return r;
+}
+
+API CUresult cuDeviceGetCount(int *out) {
+	if (forked || !initialized)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = device_count;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetName(char *out, int length, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS && length > 0)
+		snprintf(out, (size_t)length, "%s", machine.name);
+	return r;
+}
+
+API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS && machine_attribute(d, attribute, out) != 0)
+		r = CUDA_ERROR_INVALID_VALUE;
+	return r;
+}
+
+API CUresult cuDeviceGetUuid_v2(uint8_t *out, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS)
+		sim_uuid(d, out);
+	return r;
+}
+
+API CUresult cuDeviceGetUuid(uint8_t *out, CUdevice d) {
+	return cuDeviceGetUuid_v2(out, d);
+}
+
+API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS)
+		*out = machine.memory_bytes;
+	return r;
+}
+
+API CUresult cuDeviceGetPCIBusId(char *out, int length, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS && length > 0)
+		snprintf(out, (size_t)length, "0000:%02x:00.0", d + 1);
+	return r;
+}
+
+API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice d) {
+	CUresult r = check_device(d, major);
+	if (r == CUDA_SUCCESS && minor) {
+		*major = machine.cc_major;
+		*minor = machine.cc_minor;
+	}
+	return r;
+}
+
+// ---- contexts
+
+// Called without sim_lock: RM calls leave the library.
+static CUresult context_new(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
+	int tsg = engine_add(device, machine.timeslice_us * 1000);
+	if (tsg < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct CUctx_st *c = calloc(1, sizeof *c);
+	struct rm_context *rm = c ? rm_context_create(device, tsg) : NULL;
+	if (!rm) {
+		free(c);
+		engine_remove(device, tsg);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	c->device = device;
+	c->tsg = tsg;
+	c->flags = flags;
+	c->primary = is_primary;
+	c->rm = rm;
+	pthread_mutex_lock(&sim_lock);
+	c->id = next_context++;
+	c->legacy = stream_new(c, 0, 0);
+	if (!c->legacy || context_start(c) != 0) {
+		pthread_mutex_unlock(&sim_lock);
+		rm_context_destroy(rm);
+		engine_remove(device, tsg);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	c->legacy->legacy = true;
+	c->next = sim_contexts;
+	sim_contexts = c;
+	handle_add(c, H_CONTEXT);
+	pthread_mutex_unlock(&sim_lock);
+	*out = c;
+	return CUDA_SUCCESS;
+}
+
+// sim_lock held; released.
+static CUresult context_end(struct CUctx_st *c) {
+	context_wait(c);
+	context_stop(c);
+	handle_remove(c);
+	for (struct CUctx_st **at = &sim_contexts; *at; at = &(*at)->next)
+		if (*at == c) {
+			*at = c->next;
+			break;
+		}
+	while (c->streams) {
+		struct CUstream_st *s = c->streams;
+		c->streams = s->next;
+		handle_remove(s);
+		op_unref(s->last);
+		free(s);
+	}
+	pthread_mutex_unlock(&sim_lock);
+	engine_remove(c->device, c->tsg);
+	rm_context_destroy(c->rm);
+	free(c);
+	return CUDA_SUCCESS;
+}
+
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER; // before sim_lock
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	pthread_mutex_lock(&primary_lock);
+	if (!primary[d])
+		r = context_new(d, primary_flags[d], true, &primary[d]);
+	if (r == CUDA_SUCCESS) {
+		primary_refs[d]++;
+		*out = primary[d];
+	}
+	pthread_mutex_unlock(&primary_lock);
+	return r;
+}
+
+static CUresult primary_drop(CUdevice d, bool reset) {
+	CUresult r = check_device(d, &d);
+	if (r != CUDA_SUCCESS)
+		return r;
+	pthread_mutex_lock(&primary_lock);
+	if (!primary[d] || (!reset && primary_refs[d] == 0)) {
+		pthread_mutex_unlock(&primary_lock);
+		return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	}
+	primary_refs[d] = reset ? 0 : primary_refs[d] - 1;
+	if (primary_refs[d] == 0 && (r = enter_driver()) == CUDA_SUCCESS) {
+		struct CUctx_st *c = primary[d];
+		primary[d] = NULL;
+		r = context_end(c);
+	}
+	pthread_mutex_unlock(&primary_lock);
+	return r;
+}
+
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
+	return primary_drop(d, false);
+}
+
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice d) {
+	return primary_drop(d, true);
+}
+
+API CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) {
+	CUresult r = check_device(d, active);
+	if (r == CUDA_SUCCESS) {
+		*active = primary[d] != NULL;
+		if (flags)
+			*flags = primary_flags[d];
+	}
+	return r;
+}
+
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice d, unsigned flags) {
+	CUresult r = check_device(d, &d);
+	if (r == CUDA_SUCCESS)
+		primary_flags[d] = flags;
+	return r;
+}
+
+static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d) {
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS && depth == STACK)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r == CUDA_SUCCESS)
+		r = context_new(d, flags, false, out);
+	if (r == CUDA_SUCCESS)
+		stack[depth++] = *out;
+	return r;
+}
+
+API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice d) {
+	return create_context(out, flags, d);
+}
+
+API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CUdevice d) {
+	(void)parameters;
+	return create_context(out, flags, d);
+}
+
+API CUresult cuCtxDestroy_v2(CUcontext c) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(c, H_CONTEXT) || c->primary)
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (depth && stack[depth - 1] == c)
+		depth--;
+	return context_end(c);
+}
+
+API CUresult cuCtxSetCurrent(CUcontext c) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (c && !handle_is(c, H_CONTEXT))
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (depth)
+		depth--;
+	if (c)
+		stack[depth++] = c;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetCurrent(CUcontext *out) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = depth ? stack[depth - 1] : NULL;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxPushCurrent_v2(CUcontext c) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(c, H_CONTEXT) || depth == STACK)
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	stack[depth++] = c;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxPopCurrent_v2(CUcontext *out) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!depth)
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	depth--;
+	if (out)
+		*out = stack[depth];
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetDevice(CUdevice *out) {
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = c->device;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetFlags(unsigned *out) {
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = c->flags;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetApiVersion(CUcontext given, unsigned *out) {
+	struct CUctx_st *c;
+	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (given && !handle_is(given, H_CONTEXT))
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	*out = 3020;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetId(CUcontext given, unsigned long long *out) {
+	struct CUctx_st *c = given;
+	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(c, H_CONTEXT))
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	*out = c->id;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuCtxSynchronize(void) {
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (capture_in_context(c, false)) {
+		capture_invalidate(c, false);
+		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	}
+	context_wait(c);
+	return leave(c->error);
+}
+
+// ---- streams
+
+static struct CUstream_st *thread_stream(struct CUctx_st *c) {
+	struct per_thread *slot = &per_thread[c->id % 8];
+	if (slot->ctx != c || slot->ctx_id != c->id) {
+		struct CUstream_st *s = stream_new(c, 0, 0);
+		*slot = (struct per_thread){c, c->id, s};
+	}
+	return slot->stream;
+}
+
+CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out) {
+	if (h == NULL || h == STREAM_LEGACY)
+		*out = c->legacy;
+	else if (h == STREAM_PER_THREAD)
+		*out = thread_stream(c);
+	else if (!handle_is(h, H_STREAM))
+		return CUDA_ERROR_INVALID_HANDLE;
+	else
+		*out = h;
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult enter_stream(CUstream h, struct CUstream_st **s) {
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = stream_resolve(c, h, s);
+	return r == CUDA_SUCCESS ? r : leave(r);
+}
+
+CUresult put(struct CUstream_st *s, const struct work *w, struct op **out) {
+	if (s->capture)
+		return capture_node(s, w);
+	if (s->legacy && capture_in_context(s->ctx, true)) {
+		capture_invalidate(s->ctx, true);
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	struct op *o = stream_submit(s, w, NULL);
+	if (out)
+		*out = o;
+	else
+		op_unref(o);
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
+	struct CUctx_st *c;
+	CUresult r = out && !(flags & ~1u) ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+	*out = stream_new(c, flags, priority);
+	if (!*out)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	handle_add(*out, H_STREAM);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+	return cuStreamCreateWithPriority(out, flags, 0);
+}
+
+API CUresult cuStreamDestroy_v2(CUstream s) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(s, H_STREAM))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (s->capture)
+		return leave(capture_query(s));
+	handle_remove(s);
+	s->destroyed = true; // its work goes on; the executor frees it
+	engine_ring(s->ctx->bell);
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (st->capture)
+		return leave(capture_query(st));
+	struct CUctx_st *c = st->ctx;
+	if (st->legacy) {
+		if (capture_in_context(c, true)) {
+			capture_invalidate(c, true);
+			return leave(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+		}
+		struct work w = {.kind = OP_MARK}; // behind all blocking streams
+		op_wait(stream_submit(st, &w, NULL));
+	} else {
+		op_wait(op_ref(st->last));
+	}
+	return leave(c->error);
+}
+
+DUAL(cuStreamQuery, _ptsz, (CUstream s), (s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (st->capture)
+		return leave(capture_query(st));
+	bool busy = st->last && !st->last->done;
+	if (st->legacy)
+		for (struct CUstream_st *b = st->ctx->streams; b; b = b->next)
+			busy |= !(b->flags & 1) && b->last && !b->last->done;
+	return leave(busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out)) {
+	struct CUstream_st *st;
+	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = st->ctx;
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuStreamGetPriority, _ptsz, (CUstream s, int *out), (s, out)) {
+	struct CUstream_st *st;
+	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = st->priority;
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuStreamGetFlags, _ptsz, (CUstream s, unsigned *out), (s, out)) {
+	struct CUstream_st *st;
+	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = st->flags;
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuStreamGetId, _ptsz, (CUstream s, unsigned long long *out), (s, out)) {
+	struct CUstream_st *st;
+	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = st->id;
+	return leave(CUDA_SUCCESS);
+}
+
+// ---- events
+
+API CUresult cuEventCreate(CUevent *out, unsigned flags) {
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = calloc(1, sizeof **out);
+	if (!*out)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	(*out)->flags = flags;
+	handle_add(*out, H_EVENT);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuEventDestroy_v2(CUevent e) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	handle_remove(e);
+	op_unref(e->op);
+	free(e);
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult record(CUevent e, CUstream h) {
+	struct CUstream_st *s;
+	CUresult r = enter_stream(h, &s);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (s->capture)
+		return leave(capture_record(e, s));
+	struct op *o = NULL;
+	struct work w = {.kind = OP_MARK};
+	r = put(s, &w, &o);
+	if (r == CUDA_SUCCESS) {
+		op_unref(e->op);
+		e->op = o;
+		e->capture = NULL;
+	}
+	return leave(r);
+}
+
+DUAL(cuEventRecord, _ptsz, (CUevent e, CUstream s), (e, s)) {
+	return record(e, s);
+}
+
+DUAL(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned flags), (e, s, flags)) {
+	return flags & ~1u ? CUDA_ERROR_INVALID_VALUE : record(e, s);
+}
+
+DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags)) {
+	(void)flags;
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (e->capture || st->capture)
+		return leave(capture_wait(st, e));
+	if (e->op) {
+		struct work w = {.kind = OP_MARK};
+		op_unref(stream_submit(st, &w, e->op));
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult enter_event(CUevent e, struct CUctx_st **c) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	*c = depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
+	if (e->capture)
+		return leave(CUDA_ERROR_CAPTURED_EVENT);
+	if (*c && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
+		return leave(r);
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuEventSynchronize(CUevent e) {
+	struct CUctx_st *c;
+	CUresult r = enter_event(e, &c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	op_wait(op_ref(e->op));
+	return leave(c ? c->error : CUDA_SUCCESS);
+}
+
+API CUresult cuEventQuery(CUevent e) {
+	struct CUctx_st *c;
+	CUresult r = enter_event(e, &c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	return leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
+}
+
+API CUresult cuEventElapsedTime_v2(float *out, CUevent from, CUevent to) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(from, H_EVENT) || !handle_is(to, H_EVENT) || !from->op || !to->op || ((from->flags | to->flags) & 2))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!from->op->done || !to->op->done)
+		return leave(CUDA_ERROR_NOT_READY);
+	*out = (float)((double)(int64_t)(to->op->done_ns - from->op->done_ns) / 1e6);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuEventElapsedTime(float *out, CUevent from, CUevent to) {
+	return cuEventElapsedTime_v2(out, from, to);
+}
+
+// ---- memory
+
+static CUresult enter_unsafe(struct CUctx_st **c) { // illegal beside a capture
+	CUresult r = enter(c);
+	if (r == CUDA_SUCCESS && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
+		leave(r);
+	return r;
+}
+
+static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind) {
+	struct CUctx_st *c;
+	CUresult r = out && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	uint64_t p = memory_allocate(bytes, kind);
+	if (p)
+		*out = p;
+	return leave(p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) {
+	struct CUctx_st *c;
+	CUresult r = enter_unsafe(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!p && kind == MEMORY_DEVICE)
+		return leave(CUDA_SUCCESS);
+	if (!memory_known(p, kind))
+		return leave(unknown);
+	context_wait(c);
+	memory_remove(p, kind);
+	return leave(c->error);
+}
+
+API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
+	uint64_t p;
+	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_DEVICE);
+	if (r == CUDA_SUCCESS)
+		*out = p;
+	return r;
+}
+
+API CUresult cuMemFree_v2(CUdeviceptr p) {
+	return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE);
+}
+
+API CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+	(void)flags;
+	uint64_t p;
+	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
+	if (r == CUDA_SUCCESS)
+		*out = (void *)p;
+	return r;
+}
+
+API CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
+	return cuMemHostAlloc(out, bytes, 0);
+}
+
+API CUresult cuMemFreeHost(void *p) {
+	return deallocate((uint64_t)p, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE);
+}
+
+API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+	struct CUctx_st *c;
+	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*total = machine.memory_bytes;
+	*free_bytes = machine.memory_bytes - memory_in_use();
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+	(void)flags;
+	struct CUctx_st *c;
+	CUresult r = p && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (memory_pinned((uint64_t)p))
+		return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	return leave(memory_add((uint64_t)p, bytes, MEMORY_REGISTERED) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+API CUresult cuMemHostUnregister(void *p) {
+	return deallocate((uint64_t)p, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags) {
+	(void)flags;
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!memory_pinned((uint64_t)p))
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	*out = (CUdeviceptr)p;
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out, bytes, s)) {
+	struct CUstream_st *st;
+	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (st->capture)
+		return leave(CUDA_ERROR_NOT_SUPPORTED); // memory nodes are not simulated
+	*out = memory_allocate(bytes, MEMORY_DEVICE);
+	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!memory_known(p, MEMORY_DEVICE))
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	if (st->capture)
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	struct work w = {.kind = OP_FREE, .dst = p};
+	return leave(put(st, &w, NULL));
+}
+
+enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
+
+static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum direction d, bool wait) {
+	struct CUstream_st *s;
+	CUresult r = enter_stream(h, &s);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (d == ANY)
+		d = memory_is_device(dst) ? (memory_is_device(src) ? ON_DEVICE : TO_DEVICE) : TO_HOST;
+	bool to = d != TO_HOST, from = d != TO_DEVICE;
+	if (!dst || !src || (to && !address_valid(dst, bytes)) || (from && memory_pinned(src) && !address_valid(src, bytes)) ||
+		(d == ON_DEVICE && !address_valid(src, bytes)))
+		return leave(bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+	if (wait && ((r = capture_unsafe(s->ctx)) != CUDA_SUCCESS || s->capture))
+		return leave(r != CUDA_SUCCESS ? r : capture_query(s));
+	struct work w = {.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .host = d != ON_DEVICE};
+	if (!wait && !s->capture && d == TO_DEVICE && !memory_pinned(src)) { // pageable: staged at once
+		w.staged = malloc(bytes ? bytes : 1);
+		if (!w.staged)
+			return leave(CUDA_ERROR_OUT_OF_MEMORY);
+		memcpy(w.staged, (void *)src, bytes);
+	}
+	if (!s->capture && d == TO_HOST && !memory_pinned(dst))
+		wait = true;
+	struct op *o = NULL;
+	struct CUctx_st *c = s->ctx;
+	r = put(s, &w, wait ? &o : NULL);
+	if (r != CUDA_SUCCESS)
+		free(w.staged);
+	if (r == CUDA_SUCCESS && wait) {
+		op_wait(o);
+		r = c->error;
+	}
+	return leave(r);
+}
+
+#define COPY(name, destination, source, how) \
+	API CUresult name##_v2(destination d, source f, size_t n) {                                             \
+		return copy((uint64_t)d, (uint64_t)f, n, STREAM_LEGACY, how, true);                                 \
+	}                                                                                                       \
+	API CUresult name##_v2_ptds(destination d, source f, size_t n) {                                        \
+		return copy((uint64_t)d, (uint64_t)f, n, STREAM_PER_THREAD, how, true);                             \
+	}                                                                                                       \
+	DUAL(name##Async_v2, _ptsz, (destination d, source f, size_t n, CUstream s), (d, f, n, s)) {            \
+		return copy((uint64_t)d, (uint64_t)f, n, s, how, false);                                            \
+	}
+
+COPY(cuMemcpyHtoD, CUdeviceptr, const void *, TO_DEVICE)
+COPY(cuMemcpyDtoH, void *, CUdeviceptr, TO_HOST)
+
+// On the device the host does not wait.
+API CUresult cuMemcpyDtoD_v2(CUdeviceptr d, CUdeviceptr f, size_t n) {
+	return copy(d, f, n, STREAM_LEGACY, ON_DEVICE, false);
+}
+
+API CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr d, CUdeviceptr f, size_t n) {
+	return copy(d, f, n, STREAM_PER_THREAD, ON_DEVICE, false);
+}
+
+DUAL(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+	return copy(d, f, n, s, ON_DEVICE, false);
+}
+
+API CUresult cuMemcpy(CUdeviceptr d, CUdeviceptr f, size_t n) {
+	return copy(d, f, n, STREAM_LEGACY, ANY, true);
+}
+
+API CUresult cuMemcpy_ptds(CUdeviceptr d, CUdeviceptr f, size_t n) {
+	return copy(d, f, n, STREAM_PER_THREAD, ANY, true);
+}
+
+DUAL(cuMemcpyAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+	return copy(d, f, n, s, ANY, false);
+}
+
+static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream h) {
+	struct CUstream_st *s;
+	CUresult r = enter_stream(h, &s);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (n > machine.memory_bytes || !address_valid(d, n * (size_t)width))
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	struct work w = {.kind = OP_MEMSET, .dst = d, .bytes = n * (size_t)width, .value = value, .width = width};
+	return leave(put(s, &w, NULL));
+}
+
+API CUresult cuMemsetD8_v2(CUdeviceptr d, unsigned char v, size_t n) {
+	return set(d, v, 1, n, STREAM_LEGACY);
+}
+
+API CUresult cuMemsetD8_v2_ptds(CUdeviceptr d, unsigned char v, size_t n) {
+	return set(d, v, 1, n, STREAM_PER_THREAD);
+}
+
+API CUresult cuMemsetD32_v2(CUdeviceptr d, unsigned v, size_t n) {
+	return set(d, v, 4, n, STREAM_LEGACY);
+}
+
+API CUresult cuMemsetD32_v2_ptds(CUdeviceptr d, unsigned v, size_t n) {
+	return set(d, v, 4, n, STREAM_PER_THREAD);
+}
+
+DUAL(cuMemsetD8Async, _ptsz, (CUdeviceptr d, unsigned char v, size_t n, CUstream s), (d, v, n, s)) {
+	return set(d, v, 1, n, s);
+}
+
+DUAL(cuMemsetD32Async, _ptsz, (CUdeviceptr d, unsigned v, size_t n, CUstream s), (d, v, n, s)) {
+	return set(d, v, 4, n, s);
+}
+
+// ---- modules, libraries, functions
+
+struct CUfunc_st { // also a CUkernel
+	const struct kernel *kernel;
+	struct CUmod_st *module;
+	struct CUfunc_st *next, *function; // of a CUkernel: its CUfunction
+	int attribute[32];
+};
+struct CUmod_st { // also a CUlibrary
+	struct CUfunc_st *functions;
+	uint64_t counter; // the global "sim_counter", 8 bytes
+};
+
+static CUresult load(struct CUmod_st **out, const void *image, enum handle_kind kind) {
+	struct CUctx_st *c;
+	CUresult r = !out || !image ? CUDA_ERROR_INVALID_VALUE : kind == H_MODULE ? enter_unsafe(&c) : enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = calloc(1, sizeof **out);
+	if (!*out)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	handle_add(*out, kind);
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(m, kind))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (depth && handle_is(stack[depth - 1], H_CONTEXT))
+		context_wait(stack[depth - 1]);
+	handle_remove(m);
+	if (m->counter)
+		memory_remove(m->counter, MEMORY_DEVICE);
+	while (m->functions) {
+		struct CUfunc_st *f = m->functions;
+		m->functions = f->next;
+		handle_remove(f);
+		free(f);
+	}
+	free(m);
+	return leave(CUDA_SUCCESS);
+}
+
+static struct CUfunc_st *function_new(struct CUmod_st *m, const struct kernel *k, enum handle_kind kind) {
+	struct CUfunc_st *f = calloc(1, sizeof *f);
+	if (!f)
+		return NULL;
+	f->kernel = k;
+	f->module = m;
+	f->next = m->functions;
+	m->functions = f;
+	handle_add(f, kind);
+	return f;
+}
+
+static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *name, enum handle_kind container, enum handle_kind kind) {
+	CUresult r = out && name ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(m, container))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	const struct kernel *k = kernel_find(name);
+	if (!k)
+		return leave(CUDA_ERROR_NOT_FOUND);
+	struct CUfunc_st *f = m->functions;
+	while (f && (f->kernel != k || !handle_is(f, kind)))
+		f = f->next;
+	if (!f)
+		f = function_new(m, k, kind);
+	*out = f;
+	return leave(f ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+	return load(out, image, H_MODULE);
+}
+
+API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned n, int *options, void **values) {
+	(void)n, (void)options, (void)values;
+	return load(out, image, H_MODULE);
+}
+
+API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
+	return load(out, image, H_MODULE);
+}
+
+API CUresult cuModuleUnload(CUmodule m) {
+	return unload(m, H_MODULE);
+}
+
+API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
+	return named(out, m, name, H_MODULE, H_FUNCTION);
+}
+
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name) {
+	CUresult r = name ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(m, H_MODULE))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (strcmp(name, "sim_counter") != 0)
+		return leave(CUDA_ERROR_NOT_FOUND);
+	if (!m->counter) {
+		m->counter = memory_allocate(8, MEMORY_DEVICE);
+		if (!m->counter)
+			return leave(CUDA_ERROR_OUT_OF_MEMORY);
+		memset((void *)m->counter, 0, 8);
+	}
+	if (out)
+		*out = m->counter;
+	if (bytes)
+		*bytes = 8;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuLibraryLoadData(CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
+	int *options, void **values, unsigned n) {
+	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
+	return load(out, code, H_LIBRARY);
+}
+
+API CUresult cuLibraryUnload(CUmodule l) {
+	return unload(l, H_LIBRARY);
+}
+
+API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule l, const char *name) {
+	return named(out, l, name, H_LIBRARY, H_KERNEL);
+}
+
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) {
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(k, H_KERNEL))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!k->function)
+		k->function = function_new(k->module, k->kernel, H_FUNCTION);
+	*out = k->function;
+	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static bool is_function(const void *f) {
+	return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL);
+}
+
+static CUresult enter_function(CUfunction f) {
+	CUresult r = enter(NULL);
+	if (r == CUDA_SUCCESS && !is_function(f))
+		r = leave(CUDA_ERROR_INVALID_HANDLE);
+	return r;
+}
+
+API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	const struct kernel *k = f->kernel;
+	switch (attribute) { // CUfunction_attribute
+	case 0: *out = 1024; break;            // MAX_THREADS_PER_BLOCK
+	case 1: *out = k->shared_bytes; break; // SHARED_SIZE_BYTES
+	case 2: *out = 0; break;               // CONST_SIZE_BYTES
+	case 3: *out = k->local_bytes; break;  // LOCAL_SIZE_BYTES
+	case 4: *out = k->registers; break;    // NUM_REGS
+	case 5:
+	case 6: *out = 10 * machine.cc_major + machine.cc_minor; break; // PTX_VERSION, BINARY_VERSION
+	case 8: *out = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - k->shared_bytes; break;
+	case 9: *out = f->attribute[9] ? f->attribute[9] : -1; break; // PREFERRED_SHARED_MEMORY_CARVEOUT
+	default:
+		if (attribute < 0 || attribute > 15)
+			return leave(CUDA_ERROR_INVALID_VALUE);
+		*out = f->attribute[attribute];
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
+	CUresult r = enter_function(f);
+	if (r != CUDA_SUCCESS)
+		return r;
+	bool valid = attribute >= 8 && attribute <= 15; // the others are read-only
+	if (attribute == 8)
+		valid = value >= 0 && value <= machine.shared_per_block_optin - f->kernel->shared_bytes;
+	if (attribute == 9)
+		valid = value >= -1 && value <= 100;
+	if (valid)
+		f->attribute[attribute] = value;
+	return leave(valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+static size_t parameter_offset(const struct kernel *k, int index) {
+	size_t at = 0;
+	for (int i = 0;; i++) {
+		at = (at + k->size[i] - 1) / k->size[i] * k->size[i];
+		if (i == index)
+			return at;
+		at += k->size[i];
+	}
+}
+
+API CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+	CUresult r = offset ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (index >= (size_t)f->kernel->parameters)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	*offset = parameter_offset(f->kernel, (int)index);
+	if (size)
+		*size = f->kernel->size[index];
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncGetName(const char **out, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = f->kernel->name;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = f->module;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfunction f, int threads, size_t shared, unsigned flags) {
+	(void)flags;
+	CUresult r = out && threads > 0 ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	int padded = (threads + 31) / 32 * 32;
+	int blocks = machine.blocks_per_sm;
+	int by_threads = machine.threads_per_sm / padded;
+	int by_registers = machine.registers_per_sm / (f->kernel->registers * padded);
+	size_t bytes = shared + (size_t)f->kernel->shared_bytes + (size_t)machine.shared_reserved;
+	int by_shared = (int)((size_t)machine.shared_per_sm / bytes);
+	blocks = by_threads < blocks ? by_threads : blocks;
+	blocks = by_registers < blocks ? by_registers : blocks;
+	*out = threads > 1024 ? 0 : by_shared < blocks ? by_shared : blocks;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction f, int threads, size_t shared) {
+	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out, f, threads, shared, 0);
+}
+
+// ---- launches
+
+CUresult launch_arguments(const struct kernel *k, void **parameters, void **extra, uint64_t *argument) {
+	const char *buffer = NULL;
+	size_t bytes = 0;
+	if (!parameters && extra)
+		for (; *extra; extra += 2) { // CU_LAUNCH_PARAM_END
+			if (*extra == (void *)1) // CU_LAUNCH_PARAM_BUFFER_POINTER
+				buffer = extra[1];
+			else if (*extra == (void *)2) // CU_LAUNCH_PARAM_BUFFER_SIZE
+				bytes = *(size_t *)extra[1];
+			else
+				return CUDA_ERROR_INVALID_VALUE;
+		}
+	for (int i = 0; i < k->parameters; i++) {
+		argument[i] = 0;
+		size_t at = parameter_offset(k, i);
+		if (parameters && parameters[i])
+			memcpy(&argument[i], parameters[i], k->size[i]);
+		else if (!parameters && buffer && at + k->size[i] <= bytes)
+			memcpy(&argument[i], buffer + at, k->size[i]);
+		else
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
+	void **parameters, void **extra) {
+	struct CUstream_st *s;
+	CUresult r = enter_stream(h, &s);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!is_function(f))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	struct work w = {.kind = OP_KERNEL, .kernel = f->kernel, .function = f, .shared_bytes = shared};
+	memcpy(w.grid, grid, sizeof w.grid);
+	memcpy(w.block, block, sizeof w.block);
+	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
+		shared > (unsigned)machine.shared_per_block_optin)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	r = launch_arguments(f->kernel, parameters, extra, w.argument);
+	return leave(r == CUDA_SUCCESS ? put(s, &w, NULL) : r);
+}
+
+DUAL(cuLaunchKernel, _ptsz,
+	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+		CUstream s, void **parameters, void **extra),
+	(f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra)) {
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, parameters, extra);
+}
+
+DUAL(cuLaunchCooperativeKernel, _ptsz,
+	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+		CUstream s, void **parameters),
+	(f, gx, gy, gz, bx, by, bz, shared, s, parameters)) {
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, parameters, NULL);
+}
+
+typedef struct {
+	unsigned grid[3], block[3], sharedMemBytes;
+	CUstream hStream;
+	void *attrs;
+	unsigned numAttrs;
+} CUlaunchConfig;
+
+static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra, CUstream otherwise) {
+	if (!c)
+		return CUDA_ERROR_INVALID_VALUE;
+	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, parameters, extra);
+}
+
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra) {
+	return launch_config(c, f, parameters, extra, STREAM_LEGACY);
+}
+
+API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra) {
+	return launch_config(c, f, parameters, extra, STREAM_PER_THREAD);
+}
+
+DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user), (s, callback, user)) {
+	struct CUstream_st *st;
+	CUresult r = callback ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	struct work w = {.kind = OP_HOST, .callback = callback, .user = user};
+	return leave(put(st, &w, NULL));
+}
+
+static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, unsigned flags, enum op_kind kind) {
+	struct CUstream_st *s;
+	CUresult r = enter_stream(h, &s);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if ((at & 3) || !memory_pinned(at) || !address_valid(at, 4))
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	struct work w = {.kind = kind, .dst = at, .value = value, .flags = flags};
+	return leave(put(s, &w, NULL));
+}
+
+DUAL(cuStreamWriteValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags)) {
+	return memory_operation(s, at, value, flags, OP_WRITE_VALUE);
+}
+
+DUAL(cuStreamWaitValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags)) {
+	return memory_operation(s, at, value, flags, OP_WAIT_VALUE);
+}

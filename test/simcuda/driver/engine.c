@@ -1,0 +1,312 @@
+// engine.c - the compute engine of each device, shared by the processes that use it.
+//
+// The state is one small struct. A process copies it, brings the copy up to date, writes it to a
+// buffer of its own and publishes that by a compare-and-swap of `head`. So nobody ever waits for a
+// process that was killed or stopped, at whatever instruction, and any process can move time on.
+//
+// Who is alive: each process holds a POSIX record lock on the byte of its index.
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LAYOUT 1u
+#define DEVICES 8
+#define NEVER UINT64_MAX
+
+struct shared {
+	_Atomic uint64_t head; // generation << 16 | buffer
+	_Atomic uint32_t ready;
+	uint32_t pad[13];
+	_Atomic uint32_t bell[ENGINE_TSGS];
+	struct engine buffer[2 * ENGINE_PROCESSES]; // two of each process: one may be the head
+};
+
+static struct device {
+	struct shared *shared;
+	int fd, process;
+	pid_t pid;
+} devices[DEVICES];
+static pthread_mutex_t update_lock = PTHREAD_MUTEX_INITIALIZER; // our own two buffers
+
+uint64_t now_ns(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static bool record_lock(int fd, int type, off_t byte) {
+	struct flock l = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+	return fcntl(fd, F_SETLK, &l) == 0;
+}
+
+static bool process_alive(const struct device *d, uint32_t process) {
+	if ((int)process == d->process)
+		return true;
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = process, .l_len = 1};
+	return fcntl(d->fd, F_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+}
+
+int engine_attach(int index) {
+	struct device *d = &devices[index];
+	if (d->shared)
+		return 0;
+	char directory[512], path[600];
+	const char *e = getenv("SIMCUDA_DIR");
+	if (e && *e)
+		snprintf(directory, sizeof directory, "%s", e);
+	else
+		snprintf(directory, sizeof directory, "/dev/shm/simcuda-%u", (unsigned)geteuid());
+	mkdir(directory, 0700);
+	snprintf(path, sizeof path, "%s/device%d.v%u", directory, index, LAYOUT);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -1;
+	// A sparse file of zeros is a valid initial state but for current and next; ready says who set them.
+	if (ftruncate(fd, sizeof(struct shared)) != 0) {
+		close(fd);
+		return -1;
+	}
+	struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int process = 0;
+	while (s != MAP_FAILED && process < ENGINE_PROCESSES && !record_lock(fd, F_WRLCK, process))
+		process++;
+	if (s == MAP_FAILED || process == ENGINE_PROCESSES) {
+		if (s != MAP_FAILED)
+			munmap(s, sizeof *s);
+		close(fd);
+		return -1;
+	}
+	*d = (struct device){.shared = s, .fd = fd, .process = process, .pid = getpid()};
+	engine_reap(index);
+	return 0;
+}
+
+static bool unfinished(const struct tsg *t, uint64_t at) {
+	return t->used && (t->work_ns > t->ran_ns || t->hold_until > at);
+}
+
+static bool runnable(const struct tsg *t, uint64_t at) {
+	return unfinished(t, at) && !t->off;
+}
+
+static int pick(const struct engine *e, uint64_t at) {
+	for (int i = 1; i <= ENGINE_TSGS; i++) {
+		int t = (e->current + i + ENGINE_TSGS) % ENGINE_TSGS;
+		if (t != e->current && runnable(&e->tsg[t], at))
+			return t;
+	}
+	return -1;
+}
+
+bool engine_running(const struct engine *e, int tsg) {
+	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
+}
+
+static uint64_t work_end(const struct engine *e) { // of the loaded TSG, if left alone
+	const struct tsg *t = &e->tsg[e->current];
+	if (!runnable(t, e->at))
+		return e->at;
+	uint64_t end = t->work_ns > t->ran_ns ? e->at + (t->work_ns - t->ran_ns) : e->at;
+	return end > t->hold_until ? end : t->hold_until;
+}
+
+static uint64_t slice_end(const struct engine *e) {
+	if (!e->contended)
+		return NEVER;
+	const struct tsg *t = &e->tsg[e->current];
+	uint64_t from = e->contended > e->granted ? e->contended : e->granted;
+	uint64_t end = t->slice_ns < machine.load_ns ? from : from + t->slice_ns;
+	return end > e->at ? end : e->at;
+}
+
+uint64_t engine_next(const struct engine *e) {
+	if (e->next >= 0)
+		return e->switch_end;
+	if (e->current < 0 || !runnable(&e->tsg[e->current], e->at))
+		return NEVER;
+	uint64_t work = work_end(e), slice = slice_end(e);
+	return work < slice ? work : slice;
+}
+
+static void begin_switch(struct engine *e, int to, bool busy) {
+	e->next = to;
+	e->switch_end = e->at + (busy ? machine.switch_busy_ns : machine.switch_idle_ns);
+	e->contended = 0;
+	e->switches++;
+}
+
+// Moves the state to now, one transition at a time.
+static void advance(struct engine *e, uint64_t now) {
+	while (e->at <= now) {
+		if (e->next >= 0) {
+			if (e->switch_end > now)
+				break;
+			if (e->switch_end > e->at)
+				e->at = e->switch_end;
+			e->current = e->next;
+			e->next = -1;
+			e->granted = e->at;
+			e->contended = 0;
+		}
+		int other = pick(e, e->at);
+		if (e->current < 0 || !runnable(&e->tsg[e->current], e->at)) {
+			if (other < 0) // nobody has methods: the engine keeps what is loaded
+				break;
+			begin_switch(e, other, e->current >= 0 && unfinished(&e->tsg[e->current], e->at));
+			continue;
+		}
+		if (other < 0)
+			e->contended = 0;
+		else if (!e->contended)
+			e->contended = e->at;
+		uint64_t until = engine_next(e);
+		bool expired = other >= 0 && slice_end(e) <= until && slice_end(e) <= now;
+		uint64_t to = until < now ? until : now;
+		e->tsg[e->current].ran_ns += to - e->at;
+		e->at = to;
+		if (until > now)
+			break;
+		if (expired && runnable(&e->tsg[e->current], e->at))
+			begin_switch(e, other, true);
+	}
+	if (e->at < now)
+		e->at = now;
+}
+
+void engine_update(int index, void (*change)(struct engine *, void *), void *argument, struct engine *result) {
+	struct device *d = &devices[index];
+	struct shared *s = d->shared;
+	pthread_mutex_lock(&update_lock);
+	struct engine e;
+	for (;;) {
+		uint64_t head = atomic_load(&s->head);
+		unsigned buffer = (unsigned)(head & 0xffff) % (2 * ENGINE_PROCESSES);
+		memcpy(&e, &s->buffer[buffer], sizeof e);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (atomic_load(&s->head) != head)
+			continue;
+		uint64_t now = now_ns();
+		if (head == 0) { // nobody has published a state yet
+			memset(&e, 0, sizeof e);
+			e.current = e.next = -1;
+			e.at = now;
+		}
+		int32_t current = e.current, next = e.next;
+		uint64_t contended = e.contended;
+		for (int i = 0; i < ENGINE_TSGS; i++) // the next in turn must be alive
+			if (i != e.current && runnable(&e.tsg[i], e.at) && !process_alive(d, e.tsg[i].process))
+				e.tsg[i].used = 0;
+		advance(&e, now);
+		uint64_t before = engine_next(&e);
+		if (change) {
+			change(&e, argument);
+			advance(&e, e.at);
+		}
+		bool sooner = engine_next(&e) < before; // than those who wait believe
+		unsigned mine = 2 * (unsigned)d->process;
+		if (mine == buffer)
+			mine++;
+		memcpy(&s->buffer[mine], &e, sizeof e);
+		uint64_t published = ((head >> 16) + 1) << 16 | mine;
+		if (!atomic_compare_exchange_strong(&s->head, &head, published))
+			continue;
+		// Whoever waits for the engine, and whoever has it, must look again.
+		if (sooner || current != e.current || next != e.next || (contended == 0) != (e.contended == 0))
+			for (int i = 0; i < ENGINE_TSGS; i++)
+				if (e.tsg[i].used && (int)e.tsg[i].process != d->process && (i == e.current || runnable(&e.tsg[i], e.at)))
+					engine_ring(&s->bell[i]);
+		break;
+	}
+	pthread_mutex_unlock(&update_lock);
+	if (result)
+		*result = e;
+}
+
+struct addition {
+	uint32_t process;
+	uint64_t slice_ns;
+	int tsg;
+};
+
+static void add(struct engine *e, void *argument) {
+	struct addition *a = argument;
+	a->tsg = -1;
+	for (int i = 0; i < ENGINE_TSGS && a->tsg < 0; i++)
+		if (!e->tsg[i].used && i != e->next) {
+			e->tsg[i] = (struct tsg){.used = 1, .process = a->process, .slice_ns = a->slice_ns};
+			if (e->current == i)
+				e->current = -1;
+			a->tsg = i;
+		}
+}
+
+int engine_add(int index, uint64_t slice_ns) {
+	engine_reap(index);
+	struct addition a = {(uint32_t)devices[index].process, slice_ns, -1};
+	engine_update(index, add, &a, NULL);
+	return a.tsg;
+}
+
+static void take_off(struct engine *e, void *argument) {
+	e->tsg[*(int *)argument].used = 0;
+}
+
+void engine_remove(int index, int tsg) {
+	engine_update(index, take_off, &tsg, NULL);
+}
+
+static void reap(struct engine *e, void *argument) {
+	const struct device *d = argument;
+	for (int i = 0; i < ENGINE_TSGS; i++)
+		if (e->tsg[i].used && !process_alive(d, e->tsg[i].process))
+			e->tsg[i].used = 0;
+}
+
+static void take_all_off(struct engine *e, void *argument) {
+	const struct device *d = argument;
+	for (int i = 0; i < ENGINE_TSGS; i++)
+		if (e->tsg[i].used && (int)e->tsg[i].process == d->process)
+			e->tsg[i].used = 0;
+}
+
+void engine_reap(int index) {
+	struct device *d = &devices[index];
+	static bool taken[DEVICES];
+	if (!taken[index]) { // what a dead process with our index left behind
+		engine_update(index, take_all_off, d, NULL);
+		taken[index] = true;
+	}
+	engine_update(index, reap, d, NULL);
+}
+
+void engine_leave(void) {
+	for (int i = 0; i < DEVICES; i++)
+		if (devices[i].shared && devices[i].pid == getpid())
+			engine_update(i, take_all_off, &devices[i], NULL);
+}
+
+_Atomic uint32_t *engine_bell(int index, int tsg) {
+	return &devices[index].shared->bell[tsg];
+}
+
+void engine_ring(_Atomic uint32_t *bell) {
+	atomic_fetch_add(bell, 1);
+	syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns) {
+	struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+	syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, until_ns == NEVER ? NULL : &t, NULL, FUTEX_BITSET_MATCH_ANY);
+}

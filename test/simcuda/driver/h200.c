@@ -1,0 +1,128 @@
+// h200.c - the numbers of the simulated machine; no behaviour.
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct machine machine = {
+	.name = "Simulated H200",
+	.driver_version = 13000,
+	.sms = 132,
+	.threads_per_sm = 2048,
+	.registers_per_sm = 65536,
+	.shared_per_sm = 233472,
+	.shared_reserved = 1024,
+	.shared_per_block_optin = 232448,
+	.shared_per_block = 49152,
+	.blocks_per_sm = 32,
+	.cc_major = 9,
+	.cc_minor = 0,
+	.clock_khz = 1980000,
+	.memory_clock_khz = 3201000,
+	.bus_width_bits = 6144,
+	.l2_bytes = 62914560,
+	.memory_bytes = 150120824832ull,
+	.switch_busy_ns = 190000,
+	.switch_idle_ns = 20000,
+	.load_ns = 20000,
+	.timeslice_us = 2048,
+	.copy_timeslice_us = 1024,
+	.control_ns = 150000,
+	.copy_latency_ns = 6000,
+	.host_bytes_per_us = 50000,
+	.device_bytes_per_us = 2000000,
+	.kernel_overhead_ns = 2000,
+	.gpfifo_class = 0xC86F,  // HOPPER_CHANNEL_GPFIFO_A, clc86f.h
+	.compute_class = 0xCBC0, // HOPPER_COMPUTE_A, clcbc0.h
+	.compute_engine = 1,     // NV2080_ENGINE_TYPE_GRAPHICS, cl2080_notification.h
+	.copy_engine = {0xB, 0xC, 0xD},
+	.channels = 8,
+};
+
+// CUdevice_attribute, cuda.h
+static const struct {
+	int attribute, value;
+} attributes[] = {
+	{1, 1024},       // MAX_THREADS_PER_BLOCK
+	{2, 1024},       // MAX_BLOCK_DIM_X
+	{3, 1024},       // MAX_BLOCK_DIM_Y
+	{4, 64},         // MAX_BLOCK_DIM_Z
+	{5, 2147483647}, // MAX_GRID_DIM_X
+	{6, 65535},      // MAX_GRID_DIM_Y
+	{7, 65535},      // MAX_GRID_DIM_Z
+	{8, 49152},      // MAX_SHARED_MEMORY_PER_BLOCK
+	{9, 65536},      // TOTAL_CONSTANT_MEMORY
+	{10, 32},        // WARP_SIZE
+	{11, 2147483647}, // MAX_PITCH
+	{12, 65536},     // MAX_REGISTERS_PER_BLOCK
+	{13, 1980000},   // CLOCK_RATE
+	{14, 512},       // TEXTURE_ALIGNMENT
+	{15, 1},         // GPU_OVERLAP
+	{16, 132},       // MULTIPROCESSOR_COUNT
+	{17, 0},         // KERNEL_EXEC_TIMEOUT
+	{18, 0},         // INTEGRATED
+	{19, 1},         // CAN_MAP_HOST_MEMORY
+	{20, 0},         // COMPUTE_MODE
+	{31, 1},         // CONCURRENT_KERNELS
+	{32, 1},         // ECC_ENABLED
+	{33, 1},         // PCI_BUS_ID, plus the device
+	{34, 0},         // PCI_DEVICE_ID
+	{35, 0},         // TCC_DRIVER
+	{36, 3201000},   // MEMORY_CLOCK_RATE
+	{37, 6144},      // GLOBAL_MEMORY_BUS_WIDTH
+	{38, 62914560},  // L2_CACHE_SIZE
+	{39, 2048},      // MAX_THREADS_PER_MULTIPROCESSOR
+	{40, 3},         // ASYNC_ENGINE_COUNT
+	{41, 1},         // UNIFIED_ADDRESSING
+	{50, 0},         // PCI_DOMAIN_ID
+	{75, 9},         // COMPUTE_CAPABILITY_MAJOR
+	{76, 0},         // COMPUTE_CAPABILITY_MINOR
+	{78, 1},         // STREAM_PRIORITIES_SUPPORTED
+	{79, 1},         // GLOBAL_L1_CACHE_SUPPORTED
+	{80, 1},         // LOCAL_L1_CACHE_SUPPORTED
+	{81, 233472},    // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+	{82, 65536},     // MAX_REGISTERS_PER_MULTIPROCESSOR
+	{83, 1},         // MANAGED_MEMORY
+	{84, 0},         // MULTI_GPU_BOARD
+	{88, 1},         // PAGEABLE_MEMORY_ACCESS
+	{89, 1},         // CONCURRENT_MANAGED_ACCESS
+	{90, 1},         // COMPUTE_PREEMPTION_SUPPORTED
+	{91, 1},         // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+	{92, 1},         // CAN_USE_STREAM_MEM_OPS_V1
+	{93, 1},         // CAN_USE_64_BIT_STREAM_MEM_OPS_V1
+	{94, 1},         // CAN_USE_STREAM_WAIT_VALUE_NOR_V1
+	{95, 1},         // COOPERATIVE_LAUNCH
+	{97, 232448},    // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+	{99, 1},         // HOST_REGISTER_SUPPORTED
+	{106, 32},       // MAX_BLOCKS_PER_MULTIPROCESSOR
+	{111, 1024},     // RESERVED_SHARED_MEMORY_PER_BLOCK
+	{115, 1},        // MEMORY_POOLS_SUPPORTED
+	{120, 1},        // CLUSTER_LAUNCH
+	{122, 1},        // CAN_USE_64_BIT_STREAM_MEM_OPS
+	{123, 1},        // CAN_USE_STREAM_WAIT_VALUE_NOR
+};
+
+int machine_attribute(int device, int attribute, int *value) {
+	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
+		if (attributes[i].attribute == attribute) {
+			*value = attributes[i].value + (attribute == 33 ? device : 0);
+			return 0;
+		}
+	if (attribute < 1 || attribute > 160)
+		return -1;
+	*value = 0; // a feature that the simulated machine lacks
+	return 0;
+}
+
+int sim_devices(void) {
+	const char *e = getenv("SIMCUDA_DEVICES");
+	int n = e && *e ? atoi(e) : 1;
+	return n < 0 ? 0 : n > 8 ? 8 : n;
+}
+
+void sim_uuid(int device, uint8_t uuid[16]) {
+	static const uint8_t base[16] = {0x51, 0x6d, 0x75, 0x6c, 0xa7, 0xed, 0x42, 0x00,
+		0x8d, 0x00, 0x48, 0x20, 0x00, 0x51, 0x4d, 0x00};
+	memcpy(uuid, base, 16);
+	uuid[15] = (uint8_t)device;
+}

@@ -1,0 +1,83 @@
+// memory.c - what is allocated. Device memory is host memory; device pointers are host pointers.
+#include "sim.h"
+
+#include <stdlib.h>
+
+struct block {
+	uint64_t address, bytes;
+	enum memory_kind kind;
+};
+static struct block *blocks;
+static size_t count, room;
+static uint64_t device_bytes;
+
+bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind) {
+	if (count == room) {
+		size_t more = room ? 2 * room : 64;
+		struct block *b = realloc(blocks, more * sizeof *b);
+		if (!b)
+			return false;
+		blocks = b;
+		room = more;
+	}
+	blocks[count++] = (struct block){address, bytes, kind};
+	if (kind == MEMORY_DEVICE)
+		device_bytes += bytes;
+	return true;
+}
+
+uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind) {
+	void *p;
+	if (kind == MEMORY_DEVICE && (bytes > machine.memory_bytes || device_bytes > machine.memory_bytes - bytes))
+		return 0;
+	if (posix_memalign(&p, 512, bytes) != 0)
+		return 0;
+	if (!memory_add((uint64_t)p, bytes, kind)) {
+		free(p);
+		return 0;
+	}
+	return (uint64_t)p;
+}
+
+static struct block *covering(uint64_t address) {
+	for (size_t i = 0; i < count; i++)
+		if (address - blocks[i].address < blocks[i].bytes)
+			return &blocks[i];
+	return NULL;
+}
+
+bool memory_known(uint64_t address, enum memory_kind kind) {
+	struct block *b = covering(address);
+	return b && b->address == address && b->kind == kind;
+}
+
+bool memory_remove(uint64_t address, enum memory_kind kind) {
+	for (size_t i = 0; i < count; i++)
+		if (blocks[i].address == address && blocks[i].kind == kind) {
+			if (kind == MEMORY_DEVICE)
+				device_bytes -= blocks[i].bytes;
+			if (kind != MEMORY_REGISTERED)
+				free((void *)address);
+			blocks[i] = blocks[--count];
+			return true;
+		}
+	return false;
+}
+
+bool memory_pinned(uint64_t address) {
+	return covering(address) != NULL;
+}
+
+bool memory_is_device(uint64_t address) {
+	struct block *b = covering(address);
+	return b && b->kind == MEMORY_DEVICE;
+}
+
+uint64_t memory_in_use(void) {
+	return device_bytes;
+}
+
+bool address_valid(uint64_t address, uint64_t bytes) {
+	struct block *b = covering(address);
+	return bytes == 0 || (b && bytes <= b->bytes - (address - b->address));
+}

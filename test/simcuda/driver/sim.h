@@ -1,0 +1,296 @@
+// sim.h - what the parts of the simulated driver share.
+//
+// machine data: h200.c; the engine that processes share: engine.c; RM objects and controls: rm.c;
+// kernels by name: kernels.c; streams and their executor: stream.c; the exported driver API: api.c,
+// capture.c, symbols.c.
+//
+// Lock order: sim_lock (one per process) before nothing. The engine is lock-free. rm.c has a lock of
+// its own, never held while a call leaves the library. Nothing is called back with sim_lock held.
+#ifndef SIM_H
+#define SIM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define API __attribute__((visibility("default")))
+
+// ---- cuda.h, as far as needed
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_DEINITIALIZED = 4,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+	CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+	CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+	CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+	CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+	CUDA_ERROR_CAPTURED_EVENT = 907,
+	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+};
+
+#define STREAM_LEGACY ((CUstream)1)     // CU_STREAM_LEGACY
+#define STREAM_PER_THREAD ((CUstream)2) // CU_STREAM_PER_THREAD
+
+// ---- machine data (h200.c)
+struct machine {
+	const char *name;
+	int driver_version;
+	int sms;
+	int threads_per_sm;
+	int registers_per_sm;
+	int shared_per_sm, shared_reserved, shared_per_block_optin, shared_per_block;
+	int blocks_per_sm;
+	int cc_major, cc_minor;
+	int clock_khz, memory_clock_khz, bus_width_bits, l2_bytes;
+	uint64_t memory_bytes;
+	uint64_t switch_busy_ns; // leaving a TSG in the middle of a kernel
+	uint64_t switch_idle_ns; // leaving a TSG that has no methods
+	uint64_t load_ns;        // a timeslice shorter than this gives no run time at all
+	uint64_t timeslice_us, copy_timeslice_us;
+	uint64_t control_ns;     // one RM control, synchronous
+	uint64_t copy_latency_ns;
+	uint64_t host_bytes_per_us, device_bytes_per_us;
+	uint64_t kernel_overhead_ns; // added to every kernel's duration
+	uint32_t gpfifo_class, compute_class;
+	uint32_t compute_engine;
+	uint32_t copy_engine[3];
+	int channels; // of a compute TSG
+};
+extern const struct machine machine;
+int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
+int sim_devices(void);
+void sim_uuid(int device, uint8_t uuid[16]);
+
+// ---- the compute engine that processes share (engine.c)
+#define ENGINE_TSGS 64
+#define ENGINE_PROCESSES 64
+struct tsg {
+	uint32_t used;
+	uint32_t process;    // index of the owner
+	uint32_t off;        // nonzero: off the runlist
+	uint32_t pad;
+	uint64_t slice_ns;
+	uint64_t ran_ns;     // run clock: how long this TSG has been running
+	uint64_t work_ns;    // the run clock at which the kernels it is known to have end
+	uint64_t hold_until; // CLOCK_MONOTONIC; until then a kernel without a known end runs
+};
+struct engine {
+	uint64_t at;         // the time that this state describes
+	int32_t current;     // loaded TSG, -1 = none
+	int32_t next;        // switching to, -1 = not switching
+	uint64_t switch_end;
+	uint64_t granted;    // when current got the engine, or became busy again
+	uint64_t contended;  // since when another TSG has been runnable, 0 = none is
+	uint64_t switches;
+	struct tsg tsg[ENGINE_TSGS];
+};
+int engine_attach(int device); // 0 or -1; once per process and device
+int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
+void engine_remove(int device, int tsg);
+void engine_leave(void); // take all of this process's TSGs off
+// Brings the state up to now and applies change (may be NULL) to it.
+void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
+bool engine_running(const struct engine *, int tsg);
+uint64_t engine_next(const struct engine *); // time of the next transition, UINT64_MAX = none
+_Atomic uint32_t *engine_bell(int device, int tsg);
+void engine_ring(_Atomic uint32_t *bell);
+void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
+void engine_reap(int device); // forget TSGs of dead processes
+
+// ---- RM (rm.c)
+struct rm_context;
+int rm_open(void);                                        // client, devices, subdevices
+struct rm_context *rm_context_create(int device, int tsg); // emits the TSG, its channels and objects
+void rm_context_destroy(struct rm_context *);
+void rm_forked(void);
+
+// ---- kernels by name (kernels.c)
+#define KERNEL_PARAMETERS 6
+struct kernel {
+	const char *name;
+	int parameters;
+	uint8_t size[KERNEL_PARAMETERS];
+	int registers, shared_bytes, local_bytes;
+	uint64_t (*duration_ns)(const uint64_t *argument, uint64_t blocks); // NULL: ends when over() says
+	bool (*over)(const uint64_t *argument, uint64_t ran_ns);
+	uint64_t (*limit_ns)(const uint64_t *argument);
+	bool (*finish)(const uint64_t *argument); // false: illegal address
+};
+const struct kernel *kernel_find(const char *name);
+
+// ---- operations and streams (stream.c)
+enum op_kind { OP_MARK, OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_WAIT_VALUE, OP_WRITE_VALUE, OP_FREE };
+struct work { // what an operation does; also a graph node
+	enum op_kind kind;
+	const struct kernel *kernel;
+	void *function; // CUfunction as given
+	uint32_t grid[3], block[3], shared_bytes;
+	uint64_t argument[KERNEL_PARAMETERS];
+	uint64_t dst, src, bytes; // copy, memset, free
+	void *staged;             // copy: private source, freed with the operation
+	uint32_t value, flags;    // memset pattern, wait or write value
+	int width;                // memset
+	bool host;                // copy over the host link
+	void (*callback)(void *);
+	void *user;
+};
+struct op {
+	int refs;
+	bool done, started, chained;
+	struct work work;
+	uint64_t end_ns;         // copy: when it is over
+	uint64_t start_run, end_run; // kernel: run clock
+	uint64_t started_ns, done_ns;
+	struct op **dep;
+	int deps;
+	bool handed, returned;   // host function: given to its thread, came back
+	struct op *next, *host_next; // in its stream, in the queue of host functions
+};
+struct CUstream_st {
+	struct CUctx_st *ctx;
+	struct CUstream_st *next; // in its context
+	uint64_t id;
+	unsigned flags; // 1 = non-blocking
+	int priority;
+	bool destroyed, legacy;
+	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
+	uint64_t end_run; // run clock at the end of the last kernel, valid while chain
+	bool chain;
+	struct capture *capture;
+	uint64_t capture_sequence, capture_joined;
+};
+struct CUctx_st {
+	struct CUctx_st *next;
+	int device, tsg;
+	unsigned flags;
+	uint64_t id;
+	bool primary, destroyed;
+	CUresult error; // sticky
+	struct CUstream_st *streams, *legacy;
+	struct rm_context *rm;
+	_Atomic uint32_t *bell;
+	pthread_t executor, host_thread;
+	struct op *host_queue;
+	pthread_cond_t host_work;
+	bool stop;
+	int threads;
+};
+extern pthread_mutex_t sim_lock;
+extern pthread_cond_t sim_done; // something completed
+extern bool sim_dead;           // forked or exiting: executors park
+extern struct CUctx_st *sim_contexts;
+int context_start(struct CUctx_st *);
+void context_stop(struct CUctx_st *);
+struct CUstream_st *stream_new(struct CUctx_st *, unsigned flags, int priority);
+struct op *stream_submit(struct CUstream_st *, const struct work *, struct op *after); // returns a reference
+void stream_submit_many(struct CUstream_st *, const struct work *, int n);
+void op_unref(struct op *);
+struct op *op_ref(struct op *);
+void op_wait(struct op *); // sim_lock held; consumes the reference
+void context_wait(struct CUctx_st *); // sim_lock held
+
+// ---- memory (memory.c); sim_lock held
+enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED };
+bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
+uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind); // 0 = out of memory
+bool memory_remove(uint64_t address, enum memory_kind kind);     // false: not the start of one
+bool memory_known(uint64_t address, enum memory_kind kind);
+bool memory_pinned(uint64_t address); // host memory that the device reaches directly
+bool memory_is_device(uint64_t address);
+uint64_t memory_in_use(void);         // device bytes
+bool address_valid(uint64_t address, uint64_t bytes);
+
+uint64_t now_ns(void);
+
+// ---- what the API is made of (api.c); all with sim_lock held
+enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE };
+void handle_add(void *, enum handle_kind);
+void handle_remove(void *);
+bool handle_is(const void *, enum handle_kind);
+CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
+CUresult leave(CUresult);                  // releases it
+CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
+CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
+
+// Defines name for a NULL stream = legacy and name<suffix> for a NULL stream = per-thread; the stream
+// parameter is called s. The body follows.
+#define DUAL(name, suffix, parameters, arguments)          \
+	static CUresult name##_common parameters;              \
+	API CUresult name parameters;                          \
+	API CUresult name##suffix parameters;                  \
+	API CUresult name parameters {                         \
+		s = s ? s : STREAM_LEGACY;                         \
+		return name##_common arguments;                    \
+	}                                                      \
+	API CUresult name##suffix parameters {                 \
+		s = s ? s : STREAM_PER_THREAD;                     \
+		return name##_common arguments;                    \
+	}                                                      \
+	static CUresult name##_common parameters
+
+// ---- capture and graphs (capture.c)
+struct CUevent_st {
+	unsigned flags;
+	struct op *op; // latest record, NULL = never recorded
+	struct capture *capture;
+	struct CUstream_st *capture_stream;
+	uint64_t capture_sequence;
+};
+struct capture {
+	CUgraph graph;
+	struct CUstream_st *origin;
+	struct CUctx_st *ctx;
+	struct capture *next;
+	uint64_t id;
+	int mode;
+	pthread_t thread;
+	bool invalid;
+	int refs; // origin and joined streams
+};
+struct CUgraphNode_st {
+	struct work work;
+	CUgraphNode next;
+	void *parameters[KERNEL_PARAMETERS];
+};
+struct CUgraph_st {
+	CUgraphNode first, last;
+	int nodes;
+};
+CUresult capture_node(struct CUstream_st *, const struct work *);
+CUresult capture_unsafe(struct CUctx_st *);           // a call that is illegal while something captures
+CUresult capture_query(struct CUstream_st *);         // a call that is illegal on a capturing stream
+bool capture_in_context(struct CUctx_st *, bool blocking_only);
+void capture_invalidate(struct CUctx_st *, bool blocking_only);
+CUresult capture_record(struct CUevent_st *, struct CUstream_st *);
+CUresult capture_wait(struct CUstream_st *, struct CUevent_st *);
+CUresult launch_arguments(const struct kernel *, void **parameters, void **extra, uint64_t *argument);
+
+#endif

@@ -1,0 +1,477 @@
+// stream.c - streams, the operations on them, and the thread of each context that carries them out.
+//
+// A stream is a queue; its head runs when what it depends on is done. Kernels advance with the run
+// clock of the context's TSG (engine.c), everything else with real time.
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define NEVER UINT64_MAX
+#define HOLDS 16
+#define POLL_NS 2000         // a running kernel without a known end looks at its word
+#define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
+#define LIVENESS_NS 5000000  // longest sleep while another process has the engine
+
+pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t sim_done = PTHREAD_COND_INITIALIZER;
+bool sim_dead;
+struct CUctx_st *sim_contexts;
+
+static uint64_t next_id = 1;
+
+struct op *op_ref(struct op *o) {
+	if (o)
+		o->refs++;
+	return o;
+}
+
+void op_unref(struct op *o) {
+	if (!o || --o->refs > 0)
+		return;
+	for (int i = 0; i < o->deps; i++)
+		op_unref(o->dep[i]);
+	free(o->dep);
+	free(o->work.staged);
+	free(o);
+}
+
+static void add_dependency(struct op *o, struct op *on) {
+	if (!on || on->done)
+		return;
+	struct op **d = realloc(o->dep, (size_t)(o->deps + 1) * sizeof *d);
+	if (!d)
+		abort();
+	o->dep = d;
+	o->dep[o->deps++] = op_ref(on);
+}
+
+struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after) {
+	struct op *o = calloc(1, sizeof *o);
+	if (!o)
+		abort();
+	o->refs = 3; // queue, s->last, caller
+	o->work = *w;
+	add_dependency(o, after);
+	struct CUctx_st *c = s->ctx;
+	if (s->legacy) {
+		for (struct CUstream_st *b = c->streams; b; b = b->next)
+			if (b != s && !(b->flags & 1))
+				add_dependency(o, b->last);
+	} else if (!(s->flags & 1)) {
+		add_dependency(o, c->legacy->last);
+	}
+	o->chained = s->head != NULL;
+	if (s->tail)
+		s->tail->next = o;
+	else
+		s->head = o;
+	s->tail = o;
+	op_unref(s->last);
+	s->last = o;
+	engine_ring(c->bell);
+	return o;
+}
+
+void stream_submit_many(struct CUstream_st *s, const struct work *w, int n) {
+	for (int i = 0; i < n; i++)
+		op_unref(stream_submit(s, &w[i], NULL));
+}
+
+void op_wait(struct op *o) {
+	while (o && !o->done && !sim_dead)
+		pthread_cond_wait(&sim_done, &sim_lock);
+	op_unref(o);
+}
+
+void context_wait(struct CUctx_st *c) {
+	int n = 0;
+	for (struct CUstream_st *s = c->streams; s; s = s->next)
+		n++;
+	struct op **last = calloc((size_t)n + 1, sizeof *last);
+	if (!last)
+		abort();
+	n = 0;
+	for (struct CUstream_st *s = c->streams; s; s = s->next)
+		last[n++] = op_ref(s->last);
+	for (int i = 0; i < n; i++)
+		op_wait(last[i]);
+	free(last);
+}
+
+struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority) {
+	struct CUstream_st *s = calloc(1, sizeof *s);
+	if (!s)
+		return NULL;
+	s->ctx = c;
+	s->flags = flags;
+	s->priority = priority;
+	s->id = next_id++;
+	s->next = c->streams;
+	c->streams = s;
+	return s;
+}
+
+// ---- the executor
+
+struct pass {
+	struct CUctx_st *c;
+	struct engine engine;
+	bool running;      // our TSG has the engine
+	uint64_t run;      // run clock now
+	uint64_t deadline; // when something is due
+	struct op *hold[HOLDS];
+	int holds;
+	bool completed;
+};
+
+static void due(struct pass *p, uint64_t at) {
+	if (at < p->deadline)
+		p->deadline = at;
+}
+
+static bool dependencies_done(struct op *o) {
+	for (int i = 0; i < o->deps; i++)
+		if (!o->dep[i]->done)
+			return false;
+	return true;
+}
+
+static uint64_t kernel_ns(const struct work *w) {
+	uint64_t blocks = (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
+	return w->kernel->duration_ns(w->argument, blocks) + machine.kernel_overhead_ns;
+}
+
+static void fault(struct CUctx_st *c) {
+	if (!c->error)
+		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+// True when the kernel at the head of s is over.
+static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
+	const struct kernel *k = o->work.kernel;
+	if (p->c->error)
+		return true; // nothing runs after a fault
+	if (!o->started) {
+		o->started = true;
+		o->start_run = o->chained && s->chain && !o->deps ? s->end_run : p->run;
+		if (!k->over)
+			o->end_run = o->start_run + kernel_ns(&o->work);
+		else if (!address_valid(o->work.argument[0], 4) || !address_valid(o->work.argument[3], 4)) {
+			fault(p->c);
+			return true;
+		}
+	}
+	if (k->over) {
+		if (!p->running)
+			return false;
+		if (!o->started_ns)
+			o->started_ns = now_ns();
+		if (!k->over(o->work.argument, now_ns() - o->started_ns)) {
+			if (p->holds < HOLDS)
+				p->hold[p->holds++] = o;
+			due(p, o->started_ns + k->limit_ns(o->work.argument));
+			return false;
+		}
+		o->end_run = p->run;
+	} else if (p->run < o->end_run) {
+		if (p->running)
+			due(p, p->engine.at + (o->end_run - p->run));
+		return false;
+	}
+	if (k->finish && !k->finish(o->work.argument))
+		fault(p->c);
+	s->end_run = o->end_run;
+	s->chain = true;
+	return true;
+}
+
+static void fill(const struct work *w) {
+	if (w->width == 1)
+		memset((void *)w->dst, (int)w->value, w->bytes);
+	else
+		for (uint64_t i = 0; i + 4 <= w->bytes; i += 4)
+			memcpy((char *)w->dst + i, &w->value, 4);
+}
+
+static bool step_transfer(struct pass *p, struct op *o) {
+	struct work *w = &o->work;
+	if (!o->started) {
+		o->started = true;
+		uint64_t rate = w->host ? machine.host_bytes_per_us : machine.device_bytes_per_us;
+		o->end_ns = now_ns() + machine.copy_latency_ns + w->bytes * 1000 / rate;
+	}
+	if (now_ns() < o->end_ns) {
+		due(p, o->end_ns);
+		return false;
+	}
+	pthread_mutex_unlock(&sim_lock);
+	if (w->kind == OP_COPY)
+		memmove((void *)w->dst, w->staged ? w->staged : (void *)w->src, w->bytes);
+	else
+		fill(w);
+	pthread_mutex_lock(&sim_lock);
+	return true;
+}
+
+static bool value_reached(const struct work *w) {
+	uint32_t have = atomic_load((_Atomic uint32_t *)w->dst);
+	switch (w->flags & 3) {
+	case 0: return (int32_t)(have - w->value) >= 0; // CU_STREAM_WAIT_VALUE_GEQ
+	case 1: return have == w->value;                // CU_STREAM_WAIT_VALUE_EQ
+	case 2: return (have & w->value) != 0;          // CU_STREAM_WAIT_VALUE_AND
+	default: return ~(have | w->value) != 0;        // CU_STREAM_WAIT_VALUE_NOR
+	}
+}
+
+// True when the head of s is over.
+static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
+	struct work *w = &o->work;
+	if (!dependencies_done(o))
+		return false;
+	if (w->kind == OP_KERNEL)
+		return step_kernel(p, s, o);
+	if (w->kind == OP_MARK) {
+		s->chain = s->chain && !o->deps;
+		return true;
+	}
+	s->chain = false;
+	if (p->c->error && w->kind != OP_HOST)
+		return true;
+	switch (w->kind) {
+	case OP_COPY:
+	case OP_MEMSET:
+		return step_transfer(p, o);
+	case OP_HOST:
+		if (!o->handed) {
+			o->handed = true;
+			struct op **end = &p->c->host_queue;
+			while (*end)
+				end = &(*end)->host_next;
+			*end = op_ref(o);
+			pthread_cond_signal(&p->c->host_work);
+		}
+		return o->returned;
+	case OP_WAIT_VALUE:
+		if (value_reached(w))
+			return true;
+		due(p, now_ns() + WAIT_VALUE_NS);
+		return false;
+	case OP_WRITE_VALUE:
+		atomic_store((_Atomic uint32_t *)w->dst, w->value);
+		return true;
+	case OP_FREE:
+		memory_remove(w->dst, MEMORY_DEVICE);
+		return true;
+	default:
+		return true;
+	}
+}
+
+static void complete(struct pass *p, struct CUstream_st *s) {
+	struct op *o = s->head;
+	s->head = o->next;
+	if (!s->head)
+		s->tail = NULL;
+	o->done = true;
+	o->done_ns = now_ns();
+	for (int i = 0; i < o->deps; i++)
+		op_unref(o->dep[i]);
+	o->deps = 0;
+	op_unref(o);
+	p->completed = true;
+}
+
+struct publication {
+	int tsg;
+	uint64_t work_ns, hold_until;
+};
+
+static void publish(struct engine *e, void *argument) {
+	const struct publication *n = argument;
+	e->tsg[n->tsg].work_ns = n->work_ns;
+	e->tsg[n->tsg].hold_until = n->hold_until;
+}
+
+// What our TSG has to run, as far as it is known without asking the host again.
+static struct publication outlook(const struct pass *p) {
+	struct publication n = {.tsg = p->c->tsg};
+	uint64_t now = now_ns();
+	for (struct CUstream_st *s = p->c->streams; s; s = s->next) {
+		uint64_t end = p->run;
+		for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
+			if (o->work.kind == OP_MARK)
+				continue;
+			if (o->work.kind != OP_KERNEL)
+				break;
+			if (o->work.kernel->over) {
+				uint64_t from = o->started_ns ? o->started_ns : now + (end - p->run);
+				uint64_t until = from + o->work.kernel->limit_ns(o->work.argument);
+				if (until > n.hold_until)
+					n.hold_until = until;
+				break;
+			}
+			end = o->started ? o->end_run : end + kernel_ns(&o->work);
+		}
+		if (end > n.work_ns)
+			n.work_ns = end;
+	}
+	return n;
+}
+
+static void look(struct pass *p, struct publication *n) {
+	engine_update(p->c->device, n ? publish : NULL, n, &p->engine);
+	p->running = engine_running(&p->engine, p->c->tsg);
+	p->run = p->engine.tsg[p->c->tsg].ran_ns;
+}
+
+static void run_streams(struct pass *p) {
+	for (bool again = true; again;) {
+		again = false;
+		for (struct CUstream_st **at = &p->c->streams; *at;) {
+			struct CUstream_st *s = *at;
+			while (s->head && step(p, s, s->head)) {
+				complete(p, s);
+				again = true;
+			}
+			if (s->destroyed && !s->head) {
+				// New streams are put in front: find our place again.
+				for (at = &p->c->streams; *at != s;)
+					at = &(*at)->next;
+				*at = s->next;
+				op_unref(s->last);
+				free(s);
+				continue;
+			}
+			at = &s->next;
+		}
+	}
+}
+
+// Runs without the lock until a hold ends, something else is due or somebody rings.
+static void poll_holds(struct pass *p, uint32_t seen) {
+	const struct kernel *k[HOLDS];
+	uint64_t argument[HOLDS][KERNEL_PARAMETERS], started[HOLDS];
+	for (int i = 0; i < p->holds; i++) {
+		k[i] = p->hold[i]->work.kernel;
+		memcpy(argument[i], p->hold[i]->work.argument, sizeof argument[i]);
+		started[i] = p->hold[i]->started_ns;
+	}
+	pthread_mutex_unlock(&sim_lock);
+	for (bool over = false; !over && atomic_load(p->c->bell) == seen;) {
+		struct timespec t = {0, POLL_NS};
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+		uint64_t now = now_ns();
+		over = now >= p->deadline;
+		for (int i = 0; i < p->holds; i++)
+			over |= k[i]->over(argument[i], now - started[i]);
+	}
+	pthread_mutex_lock(&sim_lock);
+}
+
+static void block_signals(void) {
+	sigset_t all;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
+}
+
+static void *executor(void *argument) {
+	struct CUctx_st *c = argument;
+	prctl(PR_SET_TIMERSLACK, 1);
+	pthread_setname_np(pthread_self(), "simcuda");
+	pthread_mutex_lock(&sim_lock);
+	while (!c->stop && !sim_dead) {
+		uint32_t seen = atomic_load(c->bell);
+		struct pass p = {.c = c, .deadline = NEVER};
+		look(&p, NULL);
+		run_streams(&p);
+		if (p.completed) {
+			pthread_cond_broadcast(&sim_done);
+			for (struct CUctx_st *other = sim_contexts; other; other = other->next)
+				if (other != c) // its streams may wait for events of ours
+					engine_ring(other->bell);
+		}
+		struct publication n = outlook(&p);
+		const struct tsg *t = &p.engine.tsg[c->tsg];
+		bool was_running = p.running;
+		if (n.work_ns != t->work_ns || n.hold_until != t->hold_until) {
+			look(&p, &n);
+			if (!was_running && p.running)
+				continue; // the engine was free: what is due has to be worked out anew
+		}
+		t = &p.engine.tsg[c->tsg];
+		bool work = t->work_ns > t->ran_ns || t->hold_until > p.engine.at;
+		uint64_t transition = engine_next(&p.engine);
+		if (work && !p.running) {
+			due(&p, transition);
+			due(&p, p.engine.at + LIVENESS_NS);
+		} else if (p.holds) {
+			due(&p, transition);
+		}
+		if (p.running && p.holds) {
+			poll_holds(&p, seen);
+			continue;
+		}
+		pthread_mutex_unlock(&sim_lock);
+		engine_sleep(c->bell, seen, p.deadline);
+		pthread_mutex_lock(&sim_lock);
+	}
+	c->threads--;
+	pthread_cond_broadcast(&sim_done);
+	pthread_mutex_unlock(&sim_lock);
+	return NULL;
+}
+
+static void *host_functions(void *argument) {
+	struct CUctx_st *c = argument;
+	pthread_setname_np(pthread_self(), "simcuda-host");
+	pthread_mutex_lock(&sim_lock);
+	while (!c->stop && !sim_dead) {
+		struct op *o = c->host_queue;
+		if (!o) {
+			pthread_cond_wait(&c->host_work, &sim_lock);
+			continue;
+		}
+		c->host_queue = o->host_next;
+		pthread_mutex_unlock(&sim_lock);
+		o->work.callback(o->work.user);
+		pthread_mutex_lock(&sim_lock);
+		o->returned = true;
+		op_unref(o);
+		engine_ring(c->bell);
+	}
+	c->threads--;
+	pthread_cond_broadcast(&sim_done);
+	pthread_mutex_unlock(&sim_lock);
+	return NULL;
+}
+
+int context_start(struct CUctx_st *c) {
+	pthread_cond_init(&c->host_work, NULL);
+	c->bell = engine_bell(c->device, c->tsg);
+	sigset_t before;
+	pthread_sigmask(SIG_BLOCK, NULL, &before);
+	block_signals();
+	int failed = pthread_create(&c->executor, NULL, executor, c);
+	c->threads += !failed;
+	if (!failed && (failed = pthread_create(&c->host_thread, NULL, host_functions, c)) == 0)
+		c->threads++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (failed)
+		return -1;
+	pthread_detach(c->executor);
+	pthread_detach(c->host_thread);
+	return 0;
+}
+
+void context_stop(struct CUctx_st *c) {
+	c->stop = true;
+	engine_ring(c->bell);
+	pthread_cond_signal(&c->host_work);
+	while (c->threads > 0 && !sim_dead)
+		pthread_cond_wait(&sim_done, &sim_lock);
+}

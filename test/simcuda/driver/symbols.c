@@ -1,0 +1,166 @@
+// symbols.c - lookup of the driver's functions: which symbol a name stands for from which version on.
+#include "sim.h"
+
+#include <string.h>
+
+typedef void function(void);
+
+// NAME(name, version, symbol): the same for every default stream.
+// PAIR(name, version, symbol, per-thread symbol)
+#define SYMBOLS(NAME, PAIR) \
+	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
+	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
+	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
+	NAME(cuCtxGetApiVersion, 3020, cuCtxGetApiVersion) \
+	NAME(cuCtxGetCurrent, 4000, cuCtxGetCurrent) \
+	NAME(cuCtxGetDevice, 2000, cuCtxGetDevice) \
+	NAME(cuCtxGetFlags, 7000, cuCtxGetFlags) \
+	NAME(cuCtxGetId, 12000, cuCtxGetId) \
+	NAME(cuCtxGetStreamPriorityRange, 5050, cuCtxGetStreamPriorityRange) \
+	NAME(cuCtxPopCurrent, 4000, cuCtxPopCurrent_v2) \
+	NAME(cuCtxPushCurrent, 4000, cuCtxPushCurrent_v2) \
+	NAME(cuCtxSetCurrent, 4000, cuCtxSetCurrent) \
+	NAME(cuCtxSynchronize, 2000, cuCtxSynchronize) \
+	NAME(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability) \
+	NAME(cuDeviceGet, 2000, cuDeviceGet) \
+	NAME(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute) \
+	NAME(cuDeviceGetCount, 2000, cuDeviceGetCount) \
+	NAME(cuDeviceGetName, 2000, cuDeviceGetName) \
+	NAME(cuDeviceGetPCIBusId, 4010, cuDeviceGetPCIBusId) \
+	NAME(cuDeviceGetUuid, 9020, cuDeviceGetUuid) \
+	NAME(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2) \
+	NAME(cuDevicePrimaryCtxGetState, 7000, cuDevicePrimaryCtxGetState) \
+	NAME(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2) \
+	NAME(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2) \
+	NAME(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain) \
+	NAME(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2) \
+	NAME(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2) \
+	NAME(cuDriverGetVersion, 2020, cuDriverGetVersion) \
+	NAME(cuEventCreate, 2000, cuEventCreate) \
+	NAME(cuEventDestroy, 4000, cuEventDestroy_v2) \
+	NAME(cuEventElapsedTime, 2000, cuEventElapsedTime) \
+	NAME(cuEventElapsedTime, 12080, cuEventElapsedTime_v2) \
+	NAME(cuEventQuery, 2000, cuEventQuery) \
+	PAIR(cuEventRecord, 2000, cuEventRecord, cuEventRecord_ptsz) \
+	PAIR(cuEventRecordWithFlags, 11010, cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz) \
+	NAME(cuEventSynchronize, 2000, cuEventSynchronize) \
+	NAME(cuFuncGetAttribute, 2020, cuFuncGetAttribute) \
+	NAME(cuFuncGetModule, 11000, cuFuncGetModule) \
+	NAME(cuFuncGetName, 12030, cuFuncGetName) \
+	NAME(cuFuncGetParamInfo, 12040, cuFuncGetParamInfo) \
+	NAME(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
+	NAME(cuGetErrorName, 6000, cuGetErrorName) \
+	NAME(cuGetErrorString, 6000, cuGetErrorString) \
+	NAME(cuGraphCreate, 10000, cuGraphCreate) \
+	NAME(cuGraphDestroy, 10000, cuGraphDestroy) \
+	NAME(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
+	NAME(cuGraphGetNodes, 10000, cuGraphGetNodes) \
+	NAME(cuGraphInstantiate, 11000, cuGraphInstantiate_v2) \
+	NAME(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags) \
+	NAME(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags) \
+	NAME(cuGraphKernelNodeGetParams, 12000, cuGraphKernelNodeGetParams_v2) \
+	PAIR(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz) \
+	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
+	NAME(cuInit, 2000, cuInit) \
+	NAME(cuKernelGetFunction, 12000, cuKernelGetFunction) \
+	PAIR(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz) \
+	PAIR(cuLaunchHostFunc, 10000, cuLaunchHostFunc, cuLaunchHostFunc_ptsz) \
+	PAIR(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz) \
+	PAIR(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz) \
+	NAME(cuLibraryGetKernel, 12000, cuLibraryGetKernel) \
+	NAME(cuLibraryLoadData, 12000, cuLibraryLoadData) \
+	NAME(cuLibraryUnload, 12000, cuLibraryUnload) \
+	NAME(cuMemAlloc, 3020, cuMemAlloc_v2) \
+	PAIR(cuMemAllocAsync, 11020, cuMemAllocAsync, cuMemAllocAsync_ptsz) \
+	NAME(cuMemAllocHost, 3020, cuMemAllocHost_v2) \
+	NAME(cuMemFree, 3020, cuMemFree_v2) \
+	PAIR(cuMemFreeAsync, 11020, cuMemFreeAsync, cuMemFreeAsync_ptsz) \
+	NAME(cuMemFreeHost, 2000, cuMemFreeHost) \
+	NAME(cuMemGetInfo, 3020, cuMemGetInfo_v2) \
+	NAME(cuMemHostAlloc, 2020, cuMemHostAlloc) \
+	NAME(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2) \
+	NAME(cuMemHostRegister, 6050, cuMemHostRegister_v2) \
+	NAME(cuMemHostUnregister, 4000, cuMemHostUnregister) \
+	PAIR(cuMemcpy, 4000, cuMemcpy, cuMemcpy_ptds) \
+	PAIR(cuMemcpyAsync, 4000, cuMemcpyAsync, cuMemcpyAsync_ptsz) \
+	PAIR(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds) \
+	PAIR(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz) \
+	PAIR(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds) \
+	PAIR(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz) \
+	PAIR(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds) \
+	PAIR(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz) \
+	PAIR(cuMemsetD32, 3020, cuMemsetD32_v2, cuMemsetD32_v2_ptds) \
+	PAIR(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz) \
+	PAIR(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds) \
+	PAIR(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz) \
+	NAME(cuModuleGetFunction, 2000, cuModuleGetFunction) \
+	NAME(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2) \
+	NAME(cuModuleLoadData, 2000, cuModuleLoadData) \
+	NAME(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx) \
+	NAME(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \
+	NAME(cuModuleUnload, 2000, cuModuleUnload) \
+	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
+	PAIR(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz) \
+	NAME(cuStreamCreate, 2000, cuStreamCreate) \
+	NAME(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
+	NAME(cuStreamDestroy, 4000, cuStreamDestroy_v2) \
+	PAIR(cuStreamEndCapture, 10000, cuStreamEndCapture, cuStreamEndCapture_ptsz) \
+	PAIR(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz) \
+	PAIR(cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz) \
+	PAIR(cuStreamGetCtx, 9020, cuStreamGetCtx, cuStreamGetCtx_ptsz) \
+	PAIR(cuStreamGetFlags, 5050, cuStreamGetFlags, cuStreamGetFlags_ptsz) \
+	PAIR(cuStreamGetId, 12000, cuStreamGetId, cuStreamGetId_ptsz) \
+	PAIR(cuStreamGetPriority, 5050, cuStreamGetPriority, cuStreamGetPriority_ptsz) \
+	PAIR(cuStreamIsCapturing, 10000, cuStreamIsCapturing, cuStreamIsCapturing_ptsz) \
+	PAIR(cuStreamQuery, 2000, cuStreamQuery, cuStreamQuery_ptsz) \
+	PAIR(cuStreamSynchronize, 2000, cuStreamSynchronize, cuStreamSynchronize_ptsz) \
+	PAIR(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz) \
+	PAIR(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz) \
+	PAIR(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz) \
+	NAME(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
+
+#define DECLARE1(name, version, symbol) extern function symbol;
+#define DECLARE2(name, version, symbol, per_thread) extern function symbol, per_thread;
+SYMBOLS(DECLARE1, DECLARE2)
+
+API CUresult cuGetProcAddress(const char *name, void **out, int version, uint64_t flags);
+API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status);
+
+static const struct symbol {
+	const char *name;
+	int version;
+	function *legacy, *per_thread;
+} symbols[] = {
+#define ROW1(name, version, symbol) {#name, version, symbol, symbol},
+#define ROW2(name, version, symbol, per_thread) {#name, version, symbol, per_thread},
+	SYMBOLS(ROW1, ROW2)
+	{"cuGetProcAddress", 11030, (function *)cuGetProcAddress, (function *)cuGetProcAddress},
+	{"cuGetProcAddress", 12000, (function *)cuGetProcAddress_v2, (function *)cuGetProcAddress_v2},
+};
+
+static CUresult lookup(const char *name, void **out, int version, uint64_t flags, int *status) {
+	if (!name || !out || (flags & ~3ull))
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct symbol *best = NULL;
+	int found = 1; // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
+		if (strcmp(symbols[i].name, name) == 0) {
+			if (symbols[i].version <= version && (!best || symbols[i].version > best->version))
+				best = &symbols[i];
+			found = best ? 0 : 2; // CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+		}
+	*out = best ? (void *)(flags & 2 ? best->per_thread : best->legacy) : NULL;
+	if (status)
+		*status = found;
+	return best || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+
+API CUresult cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
+	return lookup(name, out, version, flags, NULL);
+}
+
+API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+	return lookup(name, out, version, flags, status);
+}
