@@ -20,9 +20,10 @@ build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
-build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h)
+build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list
 	@mkdir -p build/sim
-	$(CC) -O2 -std=gnu11 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $(SIM_SOURCES) -lpthread
+	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
+		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
 # Everything that needs no GPU.
 test: all

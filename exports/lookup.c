@@ -108,7 +108,9 @@ static COLD void find_libc(void) {
 
 void *gp_next_symbol(const char *name) {
 	dlsym_fn *next = libc_function(real_dlsym);
-	return next ? next(RTLD_NEXT, name) : NULL;
+	void *found = next ? next(RTLD_NEXT, name) : NULL;
+	__asm__ volatile("" : "+r"(found)); // no tail call: the caller that libc sees must be this library
+	return found;
 }
 
 // Set by the linker: this library's first and last byte. Hidden, or they would be another library's.
@@ -233,8 +235,21 @@ static inline bool caller_decides(void *handle) {
 	return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
 }
 
+// A program may ask for a driver function only to learn whether there is a driver. Our own definition must not be
+// the answer while there is none.
+static bool found_only_here(void *handle, const char *name) {
+	if (likely(handle != RTLD_DEFAULT || !may_be_driver(name)))
+		return false;
+	for (int row = 0; row < GP_ROWS; row++)
+		if (strcmp(rows[row].name, name) == 0)
+			return !resolve(false);
+	return false;
+}
+
 PUBLIC void *dlsym(void *restrict handle, const char *restrict name) {
 	dlsym_fn *next = libc_function(real_dlsym);
+	if (found_only_here(handle, name))
+		return gp_next_symbol(name);
 	if (caller_decides(handle) || !may_be_driver(name) || !gp_active())
 		TAIL next(handle, name);
 	return substitute(next(handle, name));

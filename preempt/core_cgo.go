@@ -28,6 +28,9 @@ package preempt
 //	gp_gpu[i].turn_peers = turn_peers;
 //	gp_gpu[i].lower_peers = lower_peers;
 // }
+// // Taken in C: &C.gp_context[i] would be the address of a copy.
+// static bool prepare_hold(int i) { return gp_hold_prepare(&gp_context[i]); }
+// static void rescind(int gpu) { gp_gpu_rescind(&gp_gpu[gpu]); }
 // static int context_new(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
 // static void context_prepared(int i) { gp_context[i].prepared = 1; }
 // static int contexts_busy(int gpu)
@@ -124,7 +127,7 @@ func watch() {
 func eventsSeen() uint32     { return uint32(C.events()) }
 func waitEvents(seen uint32) { C.wait_events(C.uint32_t(seen), 0) }
 func gpuKnown(i int) bool    { return C.gpu_known(C.int(i)) != 0 }
-func rescind(i int)          { C.gp_gpu_rescind(&C.gp_gpu[i]) }
+func rescind(i int)          { C.rescind(C.int(i)) }
 func busy(i int) bool        { return C.contexts_busy(C.int(i)) != 0 }
 
 func gpuUUID(i int) (uuid [16]byte) {
@@ -151,7 +154,7 @@ func prepareHolds() bool {
 		if C.context_new(C.int(i)) == 0 {
 			continue
 		}
-		all = bool(C.gp_hold_prepare(&C.gp_context[i])) && all
+		all = bool(C.prepare_hold(C.int(i))) && all
 		C.context_prepared(C.int(i))
 	}
 	return all

@@ -79,6 +79,9 @@ func settings(getenv func(string) string) (configs.Config, configs.Priority, err
 
 // logger writes to standard error or the configured file, never to standard output.
 func logger(config configs.Config) zerolog.Logger {
+	if config.Log.Level == "off" {
+		return zerolog.Nop()
+	}
 	level, err := zerolog.ParseLevel(config.Log.Level)
 	if err != nil {
 		level = zerolog.WarnLevel

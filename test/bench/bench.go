@@ -29,6 +29,8 @@ type Options struct {
 	Progress io.Writer
 }
 
+const quickRequests = 200
+
 // session is one run of a suite.
 type session struct {
 	executable string
@@ -53,6 +55,9 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	}
 	s := &session{
 		iterations: map[work]uint64{}, requests: options.Requests, progress: options.Progress,
+	}
+	if options.Suite == "quick" && s.requests == 0 {
+		s.requests = quickRequests
 	}
 	if s.executable, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find own executable: %w", err)
@@ -179,11 +184,16 @@ func (r *beResult) ownRate() (float64, error) {
 	return r.rate(r.TimesNs[0], r.TimesNs[len(r.TimesNs)-1]), nil
 }
 
-// busy is the part of the LC process's time in which a request was under way.
-func (r *lcResult) busy() float64 {
+// mean is the mean latency in nanoseconds.
+func (r *lcResult) mean() float64 {
 	var sum uint64
 	for _, ns := range r.LatenciesNs {
 		sum += ns
 	}
-	return float64(sum) / float64(r.EndNs-r.StartNs)
+	return float64(sum) / float64(len(r.LatenciesNs))
+}
+
+// busy is the part of the LC process's time in which a request was under way.
+func (r *lcResult) busy() float64 {
+	return r.mean() * float64(len(r.LatenciesNs)) / float64(r.EndNs-r.StartNs)
 }

@@ -54,7 +54,9 @@ type Ratio struct {
 	P99 float64 `json:"p99"`
 }
 
-// Share is what the BE processes got: Share of what LC left them, and the rates alone and now.
+// Share is what the BE processes got: the rates alone and now, and Share, their part of what LC left them.
+// LC leaves the time in which none of its requests is under way. With the driver's time slicing requests
+// mostly wait for BE, so there what they take alone is counted instead.
 type Share struct {
 	Share float64 `json:"share"`
 	Alone float64 `json:"alone"`

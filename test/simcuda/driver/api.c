@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 // ---- handles: what the application passes is looked up before it is followed
@@ -88,11 +89,17 @@ static void __attribute__((constructor)) loaded(void) {
 static void __attribute__((destructor)) unloaded(void) {
 	if (!initialized || forked)
 		return;
-	pthread_mutex_lock(&sim_lock);
+	// exit() may have been called by a handler that interrupted one of our calls: do not wait for ever
+	struct timespec limit;
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec++;
+	bool locked = pthread_mutex_timedlock(&sim_lock, &limit) == 0;
 	sim_dead = true;
 	pthread_cond_broadcast(&sim_done);
-	pthread_mutex_unlock(&sim_lock);
-	engine_leave();
+	if (locked) {
+		engine_leave();
+		pthread_mutex_unlock(&sim_lock);
+	}
 }
 
 CUresult leave(CUresult r) {
@@ -177,6 +184,7 @@ static const struct {
 	{902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
 	{903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
 	{904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+	{905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
 	{906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
 	{907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
 	{908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},

@@ -73,6 +73,7 @@ CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s) {
 	e->op = NULL;
 	e->capture = s->capture;
 	e->capture_stream = s;
+	e->capture_id = s->capture->id;
 	e->capture_sequence = s->capture_sequence;
 	return CUDA_SUCCESS;
 }
@@ -80,12 +81,12 @@ CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s) {
 CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
 	bool live = false;
 	for (struct capture *c = captures; c; c = c->next)
-		live |= c == e->capture;
+		live |= c == e->capture && c->id == e->capture_id;
 	if (e->capture && !live)
 		return CUDA_SUCCESS; // that capture is over
-	if (!e->capture) { // a captured stream must not wait for work outside
+	if (!e->capture) { // a capturing stream must not wait for work outside
 		s->capture->invalid = true;
-		return 905; // CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	}
 	if (e->capture->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -142,7 +143,7 @@ DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
 	if (st->legacy)
 		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (st->capture)
-		return leave(900);
+		return leave(capture_query(st));
 	struct capture *c = calloc(1, sizeof *c);
 	if (!c)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);

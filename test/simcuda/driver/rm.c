@@ -84,6 +84,7 @@ enum { // nvstatuscodes.h
 	NV_ERR_INVALID_ARGUMENT = 0x1F,
 	NV_ERR_INVALID_CLIENT = 0x23,
 	NV_ERR_INVALID_OBJECT_HANDLE = 0x33,
+	NV_ERR_INVALID_OBJECT_NEW = 0x34,
 	NV_ERR_INVALID_OBJECT_PARENT = 0x36,
 	NV_ERR_INVALID_PARAM_STRUCT = 0x3A,
 	NV_ERR_NOT_SUPPORTED = 0x56,
@@ -278,7 +279,7 @@ static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_
 	else if (class == KEPLER_CHANNEL_GROUP_A && (!params || (size && size != 20)))
 		status = NV_ERR_INVALID_PARAM_STRUCT;
 	else if (*handle && find(hRoot, *handle))
-		status = 0x34; // NV_ERR_INVALID_OBJECT_NEW
+		status = NV_ERR_INVALID_OBJECT_NEW;
 	if (status == NV_OK) {
 		if (!*handle)
 			*handle = class == NV01_ROOT_CLIENT ? next_handle++ : next_object++;

@@ -51,6 +51,7 @@ enum {
 	CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
 	CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
 	CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+	CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
 	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
 	CUDA_ERROR_CAPTURED_EVENT = 907,
 	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
@@ -262,7 +263,7 @@ struct CUevent_st {
 	struct op *op; // latest record, NULL = never recorded
 	struct capture *capture;
 	struct CUstream_st *capture_stream;
-	uint64_t capture_sequence;
+	uint64_t capture_id, capture_sequence;
 };
 struct capture {
 	CUgraph graph;
@@ -273,7 +274,6 @@ struct capture {
 	int mode;
 	pthread_t thread;
 	bool invalid;
-	int refs; // origin and joined streams
 };
 struct CUgraphNode_st {
 	struct work work;

@@ -311,6 +311,8 @@ static struct publication outlook(const struct pass *p) {
 			if (o->work.kernel->over) {
 				uint64_t from = o->started_ns ? o->started_ns : now + (end - p->run);
 				uint64_t until = from + o->work.kernel->limit_ns(o->work.argument);
+				if (until < now + 2 * LIVENESS_NS && !p->running)
+					until = now + 2 * LIVENESS_NS; // it has to run once more to see that it is over
 				if (until > n.hold_until)
 					n.hold_until = until;
 				break;

@@ -2,7 +2,13 @@
 import hashlib
 
 import numpy
-from numba import cuda, int64
+
+# numba-cuda may look these up where NumPy no longer has them (2.5); the program uses none of them.
+for old, new in (("row_stack", "vstack"), ("trapz", "trapezoid"), ("in1d", "isin")):
+    if not hasattr(numpy, old):
+        setattr(numpy, old, getattr(numpy, new))
+
+from numba import cuda, int64  # noqa: E402
 
 
 @cuda.jit

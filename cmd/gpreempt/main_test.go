@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// built holds the command, a library that can be preloaded and does nothing, and a CUDA driver.
+var built string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "gpreempt-test-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		built = dir
+		nothing := filepath.Join(dir, "nothing.c")
+		if err := os.WriteFile(nothing, []byte("int gpreempt_test_nothing;\n"), 0o600); err != nil {
+			panic(err)
+		}
+		for _, command := range [][]string{
+			{"go", "build", "-ldflags", "-X main.version=v1.2.3-test", "-o", dir + "/gpreempt", "."},
+			{"gcc", "-shared", "-fPIC", "-o", dir + "/libgpreempt.so", nothing},
+			{"gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", dir + "/libcuda.so.1", "testdata/libcuda.c"},
+		} {
+			if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+				panic(strings.Join(command, " ") + ": " + err.Error() + "\n" + string(out))
+			}
+		}
+		return m.Run()
+	}())
+}
+
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// gpreempt runs the command in an empty directory with a clean environment plus env.
+func gpreempt(t *testing.T, env []string, arguments ...string) result {
+	t.Helper()
+	command := exec.Command(built+"/gpreempt", arguments...)
+	command.Dir = t.TempDir()
+	command.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + command.Dir}, env...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestVersionHelpCompletion(t *testing.T) {
+	if r := gpreempt(t, nil, "--version"); r.status != 0 || !strings.Contains(r.stdout, "v1.2.3-test") {
+		t.Errorf("--version: %+v", r)
+	}
+	for _, subcommand := range subcommands {
+		name := subcommand().Name()
+		if r := gpreempt(t, nil, name, "--help"); r.status != 0 || !strings.Contains(r.stdout, "gpreempt "+name) {
+			t.Errorf("%s --help: %+v", name, r)
+		}
+	}
+	if r := gpreempt(t, nil, "completion", "bash"); r.status != 0 || !strings.Contains(r.stdout, "gpreempt") {
+		t.Errorf("completion: status %d, %s", r.status, r.stderr)
+	}
+	if r := gpreempt(t, nil, "__complete", "run", "--priority", ""); !strings.Contains(r.stdout, "lc\nbe\noff\n") {
+		t.Errorf("completion of --priority: %+v", r)
+	}
+	if r := gpreempt(t, nil, "--wrong"); r.status != 2 || r.stdout != "" {
+		t.Errorf("--wrong: %+v", r)
+	}
+}
+
+const showEnvironment = `printf '%s|%s|%s|%s|%s' "$LD_PRELOAD" "$GPREEMPT_PRIORITY" "$GPREEMPT_CONFIG" "$GPREEMPT_LOG" "$*"`
+
+func TestRun(t *testing.T) {
+	config := write(t, "my.toml", "hold.chain = 3\n")
+	r := gpreempt(t, nil, "run", "--priority", "lc", "--config", config, "--log", "debug:/tmp/x", "--", "sh", "-c", showEnvironment, "sh", "--priority", "x")
+	want := built + "/libgpreempt.so|lc|" + config + "|debug:/tmp/x|--priority x"
+	if r != (result{0, want, ""}) {
+		t.Errorf("got %+v, want %s", r, want)
+	}
+	// What is in the environment stays, also without "--".
+	r = gpreempt(t, []string{"LD_PRELOAD=libc.so.6", "GPREEMPT_PRIORITY=5"}, "run", "sh", "-c", showEnvironment)
+	if want := "libc.so.6:" + built + "/libgpreempt.so|5|||"; r != (result{0, want, ""}) {
+		t.Errorf("got %+v, want %s", r, want)
+	}
+	r = gpreempt(t, []string{"GPREEMPT_PRIORITY=be", "LD_PRELOAD=" + built + "/libgpreempt.so"}, "run", "sh", "-c", `echo "$LD_PRELOAD"; exit 7`)
+	if r != (result{7, built + "/libgpreempt.so\n", ""}) {
+		t.Errorf("twice: %+v", r)
+	}
+	script := write(t, "script", "#!/bin/sh\necho \"$GPREEMPT_PRIORITY\"\n")
+	if r := gpreempt(t, nil, "run", "-p", "be", script); r != (result{0, "be\n", ""}) {
+		t.Errorf("script: %+v", r)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	broken := write(t, "libgpreempt.so", "no library")
+	blank := filepath.Join(t.TempDir(), "a b")
+	if err := os.WriteFile(blank, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config := write(t, "gpreempt.toml", "[hold]\nmax_ms = -1\n")
+	for _, c := range []struct {
+		env       []string
+		arguments []string
+		status    int
+		want      string
+	}{
+		{nil, []string{"run"}, 2, "which program?"},
+		{nil, []string{"run", "--priority", "high", "true"}, 2, `--priority "high": must be lc, be, off, or a level from 0`},
+		{nil, []string{"run", "--priority", "", "true"}, 2, `--priority "": must be`},
+		{[]string{"GPREEMPT_PRIORITY=9"}, []string{"run", "true"}, 2, `GPREEMPT_PRIORITY = "9": must be`},
+		{nil, []string{"run", "--log", "loud", "true"}, 2, `--log "loud": must be`},
+		{[]string{"GPREEMPT_LOG=loud"}, []string{"run", "true"}, 2, `GPREEMPT_LOG = "loud": must be`},
+		{nil, []string{"run", "--config", "none.toml", "true"}, 2, "none.toml\": no such file"},
+		{nil, []string{"run", "--config", config, "true"}, 2, config + ": hold.max_ms = -1: must be an integer from 1 to 10000 (ms)"},
+		{[]string{"GPREEMPT_CONFIG=" + config}, []string{"run", "true"}, 2, config + ": hold.max_ms = -1"},
+		{[]string{"GPREEMPT_LIBRARY=/none.so"}, []string{"run", "-p", "be", "true"}, 2, "GPREEMPT_LIBRARY: stat /none.so"},
+		{[]string{"GPREEMPT_LIBRARY=" + broken}, []string{"run", "-p", "be", "true"}, 2, broken + " does not load: ERROR: ld.so"},
+		{[]string{"GPREEMPT_LIBRARY=" + blank}, []string{"run", "-p", "be", "true"}, 2, "a blank or a colon"},
+		{nil, []string{"run", "-p", "be", "no-such-program"}, 127, "no-such-program"},
+		{nil, []string{"run", "-p", "be", "/no/such/program"}, 127, "/no/such/program"},
+		{nil, []string{"run", "-p", "be", "/etc/passwd"}, 126, "permission denied"},
+	} {
+		r := gpreempt(t, c.env, c.arguments...)
+		if r.status != c.status || r.stdout != "" || !strings.Contains(r.stderr, c.want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%v %v: %+v, want %d and one line with %s", c.env, c.arguments, r, c.status, c.want)
+		}
+	}
+}
+
+func TestRunWarns(t *testing.T) {
+	source := write(t, "static.c", "int main(void) { return 3; }\n")
+	static := filepath.Join(t.TempDir(), "static")
+	if out, err := exec.Command("gcc", "-static", "-o", static, source).CombinedOutput(); err != nil {
+		t.Fatalf("gcc -static: %v\n%s", err, out)
+	}
+	if r := gpreempt(t, nil, "run", "-p", "be", static); r.status != 3 || !strings.Contains(r.stderr, "is statically linked: the library will not be loaded") {
+		t.Errorf("static: %+v", r)
+	}
+	if err := os.Chmod(static, os.ModeSetuid|0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r := gpreempt(t, nil, "run", "-p", "be", static); r.status != 3 || !strings.Contains(r.stderr, "is setuid or setgid: the library will not be loaded") {
+		t.Errorf("setuid: %+v", r)
+	}
+	if r := gpreempt(t, nil, "run", "true"); r.status != 0 || !strings.Contains(r.stderr, "nothing is preempted") {
+		t.Errorf("no priority: %+v", r)
+	}
+}
+
+func TestTop(t *testing.T) {
+	base := t.TempDir()
+	config := write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n")
+	if r := gpreempt(t, nil, "top", "--once", "--config", config); r.status != 0 || !strings.HasPrefix(r.stdout, "No process") {
+		t.Errorf("nothing: %+v", r)
+	}
+	if r := gpreempt(t, nil, "top", "--once", "--json", "--config", config); r != (result{0, "{\"gpus\":[]}\n", ""}) {
+		t.Errorf("nothing: %+v", r)
+	}
+	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	slot, err := s.Claim(0, "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Slot(slot)
+	p.StartedNs.Store(segment.Now() - 10e9)
+	p.WindowNs.Store(5e9)
+	p.Windows.Store(1000)
+	p.TimesliceUs.Store(100000)
+	p.Fallbacks.Store(segment.FallbackNoHold)
+	s.Open.Or(1)
+	var got sample
+	r := gpreempt(t, nil, "top", "--once", "--json", "--config", config)
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || len(got.GPUs) != 1 || len(got.GPUs[0].Peers) != 1 {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	gpu := got.GPUs[0]
+	peer := gpu.Peers[0]
+	if !peer.Alive || peer.Name != "server" || peer.Counters.Windows != 1000 || !peer.WindowOpen {
+		t.Errorf("peer %+v", peer)
+	}
+	if peer.Rates.Windows < 10 || peer.Rates.Windows > 100 || peer.Rates.Share < 0.05 || peer.Rates.Share > 0.5 || gpu.LCShare != peer.Rates.Share || gpu.BEShare != 0 {
+		t.Errorf("rates %+v, GPU %+v", peer.Rates, gpu)
+	}
+	r = gpreempt(t, nil, "top", "--once", "--config", config)
+	for _, want := range []string{"GPU-01000000-0000-0000-0000-000000000000", "server  lc    window  100 ms", "no_hold"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("no %q in\n%s", want, r.stdout)
+		}
+	}
+	if r := gpreempt(t, nil, "top", "--interval", "1ms"); r.status != 2 {
+		t.Errorf("--interval 1ms: %+v", r)
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	peer := func(level uint32, windows, windowNs, turnNs uint64) segment.Peer {
+		return segment.Peer{Slot: int(level), Level: level, Alive: true, StartedNs: 1, Counters: segment.Counters{Windows: windows, WindowNs: windowNs, TurnNs: turnNs}}
+	}
+	at := func(seconds uint64, peers ...segment.Peer) []segment.Snapshot {
+		return []segment.Snapshot{{Path: "x", TakenNs: 1 + seconds*1e9, Peers: peers}}
+	}
+	_, before := measure(at(10, peer(0, 100, 1e9, 0), peer(7, 0, 0, 5e9)), nil)
+	open := peer(0, 120, 1e9, 0)
+	open.WindowOpen, open.WindowOpenedNs = true, 1+11_500_000_000
+	now, _ := measure(at(12, open, peer(7, 0, 0, 6e9)), before)
+	gpu := now.GPUs[0]
+	if lc := gpu.Peers[0].Rates; lc.Windows != 10 || lc.Share != 0.25 || lc.OverNs != 2e9 {
+		t.Errorf("lc %+v", lc)
+	}
+	if be := gpu.Peers[1].Rates; be.Share != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.75 {
+		t.Errorf("be %+v, GPU %+v", be, gpu)
+	}
+	// Counters that go back, as a hostile peer's may, are no rate.
+	if now, _ := measure(at(12, peer(0, 5, 0, 0)), before); now.GPUs[0].Peers[0].Rates.Windows != 0 {
+		t.Errorf("backwards: %+v", now.GPUs[0].Peers[0].Rates)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	base := t.TempDir()
+	good := write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n")
+	for _, c := range []struct {
+		name string
+		env  []string
+		want []string
+	}{
+		{"wrong config", []string{"GPREEMPT_CONFIG=/none.toml"}, []string{`fail  config     GPREEMPT_CONFIG = "/none.toml": no such file`}},
+		{"wrong priority", []string{"GPREEMPT_PRIORITY=x"}, []string{"fail  config     GPREEMPT_PRIORITY"}},
+		{"crash", []string{"FAKE_CUDA=crash"}, []string{"fail  driver     the probe of libcuda.so.1 ended early (signal: aborted"}},
+		{"no driver", []string{"FAKE_CUDA=no driver"}, []string{"fail  driver     cuInit: no CUDA-capable device is detected (100)"}},
+		{"no device", []string{"FAKE_CUDA=no device"}, []string{"fail  device     no CUDA device"}},
+		{"no library", []string{"GPREEMPT_LIBRARY=/none.so"}, []string{"fail  library    GPREEMPT_LIBRARY: stat /none.so"}},
+		// The library of this test does nothing.
+		{"idle library", []string{"FAKE_CUDA=exclusive"}, []string{
+			"ok    config     " + good,
+			"segment    " + base,
+			"ok    library    " + built + "/libgpreempt.so preloads",
+			"ok    driver     libcuda.so.1 for CUDA 13.1",
+			"warn  device     Simulated GPU 0, compute capability 9.0, GPU-11111111-1111-1111-1111-111111111111: compute mode is exclusive",
+			"ok    control    /dev/nvidiactl is not needed: the driver is simulated",
+			"ok    mps        no MPS control daemon",
+			"fail  preload    be: registered on 0 of 1 devices",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			env := append([]string{"GPREEMPT_CONFIG=" + good, "LD_LIBRARY_PATH=" + built, "CUDA_MPS_PIPE_DIRECTORY=" + base}, c.env...)
+			r := gpreempt(t, env, "doctor")
+			if r.status != 1 || r.stderr != "" {
+				t.Errorf("status %d, %s", r.status, r.stderr)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(r.stdout, want) {
+					t.Errorf("no %q in\n%s", want, r.stdout)
+				}
+			}
+		})
+	}
+}
+
+func TestDoctorJSONAndMPS(t *testing.T) {
+	pipes := t.TempDir()
+	if err := os.WriteFile(pipes+"/control", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := gpreempt(t, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--json")
+	var got struct {
+		OK       bool
+		Findings []finding
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || got.OK || r.status != 1 {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	for _, f := range got.Findings {
+		if f.Check == "mps" && (f.Status != warned || f.Advice == "") {
+			t.Errorf("%+v", f)
+		}
+		if f.Check == "" || f.Reason == "" || f.Status != ok && f.Status != warned && f.Status != failed {
+			t.Errorf("%+v", f)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
+# results, within about 9 minutes. Tables come last; result files go to OUT.
+#   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity" (default).
+set -uo pipefail
+if [ $# -ne 2 ]; then
+	echo "usage: $0 LIBRARY_DIR OUT" >&2
+	exit 2
+fi
+library_dir=$(cd "$1" && pwd) || exit 2
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+torch=$(cd "$(dirname "$0")" && pwd)/torch
+library=$library_dir/libgpreempt.so
+parts=${GPREEMPT_PARTS:-foundation pytorch identity}
+gpu=${GPREEMPT_GPU:-h200}
+export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+failed=0
+
+# part NAME SECONDS COMMAND...: a part that outlives its time is killed, its children too, and the rest
+# goes on.
+part() {
+	local name=$1 seconds=$2 began=$SECONDS status
+	shift 2
+	case " $parts " in *" $name "*) ;; *) return ;; esac
+	timeout --kill-after=10 "$seconds" "$@" >"$logs/$name.out" 2>"$logs/$name.err" </dev/null
+	status=$?
+	printf '%s: status %d, %d s\n' "$name" "$status" $((SECONDS - began))
+	[ "$status" -eq 0 ] || failed=1
+	if [ -s "$logs/$name.err" ]; then
+		tail -n 40 "$logs/$name.err" | cut -c1-300
+	fi
+}
+
+part foundation 270 "$library_dir/gpreempt" bench --suite foundation --library "$library" \
+	--json "$out/$gpu-foundation.json"
+part pytorch 240 python3 "$torch/run.py" --library "$library" --json "$out/$gpu-pytorch.json"
+part identity 180 python3 "$torch/identity.py" --library "$library" --limit 120 --jobs 12 \
+	--json "$out/$gpu-identity.json"
+
+for name in foundation pytorch identity; do
+	if [ -e "$logs/$name.out" ]; then
+		printf '\n== %s\n' "$name"
+		cat "$logs/$name.out"
+		cat "$logs/$name.out" "$logs/$name.err" >"$out/$name.log"
+	fi
+done
+exit "$failed"

@@ -1,0 +1,683 @@
+// selftest.c - what the simulated driver promises, asked of it by real processes.
+// usage: selftest NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef unsigned long long ptr;
+typedef void *handle;
+int cuInit(unsigned);
+int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
+int cuDevicePrimaryCtxRetain(handle *, int);
+int cuDevicePrimaryCtxRelease_v2(int);
+int cuCtxSetCurrent(handle);
+int cuCtxSynchronize(void);
+int cuStreamCreate(handle *, unsigned);
+int cuStreamDestroy_v2(handle);
+int cuStreamSynchronize(handle);
+int cuStreamQuery(handle);
+int cuStreamWaitEvent(handle, handle, unsigned);
+int cuStreamBeginCapture_v2(handle, int);
+int cuStreamEndCapture(handle, handle *);
+int cuEventCreate(handle *, unsigned);
+int cuEventRecord(handle, handle);
+int cuEventQuery(handle);
+int cuEventSynchronize(handle);
+int cuEventElapsedTime(float *, handle, handle);
+int cuMemAlloc_v2(ptr *, size_t);
+int cuMemFree_v2(ptr);
+int cuMemHostAlloc(void **, size_t, unsigned);
+int cuMemcpyHtoDAsync_v2(ptr, const void *, size_t, handle);
+int cuMemcpyDtoH_v2(void *, ptr, size_t);
+int cuMemsetD32_v2(ptr, unsigned, size_t);
+int cuModuleLoadData(handle *, const void *);
+int cuModuleGetFunction(handle *, handle, const char *);
+int cuLaunchKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **);
+int cuLaunchHostFunc(handle, void (*)(void *), void *);
+int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned);
+int cuGraphInstantiateWithFlags(handle *, handle, unsigned long long);
+int cuGraphLaunch(handle, handle);
+int cuGraphGetNodes(handle, handle *, size_t *);
+
+#define CHECK(condition)                                                                        \
+	do {                                                                                        \
+		if (!(condition)) {                                                                     \
+			fprintf(stderr, "simulated: %s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+			_exit(1);                                                                           \
+		}                                                                                       \
+	} while (0)
+#define OK(call)                                                                                       \
+	do {                                                                                               \
+		int r_ = (call);                                                                               \
+		if (r_ != 0) {                                                                                 \
+			fprintf(stderr, "simulated: %s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_);      \
+			_exit(1);                                                                                  \
+		}                                                                                              \
+	} while (0)
+
+// ---- the RM side, watched as a preloaded library would watch it: we are in front of the driver's ioctl
+static int control_file = -1;
+static uint32_t compute_client, compute_tsg, subdevice, subdevice_client, channels[8], compute_objects, wrapped;
+static int channel_count;
+struct alloc {
+	uint32_t root, parent, new, class;
+	uint64_t params;
+};
+struct control {
+	uint32_t client, object, cmd, flags;
+	uint64_t params;
+	uint32_t size, status;
+};
+
+static int (*driver_ioctl)(int, unsigned long, ...);
+#include <dlfcn.h>
+#include <stdarg.h>
+int ioctl(int fd, unsigned long request, ...) {
+	va_list ap;
+	va_start(ap, request);
+	void *argument = va_arg(ap, void *);
+	va_end(ap);
+	if (!driver_ioctl)
+		driver_ioctl = (int (*)(int, unsigned long, ...))dlsym(RTLD_NEXT, "ioctl");
+	int r = driver_ioctl(fd, request, argument);
+	uint32_t number = request & 0xff;
+	struct alloc *a = argument;
+	if (((request >> 8) & 0xff) == 'F' && number == 211) {
+		wrapped++;
+		number = *(uint32_t *)argument;
+		a = *(struct alloc **)((char *)argument + 8);
+	}
+	if (((request >> 8) & 0xff) == 'F' && number == 0x2B) {
+		control_file = fd;
+		if (a->class == 0xA06C && ((uint32_t *)a->params)[3] == 1) {
+			compute_client = a->root;
+			compute_tsg = a->new;
+			channel_count = 0;
+		} else if (a->class == 0xC86F && a->parent == compute_tsg && channel_count < 8) {
+			channels[channel_count++] = a->new;
+		} else if (a->class == 0xCBC0) {
+			compute_objects++;
+		} else if (a->class == 0x2080) {
+			subdevice_client = a->root;
+			subdevice = a->new;
+		}
+	}
+	return r;
+}
+
+static uint32_t control(uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size) {
+	struct control c = {client, object, cmd, 0, (uint64_t)params, size, 0xffffffff};
+	CHECK(ioctl(control_file, 0xC020462AUL, &c) == 0);
+	return c.status;
+}
+
+static void timeslice(uint64_t us) {
+	OK(control(compute_client, compute_tsg, 0xa06c0103, &us, 8));
+}
+
+// ---- helpers
+
+static handle context, module;
+
+static uint64_t now_us(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void start(void) {
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoadData(&module, "simulated image"));
+}
+
+static handle function(const char *name) {
+	handle f;
+	OK(cuModuleGetFunction(&f, module, name));
+	return f;
+}
+
+static void spin(handle stream, uint64_t us) {
+	void *parameters[] = {&us};
+	OK(cuLaunchKernel(function("sim_spin_us"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void add(handle stream, ptr data, uint64_t n, uint32_t value) {
+	void *parameters[] = {&data, &n, &value};
+	OK(cuLaunchKernel(function("sim_add"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void hold(handle stream, uint32_t *words, uint32_t sequence, uint64_t limit_ns) {
+	uint32_t *word = &words[0], *expired = &words[1];
+	void *parameters[] = {&word, &sequence, &limit_ns, &expired};
+	OK(cuLaunchKernel(function("gpreempt_hold"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+static uint32_t *host_words(void) {
+	void *p;
+	OK(cuMemHostAlloc(&p, 4096, 0));
+	memset(p, 0, 4096);
+	return p;
+}
+
+static uint64_t request_us(handle stream) { // one 40 us kernel, until it is done
+	uint64_t from = now_us();
+	spin(stream, 40);
+	OK(cuStreamSynchronize(stream));
+	return now_us() - from;
+}
+
+static int by_value(const void *a, const void *b) {
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+static uint64_t median_request_us(handle stream, int n) {
+	uint64_t t[64];
+	for (int i = 0; i < n; i++) {
+		struct timespec gap = {0, 3000000};
+		nanosleep(&gap, NULL);
+		t[i] = request_us(stream);
+	}
+	qsort(t, (size_t)n, sizeof *t, by_value);
+	return t[n / 2];
+}
+
+static void until(_Atomic uint32_t *word, uint32_t value) {
+	for (uint64_t give_up = now_us() + 20000000; atomic_load(word) < value;) {
+		CHECK(now_us() < give_up);
+		struct timespec t = {0, 200000};
+		nanosleep(&t, NULL);
+	}
+}
+
+// A best-effort process: kernels of 5 ms, four queued, until killed. shared[0]: kernels completed.
+// It starts when *go is set; to be called before this process uses the driver.
+static pid_t best_effort(uint64_t slice_us, _Atomic uint32_t *shared, _Atomic uint32_t *go) {
+	fflush(NULL);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid)
+		return pid;
+	if (go)
+		until(go, 1);
+	start();
+	if (slice_us)
+		timeslice(slice_us);
+	handle stream, done[4];
+	OK(cuStreamCreate(&stream, 1));
+	for (int i = 0; i < 4; i++)
+		OK(cuEventCreate(&done[i], 2));
+	for (unsigned i = 0;; i++) {
+		if (i >= 4) {
+			OK(cuEventSynchronize(done[i % 4]));
+			atomic_fetch_add(shared, 1);
+		}
+		spin(stream, 5000);
+		OK(cuEventRecord(done[i % 4], stream));
+	}
+}
+
+static _Atomic uint32_t *shared_words(void) {
+	void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static void end(pid_t pid) {
+	CHECK(kill(pid, SIGKILL) == 0);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+// ---- tests
+
+static void bump(void *p) {
+	atomic_fetch_add((_Atomic uint32_t *)p, 1);
+}
+
+static void ordering(void) {
+	start();
+	handle a, b, blocking;
+	OK(cuStreamCreate(&a, 1));
+	OK(cuStreamCreate(&b, 1));
+	OK(cuStreamCreate(&blocking, 0));
+	ptr data;
+	uint32_t source[256], result[256];
+	OK(cuMemAlloc_v2(&data, sizeof source));
+	for (int i = 0; i < 256; i++)
+		source[i] = (uint32_t)i;
+	// one stream: copy, add, add, copy back
+	OK(cuMemcpyHtoDAsync_v2(data, source, sizeof source, a));
+	memset(source, 0xff, sizeof source); // pageable: already staged
+	add(a, data, 256, 5);
+	add(a, data, 256, 6);
+	OK(cuStreamSynchronize(a));
+	OK(cuMemcpyDtoH_v2(result, data, sizeof result));
+	for (int i = 0; i < 256; i++)
+		CHECK(result[i] == (uint32_t)i + 11);
+	// an event between non-blocking streams
+	handle e;
+	OK(cuEventCreate(&e, 0));
+	spin(a, 5000);
+	OK(cuEventRecord(e, a));
+	CHECK(cuEventQuery(e) == 600);
+	OK(cuStreamWaitEvent(b, e, 0));
+	add(b, data, 1, 1);
+	CHECK(cuStreamQuery(b) == 600);
+	OK(cuStreamSynchronize(b));
+	OK(cuEventQuery(e));
+	// the legacy stream waits for blocking streams, and they for it; non-blocking ones do not care
+	uint64_t from = now_us();
+	spin(blocking, 5000);
+	spin(NULL, 5000);
+	spin(blocking, 5000);
+	spin(a, 1000);
+	OK(cuStreamSynchronize(a));
+	CHECK(now_us() - from < 12000);
+	CHECK(cuStreamQuery(NULL) == 600);
+	OK(cuStreamSynchronize(blocking));
+	CHECK(now_us() - from >= 15000);
+	// streams overlap
+	from = now_us();
+	spin(a, 20000);
+	spin(b, 20000);
+	OK(cuCtxSynchronize());
+	CHECK(now_us() - from >= 20000 && now_us() - from < 35000);
+	// a free waits for every stream
+	spin(b, 10000);
+	from = now_us();
+	OK(cuMemFree_v2(data));
+	CHECK(now_us() - from >= 9000);
+	// host functions come in order, and a kernel behind one waits
+	_Atomic uint32_t calls = 0;
+	OK(cuLaunchHostFunc(a, bump, &calls));
+	OK(cuLaunchHostFunc(a, bump, &calls));
+	OK(cuStreamSynchronize(a));
+	CHECK(calls == 2);
+	// a wait value
+	uint32_t *words = host_words();
+	OK(cuStreamWaitValue32_v2(a, (ptr)words, 7, 0));
+	spin(a, 10);
+	OK(cuStreamSynchronize(b));
+	CHECK(cuStreamQuery(a) == 600);
+	atomic_store((_Atomic uint32_t *)words, 7);
+	OK(cuStreamSynchronize(a));
+	// nothing crashes on what is not a handle
+	CHECK(cuStreamSynchronize((handle)0x1234560) == 400);
+	CHECK(cuEventQuery((handle)0x1234560) == 400);
+	CHECK(cuLaunchKernel((handle)0x1234560, 1, 1, 1, 1, 1, 1, 0, a, NULL, NULL) == 400);
+	CHECK(cuMemFree_v2(0x1234560) == 1);
+	CHECK(cuCtxSetCurrent((handle)0x1234560) == 201);
+	OK(cuStreamDestroy_v2(a));
+	CHECK(cuStreamDestroy_v2(a) == 400);
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+}
+
+static void events(void) {
+	start();
+	handle s, from, to;
+	OK(cuStreamCreate(&s, 1));
+	OK(cuEventCreate(&from, 0));
+	OK(cuEventCreate(&to, 0));
+	OK(cuEventQuery(to)); // never recorded
+	OK(cuEventRecord(from, s));
+	spin(s, 10000);
+	OK(cuEventRecord(to, s));
+	float ms = 0;
+	CHECK(cuEventElapsedTime(&ms, from, to) == 600);
+	OK(cuEventSynchronize(to));
+	OK(cuEventElapsedTime(&ms, from, to));
+	CHECK(ms >= 9.9 && ms < 30);
+}
+
+static void capture(void) {
+	start();
+	handle s, side, fork_event, join_event, graph, exec;
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamCreate(&side, 1));
+	OK(cuEventCreate(&fork_event, 2));
+	OK(cuEventCreate(&join_event, 2));
+	ptr data, other;
+	OK(cuMemAlloc_v2(&data, 4));
+	OK(cuMemAlloc_v2(&other, 4));
+	OK(cuMemsetD32_v2(data, 0, 1));
+	OK(cuMemsetD32_v2(other, 0, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	add(s, data, 1, 1);
+	OK(cuEventRecord(fork_event, s));
+	OK(cuStreamWaitEvent(side, fork_event, 0));
+	add(side, other, 1, 10);
+	OK(cuEventRecord(join_event, side));
+	CHECK(cuEventQuery(join_event) == 907);
+	OK(cuStreamWaitEvent(s, join_event, 0));
+	OK(cuStreamEndCapture(s, &graph));
+	size_t n = 0;
+	OK(cuGraphGetNodes(graph, NULL, &n));
+	CHECK(n == 2);
+	uint32_t value;
+	OK(cuMemcpyDtoH_v2(&value, data, 4));
+	CHECK(value == 0); // captured, not run
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (int i = 0; i < 3; i++)
+		OK(cuGraphLaunch(exec, s));
+	OK(cuStreamSynchronize(s));
+	OK(cuMemcpyDtoH_v2(&value, data, 4));
+	CHECK(value == 3);
+	OK(cuMemcpyDtoH_v2(&value, other, 4));
+	CHECK(value == 30);
+	// what capture forbids
+	OK(cuStreamBeginCapture_v2(s, 0));
+	CHECK(cuStreamSynchronize(s) == 900);
+	CHECK(cuStreamEndCapture(s, &graph) == 901);
+	OK(cuStreamBeginCapture_v2(s, 0));
+	CHECK(cuMemAlloc_v2(&data, 4) == 900);
+	CHECK(cuStreamEndCapture(s, &graph) == 901);
+	OK(cuStreamBeginCapture_v2(s, 2));
+	OK(cuMemAlloc_v2(&data, 4));
+	OK(cuEventRecord(fork_event, s));
+	OK(cuStreamWaitEvent(side, fork_event, 0));
+	CHECK(cuStreamEndCapture(s, &graph) == 904);
+	OK(cuStreamSynchronize(s));
+	OK(cuStreamSynchronize(side));
+}
+
+static void controls(void) {
+	start();
+	CHECK(compute_tsg && channel_count == 8 && compute_objects == 8 && subdevice);
+	CHECK(!getenv("SIMCUDA_WRAP211") == !wrapped);
+	uint64_t us = 0;
+	OK(control(compute_client, compute_tsg, 0xa06c0104, &us, 8));
+	CHECK(us == 2048);
+	timeslice(1);
+	OK(control(compute_client, compute_tsg, 0xa06c0104, &us, 8));
+	CHECK(us == 1);
+	CHECK(control(compute_client, compute_tsg, 0xa06c0103, &us, 4) == 0x3a);
+	CHECK(control(0xdead, compute_tsg, 0xa06c0103, &us, 8) == 0x23);
+	CHECK(control(compute_client, 0xdead, 0xa06c0103, &us, 8) == 0x33);
+	uint8_t gid[268] = {0};
+	gid[4] = 2;
+	OK(control(subdevice_client, subdevice, 0x2080014a, gid, 268));
+	CHECK(*(uint32_t *)(gid + 8) == 16 && gid[12] == 0x51);
+	// with all its channels disabled a TSG does not run
+	uint32_t disable[134] = {1, 8};
+	for (int i = 0; i < 8; i++) {
+		disable[6 + i] = compute_client;
+		disable[70 + i] = channels[i];
+	}
+	OK(control(subdevice_client, subdevice, 0x2080110b, disable, 536));
+	spin(NULL, 10);
+	struct timespec t = {0, 20000000};
+	nanosleep(&t, NULL); // time in which it must not run
+	CHECK(cuStreamQuery(NULL) == 600);
+	disable[0] = 0;
+	OK(control(subdevice_client, subdevice, 0x2080110b, disable, 536));
+	OK(cuStreamSynchronize(NULL));
+}
+
+static void refused(void) {
+	setenv("SIMCUDA_REFUSE_CONTROL", "1", 1);
+	start();
+	uint64_t us = 1;
+	CHECK(control(compute_client, compute_tsg, 0xa06c0103, &us, 8) == 0x1b);
+	CHECK(control(compute_client, compute_tsg, 0xa06c0105, &us, 8) == 0x1b);
+	CHECK(request_us(NULL) < 20000);
+}
+
+static void wrap(void) {
+	setenv("SIMCUDA_WRAP211", "1", 1);
+	controls();
+}
+
+static void slicing(void) {
+	_Atomic uint32_t *shared = shared_words();
+	pid_t usual = best_effort(0, &shared[0], NULL);
+	pid_t short_slice = best_effort(1, &shared[1], &shared[2]);
+	until(&shared[0], 2);
+	start();
+	handle s;
+	OK(cuStreamCreate(&s, 1));
+	uint64_t by_default = median_request_us(s, 15);
+	end(usual);
+	uint64_t alone = median_request_us(s, 15);
+	shared[2] = 1;
+	until(&shared[1], 2);
+	uint64_t beside = median_request_us(s, 15);
+	uint32_t before = shared[1];
+	until(&shared[1], before + 2); // and it goes on by itself
+	end(short_slice);
+	printf("simulated: request alone %llu us, beside best effort %llu us, beside best effort with 1 us timeslices %llu us\n",
+		(unsigned long long)alone, (unsigned long long)by_default, (unsigned long long)beside);
+	CHECK(by_default >= 2048);
+	CHECK(beside >= 230 && beside < by_default * 2 / 3);
+	CHECK(alone < beside);
+}
+
+static void two_short(void) { // two TSGs with timeslices below the load cost stop each other
+	_Atomic uint32_t *shared = shared_words();
+	pid_t a = best_effort(1, &shared[0], NULL);
+	pid_t b = best_effort(1, &shared[1], NULL);
+	struct timespec t = {0, 500000000};
+	nanosleep(&t, NULL);
+	uint32_t before = shared[0] + shared[1];
+	nanosleep(&t, NULL);
+	CHECK(shared[0] + shared[1] <= before + 1);
+	end(a);
+	until(&shared[1], shared[1] + 10);
+	end(b);
+}
+
+static void shares(void) { // 2048 us each, less a switch of 190 us a turn: 0.458 each
+	_Atomic uint32_t *shared = shared_words();
+	pid_t be[2];
+	for (int i = 0; i < 2; i++)
+		be[i] = best_effort(0, &shared[i], NULL);
+	for (int i = 0; i < 2; i++)
+		until(&shared[i], 2);
+	uint32_t before[2] = {shared[0], shared[1]};
+	uint64_t from = now_us();
+	until(&shared[0], before[0] + 60);
+	double us = (double)(now_us() - from);
+	for (int i = 0; i < 2; i++) {
+		double share = (shared[i] - before[i]) * 5000 / us;
+		printf("simulated: share %.3f\n", share);
+		CHECK(share > 0.38 && share < 0.48);
+		end(be[i]);
+	}
+}
+
+static void holding(void) {
+	_Atomic uint32_t *shared = shared_words();
+	pid_t be = best_effort(1, &shared[0], NULL);
+	until(&shared[0], 2);
+	start();
+	uint32_t *words = host_words();
+	handle s, side;
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamCreate(&side, 1));
+	hold(side, words, 1, 2000000000);
+	hold(side, words, 1, 2000000000);
+	request_us(s); // the switch
+	uint32_t before = shared[0];
+	uint64_t from = now_us();
+	for (int i = 0; i < 50; i++)
+		request_us(s);
+	uint64_t held = now_us() - from;
+	struct timespec gap = {0, 50000000};
+	nanosleep(&gap, NULL);           // ten kernels' time
+	CHECK(shared[0] <= before + 1); // one may have been over but not yet counted
+	CHECK(cuStreamQuery(side) == 600);
+	atomic_store((_Atomic uint32_t *)words, 1);
+	OK(cuStreamSynchronize(side));
+	CHECK(words[1] == 0);
+	from = now_us();
+	for (int i = 0; i < 50; i++)
+		request_us(s);
+	uint64_t unheld = now_us() - from;
+	printf("simulated: 50 requests held %llu us, not held %llu us\n", (unsigned long long)held, (unsigned long long)unheld);
+	CHECK(unheld >= 50 * (190 + 40)); // a switch each
+	// a hold nobody releases ends by its limit, and the one behind it at once
+	from = now_us();
+	hold(side, words, 2, 30000000);
+	hold(side, words, 2, 30000000);
+	OK(cuStreamSynchronize(side));
+	CHECK(now_us() - from >= 30000 && now_us() - from < 55000);
+	CHECK(words[1] == 2);
+	before = shared[0];
+	until(&shared[0], before + 2);
+	end(be);
+}
+
+static void killed(void) { // kill -9 at any instruction must not stop the others
+	_Atomic uint32_t *shared = shared_words();
+	start();
+	handle s;
+	OK(cuStreamCreate(&s, 1));
+	OK(cuCtxSynchronize());
+	for (int i = 0; i < 12; i++) {
+		// fork + exec: a process that used the driver cannot hand it to a child
+		shared[0] = 0;
+		int ready[2];
+		CHECK(pipe(ready) == 0);
+		pid_t pid = fork();
+		if (!pid) {
+			dup2(ready[1], 1);
+			execl("/proc/self/exe", "selftest", "busy", NULL);
+			_exit(1);
+		}
+		close(ready[1]);
+		char c;
+		CHECK(read(ready[0], &c, 1) == 1);
+		close(ready[0]);
+		uint64_t from = now_us();
+		while (now_us() - from < (uint64_t)(200 * i))
+			request_us(s);
+		end(pid);
+		request_us(s);
+		CHECK(request_us(s) < 100000);
+	}
+}
+
+static void busy(void) {
+	start();
+	timeslice(1);
+	for (int i = 0;; i++) {
+		spin(NULL, 5000);
+		if (i == 0)
+			CHECK(write(1, "r", 1) == 1);
+		if (i >= 4)
+			OK(cuStreamSynchronize(NULL));
+	}
+}
+
+static void stopped(void) { // SIGSTOP of a process with 1 us timeslices: the others take over
+	_Atomic uint32_t *shared = shared_words();
+	pid_t be = best_effort(1, &shared[0], NULL);
+	until(&shared[0], 2);
+	start();
+	handle s;
+	OK(cuStreamCreate(&s, 1));
+	for (int i = 0; i < 10; i++) {
+		CHECK(kill(be, SIGSTOP) == 0);
+		for (int k = 0; k < 5; k++)
+			CHECK(request_us(s) < 100000);
+		CHECK(kill(be, SIGCONT) == 0);
+		until(&shared[0], shared[0] + 1);
+	}
+	end(be);
+}
+
+static void forked(void) {
+	start();
+	spin(NULL, 10);
+	fflush(NULL);
+	pid_t pid = fork();
+	if (!pid)
+		_exit(cuInit(0) == 3 && cuCtxSynchronize() == 3 ? 0 : 1);
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	OK(cuCtxSynchronize());
+}
+
+static void lookup(void) {
+	start();
+	struct {
+		const char *name;
+		int version;
+		uint64_t flags;
+		const char *symbol;
+		int status;
+	} cases[] = {
+		{"cuLaunchKernel", 13000, 0, "cuLaunchKernel", 0},
+		{"cuLaunchKernel", 13000, 2, "cuLaunchKernel_ptsz", 0},
+		{"cuMemcpyHtoD", 13000, 2, "cuMemcpyHtoD_v2_ptds", 0},
+		{"cuMemAlloc", 13000, 0, "cuMemAlloc_v2", 0},
+		{"cuCtxCreate", 13000, 0, "cuCtxCreate_v4", 0},
+		{"cuCtxCreate", 12000, 0, "cuCtxCreate_v2", 0},
+		{"cuStreamGetCaptureInfo", 12000, 0, "cuStreamGetCaptureInfo_v2", 0},
+		{"cuStreamGetCaptureInfo", 13000, 2, "cuStreamGetCaptureInfo_v3_ptsz", 0},
+		{"cuGraphInstantiate", 13000, 0, "cuGraphInstantiateWithFlags", 0},
+		{"cuGetProcAddress", 13000, 0, "cuGetProcAddress_v2", 0},
+		{"cuLaunchKernelEx", 11000, 0, NULL, 2},
+		{"cuNoSuchThing", 13000, 0, NULL, 1},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		void *p = &p;
+		int status = -1;
+		OK(cuGetProcAddress_v2(cases[i].name, &p, cases[i].version, cases[i].flags, &status));
+		void *want = cases[i].symbol ? dlsym(RTLD_DEFAULT, cases[i].symbol) : NULL;
+		if (p != want || status != cases[i].status || (cases[i].symbol && !want)) {
+			fprintf(stderr, "simulated: %s at %d: status %d, not %s\n", cases[i].name, cases[i].version, status, cases[i].symbol);
+			exit(1);
+		}
+	}
+}
+
+static uint64_t cpu_us(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void idle(void) { // neither an idle context nor a running kernel costs CPU time
+	start();
+	request_us(NULL);
+	uint64_t before = cpu_us();
+	struct timespec t = {0, 300000000};
+	nanosleep(&t, NULL);
+	CHECK(cpu_us() - before < 5000);
+	before = cpu_us();
+	spin(NULL, 300000);
+	OK(cuStreamSynchronize(NULL));
+	CHECK(cpu_us() - before < 5000);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
+	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
+	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
+};
+
+int main(int argc, char **argv) {
+	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
+		if (strcmp(tests[i].name, argv[1]) == 0) {
+			tests[i].run();
+			printf("simulated: %s ok\n", argv[1]);
+			return 0;
+		}
+	fprintf(stderr, "usage: selftest NAME\n");
+	return 2;
+}

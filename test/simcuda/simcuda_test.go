@@ -1,0 +1,79 @@
+// Package simcuda tests the simulated NVIDIA driver in driver/ with real processes.
+package simcuda
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var built string // the folder with libcuda.so.1 and selftest
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "simcuda")
+	if err != nil {
+		return 0, fmt.Errorf("create build folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	built = dir
+	sources, err := filepath.Glob("driver/*.c")
+	if err != nil || len(sources) == 0 {
+		return 0, fmt.Errorf("find the driver's sources: %d, %w", len(sources), err)
+	}
+	driver := append([]string{"-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden",
+		"-Wl,-soname,libcuda.so.1", "-Wl,-z,nodelete", "-Wl,--dynamic-list=driver/interposable.list",
+		"-o", filepath.Join(dir, "libcuda.so.1")}, sources...)
+	selftest := []string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", filepath.Join(dir, "selftest"),
+		"selftest/selftest.c", "-L" + dir, "-l:libcuda.so.1", "-ldl", "-lpthread"}
+	for _, arguments := range [][]string{append(driver, "-lpthread"), selftest} {
+		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("compile: %w\n%s", err, out)
+		}
+	}
+	return m.Run(), nil
+}
+
+func TestSelf(t *testing.T) {
+	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "forked",
+		"slicing", "shares", "two_short", "holding", "killed", "stopped", "idle"} {
+		t.Run(name, func(t *testing.T) { selftest(t, name) })
+	}
+}
+
+// selftest runs one test of selftest.c on a device of its own.
+func selftest(t *testing.T, name string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(built, "selftest"), name)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+built, "SIMCUDA_DIR="+t.TempDir())
+	// Best-effort children of a test that fails must not outlive it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	if err != nil || !strings.Contains(out.String(), "simulated: "+name+" ok") {
+		t.Fatalf("selftest %s: %v\n%s", name, err, out.String())
+	}
+	t.Log(strings.TrimSpace(out.String()))
+}
