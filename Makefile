@@ -3,6 +3,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GO ?= go
 CC ?= gcc
 
+# Go does not see changes of a header outside the package that includes it; a changed flag it does.
+export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h preempt/segment.h | cksum | cut -d ' ' -f 1)
+
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)

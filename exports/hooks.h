@@ -63,6 +63,10 @@ struct gp_hooks {
 	void (*graph_destroying)(CUgraphExec);
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
+	// Before the driver begins to capture a stream, and after it ended, or did not begin. In between
+	// the core must not ask the driver about streams: the question would invalidate the capture.
+	void (*capture_beginning)(void);
+	void (*capture_ended)(void);
 };
 
 // Nonzero while interceptors of submissions and waits must call the hooks; set by the core. An

@@ -22,14 +22,16 @@ static inline bool armed(void) {
 static _Atomic(CUstream) capture_origin[MAX_CAPTURES];
 static _Atomic uint32_t captures;
 
-static void capture_began(CUstream stream) {
+// False where it cannot be counted.
+static bool capture_began(CUstream stream) {
 	for (int i = 0; i < MAX_CAPTURES; i++) {
 		CUstream empty = NULL;
 		if (atomic_compare_exchange_strong(&capture_origin[i], &empty, stream)) {
 			atomic_fetch_add(&captures, 1);
-			return;
+			return true;
 		}
 	}
+	return false;
 }
 
 static void capture_ended(CUstream stream) {
@@ -37,6 +39,9 @@ static void capture_ended(CUstream stream) {
 		CUstream origin = stream;
 		if (atomic_compare_exchange_strong(&capture_origin[i], &origin, NULL)) {
 			atomic_fetch_sub(&captures, 1);
+			const struct gp_hooks *hooks = gp_hooks();
+			if (hooks)
+				CALL(hooks, capture_ended);
 			return;
 		}
 	}
@@ -162,9 +167,12 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 #define ROW_CAPTURE_BEGIN(name, null, params, args, on) \
 	CUresult name params { \
 		DEFAULT_STREAM(null); \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks) \
+			CALL(hooks, capture_beginning); \
 		CUresult result = REAL(name) args; \
-		if (result == CUDA_SUCCESS && gp_hooks()) \
-			capture_began(on); \
+		if (hooks && (result != CUDA_SUCCESS || !capture_began(on))) \
+			CALL(hooks, capture_ended); \
 		return result; \
 	}
 

@@ -99,7 +99,7 @@ func (a *agent) step() time.Duration {
 	// A best-effort process counts its work from the start: when a peer comes, what it has on the GPU
 	// decides whose turn it is.
 	m := a.core.config.Mechanisms
-	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.level == lowestLevel && (m.Auto || m.Turns))
+	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.level == lowestLevel && m.Turns)
 	rescind(a.gpu)
 
 	wait := heartbeat
@@ -137,10 +137,11 @@ func (a *agent) peers() (p peers) {
 }
 
 // takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
-// each other dead, so there only one at a time may be on the runlist.
+// each other dead, so there only one at a time may be on the runlist. Not part of "auto": a suspended
+// process that waits for work of the driver's own, which nobody counts, asks for no turn and hangs.
 func (a *agent) takesTurns(p peers) bool {
 	m := a.core.config.Mechanisms
-	return (m.Auto || m.Turns) && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.noTurns
+	return m.Turns && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.noTurns
 }
 
 // timeslice is what the process's compute TSGs should have.

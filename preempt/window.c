@@ -507,6 +507,21 @@ static void stream_destroying(CUstream handle)
 	}
 }
 
+static _Atomic uint32_t captures;
+
+// The driver answers a question about a captured stream, or about the legacy stream during a capture,
+// by invalidating the capture. After this no query is under way and none begins.
+static void capture_beginning(void)
+{
+	captures++;
+	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++) {
+		pthread_mutex_lock(&gp_context[i].query_lock);
+		pthread_mutex_unlock(&gp_context[i].query_lock);
+	}
+}
+
+static void capture_ended(void) { captures--; }
+
 static void no_graph(CUgraphExec exec, CUgraph graph) { (void)exec, (void)graph; }
 static void no_exec(CUgraphExec exec) { (void)exec; }
 
@@ -517,7 +532,9 @@ static bool query(struct gp_context *c)
 	CUcontext popped;
 
 	pthread_mutex_lock(&c->query_lock);
-	if (c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
+	if (captures) {
+		complete = all_complete(c);
+	} else if (c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
 			struct gp_stream *s = &c->stream[i];
 			uint64_t sequence = s->submitted;
@@ -623,6 +640,8 @@ static const struct gp_hooks hooks = {
 	.stream_destroying = stream_destroying,
 	.graph_instantiated = no_graph,
 	.graph_destroying = no_exec,
+	.capture_beginning = capture_beginning,
+	.capture_ended = capture_ended,
 	.rm_ioctl = gp_rm_ioctl,
 };
 

@@ -1,0 +1,358 @@
+// Package e2e tests real processes: the library preloaded in front of the simulated driver.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+var root, worker string
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	var err error
+	if root, err = filepath.Abs("../.."); err != nil {
+		return 0, fmt.Errorf("find the repository: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "gpreempt-e2e")
+	if err != nil {
+		return 0, fmt.Errorf("create build folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	worker = filepath.Join(dir, "worker")
+	for _, command := range [][]string{
+		{"make", "-s", "-C", root, "all"},
+		{"gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", worker, "testdata/worker.c", "-ldl", "-lpthread"},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
+		}
+	}
+	return m.Run(), nil
+}
+
+// machine is a simulated GPU and a folder for segments, of one test alone.
+type machine struct {
+	t           *testing.T
+	dir, config string
+	environment []string
+}
+
+func newMachine(t *testing.T, settings string, environment ...string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir(), environment: environment}
+	m.config = filepath.Join(m.dir, "gpreempt.toml")
+	if err := os.Mkdir(filepath.Join(m.dir, "sim"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.configure(settings + fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir))
+	return m
+}
+
+func (m *machine) configure(text string) {
+	m.t.Helper()
+	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// command is a program under the preload; role "" leaves GPREEMPT_PRIORITY unset.
+func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
+	cmd := exec.CommandContext(m.t.Context(), program, arguments...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "GPREEMPT_") || strings.HasPrefix(s, "SIMCUDA_") || strings.HasPrefix(s, "LD_")
+	})
+	build := filepath.Join(root, "build")
+	cmd.Env = append(cmd.Env, "GPREEMPT_CONFIG="+m.config, "SIMCUDA_DIR="+filepath.Join(m.dir, "sim"),
+		"LD_LIBRARY_PATH="+filepath.Join(build, "sim"),
+		"LD_PRELOAD="+filepath.Join(build, "libgpreempt.so")+":"+filepath.Join(build, "sim", "libcuda.so.1"))
+	if role != "" {
+		cmd.Env = append(cmd.Env, "GPREEMPT_PRIORITY="+role)
+	}
+	cmd.Env = append(cmd.Env, m.environment...)
+	return cmd
+}
+
+// process is a running worker.
+type process struct {
+	m      *machine
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	lines  chan string
+	stderr bytes.Buffer
+	ended  sync.Once
+	err    error
+}
+
+func (m *machine) start(role string) *process {
+	m.t.Helper()
+	p := &process{m: m, cmd: m.command(role, worker), lines: make(chan string, 64)}
+	p.cmd.Stderr = &p.stderr
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	p.stdin = stdin
+	if err := p.cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			p.lines <- scanner.Text()
+		}
+	}()
+	m.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.wait()
+	})
+	return p
+}
+
+func (p *process) wait() error {
+	p.ended.Do(func() { p.err = p.cmd.Wait() })
+	return p.err
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+const patience = 10 * time.Second // for what a loaded machine does in milliseconds when idle
+
+func (p *process) say(format string, arguments ...any) {
+	p.m.t.Helper()
+	if _, err := fmt.Fprintf(p.stdin, format+"\n", arguments...); err != nil {
+		p.m.t.Fatalf("say "+format+": %v", append(arguments, err)...)
+	}
+}
+
+func (p *process) hear() string {
+	p.m.t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			err := p.wait()
+			p.m.t.Fatalf("worker ended: %v; stderr: %s", err, p.stderr.String())
+		}
+		return line
+	case <-time.After(patience):
+		p.m.t.Fatalf("worker %d does not answer: %+v", p.pid(), p.m.peers())
+	}
+	return ""
+}
+
+// ask sends a command and reads the answer's values.
+func (p *process) ask(command, format string, values ...any) {
+	p.m.t.Helper()
+	p.say("%s", command)
+	line := p.hear()
+	if n, err := fmt.Sscanf(line, format, values...); err != nil || n != len(values) {
+		p.m.t.Fatalf("%s: answer %q: %v", command, line, err)
+	}
+}
+
+func (p *process) count() (n int) {
+	p.m.t.Helper()
+	p.ask("count", "count %d", &n)
+	return n
+}
+
+func (p *process) runBestEffort() {
+	p.m.t.Helper()
+	var running int
+	if p.ask("be", "running %d", &running); running != 1 {
+		p.m.t.Fatal("no best-effort thread")
+	}
+	p.m.until("best-effort kernels complete", func() bool { return p.count() > 1 })
+}
+
+// finish ends the worker by the end of its input and returns what it printed last and to stderr.
+func (p *process) finish() (last, stderr string) {
+	p.m.t.Helper()
+	if err := p.stdin.Close(); err != nil {
+		p.m.t.Fatal(err)
+	}
+	timer := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	defer timer.Stop()
+	for line := range p.lines {
+		last = line
+	}
+	if err := p.wait(); err != nil {
+		p.m.t.Fatalf("worker: %v; stderr: %s", err, p.stderr.String())
+	}
+	return last, p.stderr.String()
+}
+
+func (m *machine) until(what string, condition func() bool) {
+	m.t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			m.t.Fatalf("never happened: %s; %+v", what, m.peers())
+		}
+	}
+}
+
+func (m *machine) segments() string { return segment.Directory(m.dir, os.Getuid()) }
+
+func (m *machine) peers() []segment.Peer {
+	m.t.Helper()
+	all, err := segment.SnapshotsIn(m.segments())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var peers []segment.Peer
+	for _, s := range all {
+		if s.Error != "" {
+			m.t.Errorf("segment %s: %s", s.Path, s.Error)
+		}
+		peers = append(peers, s.Peers...)
+	}
+	return peers
+}
+
+// peer is the slot of a process; the zero Peer, with Alive false, while it has none.
+func (m *machine) peer(p *process) segment.Peer {
+	m.t.Helper()
+	for _, peer := range m.peers() {
+		if int(peer.Pid) == p.pid() {
+			return peer
+		}
+	}
+	return segment.Peer{}
+}
+
+func (m *machine) joined(processes ...*process) {
+	m.t.Helper()
+	for _, p := range processes {
+		m.until(fmt.Sprintf("process %d joins", p.pid()), func() bool { return m.peer(p).Alive })
+	}
+}
+
+func (p *process) request(requests, kernels int, sync string) (p50 time.Duration, hash uint32) {
+	p.m.t.Helper()
+	var us int
+	p.ask(fmt.Sprintf("lc %d %d 40 3000 %s", requests, kernels, sync), "p50_us %d hash %d", &us, &hash)
+	return time.Duration(us) * time.Microsecond, hash
+}
+
+func TestPassiveWithoutRole(t *testing.T) {
+	m := newMachine(t, "")
+	p := m.start("")
+	_, hash := p.request(5, 3, "stream")
+	if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+		t.Errorf("last line %q, stderr %q", last, stderr)
+	}
+	if _, err := os.Stat(m.segments()); !os.IsNotExist(err) {
+		t.Errorf("segments of a process without a role: %v", err)
+	}
+	for _, role := range []string{"lc", "be", "off"} {
+		p := m.start(role)
+		if _, h := p.request(5, 3, "stream"); h != hash {
+			t.Errorf("role %s: hash %d, without %d", role, h, hash)
+		}
+		if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+			t.Errorf("role %s: last line %q, stderr %q", role, last, stderr)
+		}
+	}
+}
+
+func TestPreemption(t *testing.T) {
+	besides := func(lcRole, beRole string) (time.Duration, *machine, *process, *process) {
+		m := newMachine(t, "")
+		be, lc := m.start(beRole), m.start(lcRole)
+		be.runBestEffort()
+		if lcRole != "" {
+			m.joined(be, lc)
+			m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+		}
+		p50, _ := lc.request(41, 1, "stream")
+		return p50, m, lc, be
+	}
+	without, _, plainLC, plainBE := besides("", "")
+	plainLC.finish()
+	plainBE.finish()
+	with, m, lc, be := besides("lc", "be")
+	t.Logf("p50 of a request beside BE: %v without, %v with", without, with)
+	if with*3 > without {
+		t.Errorf("p50 %v with roles, %v without", with, without)
+	}
+	peer := m.peer(lc)
+	if peer.Counters.Windows == 0 || peer.Counters.Holds == 0 || peer.Role != "lc" {
+		t.Errorf("LC: %+v", peer)
+	}
+	if us := m.peer(be).TimesliceUs; us != 1 {
+		t.Errorf("timeslice of BE is %d us while LC lives", us)
+	}
+	lc.finish()
+	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
+	n := be.count()
+	m.until("BE goes on", func() bool { return be.count() > n })
+}
+
+func TestHoldInGaps(t *testing.T) {
+	const requests = 20
+	for _, sync := range []string{"stream", "event", "context", "copy"} {
+		t.Run(sync, func(t *testing.T) {
+			m := newMachine(t, "")
+			be, lc := m.start("be"), m.start("lc")
+			be.runBestEffort()
+			m.joined(be, lc)
+			m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+			before := m.peer(lc).Counters
+			lc.request(requests, 20, sync)
+			after := m.peer(lc).Counters
+			windows, holds := after.Windows-before.Windows, after.Holds-before.Holds
+			t.Logf("%d requests of 20 kernels: %d windows, %d holds", requests, windows, holds)
+			if holds == 0 || windows < requests/2 || windows > 4*requests {
+				t.Errorf("%d windows, %d holds for %d requests", windows, holds, requests)
+			}
+			n := be.count()
+			m.until("BE goes on", func() bool { return be.count() > n })
+		})
+	}
+}
+
+func TestHoldYieldsToContextWaits(t *testing.T) {
+	m := newMachine(t, "[hold]\nmax_ms = 5000\n")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.request(5, 3, "stream")
+	for _, what := range []string{"synchronize", "free", "load", "unload"} {
+		for range 5 {
+			var us int
+			lc.ask("wide "+what, "took_us %d", &us)
+			if us > 1_000_000 {
+				t.Errorf("%s took %d us", what, us)
+			}
+		}
+	}
+	c := m.peer(lc).Counters
+	if c.Holds == 0 || c.HoldsReleased == 0 || c.HoldsExpired != 0 {
+		t.Errorf("counters %+v", c)
+	}
+}

@@ -1,0 +1,449 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+func TestConfigErrors(t *testing.T) {
+	_, hash := newMachine(t, "").start("").request(3, 3, "stream")
+	for _, c := range []struct {
+		name, role, config string
+		want               []string
+	}{
+		{"priority", "urgent", "", []string{"GPREEMPT_PRIORITY", "urgent"}},
+		{"syntax", "lc", "[hold\n", []string{"gpreempt.toml: line "}},
+		{"value", "be", "[hold]\nmax_ms = 99999\n", []string{"gpreempt.toml", "hold.max_ms", "99999"}},
+		{"key", "lc", "[hold]\nmaximum = 7\n", []string{"gpreempt.toml", "hold.maximum"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := newMachine(t, "")
+			if c.config != "" {
+				m.configure(c.config)
+			}
+			p := m.start(c.role)
+			if _, h := p.request(3, 3, "stream"); h != hash {
+				t.Errorf("hash %d, must be %d", h, hash)
+			}
+			last, stderr := p.finish()
+			if last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.HasSuffix(stderr, "\n") {
+				t.Errorf("last line %q, stderr %q, must be one line", last, stderr)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("stderr %q does not name %s", stderr, want)
+				}
+			}
+			if peers := m.peers(); len(peers) != 0 {
+				t.Errorf("joined in spite of the mistake: %+v", peers)
+			}
+		})
+	}
+}
+
+func TestFork(t *testing.T) {
+	for _, role := range []string{"", "lc", "be"} {
+		t.Run("role="+role, func(t *testing.T) {
+			m := newMachine(t, "")
+			p := m.start(role)
+			_, _ = p.request(3, 2, "stream")
+			for range 20 {
+				var status int
+				if p.ask("child", "status %d", &status); status != 0 {
+					t.Fatalf("/bin/true in a child: status %#x", status)
+				}
+			}
+			if p50, _ := p.request(3, 2, "stream"); p50 <= 0 {
+				t.Errorf("p50 %v after forks", p50)
+			}
+			p.finish()
+		})
+	}
+}
+
+// A python3 process forks before and after it becomes a CUDA process; the child, a worker of its own, joins.
+func TestForkInPython(t *testing.T) {
+	const script = `
+import ctypes, os, subprocess, sys
+def child():
+    pid = os.fork()
+    if pid == 0: os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(child())
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context))
+print(child(), subprocess.run(["/bin/echo", "spawned"], capture_output=True).stdout, flush=True)
+sys.exit(subprocess.run([sys.argv[1]]).returncode)
+`
+	for _, role := range []string{"lc", "be"} {
+		t.Run(role, func(t *testing.T) {
+			m := newMachine(t, "")
+			cmd := m.command(role, "python3", "-c", script, worker)
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			timer := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
+			defer timer.Stop()
+			m.until("python3 and its child are members", func() bool {
+				var names []string
+				for _, p := range m.peers() {
+					if p.Alive && p.Role == role {
+						names = append(names, p.Name)
+					}
+				}
+				return len(names) == 2 && slices.Contains(names, "worker")
+			})
+			if err := stdin.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Fatalf("python3: %v; stderr %s", err, stderr.String())
+			}
+			if want := "7\n0 0 0\n7 b'spawned\\n'\ncount 0\n"; out.String() != want || stderr.Len() != 0 {
+				t.Errorf("stdout %q, want %q; stderr %q", out.String(), want, stderr.String())
+			}
+		})
+	}
+}
+
+func TestOrdinaryProgramsUnchanged(t *testing.T) {
+	for _, program := range [][]string{
+		{"python3", "-c", "import os, subprocess, sys; print(subprocess.check_output(['echo', 'x'])); sys.exit(3)"},
+		{"bash", "-c", "echo $((6*7)); echo piped | cat; exit 5"},
+		{"git", "--version"},
+		{"git", "no-such-command"},
+	} {
+		run := func(cmd *exec.Cmd) (stdout, stderr string, status int) {
+			var out, errors bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &errors
+			if err := cmd.Run(); cmd.ProcessState == nil {
+				t.Fatalf("%v: %v", program, err)
+			}
+			return out.String(), errors.String(), cmd.ProcessState.ExitCode()
+		}
+		wantOut, wantErr, wantStatus := run(exec.Command(program[0], program[1:]...))
+		for _, role := range []string{"", "lc", "be"} {
+			m := newMachine(t, "")
+			stdout, stderr, status := run(m.command(role, program[0], program[1:]...))
+			if stdout != wantOut || stderr != wantErr || status != wantStatus {
+				t.Errorf("%v as %q: %q, %q, %d; without the library %q, %q, %d", program, role, stdout, stderr, status, wantOut, wantErr, wantStatus)
+			}
+			if _, err := os.Stat(m.segments()); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%v as %q made segments: %v", program, role, err)
+			}
+		}
+	}
+}
+
+func TestCrashIsTheProgramsOwn(t *testing.T) {
+	for _, role := range []string{"", "lc", "be"} {
+		p := newMachine(t, "").start(role)
+		_, _ = p.request(2, 2, "stream")
+		p.say("crash")
+		err := p.wait()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSEGV || p.stderr.Len() != 0 {
+			t.Errorf("role %q: ended with %v, must be SIGSEGV; stderr %q", role, err, p.stderr.String())
+		}
+	}
+}
+
+// throughput counts the kernels that complete on the GPU in a time, by all processes together.
+func throughput(span time.Duration, processes ...*process) float64 {
+	total := func() (n int) {
+		for _, p := range processes {
+			n += p.count()
+		}
+		return n
+	}
+	from, before := time.Now(), total()
+	<-time.After(span) // the measured interval, not a wait for something
+	n := total() - before
+	return float64(n) / time.Since(from).Seconds()
+}
+
+func TestBestEffortPeersShare(t *testing.T) {
+	m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns"]`)
+	var be []*process
+	for range 4 {
+		be = append(be, m.start("be"))
+	}
+	m.joined(be...)
+	be[0].runBestEffort()
+	alone := throughput(time.Second, be[0])
+	for _, p := range be[1:] {
+		p.say("be")
+		p.hear()
+	}
+	turns := func(p *process) uint64 { return m.peer(p).Counters.Turns }
+	for _, p := range be {
+		n := p.count()
+		m.until("every BE takes turns and completes kernels", func() bool { return turns(p) > 0 && p.count() > n })
+	}
+	together := throughput(2*time.Second, be...)
+	t.Logf("BE kernels per second: %.0f by one alone, %.0f by four", alone, together)
+	if together < 0.6*alone {
+		t.Errorf("four BE complete %.0f kernels per second, one alone %.0f", together, alone)
+	}
+	lc := m.start("lc")
+	lc.request(20, 5, "stream")
+	for _, p := range be {
+		n, before := p.count(), turns(p)
+		m.until("every BE progresses beside LC", func() bool { return turns(p) > before && p.count() > n })
+	}
+}
+
+// killed runs rounds of a worker that is killed soon after its first work, at any instruction.
+func killed(m *machine, rounds int, random *rand.Rand) error {
+	for i := range rounds {
+		role, command := "lc", "lc 100000 3 40 100 stream\n"
+		if i%2 == 1 {
+			role, command = "be", "be\n"
+		}
+		cmd := m.command(role, worker)
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+		if i%4 < 2 { // else it is killed while it starts
+			deadline := time.Now().Add(patience)
+			for joined := false; !joined; time.Sleep(200 * time.Microsecond) {
+				all, err := segment.SnapshotsIn(m.segments())
+				if err != nil {
+					return fmt.Errorf("round %d: %w", i, err)
+				}
+				for _, s := range all {
+					joined = joined || slices.ContainsFunc(s.Peers, func(p segment.Peer) bool {
+						return int(p.Pid) == cmd.Process.Pid && p.Alive
+					})
+				}
+				if time.Now().After(deadline) {
+					_ = cmd.Process.Kill()
+					_ = cmd.Wait()
+					return fmt.Errorf("round %d: %s %d never joins", i, role, cmd.Process.Pid)
+				}
+			}
+		}
+		if _, err := stdin.Write([]byte(command)); err != nil {
+			return fmt.Errorf("round %d: write: %w", i, err)
+		}
+		<-time.After(time.Duration(random.Int64N(int64(20 * time.Millisecond)))) // the random point
+		if err := cmd.Process.Kill(); err != nil {
+			return fmt.Errorf("round %d: kill: %w", i, err)
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			return fmt.Errorf("round %d: %s ended by itself: %w", i, role, err)
+		}
+	}
+	return nil
+}
+
+func TestKilledPeers(t *testing.T) {
+	const groups, rounds = 4, 50
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	failures := make([]error, groups)
+	var running sync.WaitGroup
+	for g := range groups {
+		running.Go(func() { failures[g] = killed(m, rounds, rand.New(rand.NewPCG(seed, uint64(g)))) })
+	}
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	for over := false; !over; {
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
+		lc.request(10, 3, "stream")
+		n := be.count()
+		m.until("the surviving BE progresses", func() bool { return be.count() > n })
+	}
+	if err := errors.Join(failures...); err != nil {
+		t.Error(err)
+	}
+	lc.request(10, 3, "stream")
+	n := be.count()
+	m.until("the surviving BE progresses", func() bool { return be.count() > n })
+	m.until("only survivors are members", func() bool {
+		peers := m.peers()
+		return len(peers) == 2 && m.peer(be).Alive && m.peer(lc).Alive
+	})
+	lc.finish()
+	be.finish()
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.m.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.m.t.Fatal(err)
+	}
+}
+
+func TestStoppedPeers(t *testing.T) {
+	m := newMachine(t, "")
+	first, second, lc, other := m.start("be"), m.start("be"), m.start("lc"), m.start("lc")
+	m.joined(first, second, lc, other)
+	first.runBestEffort()
+	second.runBestEffort()
+
+	first.signal(syscall.SIGSTOP)
+	lc.request(10, 3, "stream")
+	n := second.count()
+	m.until("a BE progresses beside a stopped one", func() bool { return second.count() > n+20 })
+	first.signal(syscall.SIGCONT)
+	n = first.count()
+	m.until("the BE resumes", func() bool { return first.count() > n })
+
+	lc.say("lc 500 20 40 0 stream") // so that a window is open nearly always
+	m.until("LC stops with its window open", func() bool {
+		lc.signal(syscall.SIGSTOP)
+		m.until("LC is stopped", func() bool {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", lc.pid()))
+			return err == nil && bytes.Contains(status, []byte(") T "))
+		})
+		if m.peer(lc).WindowOpen {
+			return true
+		}
+		lc.signal(syscall.SIGCONT)
+		return false
+	})
+	other.request(10, 3, "stream")
+	for _, p := range []*process{first, second} {
+		n := p.count()
+		m.until("BE progresses beside a stopped LC", func() bool { return p.count() > n })
+	}
+	lc.signal(syscall.SIGCONT)
+	if line := lc.hear(); !strings.HasPrefix(line, "p50_us ") {
+		t.Errorf("the resumed LC answers %q", line)
+	}
+	for _, p := range []*process{lc, other, first, second} {
+		p.finish()
+	}
+}
+
+func TestCorruptSegment(t *testing.T) {
+	for _, inUse := range []bool{false, true} {
+		t.Run(fmt.Sprintf("inUse=%v", inUse), func(t *testing.T) {
+			m := newMachine(t, "")
+			writer := m.start("be")
+			m.joined(writer)
+			if !inUse {
+				writer.finish()
+			}
+			files, err := filepath.Glob(filepath.Join(m.segments(), "*.seg"))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("segments %v, %v", files, err)
+			}
+			header := make([]byte, 192)
+			random := rand.New(rand.NewPCG(1, 2))
+			for i := range header {
+				header[i] = byte(random.Uint32())
+			}
+			file, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = file.WriteAt(header, 0)
+			if err := errors.Join(err, file.Close()); err != nil {
+				t.Fatal(err)
+			}
+			p := m.start("lc")
+			p.request(3, 3, "stream")
+			if inUse { // nobody may take it from its user: the newcomer does without
+				p.request(20, 3, "stream")
+				last, stderr := p.finish()
+				if last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "corrupt segment") {
+					t.Errorf("last line %q, stderr %q, must say in one line that the segment is corrupt", last, stderr)
+				}
+				writer.finish()
+				return
+			}
+			m.joined(p)
+			if aside, err := filepath.Glob(files[0] + ".corrupt-*"); err != nil || len(aside) != 1 {
+				t.Errorf("set aside: %v, %v", aside, err)
+			}
+			if last, _ := p.finish(); last != "count 0" {
+				t.Errorf("last line %q", last)
+			}
+		})
+	}
+}
+
+func TestCapture(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	before := m.peer(lc).Counters.Holds
+	for n := range 20 {
+		var nodes, added int
+		if lc.ask(fmt.Sprintf("capture %d", n+1), "nodes %d added %d", &nodes, &added); nodes != n+1 || added != 3*(n+1) {
+			t.Errorf("%d kernels captured: graph of %d nodes, three launches added %d", n+1, nodes, added)
+		}
+	}
+	if holds := m.peer(lc).Counters.Holds - before; holds == 0 {
+		t.Error("no holds beside the captures")
+	}
+	lc.finish()
+}
+
+func TestControlRefused(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_REFUSE_CONTROL=1")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	lc.request(10, 3, "stream")
+	for _, p := range []*process{be, lc} {
+		m.until("the refusal is published", func() bool { return slices.Contains(m.peer(p).Fallbacks, "control_refused") })
+	}
+	if us := m.peer(be).TimesliceUs; us == 1 {
+		t.Error("BE claims the timeslice that was refused")
+	}
+	lc.finish()
+	be.finish()
+}
+
+func TestControlsWrapped(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_WRAP211=1")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	if fallbacks := slices.Concat(m.peer(be).Fallbacks, m.peer(lc).Fallbacks); len(fallbacks) != 0 {
+		t.Errorf("fallbacks %v", fallbacks)
+	}
+	lc.request(10, 3, "stream")
+	lc.finish()
+	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
+	be.finish()
+}

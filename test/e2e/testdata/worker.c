@@ -1,0 +1,260 @@
+// worker.c - a CUDA program under test: it obeys the lines of its standard input, answers each with one
+// line, and exits 0 at the end of them. It finds the driver as frameworks do, by dlopen and dlsym.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef unsigned long long ptr;
+typedef void *handle;
+
+#define DRIVER(F)                                                                    \
+	F(cuInit, (unsigned))                                                            \
+	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
+	F(cuCtxSetCurrent, (handle))                                                     \
+	F(cuCtxSynchronize, (void))                                                      \
+	F(cuStreamCreate, (handle *, unsigned))                                          \
+	F(cuStreamSynchronize, (handle))                                                 \
+	F(cuStreamBeginCapture_v2, (handle, int))                                        \
+	F(cuStreamEndCapture, (handle, handle *))                                        \
+	F(cuEventCreate, (handle *, unsigned))                                           \
+	F(cuEventRecord, (handle, handle))                                               \
+	F(cuEventSynchronize, (handle))                                                  \
+	F(cuMemAlloc_v2, (ptr *, size_t))                                                \
+	F(cuMemFree_v2, (ptr))                                                           \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                        \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                                       \
+	F(cuModuleLoadData, (handle *, const void *))                                    \
+	F(cuModuleUnload, (handle))                                                      \
+	F(cuModuleGetFunction, (handle *, handle, const char *))                         \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned,     \
+			   unsigned, unsigned, handle, void **, void **))                        \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))           \
+	F(cuGraphLaunch, (handle, handle))                                               \
+	F(cuGraphGetNodes, (handle, handle *, size_t *))
+
+#define DECLARE(name, parameters) static int(*name) parameters;
+DRIVER(DECLARE)
+
+#define OK(call)                                                                  \
+	do {                                                                          \
+		int r_ = (call);                                                          \
+		if (r_ != 0) {                                                            \
+			fprintf(stderr, "worker: line %d: %s returned %d\n", __LINE__, #call, r_); \
+			_exit(1);                                                             \
+		}                                                                         \
+	} while (0)
+
+enum { WORDS = 64 };
+static handle context, module, stream, done, spin_kernel, add_kernel;
+static ptr data;
+static atomic_uint kernels; // completed by the best-effort thread
+static atomic_bool stop;
+
+static uint64_t now_us(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void *symbol(void *library, const char *name) {
+	void *p = dlsym(library, name);
+	if (!p) {
+		fprintf(stderr, "worker: no %s: %s\n", name, dlerror());
+		_exit(1);
+	}
+	return p;
+}
+
+static void start(void) {
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!library) {
+		fprintf(stderr, "worker: %s\n", dlerror());
+		_exit(1);
+	}
+#define FIND(name, parameters) name = (int(*) parameters)symbol(library, #name);
+	DRIVER(FIND)
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoadData(&module, "simulated image"));
+	OK(cuModuleGetFunction(&spin_kernel, module, "sim_spin_us"));
+	OK(cuModuleGetFunction(&add_kernel, module, "sim_add"));
+	OK(cuStreamCreate(&stream, 1));
+	OK(cuEventCreate(&done, 2));
+	OK(cuMemAlloc_v2(&data, WORDS * 4));
+	OK(cuMemsetD32_v2(data, 0, WORDS));
+}
+
+static void spin(handle s, uint64_t us) {
+	void *parameters[] = {&us};
+	OK(cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, s, parameters, NULL));
+}
+
+static void add(uint32_t value) {
+	uint64_t n = WORDS;
+	void *parameters[] = {&data, &n, &value};
+	OK(cuLaunchKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void wait_by(const char *how) {
+	uint32_t word;
+	if (strcmp(how, "stream") == 0) {
+		OK(cuStreamSynchronize(stream));
+	} else if (strcmp(how, "context") == 0) {
+		OK(cuCtxSynchronize());
+	} else if (strcmp(how, "event") == 0) {
+		OK(cuEventRecord(done, stream));
+		OK(cuEventSynchronize(done));
+	} else {
+		OK(cuStreamSynchronize(stream));
+		OK(cuMemcpyDtoH_v2(&word, data, 4));
+	}
+}
+
+static uint32_t hash(void) {
+	uint32_t words[WORDS], h = 2166136261u;
+	OK(cuMemcpyDtoH_v2(words, data, sizeof words));
+	for (int i = 0; i < WORDS; i++)
+		h = (h ^ words[i]) * 16777619u;
+	return h;
+}
+
+static int by_value(const void *a, const void *b) {
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+// Requests of n kernels each, the last one computing; every kernel is waited for.
+static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigned gap_us, const char *how) {
+	uint64_t *t = calloc(requests, sizeof *t);
+	for (unsigned i = 0; i < requests; i++) {
+		struct timespec gap = {0, gap_us * 1000L};
+		nanosleep(&gap, NULL);
+		uint64_t from = now_us();
+		for (unsigned k = 0; k < n; k++) {
+			if (k == n - 1)
+				add(i + 1);
+			else
+				spin(stream, us);
+			wait_by(how);
+		}
+		t[i] = now_us() - from;
+	}
+	qsort(t, requests, sizeof *t, by_value);
+	printf("p50_us %llu hash %u\n", (unsigned long long)t[requests / 2], hash());
+	free(t);
+}
+
+static void *best_effort(void *unused) {
+	handle own, event[2];
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamCreate(&own, 1));
+	for (int i = 0; i < 2; i++)
+		OK(cuEventCreate(&event[i], 2));
+	for (unsigned i = 0; !stop; i++) {
+		if (i >= 2) {
+			OK(cuEventSynchronize(event[i % 2]));
+			kernels++;
+		}
+		spin(own, 5000);
+		OK(cuEventRecord(event[i % 2], own));
+	}
+	OK(cuStreamSynchronize(own));
+	return unused;
+}
+
+// What waits for the whole context, in the middle of a request; answers how long it took.
+static void context_wide(const char *what) {
+	ptr memory;
+	handle other;
+	OK(cuMemAlloc_v2(&memory, 4096));
+	OK(cuModuleLoadData(&other, "simulated image"));
+	spin(stream, 50);
+	OK(cuStreamSynchronize(stream));
+	uint64_t from = now_us();
+	if (strcmp(what, "synchronize") == 0)
+		OK(cuCtxSynchronize());
+	else if (strcmp(what, "free") == 0)
+		OK(cuMemFree_v2(memory));
+	else if (strcmp(what, "load") == 0)
+		OK(cuModuleLoadData(&other, "simulated image"));
+	else
+		OK(cuModuleUnload(other));
+	printf("took_us %llu\n", (unsigned long long)(now_us() - from));
+}
+
+static void capture(unsigned n) {
+	handle graph, executable;
+	size_t nodes = 0;
+	spin(stream, 50); // opens the window
+	OK(cuStreamSynchronize(stream));
+	OK(cuStreamBeginCapture_v2(stream, 0)); // global: the strictest mode
+	for (unsigned i = 0; i < n; i++)
+		add(1);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphGetNodes(graph, NULL, &nodes));
+	OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	uint32_t before, after;
+	OK(cuMemcpyDtoH_v2(&before, data, 4));
+	for (int i = 0; i < 3; i++)
+		OK(cuGraphLaunch(executable, stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemcpyDtoH_v2(&after, data, 4));
+	printf("nodes %zu added %u\n", nodes, after - before);
+}
+
+static void run_child(void) {
+	int status = -1;
+	pid_t pid = fork();
+	if (pid == 0) {
+		execl("/bin/true", "true", (char *)NULL);
+		_exit(127);
+	}
+	if (pid > 0)
+		waitpid(pid, &status, 0);
+	printf("status %d\n", status);
+}
+
+int main(void) {
+	char line[128], word[32];
+	pthread_t thread;
+	bool running = false;
+	unsigned a, b, c, d;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	start();
+	while (fgets(line, sizeof line, stdin)) {
+		if (sscanf(line, "lc %u %u %u %u %31s", &a, &b, &c, &d, word) == 5) {
+			latency_critical(a, b, c, d, word);
+		} else if (strcmp(line, "be\n") == 0) {
+			running = pthread_create(&thread, NULL, best_effort, NULL) == 0;
+			printf("running %d\n", running);
+		} else if (strcmp(line, "count\n") == 0) {
+			printf("count %u\n", kernels);
+		} else if (sscanf(line, "wide %31s", word) == 1) {
+			context_wide(word);
+		} else if (sscanf(line, "capture %u", &a) == 1) {
+			capture(a);
+		} else if (strcmp(line, "child\n") == 0) {
+			run_child();
+		} else if (strcmp(line, "crash\n") == 0) {
+			*(volatile int *)8 = 1;
+		} else {
+			printf("unknown command\n");
+		}
+	}
+	if (running) {
+		stop = true;
+		pthread_join(thread, NULL);
+	}
+	printf("count %u\n", kernels);
+	return 0;
+}
