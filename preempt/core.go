@@ -39,8 +39,12 @@ func Start(config configs.Config, level int, driver Driver, hold []byte, log zer
 	return nil
 }
 
-func (c *Core) may(mechanism func(configs.Mechanisms) bool) bool {
-	return c.config.Mechanisms.Auto || mechanism(c.config.Mechanisms)
+func (c *Core) prepareHolds() error {
+	m := c.config.Mechanisms
+	if !(m.Auto || m.Hold) || c.level == lowestLevel {
+		return nil
+	}
+	return prepareHolds()
 }
 
 // run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
@@ -61,8 +65,8 @@ func (c *Core) run() {
 				a.changed()
 			}
 		}
-		if c.may(func(m configs.Mechanisms) bool { return m.Hold }) && c.level < configs.Levels-1 && !prepareHolds() {
-			c.log.Warn().Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
+		if err := c.prepareHolds(); err != nil {
+			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
 				if a != nil {
 					a.own().Fallbacks.Or(segment.FallbackNoHold)

@@ -114,7 +114,7 @@ void gp_ring(struct gp_segment *);
 void gp_notify(void); // gp_events
 
 // hold.c
-bool gp_hold_prepare(struct gp_context *); // loads the kernel; slow, not on the launch path
+CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the kernel; slow, not on the launch path
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 bool gp_hold_collides(struct gp_context *, const struct gp_submission *);

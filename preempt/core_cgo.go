@@ -29,7 +29,7 @@ package preempt
 //	gp_gpu[i].lower_peers = lower_peers;
 // }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
-// static bool prepare_hold(int i) { return gp_hold_prepare(&gp_context[i]); }
+// static CUresult prepare_hold(int i, const char **call) { return gp_hold_prepare(&gp_context[i], call); }
 // static void rescind(int gpu) { gp_gpu_rescind(&gp_gpu[gpu]); }
 // static int context_new(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
 // static void context_prepared(int i) { gp_context[i].prepared = 1; }
@@ -147,17 +147,19 @@ func setPeers(i int, lowerPeers, turnPeers int, lower, higher uint64) {
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }
 
-// prepareHolds loads the hold into contexts that lack it and says whether all of those could.
-func prepareHolds() bool {
-	all := true
+// prepareHolds loads the hold into contexts that lack it. The error is that of the last one that could not.
+func prepareHolds() (err error) {
 	for i := range C.GP_CONTEXTS {
 		if C.context_new(C.int(i)) == 0 {
 			continue
 		}
-		all = bool(C.prepare_hold(C.int(i))) && all
-		C.context_prepared(C.int(i))
+		C.context_prepared(C.int(i)) // first: a context that replaces it meanwhile is new again
+		var call *C.char
+		if result := C.prepare_hold(C.int(i), &call); result != 0 {
+			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
+		}
 	}
-	return all
+	return err
 }
 
 // TSG is a compute channel group of this process.

@@ -18,38 +18,47 @@ enum { // cuda.h
 	EXPIRED = 16, // index into hold.word: a cache line of its own
 };
 
-bool gp_hold_prepare(struct gp_context *c)
+// Makes the hold in the context that is current. Returns the driver's error and which call gave it.
+static CUresult prepare(struct gp_hold *h, const char **call)
 {
-	struct gp_hold *h = &c->hold;
 	CUmodule module;
 	void *memory = NULL;
-	bool made = false;
+	CUresult result;
+
+#define TRY(function, ...) do { *call = #function; if ((result = gp_driver.function(__VA_ARGS__))) return result; } while (0)
+	TRY(cuModuleLoadData, &module, gp_settings.hold_image);
+	TRY(cuModuleGetFunction, &h->function, module, "gpreempt_hold");
+	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
+	TRY(cuMemHostAlloc, &memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+	TRY(cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
+	h->word = memory;
+	h->word[EXPIRED] = 0;
+	// The first launch loads the kernel, which may wait for the context: do it now, released.
+	h->sequence = h->word[0] = 1;
+	uint64_t limit = 1;
+	volatile uint32_t *expired = &h->word[EXPIRED];
+	void *parameters[] = {&h->word, &h->sequence, &limit, &expired};
+	TRY(cuLaunchKernel, h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
+#undef TRY
+	return 0;
+}
+
+CUresult gp_hold_prepare(struct gp_context *c, const char **call)
+{
+	CUcontext popped;
 	// The application may be capturing in global mode, which forbids allocation to other threads too.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-	if (gp_driver.cuCtxPushCurrent(c->handle))
-		return false;
-	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-	if (!gp_driver.cuModuleLoadData(&module, gp_settings.hold_image) &&
-	    !gp_driver.cuModuleGetFunction(&h->function, module, "gpreempt_hold") &&
-	    !gp_driver.cuMemHostAlloc(&memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) &&
-	    !gp_driver.cuStreamCreateWithPriority(&h->stream, CU_STREAM_NON_BLOCKING, 0)) {
-		gp_driver.cuFuncSetAttribute(h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
-		h->word = memory;
-		h->word[0] = h->word[EXPIRED] = 0;
-		// The first launch loads the kernel, which may wait for the context: do it now, released.
-		h->sequence = 1;
-		h->word[0] = 1;
-		uint64_t limit = 1;
-		volatile uint32_t *expired = &h->word[EXPIRED];
-		void *parameters[] = {&h->word, &h->sequence, &limit, &expired};
-		made = !gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
+	*call = "cuCtxPushCurrent";
+	CUresult result = gp_driver.cuCtxPushCurrent(c->handle);
+	if (!result) {
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		result = prepare(&c->hold, call);
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		gp_driver.cuCtxPopCurrent(&popped);
 	}
-	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-	CUcontext popped;
-	gp_driver.cuCtxPopCurrent(&popped);
-	h->state = made ? GP_HOLD_IDLE : GP_HOLD_FAILED;
-	return made;
+	c->hold.state = result ? GP_HOLD_FAILED : GP_HOLD_IDLE;
+	return result;
 }
 
 void gp_hold_arm(struct gp_context *c)
