@@ -39,10 +39,10 @@ func Start(config configs.Config, level int, driver Driver, hold []byte, log zer
 	return nil
 }
 
-func (c *Core) prepareHolds() error {
+func (c *Core) prepareHolds() (later bool, err error) {
 	m := c.config.Mechanisms
 	if !(m.Auto || m.Hold) || c.level == lowestLevel {
-		return nil
+		return false, nil
 	}
 	return prepareHolds()
 }
@@ -65,7 +65,8 @@ func (c *Core) run() {
 				a.changed()
 			}
 		}
-		if err := c.prepareHolds(); err != nil {
+		later, err := c.prepareHolds()
+		if err != nil {
 			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
 				if a != nil {
@@ -73,7 +74,11 @@ func (c *Core) run() {
 				}
 			}
 		}
-		waitEvents(seen)
+		limit := uint64(0)
+		if later {
+			limit = 50e6
+		}
+		waitEvents(seen, limit)
 	}
 }
 

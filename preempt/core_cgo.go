@@ -33,6 +33,7 @@ package preempt
 // static void rescind(int gpu) { gp_gpu_rescind(&gp_gpu[gpu]); }
 // static int context_new(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
 // static void context_prepared(int i) { gp_context[i].prepared = 1; }
+// static void context_unprepared(int i) { gp_context[i].prepared = 0; gp_context[i].hold.state = GP_HOLD_ABSENT; }
 // static int contexts_busy(int gpu)
 // {
 //	for (int i = 0; i < GP_CONTEXTS; i++)
@@ -124,11 +125,14 @@ func watch() {
 	}
 }
 
-func eventsSeen() uint32     { return uint32(C.events()) }
-func waitEvents(seen uint32) { C.wait_events(C.uint32_t(seen), 0) }
-func gpuKnown(i int) bool    { return C.gpu_known(C.int(i)) != 0 }
-func rescind(i int)          { C.rescind(C.int(i)) }
-func busy(i int) bool        { return C.contexts_busy(C.int(i)) != 0 }
+func eventsSeen() uint32 { return uint32(C.events()) }
+
+// waitEvents waits for the next event, or for the limit in nanoseconds (0: none).
+func waitEvents(seen uint32, limit uint64) { C.wait_events(C.uint32_t(seen), C.uint64_t(limit)) }
+
+func gpuKnown(i int) bool { return C.gpu_known(C.int(i)) != 0 }
+func rescind(i int)       { C.rescind(C.int(i)) }
+func busy(i int) bool     { return C.contexts_busy(C.int(i)) != 0 }
 
 func gpuUUID(i int) (uuid [16]byte) {
 	for j := range uuid {
@@ -147,19 +151,27 @@ func setPeers(i int, lowerPeers, turnPeers int, lower, higher uint64) {
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }
 
-// prepareHolds loads the hold into contexts that lack it. The error is that of the last one that could not.
-func prepareHolds() (err error) {
+// contextIsDestroyed (cuda.h) is also what a retained primary context answers before it is initialised.
+const contextIsDestroyed = 709
+
+// prepareHolds loads the hold into contexts that lack it. The error is that of the last one that could
+// not; later says that one is not initialised yet.
+func prepareHolds() (later bool, err error) {
 	for i := range C.GP_CONTEXTS {
 		if C.context_new(C.int(i)) == 0 {
 			continue
 		}
 		C.context_prepared(C.int(i)) // first: a context that replaces it meanwhile is new again
 		var call *C.char
-		if result := C.prepare_hold(C.int(i), &call); result != 0 {
+		result := C.prepare_hold(C.int(i), &call)
+		if result == contextIsDestroyed {
+			C.context_unprepared(C.int(i))
+			later = true
+		} else if result != 0 {
 			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
 		}
 	}
-	return err
+	return later, err
 }
 
 // TSG is a compute channel group of this process.
