@@ -21,7 +21,7 @@ const (
 	shareCheck = 100 * time.Millisecond
 )
 
-type tsgKey struct{ client, handle uint32 }
+type tsgKey struct{ client, handle, resets uint32 }
 
 // agent looks after one GPU for this process.
 type agent struct {
@@ -216,7 +216,7 @@ func (a *agent) applyTimeslice() {
 	mine := a.mine()
 	live := make(map[tsgKey]uint64, len(mine))
 	for _, t := range mine {
-		key := tsgKey{t.client, t.handle}
+		key := tsgKey{t.client, t.handle, t.resets}
 		us := a.sliceUs[key]
 		if us != a.wantUs {
 			if err := t.setTimeslice(a.wantUs); err != nil {
@@ -224,6 +224,7 @@ func (a *agent) applyTimeslice() {
 				return
 			}
 			us = a.wantUs
+			a.log.Debug().Uint64("us", us).Uint32("tsg", t.handle).Uint32("resets", t.resets).Msg("timeslice set")
 			a.own().TimesliceSets.Add(1)
 		}
 		live[key] = us

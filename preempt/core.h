@@ -142,6 +142,7 @@ void gp_gpu_rescind(struct gp_gpu *); // peers changed: unpublish what no longer
 struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
+	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
 	uint32_t channels; // count
 	uint32_t channel[64];
 };

@@ -178,6 +178,7 @@ func prepareHolds() (later bool, err error) {
 type TSG struct {
 	fd                                int
 	client, handle, device, subdevice uint32
+	resets                            uint32 // libcuda's own controls, which may have undone ours
 	channels                          []uint32
 }
 
@@ -187,7 +188,7 @@ func tsgs() []TSG {
 	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
 	list := make([]TSG, 0, n)
 	for _, r := range raw[:n] {
-		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice)}
+		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets)}
 		for _, c := range r.channel[:r.channels] {
 			t.channels = append(t.channels, uint32(c))
 		}

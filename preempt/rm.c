@@ -17,6 +17,8 @@ enum {
 	NV20_SUBDEVICE_0 = 0x2080,
 	KEPLER_CHANNEL_GROUP_A = 0xA06C,
 	NV2080_ENGINE_TYPE_GR0 = 1,
+	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c0101, // ctrl/ctrla06c.h
+	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,
 	TSGS = 64,
 	SUBDEVICES = 64,
 	CHANNELS = 512,
@@ -36,8 +38,10 @@ _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
 _Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
 _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
 
-struct object { int fd; uint32_t client, parent, handle, engine, compute; };
+struct object { int fd; uint32_t client, parent, handle, engine, compute, resets; };
 
+// Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
+static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // object creation only, never on the launch path
 static struct object tsgs[TSGS], subdevices[SUBDEVICES], channels[CHANNELS];
 
@@ -94,6 +98,24 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 	return false;
 }
 
+// libcuda's own control of a TSG may undo ours: whoever set a timeslice sets it again.
+static bool controlled(const NVOS54_PARAMETERS *c)
+{
+	bool found = false;
+
+	if (own_control || c->status ||
+	    (c->cmd != NVA06C_CTRL_CMD_SET_TIMESLICE && c->cmd != NVA06C_CTRL_CMD_GPFIFO_SCHEDULE))
+		return false;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < TSGS; i++)
+		if (tsgs[i].handle == c->hObject && tsgs[i].client == c->hClient) {
+			tsgs[i].resets++;
+			found = true;
+		}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
 void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 {
 	uint32_t number = _IOC_NR(request), size = _IOC_SIZE(request);
@@ -107,7 +129,9 @@ void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 	}
 	if (!argument)
 		return;
-	if (number == NV_ESC_RM_ALLOC && (size == sizeof(NVOS21_PARAMETERS) || size == sizeof(NVOS64_PARAMETERS))) {
+	if (number == NV_ESC_RM_CONTROL && size == sizeof(NVOS54_PARAMETERS)) {
+		changed = controlled(argument);
+	} else if (number == NV_ESC_RM_ALLOC && (size == sizeof(NVOS21_PARAMETERS) || size == sizeof(NVOS64_PARAMETERS))) {
 		const NVOS21_PARAMETERS *a = argument; // both begin alike
 		uint32_t status = size == sizeof *a ? a->status : ((const NVOS64_PARAMETERS *)argument)->status;
 		if (status)
@@ -142,7 +166,7 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 			struct gp_tsg *o = &out[count];
 			memset(o, 0, sizeof *o);
 			*o = (struct gp_tsg){.fd = t->fd, .client = t->client, .handle = t->handle, .device = t->parent,
-					     .engine = t->engine, .compute = t->compute};
+					     .engine = t->engine, .compute = t->compute, .resets = t->resets};
 			for (int s = 0; s < SUBDEVICES; s++)
 				if (subdevices[s].handle && subdevices[s].client == t->client && subdevices[s].parent == t->parent)
 					o->subdevice = subdevices[s].handle;
@@ -161,7 +185,8 @@ int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, vo
 {
 	NVOS54_PARAMETERS p = {.hClient = client, .hObject = object, .cmd = command,
 			       .params = (uintptr_t)parameters, .paramsSize = size};
-	if (ioctl(fd, _IOWR('F', NV_ESC_RM_CONTROL, NVOS54_PARAMETERS), &p) < 0)
-		return -1;
-	return (int)p.status;
+	own_control = true;
+	int failed = ioctl(fd, _IOWR('F', NV_ESC_RM_CONTROL, NVOS54_PARAMETERS), &p);
+	own_control = false;
+	return failed < 0 ? -1 : (int)p.status;
 }
