@@ -16,7 +16,7 @@ func TestDefault(t *testing.T) {
 	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs = 1, 100000, 2048
 	want.Window.GraceMinUs, want.Window.GraceMaxUs = 20, 500
 	want.Hold.MaxMs, want.Hold.Chain = 100, 2
-	want.Turns.QuantumMs = 50
+	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
 	want.Segment.Directory = "/dev/shm"
 	want.Log.Level = "warn"

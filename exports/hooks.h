@@ -41,7 +41,8 @@ struct gp_submission {
 	uint64_t token;            // scratch of the core between before_submit and after_submit
 };
 
-enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT };
+// ASK: the call does not wait, but its success says that the work is done.
+enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT };
 
 struct gp_hooks {
 	// Around each operation put on a stream. Not called for a stream that is being captured.

@@ -335,6 +335,8 @@ EVENT(cuGreenCtxRecordEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), hEven
 // The CPU waits for a stream, for an event.
 WAIT_PTSZ(cuStreamSynchronize, (CUstream hStream), (hStream), GP_WAIT_STREAM, STREAM(hStream))
 WAIT(cuEventSynchronize, (CUevent hEvent), (hEvent), GP_WAIT_EVENT, hEvent)
+WAIT_PTSZ(cuStreamQuery, (CUstream hStream), (hStream), GP_ASK_STREAM, STREAM(hStream))
+WAIT(cuEventQuery, (CUevent hEvent), (hEvent), GP_ASK_EVENT, hEvent)
 
 // The CPU waits, or may wait, for the whole context.
 WAIT(cuCtxSynchronize, (void), (), GP_WAIT_CONTEXT, NULL)

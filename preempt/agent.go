@@ -19,9 +19,14 @@ const (
 	heartbeat = time.Second
 	// shareCheck is how often a process under higher ones looks whether it gets its share.
 	shareCheck = 100 * time.Millisecond
+	// settleNs is how long after libcuda's last control of a TSG its context counts as made.
+	settleNs = uint64(100 * time.Millisecond)
 )
 
+// tsgKey names a TSG as libcuda last left it.
 type tsgKey struct{ client, handle, resets uint32 }
+
+type subdeviceKey struct{ client, subdevice uint32 }
 
 // agent looks after one GPU for this process.
 type agent struct {
@@ -31,16 +36,22 @@ type agent struct {
 	segment *segment.Segment
 	slot    int
 	log     zerolog.Logger
+	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
 
-	mutex    sync.Mutex // what follows: the agent's own goroutine, and changed
-	sliceUs  map[tsgKey]uint64
-	wantUs   uint64 // 0: leave the driver's default
-	off      bool   // channels are disabled: it is another's turn
-	refused  bool   // an RM control was refused: no timeslices, no turns
-	noTurns  bool
-	boosted  bool
-	reported bool
-	opened   []openSample
+	mutex     sync.Mutex // what follows: the agent's own goroutine, and changed
+	uuids     map[subdeviceKey][16]byte
+	sliceUs   map[tsgKey]uint64
+	suspended map[tsgKey]bool
+	wantUs    uint64 // 0: leave the driver's default
+	off       bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince  uint64
+	probed    uint64 // when a turn was asked for without known work; 0: not asked
+	refused   bool   // an RM control was refused: no timeslices, no turns
+	noTurns   bool
+	turns     bool
+	boosted   bool
+	reported  bool
+	opened    []openSample
 }
 
 type openSample struct{ atNs, openNs uint64 }
@@ -48,6 +59,7 @@ type openSample struct{ atNs, openNs uint64 }
 // peers is who else is on the GPU.
 type peers struct {
 	lower, same, higher uint64 // slots
+	between             uint64 // lower ones that themselves have lower levels to preempt
 }
 
 func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
@@ -57,9 +69,7 @@ func (a *agent) changed() {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.applyTimeslice()
-	if a.off {
-		a.schedule(false)
-	}
+	a.enforce()
 }
 
 // run wakes at every ring of the segment's bell: someone came or went, wants a turn, or gave one up.
@@ -90,16 +100,14 @@ func (a *agent) step() time.Duration {
 	a.segment.Reap()
 	p := a.peers()
 	turns := a.takesTurns(p)
+	a.turns = turns
 	turnPeers := 0
 	if turns {
 		turnPeers = bits.OnesCount64(p.same)
 	}
-	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, p.lower, p.higher)
-	gated := p.higher != 0 && !a.core.config.Mechanisms.Auto && a.core.config.Mechanisms.Gate
-	// A best-effort process counts its work from the start: when a peer comes, what it has on the GPU
-	// decides whose turn it is.
-	m := a.core.config.Mechanisms
-	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.level == lowestLevel && m.Turns)
+	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, bits.OnesCount64(p.between), p.lower, p.higher)
+	gated := p.higher != 0 && a.gates()
+	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
 	rescind(a.gpu)
 
 	wait := heartbeat
@@ -110,13 +118,24 @@ func (a *agent) step() time.Duration {
 	}
 	a.wantUs = a.timeslice(p, turns)
 	a.applyTimeslice()
-	if turns {
+	switch {
+	case turns:
 		wait = min(wait, a.turn(p, now))
-	} else if a.off {
+	case p.higher != 0 && p.lower != 0:
+		wait = min(wait, a.giveWay(p, now))
+	case a.off:
 		a.schedule(true)
 	}
+	a.enforce()
 	a.publish(turns)
 	return wait
+}
+
+// gates says whether this process waits on the host while a higher level's window is open. Where
+// timeslices separate processes that only costs launches; under MPS there is nothing else.
+func (a *agent) gates() bool {
+	m := a.core.config.Mechanisms
+	return m.Auto && a.mps || !m.Auto && m.Gate
 }
 
 func (a *agent) peers() (p peers) {
@@ -127,6 +146,9 @@ func (a *agent) peers() (p peers) {
 		case level > lowestLevel: // not a level: not a peer
 		case level > a.core.level:
 			p.lower |= bit
+			if level < lowestLevel {
+				p.between |= bit
+			}
 		case level < a.core.level:
 			p.higher |= bit
 		default:
@@ -136,12 +158,31 @@ func (a *agent) peers() (p peers) {
 	return p
 }
 
+// giveWay takes this process off the GPU while a higher level's window is open. Its timeslice cannot do
+// that: it must be long against the lower levels.
+func (a *agent) giveWay(p peers, now uint64) time.Duration {
+	bound := a.core.config.Hold.MaxMs * 1e6
+	open := a.segment.Open.Load() & p.higher
+	left := uint64(0) // ns until the last of the windows has lasted too long
+	for m := open; m != 0; m &= m - 1 {
+		if since := a.segment.Slot(bits.TrailingZeros64(m)).WindowOpenedNs.Load(); since <= now && now-since < bound {
+			left = max(left, bound-(now-since))
+		}
+	}
+	if a.off != (left != 0) {
+		a.schedule(left == 0)
+	}
+	if left != 0 {
+		return time.Duration(left)
+	}
+	return heartbeat
+}
+
 // takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
-// each other dead, so there only one at a time may be on the runlist. Not part of "auto": a suspended
-// process that waits for work of the driver's own, which nobody counts, asks for no turn and hangs.
+// each other dead, so there only one at a time may be on the runlist.
 func (a *agent) takesTurns(p peers) bool {
 	m := a.core.config.Mechanisms
-	return m.Turns && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.noTurns
+	return (m.Auto || m.Turns) && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.mps && !a.noTurns
 }
 
 // timeslice is what the process's compute TSGs should have.
@@ -199,31 +240,51 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 func (a *agent) mine() []TSG {
 	var mine []TSG
 	for _, t := range tsgs() {
-		if uuid, err := t.uuid(); err == nil && uuid == a.uuid {
+		key := subdeviceKey{t.client, t.subdevice}
+		uuid, known := a.uuids[key]
+		if !known {
+			var err error
+			if uuid, err = t.uuid(); err != nil {
+				a.refuse(err)
+				continue
+			}
+			a.uuids[key] = uuid
+		}
+		if uuid == a.uuid {
 			mine = append(mine, t)
-		} else if err != nil {
-			a.refuse(err)
 		}
 	}
 	return mine
 }
 
+// settled says whether a TSG may be suspended. libcuda spins on work of its own while it makes a context,
+// which nobody counts: so not before the process has submitted something, and not soon after libcuda did
+// something to the TSG.
+func (a *agent) settled(t TSG, now uint64) bool {
+	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
+}
+
 func (a *agent) applyTimeslice() {
 	m := a.core.config.Mechanisms
-	if !(m.Auto || m.Timeslice) || a.refused || a.wantUs == 0 {
+	if !(m.Auto || m.Timeslice) || a.refused || a.mps || a.wantUs == 0 {
 		return
 	}
 	mine := a.mine()
 	live := make(map[tsgKey]uint64, len(mine))
+	now := segment.Now()
 	for _, t := range mine {
+		want := a.wantUs
+		if a.turns && !a.settled(t, now) { // on the runlist beside the one whose turn it is
+			want = max(want, a.core.config.Timeslice.FairUs)
+		}
 		key := tsgKey{t.client, t.handle, t.resets}
 		us := a.sliceUs[key]
-		if us != a.wantUs {
-			if err := t.setTimeslice(a.wantUs); err != nil {
+		if us != want {
+			if err := t.setTimeslice(want); err != nil {
 				a.refuse(err)
 				return
 			}
-			us = a.wantUs
+			us = want
 			a.log.Debug().Uint64("us", us).Uint32("tsg", t.handle).Uint32("resets", t.resets).Msg("timeslice set")
 			a.own().TimesliceSets.Add(1)
 		}
@@ -247,16 +308,10 @@ func (a *agent) refuse(err error) {
 	}
 }
 
-// schedule takes the process's compute TSGs off the runlist or puts them back. A control takes 220 to
-// 570 us and preempts what runs.
+// schedule takes the process's compute TSGs off the runlist or puts them back.
 func (a *agent) schedule(on bool) bool {
-	for _, t := range a.mine() {
-		if err := t.schedule(on); err != nil {
-			a.noTurns = true
-			a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
-			a.log.Warn().Err(err).Msg("no turns between best-effort processes")
-			return false
-		}
+	if a.off == on {
+		a.offSince = segment.Now()
 	}
 	a.off = !on
 	if on {
@@ -264,19 +319,56 @@ func (a *agent) schedule(on bool) bool {
 	} else {
 		a.own().Suspended.Store(1)
 	}
+	return a.enforce()
+}
+
+// enforce makes every TSG what schedule wanted, as far as it is settled. A control takes 220 to 570 us and
+// preempts what runs. Returns false where the driver refuses.
+func (a *agent) enforce() bool {
+	if !a.off && len(a.suspended) == 0 {
+		return true
+	}
+	now := segment.Now()
+	live := make(map[tsgKey]bool, len(a.suspended))
+	for _, t := range a.mine() {
+		key := tsgKey{t.client, t.handle, t.resets}
+		off := a.suspended[key]
+		want := a.off && (off || a.settled(t, now))
+		if want != off || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
+			if err := t.schedule(!want); err != nil {
+				a.noTurns = true
+				a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
+				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
+				return false
+			}
+		}
+		if want {
+			live[key] = true
+		}
+	}
+	a.suspended = live
 	return true
+}
+
+func (a *agent) hasSuspended(t TSG) bool {
+	for key := range a.suspended {
+		if key.client == t.client && key.handle == t.handle {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *agent) publish(turns bool) {
 	var in uint32
 	m := a.core.config.Mechanisms
-	if (m.Auto || m.Timeslice) && !a.refused {
+	if (m.Auto || m.Timeslice) && !a.refused && !a.mps {
 		in |= segment.MechanismTimeslice
 	}
-	if (m.Auto || m.Hold) && a.core.level < lowestLevel {
+	if (m.Auto || m.Hold) && a.core.level < lowestLevel && !a.mps {
 		in |= segment.MechanismHold
 	}
-	if !m.Auto && m.Gate {
+	if a.gates() {
 		in |= segment.MechanismGate
 	}
 	if turns {

@@ -34,9 +34,17 @@ func Start(config configs.Config, level int, driver Driver, hold []byte, log zer
 		return err
 	}
 	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
+	arm(driver, c.countsFromStart())
 	go watch()
 	go c.run()
 	return nil
+}
+
+// countsFromStart says whether work is counted before anybody asks for it: where turns are taken, what a
+// process has on the GPU when a peer comes decides whose turn it is.
+func (c *Core) countsFromStart() bool {
+	m := c.config.Mechanisms
+	return c.level == lowestLevel && (m.Auto || m.Turns)
 }
 
 func (c *Core) prepareHolds() (later bool, err error) {
@@ -104,10 +112,16 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		s.Close()
 		return nil, err
 	}
-	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sliceUs: map[tsgKey]uint64{}}
+	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
+		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}}
+	a.mps = underMPS(gpu)
 	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
 	attachGPU(gpu, s.Pointer(), slot)
 	a.log.Info().Int("level", c.level).Msg("attached")
+	if a.mps {
+		a.own().Fallbacks.Or(segment.FallbackMPS)
+		a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
+	}
 	go a.run()
 	return a, nil
 }

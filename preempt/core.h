@@ -6,6 +6,8 @@
 #include "../exports/hooks.h"
 #include "segment.h"
 
+typedef struct CUgraphNode_st *CUgraphNode; // cuda.h
+
 enum {
 	GP_CONTEXTS = 64,  // contexts of one process that are looked after; others run untouched
 	GP_GPUS = 32,
@@ -25,6 +27,7 @@ struct gp_stream {
 struct gp_gpu {
 	_Atomic uint32_t known; // 1 once uuid is valid
 	uint8_t uuid[16];
+	int mps; // contexts are shared through an MPS server: one TSG for all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
 	// Set by the agent when it has attached the segment; NULL before.
 	_Atomic(struct gp_segment *) segment;
@@ -32,21 +35,25 @@ struct gp_gpu {
 	// Kept by the agent as peers come and go.
 	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
 	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
+	_Atomic uint32_t between;     // processes of levels between this one and the lowest: they watch windows
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
 	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
 	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
 	uint32_t open_contexts;       // under lock
+	_Atomic uint32_t worked;      // something was submitted: the context is whole
+	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
 };
 
 struct gp_hold {
 	_Atomic uint32_t state; // GP_HOLD_*
-	uint32_t sequence;
+	uint32_t queued;        // sequence of the last link queued
+	uint32_t chain;         // sequence of the first link of the chain
 	_Atomic uint64_t started_ns;
 	_Atomic uint64_t blocked_until_ns; // max_hold was reached: the lower levels' share first
 	CUstream stream;
 	CUfunction function;
-	volatile uint32_t *word; // host-mapped: released sequence; word[16]: expired sequence
+	volatile uint32_t *word; // host-mapped: links up to this sequence end; word[16]: chain that expired
 };
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
 
@@ -59,7 +66,8 @@ struct gp_context {
 	uint64_t opened_ns;
 	uint64_t seen_activity;     // watcher only
 	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
-	_Atomic uint32_t rearm_at_wait; // the hold gave way to a kernel that needs a whole SM
+	_Atomic uint32_t yielded;   // no hold until everything submitted has finished
+	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
 	struct gp_hold hold;
@@ -70,7 +78,8 @@ struct gp_context {
 
 struct gp_settings {
 	uint32_t level;
-	uint32_t gate, hold;
+	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
+	uint32_t hold, turns;
 	uint32_t chain;
 	uint64_t max_hold_ns;
 	uint64_t grace_min_ns, grace_max_ns;
@@ -98,6 +107,12 @@ struct gp_driver {
 	CUresult (*cuLaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
 				   unsigned, CUstream, void **, void **);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(int *);
+	// NULL where the driver lacks them
+	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
+	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);
+	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode, CUgraph *);
+	CUresult (*cuGraphKernelNodeGetAttribute)(CUgraphNode, int, void *);
+	CUresult (*cuGraphKernelNodeGetParams)(CUgraphNode, void *); // last: set only if all are there
 };
 
 extern struct gp_context gp_context[GP_CONTEXTS];
@@ -117,7 +132,14 @@ void gp_notify(void); // gp_events
 CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the kernel; slow, not on the launch path
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
-bool gp_hold_collides(struct gp_context *, const struct gp_submission *);
+void gp_hold_step(struct gp_context *);
+void gp_hold_yield(struct gp_context *);
+enum gp_fit {
+	GP_FITS,
+	GP_SPREADS, // takes another wave of blocks
+	GP_BLOCKED, // cannot run at all: all blocks must be resident at once
+};
+enum gp_fit gp_hold_fit(struct gp_context *, const struct gp_submission *);
 static inline bool gp_hold_usable(struct gp_context *c)
 {
 	uint32_t state = __atomic_load_n((uint32_t *)&c->hold.state, __ATOMIC_ACQUIRE);
@@ -133,16 +155,25 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 	__atomic_fetch_add((uint64_t *)counter, by, __ATOMIC_RELAXED);
 }
 
+// graph.c
+void gp_graph_instantiated(CUgraphExec, CUgraph);
+void gp_graph_destroying(CUgraphExec);
+enum gp_fit gp_graph_fit(CUgraphExec);
+
 // window.c
+struct gp_context *gp_current_context(void);
 const struct gp_hooks *gp_core_hooks(void);
 uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open
-void gp_gpu_rescind(struct gp_gpu *); // peers changed: unpublish what no longer applies
+void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
+void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
+void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
 // rm.c
 struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
 	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
+	uint64_t changed_ns; // when libcuda last did something to it
 	uint32_t channels; // count
 	uint32_t channel[64];
 };

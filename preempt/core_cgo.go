@@ -19,11 +19,20 @@ package preempt
 // static void *call_symbol(void *lookup, const char *name) { return ((void *(*)(const char *))lookup)(name); }
 // static void no_timer_slack(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
 // static int gpu_known(int i) { return gp_gpu[i].known; }
-// static void gpu_attach(int i, void *segment, uint32_t slot) { gp_gpu[i].slot = slot; gp_gpu[i].segment = segment; }
-// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint64_t lower, uint64_t higher)
+// static void gpu_attach(int i, void *segment, uint32_t slot)
+// {
+//	gp_gpu[i].slot = slot;
+//	gp_gpu[i].segment = segment;
+//	gp_gpu_attached(&gp_gpu[i]);
+// }
+// static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
+// static int gpu_worked(int i) { return gp_gpu[i].worked; }
+// static int gpu_mps(int i) { return gp_gpu[i].mps; }
+// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint64_t lower, uint64_t higher)
 // {
 //	gp_gpu[i].lower = lower;
 //	gp_gpu[i].higher = higher;
+//	gp_gpu[i].between = between;
 //	gp_gpu[i].ignored = 0;
 //	gp_gpu[i].turn_peers = turn_peers;
 //	gp_gpu[i].lower_peers = lower_peers;
@@ -63,6 +72,13 @@ package preempt
 //	NEED(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
 // #undef NEED
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
+//	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");
+//	gp_driver.cuGraphNodeGetType = call_symbol(lookup, "cuGraphNodeGetType");
+//	gp_driver.cuGraphChildGraphNodeGetGraph = call_symbol(lookup, "cuGraphChildGraphNodeGetGraph");
+//	gp_driver.cuGraphKernelNodeGetAttribute = call_symbol(lookup, "cuGraphKernelNodeGetAttribute"); // CUDA 11
+//	if (gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType && gp_driver.cuGraphChildGraphNodeGetGraph &&
+//	    gp_driver.cuGraphKernelNodeGetAttribute)
+//		gp_driver.cuGraphKernelNodeGetParams = call_symbol(lookup, "cuGraphKernelNodeGetParams_v2"); // CUDA 12
 //	return NULL;
 // }
 import "C"
@@ -91,8 +107,14 @@ func configure(config configs.Config, level int, driver Driver, hold []byte) err
 	m := config.Mechanisms
 	settings := &C.gp_settings
 	settings.level = C.uint32_t(level)
-	settings.gate = bit(!m.Auto && m.Gate)
+	switch {
+	case m.Auto:
+		settings.gate = C.GP_GATE_UNDER_MPS
+	case m.Gate:
+		settings.gate = C.GP_GATE_ON
+	}
 	settings.hold = bit(m.Auto || m.Hold)
+	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
@@ -145,8 +167,17 @@ func attachGPU(i int, segment unsafe.Pointer, slot int) {
 	C.gpu_attach(C.int(i), segment, C.uint32_t(slot))
 }
 
-func setPeers(i int, lowerPeers, turnPeers int, lower, higher uint64) {
-	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint64_t(lower), C.uint64_t(higher))
+// underMPS says whether contexts on the GPU are shared through an MPS server.
+func underMPS(i int) bool { return C.gpu_mps(C.int(i)) != 0 }
+
+// worked says whether anything was submitted to the GPU.
+func worked(i int) bool { return C.gpu_worked(C.int(i)) != 0 }
+
+// probe asks for a turn although no work is known, or takes the request back.
+func probe(i int, on bool) { C.gpu_probe(C.int(i), C.int(bit(on))) }
+
+func setPeers(i int, lowerPeers, turnPeers, between int, lower, higher uint64) {
+	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint64_t(lower), C.uint64_t(higher))
 }
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }
@@ -179,6 +210,7 @@ type TSG struct {
 	fd                                int
 	client, handle, device, subdevice uint32
 	resets                            uint32 // libcuda's own controls, which may have undone ours
+	changedNs                         uint64 // when libcuda last did something to it
 	channels                          []uint32
 }
 
@@ -188,7 +220,7 @@ func tsgs() []TSG {
 	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
 	list := make([]TSG, 0, n)
 	for _, r := range raw[:n] {
-		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets)}
+		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), changedNs: uint64(r.changed_ns)}
 		for _, c := range r.channel[:r.channels] {
 			t.channels = append(t.channels, uint32(c))
 		}

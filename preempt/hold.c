@@ -18,6 +18,14 @@ enum { // cuda.h
 	EXPIRED = 16, // index into hold.word: a cache line of its own
 };
 
+static CUresult launch_link(struct gp_hold *h, uint32_t sequence)
+{
+	uint64_t limit = gp_settings.max_hold_ns;
+	volatile uint32_t *expired = &h->word[EXPIRED];
+	void *parameters[] = {&h->word, &sequence, &h->chain, &limit, &expired};
+	return gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
+}
+
 // Makes the hold in the context that is current. Returns the driver's error and which call gave it.
 static CUresult prepare(struct gp_hold *h, const char **call)
 {
@@ -31,16 +39,13 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
 	TRY(cuMemHostAlloc, &memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
 	TRY(cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
+#undef TRY
 	h->word = memory;
 	h->word[EXPIRED] = 0;
 	// The first launch loads the kernel, which may wait for the context: do it now, released.
-	h->sequence = h->word[0] = 1;
-	uint64_t limit = 1;
-	volatile uint32_t *expired = &h->word[EXPIRED];
-	void *parameters[] = {&h->word, &h->sequence, &limit, &expired};
-	TRY(cuLaunchKernel, h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
-#undef TRY
-	return 0;
+	h->word[0] = h->queued = 1;
+	*call = "cuLaunchKernel";
+	return launch_link(h, h->queued);
 }
 
 CUresult gp_hold_prepare(struct gp_context *c, const char **call)
@@ -61,38 +66,41 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
+// Whoever moves the state to ARMING has the hold to itself until it stores another state.
+static bool seize(struct gp_hold *h, uint32_t from)
+{
+	return __atomic_compare_exchange_n((uint32_t *)&h->state, &from, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_RELAXED);
+}
+
+static void failed(struct gp_context *c)
+{
+	c->hold.word[0] = c->hold.queued;
+	c->hold.state = GP_HOLD_FAILED;
+	if (gp_own_slot(c->gpu))
+		gp_own_slot(c->gpu)->fallbacks |= GP_FALLBACK_NO_HOLD;
+}
+
 void gp_hold_arm(struct gp_context *c)
 {
 	struct gp_hold *h = &c->hold;
-	uint32_t idle = GP_HOLD_IDLE;
 
-	if (c->context_waits || !c->gpu->lower_peers)
+	if (h->state != GP_HOLD_IDLE || c->context_waits || c->yielded || !c->gpu->lower_peers)
 		return;
 	if (h->blocked_until_ns && gp_now_ns() < h->blocked_until_ns)
 		return;
-	if (!__atomic_compare_exchange_n((uint32_t *)&h->state, &idle, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
+	if (!seize(h, GP_HOLD_IDLE))
 		return;
-	uint32_t sequence = ++h->sequence;
-	// Each link of the chain may run to the limit only if the one before did not: an expired one says so.
-	uint64_t limit = gp_settings.max_hold_ns;
-	volatile uint32_t *expired = &h->word[EXPIRED];
-	void *parameters[] = {&h->word, &sequence, &limit, &expired};
-	CUresult result = 0;
-	for (uint32_t i = 0; i < gp_settings.chain && !result; i++)
-		result = gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
-	struct gp_slot *slot = gp_own_slot(c->gpu);
-	if (result) {
-		h->word[0] = sequence;
-		h->state = GP_HOLD_FAILED;
-		if (slot)
-			slot->fallbacks |= GP_FALLBACK_NO_HOLD;
-		return;
-	}
+	h->chain = h->queued + 1;
+	for (uint32_t i = 0; i < gp_settings.chain; i++)
+		if (launch_link(h, ++h->queued)) {
+			failed(c);
+			return;
+		}
 	h->blocked_until_ns = 0;
 	h->started_ns = gp_now_ns();
-	if (slot)
-		gp_count(&slot->holds, 1);
+	if (gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds, 1);
 	h->state = GP_HOLD_ARMED;
 	// A thread that began to wait for the context while the chain was launched could not release it.
 	if (c->context_waits)
@@ -102,19 +110,48 @@ void gp_hold_arm(struct gp_context *c)
 void gp_hold_release(struct gp_context *c)
 {
 	struct gp_hold *h = &c->hold;
-	uint32_t armed = GP_HOLD_ARMED;
 
-	if (!__atomic_compare_exchange_n((uint32_t *)&h->state, &armed, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
+	if (!seize(h, GP_HOLD_ARMED))
 		return;
-	h->word[0] = h->sequence;
+	h->word[0] = h->queued;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 	if (slot) {
 		gp_count(&slot->hold_ns, gp_now_ns() - h->started_ns);
-		if (h->word[EXPIRED] == h->sequence)
+		if (h->word[EXPIRED] == h->chain)
 			gp_count(&slot->holds_expired, 1);
 	}
 	h->state = GP_HOLD_IDLE;
+}
+
+// Makes room for a kernel that was just launched and needs every SM: the running link ends and leaves its
+// SM to the kernel's last block; the next link finds no room until a block of the kernel ends, and runs
+// in the gap behind it. The link that replaces the ended one is queued first: so the channel never runs
+// out of methods, and the kernel, submitted a launch earlier, is there before the next link.
+void gp_hold_step(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+
+	if (!seize(h, GP_HOLD_ARMED))
+		return;
+	if (launch_link(h, ++h->queued)) {
+		failed(c);
+		return;
+	}
+	h->word[0] = h->queued - gp_settings.chain;
+	if (gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds_collided, 1);
+	h->state = GP_HOLD_ARMED;
+	if (c->context_waits)
+		gp_hold_release(c);
+}
+
+// Ends the hold until everything submitted has finished.
+void gp_hold_yield(struct gp_context *c)
+{
+	c->yielded = 1;
+	if (c->hold.state == GP_HOLD_ARMED && gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds_collided, 1);
+	gp_hold_release(c);
 }
 
 struct fit { // blocks of a kernel that fit on an SM: alone, and beside the hold
@@ -145,8 +182,8 @@ static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int
 	return fit < 0 ? 0 : fit;
 }
 
-// Whether the presence of a hold on one SM would cost this launch another wave of blocks.
-bool gp_hold_collides(struct gp_context *c, const struct gp_submission *s)
+// What a hold on one SM does to a launch.
+enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_submission *s)
 {
 	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
 	const struct gp_gpu *g = c->gpu;
@@ -154,7 +191,7 @@ bool gp_hold_collides(struct gp_context *c, const struct gp_submission *s)
 	uint32_t threads = s->threads[0] * s->threads[1] * s->threads[2];
 
 	if (s->work != GP_KERNEL || !threads || !blocks || g->sms <= 1)
-		return false;
+		return GP_FITS;
 	struct fit *f = &cache[((uintptr_t)s->function >> 4 ^ s->shared_bytes >> 7 ^ threads) & 63];
 	if (f->function != s->function || f->threads != threads || f->shared != s->shared_bytes) {
 		CUfunction function = s->function, of_kernel;
@@ -163,7 +200,7 @@ bool gp_hold_collides(struct gp_context *c, const struct gp_submission *s)
 			function = of_kernel;
 		if (gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) ||
 		    gp_driver.cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
-			return false;
+			return GP_FITS;
 		int warps = (threads + 31) / 32;
 		// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
 		// warps 4, shared memory 128 bytes.
@@ -174,11 +211,11 @@ bool gp_hold_collides(struct gp_context *c, const struct gp_submission *s)
 				  blocks_that_fit(g, warps, file, memory, true)};
 	}
 	if (f->alone <= f->beside || f->alone <= 0)
-		return false;
+		return GP_FITS;
 	uint64_t capacity = (uint64_t)g->sms * f->alone, reduced = capacity - (f->alone - f->beside);
 	if (s->cooperative)
-		return blocks > reduced;
+		return blocks > reduced ? GP_BLOCKED : GP_FITS;
 	uint64_t waves = (blocks + capacity - 1) / capacity;
-	// Beyond eight waves one more costs less than the release and the new hold.
-	return waves <= 8 && (blocks + reduced - 1) / reduced > waves;
+	// Beyond eight waves one more costs less than making room for it.
+	return waves <= 8 && (blocks + reduced - 1) / reduced > waves ? GP_SPREADS : GP_FITS;
 }

@@ -38,7 +38,7 @@ _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
 _Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
 _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
 
-struct object { int fd; uint32_t client, parent, handle, engine, compute, resets; };
+struct object { int fd; uint32_t client, parent, handle, engine, compute, resets; uint64_t changed_ns; };
 
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
 static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
@@ -66,6 +66,13 @@ static bool drop(struct object *table, int size, uint32_t client, uint32_t handl
 	return dropped;
 }
 
+static void changed_tsg(uint32_t client, uint32_t handle)
+{
+	for (int t = 0; t < TSGS; t++)
+		if (tsgs[t].handle == handle && tsgs[t].client == client)
+			tsgs[t].changed_ns = gp_now_ns();
+}
+
 static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 {
 	struct object o = {.fd = fd, .client = a->hRoot, .parent = a->hObjectParent, .handle = a->hObjectNew};
@@ -78,11 +85,13 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 	if (class == KEPLER_CHANNEL_GROUP_A) {
 		const NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS *p = (const void *)(uintptr_t)a->pAllocParms;
 		o.engine = p ? p->engineType : 0;
+		o.changed_ns = gp_now_ns();
 		add(tsgs, TSGS, o);
 		return true;
 	}
 	if (class >= 0xC000 && (class & 0xFF) == 0x6F) { // GPFIFO channels: C36F Volta .. CA6F Blackwell
 		add(channels, CHANNELS, o);
+		changed_tsg(o.client, o.parent);
 		return true;
 	}
 	if (class >= 0xC000 && (class & 0xFF) == 0xC0) { // compute objects: C3C0 .. CEC0, under a channel
@@ -110,6 +119,7 @@ static bool controlled(const NVOS54_PARAMETERS *c)
 	for (int i = 0; i < TSGS; i++)
 		if (tsgs[i].handle == c->hObject && tsgs[i].client == c->hClient) {
 			tsgs[i].resets++;
+			tsgs[i].changed_ns = gp_now_ns();
 			found = true;
 		}
 	pthread_mutex_unlock(&lock);
@@ -166,7 +176,8 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 			struct gp_tsg *o = &out[count];
 			memset(o, 0, sizeof *o);
 			*o = (struct gp_tsg){.fd = t->fd, .client = t->client, .handle = t->handle, .device = t->parent,
-					     .engine = t->engine, .compute = t->compute, .resets = t->resets};
+					     .engine = t->engine, .compute = t->compute, .resets = t->resets,
+					     .changed_ns = t->changed_ns};
 			for (int s = 0; s < SUBDEVICES; s++)
 				if (subdevices[s].handle && subdevices[s].client == t->client && subdevices[s].parent == t->parent)
 					o->subdevice = subdevices[s].handle;

@@ -22,18 +22,26 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 	owner, owned := segment.TurnOwner(turn)
 	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
 	wanted := a.segment.Busy.Load() & p.same
-	want := busy(a.gpu)
+	probing := a.probes(now)
+	want := probing || busy(a.gpu)
 
 	switch {
 	case owned && owner == a.slot:
 		if a.off && !a.schedule(true) {
 			return heartbeat
 		}
+		if probing {
+			return time.Duration(probeFor)
+		}
 		if wanted == 0 {
 			return heartbeat
 		}
 		if want && held < quantum {
 			return quantum - held
+		}
+		if a.segment.Open.Load()&p.higher != 0 && held < 2*quantum {
+			// Taking TSGs off the runlist would cost the higher level's request a switch.
+			return windowPoll
 		}
 		if !a.schedule(false) {
 			a.pass(turn, -1, held)
@@ -45,19 +53,41 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		if want {
 			return a.take(turn, 0)
 		}
-	case want && held > 2*quantum+seizeAfter:
+	case want && held > 3*quantum+seizeAfter:
 		a.own().TurnsSeized.Add(1)
 		return a.take(turn, turnSeized)
 	case want:
 		if !a.off {
 			a.schedule(false)
 		}
-		return 2*quantum + seizeAfter - held + time.Millisecond
+		return 3*quantum + seizeAfter - held + time.Millisecond
 	}
 	if !a.off {
 		a.schedule(false)
 	}
-	return heartbeat
+	return time.Duration(probeAfter)
+}
+
+const windowPoll = 300 * time.Microsecond
+
+// A process that has been off the GPU for probeAfter gets a turn of at least probeFor whatever is known of
+// its work: the driver may have some of its own, which nobody counts.
+const (
+	probeAfter = uint64(time.Second)
+	probeFor   = uint64(5 * time.Millisecond)
+)
+
+func (a *agent) probes(now uint64) bool {
+	switch {
+	case a.probed == 0 && a.off && now-a.offSince > probeAfter:
+		a.probed = now
+		probe(a.gpu, true)
+		a.segment.Ring()
+	case a.probed != 0 && !a.off && now-a.offSince > probeFor:
+		a.probed = 0
+		probe(a.gpu, false)
+	}
+	return a.probed != 0
 }
 
 // take makes the turn ours if it is still as seen.

@@ -29,6 +29,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR = 82,
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
 	CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111,
+	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 };
 
@@ -37,7 +38,7 @@ static const uint64_t TURN_GRACE_NS = 2 * 1000 * 1000; // idle time after which 
 static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_COST_NS = 200 * 1000;    // a context switch on an H200
-static const uint64_t SWITCH_WEIGHT = 5;              // a switch in a request hurts this much more than BE time lost
+static const uint64_t SWITCH_WEIGHT = 25;             // a switch in a request hurts this much more than BE time lost
 
 uint64_t gp_now_ns(void)
 {
@@ -82,7 +83,7 @@ static struct gp_context *find_context(CUcontext handle)
 	return NULL;
 }
 
-static struct gp_context *current_context(void)
+struct gp_context *gp_current_context(void)
 {
 	CUcontext handle = NULL;
 	if (gp_driver.cuCtxGetCurrent(&handle) || !handle)
@@ -110,6 +111,8 @@ static void publish(struct gp_gpu *g, uint64_t now)
 		if (g->turn_peers)
 			gp_ring(s);
 	}
+	if (g->between && g->lower_peers)
+		gp_ring(s);
 }
 
 static void unpublish(struct gp_gpu *g, uint64_t now)
@@ -128,8 +131,9 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 		if (s->gate_waiters)
 			gp_futex_wake(&s->gate, INT_MAX, true);
 	}
-	s->busy &= ~bit;
-	if (g->turn_peers)
+	if (!g->probing)
+		s->busy &= ~bit;
+	if (g->turn_peers || g->between)
 		gp_ring(s);
 }
 
@@ -150,6 +154,28 @@ static void open_window(struct gp_context *c)
 	pthread_spin_unlock(&g->lock);
 	gp_wake++;
 	gp_futex_wake(&gp_wake, 1, false);
+}
+
+void gp_gpu_probe(struct gp_gpu *g, bool on)
+{
+	struct gp_segment *s = g->segment;
+	uint64_t bit = 1ull << g->slot;
+
+	pthread_spin_lock(&g->lock);
+	g->probing = on;
+	if (on)
+		s->busy |= bit;
+	else if (!g->open_contexts)
+		s->busy &= ~bit;
+	pthread_spin_unlock(&g->lock);
+}
+
+void gp_gpu_attached(struct gp_gpu *g)
+{
+	pthread_spin_lock(&g->lock);
+	if (g->open_contexts)
+		publish(g, gp_now_ns());
+	pthread_spin_unlock(&g->lock);
 }
 
 // False if work came in the meantime.
@@ -232,6 +258,11 @@ static uint64_t grace(struct gp_context *c)
 	if (gp_settings.level == LOWEST_LEVEL || !c->gpu->lower_peers)
 		return TURN_GRACE_NS;
 	uint64_t best = gp_settings.grace_max_ns, best_cost = UINT64_MAX;
+	uint32_t samples = 0;
+	for (int i = 0; i < GP_GAP_BUCKETS; i++)
+		samples += c->gaps[i];
+	if (samples < 8)
+		return best;
 	for (int t = 0; t < GP_GAP_BUCKETS; t++) {
 		uint64_t limit = 1000ull << t, cost = 0;
 		if (limit < gp_settings.grace_min_ns)
@@ -272,24 +303,68 @@ static void gate(struct gp_gpu *g)
 	gp_count(&slot->gate_ns, now - began);
 }
 
+static bool gates(const struct gp_gpu *g)
+{
+	return gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps);
+}
+
 static bool holds(struct gp_context *c)
 {
-	return gp_settings.hold && c->gpu->lower_peers && gp_hold_usable(c);
+	return gp_settings.hold && !c->gpu->mps && c->gpu->lower_peers && gp_hold_usable(c);
 }
+
+// Kernels and graph instances that were launched before. The first launch of one may load its code, for which
+// the driver waits for the whole context.
+static _Atomic(void *) loaded[4096];
+enum { LOADED = sizeof loaded / sizeof *loaded, PROBES = 16 };
+
+static size_t loaded_at(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
+
+static bool is_loaded(const void *handle)
+{
+	for (size_t i = loaded_at(handle), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
+		void *found = __atomic_load_n((void **)&loaded[i], __ATOMIC_RELAXED);
+		if (found == handle)
+			return true;
+		if (!found)
+			return false;
+	}
+	return true; // so full that it is not worth knowing
+}
+
+static void remember_loaded(void *handle)
+{
+	for (size_t i = loaded_at(handle), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
+		void *empty = NULL;
+		if (__atomic_compare_exchange_n((void **)&loaded[i], &empty, handle, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+		    empty == handle)
+			return;
+	}
+}
+
+static void forget_loaded(CUgraphExec exec)
+{
+	for (size_t i = loaded_at(exec), n = 0; n < PROBES; n++, i = (i + 1) % LOADED)
+		if (loaded[i] == (void *)exec)
+			loaded[i] = NULL; // may end another's probe early: its next launch counts as a first one
+	gp_graph_destroying(exec);
+}
+
+// In the token, beside the context.
+static const uint64_t FOLLOWS = 1; // work before this submission may be unfinished
+static const uint64_t LOADS = 2;   // the call may wait for the whole context
 
 static void before_submit(struct gp_submission *s)
 {
-	struct gp_context *c = current_context();
+	struct gp_context *c = gp_current_context();
 	s->token = 0;
 	if (!c)
 		return;
 	struct gp_gpu *g = c->gpu;
-	struct gp_segment *segment = g->segment;
-	if (!segment)
-		return;
-	if (gp_settings.gate && (segment->open & g->higher & ~g->ignored))
+	struct gp_segment *segment = g->segment; // NULL before the agent has attached
+	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored))
 		gate(g);
-	s->token = (uintptr_t)c;
+	s->token = (uintptr_t)c | (all_complete(c) ? 0 : FOLLOWS);
 	struct gp_stream *stream = find_stream(c, s->stream, true);
 	if (stream)
 		stream->submitted++;
@@ -301,34 +376,43 @@ static void before_submit(struct gp_submission *s)
 		note_gap(c, gp_now_ns() - idle_since);
 		c->idle_since_ns = 0;
 	}
-	// A copy announces kernels: the switch overlaps it. A kernel goes first and the hold follows,
-	// so that the hold costs a request nothing.
-	if (!c->open && (s->work == GP_COPY || s->blocking)) {
+	// The hold goes first: behind a kernel it would come too late to keep the engine.
+	if (!c->open)
 		open_window(c);
-		if (holds(c))
-			gp_hold_arm(c);
+	if (!holds(c))
+		return;
+	if ((s->work == GP_KERNEL && !is_loaded(s->function)) || (s->work == GP_GRAPH && !is_loaded(s->graph))) {
+		s->token |= LOADS;
+		c->context_waits++;
+		gp_hold_release(c);
+		return;
 	}
+	gp_hold_arm(c);
 }
 
 static void after_submit(struct gp_submission *s, CUresult result)
 {
-	struct gp_context *c = (struct gp_context *)(uintptr_t)s->token;
+	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
 	if (!c)
 		return;
-	if (!c->open)
-		open_window(c);
-	if (holds(c)) {
-		if (s->work == GP_KERNEL && gp_hold_collides(c, s)) {
-			// Launched first, released second: its blocks take every other SM meanwhile and the TSG
-			// never runs dry. A new hold follows when the application waits.
-			if (c->hold.state == GP_HOLD_ARMED) {
-				gp_hold_release(c);
-				gp_count(&gp_own_slot(c->gpu)->holds_collided, 1);
-			}
-			c->rearm_at_wait = 1;
-		} else if (c->hold.state == GP_HOLD_IDLE && !c->rearm_at_wait) {
+	if (result == CUDA_SUCCESS_ && !c->gpu->worked)
+		c->gpu->worked = 1;
+	if (s->token & LOADS) {
+		c->context_waits--;
+		if (result == CUDA_SUCCESS_)
+			remember_loaded(s->work == GP_KERNEL ? (void *)s->function : (void *)s->graph);
+		if (holds(c))
 			gp_hold_arm(c);
-		}
+	}
+	if (c->hold.state == GP_HOLD_ARMED && s->work <= GP_GRAPH) {
+		enum gp_fit fit = s->work == GP_KERNEL ? gp_hold_fit(c, s) : gp_graph_fit(s->graph);
+		bool follows = s->token & FOLLOWS;
+		// A link that made room would sit down between this kernel and those before it; with nothing
+		// before it, it cannot.
+		if (fit != GP_FITS && !follows && s->work == GP_KERNEL)
+			gp_hold_step(c);
+		else if (fit == GP_BLOCKED)
+			gp_hold_yield(c);
 	}
 	if (s->blocking && result == CUDA_SUCCESS_) {
 		struct gp_stream *stream = find_stream(c, s->stream, false);
@@ -339,7 +423,7 @@ static void after_submit(struct gp_submission *s, CUresult result)
 
 static void event_recorded(CUevent event, CUstream handle)
 {
-	struct gp_context *c = current_context();
+	struct gp_context *c = gp_current_context();
 	struct gp_stream *stream = c ? find_stream(c, handle, false) : NULL;
 	if (!stream)
 		return;
@@ -354,13 +438,24 @@ static __thread struct {
 	uint64_t sequence;
 } waiting __attribute__((tls_model("initial-exec")));
 
+// Calls that are counted as waiting: in processes that take turns.
+static bool waits(enum gp_wait kind)
+{
+	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
+}
+
 static void before_wait(enum gp_wait kind, void *what)
 {
-	struct gp_context *c = current_context();
+	struct gp_context *c = gp_current_context();
 	waiting.context = c;
 	waiting.stream = NULL;
 	if (!c)
 		return;
+	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
+		c->waits++;
+		if (!c->open && c->gpu->turn_peers)
+			open_window(c);
+	}
 	if (kind == GP_WAIT_CONTEXT) {
 		c->context_waits++;
 		if (c->hold.state == GP_HOLD_ARMED) {
@@ -369,7 +464,7 @@ static void before_wait(enum gp_wait kind, void *what)
 		}
 		return;
 	}
-	if (kind == GP_WAIT_STREAM) {
+	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
 		waiting.stream = find_stream(c, what, false);
 		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
 	} else {
@@ -380,10 +475,6 @@ static void before_wait(enum gp_wait kind, void *what)
 				break;
 			}
 	}
-	if (c->rearm_at_wait && c->open && holds(c)) {
-		c->rearm_at_wait = 0;
-		gp_hold_arm(c);
-	}
 }
 
 static void after_wait(enum gp_wait kind, void *what, CUresult result)
@@ -393,14 +484,21 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	if (!c)
 		return;
 	waiting.context = NULL;
+	if (waits(kind))
+		c->waits--;
 	if (kind == GP_WAIT_CONTEXT) {
 		c->context_waits--;
-		if (c->open && holds(c) && !c->rearm_at_wait)
+		if (c->open && holds(c))
 			gp_hold_arm(c);
 		return;
 	}
 	if (waiting.stream && result == CUDA_SUCCESS_)
 		completed(c, waiting.stream, waiting.sequence);
+	if (c->yielded && all_complete(c)) {
+		c->yielded = 0;
+		if (c->open && holds(c))
+			gp_hold_arm(c);
+	}
 }
 
 static struct gp_gpu *gpu_of(CUdevice device)
@@ -427,6 +525,7 @@ static struct gp_gpu *gpu_of(CUdevice device)
 		gp_driver.cuDeviceGetAttribute(&g->shared_per_sm, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
 		gp_driver.cuDeviceGetAttribute(&g->shared_reserved, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
 		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
 		g->known = 1;
 		found = g;
 	}
@@ -522,9 +621,6 @@ static void capture_beginning(void)
 
 static void capture_ended(void) { captures--; }
 
-static void no_graph(CUgraphExec exec, CUgraph graph) { (void)exec, (void)graph; }
-static void no_exec(CUgraphExec exec) { (void)exec; }
-
 // Asks the driver about streams that the application has not waited for.
 static bool query(struct gp_context *c)
 {
@@ -571,6 +667,10 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 	}
 	bool quiet = activity == c->seen_activity;
 	c->seen_activity = activity;
+	if (c->waits) {
+		c->idle_since_ns = 0;
+		return poll;
+	}
 	uint64_t idle_since = c->idle_since_ns;
 	if (!idle_since) {
 		if (!quiet || !query(c))
@@ -585,6 +685,7 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 	if (!close_window(c))
 		return poll;
 	c->overflow = 0;
+	c->yielded = 0;
 	return 0;
 }
 
@@ -638,8 +739,8 @@ static const struct gp_hooks hooks = {
 	.context_current = context_current,
 	.context_destroying = context_destroying,
 	.stream_destroying = stream_destroying,
-	.graph_instantiated = no_graph,
-	.graph_destroying = no_exec,
+	.graph_instantiated = gp_graph_instantiated,
+	.graph_destroying = forget_loaded,
 	.capture_beginning = capture_beginning,
 	.capture_ended = capture_ended,
 	.rm_ioctl = gp_rm_ioctl,

@@ -183,7 +183,7 @@ func throughput(span time.Duration, processes ...*process) float64 {
 }
 
 func TestBestEffortPeersShare(t *testing.T) {
-	m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns"]`)
+	m := newMachine(t, "")
 	var be []*process
 	for range 4 {
 		be = append(be, m.start("be"))
