@@ -13,6 +13,7 @@ enum {
 	GP_GPUS = 32,
 	GP_STREAMS = 64,   // streams of a context with work in one window; more count as unknown
 	GP_GAP_BUCKETS = 16,
+	GP_SMS = 512,         // more than any GPU has
 };
 
 // One stream that had work since the window opened. A sequence counts operations.
@@ -49,11 +50,16 @@ struct gp_hold {
 	_Atomic uint32_t state; // GP_HOLD_*
 	uint32_t queued;        // sequence of the last link queued
 	uint32_t chain;         // sequence of the first link of the chain
+	uint32_t moves;         // of this hold to another SM
+	uint32_t first_sm;      // where links were seen most
+	uint16_t seen[GP_SMS];
+	uint64_t seen_place;
 	_Atomic uint64_t started_ns;
 	_Atomic uint64_t blocked_until_ns; // max_hold was reached: the lower levels' share first
 	CUstream stream;
 	CUfunction function;
-	volatile uint32_t *word; // host-mapped: links up to this sequence end; word[16]: chain that expired
+	volatile uint32_t *word; // host-mapped: links up to this sequence end; word[16]: chain that expired;
+				 // word[32]: where the running link is
 };
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
 
@@ -133,6 +139,7 @@ CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the k
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 void gp_hold_step(struct gp_context *);
+void gp_hold_settle(struct gp_context *);
 void gp_hold_yield(struct gp_context *);
 enum gp_fit {
 	GP_FITS,

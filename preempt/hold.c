@@ -15,14 +15,18 @@ enum { // cuda.h
 	CU_MEMHOSTALLOC_PORTABLE = 1,
 	CU_MEMHOSTALLOC_DEVICEMAP = 2,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-	EXPIRED = 16, // index into hold.word: a cache line of its own
+	EXPIRED = 16, // indices into hold.word: a cache line of its own each
+	PLACE = 32,
 };
+
+enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
 
 static CUresult launch_link(struct gp_hold *h, uint32_t sequence)
 {
 	uint64_t limit = gp_settings.max_hold_ns;
 	volatile uint32_t *expired = &h->word[EXPIRED];
-	void *parameters[] = {&h->word, &sequence, &h->chain, &limit, &expired};
+	volatile uint64_t *place = (volatile uint64_t *)&h->word[PLACE];
+	void *parameters[] = {&h->word, &sequence, &h->chain, &limit, &expired, &place};
 	return gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
 }
 
@@ -97,6 +101,7 @@ void gp_hold_arm(struct gp_context *c)
 			failed(c);
 			return;
 		}
+	h->moves = 0;
 	h->blocked_until_ns = 0;
 	h->started_ns = gp_now_ns();
 	if (gp_own_slot(c->gpu))
@@ -123,26 +128,51 @@ void gp_hold_release(struct gp_context *c)
 	h->state = GP_HOLD_IDLE;
 }
 
-// Makes room for a kernel that was just launched and needs every SM: the running link ends and leaves its
-// SM to the kernel's last block; the next link finds no room until a block of the kernel ends, and runs
-// in the gap behind it. The link that replaces the ended one is queued first: so the channel never runs
-// out of methods, and the kernel, submitted a launch earlier, is there before the next link.
-void gp_hold_step(struct gp_context *c)
+// The running link ends and the next one takes over. The link that replaces the ended one is queued first, so
+// the channel never runs out of methods.
+static bool next_link(struct gp_context *c)
 {
 	struct gp_hold *h = &c->hold;
 
 	if (!seize(h, GP_HOLD_ARMED))
-		return;
+		return false;
 	if (launch_link(h, ++h->queued)) {
 		failed(c);
-		return;
+		return false;
 	}
 	h->word[0] = h->queued - gp_settings.chain;
-	if (gp_own_slot(c->gpu))
-		gp_count(&gp_own_slot(c->gpu)->holds_collided, 1);
 	h->state = GP_HOLD_ARMED;
 	if (c->context_waits)
 		gp_hold_release(c);
+	return true;
+}
+
+// Makes room for a kernel that was just launched and needs every SM: the running link ends and leaves its
+// SM to the kernel's last block; the next link finds no room until a block of the kernel ends, and runs
+// in the gap behind it. The kernel, submitted a launch earlier, is there before the next link.
+void gp_hold_step(struct gp_context *c)
+{
+	if (next_link(c) && gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds_collided, 1);
+}
+
+// Called while nothing of the application runs. The GPU gives blocks to its SMs in a fixed order, the
+// emptiest first. A hold on the SM that is first in that order is out of the way: everywhere else it makes
+// two blocks of a kernel share another SM, and the kernel takes twice its time. A link that starts on an
+// idle GPU is on the first SM; one that started beside a kernel is not.
+void gp_hold_settle(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+	uint64_t place = *(volatile uint64_t *)&h->word[PLACE];
+	uint32_t sm = (uint32_t)place;
+
+	if ((uint32_t)(place >> 32) != h->word[0] + 1 || sm >= GP_SMS || place == h->seen_place)
+		return;
+	h->seen_place = place;
+	if (h->seen[sm] < UINT16_MAX && ++h->seen[sm] > h->seen[h->first_sm])
+		h->first_sm = sm;
+	if (sm != h->first_sm && h->moves < MOST_MOVES && next_link(c))
+		h->moves++;
 }
 
 // Ends the hold until everything submitted has finished.

@@ -190,12 +190,12 @@ static bool close_window(struct gp_context *c)
 		pthread_spin_unlock(&g->lock);
 		return false;
 	}
+	gp_hold_release(c); // before anybody can open the next window
 	if (--g->open_contexts == 0)
 		unpublish(g, gp_now_ns());
-	pthread_spin_unlock(&g->lock);
 	if (gp_own_slot(g))
 		gp_count(&gp_own_slot(g)->busy_ns, gp_now_ns() - c->opened_ns);
-	gp_hold_release(c);
+	pthread_spin_unlock(&g->lock);
 	return true;
 }
 
@@ -232,12 +232,24 @@ static bool all_complete(struct gp_context *c)
 	return true;
 }
 
+// The context has been idle since now, unless more than activity was submitted. A submitter first counts its
+// activity and then takes the mark away, so one of the two sees the other.
+static bool idle(struct gp_context *c, uint64_t activity, uint64_t now)
+{
+	c->idle_since_ns = now;
+	if (c->activity == activity)
+		return true;
+	c->idle_since_ns = 0;
+	return false;
+}
+
 static void completed(struct gp_context *c, struct gp_stream *s, uint64_t sequence)
 {
+	uint64_t activity = c->activity;
 	if (s->completed < sequence)
 		s->completed = sequence;
 	if (all_complete(c) && !c->idle_since_ns)
-		c->idle_since_ns = gp_now_ns();
+		idle(c, activity, gp_now_ns());
 }
 
 static void note_gap(struct gp_context *c, uint64_t gap_ns)
@@ -494,10 +506,14 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	}
 	if (waiting.stream && result == CUDA_SUCCESS_)
 		completed(c, waiting.stream, waiting.sequence);
-	if (c->yielded && all_complete(c)) {
+	if ((!c->yielded && c->hold.state != GP_HOLD_ARMED) || !all_complete(c))
+		return;
+	if (c->yielded) {
 		c->yielded = 0;
 		if (c->open && holds(c))
 			gp_hold_arm(c);
+	} else {
+		gp_hold_settle(c);
 	}
 }
 
@@ -659,7 +675,8 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 	uint64_t activity = c->activity;
 	struct gp_hold *h = &c->hold;
 
-	if (h->state == GP_HOLD_ARMED && now - h->started_ns > gp_settings.max_hold_ns) {
+	uint64_t started = h->started_ns; // may be later than now
+	if (h->state == GP_HOLD_ARMED && now > started && now - started > gp_settings.max_hold_ns) {
 		gp_hold_release(c);
 		double share = gp_settings.lower_share;
 		h->blocked_until_ns = now + (uint64_t)((double)gp_settings.max_hold_ns * share / (1 - share));
@@ -673,15 +690,13 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 	}
 	uint64_t idle_since = c->idle_since_ns;
 	if (!idle_since) {
-		if (!quiet || !query(c))
+		if (!quiet || !query(c) || !idle(c, activity, now))
 			return poll;
-		if (c->activity != activity)
-			return poll;
-		c->idle_since_ns = idle_since = now;
+		idle_since = now;
 	}
-	uint64_t wait = grace(c), idle = now > idle_since ? now - idle_since : 0;
-	if (idle < wait)
-		return wait - idle;
+	uint64_t wait = grace(c), passed = now > idle_since ? now - idle_since : 0;
+	if (passed < wait)
+		return wait - passed;
 	if (!close_window(c))
 		return poll;
 	c->overflow = 0;

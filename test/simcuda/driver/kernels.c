@@ -42,11 +42,13 @@ static bool copy_finish(const uint64_t *a) {
 	return true;
 }
 
-// gpreempt_hold(volatile uint32_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint32_t *expired)
+// gpreempt_hold(volatile uint32_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint32_t *expired,
+//	uint64_t *place)
 static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
 	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
 	volatile uint32_t *expired = (volatile uint32_t *)a[4];
 	uint32_t sequence = (uint32_t)a[1], chain = (uint32_t)a[2];
+	*(volatile uint64_t *)a[5] = (uint64_t)sequence << 32; // SM 0
 	if (*expired == chain || (int32_t)(atomic_load(word) - sequence) >= 0)
 		return true;
 	if (ran_ns < a[3])
@@ -60,7 +62,7 @@ static uint64_t hold_limit(const uint64_t *a) {
 }
 
 static const struct kernel kernels[] = {
-	{"gpreempt_hold", 5, {8, 4, 4, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL},
+	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish},
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL},
 	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish},

@@ -161,7 +161,8 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 		o->start_run = o->chained && s->chain && !o->deps ? s->end_run : p->run;
 		if (!k->over)
 			o->end_run = o->start_run + kernel_ns(&o->work);
-		else if (!address_valid(o->work.argument[0], 4) || !address_valid(o->work.argument[4], 4)) {
+		else if (!address_valid(o->work.argument[0], 4) || !address_valid(o->work.argument[4], 4) ||
+			 !address_valid(o->work.argument[5], 8)) {
 			fault(p->c);
 			return true;
 		}

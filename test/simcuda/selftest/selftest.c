@@ -159,8 +159,8 @@ static void add(handle stream, ptr data, uint64_t n, uint32_t value) {
 }
 
 static void hold(handle stream, uint32_t *words, uint32_t sequence, uint64_t limit_ns) {
-	uint32_t *word = &words[0], *expired = &words[1];
-	void *parameters[] = {&word, &sequence, &sequence, &limit_ns, &expired};
+	uint32_t *word = &words[0], *expired = &words[1], *place = &words[2];
+	void *parameters[] = {&word, &sequence, &sequence, &limit_ns, &expired, &place};
 	OK(cuLaunchKernel(function("gpreempt_hold"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
