@@ -37,6 +37,8 @@ typedef void *handle;
 	F(cuModuleGetFunction, (handle *, handle, const char *))                         \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned,     \
 			   unsigned, unsigned, handle, void **, void **))                        \
+	F(cuLaunchCooperativeKernel, (handle, unsigned, unsigned, unsigned, unsigned,    \
+				      unsigned, unsigned, unsigned, handle, void **))        \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))           \
 	F(cuGraphLaunch, (handle, handle))                                               \
 	F(cuGraphGetNodes, (handle, handle *, size_t *))
@@ -212,6 +214,20 @@ static void capture(unsigned n) {
 	printf("nodes %zu added %u\n", nodes, after - before);
 }
 
+// Kernels whose blocks must all be resident, with two of 1024 threads on each SM: all that there is.
+static void cooperative(unsigned n, const char *how) {
+	enum { SMS = 132 };
+	uint64_t us = 40;
+	void *parameters[] = {&us};
+	for (unsigned i = 0; i < n; i++) {
+		OK(cuLaunchCooperativeKernel(spin_kernel, 2 * SMS, 1, 1, 1024, 1, 1, 0, stream, parameters));
+		if (strcmp(how, "each") == 0)
+			OK(cuStreamSynchronize(stream));
+	}
+	OK(cuStreamSynchronize(stream));
+	printf("done %u\n", n);
+}
+
 static void run_child(void) {
 	int status = -1;
 	pid_t pid = fork();
@@ -243,6 +259,8 @@ int main(void) {
 			context_wide(word);
 		} else if (sscanf(line, "capture %u", &a) == 1) {
 			capture(a);
+		} else if (sscanf(line, "cooperative %u %31s", &a, word) == 2) {
+			cooperative(a, word);
 		} else if (strcmp(line, "child\n") == 0) {
 			run_child();
 		} else if (strcmp(line, "crash\n") == 0) {

@@ -110,6 +110,10 @@ int machine_attribute(int device, int attribute, int *value) {
 		}
 	if (attribute < 1 || attribute > 160)
 		return -1;
+	if (attribute == 133) { // MPS_ENABLED
+		*value = getenv("SIMCUDA_MPS") != NULL;
+		return 0;
+	}
 	*value = 0; // a feature that the simulated machine lacks
 	return 0;
 }

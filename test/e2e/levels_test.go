@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// A process between two levels has a long timeslice against the lower one, so only suspension gets it off
+// the GPU: a request of the highest level would otherwise wait for that timeslice.
+func TestLevelsBetweenGiveWay(t *testing.T) {
+	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[window]\ngrace_min_us = 100000\ngrace_max_us = 100000\n")
+	low, middle, high := m.start("be"), m.start("3"), m.start("0")
+	low.runBestEffort()
+	middle.runBestEffort()
+	m.joined(low, middle, high)
+	m.until("the level between preempts the lowest", func() bool { return m.peer(middle).TimesliceUs == 1000000 })
+	m.until("the lowest yields", func() bool { return m.peer(low).TimesliceUs == 1 })
+	p50, _ := high.request(5, 3, "stream")
+	if p50.Milliseconds() >= 900 {
+		t.Errorf("a request of level 0 takes %v: it waits for the timeslice of level 3", p50)
+	}
+	high.say("lc 40 3 40 3000 stream")
+	m.until("level 3 is suspended while a window of level 0 is open", func() bool {
+		peer := m.peer(middle)
+		return peer.Suspended && m.peer(high).WindowOpen
+	})
+	high.hear()
+	m.until("level 3 is back", func() bool { return !m.peer(middle).Suspended })
+	n := middle.count()
+	m.until("level 3 progresses", func() bool { return middle.count() > n })
+}
+
+// BE processes that submit at once, before they know of each other.
+func TestBestEffortStartsTogether(t *testing.T) {
+	for _, peers := range []int{2, 4, 8} {
+		t.Run(fmt.Sprint(peers), func(t *testing.T) {
+			m := newMachine(t, "")
+			lc := m.start("lc")
+			var be []*process
+			for range peers {
+				p := m.start("be")
+				p.say("be")
+				be = append(be, p)
+			}
+			for _, p := range be {
+				p.hear()
+			}
+			m.joined(append(slices.Clone(be), lc)...)
+			lc.request(10, 5, "stream")
+			for _, p := range be {
+				n := p.count()
+				m.until("every BE progresses", func() bool { return p.count() > n })
+			}
+			for _, p := range be {
+				p.finish()
+			}
+		})
+	}
+}
+
+func TestCooperativeKernels(t *testing.T) {
+	const kernels = 20
+	m := newMachine(t, "[hold]\nmax_ms = 10000\n[window]\ngrace_min_us = 1000\ngrace_max_us = 1000\n")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	collided := func(how string) uint64 {
+		before := m.peer(lc).Counters.HoldsCollided
+		var done int
+		lc.ask(fmt.Sprintf("cooperative %d %s", kernels, how), "done %d", &done)
+		if done != kernels {
+			t.Errorf("%s: %d kernels done", how, done)
+		}
+		return m.peer(lc).Counters.HoldsCollided - before
+	}
+	collided("each") // the first launch of a kernel has no hold
+	if n := collided("each"); n < kernels/2 || n > kernels {
+		t.Errorf("the hold stepped aside %d times for %d kernels that were waited for one by one", n, kernels)
+	}
+	if n := collided("queued"); n == 0 || n > kernels/2 {
+		t.Errorf("the hold ended %d times for %d queued kernels", n, kernels)
+	}
+	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+	if cut := m.peer(lc).Counters.WindowsCut; cut != 0 {
+		t.Errorf("%d holds were cut", cut)
+	}
+}
+
+func TestUnderMPS(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	m.until("BE launches wait for a window", func() bool {
+		lc.request(2, 3, "stream")
+		return m.peer(be).Counters.GateWaits > 0
+	})
+	for _, p := range []*process{be, lc} {
+		peer := m.peer(p)
+		if !slices.Contains(peer.Fallbacks, "mps") || peer.Counters.Holds != 0 || peer.Counters.TimesliceSets != 0 {
+			t.Errorf("%s: fallbacks %v, %+v", peer.Role, peer.Fallbacks, peer.Counters)
+		}
+	}
+	n := be.count()
+	m.until("BE goes on", func() bool { return be.count() > n })
+}
