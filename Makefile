@@ -10,7 +10,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate
+.PHONY: all test demo install clean generate readme
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map kernels/hold.fatbin
@@ -43,6 +43,10 @@ install: build/libgpreempt.so build/gpreempt
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
+
+# Writes the README's tables from the committed results; a test compares them.
+readme:
+	$(GO) test -count=1 -run TestReadme ./test/bench -update
 
 # Regenerates the committed GPU code with the pinned compiler.
 generate:

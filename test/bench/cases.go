@@ -44,12 +44,14 @@ func synced(us, sharedKB int) load {
 var (
 	single      = load{work: work{us: 40, blocksPerSM: 1}, kernels: 1, gapUs: 3000, requests: 600}
 	cooperative = func() load { l := synced(20, 0); l.cooperative = true; return l }()
+	every10ms   = func() load { l := synced(10, 0); l.gapUs = 10000; return l }()
 	wholeCtx    = func() load { l := synced(10, 0); l.context = true; return l }()
 )
 
 var allCases = []Case{
 	pair("1x40us-every-3ms", single, 1, p99Within(220), "foundation", "quick"),
 	pair("50x10us-synced", synced(10, 0), 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation", "quick"),
+	pair("50x10us-synced-every-10ms", every10ms, 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation"),
 	pair("smem200k-132-blocks", synced(20, 200), 1, p99Times(1.3), "foundation"),
 	pair("smem227k-132-blocks", synced(20, 227), 1, p99Times(1.3), "foundation"),
 	pair("cooperative", cooperative, 1, p99Times(1.3), "foundation"),

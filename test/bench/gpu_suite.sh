@@ -2,7 +2,7 @@
 # Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
 # results, within about 9 minutes. Tables come last; result files go to OUT.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
-# GPREEMPT_PARTS picks parts: "foundation pytorch identity" (default).
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default).
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -13,7 +13,7 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 torch=$(cd "$(dirname "$0")" && pwd)/torch
 library=$library_dir/libgpreempt.so
-parts=${GPREEMPT_PARTS:-foundation pytorch identity}
+parts=${GPREEMPT_PARTS:-foundation pytorch identity unprivileged}
 gpu=${GPREEMPT_GPU:-h200}
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 logs=$(mktemp -d)
@@ -35,13 +35,25 @@ part() {
 	fi
 }
 
-part foundation 270 "$library_dir/gpreempt" bench --suite foundation --library "$library" \
+part foundation 300 "$library_dir/gpreempt" bench --suite foundation --library "$library" \
 	--json "$out/$gpu-foundation.json"
 part pytorch 240 python3 "$torch/run.py" --library "$library" --json "$out/$gpu-pytorch.json"
 part identity 180 python3 "$torch/identity.py" --library "$library" --limit 120 --jobs 12 \
 	--json "$out/$gpu-identity.json"
 
-for name in foundation pytorch identity; do
+# The same as a user without privileges (65534, nobody), where this is root.
+if [ "$(id -u)" -eq 0 ]; then
+	nobody=$(mktemp -d)
+	chmod 777 "$nobody"
+	cp "$library_dir/gpreempt" "$library" "$nobody"
+	part unprivileged 60 setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs --bounding-set -all \
+		env HOME=/nonexistent "$nobody/gpreempt" bench --suite quick --library "$nobody/libgpreempt.so" \
+		--json "$nobody/$gpu-unprivileged.json"
+	cp "$nobody/$gpu-unprivileged.json" "$out" || failed=1
+	rm -rf "$nobody"
+fi
+
+for name in foundation pytorch identity unprivileged; do
 	if [ -e "$logs/$name.out" ]; then
 		printf '\n== %s\n' "$name"
 		cat "$logs/$name.out"

@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Tables in a document stand between these lines, the first one naming the result file.
+const (
+	tableBegin = "<!-- results "
+	tableEnd   = "<!-- end of results -->"
+)
+
+// FillTables returns a document with each of its tables made anew from the result files of a folder.
+func FillTables(document []byte, results string) ([]byte, error) {
+	var out bytes.Buffer
+	rest := document
+	for {
+		before, marked, found := bytes.Cut(rest, []byte(tableBegin))
+		out.Write(before)
+		if !found {
+			return out.Bytes(), nil
+		}
+		name, body, closed := bytes.Cut(marked, []byte(" -->\n"))
+		_, after, ended := bytes.Cut(body, []byte(tableEnd))
+		if !closed || !ended {
+			return nil, fmt.Errorf("table %.40q: no %q", marked, tableEnd)
+		}
+		table, err := markdownTable(filepath.Join(results, string(name)))
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&out, "%s%s -->\n%s%s", tableBegin, name, table, tableEnd)
+		rest = after
+	}
+}
+
+// markdownTable shows a result file: one line a case, alone / default / gpreempt side by side.
+func markdownTable(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read results: %w", err)
+	}
+	var report Report
+	if err := json.Unmarshal(data, &report); err != nil {
+		return "", fmt.Errorf("read results %s: %w", path, err)
+	}
+	if len(report.Cases) == 0 {
+		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
+	}
+	var pairs, values strings.Builder
+	var done []string
+	for _, row := range report.Cases {
+		switch {
+		case slices.Contains(done, row.Case):
+		case row.LC != nil && row.System == "alone":
+			done = append(done, row.Case)
+			pairs.WriteString(pairLine(report.Cases, row))
+		case row.Value != nil && row.Target != "":
+			fmt.Fprintf(&values, "| %s | %.4g %s | %s |\n", noted(row), *row.Value, row.Unit, verdict(row))
+		case row.LC == nil && row.BE != nil && row.Target != "":
+			fmt.Fprintf(&values, "| %s | %.3f of alone | %s |\n", row.Case, row.BE.Now/row.BE.Alone, verdict(row))
+		}
+	}
+	var text strings.Builder
+	if pairs.Len() > 0 {
+		text.WriteString("| LC beside BE | LC p99 alone | default time slicing | gpreempt (p50) | x alone | BE of what LC leaves (default) | target |\n|---|---|---|---|---|---|---|\n")
+		text.WriteString(pairs.String())
+	}
+	if values.Len() > 0 {
+		if pairs.Len() > 0 {
+			text.WriteString("\n")
+		}
+		text.WriteString("| measured | value | target |\n|---|---|---|\n" + values.String())
+	}
+	fmt.Fprintf(&text, "\n%s, driver %s, CUDA %s, %s, %s.\n", report.GPU, report.Driver, report.CUDA, report.Date, filepath.Base(path))
+	return text.String(), nil
+}
+
+func pairLine(rows []Row, alone Row) string {
+	of := func(system string) *Row {
+		for i := range rows {
+			if rows[i].Case == alone.Case && rows[i].System == system {
+				return &rows[i]
+			}
+		}
+		return nil
+	}
+	plain, ours := of("default"), of("gpreempt")
+	p99 := func(r *Row) string {
+		if r == nil || r.LC == nil {
+			return "-"
+		}
+		return microseconds(r.LC.P99Us)
+	}
+	ratio, share, target, mine := "-", "-", "", "-"
+	if ours != nil {
+		target = verdict(*ours)
+		if ours.LC != nil {
+			mine = fmt.Sprintf("%s (%s)", p99(ours), microseconds(ours.LC.P50Us))
+			ratio = fmt.Sprintf("%.2f", ours.LC.P99Us/alone.LC.P99Us)
+		}
+		if ours.BE != nil {
+			share = fmt.Sprintf("%.3f", ours.BE.Share)
+			if plain != nil && plain.BE != nil {
+				share += fmt.Sprintf(" (%.3f)", plain.BE.Share)
+			}
+		}
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n", alone.Case, microseconds(alone.LC.P99Us), p99(plain), mine, ratio, share, target)
+}
+
+func noted(r Row) string {
+	if r.Note == "" {
+		return r.Case
+	}
+	return r.Case + ", " + r.Note
+}
+
+func microseconds(us float64) string {
+	if us >= 10000 {
+		return fmt.Sprintf("%.1f ms", us/1000)
+	}
+	return fmt.Sprintf("%.0f us", us)
+}
+
+func verdict(r Row) string {
+	switch {
+	case r.Target == "":
+		return ""
+	case r.Pass != nil && *r.Pass:
+		return "reached: " + r.Target
+	}
+	return "**missed**: " + r.Target
+}

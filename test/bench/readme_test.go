@@ -1,0 +1,47 @@
+package bench
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the README's tables from the committed results")
+
+const readme = "../../README.md"
+
+func TestReadmeShowsTheResults(t *testing.T) {
+	is, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := FillTables(is, "results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(is, []byte(tableBegin)) {
+		t.Fatalf("%s has no table of results", readme)
+	}
+	if *update {
+		if err := os.WriteFile(readme, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(is, want) {
+		t.Errorf("%s does not show the committed results; run: make readme", readme)
+	}
+}
+
+func TestFillTablesRefusesBrokenMarks(t *testing.T) {
+	for _, document := range []string{
+		tableBegin + "h200-foundation.json -->\n| no end",
+		tableBegin + "h200-foundation.json",
+		tableBegin + "missing.json -->\n" + tableEnd,
+	} {
+		if out, err := FillTables([]byte(document), "results"); err == nil {
+			t.Errorf("%q gives %q", document, out)
+		}
+	}
+}
