@@ -277,8 +277,8 @@ func valueRow(name, system string, value float64, unit, target string, pass bool
 // on. It differs by tens of nanoseconds from process to process and from moment to moment: the least of
 // many rounds in each of several processes is compared.
 func measureLaunch(ctx context.Context, s *session, name string) error {
-	const processes = 8
-	roles := []string{"", "lc", "off"}
+	const processes = 6
+	roles := []string{"", "lc", "be", "off"}
 	least := map[string]float64{}
 	for i := range processes {
 		for j := range roles {
