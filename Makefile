@@ -13,10 +13,11 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all test demo install clean generate
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map kernels/hold.fatbin
+build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld kernels/hold.fatbin
 	@mkdir -p build
+	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath \
-		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin

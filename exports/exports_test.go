@@ -31,7 +31,7 @@ func build(tb testing.TB) bench {
 		tb.Skip("no C compiler")
 	}
 	b := bench{tb, tb.TempDir()}
-	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c",
+	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c",
 		"testdata/hooks.c", "-Wl,--version-script=exports.map")
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")
@@ -139,6 +139,15 @@ func TestLookups(t *testing.T) {
 		got := bench{t, b.dir}.run("program", "ioctl", active, "libgp.so", "libnext.so")
 		if strings.Count(got, "  ioctl 0xc004462a") != 1 || !strings.HasSuffix(got, "1 1\n") {
 			t.Errorf("got\n%s", got)
+		}
+	})
+	t.Run("early child", func(t *testing.T) {
+		got := bench{t, b.dir}.run("program", "child", active, "libgp.so")
+		if !strings.HasPrefix(got, "  runtime of 1 argument, ") || !strings.HasSuffix(got, "driver cuInit\n0, SIGCHLD open\n") {
+			t.Errorf("got\n%s", got)
+		}
+		if got, want := (bench{t, b.dir}).run("program", "child", nil, "libgp.so"), "driver cuInit\n0, SIGCHLD open\n"; got != want {
+			t.Errorf("passive: got %q, want %q", got, want)
 		}
 	})
 	t.Run("no driver", func(t *testing.T) {
