@@ -312,6 +312,39 @@ func TestPreemption(t *testing.T) {
 	m.until("BE goes on", func() bool { return be.count() > n })
 }
 
+// libcuda sets the timeslices of new TSGs itself, after the library may have set them.
+func TestTimesliceInForce(t *testing.T) {
+	m := newMachine(t, "")
+	lc := m.start("lc")
+	m.joined(lc)
+	for range 5 {
+		be := m.start("be")
+		inForce := func(want string) {
+			t.Helper()
+			var have string
+			for deadline := time.Now().Add(patience); have != want && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				be.say("timeslices")
+				have = be.hear()
+			}
+			if have != want {
+				t.Fatalf("the device has %q, must have %q; %+v", have, want, m.peer(be))
+			}
+		}
+		inForce("timeslices_us 1")
+		be.say("context") // while the library watches: it sees the TSG come, and then what libcuda does to it
+		be.hear()
+		inForce("timeslices_us 1 1")
+		be.finish()
+	}
+	be := m.start("be")
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.finish()
+	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
+	if be.say("timeslices"); be.hear() != "timeslices_us 2048" {
+		t.Error("the device has not got the timeslice that the library publishes")
+	}
+}
+
 func TestHoldInGaps(t *testing.T) {
 	const requests = 20
 	for _, sync := range []string{"stream", "event", "context", "copy"} {
