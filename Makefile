@@ -13,10 +13,20 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all test demo install clean generate
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld kernels/hold.fatbin
+# Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
+# in all its threads, to wait for it with sigwait or signalfd, would lose it to one of them. The library is built
+# with these two taken out of the runtime's list of signals that it always unblocks.
+SIGNALS := src/runtime/sigtab_linux_generic.go
+build/overlay.json: Makefile
+	@mkdir -p build/overlay
+	sed -E '/"SIG(CHLD|PROF):/s/ \+ _SigUnblock//' "$$($(GO) env GOROOT)/$(SIGNALS)" > build/overlay/signals.go
+	@if [ $$(grep -cE '"SIG(CHLD|PROF):' build/overlay/signals.go) != 2 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
+	printf '{"Replace": {"%s": "%s"}}\n' "$$($(GO) env GOROOT)/$(SIGNALS)" $(CURDIR)/build/overlay/signals.go > $@
+
+build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld build/overlay.json kernels/hold.fatbin
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
-	$(GO) build -buildmode=c-shared -trimpath \
+	$(GO) build -buildmode=c-shared -trimpath -overlay build/overlay.json \
 		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 

@@ -6,7 +6,8 @@
 // Once it runs, the program must not notice its threads. A signal sent to a process goes to any of its threads that
 // does not block it, and most programs rely on being the only ones there are: bash blocks SIGCHLD to guard its table
 // of jobs, others wait in sigwait or signalfd for what all their threads block. Go's threads keep, for good, the mask
-// of the thread that started the runtime, so it is started with everything blocked. Its handlers are taken out again.
+// of the thread that started the runtime, so it is started with everything blocked (the Makefile sees to the two signals
+// that they would unblock all the same). Its handlers are taken out again.
 #include "layer.h"
 
 #include <errno.h>
