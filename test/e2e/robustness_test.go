@@ -388,13 +388,32 @@ func TestCorruptSegment(t *testing.T) {
 				return
 			}
 			m.joined(p)
-			if aside, err := filepath.Glob(files[0] + ".corrupt-*"); err != nil || len(aside) != 1 {
-				t.Errorf("set aside: %v, %v", aside, err)
+			aside, err := filepath.Glob(files[0] + ".corrupt-*")
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("set aside: %v, %v", aside, err)
 			}
-			if last, _ := p.finish(); last != "count 0" {
-				t.Errorf("last line %q", last)
+			last, stderr := p.finish()
+			if want := files[0] + ": corrupt segment"; last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, " WRN ") ||
+				!strings.Contains(stderr, want) || !strings.Contains(stderr, aside[0]) {
+				t.Errorf("last line %q, stderr %q, must warn in one line of %q and name %s", last, stderr, want, aside[0])
 			}
 		})
+	}
+}
+
+func TestGroupByNumber(t *testing.T) {
+	m := newMachine(t, "")
+	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
+	be, lc := m.start("be"), m.start("lc")
+	shared := segment.GroupDirectory(m.dir, os.Getgid())
+	m.until("both join the group's segment", func() bool {
+		all, err := segment.SnapshotsIn(shared)
+		return err == nil && len(all) == 1 && len(all[0].Peers) == 2
+	})
+	for _, p := range []*process{lc, be} {
+		if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+			t.Errorf("last line %q, stderr %q", last, stderr)
+		}
 	}
 }
 
