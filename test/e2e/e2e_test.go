@@ -106,7 +106,13 @@ type process struct {
 
 func (m *machine) start(role string) *process {
 	m.t.Helper()
-	p := &process{m: m, cmd: m.command(role, worker), lines: make(chan string, 64)}
+	return m.startAs(m.command(role, worker))
+}
+
+// startAs starts a command that becomes a worker.
+func (m *machine) startAs(cmd *exec.Cmd) *process {
+	m.t.Helper()
+	p := &process{m: m, cmd: cmd, lines: make(chan string, 64)}
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -256,6 +262,16 @@ func (p *process) request(requests, kernels int, sync string) (p50 time.Duration
 	var us int
 	p.ask(fmt.Sprintf("lc %d %d 40 3000 %s", requests, kernels, sync), "p50_us %d hash %d", &us, &hash)
 	return time.Duration(us) * time.Microsecond, hash
+}
+
+// sums is a worker's hash after its additions, which are lost or done twice by no preemption.
+func sums(total uint32) uint32 {
+	const words = 64 // of worker.c
+	h := uint32(2166136261)
+	for range words {
+		h = (h ^ total) * 16777619
+	}
+	return h
 }
 
 func TestPassiveWithoutRole(t *testing.T) {
