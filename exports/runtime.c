@@ -77,11 +77,15 @@ static void come_up(void) {
 
 void gp_run_blocked(void (*run)(void)) {
 	sigset_t all, before;
+	stack_t signal_stack;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
 	if (arguments)
 		come_up();
 	run();
+	if (have_stack) // Go leaves one of its own to a thread that had none
+		sigaltstack(&signal_stack, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -64,8 +64,14 @@ static void wait_and_start(void) {
 	void (*start)(void) = NULL;
 	for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
 		sleep_1_ms();
-	if (start)
+	if (start) {
 		start();
+		return;
+	}
+	static const char failure[] = "gpreempt: the library's core did not come up; running without preemption\n";
+	const char *log = getenv("GPREEMPT_LOG");
+	if (!log || strncmp(log, "off", 3) != 0)
+		(void)!write(STDERR_FILENO, failure, sizeof failure - 1);
 }
 
 static COLD void start_or_wait(void) {

@@ -134,7 +134,7 @@ func TestNothingStartsWithoutCUDA(t *testing.T) {
 // The library's threads take no signal that the program's own threads block, and its handlers are not seen.
 func TestSignalsStayWithTheProgram(t *testing.T) {
 	const code = `
-import os, signal
+import ctypes, os, signal
 got = []
 blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG]
 signal.signal(signal.SIGUSR2, lambda *_: got.append("SIGUSR2"))
@@ -142,9 +142,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
 def caught():
     lines = dict(l.split(":\t") for l in open("/proc/self/status").read().splitlines() if ":\t" in l)
     return int(lines["SigCgt"], 16) & ~(3 << 31) # but for the two of glibc
-before = caught(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+def stack():
+    buffer = (ctypes.c_size_t * 3)() # stack_t
+    assert ctypes.CDLL(None).sigaltstack(None, buffer) == 0
+    return list(buffer)
+before = caught(), stack(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
 ` + initialise + `
-after = caught(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+after = caught(), stack(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
 print(before == after)
 for s in blocked:
     for _ in range(20):
