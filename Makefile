@@ -10,13 +10,25 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate readme
+.PHONY: all test demo install clean generate check-generated readme
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map kernels/hold.fatbin
+# Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
+# in all its threads, to wait for it with sigwait or signalfd, would lose it to one of them. The library is built
+# with these two taken out of the runtime's list of signals that it always unblocks.
+SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
+OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
+$(OVERLAY): Makefile
+	@mkdir -p build/_overlay # a name that ./... passes over
+	sed -E '/"SIG(CHLD|PROF):/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
+	@if [ $$(grep -cE '"SIG(CHLD|PROF):' build/_overlay/signals.go) != 2 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
+	printf '{"Replace": {"%s": "%s"}}\n' $(SIGNALS) $(CURDIR)/build/_overlay/signals.go > $@
+
+build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin
 	@mkdir -p build
-	$(GO) build -buildmode=c-shared -trimpath \
-		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-z,nodelete"' -o $@ ./shim
+	@rm -f $@ # Go would keep it if only the linker's scripts have changed
+	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
+		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin
@@ -28,10 +40,18 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
-# Everything that needs no GPU.
+# Everything that needs no GPU. The race detector sees the packages whose concurrency is Go's own; the fuzzers go
+# on from the committed corpus for a moment each.
+RACE := ./configs ./preempt/... ./cmd/... ./test/bench
+FUZZ_TIME ?= 5s
 test: all
+	@unformatted=$$(gofmt -l cmd configs exports kernels preempt shim test); \
+		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) test -count=1 ./...
+	$(GO) test -count=1 -race $(RACE)
+	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZ_TIME) ./configs
+	$(GO) test -run '^$$' -fuzz '^FuzzHeader$$' -fuzztime $(FUZZ_TIME) ./preempt/segment
 	./test/glibc.sh build/libgpreempt.so
 
 # Co-locates a latency-critical and a best-effort process, on the GPU or, where there is none, on the
@@ -48,9 +68,17 @@ install: build/libgpreempt.so build/gpreempt
 readme:
 	$(GO) test -count=1 -run TestReadme ./test/bench -update
 
-# Regenerates the committed GPU code with the pinned compiler.
+# Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:
-	./kernels/generate.sh
+	./kernels/generate.sh kernels
+
+# Fails where the committed GPU code is not what the pinned compiler makes of its source.
+check-generated:
+	@rm -rf build/generated && mkdir -p build/generated
+	./kernels/generate.sh build/generated
+	@for f in kernels/*.fatbin build/generated/*.fatbin; do \
+		cmp "kernels/$${f##*/}" "build/generated/$${f##*/}" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
+	done
 
 clean:
 	rm -rf build

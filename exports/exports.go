@@ -1,9 +1,9 @@
 // Package exports is the C layer of libgpreempt.so: every symbol that the library takes over from the CUDA driver
 // and from libc. It knows no policy: it calls the hooks of hooks.h, and passes straight through while there are none,
-// in forked children, and where GPREEMPT_PRIORITY is unset, empty or "off".
+// in children forked after CUDA was initialised, and where GPREEMPT_PRIORITY is unset, empty or "off".
 //
 // The intercepted functions are listed in table.h alone. A c-shared library that imports this package must be linked
-// with exports.map as its version script.
+// with exports.map as its version script and with runtime.ld.
 package exports
 
 /*
@@ -33,6 +33,3 @@ func DriverSymbol() unsafe.Pointer { return C.driver_symbol() }
 
 // Armed returns the address of gp_armed.
 func Armed() unsafe.Pointer { return C.armed() }
-
-// RestoreSignals puts back the crash signals' dispositions that the Go runtime replaced when it came up.
-func RestoreSignals() { C.gp_restore_signals() }

@@ -14,7 +14,8 @@ import (
 // (testdata/driver.c) and one program (testdata/program.c).
 type bench struct {
 	testing.TB
-	dir string
+	dir    string
+	stderr *bytes.Buffer // of the last run, if wanted
 }
 
 func (b bench) cc(out string, args ...string) {
@@ -30,8 +31,8 @@ func build(tb testing.TB) bench {
 	if _, err := exec.LookPath("cc"); err != nil {
 		tb.Skip("no C compiler")
 	}
-	b := bench{tb, tb.TempDir()}
-	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c",
+	b := bench{TB: tb, dir: tb.TempDir()}
+	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c",
 		"testdata/hooks.c", "-Wl,--version-script=exports.map")
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")
@@ -69,6 +70,9 @@ func (b bench) run(program, way string, env []string, preload ...string) string 
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	if b.stderr != nil {
+		b.stderr.Write(stderr.Bytes())
+	}
 	if err != nil {
 		b.Fatalf("%s %s: %v\n%s%s", program, way, err, out, &stderr)
 	}
@@ -97,7 +101,7 @@ func TestEveryWayToTheDriver(t *testing.T) {
 			program = "linked"
 		}
 		t.Run(way, func(t *testing.T) {
-			b := bench{t, b.dir}
+			b := bench{TB: t, dir: b.dir}
 			if got := b.run(program, way, active, "libgp.so"); got != string(golden) {
 				t.Errorf("active: got\n%s\nwant\n%s", got, golden)
 			}
@@ -130,15 +134,32 @@ func TestLookups(t *testing.T) {
 		{"ioctl passive", "ioctl", nil, []string{"libgp.so", "libnext.so"}, "driver cuInit\n1 1\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := (bench{t, b.dir}).run("program", test.way, test.env, test.preload...); got != test.want {
+			if got := (bench{TB: t, dir: b.dir}).run("program", test.way, test.env, test.preload...); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}
 	t.Run("ioctl active", func(t *testing.T) {
-		got := bench{t, b.dir}.run("program", "ioctl", active, "libgp.so", "libnext.so")
+		got := bench{TB: t, dir: b.dir}.run("program", "ioctl", active, "libgp.so", "libnext.so")
 		if strings.Count(got, "  ioctl 0xc004462a") != 1 || !strings.HasSuffix(got, "1 1\n") {
 			t.Errorf("got\n%s", got)
+		}
+	})
+	t.Run("early child", func(t *testing.T) {
+		got := bench{TB: t, dir: b.dir}.run("program", "child", active, "libgp.so")
+		if !strings.HasPrefix(got, "  runtime of 1 argument, ") || !strings.HasSuffix(got, "driver cuInit\n0, SIGCHLD open\n") {
+			t.Errorf("got\n%s", got)
+		}
+		if got, want := (bench{TB: t, dir: b.dir}).run("program", "child", nil, "libgp.so"), "driver cuInit\n0, SIGCHLD open\n"; got != want {
+			t.Errorf("passive: got %q, want %q", got, want)
+		}
+	})
+	t.Run("no core", func(t *testing.T) {
+		b := bench{TB: t, dir: b.dir}
+		b.stderr = new(bytes.Buffer)
+		got := b.run("program", "ioctl", append(active, "TEST_NO_START=1"), "libgp.so", "libnext.so")
+		if !strings.HasSuffix(got, "driver cuInit\n1 1\n") || b.stderr.String() != "gpreempt: the library's core did not come up; running without preemption\n" {
+			t.Errorf("got\n%s%s", got, b.stderr)
 		}
 	})
 	t.Run("no driver", func(t *testing.T) {
@@ -150,7 +171,7 @@ func TestLookups(t *testing.T) {
 			{"linked nevertheless", "303\n"}, // CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
 		} {
 			for _, env := range [][]string{nil, active} {
-				if got := (bench{t, b.dir}).run("program", test.way, env, "libgp.so"); !strings.HasSuffix(got, test.want) {
+				if got := (bench{TB: t, dir: b.dir}).run("program", test.way, env, "libgp.so"); !strings.HasSuffix(got, test.want) {
 					t.Errorf("%s %q: got %q, want %q", test.way, env, got, test.want)
 				}
 			}
@@ -181,7 +202,7 @@ func BenchmarkLaunch(b *testing.B) {
 		env  []string
 	}{{"direct", nil}, {"unarmed", []string{active[0], "TEST_UNARMED=1"}}, {"armed", []string{active[0], "TEST_QUIET=1"}}} {
 		b.Run(test.name, func(b *testing.B) {
-			out := bench{b, built.dir}.run("program", "overhead", test.env, "libgp.so")
+			out := bench{TB: b, dir: built.dir}.run("program", "overhead", test.env, "libgp.so")
 			lines := strings.Fields(out)
 			ns, err := strconv.ParseFloat(lines[len(lines)-1], 64)
 			if err != nil {

@@ -80,9 +80,9 @@ void gp_install_hooks(const struct gp_hooks *);
 // The driver's own function, never ours; NULL where the driver lacks it. Usable after cuInit began.
 void *gp_driver_symbol(const char *name);
 // start is called once, on the thread that calls cuInit first, before the driver's cuInit runs
-// (also before a first context call). Set by shim/ as the library's Go code comes up.
+// (also before a first context call), with all signals blocked. Set by shim/ as the library's Go code comes up.
 void gp_set_start(void (*start)(void));
-// True in a child forked after the library was loaded: Go code must not be entered there.
+// True in a child forked after CUDA was first initialised: Go code must not be entered there.
 bool gp_forked(void);
 
 #endif

@@ -58,7 +58,10 @@ extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
 static inline const struct gp_hooks *gp_hooks(void) {
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
-void gp_restore_signals(void);
+
+// runtime.c
+void gp_keep_environment(void);         // as the library is loaded
+void gp_run_blocked(void (*run)(void)); // starts the Go runtime, then calls run, with all signals blocked
 
 #pragma GCC visibility pop
 #endif

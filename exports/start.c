@@ -1,9 +1,8 @@
-// start.c - the library's life: passive or active, the start of the core, forks, signals, ioctl.
+// start.c - the library's life: passive or active, the start of the core, forks, ioctl.
 #include "layer.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +42,8 @@ bool gp_forked(void) {
 	return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-// The start of the core, once, on the thread of the first cuInit. It is Go code, and the Go runtime comes up on
-// a thread of its own after the library was loaded: wait for it, but never for long.
+// The start of the core, once, on the thread of the first cuInit. It is Go code, which says that it is there with
+// gp_set_start, from a thread of its own: wait for it, but never for long.
 
 enum { IDLE, STARTING, STARTED };
 static atomic_int start_state;
@@ -61,15 +60,26 @@ void gp_set_start(void (*start)(void)) {
 	atomic_store(&start_function, (void *)start);
 }
 
+static void wait_and_start(void) {
+	void (*start)(void) = NULL;
+	for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
+		sleep_1_ms();
+	if (start) {
+		start();
+		return;
+	}
+	static const char failure[] = "gpreempt: the library's core did not come up; running without preemption\n";
+	const char *log = getenv("GPREEMPT_LOG");
+	if (!log || strncmp(log, "off", 3) != 0)
+		(void)!write(STDERR_FILENO, failure, sizeof failure - 1);
+}
+
 static COLD void start_or_wait(void) {
 	int saved_errno = errno, idle = IDLE;
 	if (atomic_compare_exchange_strong(&start_state, &idle, STARTING)) {
 		atomic_store(&starter, (uintptr_t)pthread_self());
-		void (*start)(void) = NULL;
-		for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
-			sleep_1_ms();
-		if (start)
-			start();
+		gp_driver_symbol("cuInit"); // loads the driver: its threads, if it makes any, are not to inherit the mask
+		gp_run_blocked(wait_and_start);
 		atomic_store(&start_state, STARTED);
 	} else if (atomic_load(&starter) != (uintptr_t)pthread_self()) {
 		for (int ms = 0; ms < MAX_WAIT_ms && atomic_load(&start_state) != STARTED; ms++)
@@ -83,29 +93,6 @@ void gp_start(void) {
 		return;
 	if (gp_active() && !gp_forked())
 		start_or_wait();
-}
-
-// Signals. The Go runtime installs handlers for these even in a library; without them a crash of the program looks
-// as it would without us. Others are left to it: in a library it takes none that a program uses.
-
-static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE};
-enum { CRASH_SIGNALS = sizeof crash_signals / sizeof *crash_signals };
-static struct sigaction before_go[CRASH_SIGNALS];
-static bool signals_saved;
-
-static void save_signals(void) {
-	for (int i = 0; i < CRASH_SIGNALS; i++)
-		sigaction(crash_signals[i], NULL, &before_go[i]);
-	signals_saved = true;
-}
-
-// Only a handler that lies in this library is Go's; a program's own, set meanwhile, stays.
-void gp_restore_signals(void) {
-	for (int i = 0; signals_saved && i < CRASH_SIGNALS; i++) {
-		struct sigaction now;
-		if (sigaction(crash_signals[i], NULL, &now) == 0 && gp_is_ours((void *)now.sa_sigaction))
-			sigaction(crash_signals[i], &before_go[i], NULL);
-	}
 }
 
 // ioctl. The driver's RM calls pass here; the next library's ioctl may be another interposer's.
@@ -130,17 +117,20 @@ PUBLIC int ioctl(int fd, unsigned long request, ...) {
 	return result;
 }
 
-// Go code must not run in a forked child: its threads are gone.
+// Go code must not run in a child forked after it came up: its threads are gone. Before that there is nothing to
+// lose, and the child may start it for itself.
 static void in_child(void) {
+	if (atomic_load(&start_state) == IDLE)
+		return;
 	atomic_store(&forked, true);
 	atomic_store(&gp_armed, 0);
 	atomic_store(&gp_installed_hooks, NULL);
 }
 
-// Ahead of Go's constructor, which has the default priority.
-__attribute__((constructor(101))) static void loaded(void) {
-	save_signals();
+__attribute__((constructor)) static void loaded(void) {
 	atomic_store_explicit(&next_ioctl, (ioctl_fn *)gp_next_symbol("ioctl"), memory_order_release);
-	if (gp_active())
+	if (gp_active()) {
+		gp_keep_environment();
 		pthread_atfork(NULL, NULL, in_child);
+	}
 }

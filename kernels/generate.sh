@@ -1,9 +1,10 @@
 #!/bin/sh
-# Compiles every kernels/*.cu to the .fatbin that is committed beside it; needed only where a .cu
-# changes. The same compiler gives the same bytes, which CI checks.
+# generate.sh [folder]: compiles every kernels/*.cu to a .fatbin in the folder. The default is to put it beside the
+# source, where it is committed; needed only where a .cu changes. The same compiler gives the same bytes, which CI checks.
 #   NVCC=/path/to/nvcc   use this compiler; it must be of the version below
 # Without NVCC the compiler comes from PyPI into a virtual environment under the build folder.
 set -eu
+out=$(cd "${1:-$(dirname "$0")}" && pwd)
 cd "$(dirname "$0")"
 version=13.0.88
 
@@ -30,5 +31,5 @@ for sm in 86 89 90 100 120; do
 done
 for source in *.cu; do
 	# shellcheck disable=SC2086 # targets are several words
-	"$NVCC" -fatbin -O3 -std=c++17 --compress-mode=size $targets -o "${source%.cu}.fatbin" "$source"
+	"$NVCC" -fatbin -O3 -std=c++17 --compress-mode=size $targets -o "$out/${source%.cu}.fatbin" "$source"
 done

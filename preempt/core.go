@@ -1,12 +1,9 @@
 package preempt
 
 import (
-	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -94,18 +91,18 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	base, gid := c.config.Segment.Directory, -1
 	dir := segment.Directory(base, os.Getuid())
 	if name := c.config.Segment.Group; name != "" {
-		group, err := user.LookupGroup(name)
-		if err != nil {
-			return nil, fmt.Errorf("look up group %s: %w", name, err)
-		}
-		if gid, err = strconv.Atoi(group.Gid); err != nil {
-			return nil, fmt.Errorf("read the id of group %s: %w", name, err)
+		var err error
+		if gid, err = segment.GroupID(name); err != nil {
+			return nil, err
 		}
 		dir = segment.GroupDirectory(base, gid)
 	}
 	s, err := segment.Open(dir, gpuUUID(gpu), gid)
 	if err != nil {
 		return nil, err
+	}
+	if err := s.Replaced(); err != nil {
+		c.log.Warn().Err(err).Msg("made a new segment: programs that still use the old one are not seen")
 	}
 	slot, err := s.Claim(c.level, programName())
 	if err != nil {
@@ -117,7 +114,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	a.mps = underMPS(gpu)
 	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
 	attachGPU(gpu, s.Pointer(), slot)
-	a.log.Info().Int("level", c.level).Msg("attached")
+	a.log.Info().Int("priority", c.level).Msg("attached")
 	if a.mps {
 		a.own().Fallbacks.Or(segment.FallbackMPS)
 		a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")

@@ -25,7 +25,6 @@ import (
 func main() {}
 
 func init() {
-	exports.RestoreSignals()
 	exports.SetStart(C.start_pointer())
 }
 

@@ -155,7 +155,7 @@ func (d *doctor) checkDirectory() {
 func segmentDirectory(config configs.Config) string {
 	dir := segment.Directory(config.Segment.Directory, os.Getuid())
 	if group := config.Segment.Group; group != "" {
-		if gid, err := lookupGroup(group); err == nil {
+		if gid, err := segment.GroupID(group); err == nil {
 			dir = segment.GroupDirectory(config.Segment.Directory, gid)
 		}
 	}

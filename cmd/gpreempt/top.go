@@ -8,8 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"os/user"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -134,23 +132,12 @@ func readSegments(base, group string) ([]segment.Snapshot, error) {
 	if err != nil || group == "" {
 		return all, err
 	}
-	gid, err := lookupGroup(group)
+	gid, err := segment.GroupID(group)
 	if err != nil {
 		return nil, err
 	}
 	shared, err := segment.SnapshotsIn(segment.GroupDirectory(base, gid))
 	return append(all, shared...), err
-}
-
-func lookupGroup(group string) (gid int, err error) {
-	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
-		return int(gid), nil
-	}
-	found, err := user.LookupGroup(group)
-	if err != nil {
-		return -1, fmt.Errorf("segment.group = %q: %w", group, err)
-	}
-	return strconv.Atoi(found.Gid)
 }
 
 type peerKey struct {

@@ -1,8 +1,10 @@
 // A core that prints what it is told.
 #include "../layer.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
 static const char *const works[] = {"kernel", "graph", "copy", "memset", "other"};
@@ -37,25 +39,48 @@ static const struct gp_hooks hooks = {
 	context_destroying, stream_destroying, graph_instantiated, graph_destroying, rm_ioctl,
 };
 
-static void crashed(int signal) { _Exit(signal); }
+static bool blocked(int signal) {
+	sigset_t set;
+	return pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && sigismember(&set, signal) == 1;
+}
 
 static void start(void) {
-	SAY("start");
+	SAY("start, SIGCHLD %s, SIGTERM %s", blocked(SIGCHLD) ? "blocked" : "open", blocked(SIGTERM) ? "blocked" : "open");
 	CUresult (*count)(int *) = (CUresult (*)(int *))gp_driver_symbol("cuDeviceGetCount");
 	int n;
 	if (count)
 		count(&n);
 	cuInit(0); // a start that comes back through the library passes
-	struct sigaction segv, bus, ours = {.sa_handler = crashed};
-	sigaction(SIGSEGV, &ours, NULL);
-	gp_restore_signals();
+	struct sigaction segv, pipe, bus;
 	sigaction(SIGSEGV, NULL, &segv);
+	sigaction(SIGPIPE, NULL, &pipe);
 	sigaction(SIGBUS, NULL, &bus);
-	SAY("SIGSEGV %s, SIGBUS %s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
-		bus.sa_handler == SIG_DFL ? "lost" : "the program's");
+	SAY("SIGSEGV %s, SIGPIPE %s, SIGBUS %s%s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
+		pipe.sa_handler == SIG_DFL ? "restored" : "taken", bus.sa_handler == SIG_DFL ? "lost" : "the program's",
+		bus.sa_flags & SA_ONSTACK ? ", changed" : "");
 	quiet = getenv("TEST_QUIET") != NULL;
 	gp_install_hooks(&hooks);
 	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
 }
 
-__attribute__((constructor)) static void set_start(void) { gp_set_start(start); }
+// What stands for Go's constructor: it takes signals, and changes how the program gets its own.
+static void taken(int signal) { _Exit(signal); }
+
+static void runtime(int argc, char **argv, char **envp) {
+	struct sigaction action = {.sa_handler = taken}, bus;
+	sigaction(SIGSEGV, &action, NULL);
+	sigaction(SIGPIPE, &action, NULL);
+	sigaction(SIGBUS, NULL, &bus);
+	bus.sa_flags |= SA_ONSTACK;
+	sigaction(SIGBUS, &bus, NULL);
+	bool priority = false;
+	for (char **e = envp; *e; e++)
+		priority |= strcmp(*e, "GPREEMPT_PRIORITY=5") == 0;
+	SAY("runtime of %d argument, %s, SIGCHLD %s", argc,
+		argv[0] && !argv[1] && envp == argv + 2 && priority ? "environment kept" : "environment lost",
+		blocked(SIGCHLD) ? "blocked" : "open");
+	if (!getenv("TEST_NO_START"))
+		gp_set_start(start);
+}
+
+static void (*const constructor)(int, char **, char **) __attribute__((section("gp_runtime"), used)) = runtime;

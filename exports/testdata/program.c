@@ -148,6 +148,9 @@ static double launches_ns(CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUs
 int main(int argc, char **argv) {
 	const char *way = argc > 1 ? argv[1] : "linked";
 	signal(SIGBUS, program_handler);
+	char *priority = getenv("GPREEMPT_PRIORITY");
+	if (priority) // as a title written over the environment (setproctitle) leaves it
+		memset(priority, ' ', strlen(priority));
 #ifdef LINKED
 	run();
 	return 0;
@@ -185,6 +188,17 @@ int main(int argc, char **argv) {
 	if (strcmp(way, "ioctl") == 0) {
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
 		printf("%d %d\n", ioctl(-7, _IOWR('F', 0x2A, int), &driver) == 0, ioctl(-7, _IOWR('G', 0x2A, int), NULL) == 0);
+		return 0;
+	}
+	if (strcmp(way, "child") == 0) { // forked before CUDA is initialised, like a server's worker
+		if (fork() == 0) {
+			sigset_t set;
+			CUresult result = ((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
+			bool open = sigprocmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGCHLD);
+			printf("%d, SIGCHLD %s\n", result, open ? "open" : "blocked");
+			exit(0);
+		}
+		wait(NULL);
 		return 0;
 	}
 	if (strcmp(way, "overhead") == 0) {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +39,8 @@ type Segment struct {
 	gid    int
 	inode  inode
 
+	replaced error
+
 	mutex sync.Mutex // guards what follows, and record locks, which a process has only one set of
 	fd    int
 	slot  int // -1: none
@@ -60,6 +64,18 @@ func GroupDirectory(base string, gid int) string {
 func UUID(gpu [16]byte) string {
 	h := hex.EncodeToString(gpu[:])
 	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// GroupID is the number of a group given by name or number.
+func GroupID(group string) (gid int, err error) {
+	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	found, err := user.LookupGroup(group)
+	if err != nil {
+		return -1, fmt.Errorf("segment.group = %q: %w", group, err)
+	}
+	return strconv.Atoi(found.Gid)
 }
 
 // Open attaches to the segment of a GPU in dir, and creates both where they are missing. With gid >= 0
@@ -117,7 +133,7 @@ func (s *Segment) openOrCreate(dirfd int, name string, gpu [16]byte) error {
 	}
 	err = validate(fd, gpu, s.gid)
 	if errors.Is(err, ErrCorrupt) {
-		err = setAside(dirfd, name, fd, err)
+		err = s.setAside(dirfd, name, fd, err)
 	}
 	var stat unix.Stat_t
 	if err == nil {
@@ -281,7 +297,7 @@ func validateHeader(b []byte, gpu [16]byte) error {
 }
 
 // setAside renames the corrupt file fd away if nobody uses it, and then returns EAGAIN.
-func setAside(dirfd int, name string, fd int, corrupt error) error {
+func (s *Segment) setAside(dirfd int, name string, fd int, corrupt error) error {
 	// One process at a time, and only while the name still means this file.
 	if err := lock(fd, lockRecovery, 1); err != nil {
 		return unix.EAGAIN
@@ -300,6 +316,7 @@ func setAside(dirfd int, name string, fd int, corrupt error) error {
 	if err := unix.Renameat(dirfd, name, dirfd, aside); err != nil {
 		return fmt.Errorf("%w, and cannot be set aside: %w", corrupt, err)
 	}
+	s.replaced = fmt.Errorf("%s: %w: set aside as %s", s.path, corrupt, filepath.Join(filepath.Dir(s.path), aside))
 	return unix.EAGAIN
 }
 
@@ -321,6 +338,9 @@ func (s *Segment) Close() error {
 	s.fd = -1
 	return nil
 }
+
+// Replaced says what was wrong with a file that Open found in the segment's place and set aside; nil is usual.
+func (s *Segment) Replaced() error { return s.replaced }
 
 // Path is the segment's file.
 func (s *Segment) Path() string { return s.path }

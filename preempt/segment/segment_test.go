@@ -485,6 +485,12 @@ func TestCorruption(t *testing.T) {
 			if _, err := os.Stat(aside); err != nil {
 				t.Errorf("the corrupt file was not kept: %v", err)
 			}
+			if err := s.Replaced(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), s.Path()+": ") || !strings.HasSuffix(err.Error(), " set aside as "+aside) {
+				t.Errorf("Replaced() = %v", err)
+			}
+			if err := open(t, dir).Replaced(); err != nil {
+				t.Errorf("Replaced() of a second user = %v", err)
+			}
 		})
 		t.Run(name+" in use", func(t *testing.T) {
 			dir := directory(t)
@@ -689,4 +695,17 @@ func FuzzHeader(f *testing.F) {
 			t.Fatalf("%+v", s)
 		}
 	})
+}
+
+func TestGroupID(t *testing.T) {
+	for group, want := range map[string]int{"root": 0, "0": 0, "4711": 4711, "2147483647": 1<<31 - 1} {
+		if gid, err := GroupID(group); err != nil || gid != want {
+			t.Errorf("GroupID(%q) = %d, %v, want %d", group, gid, err, want)
+		}
+	}
+	for _, group := range []string{"no-such-group", "2147483648", "-1"} {
+		if gid, err := GroupID(group); err == nil || !strings.Contains(err.Error(), strconv.Quote(group)) {
+			t.Errorf("GroupID(%q) = %d, %v", group, gid, err)
+		}
+	}
 }

@@ -106,7 +106,13 @@ type process struct {
 
 func (m *machine) start(role string) *process {
 	m.t.Helper()
-	p := &process{m: m, cmd: m.command(role, worker), lines: make(chan string, 64)}
+	return m.startAs(m.command(role, worker))
+}
+
+// startAs starts a command that becomes a worker.
+func (m *machine) startAs(cmd *exec.Cmd) *process {
+	m.t.Helper()
+	p := &process{m: m, cmd: cmd, lines: make(chan string, 64)}
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -258,6 +264,16 @@ func (p *process) request(requests, kernels int, sync string) (p50 time.Duration
 	return time.Duration(us) * time.Microsecond, hash
 }
 
+// sums is a worker's hash after its additions, which are lost or done twice by no preemption.
+func sums(total uint32) uint32 {
+	const words = 64 // of worker.c
+	h := uint32(2166136261)
+	for range words {
+		h = (h ^ total) * 16777619
+	}
+	return h
+}
+
 func TestPassiveWithoutRole(t *testing.T) {
 	m := newMachine(t, "")
 	p := m.start("")
@@ -310,6 +326,39 @@ func TestPreemption(t *testing.T) {
 	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
 	n := be.count()
 	m.until("BE goes on", func() bool { return be.count() > n })
+}
+
+// libcuda sets the timeslices of new TSGs itself, after the library may have set them.
+func TestTimesliceInForce(t *testing.T) {
+	m := newMachine(t, "")
+	lc := m.start("lc")
+	m.joined(lc)
+	for range 5 {
+		be := m.start("be")
+		inForce := func(want string) {
+			t.Helper()
+			var have string
+			for deadline := time.Now().Add(patience); have != want && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				be.say("timeslices")
+				have = be.hear()
+			}
+			if have != want {
+				t.Fatalf("the device has %q, must have %q; %+v", have, want, m.peer(be))
+			}
+		}
+		inForce("timeslices_us 1")
+		be.say("context") // while the library watches: it sees the TSG come, and then what libcuda does to it
+		be.hear()
+		inForce("timeslices_us 1 1")
+		be.finish()
+	}
+	be := m.start("be")
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.finish()
+	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
+	if be.say("timeslices"); be.hear() != "timeslices_us 2048" {
+		t.Error("the device has not got the timeslice that the library publishes")
+	}
 }
 
 func TestHoldInGaps(t *testing.T) {

@@ -277,27 +277,40 @@ func TestKilledPeers(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { running.Wait(); close(ended) }()
+	batches := uint32(0)
+	survive := func() {
+		t.Helper()
+		const requests = 10
+		batches++
+		p50, hash := lc.request(requests, 3, "stream")
+		if p50 > time.Second {
+			t.Errorf("the surviving LC waits %v for a request", p50)
+		}
+		if want := sums(batches * requests * (requests + 1) / 2); hash != want {
+			t.Errorf("batch %d of the surviving LC: hash %d, must be %d", batches, hash, want)
+		}
+		n := be.count()
+		m.until("the surviving BE progresses", func() bool { return be.count() > n })
+	}
 	for over := false; !over; {
 		select {
 		case <-ended:
 			over = true
 		default:
 		}
-		lc.request(10, 3, "stream")
-		n := be.count()
-		m.until("the surviving BE progresses", func() bool { return be.count() > n })
+		survive()
 	}
 	if err := errors.Join(failures...); err != nil {
 		t.Error(err)
 	}
-	lc.request(10, 3, "stream")
-	n := be.count()
-	m.until("the surviving BE progresses", func() bool { return be.count() > n })
 	m.until("only survivors are members", func() bool {
 		peers := m.peers()
 		return len(peers) == 2 && m.peer(be).Alive && m.peer(lc).Alive
 	})
+	survive()
+	m.until("the surviving BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
 	lc.finish()
+	m.until("the surviving BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })
 	be.finish()
 }
 
@@ -350,6 +363,148 @@ func TestStoppedPeers(t *testing.T) {
 	}
 }
 
+// Processes are stopped at any instruction, for as long as the others need to show that they do without.
+func TestStoppedAnywhere(t *testing.T) {
+	const rounds = 60
+	m := newMachine(t, "")
+	victims := []*process{m.start("be"), m.start("lc")}
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(victims[0], victims[1], be, lc)
+	victims[0].runBestEffort()
+	be.runBestEffort()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const requests = 3
+	for i := range uint32(rounds) {
+		victim := victims[i%2]
+		if victim == victims[1] {
+			victim.say("lc 20 3 40 0 stream")
+		}
+		<-time.After(time.Duration(random.Int64N(int64(3 * time.Millisecond)))) // the random point
+		victim.signal(syscall.SIGSTOP)
+		p50, hash := lc.request(requests, 3, "stream")
+		if p50 > time.Second {
+			t.Errorf("round %d: LC waits %v for a request", i, p50)
+		}
+		if want := sums((i + 1) * requests * (requests + 1) / 2); hash != want {
+			t.Fatalf("round %d: hash %d of LC, must be %d", i, hash, want)
+		}
+		n := be.count()
+		m.until("BE progresses beside a stopped process", func() bool { return be.count() > n })
+		victim.signal(syscall.SIGCONT)
+		if victim == victims[1] {
+			victim.hear()
+		}
+	}
+	n := victims[0].count()
+	m.until("the BE that was stopped goes on", func() bool { return victims[0].count() > n })
+	for _, p := range []*process{victims[1], lc, victims[0], be} {
+		p.finish()
+	}
+}
+
+// Every process of this test has the same number, 1, in a namespace of its own.
+func TestPIDNamespaces(t *testing.T) {
+	apart := []string{"--user", "--map-current-user", "--pid", "--fork", "--kill-child"}
+	if out, err := exec.Command("unshare", append(apart, "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine does not let this user make PID namespaces: unshare: %v: %s", err, bytes.TrimSpace(out))
+	}
+	m := newMachine(t, "")
+	start := func(role string) *process {
+		return m.startAs(m.command(role, "unshare", append(apart, worker)...))
+	}
+	only := func(role string) (found segment.Peer) {
+		for _, p := range m.peers() {
+			if p.Alive && p.Role == role {
+				found = p
+			}
+		}
+		return found
+	}
+	be, lc := start("be"), start("lc")
+	m.until("both join", func() bool { return only("be").Alive && only("lc").Alive })
+	if b, l := only("be"), only("lc"); b.Pid != 1 || l.Pid != 1 || b.Slot == l.Slot {
+		t.Errorf("BE %+v, LC %+v: must be process 1 both, in two slots", b, l)
+	}
+	be.runBestEffort()
+	m.until("BE yields", func() bool { return only("be").TimesliceUs == 1 })
+	if _, hash := lc.request(10, 5, "stream"); hash != sums(55) {
+		t.Errorf("hash %d of LC, must be %d", hash, sums(55))
+	}
+	if c := only("lc").Counters; c.Windows == 0 || c.Holds == 0 {
+		t.Errorf("counters of LC: %+v", c)
+	}
+	lc.signal(syscall.SIGKILL) // its child dies with it
+	m.until("BE gets its timeslice back", func() bool { return only("be").TimesliceUs == 2048 && !only("lc").Alive })
+	lc = start("lc")
+	m.until("BE yields to the next LC", func() bool { return only("be").TimesliceUs == 1 })
+	be.signal(syscall.SIGKILL)
+	m.until("the dead BE is no member", func() bool { return len(m.peers()) == 1 && only("lc").Alive })
+	if _, hash := lc.request(10, 5, "stream"); hash != sums(55) {
+		t.Errorf("hash %d of LC after BE died, must be %d", hash, sums(55))
+	}
+	lc.finish()
+}
+
+func TestManyPeers(t *testing.T) {
+	roles := []string{"lc", "be", "3", "be", "lc", "6", "be", "1"}
+	levels := map[string]uint32{"lc": 0, "be": 7, "1": 1, "3": 3, "6": 6}
+	for n := 2; n <= len(roles); n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			m := newMachine(t, "")
+			var all, bestEffort []*process
+			for _, role := range roles[:n] {
+				all = append(all, m.start(role))
+			}
+			m.joined(all...)
+			slots := map[int]bool{}
+			for i, p := range all {
+				peer := m.peer(p)
+				if uint32(peer.Level) != levels[roles[i]] {
+					t.Errorf("%s has level %d", roles[i], peer.Level)
+				}
+				slots[peer.Slot] = true
+				if roles[i] == "be" {
+					p.runBestEffort()
+					bestEffort = append(bestEffort, p)
+				}
+			}
+			if len(slots) != n {
+				t.Errorf("%d processes are in %d slots", n, len(slots))
+			}
+			for _, p := range all {
+				p.say("lc 5 3 40 1000 stream") // all together
+			}
+			for i, p := range all {
+				var us int
+				var hash uint32
+				if line := p.hear(); !scan(line, "p50_us %d hash %d", &us, &hash) || hash != sums(15) {
+					t.Errorf("%s: %q, must have hash %d", roles[i], line, sums(15))
+				}
+			}
+			all[0].signal(syscall.SIGKILL) // one LC, whatever it holds
+			m.until("it is no member", func() bool { return len(m.peers()) == n-1 })
+			for _, p := range bestEffort {
+				before := p.count()
+				m.until("every BE progresses", func() bool { return p.count() > before })
+			}
+			for _, p := range all[1:] {
+				p.finish()
+			}
+			// The last one's record stays until the next process comes.
+			if left := m.peers(); slices.ContainsFunc(left, func(p segment.Peer) bool { return p.Alive }) {
+				t.Errorf("members after the end of all: %+v", left)
+			}
+		})
+	}
+}
+
+func scan(line, format string, values ...any) bool {
+	n, err := fmt.Sscanf(line, format, values...)
+	return err == nil && n == len(values)
+}
+
 func TestCorruptSegment(t *testing.T) {
 	for _, inUse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("inUse=%v", inUse), func(t *testing.T) {
@@ -388,13 +543,32 @@ func TestCorruptSegment(t *testing.T) {
 				return
 			}
 			m.joined(p)
-			if aside, err := filepath.Glob(files[0] + ".corrupt-*"); err != nil || len(aside) != 1 {
-				t.Errorf("set aside: %v, %v", aside, err)
+			aside, err := filepath.Glob(files[0] + ".corrupt-*")
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("set aside: %v, %v", aside, err)
 			}
-			if last, _ := p.finish(); last != "count 0" {
-				t.Errorf("last line %q", last)
+			last, stderr := p.finish()
+			if want := files[0] + ": corrupt segment"; last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, " WRN ") ||
+				!strings.Contains(stderr, want) || !strings.Contains(stderr, aside[0]) {
+				t.Errorf("last line %q, stderr %q, must warn in one line of %q and name %s", last, stderr, want, aside[0])
 			}
 		})
+	}
+}
+
+func TestGroupByNumber(t *testing.T) {
+	m := newMachine(t, "")
+	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
+	be, lc := m.start("be"), m.start("lc")
+	shared := segment.GroupDirectory(m.dir, os.Getgid())
+	m.until("both join the group's segment", func() bool {
+		all, err := segment.SnapshotsIn(shared)
+		return err == nil && len(all) == 1 && len(all[0].Peers) == 2
+	})
+	for _, p := range []*process{lc, be} {
+		if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+			t.Errorf("last line %q, stderr %q", last, stderr)
+		}
 	}
 }
 

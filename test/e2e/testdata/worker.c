@@ -20,6 +20,7 @@ typedef void *handle;
 	F(cuInit, (unsigned))                                                            \
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
 	F(cuCtxSetCurrent, (handle))                                                     \
+	F(cuCtxCreate_v2, (handle *, unsigned, int))                                     \
 	F(cuCtxSynchronize, (void))                                                      \
 	F(cuStreamCreate, (handle *, unsigned))                                          \
 	F(cuStreamSynchronize, (handle))                                                 \
@@ -45,6 +46,7 @@ typedef void *handle;
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 DRIVER(DECLARE)
+static uint64_t (*simcuda_timeslice_ns)(int); // ../../simcuda/driver/rm.c
 
 #define OK(call)                                                                  \
 	do {                                                                          \
@@ -84,6 +86,7 @@ static void start(void) {
 	}
 #define FIND(name, parameters) name = (int(*) parameters)symbol(library, #name);
 	DRIVER(FIND)
+	simcuda_timeslice_ns = (uint64_t(*)(int))symbol(library, "simcuda_timeslice_ns");
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
@@ -228,6 +231,22 @@ static void cooperative(unsigned n, const char *how) {
 	printf("done %u\n", n);
 }
 
+// The timeslices in force of all compute TSGs.
+static void timeslices(void) {
+	uint64_t ns;
+	printf("timeslices_us");
+	for (int i = 0; (ns = simcuda_timeslice_ns(i)) != 0; i++)
+		printf(" %llu", (unsigned long long)ns / 1000);
+	printf("\n");
+}
+
+static void second_context(void) {
+	handle other;
+	OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuCtxSetCurrent(context));
+	timeslices();
+}
+
 static void run_child(void) {
 	int status = -1;
 	pid_t pid = fork();
@@ -261,6 +280,10 @@ int main(void) {
 			capture(a);
 		} else if (sscanf(line, "cooperative %u %31s", &a, word) == 2) {
 			cooperative(a, word);
+		} else if (strcmp(line, "timeslices\n") == 0) {
+			timeslices();
+		} else if (strcmp(line, "context\n") == 0) {
+			second_context();
 		} else if (strcmp(line, "child\n") == 0) {
 			run_child();
 		} else if (strcmp(line, "crash\n") == 0) {

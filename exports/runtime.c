@@ -1,0 +1,91 @@
+// runtime.c - the start of the Go runtime: late, and without a trace in the program.
+//
+// runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA
+// stays as it is, and what a fork without an exec leaves behind in its child is never half a Go runtime.
+//
+// Once it runs, the program must not notice its threads. A signal sent to a process goes to any of its threads that
+// does not block it, and most programs rely on being the only ones there are: bash blocks SIGCHLD to guard its table
+// of jobs, others wait in sigwait or signalfd for what all their threads block. Go's threads keep, for good, the mask
+// of the thread that started the runtime, so it is started with everything blocked (the Makefile sees to the two signals
+// that they would unblock all the same). Its handlers are taken out again.
+#include "layer.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void constructor(int argc, char **argv, char **envp);
+
+// Set by the linker; both NULL where the library was linked without runtime.ld: then Go starts by itself.
+extern constructor *const __start_gp_runtime[] __attribute__((weak));
+extern constructor *const __stop_gp_runtime[] __attribute__((weak));
+
+// What the runtime reads instead of what the kernel gave to the program: in one row the arguments, the environment and
+// the auxiliary vector. The program may have changed its environment by the time that CUDA is initialised, or written
+// a title over it (setproctitle), so it is copied when the library is loaded. An empty auxiliary vector makes
+// the runtime read /proc/self/auxv.
+static char **arguments;
+
+void gp_keep_environment(void) {
+	// Go's preemption of its own goroutines would send SIGURG to threads of the program.
+	static char no_preemption[] = "GODEBUG=asyncpreemptoff=1";
+	enum { NAME, NO_ARGUMENTS, GODEBUG, VARIABLES, AT_NULL_WORDS = 2 };
+	if (arguments || !environ)
+		return;
+	size_t count = 0, bytes = 0;
+	for (; environ[count]; count++)
+		bytes += strlen(environ[count]) + 1;
+	size_t words = VARIABLES + count + 1 + AT_NULL_WORDS;
+	char **copy = calloc(1, words * sizeof *copy + bytes);
+	if (!copy)
+		return;
+	copy[NAME] = program_invocation_name;
+	copy[GODEBUG] = no_preemption; // the first of a name counts
+	char *text = (char *)(copy + words);
+	for (size_t i = 0; i < count; i++) {
+		copy[VARIABLES + i] = text;
+		text = stpcpy(text, environ[i]) + 1;
+	}
+	arguments = copy;
+}
+
+static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
+	return a->sa_sigaction == b->sa_sigaction;
+}
+
+// come_up runs Go's constructor. It installs handlers, and marks those of the program to run on Go's signal stacks,
+// before it returns; the rest happens on threads of its own.
+static void come_up(void) {
+	struct sigaction before[NSIG];
+	bool known[NSIG];
+	for (int s = 1; s < NSIG; s++)
+		known[s] = sigaction(s, NULL, &before[s]) == 0;
+	for (constructor *const *c = __start_gp_runtime; c < __stop_gp_runtime; c++)
+		(*c)(1, arguments, &arguments[2]);
+	for (int s = 1; s < NSIG; s++) {
+		struct sigaction now;
+		if (!known[s] || sigaction(s, NULL, &now) != 0)
+			continue;
+		bool marked = same_handler(&now, &before[s]) && now.sa_flags != before[s].sa_flags;
+		// A program's own handler, set meanwhile by another thread, stays.
+		if (marked || (!same_handler(&now, &before[s]) && gp_is_ours((void *)now.sa_sigaction)))
+			sigaction(s, &before[s], NULL);
+	}
+}
+
+void gp_run_blocked(void (*run)(void)) {
+	sigset_t all, before;
+	stack_t signal_stack;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
+	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
+	if (arguments)
+		come_up();
+	run();
+	if (have_stack) // Go leaves one of its own to a thread that had none
+		sigaltstack(&signal_stack, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}

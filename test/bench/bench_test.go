@@ -1,0 +1,287 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLatency(t *testing.T) {
+	if l := latency(nil); l != nil {
+		t.Errorf("latency of nothing: %+v", l)
+	}
+	one := latency([]uint64{1250})
+	if want := (Latency{N: 1, P50Us: 1.3, P99Us: 1.3, MaxUs: 1.3}); *one != want {
+		t.Errorf("of one request: %+v, want %+v", *one, want)
+	}
+	var ns []uint64
+	for us := uint64(201); us >= 1; us-- { // the order must not matter
+		ns = append(ns, us*1000)
+	}
+	given := slices.Clone(ns)
+	if got, want := *latency(ns), (Latency{N: 201, P50Us: 101, P99Us: 199, MaxUs: 201}); got != want {
+		t.Errorf("of 1 to 201 us: %+v, want %+v", got, want)
+	}
+	if !slices.Equal(ns, given) {
+		t.Error("latency sorted its caller's slice, whose order is the requests'")
+	}
+}
+
+func TestRatio(t *testing.T) {
+	now, alone := &Latency{P50Us: 150, P99Us: 1000}, &Latency{P50Us: 100, P99Us: 300}
+	if got := ratio(now, alone); *got != (Ratio{P50: 1.5, P99: 3.333}) {
+		t.Errorf("ratio %+v", *got)
+	}
+	if ratio(nil, alone) != nil || ratio(now, nil) != nil {
+		t.Error("a ratio with one side missing")
+	}
+}
+
+func TestRates(t *testing.T) {
+	be := beResult{TimesNs: []uint64{1e9, 2e9, 4e9}, Counts: []uint64{10, 20, 60}}
+	for at, want := range map[uint64]float64{
+		0: 10, 1e9: 10, 15e8: 15, 2e9: 20, 3e9: 40, 35e8: 50, 4e9: 60, 9e9: 60,
+	} {
+		if got := be.completed(at); got != want {
+			t.Errorf("completed at %d ns: %g, want %g", at, got, want)
+		}
+	}
+	if got := be.rate(15e8, 35e8); got != 17.5 {
+		t.Errorf("rate %g, want 17.5 kernels/s", got)
+	}
+	if got, err := be.ownRate(); err != nil || math.Abs(got-50.0/3) > 1e-9 {
+		t.Errorf("own rate %g, %v, want 50 kernels in 3 s", got, err)
+	}
+	for _, few := range []beResult{{}, {TimesNs: []uint64{5}, Counts: []uint64{1}}} {
+		if _, err := few.ownRate(); !errors.Is(err, errNothingCompleted) {
+			t.Errorf("%d samples: %v", len(few.TimesNs), err)
+		}
+	}
+	if got := (&beResult{}).completed(5); got != 0 {
+		t.Errorf("completed without samples: %g", got)
+	}
+}
+
+func TestBusy(t *testing.T) {
+	lc := lcResult{StartNs: 1000, EndNs: 5000, LatenciesNs: []uint64{300, 500, 400}}
+	if lc.mean() != 400 || lc.busy() != 0.3 {
+		t.Errorf("mean %g, busy %g, want 400 and 0.3", lc.mean(), lc.busy())
+	}
+}
+
+func TestCriteria(t *testing.T) {
+	row := func(alone, now, share float64) Row {
+		return Row{LC: &Latency{P99Us: now}, LCAlone: &Latency{P99Us: alone}, BE: &Share{Share: share}}
+	}
+	for _, c := range []struct {
+		criterion criterion
+		text      string
+		met       Row
+		missed    []Row
+	}{
+		{p99Within(220), "lc p99 <= alone p99 + 220 us", row(80, 300, 0), []Row{row(80, 300.1, 1)}},
+		{p99Times(1.5), "lc p99 <= 1.5 x alone", row(100, 150, 0), []Row{row(100, 150.1, 1)}},
+		{shareAtLeast(0.95), "BE >= 0.95 of what LC leaves", row(1, 9, 0.95), []Row{row(9, 1, 0.949)}},
+		{both(p99Times(1.5), shareAtLeast(0.95)), "lc p99 <= 1.5 x alone, BE >= 0.95 of what LC leaves",
+			row(100, 150, 0.95), []Row{row(100, 151, 1), row(100, 100, 0.9), row(100, 151, 0.9)}},
+	} {
+		if c.criterion.text != c.text {
+			t.Errorf("says %q, want %q", c.criterion.text, c.text)
+		}
+		if !c.criterion.met(c.met) {
+			t.Errorf("%s: missed by %+v", c.text, c.met.LC)
+		}
+		for _, r := range c.missed {
+			if c.criterion.met(r) {
+				t.Errorf("%s: met by p99 %g beside %g alone, share %g", c.text, r.LC.P99Us, r.LCAlone.P99Us, r.BE.Share)
+			}
+		}
+	}
+}
+
+func TestCases(t *testing.T) {
+	names := func(cases []Case) (names []string) {
+		for _, c := range cases {
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	quick, err := Cases("quick", nil)
+	if err != nil || !slices.Equal(names(quick), []string{"1x40us-every-3ms", "50x10us-synced"}) {
+		t.Errorf("quick: %v, %v", names(quick), err)
+	}
+	all, err := Cases("foundation", nil)
+	if err != nil || len(all) != len(allCases) {
+		t.Errorf("foundation: %v, %v", names(all), err)
+	}
+	for i, c := range all {
+		if slices.Contains(names(all[:i]), c.Name) {
+			t.Errorf("two cases are called %s", c.Name)
+		}
+	}
+	two, err := Cases("foundation", []string{"identity", "idle"})
+	if err != nil || !slices.Equal(names(two), []string{"idle", "identity"}) {
+		t.Errorf("two by name: %v, %v", names(two), err)
+	}
+	for _, c := range []struct{ suite, only, want string }{
+		{"quick", "identity", `suite "quick" has no case "identity"`},
+		{"slow", "", `no suite "slow"`},
+	} {
+		var only []string
+		if c.only != "" {
+			only = []string{c.only}
+		}
+		if cases, err := Cases(c.suite, only); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Cases(%q, %v) = %v, %v", c.suite, only, names(cases), err)
+		}
+	}
+}
+
+func TestLCOptions(t *testing.T) {
+	s := &session{info: info{SharedBytes: 100 << 10, Multiprocessors: 132}}
+	if _, err := s.lcOptions(t.Context(), synced(20, 200)); err == nil || !strings.Contains(err.Error(), "102400 bytes of shared memory here, the case needs 204800") {
+		t.Errorf("a block larger than the device allows: %v", err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("GPREEMPT_PRIORITY", "be")
+	t.Setenv("LD_PRELOAD", "/old/libgpreempt.so:/sim/libcuda.so.1 /other.so")
+	t.Setenv("KEPT", "a=b")
+	s := &session{library: "/new/libgpreempt.so"}
+	for role, want := range map[string]struct{ preload, priority string }{
+		"":   {"/sim/libcuda.so.1:/other.so", ""},
+		"lc": {"/new/libgpreempt.so:/sim/libcuda.so.1:/other.so", "lc"},
+	} {
+		found := map[string][]string{}
+		for _, entry := range s.environment(role) {
+			name, value, _ := strings.Cut(entry, "=")
+			found[name] = append(found[name], value)
+		}
+		if got := found["LD_PRELOAD"]; !slices.Equal(got, []string{want.preload}) {
+			t.Errorf("role %q: LD_PRELOAD %q, want %q", role, got, want.preload)
+		}
+		if got := strings.Join(found["GPREEMPT_PRIORITY"], "|"); got != want.priority {
+			t.Errorf("role %q: GPREEMPT_PRIORITY %q", role, got)
+		}
+		if !slices.Equal(found["KEPT"], []string{"a=b"}) {
+			t.Errorf("role %q: KEPT %q", role, found["KEPT"])
+		}
+	}
+}
+
+func report() *Report {
+	reached, missed, ns := true, false, 12.5
+	return &Report{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced", Cases: []Row{
+		{Case: "pair", System: "alone", LC: &Latency{10, 1, 2, 3}},
+		{Case: "pair", System: "gpreempt", LC: &Latency{10, 4, 5, 6}, LCAlone: &Latency{10, 1, 2, 3}, Ratio: &Ratio{4, 2.5},
+			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
+		{Case: "launch", System: "gpreempt", Value: &ns, Unit: "ns more", Target: "cheap", Pass: &reached, Note: "role lc"},
+		{Case: "broken", System: "gpreempt", Target: "works", Pass: &missed, Note: "no such GPU"},
+	}}
+}
+
+func TestPrint(t *testing.T) {
+	var out bytes.Buffer
+	if err := report().Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"Test GPU, driver 1.2, CUDA 13.0, time-sliced",
+		"",
+		"case system LC p50 us p99 us max us n p99/alone BE rate of alone of what LC leaves target",
+		"pair alone 1.0 2.0 3.0 10 - - - -",
+		"gpreempt 4.0 5.0 6.0 10 2.50 100.0 kernels/s 0.500 0.750 MISSED: fast",
+		"launch gpreempt 12.5 ns more - - - - - - - reached: cheap (role lc)",
+		"broken gpreempt - - - - - - - - MISSED: works (no such GPU)",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	simulated := report()
+	simulated.Simulated = true
+	out.Reset()
+	if err := simulated.Print(&out); err != nil || !strings.Contains(out.String(), "[SIMULATED: no GPU") {
+		t.Errorf("simulated times are not marked: %v\n%s", err, &out)
+	}
+	if n := report().Missed(); n != 2 {
+		t.Errorf("%d targets missed, want 2", n)
+	}
+}
+
+func decode(t *testing.T, text []byte) (r Report) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.json")
+	if err := report().Write(path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode(t, text); !reflect.DeepEqual(got, *report()) {
+		t.Errorf("read back: %+v", got)
+	}
+	for _, absent := range []string{"simulated", `"value": null`, `"pass": null`} {
+		if bytes.Contains(text, []byte(absent)) {
+			t.Errorf("%s in\n%s", absent, text)
+		}
+	}
+	if !bytes.HasSuffix(text, []byte("}\n")) || !bytes.Contains(text, []byte(`"p99_us": 5,`)) {
+		t.Errorf("wrote\n%s", text)
+	}
+	if err := report().Write(filepath.Join(path, "below-a-file")); err == nil {
+		t.Error("no error from a path that cannot be written")
+	}
+}
+
+// The committed results are what Report describes, were measured on a GPU, and their verdicts are of their figures.
+func TestCommittedResults(t *testing.T) {
+	files, err := filepath.Glob("results/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := decode(t, text)
+			if r.Schema != 1 || r.Simulated || r.GPU == "" || r.Driver == "" || r.Command == "" || len(r.Cases) == 0 {
+				t.Errorf("schema %d, simulated %v, GPU %q, driver %q, command %q, %d rows", r.Schema, r.Simulated, r.GPU, r.Driver, r.Command, len(r.Cases))
+			}
+			for _, row := range r.Cases {
+				if (row.Pass != nil) != (row.Target != "") {
+					t.Errorf("%s, %s: a verdict without a target, or the reverse", row.Case, row.System)
+				}
+				if l := row.LC; l != nil && (l.N <= 0 || l.P50Us > l.P99Us || l.P99Us > l.MaxUs) {
+					t.Errorf("%s, %s: %+v", row.Case, row.System, *l)
+				}
+				if row.Ratio != nil && math.Abs(row.Ratio.P99-row.LC.P99Us/row.LCAlone.P99Us) > 0.01*row.Ratio.P99 {
+					t.Errorf("%s, %s: p99 ratio %g of %g and %g us", row.Case, row.System, row.Ratio.P99, row.LC.P99Us, row.LCAlone.P99Us)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,250 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// result is all that a program shows of itself.
+type result struct {
+	stdout, stderr string
+	status         int
+}
+
+func run(cmd *exec.Cmd) (result, error) {
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		return result{}, err
+	}
+	return result{out.String(), errors.String(), cmd.ProcessState.ExitCode()}, nil
+}
+
+// Programs that never touch CUDA are as without the library, every time: what goes wrong with their signals and
+// forks does so in one run of ten or of a hundred.
+func TestProgramsWithoutCUDA(t *testing.T) {
+	gpreempt := filepath.Join(root, "build", "gpreempt")
+	for _, c := range []struct {
+		name    string
+		runs    int
+		command []string
+		want    result
+	}{
+		{"status of a subshell", 600, []string{"bash", "-c", "(exit 4); echo $? | cat"}, result{"4\n", "", 0}},
+		{"pipeline", 150, []string{"bash", "-c", "set -o pipefail; (echo b; echo a) | sort | cat | (cat; exit 3); echo $?"},
+			result{"a\nb\n3\n", "", 0}},
+		{"background jobs", 100, []string{"bash", "-c", "p=; for i in 1 2 3 4; do (exit $i) & p=\"$p $!\"; done; s=; for i in $p; do wait $i; s=$s$?; done; echo $s"},
+			result{"1234\n", "", 0}},
+		{"broken pipe", 100, []string{"bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}"}, result{"y\n141\n", "", 0}},
+		{"python3", 50, []string{"python3", "-c", `
+import os, subprocess
+pids = [os.fork() for _ in range(1)]
+if pids[0] == 0: os._exit(9)
+print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exit 6); echo $? | cat", shell=True, capture_output=True).stdout)`},
+			result{"9 b'6\\n'\n", "", 0}},
+		{"git", 50, []string{"git", "-c", "alias.twice=!f() { git hash-object --stdin </dev/null; git hash-object --stdin </dev/null; }; f", "twice"},
+			result{strings.Repeat("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\n", 2), "", 0}},
+		{"another Go runtime", 600, []string{gpreempt, "run", "--priority", "sideways", "--", "true"},
+			result{"", `gpreempt: --priority "sideways": must be lc, be, off, or a level from 0 (highest, lc) to 7 (lowest, be)` + "\n", 2}},
+	} {
+		for _, role := range []string{"", "lc"} {
+			t.Run(c.name+" role="+role, func(t *testing.T) {
+				t.Parallel()
+				m := newMachine(t, "")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				for i := range c.runs / 2 {
+					cmd := exec.CommandContext(ctx, c.command[0], c.command[1:]...)
+					cmd.Env = m.command(role, c.command[0]).Env
+					if got, err := run(cmd); err != nil || got != c.want {
+						t.Fatalf("run %d: %+v, %v; want %+v", i, got, err, c.want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A Go program under the library has two Go runtimes once it uses CUDA: this one's doctor does, in its probes.
+func TestDoctorUnderTheLibrary(t *testing.T) {
+	const workers, runs = 4, 50
+	want := "ok    picked     \"auto\" picks timeslice, hold: every probe succeeded\n"
+	var running sync.WaitGroup
+	for range workers {
+		m := newMachine(t, "")
+		running.Go(func() {
+			for i := range runs {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+				cmd := m.command("", filepath.Join(root, "build", "gpreempt"), "doctor")
+				bounded := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+				bounded.Env = cmd.Env
+				got, err := run(bounded)
+				cancel()
+				if err != nil || got.status != 0 || got.stderr != "" || !strings.HasSuffix(got.stdout, want) {
+					t.Errorf("run %d: %+v, %v", i, got, err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// threads counts the threads of a program under the library, as it prints them itself.
+func (m *machine) threads(role, code string) string {
+	m.t.Helper()
+	got, err := run(m.command(role, "python3", "-c", code+`
+import os
+print(len(os.listdir("/proc/self/task")))`))
+	if err != nil || got.stderr != "" || got.status != 0 {
+		m.t.Fatalf("python3: %+v, %v", got, err)
+	}
+	return got.stdout
+}
+
+const initialise = `
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+`
+
+func TestNothingStartsWithoutCUDA(t *testing.T) {
+	m := newMachine(t, "")
+	for _, role := range []string{"", "off", "lc", "be"} {
+		if n := m.threads(role, ""); n != "1\n" {
+			t.Errorf("role %q: %s threads in a program without CUDA", role, n)
+		}
+	}
+	if without, off := m.threads("", initialise), m.threads("off", initialise); without != off {
+		t.Errorf("threads of a CUDA program: %s with role off, %s without", off, without)
+	}
+}
+
+// The library's threads take no signal that the program's own threads block, and its handlers are not seen.
+func TestSignalsStayWithTheProgram(t *testing.T) {
+	const code = `
+import ctypes, os, signal
+got = []
+blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG]
+signal.signal(signal.SIGUSR2, lambda *_: got.append("SIGUSR2"))
+signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+def caught():
+    lines = dict(l.split(":\t") for l in open("/proc/self/status").read().splitlines() if ":\t" in l)
+    return int(lines["SigCgt"], 16) & ~(3 << 31) # but for the two of glibc
+def stack():
+    buffer = (ctypes.c_size_t * 3)() # stack_t
+    assert ctypes.CDLL(None).sigaltstack(None, buffer) == 0
+    return list(buffer)
+before = caught(), stack(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+` + initialise + `
+after = caught(), stack(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+print(before == after)
+for s in blocked:
+    for _ in range(20):
+        os.kill(os.getpid(), s)
+        assert signal.sigtimedwait([s], 5).si_signo == s
+for _ in range(20):
+    os.kill(os.getpid(), signal.SIGUSR2)
+print(len(got))
+`
+	for _, role := range []string{"", "lc", "be"} {
+		m := newMachine(t, "")
+		got, err := run(m.command(role, "python3", "-c", code))
+		if want := (result{"True\n20\n", "", 0}); err != nil || got != want {
+			t.Errorf("role %q: %+v, %v; want %+v", role, got, err, want)
+		}
+	}
+}
+
+// A worker that a server forked before anything touched CUDA is a member like any other process, with the
+// environment that the server was started with, whatever it has written over it since.
+func TestForkBeforeCUDA(t *testing.T) {
+	code := `
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_void_p
+for name in (b"GPREEMPT_CONFIG", b"GPREEMPT_PRIORITY"):
+    ctypes.memset(libc.getenv(name), ord("x"), 2) # as a title written over it
+children = []
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:` + strings.ReplaceAll(initialise, "\n", "\n        ") + `
+        sys.stdin.read()
+        os._exit(0)
+    children.append(pid)
+sys.stdin.read()
+print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in children])
+`
+	m := newMachine(t, "")
+	cmd := m.command("be", "python3", "-c", code)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	m.until("both children are members", func() bool {
+		n := 0
+		for _, p := range m.peers() {
+			if p.Alive && p.Role == "be" && int(p.Pid) != cmd.Process.Pid {
+				n++
+			}
+		}
+		return n == 2
+	})
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || out.String() != "[0, 0]\n" || stderr.Len() != 0 {
+		t.Errorf("%v; stdout %q, stderr %q", err, out.String(), stderr.String())
+	}
+}
+
+// Installed under a prefix, the command finds the library that lies beside it.
+func TestInstall(t *testing.T) {
+	prefix := t.TempDir()
+	if out, err := exec.Command("make", "-s", "-C", root, "install", "PREFIX="+prefix, "DESTDIR=").CombinedOutput(); err != nil {
+		t.Fatalf("make install: %v\n%s", err, out)
+	}
+	gpreempt := filepath.Join(prefix, "bin", "gpreempt")
+	for _, c := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"run", "--priority", "be", "--", "true"}, ""},
+		{[]string{"run", "--priority", "be", "--", "sh", "-c", `echo "$LD_PRELOAD $GPREEMPT_PRIORITY"`}, filepath.Join(prefix, "lib", "libgpreempt.so") + " be\n"},
+		{[]string{"run", "--priority", "lc", "--", "grep", "-o", "-m", "1", "libgpreempt.so", "/proc/self/maps"}, "libgpreempt.so\n"},
+	} {
+		cmd := exec.Command(gpreempt, c.arguments...)
+		cmd.Dir = t.TempDir()
+		cmd.Env = append(os.Environ(), "HOME="+cmd.Dir, "GPREEMPT_LIBRARY=", "GPREEMPT_CONFIG=", "LD_PRELOAD=")
+		if got, err := run(cmd); err != nil || got != (result{c.want, "", 0}) {
+			t.Errorf("%v: %+v, %v; want %q", c.arguments, got, err, c.want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if got, err := run(exec.Command(gpreempt, "completion", shell)); err != nil || got.status != 0 || !strings.Contains(got.stdout, "gpreempt") {
+			t.Errorf("completion %s: status %d, %v; %s", shell, got.status, err, got.stderr)
+		}
+	}
+	got, err := run(exec.Command(gpreempt, "__complete", "run", "--priority", ""))
+	if want := fmt.Sprint("lc\nbe\noff\n"); err != nil || !strings.HasPrefix(got.stdout, want) {
+		t.Errorf("completion of --priority: %+v, %v; want %q", got, err, want)
+	}
+}
