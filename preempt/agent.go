@@ -159,23 +159,28 @@ func (a *agent) peers() (p peers) {
 }
 
 // giveWay takes this process off the GPU while a higher level's window is open. Its timeslice cannot do
-// that: it must be long against the lower levels.
+// that: it must be long against the lower levels. A window that outlives max_hold leaves it its share.
 func (a *agent) giveWay(p peers, now uint64) time.Duration {
 	bound := a.core.config.Hold.MaxMs * 1e6
-	open := a.segment.Open.Load() & p.higher
-	left := uint64(0) // ns until the last of the windows has lasted too long
-	for m := open; m != 0; m &= m - 1 {
-		if since := a.segment.Slot(bits.TrailingZeros64(m)).WindowOpenedNs.Load(); since <= now && now-since < bound {
-			left = max(left, bound-(now-since))
+	least := a.core.config.Share.MinBE
+	period := bound + uint64(float64(bound)*least/(1-least))
+	away, wait := false, uint64(heartbeat)
+	for m := a.segment.Open.Load() & p.higher; m != 0; m &= m - 1 {
+		since := a.segment.Slot(bits.TrailingZeros64(m)).WindowOpenedNs.Load()
+		if since == 0 || since > now {
+			continue
 		}
+		phase := (now - since) % period
+		next := period - phase
+		if phase < bound {
+			away, next = true, bound-phase
+		}
+		wait = min(wait, next)
 	}
-	if a.off != (left != 0) {
-		a.schedule(left == 0)
+	if a.off != away {
+		a.schedule(!away)
 	}
-	if left != 0 {
-		return time.Duration(left)
-	}
-	return heartbeat
+	return time.Duration(wait)
 }
 
 // takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
