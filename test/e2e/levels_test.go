@@ -106,3 +106,29 @@ func TestUnderMPS(t *testing.T) {
 	n := be.count()
 	m.until("BE goes on", func() bool { return be.count() > n })
 }
+
+// Peers of another GPU are none.
+func TestTwoGPUs(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
+	on := func(device int, role string) *process {
+		m.environment = []string{"SIMCUDA_DEVICES=2", fmt.Sprintf("WORKER_DEVICE=%d", device)}
+		return m.start(role)
+	}
+	be0, lc1 := on(0, "be"), on(1, "lc")
+	be0.runBestEffort()
+	m.joined(be0, lc1)
+	lc1.request(10, 3, "stream")
+	if lc, be := m.peer(lc1), m.peer(be0); lc.Counters.Windows != 0 || be.TimesliceUs == 1 {
+		t.Errorf("LC on GPU 1 opened %d windows, BE on GPU 0 has a timeslice of %d us", lc.Counters.Windows, be.TimesliceUs)
+	}
+	be1 := on(1, "be")
+	be1.runBestEffort()
+	m.until("BE on GPU 1 yields", func() bool { return m.peer(be1).TimesliceUs == 1 })
+	lc1.request(10, 3, "stream")
+	if lc, be := m.peer(lc1), m.peer(be0); lc.Counters.Windows == 0 || be.TimesliceUs == 1 {
+		t.Errorf("LC on GPU 1 opened %d windows, BE on GPU 0 has a timeslice of %d us", lc.Counters.Windows, be.TimesliceUs)
+	}
+	if n := len(m.peers()); n != 3 {
+		t.Errorf("%d peers on two GPUs", n)
+	}
+}

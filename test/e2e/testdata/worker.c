@@ -88,7 +88,8 @@ static void start(void) {
 	DRIVER(FIND)
 	simcuda_timeslice_ns = (uint64_t(*)(int))symbol(library, "simcuda_timeslice_ns");
 	OK(cuInit(0));
-	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	const char *device = getenv("WORKER_DEVICE");
+	OK(cuDevicePrimaryCtxRetain(&context, device ? atoi(device) : 0));
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoadData(&module, "simulated image"));
 	OK(cuModuleGetFunction(&spin_kernel, module, "sim_spin_us"));
