@@ -33,12 +33,21 @@ type Config struct {
 		MinBE  float64
 		OverMs uint64
 	}
+	Hints struct {
+		Explicit, Copy, Socket, Arrival bool
+		NVTX                            [MaxRanges]string // names of ranges; "" beyond the last
+		MaxCost, MinConfidence          float64
+		WaitUs                          uint64
+	}
 	Segment struct{ Directory, Group string }
 	Log     struct{ Level, File string }
 }
 
 // Mechanisms says what may be used to preempt. With Auto set, the others are for the probes to decide.
 type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns bool }
+
+// MaxRanges is how many names of NVTX ranges can be given.
+const MaxRanges = 16
 
 //go:embed default.toml
 var defaults []byte
@@ -114,8 +123,16 @@ var settings = []setting{
 	integer("hold.max_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Hold.MaxMs }),
 	integer("hold.chain", 1, 8, "kernels", func(c *Config) *int { return &c.Hold.Chain }),
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
-	{"share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", setMinBE},
+	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
 	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
+	boolean("hints.explicit", func(c *Config) *bool { return &c.Hints.Explicit }),
+	boolean("hints.copy", func(c *Config) *bool { return &c.Hints.Copy }),
+	boolean("hints.socket", func(c *Config) *bool { return &c.Hints.Socket }),
+	boolean("hints.arrival", func(c *Config) *bool { return &c.Hints.Arrival }),
+	{"hints.nvtx", fmt.Sprintf("an array of at most %d names of NVTX ranges, each of 1 to 63 bytes", MaxRanges), setNVTX},
+	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
+	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
+	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
@@ -172,15 +189,44 @@ func setMechanisms(c *Config, value any) bool {
 	return true
 }
 
-func setMinBE(c *Config, value any) bool {
-	share, ok := value.(float64)
-	if n, isInteger := value.(int64); isInteger {
-		share, ok = float64(n), true
-	}
-	if !ok || !(share >= 0 && share < 1) { // not NaN either
+func fraction(key, allowed string, limit float64, field func(*Config) *float64) setting {
+	return setting{key, allowed, func(c *Config, value any) bool {
+		part, ok := value.(float64)
+		if n, isInteger := value.(int64); isInteger {
+			part, ok = float64(n), true
+		}
+		if !ok || !(part >= 0 && part < limit) { // not NaN either
+			return false
+		}
+		*field(c) = math.Abs(part) // no negative zero
+		return true
+	}}
+}
+
+func boolean(key string, field func(*Config) *bool) setting {
+	return setting{key, "true or false", func(c *Config, value any) bool {
+		b, ok := value.(bool)
+		if ok {
+			*field(c) = b
+		}
+		return ok
+	}}
+}
+
+func setNVTX(c *Config, value any) bool {
+	names, ok := value.([]any)
+	if !ok || len(names) > MaxRanges {
 		return false
 	}
-	c.Share.MinBE = math.Abs(share) // no negative zero
+	var ranges [MaxRanges]string
+	for i, name := range names {
+		s, ok := name.(string)
+		if !ok || s == "" || len(s) > 63 || strings.ContainsFunc(s, unicode.IsControl) {
+			return false
+		}
+		ranges[i] = s
+	}
+	c.Hints.NVTX = ranges
 	return true
 }
 

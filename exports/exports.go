@@ -12,6 +12,7 @@ package exports
 #include "layer.h"
 
 static void install_hooks(void *hooks) { gp_install_hooks(hooks); }
+static void install_socket_hooks(void *hooks) { gp_install_socket_hooks(hooks); }
 static void set_start(void *start) { gp_set_start((void (*)(void))start); }
 static void *driver_symbol(void) { return (void *)gp_driver_symbol; }
 static void *armed(void) { return (void *)&gp_armed; }
@@ -24,6 +25,9 @@ import "unsafe"
 
 // Install hands the interceptors a struct gp_hooks in C memory, which must stay valid; nil takes it away.
 func Install(hooks unsafe.Pointer) { C.install_hooks(hooks) }
+
+// InstallSockets hands the interceptors a struct gp_socket_hooks in C memory, which must stay valid.
+func InstallSockets(hooks unsafe.Pointer) { C.install_socket_hooks(hooks) }
 
 // SetStart sets the C function, void (*)(void), that is called once when the program first initialises CUDA.
 func SetStart(start unsafe.Pointer) { C.set_start(start) }

@@ -8,6 +8,7 @@
 // Only what exports.map names leaves the library; hidden also spares the fast path the GOT.
 #pragma GCC visibility push(hidden)
 #include "hooks.h"
+#include "sockets.h"
 
 // Passed by value, so their size and class are part of the ABI (cuda.h).
 typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
@@ -50,6 +51,10 @@ extern _Atomic(void *) gp_real[GP_ROWS];
 // lookup.c
 void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
 bool gp_is_ours(const void *address);   // lies inside this library
+
+// sockets.c
+extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
+void gp_find_libc(void);
 
 // start.c
 bool gp_active(void); // false: nothing is substituted, nothing starts

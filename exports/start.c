@@ -125,10 +125,12 @@ static void in_child(void) {
 	atomic_store(&forked, true);
 	atomic_store(&gp_armed, 0);
 	atomic_store(&gp_installed_hooks, NULL);
+	atomic_store(&gp_installed_socket_hooks, NULL);
 }
 
 __attribute__((constructor)) static void loaded(void) {
 	atomic_store_explicit(&next_ioctl, (ioctl_fn *)gp_next_symbol("ioctl"), memory_order_release);
+	gp_find_libc();
 	if (gp_active()) {
 		gp_keep_environment();
 		pthread_atfork(NULL, NULL, in_child);

@@ -32,6 +32,9 @@ func Start(config configs.Config, level int, driver Driver, hold []byte, log zer
 	}
 	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
+	if HintsWanted(config, level) {
+		c.startHints()
+	}
 	go watch()
 	go c.run()
 	return nil

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include "../exports/hooks.h"
+#include "../hints/hints.h"
 #include "segment.h"
 
 typedef struct CUgraphNode_st *CUgraphNode; // cuda.h
@@ -61,6 +62,7 @@ struct gp_hold {
 	volatile uint32_t *word; // host-mapped: links up to this sequence end; word[16]: chain that expired;
 				 // word[32]: where the running link is
 };
+enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began to run last
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
 
 struct gp_context {
@@ -77,6 +79,12 @@ struct gp_context {
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
 	struct gp_hold hold;
+	struct {
+		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
+		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
+		_Atomic uint64_t met_ns;     // when it came
+	} hint;
+	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
 	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
 	uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
 	struct gp_stream stream[GP_STREAMS];
@@ -90,6 +98,10 @@ struct gp_settings {
 	uint64_t max_hold_ns;
 	uint64_t grace_min_ns, grace_max_ns;
 	double lower_share; // min_be_share
+	uint32_t hints;     // 1 once hints are taken
+	_Atomic uint32_t hint_copy;
+	uint64_t hint_wait_ns;
+	double hint_max_cost, hint_min_confidence;
 	const void *hold_image;
 	uint64_t hold_image_size;
 };
@@ -174,6 +186,17 @@ uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 
 void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
 void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
+
+void gp_window_open(struct gp_context *);
+
+// hint.c
+extern struct gp_arrivals gp_arrivals;
+extern _Atomic uint64_t gp_last_arrival_ns;
+gp_hint_fn gp_hint;
+void gp_hint_start(void);
+uint64_t gp_hint_run(uint32_t *source); // returns when a source was switched off, and for how long
+void gp_hint_work(struct gp_context *, const struct gp_submission *); // the first work after idle, or awaited
+void gp_hint_closed(struct gp_context *, uint64_t now);
 
 // rm.c
 struct gp_tsg {

@@ -12,11 +12,24 @@
 #include <stdint.h>
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 1u
+#define GP_SEGMENT_VERSION 2u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
+#define GP_HINT_SOURCES 5u // enum gp_hint_source, ../hints/hints.h
 
-struct gp_slot { // 512 bytes; written by its owner only
+// What became of the hints of one source.
+struct gp_hint_counters {
+	_Atomic uint64_t given;
+	_Atomic uint64_t hit;       // work came while the GPU was being kept for it
+	_Atomic uint64_t late;      // work was there before the hint was carried out
+	_Atomic uint64_t wrong;     // no work came in time
+	_Atomic uint64_t dropped;   // not carried out: senseless, a duplicate, switched off, or nobody to take the GPU from
+	_Atomic uint64_t saved_ns;  // of context switches that overlapped what came before the work
+	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain
+	_Atomic uint64_t off;       // times it was switched off for costing too much
+};
+
+struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint32_t level;
 	_Atomic int32_t pid;         // in the owner's PID namespace, for people
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
@@ -47,6 +60,10 @@ struct gp_slot { // 512 bytes; written by its owner only
 	_Atomic uint64_t timeslice_sets;
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
 	uint8_t pad1[248];
+	struct gp_hint_counters hint[GP_HINT_SOURCES];
+	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
+	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt
+	uint8_t pad2[184];
 };
 
 struct gp_segment {
@@ -89,7 +106,7 @@ enum { // why something is not in force
 	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // channels could not be disabled: turns by gate
 };
 
-_Static_assert(sizeof(struct gp_slot) == 512, "slot layout");
-_Static_assert(sizeof(struct gp_segment) == 192 + 512 * GP_SLOTS, "segment layout");
+_Static_assert(sizeof(struct gp_slot) == 1024, "slot layout");
+_Static_assert(sizeof(struct gp_segment) == 192 + 1024 * GP_SLOTS, "segment layout");
 
 #endif

@@ -185,7 +185,7 @@ static bool close_window(struct gp_context *c)
 
 	pthread_spin_lock(&g->lock);
 	c->open = 0;
-	if (c->activity != c->seen_activity || !c->idle_since_ns) {
+	if (c->activity != c->seen_activity || !c->idle_since_ns || c->hint.until_ns) {
 		c->open = 1;
 		pthread_spin_unlock(&g->lock);
 		return false;
@@ -196,8 +196,12 @@ static bool close_window(struct gp_context *c)
 	if (gp_own_slot(g))
 		gp_count(&gp_own_slot(g)->busy_ns, gp_now_ns() - c->opened_ns);
 	pthread_spin_unlock(&g->lock);
+	gp_hint_closed(c, gp_now_ns());
 	return true;
 }
+
+// For a hint: before any work.
+void gp_window_open(struct gp_context *c) { open_window(c); }
 
 static struct gp_stream *find_stream(struct gp_context *c, CUstream handle, bool insert)
 {
@@ -383,6 +387,8 @@ static void before_submit(struct gp_submission *s)
 	else
 		c->overflow = 1;
 	c->activity++;
+	if (!c->open || c->hint.awaited_ns || c->copied_ns)
+		gp_hint_work(c, s);
 	uint64_t idle_since = c->idle_since_ns;
 	if (idle_since) {
 		note_gap(c, gp_now_ns() - idle_since);
@@ -399,7 +405,8 @@ static void before_submit(struct gp_submission *s)
 		gp_hold_release(c);
 		return;
 	}
-	gp_hold_arm(c);
+	if (s->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
+		gp_hold_arm(c);
 }
 
 static void after_submit(struct gp_submission *s, CUresult result)
@@ -585,6 +592,7 @@ static void forget(struct gp_context *c)
 	pthread_mutex_lock(&c->query_lock);
 	gp_hold_release(c);
 	c->hold.state = GP_HOLD_ABSENT;
+	c->hint.until_ns = c->hint.awaited_ns = 0;
 	pthread_spin_lock(&c->gpu->lock);
 	if (c->open && --c->gpu->open_contexts == 0)
 		unpublish(c->gpu, gp_now_ns());
@@ -682,6 +690,8 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 		h->blocked_until_ns = now + (uint64_t)((double)gp_settings.max_hold_ns * share / (1 - share));
 		gp_count(&gp_own_slot(c->gpu)->windows_cut, 1);
 	}
+	if (c->hint.until_ns) // work is announced
+		return POLL_NS;
 	bool quiet = activity == c->seen_activity;
 	c->seen_activity = activity;
 	if (c->waits) {

@@ -12,11 +12,13 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/exports"
+	"github.com/gpreempt/gpreempt/hints"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt"
 )
@@ -47,6 +49,17 @@ func gpreemptStart() {
 	if err := preempt.Start(config, priority.Level, driver, kernels.Hold, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return
+	}
+	if preempt.HintsWanted(config, priority.Level) {
+		hints.Start(hints.Options{
+			Give: preempt.HintFunction(), Arrivals: preempt.Arrivals(),
+			Explicit: config.Hints.Explicit, Socket: config.Hints.Socket, Arrival: config.Hints.Arrival,
+			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
+			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence,
+		})
+		if config.Hints.Socket {
+			exports.InstallSockets(hints.SocketHooks())
+		}
 	}
 	exports.Install(preempt.Hooks())
 	log.Info().Str("priority", priority.String()).Msg("preemption is on")

@@ -16,12 +16,14 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 1
+	Version = 2
 	Slots   = 64
 	Levels  = 8
 
+	HintSources = 5 // HintNames
+
 	headerSize = 192
-	slotSize   = 512
+	slotSize   = 1024
 	fileSize   = headerSize + slotSize*Slots
 )
 
@@ -46,6 +48,21 @@ var (
 	mechanismNames = []string{"timeslice", "hold", "gate", "turns"}
 	fallbackNames  = []string{"control_refused", "no_tsg", "no_hold", "mps", "suspend_refused"}
 )
+
+// HintNames are the sources of hints, in the order of enum gp_hint_source.
+var HintNames = [HintSources]string{"explicit", "nvtx", "copy", "socket", "arrival"}
+
+// HintCounters is struct gp_hint_counters.
+type HintCounters struct {
+	Given    atomic.Uint64
+	Hit      atomic.Uint64
+	Late     atomic.Uint64
+	Wrong    atomic.Uint64
+	Dropped  atomic.Uint64
+	SavedNs  atomic.Uint64
+	WaitedNs atomic.Uint64
+	Off      atomic.Uint64
+}
 
 // Header is struct gp_segment without its slots.
 type Header struct {
@@ -103,6 +120,47 @@ type Slot struct {
 	TimesliceSets atomic.Uint64
 	BusyNs        atomic.Uint64
 	Pad1          [248]byte
+
+	Hint         [HintSources]HintCounters
+	HintsOff     atomic.Uint32
+	HintSwitchUs atomic.Uint32
+	Pad2         [184]byte
+}
+
+// Hints is a copy of what became of the hints of one source.
+type Hints struct {
+	Source   string `json:"source"`
+	Given    uint64 `json:"given"`
+	Hit      uint64 `json:"hit"`
+	Late     uint64 `json:"late"`
+	Wrong    uint64 `json:"wrong"`
+	Dropped  uint64 `json:"dropped"`
+	SavedNs  uint64 `json:"saved_ns"`
+	WaitedNs uint64 `json:"waited_ns"`
+	TimesOff uint64 `json:"times_off"`
+	Off      bool   `json:"off"` // now
+}
+
+// Hints reads the counters of the sources that ever gave a hint.
+func (s *Slot) Hints() []Hints {
+	list := []Hints{}
+	off := s.HintsOff.Load()
+	for i := range s.Hint {
+		c := &s.Hint[i]
+		h := Hints{HintNames[i], c.Given.Load(), c.Hit.Load(), c.Late.Load(), c.Wrong.Load(), c.Dropped.Load(),
+			c.SavedNs.Load(), c.WaitedNs.Load(), c.Off.Load(), off&(1<<i) != 0}
+		if h.Given != 0 {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// clear forgets an earlier owner's hints.
+func (c *HintCounters) clear() {
+	for _, counter := range []*atomic.Uint64{&c.Given, &c.Hit, &c.Late, &c.Wrong, &c.Dropped, &c.SavedNs, &c.WaitedNs, &c.Off} {
+		counter.Store(0)
+	}
 }
 
 // Counters is a copy of a slot's counters under their names in segment.h.

@@ -173,7 +173,7 @@ func TestLayout(t *testing.T) {
 	var program strings.Builder
 	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
-	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot]()} {
+	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters]()} {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
@@ -182,7 +182,7 @@ func TestLayout(t *testing.T) {
 	}
 	for expression, value := range map[string]uint64{
 		"sizeof(struct gp_segment)": fileSize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
-		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels,
+		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_SOURCES": HintSources,
 		"GP_MECHANISM_TIMESLICE": MechanismTimeslice, "GP_MECHANISM_HOLD": MechanismHold, "GP_MECHANISM_GATE": MechanismGate, "GP_MECHANISM_TURNS": MechanismTurns,
 		"GP_FALLBACK_CONTROL_REFUSED": FallbackControlRefused, "GP_FALLBACK_NO_TSG": FallbackNoTSG, "GP_FALLBACK_NO_HOLD": FallbackNoHold,
 		"GP_FALLBACK_MPS": FallbackMPS, "GP_FALLBACK_SUSPEND_REFUSED": FallbackSuspendRefused,
@@ -637,6 +637,11 @@ func TestSnapshots(t *testing.T) {
 	slot.Fallbacks.Store(FallbackNoHold)
 	slot.TimesliceUs.Store(1)
 	slot.HeartbeatNs.Store(math.MaxUint64)
+	slot.Hint[3].Given.Store(3)
+	slot.Hint[3].Wrong.Store(1)
+	slot.Hint[3].WaitedNs.Store(1000)
+	slot.HintsOff.Store(1<<3 | 1<<31)
+	slot.HintSwitchUs.Store(190)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
 	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
@@ -652,6 +657,7 @@ func TestSnapshots(t *testing.T) {
 		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
 		Counters: Counters{Windows: 9, GateWaits: 5},
+		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

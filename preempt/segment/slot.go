@@ -44,6 +44,11 @@ func (s *Segment) join() {
 	for _, counter := range p.counters() {
 		counter.Store(0)
 	}
+	for i := range p.Hint {
+		p.Hint[i].clear()
+	}
+	p.HintsOff.Store(0)
+	p.HintSwitchUs.Store(0)
 	p.WindowOpenedNs.Store(0)
 	p.TimesliceUs.Store(0)
 	p.Mechanisms.Store(0)

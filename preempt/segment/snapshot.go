@@ -42,6 +42,8 @@ type Peer struct {
 	Mechanisms     []string `json:"mechanisms"`
 	Fallbacks      []string `json:"fallbacks"`
 	Counters       Counters `json:"counters"`
+	Hints          []Hints  `json:"hints"`
+	HintSwitchUs   uint32   `json:"hint_switch_us"` // learnt; 0 until then
 }
 
 // Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
@@ -140,6 +142,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			Mechanisms:  names(p.Mechanisms.Load(), mechanismNames),
 			Fallbacks:   names(p.Fallbacks.Load(), fallbackNames),
 			Counters:    p.Counters(),
+			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(),
 		})
 	}
 	return s

@@ -1,0 +1,42 @@
+// libc.h - the functions of libc that are intercepted to see data arrive on sockets; the counterpart of table.h.
+// A row is LIBC(type, name, parameters, arguments, before, after): before and after are done only while somebody
+// wants to know (hooks), and after may look at result. The includer defines LIBC, undefined at the end.
+
+LIBC(ssize_t, read, (int fd, void *buffer, size_t size), (fd, buffer, size), , was_read(hooks, fd, result))
+LIBC(ssize_t, __read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), ,
+	was_read(hooks, fd, result))
+LIBC(ssize_t, readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), ,
+	was_read(hooks, fd, result))
+LIBC(ssize_t, recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), ,
+	was_read(hooks, fd, result))
+LIBC(ssize_t, __recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room,
+	flags), , was_read(hooks, fd, result))
+LIBC(ssize_t, recvfrom, (int fd, void *restrict buffer, size_t size, int flags, struct sockaddr *restrict from,
+	socklen_t *restrict length), (fd, buffer, size, flags, from, length), , was_read(hooks, fd, result))
+LIBC(ssize_t, __recvfrom_chk, (int fd, void *restrict buffer, size_t size, size_t room, int flags,
+	struct sockaddr *restrict from, socklen_t *restrict length), (fd, buffer, size, room, flags, from, length), ,
+	was_read(hooks, fd, result))
+LIBC(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), ,
+	was_read(hooks, fd, result))
+LIBC(int, poll, (struct pollfd *fds, nfds_t count, int timeout), (fds, count, timeout), ,
+	polled(hooks, fds, count, result))
+LIBC(int, __poll_chk, (struct pollfd *fds, nfds_t count, int timeout, size_t room), (fds, count, timeout, room), ,
+	polled(hooks, fds, count, result))
+LIBC(int, ppoll, (struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask), (fds,
+	count, timeout, mask), , polled(hooks, fds, count, result))
+LIBC(int, __ppoll_chk, (struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask,
+	size_t room), (fds, count, timeout, mask, room), , polled(hooks, fds, count, result))
+LIBC(int, epoll_wait, (int fd, struct epoll_event *events, int most, int timeout), (fd, events, most, timeout), ,
+	epolled(hooks, events, result))
+LIBC(int, epoll_pwait, (int fd, struct epoll_event *events, int most, int timeout, const sigset_t *mask), (fd,
+	events, most, timeout, mask), , epolled(hooks, events, result))
+LIBC(int, select, (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict other,
+	struct timeval *restrict timeout), (count, in, out, other, timeout), , selected(hooks, in, count, result))
+LIBC(int, pselect, (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict other,
+	const struct timespec *restrict timeout, const sigset_t *restrict mask), (count, in, out, other, timeout,
+	mask), , selected(hooks, in, count, result))
+LIBC(int, close, (int fd), (fd), hooks->closed(fd), )
+LIBC(int, dup2, (int fd, int to), (fd, to), hooks->closed(to), )
+LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), hooks->closed(to), )
+
+#undef LIBC

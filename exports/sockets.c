@@ -1,0 +1,89 @@
+// sockets.c - the exported functions of libc.h.
+#undef _FORTIFY_SOURCE // the functions are defined here
+#include "layer.h"
+#include "sockets.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+_Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
+
+void gp_install_socket_hooks(const struct gp_socket_hooks *hooks) {
+	if (!gp_forked())
+		atomic_store_explicit(&gp_installed_socket_hooks, hooks, memory_order_release);
+}
+
+// errno is the caller's.
+static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready) {
+	int saved_errno = errno;
+	hooks->readable(fd, ready);
+	errno = saved_errno;
+}
+
+static void was_read(const struct gp_socket_hooks *hooks, int fd, ssize_t result) {
+	if (result > 0)
+		tell(hooks, fd, false);
+}
+
+static void polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds, nfds_t count, int result) {
+	for (nfds_t i = 0; result > 0 && i < count; i++)
+		if (fds[i].revents & POLLIN)
+			tell(hooks, fds[i].fd, true);
+}
+
+// What a program attaches to a descriptor is its own business, but most attach its number. A wrong guess is as
+// harmless as any wrong hint, and a program that attaches something else is seen when it reads.
+static void epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result) {
+	for (int i = 0; i < result; i++)
+		if (events[i].events & EPOLLIN && events[i].data.u64 < FD_SETSIZE * 64)
+			tell(hooks, events[i].data.fd, true);
+}
+
+static void selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result) {
+	for (int fd = 0; in && result > 0 && fd < count; fd++)
+		if (in->fds_bits[fd / NFDBITS] & (fd_mask)1 << fd % NFDBITS)
+			tell(hooks, fd, true);
+}
+
+#define LIBC(type, name, params, args, before, after) static _Atomic(void *) next_##name;
+#include "libc.h"
+
+static COLD void *find(_Atomic(void *) *next, const char *name) {
+	int saved_errno = errno;
+	void *found = gp_next_symbol(name);
+	errno = saved_errno;
+	if (found)
+		atomic_store_explicit(next, found, memory_order_release);
+	return found;
+}
+
+#define LIBC(type, name, params, args, before, after) \
+	PUBLIC type name params; \
+	PUBLIC type name params { \
+		typedef type function params; \
+		function *next = (function *)atomic_load_explicit(&next_##name, memory_order_acquire); \
+		if (!likely(next) && !(next = (function *)find(&next_##name, #name))) { \
+			errno = ENOSYS; \
+			return -1; \
+		} \
+		const struct gp_socket_hooks *hooks = \
+			atomic_load_explicit(&gp_installed_socket_hooks, memory_order_acquire); \
+		if (likely(!hooks)) \
+			return next args; \
+		before; \
+		type result = next args; \
+		after; \
+		return result; \
+	}
+#include "libc.h"
+
+void gp_find_libc(void) {
+#define LIBC(type, name, params, args, before, after) find(&next_##name, #name);
+#include "libc.h"
+}

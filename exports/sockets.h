@@ -1,0 +1,18 @@
+// sockets.h - what the intercepted reads and polls of libc tell the source of hints that watches sockets.
+#ifndef GPREEMPT_SOCKETS_H
+#define GPREEMPT_SOCKETS_H
+
+#include <stdbool.h>
+
+struct gp_socket_hooks {
+	// Something was read from a descriptor, of whatever kind, or may be (ready). errno may be changed.
+	void (*readable)(int fd, bool ready);
+	// A descriptor is about to be closed or replaced.
+	void (*closed)(int fd);
+};
+
+// Implemented by exports/. While there are no hooks, and in a forked child, an intercepted call costs a load and
+// a branch.
+void gp_install_socket_hooks(const struct gp_socket_hooks *);
+
+#endif

@@ -1,0 +1,187 @@
+package hints
+
+import "slices"
+
+// Prediction is when the next request is expected.
+type Prediction struct {
+	FromNs, ToNs uint64 // CLOCK_MONOTONIC
+	Confidence   float64
+}
+
+const (
+	maxLag      = 4  // requests of a repeating pattern
+	remembered  = 32 // residuals, arrivals
+	enough      = 12 // predictions that must have been right for a confidence of one half
+	trusted     = 64 // more make no difference
+	warmUp      = 4  // repetitions before anything is predicted
+	padNs       = 15_000
+	togetherNs  = 50_000 // arrivals so close are one request's
+	maxCycleNs  = 5_000_000_000
+	worthMissNs = 400_000 // an error above this is a miss even where the budget allows it
+)
+
+// Arrivals learns online whether requests come in a regular pattern. It runs a few simple predictors side by
+// side, and believes one only after it was right many times. A prediction comes with its error, which decides
+// how early the GPU has to be taken; where that would cost more than the budget, there is no prediction.
+type Arrivals struct {
+	maxCost float64
+	times   []uint64 // the latest, oldest first
+	experts []expert
+}
+
+// expert predicts that what came lag requests ago comes again after a cycle. gain 1 measures the cycle from the
+// last time, as of a program that sleeps between requests; a small gain follows a clock through jitter.
+type expert struct {
+	lag   int
+	gain  float64
+	phase []float64 // of the last lag requests, smoothed, oldest first
+	cycle float64
+	// since the start or the last break of the pattern
+	first     []float64 // the lag phases with which it began
+	seen      int
+	right     float64 // predictions, see trusted
+	wrong     int     // in a row
+	residuals []float64
+}
+
+// NewArrivals makes a predictor that spends at most this part of the time waiting for predicted requests.
+func NewArrivals(maxCost float64) *Arrivals {
+	a := &Arrivals{maxCost: maxCost}
+	for lag := 1; lag <= maxLag; lag++ {
+		for _, gain := range []float64{1, 0.25} {
+			a.experts = append(a.experts, expert{lag: lag, gain: gain})
+		}
+	}
+	return a
+}
+
+// Arrived takes note of a request and says when the next one is expected, if it knows.
+func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
+	if n := len(a.times); n > 0 {
+		if atNs < a.times[n-1]+togetherNs {
+			return Prediction{}, false
+		}
+		if atNs-a.times[n-1] > maxCycleNs {
+			*a = *NewArrivals(a.maxCost)
+		}
+	}
+	a.times = appendBounded(a.times, atNs)
+	budget := a.budget()
+	for i := range a.experts {
+		a.experts[i].arrived(float64(atNs), min(budget, worthMissNs))
+	}
+	var best *expert
+	var bestEarly, bestLate float64
+	for i := range a.experts {
+		e := &a.experts[i]
+		if e.confidence() < 0.5 || len(e.residuals) < enough {
+			continue
+		}
+		early, late := padNs+max(0, -slices.Min(e.residuals)), max(0, slices.Max(e.residuals))
+		if early > budget {
+			continue
+		}
+		early = min(1.5*early, budget) // the worst is yet to come
+		if best == nil || early+late < bestEarly+bestLate {
+			best, bestEarly, bestLate = e, early, late
+		}
+	}
+	if best == nil {
+		return Prediction{}, false
+	}
+	at := best.predicted()
+	return Prediction{uint64(at - bestEarly), uint64(at + bestLate + padNs), best.confidence()}, at > float64(atNs)
+}
+
+// budget is what waiting for one request may cost, in nanoseconds: some of it is left for errors.
+func (a *Arrivals) budget() float64 {
+	if len(a.times) < 2 {
+		return 0
+	}
+	interval := float64(a.times[len(a.times)-1]-a.times[0]) / float64(len(a.times)-1)
+	return 0.75 * a.maxCost * interval
+}
+
+func (e *expert) confidence() float64 { return e.right / (e.right + enough) }
+
+func (e *expert) predicted() float64 { return e.phase[0] + e.cycle }
+
+func (e *expert) begin(at float64) {
+	*e = expert{lag: e.lag, gain: e.gain, first: []float64{at}, phase: []float64{at}}
+}
+
+func (e *expert) arrived(at, tolerance float64) {
+	if e.seen == 0 {
+		e.begin(at)
+		e.seen = 1
+		return
+	}
+	e.seen++
+	if e.seen <= e.lag*warmUp { // measure the cycle
+		if e.seen <= e.lag {
+			e.first = append(e.first, at)
+		} else {
+			turns := (e.seen - 1) / e.lag
+			e.cycle = (at - e.first[(e.seen-1)%e.lag]) / float64(turns)
+		}
+		e.push(at)
+		return
+	}
+	expected := e.predicted()
+	residual := at - expected
+	// Requests that did not come are one mistake, not the end of the pattern.
+	missed := 0
+	if e.lag == 1 {
+		for ; residual > e.cycle/2 && missed < 8; missed++ {
+			residual -= e.cycle
+			expected += e.cycle
+		}
+	}
+	switch {
+	case residual > tolerance || residual < -tolerance:
+		e.miss()
+		if e.wrong > 2 {
+			e.begin(at)
+			e.seen = 1
+			return
+		}
+		if e.gain == 1 {
+			e.push(at)
+		} else {
+			e.push(expected + e.gain*max(-tolerance, min(tolerance, residual)))
+		}
+		return
+	case missed > 0:
+		e.miss()
+	default:
+		e.right, e.wrong = min(e.right+1, trusted), 0
+		e.residuals = appendBounded(e.residuals, residual)
+	}
+	turns := float64(min((e.seen-1)/e.lag, remembered))
+	e.cycle += residual / turns
+	e.push(expected + e.gain*residual)
+}
+
+// miss: one may happen to the most regular program, two in a row are the end of trust.
+func (e *expert) miss() {
+	e.right /= 4
+	e.wrong++
+	if e.wrong > 1 {
+		e.right = 0
+	}
+}
+
+func (e *expert) push(phase float64) {
+	e.phase = append(e.phase, phase)
+	if len(e.phase) > e.lag {
+		e.phase = e.phase[1:]
+	}
+}
+
+func appendBounded[T any](list []T, value T) []T {
+	if len(list) >= remembered {
+		copy(list, list[1:])
+		list = list[:len(list)-1]
+	}
+	return append(list, value)
+}

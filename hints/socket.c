@@ -1,0 +1,158 @@
+// socket.c - data that arrives on a stream socket, as an announcement of work.
+//
+// Which sockets matter and how long before the work their data comes is learnt by server port (or path), and
+// by connection: a server's metrics may be asked for on the port of its requests.
+#define _GNU_SOURCE
+#include "source.h"
+#include "../exports/sockets.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long is another request, whatever happened
+
+enum { UNKNOWN, OTHER, STREAM };
+
+static struct connection {
+	_Atomic uint32_t kind, generation;
+	_Atomic uint64_t key;
+	_Atomic uint32_t estimate;
+	_Atomic uint32_t likely_ppm; // UINT32_MAX: not known
+	_Atomic uint32_t arrivals;   // when it announced last: how many requests had come,
+	_Atomic uint64_t announced_ns; // and when that was
+} connection[GP_FDS];
+
+static uint64_t hash(uint64_t seed, const void *bytes, size_t size)
+{
+	for (size_t i = 0; i < size; i++) // FNV-1a
+		seed = (seed ^ ((const unsigned char *)bytes)[i]) * 1099511628211ull;
+	return seed;
+}
+
+static const uint64_t HASH = 14695981039346656037ull;
+
+// The server's side of an inet connection names it: the lower port, as clients' are ephemeral.
+static uint64_t inet_key(int fd)
+{
+	struct sockaddr_storage a;
+	uint16_t port[2] = {0, 0};
+
+	for (int side = 0; side < 2; side++) {
+		socklen_t size = sizeof a;
+		if ((side ? getpeername : getsockname)(fd, (struct sockaddr *)&a, &size))
+			return 0;
+		port[side] = ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port :
+							    ((struct sockaddr_in6 *)&a)->sin6_port);
+	}
+	return hash(HASH, port[0] < port[1] ? &port[0] : &port[1], sizeof *port);
+}
+
+static uint64_t unix_key(int fd)
+{
+	struct sockaddr_un a;
+	struct stat st;
+	socklen_t size = sizeof a;
+	const socklen_t nameless = offsetof(struct sockaddr_un, sun_path);
+
+	if (!getsockname(fd, (struct sockaddr *)&a, &size) && size > nameless && size <= sizeof a)
+		return hash(HASH, a.sun_path, size - nameless);
+	size = sizeof a;
+	if (!getpeername(fd, (struct sockaddr *)&a, &size) && size > nameless && size <= sizeof a)
+		return hash(HASH, a.sun_path, size - nameless);
+	return fstat(fd, &st) ? 0 : hash(HASH, &st.st_ino, sizeof st.st_ino); // a pair
+}
+
+static int option(int fd, int name)
+{
+	int value = 0;
+	socklen_t size = sizeof value;
+	return getsockopt(fd, SOL_SOCKET, name, &value, &size) ? -1 : value;
+}
+
+// Past our own recv.
+static long peek(int fd, char *byte)
+{
+	return syscall(SYS_recvfrom, fd, byte, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+}
+
+static uint32_t look(int fd, struct connection *c)
+{
+	int domain;
+	uint64_t key = 0;
+
+	if (option(fd, SO_TYPE) == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
+		domain = option(fd, SO_DOMAIN);
+		if (domain == AF_INET || domain == AF_INET6)
+			key = inet_key(fd);
+		else if (domain == AF_UNIX)
+			key = unix_key(fd);
+	}
+	c->key = key;
+	c->likely_ppm = UINT32_MAX;
+	c->announced_ns = 0;
+	c->kind = key ? STREAM : OTHER;
+	return c->kind;
+}
+
+// Only the first data of a request announces it: until work came, more of it is the same request's.
+static bool announces(struct connection *c, uint64_t now)
+{
+	struct gp_arrivals *arrived = gp_arrived;
+	uint32_t arrivals = arrived ? arrived->count : 0;
+	uint64_t last = c->announced_ns;
+
+	if (last && c->arrivals == arrivals && now - last < NEW_REQUEST_NS)
+		return false;
+	if (!__atomic_compare_exchange_n((uint64_t *)&c->announced_ns, &last, now, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return false;
+	c->arrivals = arrivals;
+	return true;
+}
+
+// Data was read, or may be read (ready) from fd. errno is kept by the caller.
+static void readable(int fd, bool ready)
+{
+	if (fd < 0 || fd >= GP_FDS)
+		return;
+	struct connection *c = &connection[fd];
+	uint32_t kind = c->kind;
+	if (kind == UNKNOWN)
+		kind = look(fd, c);
+	if (kind != STREAM)
+		return;
+	uint64_t now = gp_clock_ns();
+	char byte;
+	// An end of file makes a socket ready too.
+	if (ready && peek(fd, &byte) <= 0)
+		return;
+	if (!announces(c, now))
+		return;
+	uint32_t estimate = gp_estimate_for(c->key, now);
+	gp_announce(GP_HINT_SOCKET, estimate, c->key, (uint32_t)fd, c->generation, c->likely_ppm, now);
+}
+
+static void closed(int fd)
+{
+	if (fd < 0 || fd >= GP_FDS || connection[fd].kind == UNKNOWN)
+		return;
+	connection[fd].generation++;
+	connection[fd].kind = UNKNOWN;
+}
+
+void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
+{
+	if (fd < GP_FDS && connection[fd].generation == generation)
+		connection[fd].likely_ppm = likely_ppm;
+}
+
+static const struct gp_socket_hooks hooks = {readable, closed};
+
+const void *gp_socket_hooks(void) { return &hooks; }

@@ -1,0 +1,46 @@
+// source.h - shared by the C files of hints/.
+#ifndef GPREEMPT_SOURCE_H
+#define GPREEMPT_SOURCE_H
+
+#include <stdbool.h>
+#include "hints.h"
+
+enum {
+	GP_KEYS = 256,  // ports, paths and NVTX names that are told apart
+	GP_RANGES = 16, // names of NVTX ranges
+	GP_FDS = 4096,  // descriptors that are looked at
+	GP_ANNOUNCEMENTS = 256,
+};
+
+// What a kind of announcement (a port, a range) is followed by. Written by the learner.
+struct gp_estimate {
+	_Atomic uint64_t key;
+	_Atomic uint64_t used_ns;
+	_Atomic uint64_t delay_ns, valid_ns; // the work comes between delay_ns and delay_ns + valid_ns later
+	_Atomic uint32_t likely_ppm;         // how often it comes at all; 0: not known, or useless
+};
+
+// For the learner: something announced work.
+struct gp_announcement {
+	_Atomic uint64_t at_ns; // stored last; the learner sets it to 0
+	_Atomic uint64_t key;
+	_Atomic uint32_t estimate, fd, generation;
+};
+
+extern struct gp_estimate gp_estimate[GP_KEYS];
+extern struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
+extern _Atomic uint32_t gp_announcements; // ever
+extern _Atomic(gp_hint_fn *) gp_give;
+extern _Atomic(struct gp_arrivals *) gp_arrived;
+extern double gp_least_likely;
+
+uint64_t gp_clock_ns(void);
+uint32_t gp_estimate_for(uint64_t key, uint64_t now);
+// likely_ppm of a connection, or UINT32_MAX where only its key is known.
+void gp_announce(enum gp_hint_source, uint32_t estimate, uint64_t key, uint32_t fd, uint32_t generation,
+		 uint32_t likely_ppm, uint64_t now);
+
+void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm);
+const void *gp_socket_hooks(void);
+
+#endif

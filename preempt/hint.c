@@ -1,0 +1,530 @@
+// hint.c - carries out hints: takes the GPU a switch ahead of announced work, and gives it back if none comes.
+//
+// Hints arrive in a mailbox from any thread. One thread of the core (gp_hint_run) opens the window and arms the
+// hold at the right time; work that comes proceeds in the open window, and the hold goes when the window closes as
+// always, so it is never released before the work is queued. What hints cost the lower levels is charged to their
+// source and bounded.
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <string.h>
+
+_Static_assert(GP_HINT_ARRIVAL + 1 == GP_HINT_SOURCES, "sources of hints.h and segment.h");
+
+struct gp_arrivals gp_arrivals;
+
+static const uint64_t DEFAULT_SWITCH_NS = 200 * 1000;       // a context switch on an H200, until measured
+static const uint64_t MARGIN_NS = 30 * 1000;                // waking up and launching the hold
+static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later is nonsense
+static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
+static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold
+static const uint64_t LONGEST_SWITCH_NS = 1000 * 1000;      // a longer sample says nothing about the switch
+static const uint64_t SAMPLE_POLL_NS = 10 * 1000;
+static const uint64_t FIRST_BACKOFF_NS = 1000000000, LAST_BACKOFF_NS = 64ull * 1000000000;
+enum {
+	MAILS = 64,
+	PENDING = 16,
+	SAMPLES = 32,
+	FEW_SAMPLES = 8,     // until then each hint is one
+	SAMPLE_EVERY = 16,   // hints, after that
+	CU_STREAM_CAPTURE_MODE_RELAXED_ = 2, // cuda.h
+};
+
+// The mailbox: a bounded queue of many writers. A place is free for position p while its turn is p.
+
+static struct mail {
+	_Atomic uint32_t turn;
+	uint32_t source;
+	uint64_t start_ns, valid_ns;
+	double confidence;
+} mail[MAILS];
+static _Atomic uint32_t mail_end, bell, asleep, overflowed[GP_HINT_SOURCES];
+static uint32_t mail_begin;
+
+void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, double confidence)
+{
+	if (!gp_settings.hints || (uint32_t)source >= GP_HINT_SOURCES)
+		return;
+	uint32_t place = mail_end;
+	for (;;) {
+		int32_t ahead = (int32_t)(mail[place % MAILS].turn - place);
+		if (ahead < 0) { // full
+			overflowed[source]++;
+			return;
+		}
+		if (ahead > 0)
+			place = mail_end;
+		else if (__atomic_compare_exchange_n((uint32_t *)&mail_end, &place, place + 1, false, __ATOMIC_ACQ_REL,
+						     __ATOMIC_RELAXED))
+			break;
+	}
+	struct mail *m = &mail[place % MAILS];
+	m->source = source;
+	m->start_ns = start_ns;
+	m->valid_ns = valid_ns;
+	m->confidence = confidence;
+	m->turn = place + 1;
+	bell++;
+	if (asleep)
+		gp_futex_wake(&bell, 1, false);
+}
+
+static bool take_mail(struct mail *out)
+{
+	struct mail *m = &mail[mail_begin % MAILS];
+	if (m->turn != mail_begin + 1)
+		return false;
+	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence};
+	m->turn = mail_begin + MAILS;
+	mail_begin++;
+	return true;
+}
+
+// What follows up to the launch path belongs to the thread of gp_hint_run.
+
+static struct pending {
+	uint32_t source;
+	uint64_t given_ns, start_ns, end_ns;
+} pending[PENDING];
+static int pending_count;
+
+static struct {
+	bool on;
+	uint32_t source;
+	uint64_t began_ns, end_ns;
+	bool taken; // the GPU was not the process's already
+	struct gp_context *sampled;
+	uint32_t began_before; // the hold's begun word when it was armed
+} active;
+
+static struct {
+	double credit_ns; // GPU time that it may cost
+	double rate;      // of hits, recent ones weigh more
+	uint64_t off_until_ns, backoff_ns;
+} account[GP_HINT_SOURCES];
+static double credit_ns; // of all sources together
+static uint64_t credited_ns;
+
+static uint64_t samples[SAMPLES], switch_ns;
+static uint32_t sample_count, carried_out;
+
+// Copies are counted on the launch path and by the watcher; here they are charged.
+static _Atomic uint32_t copies_hit, copies_wrong;
+static _Atomic uint64_t copies_wrong_ns;
+
+#define COUNT(source, field, by) do { \
+	for (int i_ = 0; i_ < GP_GPUS && gp_gpu[i_].known; i_++) \
+		if (gp_own_slot(&gp_gpu[i_])) \
+			gp_count(&gp_own_slot(&gp_gpu[i_])->hint[source].field, by); \
+} while (0)
+
+static void publish_off(uint32_t source, bool off)
+{
+	if (source == GP_HINT_COPY)
+		gp_settings.hint_copy = !off;
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		struct gp_slot *slot = gp_own_slot(&gp_gpu[i]);
+		if (slot && off)
+			slot->hints_off |= 1u << source;
+		else if (slot)
+			slot->hints_off &= ~(1u << source);
+	}
+}
+
+static uint64_t lead_ns(void) { return (switch_ns ? switch_ns : DEFAULT_SWITCH_NS) + MARGIN_NS; }
+
+// The time from arming to running is short while the lower levels have no work and that of a switch while
+// they have, so the longer ones are what counts: of those from half the third longest on, which leaves out
+// two that something else delayed, the 90th percentile.
+static void learn_switch(uint64_t sample)
+{
+	uint64_t sorted[SAMPLES];
+	int n, first = 0;
+
+	if (sample > LONGEST_SWITCH_NS)
+		return;
+	samples[sample_count++ % SAMPLES] = sample;
+	if (sample_count < 3)
+		return;
+	n = sample_count < SAMPLES ? (int)sample_count : SAMPLES;
+	for (int i = 0; i < n; i++) {
+		int j = i;
+		for (; j > 0 && sorted[j - 1] > samples[i]; j--)
+			sorted[j] = sorted[j - 1];
+		sorted[j] = samples[i];
+	}
+	while (sorted[first] < sorted[n - 3] / 2)
+		first++;
+	switch_ns = sorted[first + (n - 1 - first) * 9 / 10];
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_own_slot(&gp_gpu[i]))
+			gp_own_slot(&gp_gpu[i])->hint_switch_us = (uint32_t)(switch_ns / 1000);
+}
+
+static void refill(uint64_t now)
+{
+	double most = gp_settings.hint_max_cost * 1e9, more = gp_settings.hint_max_cost * (double)(now - credited_ns);
+	credited_ns = now;
+	credit_ns = credit_ns + more < most ? credit_ns + more : most;
+	for (int i = 0; i < (int)GP_HINT_SOURCES; i++)
+		account[i].credit_ns = account[i].credit_ns + more < most ? account[i].credit_ns + more : most;
+}
+
+// What became of a hint: counts, and switches a source off that costs too much or is mostly wrong. Returns
+// for how long, or 0.
+static uint64_t settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now)
+{
+	enum { MEMORY = 8 };
+	account[source].rate += ((hit ? 1 : 0) - account[source].rate) / MEMORY;
+	account[source].credit_ns -= (double)cost_ns;
+	credit_ns -= (double)cost_ns;
+	if (account[source].rate > 0.8)
+		account[source].backoff_ns = FIRST_BACKOFF_NS;
+	if (account[source].credit_ns > 0 && account[source].rate >= 0.5)
+		return 0;
+	uint64_t off = account[source].backoff_ns;
+	account[source].off_until_ns = now + off;
+	account[source].backoff_ns = off * 2 < LAST_BACKOFF_NS ? off * 2 : LAST_BACKOFF_NS;
+	COUNT(source, off, 1);
+	publish_off(source, true);
+	return off;
+}
+
+// A source that was off gets another chance, of two or three wrong hints.
+static void forgive(uint64_t now, uint64_t *next_ns)
+{
+	for (uint32_t i = 0; i < GP_HINT_SOURCES; i++) {
+		if (!account[i].off_until_ns)
+			continue;
+		if (now >= account[i].off_until_ns) {
+			account[i].off_until_ns = 0;
+			account[i].rate = 0.7;
+			publish_off(i, false);
+		} else if (account[i].off_until_ns < *next_ns) {
+			*next_ns = account[i].off_until_ns;
+		}
+	}
+}
+
+static uint64_t settle_copies(uint64_t now)
+{
+	uint32_t hits = __atomic_exchange_n((uint32_t *)&copies_hit, 0, __ATOMIC_RELAXED);
+	uint32_t wrongs = __atomic_exchange_n((uint32_t *)&copies_wrong, 0, __ATOMIC_RELAXED);
+	uint64_t cost_ns = __atomic_exchange_n((uint64_t *)&copies_wrong_ns, 0, __ATOMIC_RELAXED), off = 0;
+
+	for (; hits && !account[GP_HINT_COPY].off_until_ns; hits--)
+		settle(GP_HINT_COPY, true, 0, now);
+	for (uint32_t i = 0; i < wrongs && !account[GP_HINT_COPY].off_until_ns; i++)
+		off = settle(GP_HINT_COPY, false, cost_ns / wrongs, now);
+	return off;
+}
+
+static bool takes_hints(struct gp_context *c)
+{
+	return c->handle && c->gpu->segment && !c->gpu->mps && c->gpu->lower_peers && gp_settings.hold && gp_hold_usable(c);
+}
+
+static bool anybody_to_preempt(void)
+{
+	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+		if (takes_hints(&gp_context[i]))
+			return true;
+	return false;
+}
+
+// Sorts a hint in, or drops it.
+static void receive(const struct mail *m, uint64_t now)
+{
+	COUNT(m->source, given, 1);
+	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
+	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
+	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now ||
+	    account[m->source].off_until_ns || !anybody_to_preempt())
+		goto drop;
+	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + valid + gp_settings.hint_wait_ns;
+	if (active.on && start < active.end_ns)
+		goto drop;
+	for (int i = 0; i < pending_count; i++)
+		if (start < pending[i].end_ns && pending[i].start_ns < end)
+			goto drop;
+	if (pending_count == PENDING)
+		goto drop;
+	pending[pending_count++] = (struct pending){m->source, now, start, end};
+	return;
+drop:
+	COUNT(m->source, dropped, 1);
+}
+
+static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
+{
+	uint64_t idle_since = c->idle_since_ns;
+	return c->open && !idle_since ? now : idle_since;
+}
+
+// The hold in one context, whose window is then open. With the lock the context is not destroyed meanwhile.
+static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
+{
+	CUcontext popped;
+
+	c->hint.met_ns = 0;
+	c->hint.until_ns = end; // before the look at open: see close_window
+	c->hint.awaited_ns = now;
+	if (!c->open) {
+		gp_window_open(c);
+		active.taken = true;
+	}
+	pthread_mutex_lock(&c->query_lock);
+	if (c->handle && c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
+		uint32_t begun = c->hold.word[GP_HOLD_BEGUN];
+		gp_hold_arm(c);
+		if (c->hold.state == GP_HOLD_ARMED && !active.sampled &&
+		    (sample_count < FEW_SAMPLES || carried_out % SAMPLE_EVERY == 0)) {
+			active.sampled = c;
+			active.began_before = begun;
+		}
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	pthread_mutex_unlock(&c->query_lock);
+}
+
+static void carry_out(const struct pending *p, uint64_t now)
+{
+	struct gp_context *chosen[GP_GPUS];
+	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * lead_ns();
+	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
+	int count = 0;
+
+	if (!(account[p->source].credit_ns > 0) || !(credit_ns > 0) || account[p->source].off_until_ns) {
+		COUNT(p->source, dropped, 1);
+		return;
+	}
+	// On each GPU the context that had work last; a GPU that the process no longer uses is left alone.
+	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
+			latest = last_work_ns(&gp_context[i], now);
+	for (int g = 0; g < GP_GPUS && gp_gpu[g].known; g++) {
+		struct gp_context *best = NULL;
+		for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++) {
+			struct gp_context *c = &gp_context[i];
+			if (c->gpu == &gp_gpu[g] && takes_hints(c) && last_work_ns(c, now) + RECENT_NS >= latest &&
+			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
+				best = c;
+		}
+		if (best)
+			chosen[count++] = best;
+	}
+	bool busy = false;
+	for (int i = 0; i < count; i++)
+		busy |= chosen[i]->open && !chosen[i]->idle_since_ns;
+	if (!count) {
+		COUNT(p->source, dropped, 1);
+		return;
+	}
+	if (busy || (arrived > p->given_ns && arrived >= since)) {
+		COUNT(p->source, late, 1);
+		return;
+	}
+	carried_out++;
+	memset(&active, 0, sizeof active);
+	active.on = true;
+	active.source = p->source;
+	active.began_ns = now;
+	active.end_ns = p->end_ns;
+	for (int i = 0; i < count; i++)
+		hold_for(chosen[i], now, p->end_ns);
+}
+
+// Ends the wait for work: the windows close as usual from here on. Returns when work came, or 0.
+static uint64_t end_wait(void)
+{
+	uint64_t met = 0;
+
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		if (!c->hint.until_ns && !c->hint.met_ns)
+			continue;
+		c->hint.awaited_ns = 0;
+		c->hint.until_ns = 0;
+		uint64_t at = __atomic_exchange_n((uint64_t *)&c->hint.met_ns, 0, __ATOMIC_ACQ_REL);
+		if (at && (!met || at < met))
+			met = at;
+	}
+	return met;
+}
+
+static bool met(void)
+{
+	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+		if (gp_context[i].hint.met_ns)
+			return true;
+	return false;
+}
+
+// Looks after the hint that is being carried out. Returns for how long its source is now off, or 0.
+static uint64_t attend(uint64_t now)
+{
+	if (active.sampled) {
+		if (active.sampled->handle && active.sampled->hold.word[GP_HOLD_BEGUN] != active.began_before) {
+			learn_switch(now - active.began_ns);
+			active.sampled = NULL;
+		} else if (now - active.began_ns > LONGEST_SWITCH_NS || !active.sampled->handle) {
+			active.sampled = NULL;
+		}
+	}
+	bool came = met();
+	if (!came && now < active.end_ns)
+		return 0;
+	if (came && active.sampled)
+		return 0; // a little longer, for the sample
+	active.on = false;
+	uint64_t at = end_wait(), off;
+	if (at) {
+		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0, lead = lead_ns();
+		COUNT(active.source, hit, 1);
+		COUNT(active.source, waited_ns, waited);
+		if (active.taken)
+			COUNT(active.source, saved_ns, waited < lead - MARGIN_NS ? waited : lead - MARGIN_NS);
+		off = settle(active.source, true, waited > lead ? waited - lead : 0, now);
+	} else {
+		COUNT(active.source, wrong, 1);
+		COUNT(active.source, waited_ns, now - active.began_ns);
+		off = settle(active.source, false, now - active.began_ns + lead_ns() - MARGIN_NS, now);
+		gp_wake++; // the watcher closes the window
+		gp_futex_wake(&gp_wake, 1, false);
+	}
+	return off;
+}
+
+uint64_t gp_hint_run(uint32_t *source)
+{
+	static __thread bool relaxed;
+
+	if (!relaxed) { // a capture in global mode must not be broken by the hold's launch
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED_;
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		relaxed = true;
+	}
+	for (;;) {
+		uint32_t seen = bell;
+		uint64_t now = gp_now_ns(), next = UINT64_MAX;
+		struct mail m;
+
+		refill(now);
+		forgive(now, &next);
+		for (uint32_t i = 0; i < GP_HINT_SOURCES; i++) {
+			uint32_t lost = __atomic_exchange_n((uint32_t *)&overflowed[i], 0, __ATOMIC_RELAXED);
+			if (lost) {
+				COUNT(i, given, lost);
+				COUNT(i, dropped, lost);
+			}
+		}
+		*source = GP_HINT_COPY;
+		uint64_t copies_off = settle_copies(now);
+		if (copies_off)
+			return copies_off;
+		if (active.on) {
+			*source = active.source;
+			uint64_t off = attend(now);
+			if (off)
+				return off;
+		}
+		for (int i = 0; i < MAILS && take_mail(&m); i++)
+			receive(&m, now);
+		for (int i = 0; i < pending_count;) {
+			uint64_t due = pending[i].start_ns > lead_ns() ? pending[i].start_ns - lead_ns() : 0;
+			if (active.on && due < active.end_ns && due <= now)
+				due = met() ? now : active.end_ns; // one at a time; the window stays open meanwhile
+			if (due > now || active.on) {
+				next = due < next ? due : next;
+				i++;
+				continue;
+			}
+			struct pending p = pending[i];
+			pending[i] = pending[--pending_count];
+			carry_out(&p, now);
+		}
+		if (active.on && active.sampled)
+			next = now + SAMPLE_POLL_NS;
+		else if (active.on && active.end_ns < next)
+			next = active.end_ns;
+		now = gp_now_ns();
+		if (next <= now)
+			continue;
+		asleep = 1;
+		gp_futex_wait(&bell, seen, next == UINT64_MAX ? 0 : next - now, false);
+		asleep = 0;
+	}
+}
+
+void gp_hint_start(void)
+{
+	credited_ns = gp_now_ns();
+	credit_ns = gp_settings.hint_max_cost * 0.5e9;
+	for (uint32_t i = 0; i < GP_HINT_SOURCES; i++) {
+		account[i].credit_ns = credit_ns;
+		account[i].rate = 1;
+		account[i].backoff_ns = FIRST_BACKOFF_NS;
+	}
+	for (uint32_t i = 0; i < MAILS; i++)
+		mail[i].turn = i;
+	gp_settings.hints = 1;
+}
+
+// The launch path.
+
+_Atomic uint64_t gp_last_arrival_ns;
+
+void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
+{
+	if (!gp_settings.hints)
+		return;
+	uint64_t now = gp_now_ns();
+	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
+	bool awaited = c->hint.awaited_ns && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL);
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+
+	if (awaited) {
+		c->hint.met_ns = now;
+		c->hint.until_ns = 0;
+	}
+	if (awaited || !c->open) {
+		gp_last_arrival_ns = now;
+		gp_arrivals.at_ns[gp_arrivals.count++ % 256] = now;
+	}
+	// A copy that opens the window is a hint that kernels follow.
+	if (!slot || !c->gpu->lower_peers)
+		return;
+	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
+	if (!c->open && !awaited && s->work == GP_COPY && gp_settings.hint_copy) {
+		gp_count(&counters->given, 1);
+		c->copied_ns = now;
+	} else if (kernels) {
+		uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
+		if (copied) {
+			gp_count(&counters->hit, 1);
+			copies_hit++;
+			gp_count(&counters->waited_ns, now - copied);
+			gp_count(&counters->saved_ns, now - copied < DEFAULT_SWITCH_NS ? now - copied : DEFAULT_SWITCH_NS);
+		}
+	}
+}
+
+void gp_hint_closed(struct gp_context *c, uint64_t now)
+{
+	uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+
+	if (copied && slot) {
+		gp_count(&slot->hint[GP_HINT_COPY].wrong, 1);
+		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, now - copied);
+		copies_wrong_ns += now - copied;
+		copies_wrong++;
+		bell++;
+		if (asleep)
+			gp_futex_wake(&bell, 1, false);
+	}
+	if (gp_settings.hints) {
+		gp_arrivals.bell++;
+		gp_futex_wake(&gp_arrivals.bell, 1, false);
+	}
+}
