@@ -32,6 +32,7 @@ typedef void *handle;
 	F(cuMemAlloc_v2, (ptr *, size_t))                                                \
 	F(cuMemFree_v2, (ptr))                                                           \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                        \
+	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                  \
 	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                                       \
 	F(cuModuleLoadData, (handle *, const void *))                                    \
 	F(cuModuleUnload, (handle))                                                      \
@@ -248,6 +249,77 @@ static void second_context(void) {
 	timeslices();
 }
 
+// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to.
+static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us) {
+	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
+	unsigned listened = 0;
+	for (unsigned i = 0; i < requests; i++) {
+		usleep(gap_us);
+		listened += hint && hint(ahead_us, 1) == 0;
+		usleep(ahead_us);
+		spin(stream, 40);
+		wait_by("stream");
+	}
+	printf("listened %u\n", listened);
+}
+
+// Hints that nothing follows, and hints without sense; answers how many were listened to.
+static void only_hints(unsigned count, unsigned gap_us, const char *kind) {
+	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
+	unsigned listened = 0;
+	for (unsigned i = 0; hint && i < count; i++) {
+		if (strcmp(kind, "wrong") == 0)
+			listened += hint(300, 1) == 0;
+		else if (strcmp(kind, "far") == 0)
+			listened += hint(INT64_MAX - i, 1) == 0;
+		else if (strcmp(kind, "later") == 0)
+			listened += hint(2600, 1) == 0;
+		else if (strcmp(kind, "doubtful") == 0)
+			listened += hint(300, 0.1) == 0;
+		else if (i % 4 == 0)
+			listened += hint(-1 - (int64_t)i, 1) == 0;
+		else if (i % 4 == 1)
+			listened += hint(300, 0.0 / 0.0 * (i + 1)) == 0;
+		else if (i % 4 == 2)
+			listened += hint(INT64_MIN, 1) == 0;
+		else
+			listened += hint(300, 1e300) == 0;
+		if (gap_us)
+			usleep(gap_us);
+	}
+	printf("listened %u\n", listened);
+}
+
+// A copy to the GPU, what follows later if anything does.
+static void copy_first(unsigned requests, unsigned us, bool kernel) {
+	uint32_t words[WORDS] = {0};
+	for (unsigned i = 0; i < requests; i++) {
+		usleep(3000);
+		OK(cuMemcpyHtoD_v2(data, words, sizeof words));
+		usleep(us);
+		if (kernel) {
+			spin(stream, 40);
+			wait_by("stream");
+		}
+	}
+	printf("copied %u\n", requests);
+}
+
+// Requests at the ticks of a clock, as exactly as the scheduler allows.
+static void periodic(unsigned requests, unsigned period_us) {
+	struct timespec next;
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	for (unsigned i = 0; i < requests; i++) {
+		next.tv_nsec += period_us * 1000L;
+		next.tv_sec += next.tv_nsec / 1000000000;
+		next.tv_nsec %= 1000000000;
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+		spin(stream, 40);
+		wait_by("stream");
+	}
+	printf("requests %u\n", requests);
+}
+
 static void run_child(void) {
 	int status = -1;
 	pid_t pid = fork();
@@ -285,6 +357,14 @@ int main(void) {
 			timeslices();
 		} else if (strcmp(line, "context\n") == 0) {
 			second_context();
+		} else if (sscanf(line, "hinted %u %u %u", &a, &b, &c) == 3) {
+			hinted(a, b, c);
+		} else if (sscanf(line, "hints %u %u %31s", &a, &b, word) == 3) {
+			only_hints(a, b, word);
+		} else if (sscanf(line, "copy %u %u %u", &a, &b, &c) == 3) {
+			copy_first(a, b, c);
+		} else if (sscanf(line, "periodic %u %u", &a, &b) == 2) {
+			periodic(a, b);
 		} else if (strcmp(line, "child\n") == 0) {
 			run_child();
 		} else if (strcmp(line, "crash\n") == 0) {

@@ -1,0 +1,261 @@
+package e2e
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// hintsOf is what became of the hints of one source.
+func (m *machine) hintsOf(p *process, source string) segment.Hints {
+	m.t.Helper()
+	for _, h := range m.peer(p).Hints {
+		if h.Source == source {
+			return h
+		}
+	}
+	return segment.Hints{Source: source}
+}
+
+// pair is an LC process beside a busy BE one.
+func (m *machine) pair() (lc, be *process) {
+	m.t.Helper()
+	be, lc = m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.request(2, 1, "stream") // the hold is loaded, a request has come
+	m.until("the hold is loaded", func() bool { lc.request(1, 2, "stream"); return m.peer(lc).Counters.Holds > 0 })
+	return lc, be
+}
+
+func (m *machine) runs(be *process) {
+	m.t.Helper()
+	n := be.count()
+	m.until("BE goes on", func() bool { return be.count() > n })
+}
+
+const only = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
+
+func TestExplicitHints(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1))
+	lc, be := m.pair()
+	var listened int
+	if lc.ask("hinted 30 1000 20000", "listened %d", &listened); listened != 30 {
+		t.Errorf("%d of 30 hints were listened to", listened)
+	}
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "explicit")
+		return h.Hit+h.Late+h.Wrong+h.Dropped == 30
+	})
+	h := m.hintsOf(lc, "explicit")
+	t.Logf("%+v, a switch takes %d us", h, m.peer(lc).HintSwitchUs)
+	if h.Given != 30 || h.Hit < 15 || h.SavedNs == 0 || h.WaitedNs == 0 || h.Off {
+		t.Errorf("%+v", h)
+	}
+	if us := m.peer(lc).HintSwitchUs; us == 0 || us > 1000 {
+		t.Errorf("a switch takes %d us", us)
+	}
+	m.runs(be)
+}
+
+// Hints that nothing follows end after a bounded wait, and a source that gives only such is switched off.
+func TestWrongHints(t *testing.T) {
+	m := newMachine(t, "")
+	lc, be := m.pair()
+	var listened int
+	lc.ask("hints 100 10000 wrong", "listened %d", &listened)
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "explicit")
+		return h.Hit+h.Late+h.Wrong+h.Dropped == h.Given && h.Given == 100
+	})
+	peer, h := m.peer(lc), m.hintsOf(lc, "explicit")
+	if h.Wrong == 0 || h.Hit != 0 || h.TimesOff == 0 || h.Dropped < 70 || h.WaitedNs > 40e6 {
+		t.Errorf("%+v", h)
+	}
+	if peer.WindowOpen && m.peer(lc).WindowOpen {
+		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+	}
+	m.runs(be)
+	m.until("the source gets another chance", func() bool { return !m.hintsOf(lc, "explicit").Off })
+	if _, stderr := lc.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "explicit") {
+		t.Errorf("stderr %q, must be one line on the source", stderr)
+	}
+}
+
+func TestSenselessHints(t *testing.T) {
+	m := newMachine(t, "")
+	lc, be := m.pair()
+	before := m.peer(lc).Counters.Windows
+	var listened int
+	if lc.ask("hints 1000 0 nonsense", "listened %d", &listened); listened != 0 {
+		t.Errorf("%d senseless hints were listened to", listened)
+	}
+	lc.ask("hints 1000 0 far", "listened %d", &listened)
+	lc.ask("hints 1000 0 doubtful", "listened %d", &listened)
+	m.until("they are dropped", func() bool { return m.hintsOf(lc, "explicit").Dropped == 2000 })
+	if after := m.peer(lc).Counters.Windows; after != before {
+		t.Errorf("%d windows were opened", after-before)
+	}
+	lc.ask("hints 20000 0 wrong", "listened %d", &listened) // as fast as it can: duplicates
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "explicit")
+		return h.Given == 22000 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
+	})
+	if h := m.hintsOf(lc, "explicit"); h.Wrong > 20 {
+		t.Errorf("%+v", h)
+	}
+	lc.request(3, 3, "stream")
+	m.runs(be)
+}
+
+// A hint for a time after its work comes is late: the work is not hindered.
+func TestLateHints(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1))
+	lc, _ := m.pair()
+	var listened, requests int
+	for range 10 {
+		lc.ask("hints 1 0 later", "listened %d", &listened)
+		lc.ask("periodic 1 2000", "requests %d", &requests)
+	}
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "explicit")
+		return h.Given == 10 && h.Hit+h.Late+h.Wrong+h.Dropped == 10
+	})
+	if h := m.hintsOf(lc, "explicit"); h.Late < 5 || h.Wrong > 2 {
+		t.Errorf("%+v", h)
+	}
+}
+
+func TestHintsAreOffWhereConfigured(t *testing.T) {
+	m := newMachine(t, only)
+	lc, _ := m.pair()
+	var listened int
+	if lc.ask("hinted 5 1000 1000", "listened %d", &listened); listened != 0 {
+		t.Errorf("%d hints were listened to", listened)
+	}
+	if h := m.peer(lc).Hints; len(h) != 0 {
+		t.Errorf("%+v", h)
+	}
+}
+
+func TestHintsWithoutAnybodyToPreempt(t *testing.T) {
+	m := newMachine(t, "")
+	lc := m.start("lc")
+	m.joined(lc)
+	var listened int
+	lc.ask("hinted 5 1000 1000", "listened %d", &listened)
+	m.until("they are dropped", func() bool { return m.hintsOf(lc, "explicit").Dropped == 5 })
+	if c := m.peer(lc).Counters; c.Holds != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestCopiesAnnounceKernels(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "copy = false", "copy = true", 1))
+	lc, be := m.pair()
+	var copied int
+	lc.ask("copy 10 200 1", "copied %d", &copied)
+	h := m.hintsOf(lc, "copy")
+	if h.Hit < 5 || h.SavedNs == 0 || h.Hit+h.Wrong > h.Given {
+		t.Errorf("%+v", h)
+	}
+	lc.ask("copy 40 20000 0", "copied %d", &copied)
+	m.until("copies that nothing follows switch the source off", func() bool { return m.hintsOf(lc, "copy").TimesOff > 0 })
+	m.runs(be)
+}
+
+// 20 requests a second: the period is learnt and requests are met by a hint. How many depends on how exactly
+// this machine keeps time.
+func TestPeriodicArrivals(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "arrival = false", "arrival = true", 1)+"max_cost = 0.2\n")
+	lc, be := m.pair()
+	var requests int
+	m.until("requests are met by hints", func() bool {
+		lc.ask("periodic 40 20000", "requests %d", &requests)
+		return m.hintsOf(lc, "arrival").Hit >= 10
+	})
+	m.runs(be)
+}
+
+// client makes requests over one connection, each some time after the answer to the one before.
+func client(t *testing.T, port string) (request func(path string)) {
+	t.Helper()
+	transport := &http.Transport{MaxConnsPerHost: 1}
+	t.Cleanup(transport.CloseIdleConnections)
+	c := http.Client{Transport: transport, Timeout: patience}
+	return func(path string) {
+		t.Helper()
+		answer, err := c.Get("http://127.0.0.1:" + port + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "done" {
+			t.Fatalf("%s: %q, %v", path, body, err)
+		}
+		answer.Body.Close()
+		time.Sleep(20 * time.Millisecond) // the pace of requests, not a wait for anything
+	}
+}
+
+// How long before its kernel a request's data comes is learnt; what comes over a connection that no kernels
+// follow is not taken for requests.
+func TestSocketsAnnounceRequests(t *testing.T) {
+	for _, way := range []string{"threads", "asyncio"} {
+		t.Run(way, func(t *testing.T) {
+			m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.2\n")
+			be := m.start("be")
+			be.runBestEffort()
+			lc := m.startAs(m.command("lc", "python3", "testdata/server.py", way))
+			m.joined(be, lc)
+			infer := client(t, lc.hear())
+			m.until("requests are met by hints", func() bool {
+				infer("/infer")
+				return m.hintsOf(lc, "socket").Hit >= 10
+			})
+			before := m.hintsOf(lc, "socket")
+			for range 40 {
+				infer("/infer")
+			}
+			h := m.hintsOf(lc, "socket")
+			t.Logf("40 requests: %+v, before %+v", h, before)
+			if h.Hit-before.Hit < 15 || h.SavedNs == 0 {
+				t.Errorf("40 requests: %+v, before %+v", h, before)
+			}
+			m.runs(be)
+		})
+	}
+}
+
+func TestSocketsThatNoWorkFollows(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.2\n")
+	be := m.start("be")
+	be.runBestEffort()
+	lc := m.startAs(m.command("lc", "python3", "testdata/server.py", "threads"))
+	m.joined(be, lc)
+	port := lc.hear()
+	infer, metrics := client(t, port), client(t, port)
+	m.until("requests are met by hints", func() bool {
+		infer("/infer")
+		return m.hintsOf(lc, "socket").Hit >= 10
+	})
+	m.until("nobody expects work of the other connection", func() bool {
+		infer("/infer")
+		before := m.hintsOf(lc, "socket").Given
+		for range 5 {
+			metrics("/metrics")
+		}
+		return m.hintsOf(lc, "socket").Given == before
+	})
+	before := m.hintsOf(lc, "socket")
+	for range 20 {
+		infer("/infer")
+	}
+	if h := m.hintsOf(lc, "socket"); h.Hit <= before.Hit {
+		t.Errorf("requests on the first connection are no longer met: %+v, before %+v", h, before)
+	}
+}
