@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -257,5 +259,64 @@ func TestSocketsThatNoWorkFollows(t *testing.T) {
 	}
 	if h := m.hintsOf(lc, "socket"); h.Hit <= before.Hit {
 		t.Errorf("requests on the first connection are no longer met: %+v, before %+v", h, before)
+	}
+}
+
+// A program annotated with NVTX needs no new code.
+func TestRangesAnnounceRequests(t *testing.T) {
+	for inDomain := range 2 {
+		m := newMachine(t, only+"nvtx = [\"other\", \"request\"]\nmax_cost = 0.2\n")
+		lc, be := m.pair()
+		var loaded int
+		if lc.ask(fmt.Sprintf("ranges 5 unknown %d", inDomain), "loaded %d", &loaded); loaded != 1 {
+			t.Fatal("the library is not the program's NVTX tool")
+		}
+		if h := m.hintsOf(lc, "nvtx"); h.Given != 0 {
+			t.Errorf("a range of another name: %+v", h)
+		}
+		m.until("requests are met by hints", func() bool {
+			lc.ask(fmt.Sprintf("ranges 10 request %d", inDomain), "loaded %d", &loaded)
+			return m.hintsOf(lc, "nvtx").Hit >= 15
+		})
+		m.runs(be)
+	}
+}
+
+func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
+	m := newMachine(t, only+"nvtx = [\"request\"]\n", "NVTX_INJECTION64_PATH=/nowhere/tool.so")
+	lc, _ := m.pair()
+	var loaded int
+	if lc.ask("ranges 1 request 0", "loaded %d", &loaded); loaded != 0 {
+		t.Error("another tool was replaced")
+	}
+}
+
+// The Python module finds the library of its process, and does nothing without.
+func TestPythonModule(t *testing.T) {
+	const script = `
+import asyncio, ctypes, sys
+import gpreempt
+@gpreempt.request(100)
+def plain(x): return x + 1
+@gpreempt.request(delay_us=100, confidence=0.9)
+async def coroutine(x): return x + 2
+with gpreempt.request(200): print(plain(1), asyncio.run(coroutine(1)))
+for wrong in [(-1, 1), (float("nan"), 1), (0, 2), (0, float("nan"))]:
+    try: print("taken", gpreempt.hint(*wrong))
+    except ValueError: pass
+print(gpreempt.hint(300))
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+print(gpreempt.hint(300, 0.5), gpreempt.hint(float("inf")), flush=True)
+sys.stdin.read()
+`
+	for _, c := range []struct{ role, want string }{{"", "False False"}, {"be", "False False"}, {"lc", "True True"}} {
+		m := newMachine(t, "", "PYTHONPATH="+filepath.Join(root, "hints", "python"), "PYTHONDONTWRITEBYTECODE=1")
+		p := m.startAs(m.command(c.role, "python3", "-c", script))
+		if got := p.hear() + "," + p.hear() + "," + p.hear(); got != "2 3,False,"+c.want {
+			t.Errorf("role %q: %q", c.role, got)
+		}
+		p.finish()
 	}
 }

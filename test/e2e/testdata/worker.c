@@ -320,6 +320,55 @@ static void periodic(unsigned requests, unsigned period_us) {
 	printf("requests %u\n", requests);
 }
 
+// As the NVTX headers do it in a program that uses them: nvtx3/nvtxDetail/nvtxInit.h.
+static int (*push_a)(const char *);
+static int (*domain_push)(void *, const void *);
+static void *(*register_a)(void *, const char *);
+static void (*pop)(void);
+
+static int function_table(int module, void ****table, unsigned *size) {
+	static void **core[16], **core2[16];
+	core[9] = (void **)&push_a, core[11] = (void **)&pop;
+	core2[4] = (void **)&domain_push, core2[10] = (void **)&register_a;
+	*table = module == 1 ? core : core2;
+	*size = 16;
+	return module == 1 || module == 5;
+}
+
+static const void *export_table(uint32_t id) {
+	static const struct { size_t size; int (*get)(int, void ****, unsigned *); } callbacks = {16, function_table};
+	return id == 1 ? &callbacks : NULL;
+}
+
+// Requests of one kernel, 1 ms after a range of that name began.
+static void ranges(unsigned requests, const char *name, bool in_domain) {
+	static bool loaded;
+	if (!loaded) {
+		const char *path = getenv("NVTX_INJECTION64_PATH");
+		void *tool = path ? dlopen(path, RTLD_LAZY) : NULL;
+		int (*initialize)(const void *(*)(uint32_t)) =
+			tool ? (int (*)(const void *(*)(uint32_t)))dlsym(tool, "InitializeInjectionNvtx2") : NULL;
+		loaded = initialize && initialize(export_table);
+	}
+	struct { uint16_t version, size; uint32_t rest[7]; int32_t kind; const void *message; } attributes = {
+		.version = 3, .size = 48, .kind = 3};
+	for (unsigned i = 0; i < requests; i++) {
+		usleep(10000);
+		if (in_domain && domain_push) {
+			attributes.message = register_a(NULL, name);
+			domain_push(NULL, &attributes);
+		} else if (push_a) {
+			push_a(name);
+		}
+		usleep(1000);
+		spin(stream, 40);
+		wait_by("stream");
+		if (pop)
+			pop();
+	}
+	printf("loaded %d\n", loaded);
+}
+
 static void run_child(void) {
 	int status = -1;
 	pid_t pid = fork();
@@ -365,6 +414,8 @@ int main(void) {
 			copy_first(a, b, c);
 		} else if (sscanf(line, "periodic %u %u", &a, &b) == 2) {
 			periodic(a, b);
+		} else if (sscanf(line, "ranges %u %31s %u", &a, word, &b) == 3) {
+			ranges(a, word, b);
 		} else if (strcmp(line, "child\n") == 0) {
 			run_child();
 		} else if (strcmp(line, "crash\n") == 0) {
