@@ -36,7 +36,13 @@ start, later ones from the sample before.
   SHARE   part of the time with its window open (above be), or on turn or busy (be)
   /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
           gate, and turns taken, per second
-  NOT IN FORCE  fallbacks, with why`,
+  NOT IN FORCE  fallbacks, with why
+
+For processes that hint at coming work, by source of hints and since the process's start:
+  HIT     work came while the GPU was kept for it; LATE: before; WRONG: not in time
+  DROPPED not carried out: a duplicate, nonsense, the source off, or no lower level there
+  SAVED   time of switches that overlapped what came before the work
+  KEPT    GPU time kept before work came, or in vain`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
@@ -243,8 +249,31 @@ func printTable(out io.Writer, s sample) error {
 				orDash(p.Mechanisms), orDash(p.Fallbacks))
 		}
 		fmt.Fprintln(w)
+		printHints(w, gpu.Peers)
 	}
 	return w.Flush()
+}
+
+// printHints lists the sources that gave hints. Counts are from each process's start.
+func printHints(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		for _, h := range p.Hints {
+			if !titled {
+				titled = true
+				fmt.Fprintln(w, "PID\tHINTS\tGIVEN\tHIT\tLATE\tWRONG\tDROPPED\tSAVED\tKEPT\tSTATE")
+			}
+			state := "on"
+			if h.Off {
+				state = "off: costs too much"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%.1f ms\t%.1f ms\t%s\n", p.Pid, h.Source, h.Given, h.Hit, h.Late, h.Wrong,
+				h.Dropped, float64(h.SavedNs)/1e6, float64(h.WaitedNs)/1e6, state)
+		}
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
 }
 
 func state(p segment.Peer) string {
