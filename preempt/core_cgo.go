@@ -13,9 +13,15 @@ package preempt
 //
 // // cgo cannot read _Atomic fields.
 // static uint32_t events(void) { return gp_events; }
-// static uint32_t wakes(void) { return gp_wake; }
 // static void wait_events(uint32_t seen, uint64_t timeout) { gp_futex_wait(&gp_events, seen, timeout, false); }
-// static void wait_wakes(uint32_t seen, uint64_t timeout) { gp_futex_wait(&gp_wake, seen, timeout, false); }
+// static void watch_forever(void)
+// {
+//	for (;;) {
+//		uint32_t seen = gp_wake;
+//		uint64_t next = gp_watch(); // 0: nothing until a window opens
+//		gp_futex_wait(&gp_wake, seen, next, false);
+//	}
+// }
 // static void *call_symbol(void *lookup, const char *name) { return ((void *(*)(const char *))lookup)(name); }
 // static void no_timer_slack(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
 // static int gpu_known(int i) { return gp_gpu[i].known; }
@@ -140,11 +146,9 @@ func watch() {
 	runtime.LockOSThread()
 	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
 	C.no_timer_slack()
-	for {
-		seen := C.wakes()
-		next := C.gp_watch()
-		C.wait_wakes(seen, next) // 0: until a window opens
-	}
+	// For good in C: a goroutine that comes back from a wait waits again, for a processor of the scheduler's, and
+	// windows closed milliseconds late.
+	C.watch_forever()
 }
 
 func eventsSeen() uint32 { return uint32(C.events()) }

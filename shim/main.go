@@ -44,7 +44,7 @@ func gpreemptStart() {
 	if !priority.On {
 		return
 	}
-	runtime.GOMAXPROCS(2) // the watcher and one agent; the cores are the application's
+	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
 	driver := preempt.Driver{Symbol: exports.DriverSymbol(), Armed: exports.Armed()}
 	if err := preempt.Start(config, priority.Level, driver, kernels.Hold, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
