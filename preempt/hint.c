@@ -184,7 +184,8 @@ static uint64_t settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now
 		return 0;
 	uint64_t off = account[source].backoff_ns;
 	account[source].off_until_ns = now + off;
-	account[source].backoff_ns = off * 2 < LAST_BACKOFF_NS ? off * 2 : LAST_BACKOFF_NS;
+	if (account[source].rate < 0.5) // else it is useful, only too expensive
+		account[source].backoff_ns = off * 2 < LAST_BACKOFF_NS ? off * 2 : LAST_BACKOFF_NS;
 	COUNT(source, off, 1);
 	publish_off(source, true);
 	return off;

@@ -21,7 +21,7 @@ import (
 
 // Options says what to measure.
 type Options struct {
-	Suite    string   // foundation or quick
+	Suite    string   // foundation, hints or quick
 	Only     []string // names of cases; empty = all of the suite
 	Requests int      // LC requests a run; 0 = as the case says
 	Library  string   // path of libgpreempt.so
@@ -35,6 +35,7 @@ const quickRequests = 200
 type session struct {
 	executable string
 	library    string
+	config     string // GPREEMPT_CONFIG of the workers; "": as it is
 	info       info
 	iterations map[work]uint64
 	requests   int

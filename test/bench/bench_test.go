@@ -118,9 +118,11 @@ func TestCases(t *testing.T) {
 		t.Errorf("quick: %v, %v", names(quick), err)
 	}
 	all, err := Cases("foundation", nil)
-	if err != nil || len(all) != len(allCases) {
-		t.Errorf("foundation: %v, %v", names(all), err)
+	hints, hintsErr := Cases("hints", nil)
+	if err != nil || hintsErr != nil || len(all)+len(hints) != len(allCases) {
+		t.Errorf("foundation: %v, %v, hints: %v, %v", names(all), err, names(hints), hintsErr)
 	}
+	all = append(all, hints...)
 	for i, c := range all {
 		if slices.Contains(names(all[:i]), c.Name) {
 			t.Errorf("two cases are called %s", c.Name)
@@ -283,5 +285,31 @@ func TestCommittedResults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A target of hints compares with the same load without them too.
+func TestHintTargets(t *testing.T) {
+	row := func(p50, p99, rate float64) Row {
+		return Row{LC: &Latency{P50Us: p50, P99Us: p99}, LCAlone: &Latency{P50Us: 40, P99Us: 50}, BE: &Share{Now: rate}}
+	}
+	for _, c := range []struct {
+		target        hintTarget
+		with, without Row
+		met           bool
+	}{
+		{littleLost, row(40, 50, 98), row(200, 250, 100), true},
+		{littleLost, row(40, 50, 97.9), row(200, 250, 100), false},
+		{notWorse, row(210, 262, 1), row(200, 250, 1), true},
+		{notWorse, row(200, 263, 1), row(200, 250, 1), false},
+		{notWorse, row(211, 250, 1), row(200, 250, 1), false},
+		{p99WithinOfAlone(10), row(40, 60, 1), Row{}, true},
+		{p99WithinOfAlone(10), row(40, 61, 1), Row{}, false},
+		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 98), row(40, 100, 100), true},
+		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 97), row(40, 100, 100), false},
+	} {
+		if met := c.target.met(c.with, c.without); met != c.met {
+			t.Errorf("%s: %v for p50 %g, p99 %g, BE %g", c.target.text, met, c.with.LC.P50Us, c.with.LC.P99Us, c.with.BE.Now)
+		}
 	}
 }

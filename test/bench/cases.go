@@ -27,6 +27,10 @@ type load struct {
 	requests int
 	each     bool // synchronise after every kernel, not only after the last
 	context  bool // synchronise the whole context
+	// Requests that are announced or come in a pattern: see command_lc of worker.c.
+	prepareUs, periodUs, poissonUs, wrongUs int
+	hint                                    bool
+	seconds, warmUp                         int // 0: lcSeconds, the worker's
 }
 
 const (
@@ -58,6 +62,14 @@ var allCases = []Case{
 	pair("50x10us-context-synced", wholeCtx, 1, criterion{}, "foundation"),
 	pair("two-be", synced(10, 0), 2, both(p99Times(1.3), shareAtLeast(0.9)), "foundation"),
 	pair("four-be", synced(10, 0), 4, both(p99Times(1.3), shareAtLeast(0.9)), "foundation"),
+	hinted("explicit-300us-1x40us", announcedSingle, explicitOnly, p99WithinOfAlone(10)),
+	hinted("explicit-300us-50x10us", announcedSynced, explicitOnly, p99TimesAlone(1.05)),
+	{"preparation", "lc p50 <= alone p50 + (increase without preparation - preparation) + 15 us", []string{"hints"}, measurePreparation},
+	hinted("periodic-20hz", paced(50_000, 0, 14), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
+	hinted("periodic-100hz", paced(10_000, 0, 7), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
+	hinted("periodic-220hz", paced(4_545, 0, 5), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
+	hinted("poisson-100hz", paced(0, 10_000, 7), arrivalOnly, bothHinted(notWorse, littleLost)),
+	hinted("wrong-hints-100hz", wrongHints, explicitOnly, littleLost),
 	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, measureLaunch},
 	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, measureBEAlone},
 	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, measureIdle},
@@ -78,7 +90,7 @@ func Cases(suite string, only []string) ([]Case, error) {
 		}
 	}
 	if len(picked) == 0 {
-		return nil, fmt.Errorf("no suite %q; there are foundation and quick", suite)
+		return nil, fmt.Errorf("no suite %q; there are foundation, hints and quick", suite)
 	}
 	return picked, nil
 }
@@ -130,6 +142,7 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 	}
 	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
 		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
+	options = append(options, l.announced()...)
 	if l.each {
 		options = append(options, "--sync-each", "1")
 	}

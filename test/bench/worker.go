@@ -1,6 +1,6 @@
 package bench
 
-// #cgo LDFLAGS: -ldl
+// #cgo LDFLAGS: -ldl -lm -lpthread
 import "C" // worker.c runs from a constructor; nothing of it is called from Go
 
 import (
@@ -83,6 +83,10 @@ func (s *session) environment(role string) []string {
 	for _, entry := range os.Environ() {
 		switch name, value, _ := strings.Cut(entry, "="); name {
 		case "GPREEMPT_PRIORITY":
+		case "GPREEMPT_CONFIG":
+			if s.config == "" {
+				environment = append(environment, entry)
+			}
 		case "LD_PRELOAD":
 			preloads = slices.DeleteFunc(strings.FieldsFunc(value, isPreloadSeparator),
 				func(library string) bool { return strings.HasSuffix(library, "libgpreempt.so") })
@@ -93,6 +97,9 @@ func (s *session) environment(role string) []string {
 	if role != "" {
 		preloads = append([]string{s.library}, preloads...) // before a simulated driver, whose ioctl it forwards to
 		environment = append(environment, "GPREEMPT_PRIORITY="+role)
+	}
+	if s.config != "" {
+		environment = append(environment, "GPREEMPT_CONFIG="+s.config)
 	}
 	if len(preloads) > 0 {
 		environment = append(environment, "LD_PRELOAD="+strings.Join(preloads, ":"))

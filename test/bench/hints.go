@@ -1,0 +1,194 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// The hints suite: the same LC requests under the library without and with hints.
+
+var (
+	announcedSingle = load{work: single.work, kernels: 1, gapUs: 3000, requests: 600, prepareUs: 300, hint: true}
+	announcedSynced = func() load { l := synced(10, 0); l.prepareUs, l.hint = 300, true; return l }()
+	wrongHints      = load{work: single.work, kernels: 1, gapUs: 20_000, requests: 300, wrongUs: 10_000}
+)
+
+// paced is a load of short requests by the clock or at random, long enough to learn a pattern first.
+func paced(periodUs, poissonUs, seconds int) load {
+	return load{work: single.work, kernels: 1, gapUs: 3000, requests: 100_000, periodUs: periodUs, poissonUs: poissonUs,
+		seconds: seconds, warmUp: 40}
+}
+
+// Sections of the configuration, by which sources give hints.
+const (
+	noHints      = "[hints]\nexplicit = false\nsocket = false\narrival = false\n"
+	explicitOnly = "[hints]\nexplicit = true\nsocket = false\narrival = false\n"
+	arrivalOnly  = "[hints]\nexplicit = false\nsocket = false\narrival = true\n"
+)
+
+func (l load) announced() []string {
+	var options []string
+	add := func(name string, value int) {
+		if value != 0 {
+			options = append(options, "--"+name, strconv.Itoa(value))
+		}
+	}
+	add("prepare-us", l.prepareUs)
+	add("period-us", l.periodUs)
+	add("poisson-us", l.poissonUs)
+	add("wrong-us", l.wrongUs)
+	add("seconds", l.seconds)
+	add("warm-up", l.warmUp)
+	if l.hint {
+		add("hint", 1)
+	}
+	return options
+}
+
+// hintTarget is one of a row with hints and the row of the same load without.
+type hintTarget struct {
+	text string
+	met  func(with, without Row) bool
+}
+
+func ofAlone(c criterion) hintTarget {
+	return hintTarget{c.text, func(with, _ Row) bool { return c.met(with) }}
+}
+
+func p99WithinOfAlone(us float64) hintTarget { return ofAlone(p99Within(us)) }
+func p99TimesAlone(times float64) hintTarget { return ofAlone(p99Times(times)) }
+
+func bothHinted(a, b hintTarget) hintTarget {
+	return hintTarget{a.text + ", " + b.text, func(with, without Row) bool { return a.met(with, without) && b.met(with, without) }}
+}
+
+var (
+	littleLost = hintTarget{"BE >= 0.98 of without hints", func(with, without Row) bool { return with.BE.Now >= 0.98*without.BE.Now }}
+	notWorse   = hintTarget{"lc p50 and p99 <= 1.05 x without hints", func(with, without Row) bool {
+		return with.LC.P99Us <= 1.05*without.LC.P99Us && with.LC.P50Us <= 1.05*without.LC.P50Us
+	}}
+)
+
+func hinted(name string, l load, sources string, target hintTarget) Case {
+	return Case{name, target.text, []string{"hints"}, func(ctx context.Context, s *session, name string) error {
+		beAlone, err := s.beRate(ctx, "")
+		if err != nil {
+			return fmt.Errorf("BE alone: %w", err)
+		}
+		_, err = s.measureHinted(ctx, name, l, sources, beAlone, []string{"default", "gpreempt", "gpreempt-hints"}, target)
+		return err
+	}}
+}
+
+// measureHinted measures a load alone and under the systems named, and returns the row with hints.
+func (s *session) measureHinted(ctx context.Context, name string, l load, sources string, beAlone float64, systems []string, target hintTarget) (Row, error) {
+	without := l // hints are for the system with hints
+	without.hint, without.wrongUs = false, 0
+	options, err := s.lcOptions(ctx, without)
+	if err != nil {
+		return Row{}, err
+	}
+	var alone lcResult
+	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
+		return Row{}, fmt.Errorf("LC alone: %w", err)
+	}
+	lcAlone := latency(alone.LatenciesNs)
+	if lcAlone == nil {
+		return Row{}, errors.New("the LC process finished no request in time")
+	}
+	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
+	var row, unhinted Row
+	for _, system := range systems {
+		lcRole, beRole, load, section := "", "", without, ""
+		switch system {
+		case "gpreempt":
+			lcRole, beRole, section = "lc", "be", noHints
+		case "gpreempt-hints":
+			lcRole, beRole, load, section = "lc", "be", l, sources
+		}
+		lc, rate, err := s.configured(section, func() (lcResult, float64, error) {
+			return s.together(ctx, load, 1, lcRole, beRole)
+		})
+		if err != nil {
+			return Row{}, fmt.Errorf("%s: %w", system, err)
+		}
+		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+		row.Ratio = ratio(row.LC, lcAlone)
+		busy := lc.busy()
+		if system == "default" {
+			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
+		}
+		if busy < 1 {
+			row.BE.Share = round(rate/beAlone/(1-busy), 3)
+		}
+		switch {
+		case system == "gpreempt":
+			unhinted = row
+		case system == "gpreempt-hints" && target.met != nil:
+			pass := target.met(row, unhinted)
+			row.Target, row.Pass = target.text, &pass
+		}
+		s.report.Cases = append(s.report.Cases, row)
+	}
+	return row, nil
+}
+
+// configured runs workers with a section added to the configuration in force.
+func (s *session) configured(section string, run func() (lcResult, float64, error)) (lcResult, float64, error) {
+	if section == "" {
+		return run()
+	}
+	text := []byte{}
+	if path := os.Getenv("GPREEMPT_CONFIG"); path != "" {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return lcResult{}, 0, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "gpreempt-bench")
+	if err != nil {
+		return lcResult{}, 0, fmt.Errorf("create a folder for the configuration: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	s.config = filepath.Join(dir, "gpreempt.toml")
+	defer func() { s.config = "" }()
+	if err := os.WriteFile(s.config, append(text, "\n"+section...), 0o600); err != nil {
+		return lcResult{}, 0, fmt.Errorf("write the configuration: %w", err)
+	}
+	return run()
+}
+
+// measurePreparation hints at the start of preparations of several lengths: what a switch adds to a request
+// falls by as much as it overlaps.
+func measurePreparation(ctx context.Context, s *session, name string) error {
+	beAlone, err := s.beRate(ctx, "")
+	if err != nil {
+		return fmt.Errorf("BE alone: %w", err)
+	}
+	increase := 0.0 // without preparation
+	for _, us := range []int{0, 25, 50, 100, 150, 200} {
+		l := announcedSingle
+		l.prepareUs, l.requests = us, 300
+		most := max(0, increase-float64(us)) + 15
+		target := hintTarget{}
+		if us > 0 {
+			target = hintTarget{fmt.Sprintf("lc p50 <= alone p50 + %.0f us", most),
+				func(with, _ Row) bool { return with.LC.P50Us <= with.LCAlone.P50Us+most }}
+		}
+		row, err := s.measureHinted(ctx, fmt.Sprintf("%s-%dus", name, us), l, explicitOnly, beAlone,
+			[]string{"gpreempt", "gpreempt-hints"}, target)
+		if err != nil {
+			return fmt.Errorf("%d us: %w", us, err)
+		}
+		if us == 0 {
+			increase = row.LC.P50Us - row.LCAlone.P50Us
+		}
+	}
+	return nil
+}
