@@ -2,7 +2,7 @@
 # Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
 # results, within about 9 minutes. Tables come last; result files go to OUT.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
-# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default).
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, http.
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -53,7 +53,11 @@ if [ "$(id -u)" -eq 0 ]; then
 	rm -rf "$nobody"
 fi
 
-for name in foundation pytorch identity unprivileged; do
+part hints 280 "$library_dir/gpreempt" bench --suite hints --library "$library" --json "$out/$gpu-hints.json"
+part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
+	--json "$out/$gpu-http.json"
+
+for name in foundation pytorch identity unprivileged hints http; do
 	if [ -e "$logs/$name.out" ]; then
 		printf '\n== %s\n' "$name"
 		cat "$logs/$name.out"

@@ -25,10 +25,12 @@ UNITS = "steps/s"
 class Program:
     """A child that answers each line it is sent with one line of JSON."""
 
-    def __init__(self, script, *arguments, library=None, role=None):
+    def __init__(self, script, *arguments, library=None, role=None, config=None):
         environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "GPREEMPT_PRIORITY")}
         if role:
             environment |= {"LD_PRELOAD": library, "GPREEMPT_PRIORITY": role}
+        if config:
+            environment["GPREEMPT_CONFIG"] = config
         self.name = f"{script} {' '.join(arguments)} ({role or 'no library'})"
         self.process = subprocess.Popen(
             [sys.executable, str(FOLDER / script), *arguments], env=environment,
@@ -247,4 +249,5 @@ def main():
     print_table(report["cases"])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -273,7 +273,7 @@ static void only_hints(unsigned count, unsigned gap_us, const char *kind) {
 		else if (strcmp(kind, "far") == 0)
 			listened += hint(INT64_MAX - i, 1) == 0;
 		else if (strcmp(kind, "later") == 0)
-			listened += hint(2600, 1) == 0;
+			listened += hint(20000, 1) == 0;
 		else if (strcmp(kind, "doubtful") == 0)
 			listened += hint(300, 0.1) == 0;
 		else if (i % 4 == 0)
@@ -296,7 +296,8 @@ static void copy_first(unsigned requests, unsigned us, bool kernel) {
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(3000);
 		OK(cuMemcpyHtoD_v2(data, words, sizeof words));
-		usleep(us);
+		if (us)
+			usleep(us);
 		if (kernel) {
 			spin(stream, 40);
 			wait_by("stream");

@@ -1,0 +1,67 @@
+"""Open-loop load for http_server.py: JPEGs over a few kept connections, at a mean rate, whether or not the
+answers keep up. "run N PORT" on standard input makes N requests after some warm-up and prints their end-to-end
+latencies, counted from when each was due, as JSON.
+"""
+import http.client
+import io
+import json
+import queue
+import random
+import sys
+import threading
+import time
+
+import PIL.Image
+
+CONNECTIONS = 4
+WARM_UP = 100
+INTERVAL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
+
+
+def jpeg():
+    small = PIL.Image.frombytes("RGB", (32, 24), random.Random(1).randbytes(32 * 24 * 3))
+    out = io.BytesIO()
+    small.resize((640, 480), PIL.Image.BICUBIC).save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+def run(requests, port):
+    body, due, latencies = jpeg(), queue.Queue(), []
+
+    def send():
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        while (at := due.get()) is not None:
+            connection.request("POST", "/infer", body, {"Content-Type": "image/jpeg"})
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"status {answer.status}")
+            latencies.append((at, time.monotonic_ns() - at))
+        connection.close()
+
+    threads = [threading.Thread(target=send) for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    pace, at = random.Random(2), time.monotonic_ns()
+    start = at
+    for i in range(WARM_UP + requests):
+        at += int(INTERVAL_S * pace.uniform(0.5, 1.5) * 1e9)
+        if i == WARM_UP:
+            start = at
+        time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
+        due.put(at)
+    for _ in threads:
+        due.put(None)
+    for thread in threads:
+        thread.join()
+    return {"start_ns": start, "end_ns": time.monotonic_ns(),
+            "latencies_ns": [latency for due_at, latency in latencies if due_at >= start]}
+
+
+def main():
+    for line in sys.stdin:
+        _, requests, port = line.split()
+        print(json.dumps(run(int(requests), int(port))), flush=True)
+
+
+main()

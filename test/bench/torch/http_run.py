@@ -1,0 +1,112 @@
+"""The HTTP service beside training: alone, with the driver's time slicing, under the library without hints and
+with the default ones (of which the sockets' matter here).
+
+    python3 http_run.py --library build/libgpreempt.so --json h200-http.json
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import results
+from run import Program, be_alone, print_table, rate, ratio, summary, UNITS
+
+NO_HINTS = "[hints]\nexplicit = false\ncopy = true\nsocket = false\narrival = false\n"
+GPU_LIMIT, END_LIMIT, BE_LIMIT = 1.05, 1.02, 0.93
+WARM_UP = 100  # of http_load.py
+
+
+def load(server, port, requests):
+    """One run of the load: end-to-end latencies, and those of the GPU part of the same requests."""
+    generator = Program("http_load.py")
+    try:
+        server.send("take")
+        server.answer(30)
+        generator.send(f"run {requests} {port}")
+        end_to_end = generator.answer(120)
+        server.send("take")
+        gpu = server.answer(30)
+    finally:
+        generator.end()
+    return end_to_end, gpu["latencies_ns"][WARM_UP:]
+
+
+def measure(options, configs):
+    rows = {"gpu": [], "end-to-end": []}
+    alone, be_rate, mean_alone = {}, None, None
+    hints = []
+    for system, lc_role, be_role in (("default", None, None), ("gpreempt", "lc", "be"), ("gpreempt-hints", "lc", "be")):
+        server = Program("http_server.py", library=options.library, role=lc_role, config=configs[system])
+        be = Program("be.py", "train", library=options.library, role=be_role, config=configs[system])
+        try:
+            port = server.answer(180)["port"]
+            be.answer(180)
+            if not alone:
+                end_to_end, gpu = load(server, port, options.requests)
+                alone = {"gpu": summary(gpu), "end-to-end": summary(end_to_end["latencies_ns"])}
+                mean_alone = statistics.mean(gpu)
+                be_rate = be_alone(be, options.be_seconds)
+                for part, summed in alone.items():
+                    rows[part].append({"case": f"http-resnet50-{part}", "system": "alone", "lc": summed})
+            be.send("start")
+            time.sleep(0.5)
+            end_to_end, gpu = load(server, port, options.requests)
+            time.sleep(0.5)  # a step of BE: it passes the end of the interval
+            if system == "gpreempt-hints" and options.top:
+                hints.append(subprocess.run([options.top, "top", "--once"], capture_output=True, text=True).stdout)
+            be.send("stop")
+            now = rate(be.answer(60), end_to_end["start_ns"], end_to_end["end_ns"])
+        finally:
+            server.end()
+            be.end()
+        mean = mean_alone if system == "default" else statistics.mean(gpu)
+        busy = mean * len(gpu) / (end_to_end["end_ns"] - end_to_end["start_ns"])
+        share = now / be_rate / (1 - busy)
+        for part, latencies, limit in (("gpu", gpu, GPU_LIMIT), ("end-to-end", end_to_end["latencies_ns"], END_LIMIT)):
+            summed = summary(latencies)
+            row = {"case": f"http-resnet50-{part}", "system": system, "lc": summed, "lc_alone": alone[part],
+                   "ratio": ratio(summed, alone[part]),
+                   "be": {"share": round(share, 3), "alone": round(be_rate, 3), "now": round(now, 3), "unit": UNITS}}
+            if system == "gpreempt-hints":
+                row["target"] = f"p99 <= {limit} x alone, BE >= {BE_LIMIT} of what LC leaves"
+                row["pass"] = row["ratio"]["p99"] <= limit and share >= BE_LIMIT
+            rows[part].append(row)
+    return rows["gpu"] + rows["end-to-end"], hints
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--json")
+    parser.add_argument("--top", help="path of gpreempt, to print what became of the hints")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--be-seconds", type=float, default=4)
+    options = parser.parse_args()
+    options.library = str(pathlib.Path(options.library).resolve(strict=True))
+
+    report = results.new("http")
+    with tempfile.TemporaryDirectory() as folder:
+        configs = {"default": None}
+        base = os.environ.get("GPREEMPT_CONFIG")
+        text = pathlib.Path(base).read_text() if base else ""
+        for system, section in (("gpreempt", NO_HINTS), ("gpreempt-hints", "")):
+            configs[system] = str(pathlib.Path(folder, f"{system}.toml"))
+            pathlib.Path(configs[system]).write_text(f"{text}\n{section}")
+        try:
+            rows, hints = measure(options, configs)
+            report["cases"] += rows
+        except (RuntimeError, OSError) as error:
+            hints = []
+            report["cases"].append({"case": "http-resnet50", "system": "gpreempt", "pass": False, "note": str(error)})
+            print(error, file=sys.stderr)
+    if options.json:
+        results.write(report, options.json)
+    print_table(report["cases"])
+    print(*hints, sep="\n")
+
+
+main()
