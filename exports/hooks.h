@@ -68,6 +68,8 @@ struct gp_hooks {
 	// the core must not ask the driver about streams: the question would invalidate the capture.
 	void (*capture_beginning)(void);
 	void (*capture_ended)(void);
+	// Pinned memory was made, as before copies (after the call succeeded, not during a capture).
+	void (*pinned)(void);
 };
 
 // Nonzero while interceptors of submissions and waits must call the hooks; set by the core. An

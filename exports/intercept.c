@@ -133,6 +133,24 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		return armed_##name args; \
 	}
 
+#define ROW_PINNED(name, null, params, args, ...) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (!hooks) \
+			return REAL(name) args; \
+		before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CUresult result = REAL(name) args; \
+		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		if (result == CUDA_SUCCESS && !capturing_anywhere()) \
+			CALL(hooks, pinned); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
 #define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
 	CUresult name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \

@@ -8,6 +8,7 @@
 //   SUBMIT         fields of struct gp_submission
 //   EVENT          event, stream: a submission that records an event
 //   WAIT           enum gp_wait, stream or event
+//   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        hook called before, handle; may wait for the context
 //   CAPTURE_BEGIN, CAPTURE_END  stream
@@ -30,6 +31,7 @@
 #define WAIT(name, params, ...) ROW(WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define WAIT_PTSZ(name, params, ...) WAIT(name, params, __VA_ARGS__) \
 	ROW(WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define PINNED(name, params, args) ROW(PINNED, name, GP_STREAM_LEGACY, params, args, )
 #define INSTANTIATE(name, params, ...) ROW(INSTANTIATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define INSTANTIATE_PTSZ(name, params, ...) INSTANTIATE(name, params, __VA_ARGS__) \
 	ROW(INSTANTIATE, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
@@ -380,10 +382,9 @@ WAIT(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes
 	unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize), GP_WAIT_CONTEXT, NULL)
+PINNED(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize))
 WAIT(cuMemFreeHost, (void *p), (p), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags),
-	GP_WAIT_CONTEXT, NULL)
+PINNED(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags))
 WAIT(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytesize, unsigned int flags), (dptr, bytesize,
 	flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle), (phEvent, handle),
@@ -391,8 +392,7 @@ WAIT(cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle), (phEvent
 WAIT(cuIpcOpenMemHandle_v2, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags),
-	GP_WAIT_CONTEXT, NULL)
+PINNED(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
 WAIT(cuMemHostUnregister, (void *p), (p), GP_WAIT_CONTEXT, NULL)
 WAIT(cuArrayCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
@@ -430,8 +430,7 @@ WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_WAIT_CONTEXT
 WAIT(cuGreenCtxCreate, (void **phCtx, void *desc, CUdevice dev, unsigned int flags), (phCtx, desc,
 	dev, flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuGreenCtxDestroy, (void *hCtx), (hCtx), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags),
-	GP_WAIT_CONTEXT, NULL)
+PINNED(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
 WAIT(cuModuleGetGlobal, (unsigned int *dptr, unsigned int *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAlloc, (unsigned int *dptr, unsigned int bytesize), (dptr, bytesize), GP_WAIT_CONTEXT,
@@ -440,7 +439,7 @@ WAIT(cuMemAllocPitch, (unsigned int *dptr, unsigned int *pPitch, unsigned int Wi
 	unsigned int Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height,
 	ElementSizeBytes), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize), GP_WAIT_CONTEXT, NULL)
+PINNED(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize))
 WAIT(cuArrayCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuArray3DCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
@@ -514,6 +513,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef EVENT_PTSZ
 #undef WAIT
 #undef WAIT_PTSZ
+#undef PINNED
 #undef INSTANTIATE
 #undef INSTANTIATE_PTSZ
 #undef CAPTURE_BEGIN_PTSZ

@@ -6,6 +6,7 @@ package hints
 
 // #cgo CFLAGS: -std=gnu11 -O2 -Wall
 // #include <linux/futex.h>
+// #include <pthread.h>
 // #include <stdlib.h>
 // #include <sys/syscall.h>
 // #include <unistd.h>
@@ -15,11 +16,14 @@ package hints
 // extern _Atomic uint32_t gp_explicit;
 //
 // // cgo cannot read _Atomic fields.
+// // Nobody takes hints in a forked child.
+// static void in_child(void) { gp_give = NULL; }
 // static void start(void *give, void *arrivals, double least_likely, uint32_t listens)
 // {
 //	gp_least_likely = least_likely;
 //	gp_arrived = arrivals;
 //	gp_explicit = listens;
+//	pthread_atfork(NULL, NULL, in_child);
 //	gp_give = (gp_hint_fn *)give;
 // }
 // static void give_arrival(uint64_t from, uint64_t valid, double confidence)

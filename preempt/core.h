@@ -196,6 +196,7 @@ gp_hint_fn gp_hint;
 void gp_hint_start(void);
 uint64_t gp_hint_run(uint32_t *source); // returns when a source was switched off, and for how long
 void gp_hint_work(struct gp_context *, const struct gp_submission *); // the first work after idle, or awaited
+void gp_hint_pinned(void);
 void gp_hint_closed(struct gp_context *, uint64_t now);
 
 // rm.c

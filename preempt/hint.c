@@ -307,7 +307,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 		struct gp_context *best = NULL;
 		for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++) {
 			struct gp_context *c = &gp_context[i];
-			if (c->gpu == &gp_gpu[g] && takes_hints(c) && last_work_ns(c, now) + RECENT_NS >= latest &&
+			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !(c->gpu->segment->open & c->gpu->higher) && last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;
 		}
@@ -508,6 +508,17 @@ void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
 			gp_count(&counters->saved_ns, now - copied < DEFAULT_SWITCH_NS ? now - copied : DEFAULT_SWITCH_NS);
 		}
 	}
+}
+
+// Memory that is pinned after idle is for copies to come.
+void gp_hint_pinned(void)
+{
+	if (!gp_settings.hint_copy)
+		return;
+	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+		if (gp_context[i].open)
+			return;
+	gp_hint(GP_HINT_COPY, gp_now_ns(), 0, 1);
 }
 
 void gp_hint_closed(struct gp_context *c, uint64_t now)

@@ -769,6 +769,7 @@ static const struct gp_hooks hooks = {
 	.capture_beginning = capture_beginning,
 	.capture_ended = capture_ended,
 	.rm_ioctl = gp_rm_ioctl,
+	.pinned = gp_hint_pinned,
 };
 
 const struct gp_hooks *gp_core_hooks(void) { return &hooks; }

@@ -172,6 +172,21 @@ func TestCopiesAnnounceKernels(t *testing.T) {
 	m.runs(be)
 }
 
+func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "copy = false", "copy = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	lc, be := m.pair()
+	var pinned int
+	lc.ask("pin 20", "pinned %d", &pinned)
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "copy")
+		return h.Given >= 10 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
+	})
+	if h := m.hintsOf(lc, "copy"); h.Hit < 5 {
+		t.Errorf("%+v", h)
+	}
+	m.runs(be)
+}
+
 // 20 requests a second: the period is learnt and requests are met by a hint. How many depends on how exactly
 // this machine keeps time.
 func TestPeriodicArrivals(t *testing.T) {

@@ -31,6 +31,8 @@ typedef void *handle;
 	F(cuEventSynchronize, (handle))                                                  \
 	F(cuMemAlloc_v2, (ptr *, size_t))                                                \
 	F(cuMemFree_v2, (ptr))                                                           \
+	F(cuMemHostAlloc, (void **, size_t, unsigned))                                   \
+	F(cuMemFreeHost, (void *))                                                       \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                        \
 	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                  \
 	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                                       \
@@ -306,6 +308,20 @@ static void copy_first(unsigned requests, unsigned us, bool kernel) {
 	printf("copied %u\n", requests);
 }
 
+// Pinned memory for a request, what comes after it.
+static void pin_first(unsigned requests) {
+	void *memory;
+	for (unsigned i = 0; i < requests; i++) {
+		usleep(5000);
+		OK(cuMemHostAlloc(&memory, 4096, 0));
+		usleep(300);
+		spin(stream, 40);
+		wait_by("stream");
+		OK(cuMemFreeHost(memory));
+	}
+	printf("pinned %u\n", requests);
+}
+
 // Requests at the ticks of a clock, as exactly as the scheduler allows.
 static void periodic(unsigned requests, unsigned period_us) {
 	struct timespec next;
@@ -413,6 +429,8 @@ int main(void) {
 			only_hints(a, b, word);
 		} else if (sscanf(line, "copy %u %u %u", &a, &b, &c) == 3) {
 			copy_first(a, b, c);
+		} else if (sscanf(line, "pin %u", &a) == 1) {
+			pin_first(a);
 		} else if (sscanf(line, "periodic %u %u", &a, &b) == 2) {
 			periodic(a, b);
 		} else if (sscanf(line, "ranges %u %31s %u", &a, word, &b) == 3) {
