@@ -12,7 +12,8 @@ extern "C" {
 /* Says that this process will put work on the GPU in delay_us microseconds (0: now), so that the GPU can be
  * taken from best-effort processes meanwhile: 300 hides a context switch. confidence is a probability, 0 to 1.
  * Hints that turn out wrong cost best-effort processes GPU time; who gives too many is not listened to for
- * a while. Any thread may call it; it takes about a microsecond and never blocks.
+ * a while. Any thread may call it; it takes about a microsecond and never blocks. On a thread with a current
+ * context a hint for so soon that the GPU has to be taken at once takes as long as two kernel launches.
  *
  * Returns 0 where the hint was taken to be considered, and -1 where it makes no sense (a negative delay, a
  * confidence outside 0 to 1) or nobody listens: not started yet, not a latency-critical process, hints off.

@@ -14,7 +14,7 @@ _Static_assert(GP_HINT_ARRIVAL + 1 == GP_HINT_SOURCES, "sources of hints.h and s
 struct gp_arrivals gp_arrivals;
 
 static const uint64_t DEFAULT_SWITCH_NS = 200 * 1000;       // a context switch on an H200, until measured
-static const uint64_t MARGIN_NS = 30 * 1000;                // waking up and launching the hold
+static const uint64_t MARGIN_NS = 30 * 1000, LONGEST_MARGIN_NS = 100 * 1000; // waking up and launching the hold
 static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later is nonsense
 static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
 static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold
@@ -37,19 +37,64 @@ static struct mail {
 	uint32_t source;
 	uint64_t start_ns, valid_ns;
 	double confidence;
+	struct gp_context *taken; // the caller carried the hint out, at
+	uint64_t taken_ns;
+	uint32_t begun_before; // see active
 } mail[MAILS];
 static _Atomic uint32_t mail_end, bell, asleep, overflowed[GP_HINT_SOURCES];
 static uint32_t mail_begin;
+
+// For callers: bits of the sources that may carry out hints themselves; how far ahead; whether one is in force.
+static _Atomic uint32_t trusted, in_force;
+static _Atomic uint64_t published_lead_ns;
+
+static bool takes_hints(struct gp_context *c)
+{
+	return c->handle && c->gpu->segment && !c->gpu->mps && c->gpu->lower_peers && gp_settings.hold &&
+	       gp_hold_usable(c);
+}
+
+// A hint for sooner than a switch takes is carried out by the thread that gives it, if that is one that works on
+// the GPU: another thread would come tens of microseconds later.
+static void take_at_once(struct mail *m)
+{
+	uint64_t now = gp_now_ns();
+	uint32_t free = 0;
+
+	if ((m->source != GP_HINT_EXPLICIT && m->source != GP_HINT_NVTX) || !(trusted & 1u << m->source) || in_force ||
+	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
+	    m->start_ns > now + published_lead_ns || m->valid_ns > MAX_VALID_NS ||
+	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
+		return;
+	struct gp_context *c = gp_current_context();
+	if (!c || c->open || !takes_hints(c) || c->gpu->segment->open & c->gpu->higher ||
+	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return;
+	m->taken = c;
+	m->taken_ns = now;
+	m->begun_before = c->hold.word[GP_HOLD_BEGUN];
+	c->hint.met_ns = 0;
+	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
+	c->hint.awaited_ns = now;
+	gp_window_open(c);
+	gp_hold_arm(c);
+}
 
 void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, double confidence)
 {
 	if (!gp_settings.hints || (uint32_t)source >= GP_HINT_SOURCES)
 		return;
+	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
+	take_at_once(&hint);
 	uint32_t place = mail_end;
 	for (;;) {
 		int32_t ahead = (int32_t)(mail[place % MAILS].turn - place);
 		if (ahead < 0) { // full
 			overflowed[source]++;
+			if (hint.taken) {
+				hint.taken->hint.awaited_ns = hint.taken->hint.until_ns = 0;
+				in_force = 0;
+			}
 			return;
 		}
 		if (ahead > 0)
@@ -63,6 +108,9 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	m->start_ns = start_ns;
 	m->valid_ns = valid_ns;
 	m->confidence = confidence;
+	m->taken = hint.taken;
+	m->taken_ns = hint.taken_ns;
+	m->begun_before = hint.begun_before;
 	m->turn = place + 1;
 	bell++;
 	if (asleep)
@@ -74,7 +122,7 @@ static bool take_mail(struct mail *out)
 	struct mail *m = &mail[mail_begin % MAILS];
 	if (m->turn != mail_begin + 1)
 		return false;
-	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence};
+	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns, m->begun_before};
 	m->turn = mail_begin + MAILS;
 	mail_begin++;
 	return true;
@@ -85,6 +133,7 @@ static bool take_mail(struct mail *out)
 static struct pending {
 	uint32_t source;
 	uint64_t given_ns, start_ns, end_ns;
+	bool postponed; // another hint was in force when it was due
 } pending[PENDING];
 static int pending_count;
 
@@ -131,7 +180,17 @@ static void publish_off(uint32_t source, bool off)
 	}
 }
 
-static uint64_t lead_ns(void) { return (switch_ns ? switch_ns : DEFAULT_SWITCH_NS) + MARGIN_NS; }
+static uint64_t margin_ns = MARGIN_NS;
+static uint64_t switch_time_ns(void) { return switch_ns ? switch_ns : DEFAULT_SWITCH_NS; }
+static uint64_t lead_ns(void) { return switch_time_ns() + margin_ns; }
+
+// The margin follows how late this thread wakes at its worst.
+static void learn_margin(uint64_t late_ns)
+{
+	margin_ns -= (margin_ns - MARGIN_NS) / 64;
+	if (late_ns > margin_ns)
+		margin_ns = late_ns < LONGEST_MARGIN_NS ? late_ns : LONGEST_MARGIN_NS;
+}
 
 // The time from arming to running is short while the lower levels have no work and that of a switch while
 // they have, so the longer ones are what counts: of those from half the third longest on, which leaves out
@@ -220,11 +279,6 @@ static uint64_t settle_copies(uint64_t now)
 	return off;
 }
 
-static bool takes_hints(struct gp_context *c)
-{
-	return c->handle && c->gpu->segment && !c->gpu->mps && c->gpu->lower_peers && gp_settings.hold && gp_hold_usable(c);
-}
-
 static bool anybody_to_preempt(void)
 {
 	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
@@ -233,10 +287,37 @@ static bool anybody_to_preempt(void)
 	return false;
 }
 
+// Whether a hold began to run since it was armed. With the lock its word is not freed meanwhile.
+enum begun { NEVER, NOT_YET, BEGUN };
+
+static enum begun hold_begun(struct gp_context *c, uint32_t before)
+{
+	enum begun begun = NEVER;
+
+	pthread_mutex_lock(&c->query_lock);
+	if (c->handle && c->hold.word[GP_HOLD_BEGUN] != before)
+		begun = BEGUN;
+	else if (c->handle && c->hold.state == GP_HOLD_ARMED)
+		begun = NOT_YET;
+	pthread_mutex_unlock(&c->query_lock);
+	return begun;
+}
+
 // Sorts a hint in, or drops it.
 static void receive(const struct mail *m, uint64_t now)
 {
 	COUNT(m->source, given, 1);
+	if (m->taken) {
+		carried_out++;
+		memset(&active, 0, sizeof active);
+		active.on = active.taken = true;
+		active.source = m->source;
+		active.began_ns = m->taken_ns;
+		active.end_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
+		active.began_before = m->begun_before;
+		active.sampled = hold_begun(m->taken, m->begun_before) == NOT_YET ? m->taken : NULL;
+		return;
+	}
 	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
 	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
 	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now ||
@@ -250,7 +331,7 @@ static void receive(const struct mail *m, uint64_t now)
 			goto drop;
 	if (pending_count == PENDING)
 		goto drop;
-	pending[pending_count++] = (struct pending){m->source, now, start, end};
+	pending[pending_count++] = (struct pending){m->source, now, start, end, false};
 	return;
 drop:
 	COUNT(m->source, dropped, 1);
@@ -325,6 +406,11 @@ static void carry_out(const struct pending *p, uint64_t now)
 		COUNT(p->source, late, 1);
 		return;
 	}
+	uint32_t free = 0; // a caller may be ahead by a moment: then this one is a duplicate
+	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+		COUNT(p->source, dropped, 1);
+		return;
+	}
 	carried_out++;
 	memset(&active, 0, sizeof active);
 	active.on = true;
@@ -365,12 +451,11 @@ static bool met(void)
 static uint64_t attend(uint64_t now)
 {
 	if (active.sampled) {
-		if (active.sampled->handle && active.sampled->hold.word[GP_HOLD_BEGUN] != active.began_before) {
+		enum begun begun = hold_begun(active.sampled, active.began_before);
+		if (begun == BEGUN)
 			learn_switch(now - active.began_ns);
+		if (begun != NOT_YET || now - active.began_ns > LONGEST_SWITCH_NS)
 			active.sampled = NULL;
-		} else if (now - active.began_ns > LONGEST_SWITCH_NS || !active.sampled->handle) {
-			active.sampled = NULL;
-		}
 	}
 	bool came = met();
 	if (!came && now < active.end_ns)
@@ -379,17 +464,18 @@ static uint64_t attend(uint64_t now)
 		return 0; // a little longer, for the sample
 	active.on = false;
 	uint64_t at = end_wait(), off;
+	in_force = 0;
 	if (at) {
 		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0, lead = lead_ns();
 		COUNT(active.source, hit, 1);
 		COUNT(active.source, waited_ns, waited);
 		if (active.taken)
-			COUNT(active.source, saved_ns, waited < lead - MARGIN_NS ? waited : lead - MARGIN_NS);
+			COUNT(active.source, saved_ns, waited < switch_time_ns() ? waited : switch_time_ns());
 		off = settle(active.source, true, waited > lead ? waited - lead : 0, now);
 	} else {
 		COUNT(active.source, wrong, 1);
 		COUNT(active.source, waited_ns, now - active.began_ns);
-		off = settle(active.source, false, now - active.began_ns + lead_ns() - MARGIN_NS, now);
+		off = settle(active.source, false, now - active.began_ns + switch_time_ns(), now);
 		gp_wake++; // the watcher closes the window
 		gp_futex_wake(&gp_wake, 1, false);
 	}
@@ -433,13 +519,17 @@ uint64_t gp_hint_run(uint32_t *source)
 			receive(&m, now);
 		for (int i = 0; i < pending_count;) {
 			uint64_t due = pending[i].start_ns > lead_ns() ? pending[i].start_ns - lead_ns() : 0;
-			if (active.on && due < active.end_ns && due <= now)
+			if (active.on && due < active.end_ns && due <= now) {
 				due = met() ? now : active.end_ns; // one at a time; the window stays open meanwhile
+				pending[i].postponed = true;
+			}
 			if (due > now || active.on) {
 				next = due < next ? due : next;
 				i++;
 				continue;
 			}
+			if (due > pending[i].given_ns && !pending[i].postponed)
+				learn_margin(now - due);
 			struct pending p = pending[i];
 			pending[i] = pending[--pending_count];
 			carry_out(&p, now);
@@ -448,6 +538,12 @@ uint64_t gp_hint_run(uint32_t *source)
 			next = now + SAMPLE_POLL_NS;
 		else if (active.on && active.end_ns < next)
 			next = active.end_ns;
+		uint32_t trust = 0;
+		for (uint32_t i = 0; i < GP_HINT_SOURCES && credit_ns > 0; i++)
+			if (account[i].credit_ns > 0 && !account[i].off_until_ns)
+				trust |= 1u << i;
+		trusted = trust;
+		published_lead_ns = lead_ns();
 		now = gp_now_ns();
 		if (next <= now)
 			continue;

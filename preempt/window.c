@@ -185,7 +185,7 @@ static bool close_window(struct gp_context *c)
 
 	pthread_spin_lock(&g->lock);
 	c->open = 0;
-	if (c->activity != c->seen_activity || !c->idle_since_ns || c->hint.until_ns) {
+	if (c->activity != c->seen_activity || !c->idle_since_ns || c->hint.until_ns > gp_now_ns()) {
 		c->open = 1;
 		pthread_spin_unlock(&g->lock);
 		return false;
@@ -690,7 +690,7 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 		h->blocked_until_ns = now + (uint64_t)((double)gp_settings.max_hold_ns * share / (1 - share));
 		gp_count(&gp_own_slot(c->gpu)->windows_cut, 1);
 	}
-	if (c->hint.until_ns) // work is announced
+	if (c->hint.until_ns > now) // work is announced
 		return POLL_NS;
 	bool quiet = activity == c->seen_activity;
 	c->seen_activity = activity;
