@@ -122,6 +122,22 @@ func TestSenselessHints(t *testing.T) {
 	m.runs(be)
 }
 
+// Several hints of one request are carried out once.
+func TestDuplicateHints(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	lc, be := m.pair()
+	var listened int
+	lc.ask("hints 5 0 wrong", "listened %d", &listened)
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "explicit")
+		return h.Hit+h.Late+h.Wrong+h.Dropped == 5
+	})
+	if h := m.hintsOf(lc, "explicit"); h.Wrong != 1 || h.Dropped != 4 {
+		t.Errorf("%+v", h)
+	}
+	m.runs(be)
+}
+
 // A hint for a time after its work comes is late: the work is not hindered.
 func TestLateHints(t *testing.T) {
 	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1))
