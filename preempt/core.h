@@ -15,6 +15,7 @@ enum {
 	GP_STREAMS = 64,   // streams of a context with work in one window; more count as unknown
 	GP_GAP_BUCKETS = 16,
 	GP_SMS = 512,         // more than any GPU has
+	CUDA_SUCCESS_ = 0,    // cuda.h
 };
 
 // One stream that had work since the window opened. A sequence counts operations.
@@ -179,15 +180,39 @@ void gp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_graph_destroying(CUgraphExec);
 enum gp_fit gp_graph_fit(CUgraphExec);
 
-// window.c
+// context.c
+struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
-const struct gp_hooks *gp_core_hooks(void);
+void gp_context_current(CUcontext);
+void gp_context_destroying(CUcontext);
+
+// stream.c
+struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
+bool gp_all_complete(struct gp_context *);
+bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
+void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
+bool gp_query(struct gp_context *); // asks the driver
+void gp_event_recorded(CUevent, CUstream);
+void gp_stream_destroying(CUstream);
+void gp_capture_beginning(void);
+void gp_capture_ended(void);
+
+// loaded.c
+bool gp_is_loaded(const void *handle);
+void gp_remember_loaded(void *handle);
+void gp_forget_loaded(CUgraphExec);
+
+// window.c
+void gp_window_open(struct gp_context *);
+void gp_window_drop(struct gp_context *);
+void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open
 void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
 void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
-void gp_window_open(struct gp_context *);
+// submit.c
+const struct gp_hooks *gp_core_hooks(void);
 
 // hint.c
 extern struct gp_arrivals gp_arrivals;

@@ -81,6 +81,13 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	if s.report.Simulated {
 		s.report.Driver = "simulated"
 	}
+	if options.Suite != "hints" {
+		undo, err := s.configure(noHints)
+		if err != nil {
+			return nil, err
+		}
+		defer undo()
+	}
 	for _, c := range cases {
 		began := time.Now()
 		if err := c.measure(ctx, s, c.Name); err != nil {

@@ -111,9 +111,12 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		case "gpreempt-hints":
 			lcRole, beRole, load, section = "lc", "be", l, sources
 		}
-		lc, rate, err := s.configured(section, func() (lcResult, float64, error) {
-			return s.together(ctx, load, 1, lcRole, beRole)
-		})
+		undo, err := s.configure(section)
+		if err != nil {
+			return Row{}, err
+		}
+		lc, rate, err := s.together(ctx, load, 1, lcRole, beRole)
+		undo()
 		if err != nil {
 			return Row{}, fmt.Errorf("%s: %w", system, err)
 		}
@@ -139,29 +142,30 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 	return row, nil
 }
 
-// configured runs workers with a section added to the configuration in force.
-func (s *session) configured(section string, run func() (lcResult, float64, error)) (lcResult, float64, error) {
+// configure adds a section to the configuration that workers get, until undo.
+func (s *session) configure(section string) (undo func(), err error) {
+	before := s.config
 	if section == "" {
-		return run()
+		return func() {}, nil
 	}
 	text := []byte{}
 	if path := os.Getenv("GPREEMPT_CONFIG"); path != "" {
-		var err error
 		if text, err = os.ReadFile(path); err != nil {
-			return lcResult{}, 0, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
+			return nil, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
 		}
 	}
 	dir, err := os.MkdirTemp("", "gpreempt-bench")
 	if err != nil {
-		return lcResult{}, 0, fmt.Errorf("create a folder for the configuration: %w", err)
+		return nil, fmt.Errorf("create a folder for the configuration: %w", err)
 	}
-	defer os.RemoveAll(dir)
 	s.config = filepath.Join(dir, "gpreempt.toml")
-	defer func() { s.config = "" }()
 	if err := os.WriteFile(s.config, append(text, "\n"+section...), 0o600); err != nil {
-		return lcResult{}, 0, fmt.Errorf("write the configuration: %w", err)
+		return nil, errors.Join(fmt.Errorf("write the configuration: %w", err), os.RemoveAll(dir))
 	}
-	return run()
+	return func() {
+		s.config = before
+		_ = os.RemoveAll(dir)
+	}, nil
 }
 
 // measurePreparation hints at the start of preparations of several lengths: what a switch adds to a request

@@ -13,9 +13,8 @@ import tempfile
 import time
 
 import results
-from run import Program, be_alone, print_table, rate, ratio, summary, UNITS
+from run import NO_HINTS, Program, be_alone, print_table, rate, ratio, summary, UNITS
 
-NO_HINTS = "[hints]\nexplicit = false\ncopy = true\nsocket = false\narrival = false\n"
 GPU_LIMIT, END_LIMIT, BE_LIMIT = 1.05, 1.02, 0.93
 WARM_UP = 100  # of http_load.py
 

@@ -12,11 +12,13 @@ import select
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import results
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+NO_HINTS = "[hints]\nexplicit = false\ncopy = true\nsocket = false\narrival = false\n"
 LC_LIMIT = 1.25
 BE_LIMIT = 0.95
 UNITS = "steps/s"
@@ -30,7 +32,7 @@ class Program:
         if role:
             environment |= {"LD_PRELOAD": library, "GPREEMPT_PRIORITY": role}
         if config:
-            environment["GPREEMPT_CONFIG"] = config
+            environment["GPREEMPT_CONFIG"] = str(config)
         self.name = f"{script} {' '.join(arguments)} ({role or 'no library'})"
         self.process = subprocess.Popen(
             [sys.executable, str(FOLDER / script), *arguments], env=environment,
@@ -130,8 +132,9 @@ def measure_pair(kind, options):
     alone = mean_alone = be_rate = None
     for system, roles in (("default", (None, None)), ("gpreempt", ("lc", "be"))):
         lc = Program("lc.py", "--mode", "graph", "--gap-ms", str(options.gap_ms),
-                     library=options.library, role=roles[0])
-        be = Program("be.py", kind, library=options.library, role=roles[1])
+                     library=options.library, role=roles[0],
+                     config=options.config)
+        be = Program("be.py", kind, library=options.library, role=roles[1], config=options.config)
         try:
             lc.answer(120)
             be.answer(120)
@@ -180,7 +183,8 @@ def measure_eager(options):
     try:
         for system in systems:
             programs.append((system, Program("lc.py", "--mode", "eager", "--gap-ms", "2", library=options.library,
-                                             role="lc" if system == "gpreempt" else None)))
+                                             role="lc" if system == "gpreempt" else None,
+                                             config=options.config)))
             programs[-1][1].answer(120)
         for i in range(rounds):
             for system, program in programs if i % 2 == 0 else reversed(programs):
@@ -222,7 +226,7 @@ def main():
     parser.add_argument("--library", required=True)
     parser.add_argument("--json")
     parser.add_argument("--be", nargs="*", default=["train", "gemmfp64", "infer"])
-    parser.add_argument("--requests", type=int, default=250)
+    parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--gap-ms", type=float, default=40)
     parser.add_argument("--be-seconds", type=float, default=4)
     parser.add_argument("--no-eager", action="store_true")
@@ -230,6 +234,9 @@ def main():
     options.library = str(pathlib.Path(options.library).resolve(strict=True))
 
     report = results.new("pytorch")
+    folder = tempfile.TemporaryDirectory()
+    options.config = pathlib.Path(folder.name, "gpreempt.toml")
+    options.config.write_text(NO_HINTS)
 
     def save():
         if options.json:

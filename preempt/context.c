@@ -1,0 +1,118 @@
+// context.c - the contexts and GPUs of this process, as they come and go.
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <string.h>
+
+enum { // cuda.h
+	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81,
+	CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR = 82,
+	CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
+	CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111,
+	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
+};
+
+struct gp_context *gp_find_context(CUcontext handle)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		CUcontext h = __atomic_load_n((CUcontext *)&gp_context[i].handle, __ATOMIC_ACQUIRE);
+		if (h == handle)
+			return handle ? &gp_context[i] : NULL;
+		if (!h && i == GP_CONTEXTS - 1)
+			break;
+	}
+	return NULL;
+}
+
+struct gp_context *gp_current_context(void)
+{
+	CUcontext handle = NULL;
+	if (gp_driver.cuCtxGetCurrent(&handle) || !handle)
+		return NULL;
+	return gp_find_context(handle);
+}
+
+static struct gp_gpu *gpu_of(CUdevice device)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	uint8_t uuid[16];
+	struct gp_gpu *found = NULL;
+
+	if (gp_driver.cuDeviceGetUuid(uuid, device))
+		return NULL;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < GP_GPUS && !found; i++) {
+		struct gp_gpu *g = &gp_gpu[i];
+		if (g->known) {
+			if (!memcmp(g->uuid, uuid, sizeof uuid))
+				found = g;
+			continue;
+		}
+		memcpy(g->uuid, uuid, sizeof uuid);
+		pthread_spin_init(&g->lock, PTHREAD_PROCESS_PRIVATE);
+		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->registers_per_sm, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_per_sm, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_reserved, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
+		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
+		g->known = 1;
+		found = g;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void gp_context_current(CUcontext handle)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	CUdevice device;
+	CUcontext popped;
+
+	if (!handle || gp_find_context(handle))
+		return;
+	if (gp_driver.cuCtxPushCurrent(handle))
+		return;
+	CUresult result = gp_driver.cuCtxGetDevice(&device);
+	gp_driver.cuCtxPopCurrent(&popped);
+	if (result)
+		return;
+	struct gp_gpu *g = gpu_of(device);
+	if (!g)
+		return;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < GP_CONTEXTS && !gp_find_context(handle); i++) {
+		struct gp_context *c = &gp_context[i];
+		if (c->handle)
+			continue;
+		memset(c, 0, sizeof *c);
+		pthread_mutex_init(&c->query_lock, NULL);
+		c->gpu = g;
+		c->handle = handle;
+	}
+	pthread_mutex_unlock(&lock);
+	gp_notify();
+}
+
+static void forget(struct gp_context *c)
+{
+	pthread_mutex_lock(&c->query_lock);
+	gp_hold_release(c);
+	c->hold.state = GP_HOLD_ABSENT;
+	c->hint.until_ns = c->hint.awaited_ns = 0;
+	gp_window_drop(c);
+	c->handle = NULL;
+	pthread_mutex_unlock(&c->query_lock);
+}
+
+void gp_context_destroying(CUcontext handle)
+{
+	struct gp_context *c = gp_find_context(handle);
+	if (!c)
+		return;
+	forget(c);
+	gp_notify();
+}

@@ -1,0 +1,204 @@
+// submit.c - what happens at every operation that an application puts on a stream, and where it waits.
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <limits.h>
+
+static void gate(struct gp_gpu *g)
+{
+	struct gp_segment *s = g->segment;
+	struct gp_slot *slot = gp_own_slot(g);
+	uint64_t began = gp_now_ns(), now = began, blocking;
+
+	gp_count(&slot->gate_waits, 1);
+	while ((blocking = s->open & g->higher & ~g->ignored)) {
+		if (now - began > gp_settings.max_hold_ns) {
+			g->ignored |= blocking; // the agent looks at these again
+			break;
+		}
+		uint32_t seen = s->gate;
+		s->gate_waiters++;
+		if (s->open & g->higher & ~g->ignored)
+			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (now - began) + 1, true);
+		s->gate_waiters--;
+		now = gp_now_ns();
+	}
+	gp_count(&slot->gate_ns, now - began);
+}
+
+static bool gates(const struct gp_gpu *g)
+{
+	return gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps);
+}
+
+bool gp_holds(struct gp_context *c)
+{
+	return gp_settings.hold && !c->gpu->mps && c->gpu->lower_peers && gp_hold_usable(c);
+}
+
+// In the token, beside the context.
+static const uint64_t FOLLOWS = 1; // work before this submission may be unfinished
+static const uint64_t LOADS = 2;   // the call may wait for the whole context
+
+static void before_submit(struct gp_submission *s)
+{
+	struct gp_context *c = gp_current_context();
+	s->token = 0;
+	if (!c)
+		return;
+	struct gp_gpu *g = c->gpu;
+	struct gp_segment *segment = g->segment; // NULL before the agent has attached
+	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored))
+		gate(g);
+	s->token = (uintptr_t)c | (gp_all_complete(c) ? 0 : FOLLOWS);
+	struct gp_stream *stream = gp_find_stream(c, s->stream, true);
+	if (stream)
+		stream->submitted++;
+	else
+		c->overflow = 1;
+	c->activity++;
+	if (!c->open || c->hint.awaited_ns || c->copied_ns)
+		gp_hint_work(c, s);
+	uint64_t idle_since = c->idle_since_ns;
+	if (idle_since) {
+		gp_note_gap(c, gp_now_ns() - idle_since);
+		c->idle_since_ns = 0;
+	}
+	// The hold goes first: behind a kernel it would come too late to keep the engine.
+	if (!c->open)
+		gp_window_open(c);
+	if (!gp_holds(c))
+		return;
+	if ((s->work == GP_KERNEL && !gp_is_loaded(s->function)) || (s->work == GP_GRAPH && !gp_is_loaded(s->graph))) {
+		s->token |= LOADS;
+		c->context_waits++;
+		gp_hold_release(c);
+		return;
+	}
+	if (s->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
+		gp_hold_arm(c);
+}
+
+static void after_submit(struct gp_submission *s, CUresult result)
+{
+	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
+	if (!c)
+		return;
+	if (result == CUDA_SUCCESS_ && !c->gpu->worked)
+		c->gpu->worked = 1;
+	if (s->token & LOADS) {
+		c->context_waits--;
+		if (result == CUDA_SUCCESS_)
+			gp_remember_loaded(s->work == GP_KERNEL ? (void *)s->function : (void *)s->graph);
+		if (gp_holds(c))
+			gp_hold_arm(c);
+	}
+	if (c->hold.state == GP_HOLD_ARMED && s->work <= GP_GRAPH) {
+		enum gp_fit fit = s->work == GP_KERNEL ? gp_hold_fit(c, s) : gp_graph_fit(s->graph);
+		bool follows = s->token & FOLLOWS;
+		// A link that made room would sit down between this kernel and those before it; with nothing
+		// before it, it cannot.
+		if (fit != GP_FITS && !follows && s->work == GP_KERNEL)
+			gp_hold_step(c);
+		else if (fit == GP_BLOCKED)
+			gp_hold_yield(c);
+	}
+	if (s->blocking && result == CUDA_SUCCESS_) {
+		struct gp_stream *stream = gp_find_stream(c, s->stream, false);
+		if (stream)
+			gp_completed(c, stream, stream->submitted);
+	}
+}
+
+// What the calling thread waits for, between before_wait and after_wait.
+static __thread struct {
+	struct gp_context *context;
+	struct gp_stream *stream;
+	uint64_t sequence;
+} waiting __attribute__((tls_model("initial-exec")));
+
+// Calls that are counted as waiting: in processes that take turns.
+static bool waits(enum gp_wait kind)
+{
+	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
+}
+
+static void before_wait(enum gp_wait kind, void *what)
+{
+	struct gp_context *c = gp_current_context();
+	waiting.context = c;
+	waiting.stream = NULL;
+	if (!c)
+		return;
+	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
+		c->waits++;
+		if (!c->open && c->gpu->turn_peers)
+			gp_window_open(c);
+	}
+	if (kind == GP_WAIT_CONTEXT) {
+		c->context_waits++;
+		if (c->hold.state == GP_HOLD_ARMED) {
+			gp_hold_release(c);
+			gp_count(&gp_own_slot(c->gpu)->holds_released, 1);
+		}
+		return;
+	}
+	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
+		waiting.stream = gp_find_stream(c, what, false);
+		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
+	} else {
+		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
+			if (c->stream[i].event == (CUevent)what) {
+				waiting.stream = &c->stream[i];
+				waiting.sequence = c->stream[i].event_at;
+				break;
+			}
+	}
+}
+
+static void after_wait(enum gp_wait kind, void *what, CUresult result)
+{
+	struct gp_context *c = waiting.context;
+	(void)what;
+	if (!c)
+		return;
+	waiting.context = NULL;
+	if (waits(kind))
+		c->waits--;
+	if (kind == GP_WAIT_CONTEXT) {
+		c->context_waits--;
+		if (c->open && gp_holds(c))
+			gp_hold_arm(c);
+		return;
+	}
+	if (waiting.stream && result == CUDA_SUCCESS_)
+		gp_completed(c, waiting.stream, waiting.sequence);
+	if ((!c->yielded && c->hold.state != GP_HOLD_ARMED) || !gp_all_complete(c))
+		return;
+	if (c->yielded) {
+		c->yielded = 0;
+		if (c->open && gp_holds(c))
+			gp_hold_arm(c);
+	} else {
+		gp_hold_settle(c);
+	}
+}
+
+static const struct gp_hooks hooks = {
+	.before_submit = before_submit,
+	.after_submit = after_submit,
+	.event_recorded = gp_event_recorded,
+	.before_wait = before_wait,
+	.after_wait = after_wait,
+	.context_current = gp_context_current,
+	.context_destroying = gp_context_destroying,
+	.stream_destroying = gp_stream_destroying,
+	.graph_instantiated = gp_graph_instantiated,
+	.graph_destroying = gp_forget_loaded,
+	.capture_beginning = gp_capture_beginning,
+	.capture_ended = gp_capture_ended,
+	.rm_ioctl = gp_rm_ioctl,
+	.pinned = gp_hint_pinned,
+};
+
+const struct gp_hooks *gp_core_hooks(void) { return &hooks; }
