@@ -19,7 +19,7 @@ build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map kernels/hol
 		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin
+build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
