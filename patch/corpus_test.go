@@ -52,6 +52,47 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
+// TestCorpusCUDA12 does the same with what CUDA 12's assembler makes: for sm_80 and sm_90 the older
+// generation of cubins.
+func TestCorpusCUDA12(t *testing.T) {
+	for _, name := range []string{"basic", "functions", "atomics", "parameters", "hopper"} {
+		source := "testdata/" + name + ".cu"
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sm := range []string{"80", "90", "120"} {
+			if name == "hopper" && sm == "80" {
+				continue // has no clusters
+			}
+			t.Run(name+"/sm_"+sm, func(t *testing.T) {
+				t.Parallel()
+				image := assembleCUDA12(t, compile(t, source, "-ptx", "-arch=sm_"+sm), sm)
+				if generation := image[7]; (generation == osabiCUDA12) != (sm != "120") {
+					t.Fatalf("OS ABI %#x", generation)
+				}
+				verify(t, image, refusals(string(text), sm))
+			})
+		}
+	}
+}
+
+// assembleCUDA12 assembles PTX that CUDA 13 made.
+func assembleCUDA12(t *testing.T, text []byte, sm string) []byte {
+	t.Helper()
+	folder := t.TempDir()
+	text = regexp.MustCompile(`(?m)^\.version .*$`).ReplaceAll(text, []byte(".version 8.7"))
+	if err := os.WriteFile(folder+"/image.ptx", text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	output(t, "../../cuda_nvcc/bin/ptxas", "-arch=sm_"+sm, "-o", folder+"/image.cubin", folder+"/image.ptx")
+	image, err := os.ReadFile(folder + "/image.cubin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
 // refusals reads what a source says of its kernels: "// refused: sm_80 sm_90 NAME: REASON" (its
 // beginning).
 func refusals(source, sm string) map[string]string {
@@ -174,7 +215,6 @@ func checkGuard(t *testing.T, section string, lines []line, bases []uint32, k *K
 }
 
 var (
-	dumpSection   = regexp.MustCompile(`(?m)^\.nv\.info\.(\S+)$`)
 	dumpAttribute = regexp.MustCompile(`Attribute:\s+(EIATTR_\w+)\s+Format:\s+(\w+)\s*(?:Value:((?s).*))?`)
 	hexNumber     = regexp.MustCompile(`0x[0-9a-f]+`)
 )
@@ -200,6 +240,13 @@ func compareDumps(t *testing.T, image, out []byte, report Report, guard *Guard) 
 	t.Helper()
 	before, after := dumpELF(t, image), dumpELF(t, out)
 	for _, k := range report.Kernels {
+		registers := k.Registers
+		if k.Guarded {
+			registers = max(registers, guard.Registers)
+		}
+		if pattern := fmt.Sprintf(`function: %s\(0x[0-9a-f]+\)\s+register count: %d\n`, regexp.QuoteMeta(k.Name), registers); !regexp.MustCompile(pattern).MatchString(after) {
+			t.Errorf("%s: does not have %d registers", k.Name, registers)
+		}
 		old, fresh := dumpedAttributes(before, k.Name), dumpedAttributes(after, k.Name)
 		if len(old) == 0 {
 			t.Fatalf("%s: cuobjdump shows no attributes", k.Name)
@@ -327,6 +374,7 @@ func compareELF(t *testing.T, image, out []byte, report Report, guard *Guard) {
 	}
 	for i, s := range after.Sections {
 		old := before.Sections[i]
+		checkFlags(t, before, old, s, moved[i] != 0, guard)
 		if s.Name != old.Name || s.Type != old.Type || s.Link != old.Link || s.Addralign != old.Addralign {
 			t.Fatalf("section %d was %+v and is %+v", i, old.SectionHeader, s.SectionHeader)
 		}
@@ -343,6 +391,9 @@ func compareELF(t *testing.T, image, out []byte, report Report, guard *Guard) {
 
 func readELF(t *testing.T, image []byte) *elf.File {
 	t.Helper()
+	image = bytes.Clone(image)
+	image[6] = byte(elf.EV_CURRENT) // CUDA 12 has the version of something else there
+	le.PutUint32(image[20:], uint32(elf.EV_CURRENT))
 	file, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
 		t.Fatal(err)
@@ -357,6 +408,22 @@ func elfSymbols(t *testing.T, file *elf.File) []elf.Symbol {
 		t.Fatal(err)
 	}
 	return symbols
+}
+
+// checkFlags checks what older generations keep in section headers: barriers and registers.
+func checkFlags(t *testing.T, file *elf.File, old, fresh *elf.Section, moved bool, guard *Guard) {
+	t.Helper()
+	const barriers, registers = elf.SectionFlag(0x1f << 20), 0xff << 24
+	flags, info := old.Flags, old.Info
+	if moved && byte(file.OSABI) == osabiCUDA12 {
+		flags = flags&^barriers | max(flags&barriers, elf.SectionFlag(guard.Barriers<<20))
+	}
+	if moved && info&registers != 0 {
+		info = info&^registers | max(info&registers, uint32(guard.Registers<<24))
+	}
+	if fresh.Flags != flags || fresh.Info != info {
+		t.Errorf("%s: flags %#x, info %#x, expected %#x, %#x", old.Name, fresh.Flags, fresh.Info, flags, info)
+	}
 }
 
 // compareSection checks that contents are the same but where they must not be.

@@ -32,8 +32,11 @@ type plan struct {
 	symbols     []symbol // in its code
 	relocations []relocation
 	bankSymbol  int // the constant bank section's own
-	attributes  []attribute
-	hidden      attribute // its EIATTR_KPARAM_INFO
+
+	barriersInFlags bool // the section's, instead of an attribute
+
+	attributes []attribute
+	hidden     attribute // its EIATTR_KPARAM_INFO
 }
 
 // surroundings are what several kernels' plans look things up in; sections stand by index.
@@ -188,7 +191,7 @@ func (c *cubin) findSections(p *plan, around *surroundings) error {
 	if int(s.section) >= c.kept {
 		return errors.New("no code")
 	}
-	p.text = c.sections[s.section]
+	p.text, p.barriersInFlags = c.sections[s.section], c.osabi == osabiCUDA12
 	p.info, p.constants = around.infos[p.text.index], around.constants[p.text.index]
 	switch {
 	case p.text.kind != shtProgbits || p.text.flags&shfExecinstr == 0 || p.text.name != ".text."+p.Name:
@@ -352,7 +355,7 @@ func (p *plan) moveAttributes(list []attribute) error {
 		out = append(out, attribute{format: eifmtSVAL, code: eiattrCRSStackSize, data: make([]byte, 4)})
 	}
 	p.attributes = out
-	if !barriers {
+	if !barriers && !p.barriersInFlags {
 		p.attributes = append(p.attributes, attribute{
 			format: eifmtBVAL, code: eiattrNumBarriers, value: uint16(p.guard.Barriers),
 		})
@@ -412,7 +415,7 @@ func (c *cubin) applyTo(p *plan) error {
 	if own := p.text.info >> 24; own != 0 {
 		p.text.info = p.text.info&0xffffff | max(own, uint32(p.guard.Registers))<<24
 	}
-	if c.osabi == osabiCUDA12 {
+	if p.barriersInFlags {
 		const shift, mask = 20, uint64(0x1f << 20)
 		barriers := max(p.text.flags&mask>>shift, uint64(p.guard.Barriers))
 		p.text.flags = p.text.flags&^mask | barriers<<shift
