@@ -292,6 +292,11 @@ func (l layout) at(offset uint64) uint64 {
 	return offset + delta
 }
 
+// splits says whether an offset lies within what is replaced.
+func (l layout) splits(offset uint64) bool {
+	return slices.ContainsFunc(l, func(r replacement) bool { return r.start < offset && offset < r.end })
+}
+
 // write puts the file together.
 func (c *cubin) write(maxSize int) ([]byte, error) {
 	replaced, err := c.replacements()
@@ -343,6 +348,13 @@ func (c *cubin) replacements() (layout, error) {
 	slices.SortFunc(fixed, func(a, b replacement) int { return cmp.Compare(a.start, b.start) })
 	for i, r := range replaced {
 		if i > 0 && r.start < replaced[i-1].end {
+			return nil, errOverlap
+		}
+	}
+	for i := range c.segments {
+		h := c.raw[c.segmentOffset+uint64(i)*segmentSize:]
+		start, size := le.Uint64(h[8:]), le.Uint64(h[32:])
+		if replaced.splits(start) || replaced.splits(start+size) {
 			return nil, errOverlap
 		}
 	}
