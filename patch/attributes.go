@@ -32,13 +32,14 @@ const (
 type handling int
 
 const (
-	unknown  handling = iota
-	keep              // holds no offset into the code
-	offsets           // a list of 32-bit offsets into the code
-	targets           // EIATTR_INDIRECT_BRANCH_TARGETS
-	mbarrier          // EIATTR_MBARRIER_INSTR_OFFSETS
-	pairs             // {offset, register}
-	refuse            // holds offsets, or instructions' properties, in a form that nothing here knows
+	unknown     handling = iota
+	keep                 // holds no offset into the code
+	offsets              // a list of 32-bit offsets into the code
+	targets              // EIATTR_INDIRECT_BRANCH_TARGETS
+	mbarrier             // EIATTR_MBARRIER_INSTR_OFFSETS
+	pairs                // {offset, register or mask}
+	annotations          // EIATTR_ANNOTATIONS
+	refuse               // holds offsets, or instructions' properties, in a form that nothing here knows
 )
 
 // attributeRules has every attribute that a kernel may carry and still be rewritten, and those that are
@@ -110,7 +111,7 @@ var attributeRules = map[byte]struct {
 	0x40: {"EIATTR_INSTR_REG_MAP", refuse},
 	0x41: {"EIATTR_RESERVED_SMEM_USED", keep},
 	0x42: {"EIATTR_RESERVED_SMEM_0_SIZE", keep},
-	0x44: {"EIATTR_UNUSED_LOAD_BYTE_OFFSET", refuse},
+	0x44: {"EIATTR_UNUSED_LOAD_BYTE_OFFSET", pairs},
 	0x45: {"EIATTR_KPARAM_INFO_V2", keep},
 	0x46: {"EIATTR_SYSCALL_OFFSETS", offsets},
 	0x47: {"EIATTR_SW_WAR_MEMBAR_SYS_INSTR_OFFSETS", offsets},
@@ -124,7 +125,7 @@ var attributeRules = map[byte]struct {
 	0x52: {"EIATTR_TCGEN05_2CTA_USED", keep},
 	0x53: {"EIATTR_GEN_ERRBAR_AT_EXIT", refuse},
 	0x54: {"EIATTR_REG_RECONFIG", keep},
-	0x55: {"EIATTR_ANNOTATIONS", refuse},
+	0x55: {"EIATTR_ANNOTATIONS", annotations},
 	0x57: {"EIATTR_STACK_CANARY_TRAP_OFFSETS", offsets},
 	0x59: {"EIATTR_LOCAL_CTA_ASYNC_STORE_OFFSETS", offsets},
 	0x5a: {"EIATTR_MERCURY_FINALIZER_OPTIONS", keep},
@@ -225,6 +226,8 @@ func (a attribute) shift(delta, code uint32) (attribute, error) {
 			shifted = append(shifted, i)
 		}
 		ok = len(words)%2 == 0
+	case annotations:
+		shifted, ok = spillOffsets(words)
 	case mbarrier:
 		shifted, ok = mbarrierOffsets(words)
 	}
@@ -233,7 +236,7 @@ func (a attribute) shift(delta, code uint32) (attribute, error) {
 	}
 	out := make([]byte, 0, len(a.data))
 	for _, i := range shifted {
-		if words[i] > code {
+		if words[i] > code || words[i]%instructionSize != 0 {
 			return a, fmt.Errorf("%s points outside the code", attributeName(a.code))
 		}
 		words[i] += delta
@@ -261,13 +264,28 @@ func branchOffsets(words []uint32) (indices []int, ok bool) {
 	return indices, true
 }
 
+// spillOffsets finds the offsets among records {kind, instruction} of the one kind known.
+func spillOffsets(words []uint32) (indices []int, ok bool) {
+	const spillRefill = 1
+	if len(words)%2 != 0 {
+		return nil, false
+	}
+	for i := 0; i < len(words); i += 2 {
+		if words[i] != spillRefill {
+			return nil, false
+		}
+		indices = append(indices, i+1)
+	}
+	return indices, true
+}
+
 // mbarrierOffsets finds the offsets among records {instruction, register, address, kind}.
 func mbarrierOffsets(words []uint32) (indices []int, ok bool) {
 	if len(words)%4 != 0 {
 		return nil, false
 	}
 	for i := 0; i < len(words); i += 4 {
-		if words[i]%instructionSize != 0 || words[i+3]>>24 != 0 {
+		if words[i+3]>>24 != 0 {
 			return nil, false
 		}
 		indices = append(indices, i)
