@@ -77,6 +77,72 @@ func TestCorpusCUDA12(t *testing.T) {
 	}
 }
 
+// TestGivenFiles does the same with every cubin in files of the tester's choice, for example NVIDIA's
+// libraries: GPREEMPT_TEST_FILES names them, separated by colons; GPREEMPT_TEST_SM chooses an
+// architecture and GPREEMPT_TEST_EVERY takes one cubin in so many.
+func TestGivenFiles(t *testing.T) {
+	files := os.Getenv("GPREEMPT_TEST_FILES")
+	if files == "" {
+		t.Skip("GPREEMPT_TEST_FILES names no files to test with")
+	}
+	sm, _ := strconv.Atoi(os.Getenv("GPREEMPT_TEST_SM"))
+	every, _ := strconv.Atoi(os.Getenv("GPREEMPT_TEST_EVERY"))
+	for _, path := range strings.Split(files, ":") {
+		file, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images, err := Images(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tested, count := 0, 0
+		for i, image := range images {
+			for n, cubin := range cubins(t, image) {
+				parsed, err := parseCubin(cubin)
+				if err != nil && strings.Contains(err.Error(), "ELF type 1") {
+					continue // an object file, to be linked
+				}
+				if err != nil {
+					t.Errorf("%s: image %d: %v", path, i, err)
+					continue
+				}
+				if count++; sm != 0 && parsed.sm != sm || every > 1 && count%every != 0 {
+					continue
+				}
+				if _, report, _ := Cubin(cubin, Options{Guards: testGuards(t)}); report.Guarded() == 0 {
+					continue // nothing to compare
+				}
+				tested++
+				t.Run(fmt.Sprintf("%s/%d.%d", filepath.Base(path), i, n), func(t *testing.T) { verify(t, cubin, nil) })
+			}
+		}
+		t.Logf("%s: %d of %d cubins", path, tested, count)
+	}
+}
+
+func cubins(t *testing.T, image Image) (list [][]byte) {
+	t.Helper()
+	if !image.Fatbin {
+		return [][]byte{image.Data}
+	}
+	all, err := entries(image.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if le.Uint16(e.header[entryKind:]) != entryKindELF {
+			continue
+		}
+		contents, err := e.unpack(DefaultMaxSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, contents)
+	}
+	return list
+}
+
 // assembleCUDA12 assembles PTX that CUDA 13 made.
 func assembleCUDA12(t *testing.T, text []byte, sm string) []byte {
 	t.Helper()
@@ -299,8 +365,13 @@ func expectedAttribute(text string, k *Kernel, guard *Guard) string {
 	switch name := m[1]; {
 	case name == "EIATTR_MBARRIER_INSTR_OFFSETS":
 		return regexp.MustCompile(`(?m)^\t0x[0-9a-f]+`).ReplaceAllStringFunc(text, func(s string) string { return "\t" + shift(s[1:]) })
-	case name == "EIATTR_INDIRECT_BRANCH_TARGETS" || name == "EIATTR_ATOM16_EMUL_INSTR_REG_MAP":
+	case name == "EIATTR_INDIRECT_BRANCH_TARGETS" || name == "EIATTR_ATOM16_EMUL_INSTR_REG_MAP" || name == "EIATTR_ANNOTATIONS":
 		return hexNumber.ReplaceAllStringFunc(text, shift) // other numbers are decimal
+	case name == "EIATTR_UNUSED_LOAD_BYTE_OFFSET":
+		return regexp.MustCompile(`(0x[0-9a-f]+) (0x[0-9a-f]+)`).ReplaceAllStringFunc(text, func(pair string) string {
+			offset, mask, _ := strings.Cut(pair, " ")
+			return shift(offset) + " " + mask
+		})
 	case name == "EIATTR_EXIT_INSTR_OFFSETS":
 		exits := ""
 		for _, offset := range guard.Exits {
