@@ -10,7 +10,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate
+.PHONY: all test demo install clean generate check-generated gpu-patch
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map kernels/hold.fatbin
@@ -46,7 +46,15 @@ install: build/libgpreempt.so build/gpreempt
 
 # Regenerates the committed GPU code with the pinned compiler.
 generate:
-	./kernels/generate.sh
+	GO=$(GO) ./kernels/generate.sh
+
+# For CI: fails where the committed GPU code is not what the pinned compiler makes of its source.
+check-generated:
+	GO=$(GO) ./kernels/guard/check.sh
+
+# What a machine with a GPU needs to compare rewritten kernels with their originals (test/gpu/README.md).
+gpu-patch: build/gpreempt
+	./test/gpu/patch_check.sh
 
 clean:
 	rm -rf build

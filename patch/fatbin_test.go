@@ -248,6 +248,32 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestImageSize finds where images end from their headers alone.
+func TestImageSize(t *testing.T) {
+	for name, image := range seeds(t, "*.*in") {
+		size, err := ImageSize(func(size int) []byte { return image[:size:size] })
+		if err != nil || size != len(image) {
+			t.Errorf("%s: %d of %d bytes: %v", name, size, len(image), err)
+		}
+	}
+	text := make([]byte, elfHeaderSize)
+	copy(text, ".version 8.7\n.target sm_90\n")
+	if _, err := ImageSize(func(size int) []byte { return text[:size] }); !errors.Is(err, ErrFormat) {
+		t.Errorf("of PTX: %v", err)
+	}
+}
+
+func TestWaitsForPeers(t *testing.T) {
+	for kernel, expected := range map[string]bool{
+		"_Z40ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE": true,
+		"_Z13gen_sequencedI17curandStateXORWOW":                                          false,
+	} {
+		if refused := WaitsForPeers(kernel) != ""; refused != expected {
+			t.Errorf("%s: refused %v", kernel, refused)
+		}
+	}
+}
+
 // TestRefusals changes one thing at a time in a cubin, each of which makes a kernel impossible to
 // rewrite.
 func TestRefusals(t *testing.T) {

@@ -64,3 +64,33 @@ func fatbins(data []byte) ([]Image, error) {
 	}
 	return images, nil
 }
+
+// ImageSize is the length of the cubin or fatbin at an address that came without one. read returns its
+// first size bytes.
+func ImageSize(read func(size int) []byte) (int, error) {
+	if head := read(fatbinHeaderSize); le.Uint32(head) == fatbinMagic {
+		return FatbinSize(head)
+	}
+	head := read(elfHeaderSize)
+	if string(head[:4]) != "\x7fELF" || head[4] != 2 || le.Uint16(head[18:]) != emCUDA ||
+		le.Uint16(head[58:]) != sectionHeaderSize {
+		return 0, fmt.Errorf("%w: neither cubin nor fatbin", ErrFormat)
+	}
+	table, count := le.Uint64(head[40:]), uint64(le.Uint16(head[60:]))
+	end := max(table+count*sectionHeaderSize, le.Uint64(head[32:])+uint64(le.Uint16(head[56:]))*segmentSize)
+	if table > DefaultMaxSize || end > DefaultMaxSize {
+		return 0, ErrTooLarge
+	}
+	headers := read(int(table + count*sectionHeaderSize))[table:]
+	for ; len(headers) > 0; headers = headers[sectionHeaderSize:] {
+		if kind := le.Uint32(headers[4:]); kind == shtNull || kind == shtNobits {
+			continue
+		}
+		offset, size := le.Uint64(headers[24:]), le.Uint64(headers[32:])
+		if offset > DefaultMaxSize || size > DefaultMaxSize {
+			return 0, ErrTooLarge
+		}
+		end = max(end, offset+size)
+	}
+	return int(max(end, elfHeaderSize)), nil
+}

@@ -7,7 +7,10 @@
 // shown is refused, with the reason, and stays as it is.
 package patch
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 var (
 	// ErrFormat says that an image is not what its type says, or of a form that is not known.
@@ -94,4 +97,16 @@ func Cubin(image []byte, options Options) ([]byte, Report, error) {
 		return nil, Report{}, err
 	}
 	return out, report, nil
+}
+
+// WaitsForPeers speaks, as Options.Refuse, against kernels of communication libraries: their blocks wait for
+// blocks with higher numbers, or on other GPUs, without being launched cooperatively. Part of such a
+// kernel must not be held back.
+func WaitsForPeers(kernel string) (reason string) {
+	for _, name := range []string{"ncclDevKernel", "ncclKernel", "ncclSymDevKernel", "ncclSymkDevKernel", "nvshmem", "mscclpp"} {
+		if strings.Contains(kernel, name) {
+			return "its blocks wait for one another (" + name + ")"
+		}
+	}
+	return ""
 }

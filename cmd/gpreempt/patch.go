@@ -30,7 +30,7 @@ func patchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			results, err := patchFile(args[0], output, patch.Options{Guards: guards, SM: sm})
+			results, err := patchFile(args[0], output, patch.Options{Guards: guards, SM: sm, Refuse: patch.WaitsForPeers})
 			if err != nil {
 				return fmt.Errorf("patch %s: %w", args[0], err)
 			}

@@ -5,7 +5,9 @@
 
 // Records lie in arenas of device memory that are aligned to their size. The first word of an arena
 // is the stop flag of all its records: while it is not 0, launches begin no further block. It takes the
-// place of the first record; record 0 is never handed out.
+// place of the first record; record 0 is never handed out. Once set, the flag must stay set until every
+// launch with a record of the arena has ended: else one that was queued behind a stopped one would run
+// before the rest of that.
 #define GPREEMPT_ARENA_BYTES (2u << 20)
 
 // Set in gpreempt_record.state by the first block that meets a set stop flag.
