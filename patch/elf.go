@@ -99,7 +99,7 @@ type cubin struct {
 
 	sectionOffset, segmentOffset uint64
 	segments                     int
-	kept                         int // sections that stay in the table
+	kept                         int // sections, all but the mercury ones at the end: those that count
 }
 
 func parseCubin(raw []byte) (*cubin, error) {
@@ -149,7 +149,7 @@ func (c *cubin) parseSections() error {
 		!inside(c.raw, c.sectionOffset, uint64(count)*sectionHeaderSize) {
 		return fmt.Errorf("%w: bad section headers", ErrFormat)
 	}
-	c.sections, c.kept = make([]*section, count), count
+	c.sections = make([]*section, count)
 	for i := range c.sections {
 		h := c.raw[c.sectionOffset+uint64(i)*sectionHeaderSize:]
 		s := &section{
@@ -172,6 +172,8 @@ func (c *cubin) parseSections() error {
 		}
 		s.name = name
 	}
+	for c.kept = count; c.kept > 0 && c.sections[c.kept-1].flags&shfMercury != 0; c.kept-- {
+	}
 	return nil
 }
 
@@ -187,7 +189,7 @@ func stringAt(table []byte, offset uint32) (string, bool) {
 }
 
 func (c *cubin) parseSymbols() error {
-	for _, s := range c.sections {
+	for _, s := range c.sections[:c.kept] {
 		if s.kind != shtSymtab {
 			continue
 		}
@@ -235,25 +237,19 @@ func (c *cubin) setSymbol(i int, value, size uint64) {
 	le.PutUint64(h[16:], size)
 }
 
-var errOverlap = errors.New("sections overlap")
+var (
+	errOverlap = errors.New("sections overlap")
+	errMercury = errors.New("mercury sections between others")
+)
 
 // dropMercury takes the second form of the code out: it has no guard, and the driver must not make code
 // from it. Without it the cubin has the form of one for sm_90.
 func (c *cubin) dropMercury() error {
-	first := len(c.sections)
-	for first > 0 && c.sections[first-1].flags&shfMercury != 0 {
-		first--
-	}
-	for _, s := range c.sections[:first] {
-		if s.flags&shfMercury != 0 {
-			return errors.New("mercury sections between others")
-		}
-	}
-	if first == len(c.sections) {
+	if c.kept == len(c.sections) {
 		return nil
 	}
-	kept := c.sections[:first]
-	for _, s := range c.sections[first:] {
+	kept := c.sections[:c.kept]
+	for _, s := range c.sections[c.kept:] {
 		shared := slices.ContainsFunc(kept, func(k *section) bool {
 			return k.data != nil && k.offset < s.offset+s.size && s.offset < k.offset+k.size
 		})
@@ -261,7 +257,6 @@ func (c *cubin) dropMercury() error {
 			s.edit(nil)
 		}
 	}
-	c.kept = first
 	for _, s := range kept {
 		if s.kind == shtCUDACompatInfo {
 			return disableFinalization(s)

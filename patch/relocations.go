@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Relocations that a section other than code may hold in place, as cuobjdump names them.
+// Relocations that a section may hold in place, as cuobjdump names them.
 const (
 	rCUDA32 = 1
 	rCUDA64 = 2
@@ -42,7 +42,7 @@ func (c *cubin) indexRelocations() (map[int][]relocation, error) {
 		default:
 			continue
 		}
-		if int(table.info) >= len(c.sections) || len(table.data)%entry != 0 {
+		if int(table.info) >= c.kept || len(table.data)%entry != 0 {
 			return nil, errors.New("bad relocations")
 		}
 		target := c.sections[table.info]
@@ -57,7 +57,7 @@ func (c *cubin) indexRelocations() (map[int][]relocation, error) {
 			}
 			if entry == relaSize {
 				r.addend = int64(le.Uint64(h[16:]))
-			} else if target.flags&shfExecinstr == 0 {
+			} else {
 				r.addend = inPlace(target, r)
 			}
 			owner := int(c.symbols[r.symbol].section)

@@ -65,7 +65,7 @@ func (c *cubin) look(options Options) *surroundings {
 			around.symbols[int(s.section)] = append(around.symbols[int(s.section)], s)
 		}
 	}
-	for _, s := range c.sections {
+	for _, s := range c.sections[:c.kept] {
 		switch {
 		case s.kind == shtCUDAInfo && s.info != 0:
 			around.infos[int(s.info)] = s
@@ -74,7 +74,10 @@ func (c *cubin) look(options Options) *surroundings {
 		}
 	}
 	around.relocations, around.err = c.indexRelocations()
-	for _, s := range c.sections {
+	for _, s := range c.sections[:c.kept] {
+		if s.flags&shfMercury != 0 {
+			around.err = errMercury
+		}
 		isKernel := slices.ContainsFunc(around.symbols[s.index], symbol.isKernel)
 		if s.kind == shtProgbits && s.flags&shfExecinstr != 0 && !isKernel && c.takesOver(s) {
 			around.err = errTakesOver // any kernel may call it
@@ -126,7 +129,7 @@ func (s symbol) isKernel() bool {
 // registerCounts reads EIATTR_REGCOUNT of .nv.info: {symbol, count}.
 func (c *cubin) registerCounts() map[int]int {
 	counts := make(map[int]int)
-	for _, s := range c.sections {
+	for _, s := range c.sections[:c.kept] {
 		if s.kind != shtCUDAInfo || s.info != 0 {
 			continue
 		}
@@ -424,7 +427,7 @@ func (c *cubin) applyTo(p *plan) error {
 }
 
 func (c *cubin) setRegisterCounts(counts map[int]int) error {
-	for _, s := range c.sections {
+	for _, s := range c.sections[:c.kept] {
 		if s.kind != shtCUDAInfo || s.info != 0 {
 			continue
 		}
