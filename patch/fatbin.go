@@ -152,7 +152,12 @@ func (e entryData) raw(contents []byte) []byte {
 // Fatbin rewrites the cubins of a fatbin and leaves everything else in it as it is, so that the driver
 // chooses among its entries as it would have. What it returns is new, or the fatbin itself where
 // nothing could be guarded; at most Options.MaxSize bytes.
-func Fatbin(image []byte, options Options) ([]byte, []FatbinEntry, error) {
+func Fatbin(image []byte, options Options) (out []byte, reports []FatbinEntry, err error) {
+	defer recovered(func(failure error) { out, reports, err = nil, nil, failure })
+	return rewriteFatbin(image, options)
+}
+
+func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error) {
 	list, err := entries(image)
 	if err != nil {
 		return nil, nil, err
@@ -198,7 +203,7 @@ func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	}
 	contents, err := e.unpack(options.maxSize())
 	if err == nil {
-		contents, report.Report, err = Cubin(contents, options)
+		contents, report.Report, err = rewriteCubin(contents, options)
 	}
 	if err != nil {
 		report.Reason = err.Error()

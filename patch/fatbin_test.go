@@ -364,6 +364,19 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestRecovered checks that a panic becomes an error.
+func TestRecovered(t *testing.T) {
+	cubin := seeds(t, "sm_90.cubin")["testdata/seeds/sm_90.cubin"]
+	fatbin := seeds(t, "zstd.fatbin")["testdata/seeds/zstd.fatbin"]
+	options := Options{Guards: testGuards(t), Refuse: func(string) string { panic("fault") }}
+	if out, report, err := Cubin(cubin, options); out != nil || report.Kernels != nil || !errors.Is(err, ErrFormat) {
+		t.Errorf("cubin: %v", err)
+	}
+	if out, reports, err := Fatbin(fatbin, options); out != nil || reports != nil || !errors.Is(err, ErrFormat) {
+		t.Errorf("fatbin: %v", err)
+	}
+}
+
 // TestOtherArchitectures leaves kernels alone for which there is no guard.
 func TestOtherArchitectures(t *testing.T) {
 	cubin := bytes.Clone(seeds(t, "sm_90.cubin")["testdata/seeds/sm_90.cubin"])

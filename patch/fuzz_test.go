@@ -32,7 +32,7 @@ func FuzzCubin(f *testing.F) {
 	guards := testGuards(f)
 	f.Fuzz(func(t *testing.T, image []byte) {
 		original := bytes.Clone(image)
-		out, report, err := Cubin(image, Options{Guards: guards, MaxSize: fuzzMaxSize})
+		out, report, err := rewriteCubin(image, Options{Guards: guards, MaxSize: fuzzMaxSize})
 		if (err == nil) != (out != nil) && len(image) > 0 {
 			t.Fatalf("%d bytes and error %v", len(out), err)
 		}
@@ -55,7 +55,7 @@ func FuzzCubin(f *testing.F) {
 // checkRewritten checks that a result can be read again, as what it was reported to be.
 func checkRewritten(t *testing.T, out []byte, report Report, guards *Guards) {
 	t.Helper()
-	_, again, err := Cubin(out, Options{Guards: guards, MaxSize: fuzzMaxSize * 2})
+	_, again, err := rewriteCubin(out, Options{Guards: guards, MaxSize: fuzzMaxSize * 2})
 	if err != nil {
 		t.Fatalf("the result cannot be read: %v", err)
 	}
@@ -77,7 +77,7 @@ func FuzzFatbin(f *testing.F) {
 	guards := testGuards(f)
 	f.Fuzz(func(t *testing.T, image []byte) {
 		original := bytes.Clone(image)
-		out, _, err := Fatbin(image, Options{Guards: guards, MaxSize: fuzzMaxSize})
+		out, _, err := rewriteFatbin(image, Options{Guards: guards, MaxSize: fuzzMaxSize})
 		if (err == nil) != (out != nil) {
 			t.Fatalf("%d bytes and error %v", len(out), err)
 		}

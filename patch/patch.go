@@ -9,6 +9,7 @@ package patch
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -76,7 +77,20 @@ func (r Report) Guarded() (count int) {
 
 // Cubin rewrites one ELF image. What it returns is new, or the image itself where no kernel could be
 // guarded. It is at most as long as the image, 4 KiB for every kernel and 1 KiB together.
-func Cubin(image []byte, options Options) ([]byte, Report, error) {
+func Cubin(image []byte, options Options) (out []byte, report Report, err error) {
+	defer recovered(func(failure error) { out, report, err = nil, Report{}, failure })
+	return rewriteCubin(image, options)
+}
+
+// recovered turns a panic into an error: a fault of this package must not end the program that it is
+// loaded into. Nothing is known to panic; the fuzz targets call what stands behind it.
+func recovered(fail func(error)) {
+	if r := recover(); r != nil {
+		fail(fmt.Errorf("%w: %v", ErrFormat, r))
+	}
+}
+
+func rewriteCubin(image []byte, options Options) ([]byte, Report, error) {
 	if len(image) > options.maxSize() {
 		return nil, Report{}, ErrTooLarge
 	}
