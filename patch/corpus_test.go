@@ -107,7 +107,10 @@ func TestGivenFiles(t *testing.T) {
 					t.Errorf("%s: image %d: %v", path, i, err)
 					continue
 				}
-				if count++; sm != 0 && parsed.sm != sm || every > 1 && count%every != 0 {
+				if sm != 0 && parsed.sm != sm {
+					continue
+				}
+				if count++; every > 1 && count%every != 0 {
 					continue
 				}
 				if _, report, _ := Cubin(cubin, Options{Guards: testGuards(t)}); report.Guarded() == 0 {

@@ -323,6 +323,12 @@ func (c *cubin) replacements() (layout, error) {
 		}
 		r := replacement{start: s.offset, end: s.offset, data: s.data}
 		r.end += le.Uint64(c.raw[c.sectionOffset+uint64(s.index)*sectionHeaderSize+32:])
+		if r.start == r.end { // may stand anywhere
+			if len(s.data) > 0 {
+				return nil, errOverlap
+			}
+			continue
+		}
 		r.padded = (r.end - r.start) % insertionAlignment
 		for r.padded < uint64(len(r.data)) {
 			r.padded += insertionAlignment

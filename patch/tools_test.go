@@ -129,7 +129,7 @@ func disassemble(t testing.TB, image []byte) map[string][]line {
 				labels[label] = place{section, int(offset)}
 			}
 			pending = nil
-			code[section] = append(code[section], line{int(offset), m[2]})
+			code[section] = append(code[section], line{int(offset), strings.Join(strings.Fields(m[2]), " ")})
 		}
 	}
 	for section, lines := range code {
