@@ -67,7 +67,7 @@ func TestAttributeNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := parsed.related(".nv.info.", "seed", shtCUDAInfo)
+	info := parsed.sections[slices.IndexFunc(parsed.sections, func(s *section) bool { return s.name == ".nv.info.seed" })]
 	var codes []byte
 	for code := range attributeRules {
 		codes = append(codes, code)

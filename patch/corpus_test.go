@@ -461,6 +461,35 @@ func compareELF(t *testing.T, image, out []byte, report Report, guard *Guard) {
 		compareSection(t, before, after, i, moved)
 	}
 	compareSegments(t, before, after)
+	checkMercury(t, before, after, out)
+}
+
+// checkMercury checks that nothing is left from which the driver could make code without a guard.
+func checkMercury(t *testing.T, before, after *elf.File, out []byte) {
+	t.Helper()
+	for _, s := range before.Sections {
+		if !strings.HasPrefix(s.Name, ".nv.capmerc.text.") {
+			continue
+		}
+		data, err := s.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(out, data) {
+			t.Errorf("the contents of %s are left", s.Name)
+		}
+		compat, err := after.Section(".nv.compat").Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := parseAttributes(compat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(list, func(a attribute) bool { return a.code == eicompatOpportunisticFinalization && a.value != 0 }) {
+			t.Error("the driver may still make other code of it")
+		}
+	}
 }
 
 func readELF(t *testing.T, image []byte) *elf.File {

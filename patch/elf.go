@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Names as in <elf.h>.
@@ -415,15 +414,4 @@ func (c *cubin) writeHeaders(out []byte, replaced layout) {
 		le.PutUint64(h[32:], size+grown)
 		le.PutUint64(h[40:], memory+grown)
 	}
-}
-
-// related finds the sections that carry a kernel's name, by kind of content.
-func (c *cubin) related(prefix, kernel string, kind uint32) *section {
-	for _, s := range c.sections[:c.kept] {
-		if s.kind == kind && len(s.name) == len(prefix)+len(kernel) &&
-			strings.HasPrefix(s.name, prefix) && strings.HasSuffix(s.name, kernel) {
-			return s
-		}
-	}
-	return nil
 }

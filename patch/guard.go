@@ -11,8 +11,11 @@ const (
 	hiddenSize      = 8 // the hidden parameter: a pointer
 )
 
+// MaxFieldShift keeps a Field within the low 64 bits of an instruction.
+const MaxFieldShift = 64 - 16
+
 // Field is a place in the guard's code that holds the offset of the hidden parameter in constant bank 0,
-// shifted left by Shift in the instruction's 128 bits.
+// shifted left by Shift.
 type Field struct {
 	Instruction int `json:"instruction"`
 	Shift       int `json:"shift"`
@@ -59,7 +62,7 @@ func ParseGuards(data []byte) (*Guards, error) {
 			return nil, fmt.Errorf("guard for sm_%d: no place for parameters", g.SM)
 		}
 		for _, f := range g.Fields {
-			if f.Instruction < 0 || f.Instruction >= len(g.Code) || f.Shift < 0 || f.Shift > 128-16 {
+			if f.Instruction < 0 || f.Instruction >= len(g.Code) || f.Shift < 0 || f.Shift > MaxFieldShift {
 				return nil, fmt.Errorf("guard for sm_%d: bad field", g.SM)
 			}
 		}
@@ -77,14 +80,7 @@ func (g *Guard) instance(offset uint32) []byte {
 	code := append([]byte(nil), g.code...)
 	for _, f := range g.Fields {
 		instruction := code[f.Instruction*instructionSize:]
-		low, high := uint64(offset)<<f.Shift, uint64(0)
-		if f.Shift >= 64 {
-			low, high = 0, uint64(offset)<<(f.Shift-64)
-		} else if f.Shift > 0 {
-			high = uint64(offset) >> (64 - f.Shift)
-		}
-		le.PutUint64(instruction, le.Uint64(instruction)|low)
-		le.PutUint64(instruction[8:], le.Uint64(instruction[8:])|high)
+		le.PutUint64(instruction, le.Uint64(instruction)|uint64(offset)<<f.Shift)
 	}
 	return code
 }

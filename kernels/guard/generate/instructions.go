@@ -100,17 +100,15 @@ func compare(variants []instruction, entries []patch.Entry) (code instruction, s
 	if equal {
 		return first, -1, nil
 	}
-	for shift := range 128 - 16 {
-		low, high := shifted(hiddenOffset(entries[0]), shift)
-		code := assemble(first.low()^low, first.high()^high)
-		matches, changed := true, uint32(0)
+	for shift := range patch.MaxFieldShift + 1 {
+		code := assemble(first.low()^uint64(hiddenOffset(entries[0]))<<shift, first.high())
+		matches, changed := code.low()&(0xfff8<<shift) == 0, uint32(0)
 		for k, v := range variants {
-			low, high := shifted(hiddenOffset(entries[k]), shift)
-			matches = matches && v == assemble(code.low()^low, code.high()^high)
-			changed |= hiddenOffset(entries[k]) ^ hiddenOffset(entries[0])
+			offset := hiddenOffset(entries[k])
+			matches = matches && v == assemble(code.low()|uint64(offset)<<shift, code.high())
+			changed |= offset ^ hiddenOffset(entries[0])
 		}
-		low, high = shifted(0xfff8, shift)
-		if !matches || code.low()&low != 0 || code.high()&high != 0 {
+		if !matches {
 			continue
 		}
 		if bits.OnesCount32(changed&0xfff8) != 13 {
@@ -119,11 +117,4 @@ func compare(variants []instruction, entries []patch.Entry) (code instruction, s
 		return code, shift, nil
 	}
 	return code, 0, errors.New("the variants differ in more than an offset")
-}
-
-func shifted(value uint32, shift int) (low, high uint64) {
-	if shift >= 64 {
-		return 0, uint64(value) << (shift - 64)
-	}
-	return uint64(value) << shift, uint64(value) >> (64 - shift)
 }
