@@ -6,10 +6,13 @@ import (
 	"strings"
 )
 
-// Relocations that a section may hold in place, as cuobjdump names them.
+// Relocations, as cuobjdump names them.
 const (
-	rCUDA32 = 1
-	rCUDA64 = 2
+	rCUDA32        = 1
+	rCUDA64        = 2
+	rCUDAAbs32Lo32 = 56 // halves of an address, for a MOV each
+	rCUDAAbs32Hi32 = 57
+	rCUDAAbs47_34  = 58 // CALL.ABS
 )
 
 const (
@@ -96,22 +99,26 @@ func (c *cubin) pointsInto(p *plan, r relocation) bool {
 
 // checkRelocations refuses a kernel with a relocation that moveRelocations could not move, and one that
 // device code or data refers to: it may be started from the device, where nobody passes the hidden
-// parameter.
+// parameter. Of references to its code, those are moved that are known to mean an absolute address: what
+// is relative to the function must not be.
 func (c *cubin) checkRelocations(p *plan, list []relocation) error {
 	for _, r := range list {
-		if r.target == p.text && (r.offset >= p.text.size || r.table.kind == shtRel && c.pointsInto(p, r)) {
+		if r.target == p.text && r.offset >= p.text.size {
 			return fmt.Errorf("relocation of type %d in its code", r.kind)
 		}
-		if !c.pointsInto(p, r) {
+		if int(c.symbols[r.symbol].section) != p.text.index {
 			continue
 		}
-		movable := r.kind == rCUDA32 || r.kind == rCUDA64 || r.table.kind == shtRela && !r.target.debugging()
+		into, absolute := c.pointsInto(p, r), false
 		switch {
-		case !r.target.debugging() && r.target != p.text && r.symbol == uint32(p.symbol):
+		case r.target.debugging():
+			absolute = r.kind == rCUDA32 || r.kind == rCUDA64
+		case r.symbol == uint32(p.symbol) && r.target != p.text:
 			return fmt.Errorf("its address is taken in %s", r.target.name)
-		case !r.target.debugging() && r.addend == 0:
-			return fmt.Errorf("its first instruction is referred to in %s", r.target.name)
-		case r.addend < 0 || uint64(r.addend) > p.text.size || !movable:
+		case r.target == p.text && (!into || r.table.kind == shtRela && r.addend > 0):
+			absolute = r.kind == rCUDAAbs32Lo32 || r.kind == rCUDAAbs32Hi32 || r.kind == rCUDAAbs47_34
+		}
+		if !absolute || into && (r.addend < 0 || uint64(r.addend) > p.text.size) {
 			return fmt.Errorf("relocation of type %d in %s", r.kind, r.target.name)
 		}
 	}
