@@ -10,7 +10,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate check-generated readme
+.PHONY: all test demo install clean generate check-generated readme gpu-patch
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
@@ -31,7 +31,7 @@ build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/run
 		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin
+build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
@@ -72,15 +72,20 @@ readme:
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:
-	./kernels/generate.sh kernels
+	GO=$(GO) ./kernels/generate.sh
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
+GENERATED := build/_generated
 check-generated:
-	@rm -rf build/generated && mkdir -p build/generated
-	./kernels/generate.sh build/generated
-	@for f in kernels/*.fatbin build/generated/*.fatbin; do \
-		cmp "kernels/$${f##*/}" "build/generated/$${f##*/}" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
+	@mkdir -p build && rm -rf $(GENERATED) && cp -r kernels $(GENERATED)
+	GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88} $(GENERATED)/generate.sh
+	@cd kernels && for f in *.fatbin guard/guard.json; do \
+		cmp "$$f" "$(CURDIR)/$(GENERATED)/$$f" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
 	done
+
+# What a machine with a GPU needs to compare rewritten kernels with their originals (test/gpu/README.md).
+gpu-patch: build/gpreempt
+	./test/gpu/patch_check.sh
 
 clean:
 	rm -rf build

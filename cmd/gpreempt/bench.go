@@ -39,6 +39,7 @@ func benchCommand() *cobra.Command {
 				options.Library = library
 			}
 			options.Command = strings.Join(append([]string{"gpreempt"}, os.Args[1:]...), " ")
+			options.Version = buildVersion()
 			options.Progress = command.ErrOrStderr()
 			if quiet {
 				options.Progress = io.Discard

@@ -10,10 +10,8 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +24,7 @@ type Options struct {
 	Requests int      // LC requests a run; 0 = as the case says
 	Library  string   // path of libgpreempt.so
 	Command  string   // the command line, for the report
+	Version  string   // of the tree that the command was built from, for the report
 	Progress io.Writer
 }
 
@@ -75,7 +74,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	s.report = &Report{
 		Schema: 1, Benchmark: options.Suite, GPU: s.info.Name,
 		Driver: driverVersion(), CUDA: fmt.Sprintf("%d.%d", s.info.CUDA/1000, s.info.CUDA%1000/10),
-		Date: time.Now().UTC().Format(time.DateOnly), Commit: commit(), Command: options.Command,
+		Date: time.Now().UTC().Format(time.DateOnly), Commit: options.Version, Command: options.Command,
 		Mode: "time-sliced", Simulated: strings.HasPrefix(s.info.Name, "Simulated"),
 	}
 	if s.report.Simulated {
@@ -135,20 +134,6 @@ func driverVersion() string {
 	}
 	if match := nvrmVersion.FindSubmatch(text); match != nil {
 		return string(match[1])
-	}
-	return "unknown"
-}
-
-func commit() string {
-	if build, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range build.Settings {
-			if setting.Key == "vcs.revision" {
-				return setting.Value[:min(len(setting.Value), 12)]
-			}
-		}
-	}
-	if text, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output(); err == nil {
-		return strings.TrimSpace(string(text))
 	}
 	return "unknown"
 }

@@ -15,7 +15,8 @@ torch=$(cd "$(dirname "$0")" && pwd)/torch
 library=$library_dir/libgpreempt.so
 parts=${GPREEMPT_PARTS:-foundation pytorch identity unprivileged}
 gpu=${GPREEMPT_GPU:-h200}
-export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+GPREEMPT_COMMIT=$("$library_dir/gpreempt" --version | sed 's/.* //')
+export GPREEMPT_COMMIT PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 failed=0

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// Tables in a document stand between these lines, the first one naming the result file.
+// Tables in a document stand between these lines, the first one naming the result file and, where it is not
+// gpreempt, the system to show beside alone and default.
 const (
 	tableBegin = "<!-- results "
 	tableEnd   = "<!-- end of results -->"
@@ -32,7 +33,11 @@ func FillTables(document []byte, results string) ([]byte, error) {
 		if !closed || !ended {
 			return nil, fmt.Errorf("table %.40q: no %q", marked, tableEnd)
 		}
-		table, err := markdownTable(filepath.Join(results, string(name)))
+		file, system, named := strings.Cut(string(name), " ")
+		if !named {
+			system = "gpreempt"
+		}
+		table, err := markdownTable(filepath.Join(results, file), system)
 		if err != nil {
 			return nil, err
 		}
@@ -41,8 +46,8 @@ func FillTables(document []byte, results string) ([]byte, error) {
 	}
 }
 
-// markdownTable shows a result file: one line a case, alone / default / gpreempt side by side.
-func markdownTable(path string) (string, error) {
+// markdownTable shows a result file: one line a case, alone / default / a system side by side.
+func markdownTable(path, system string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read results: %w", err)
@@ -61,7 +66,7 @@ func markdownTable(path string) (string, error) {
 		case slices.Contains(done, row.Case):
 		case row.LC != nil && row.System == "alone":
 			done = append(done, row.Case)
-			pairs.WriteString(pairLine(report.Cases, row))
+			pairs.WriteString(pairLine(report.Cases, row, system))
 		case row.Value != nil && row.Target != "":
 			fmt.Fprintf(&values, "| %s | %.4g %s | %s |\n", noted(row), *row.Value, row.Unit, verdict(row))
 		case row.LC == nil && row.BE != nil && row.Target != "":
@@ -70,7 +75,7 @@ func markdownTable(path string) (string, error) {
 	}
 	var text strings.Builder
 	if pairs.Len() > 0 {
-		text.WriteString("| LC beside BE | LC p99 alone | default time slicing | gpreempt (p50) | x alone | BE of what LC leaves (default) | target |\n|---|---|---|---|---|---|---|\n")
+		fmt.Fprintf(&text, "| LC beside BE | LC p99 alone | default time slicing | %s (p50) | x alone | BE of what LC leaves (default) | target |\n|---|---|---|---|---|---|---|\n", system)
 		text.WriteString(pairs.String())
 	}
 	if values.Len() > 0 {
@@ -83,7 +88,7 @@ func markdownTable(path string) (string, error) {
 	return text.String(), nil
 }
 
-func pairLine(rows []Row, alone Row) string {
+func pairLine(rows []Row, alone Row, system string) string {
 	of := func(system string) *Row {
 		for i := range rows {
 			if rows[i].Case == alone.Case && rows[i].System == system {
@@ -92,7 +97,7 @@ func pairLine(rows []Row, alone Row) string {
 		}
 		return nil
 	}
-	plain, ours := of("default"), of("gpreempt")
+	plain, ours := of("default"), of(system)
 	p99 := func(r *Row) string {
 		if r == nil || r.LC == nil {
 			return "-"

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/patch"
+)
+
+func patchCommand() *cobra.Command {
+	var (
+		asJSON bool
+		output string
+		sm     int
+	)
+	command := &cobra.Command{
+		Use:   "patch FILE",
+		Short: "Show how the kernels of a cubin, fatbin, program or library are made preemptible",
+		Long: "Shows for every kernel of a cubin, a fatbin, or the fatbins embedded in a host program or library\n" +
+			"whether it can be given the guard that makes its blocks preemptible, and why not.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			guards, err := patch.ParseGuards(kernels.Guard)
+			if err != nil {
+				return err
+			}
+			results, err := patchFile(args[0], output, patch.Options{Guards: guards, SM: sm, Refuse: patch.WaitsForPeers})
+			if err != nil {
+				return fmt.Errorf("patch %s: %w", args[0], err)
+			}
+			if asJSON {
+				encoder := json.NewEncoder(command.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(results)
+			}
+			return printPatch(command.OutOrStdout(), results)
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	command.Flags().StringVarP(&output, "output", "o", "", "write the rewritten cubin or fatbin to this `file`")
+	command.Flags().IntVar(&sm, "sm", 0, "only what a GPU of this compute capability can run, for example 90 (fatbins)")
+	return command
+}
+
+// patchFile rewrites every image of a file; a cubin is reported as a fatbin of one entry.
+func patchFile(path, output string, options patch.Options) ([][]patch.FatbinEntry, error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	images, err := patch.Images(file)
+	if err != nil {
+		return nil, err
+	}
+	if output != "" && len(images) != 1 {
+		return nil, usage(fmt.Errorf("-o takes a file with one cubin or fatbin; this one has %d", len(images)))
+	}
+	var results [][]patch.FatbinEntry
+	for _, image := range images {
+		rewritten, entries, err := patchImage(image, options)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, entries)
+		if output == "" {
+			continue
+		}
+		if err := os.WriteFile(output, rewritten, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+func patchImage(image patch.Image, options patch.Options) ([]byte, []patch.FatbinEntry, error) {
+	if image.Fatbin {
+		return patch.Fatbin(image.Data, options)
+	}
+	rewritten, report, err := patch.Cubin(image.Data, options)
+	return rewritten, []patch.FatbinEntry{{Kind: "elf", SM: report.SM, Report: report}}, err
+}
+
+func printPatch(out io.Writer, images [][]patch.FatbinEntry) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ARCH\tREGISTERS\tPARAMETERS\tBYTES\tRESULT\tKERNEL")
+	kernels, guarded := 0, 0
+	for _, entries := range images {
+		for _, entry := range entries {
+			if len(entry.Report.Kernels) == 0 && entry.Reason != "" {
+				fmt.Fprintf(table, "%s sm_%d\t\t\t\tnot rewritten: %s\t\n", entry.Kind, entry.SM, entry.Reason)
+			}
+			for _, k := range entry.Report.Kernels {
+				registers, result := fmt.Sprint(k.Registers), "guarded"
+				if !k.Guarded {
+					result = "refused: " + k.Reason
+				} else if k.GuardedRegisters != k.Registers {
+					registers = fmt.Sprintf("%d -> %d", k.Registers, k.GuardedRegisters)
+				}
+				fmt.Fprintf(table, "sm_%d\t%s\t%d\t%d\t%s\t%s\n", entry.Report.SM, registers, k.Parameters, k.ParameterBytes, result, k.Name)
+			}
+			kernels += len(entry.Report.Kernels)
+			guarded += entry.Report.Guarded()
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%d of %d kernels guarded\n", guarded, kernels)
+	return err
+}

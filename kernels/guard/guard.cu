@@ -1,0 +1,87 @@
+// The guard: what a rewritten kernel runs before its own first instruction. It decides, for a whole
+// block (for all blocks of a cluster alike), whether the block runs or exits.
+//
+// The kernels below are never launched. generate takes the instructions of each up to the PMTRIG that
+// stands for the guarded kernel, and learns from the different sizes of Before where the address of
+// the hidden parameter stands in them.
+#include "guard.h"
+
+template <int words> struct Before {
+	unsigned long long word[words];
+};
+
+// The number of the block's cluster or, before sm_90, of the block. %clusterid goes through single
+// precision, so that beyond 2^24 blocks in x, neighbours may share a number. That is harmless (they
+// run or exit together) except to the blocks of one cluster, which might then get different ones:
+// launches with explicit clusters must stay below 2^22 blocks in each dimension to be guarded.
+static __device__ __forceinline__ unsigned long long number_of_block()
+{
+	unsigned int x, y, z, columns, rows;
+#if __CUDA_ARCH__ >= 900
+	asm("mov.u32 %0, %%clusterid.x;" : "=r"(x));
+	asm("mov.u32 %0, %%clusterid.y;" : "=r"(y));
+	asm("mov.u32 %0, %%clusterid.z;" : "=r"(z));
+	asm("mov.u32 %0, %%nclusterid.x;" : "=r"(columns));
+	asm("mov.u32 %0, %%nclusterid.y;" : "=r"(rows));
+#else
+	x = blockIdx.x;
+	y = blockIdx.y;
+	z = blockIdx.z;
+	columns = gridDim.x;
+	rows = gridDim.y;
+#endif
+	// rows and z are 16 bits wide.
+	return x + (unsigned long long)columns * (y + rows * z);
+}
+
+// Whether the block that calls must exit. One thread of the block asks: a load by each costs more than
+// the rest of the guard, and an answer of its own for each thread would tear the block apart.
+static __device__ __forceinline__ bool must_exit(gpreempt_record *record)
+{
+	unsigned long long number = number_of_block(), done, state;
+	unsigned int stop;
+
+	// Neither load may be answered from an L1 line that an earlier launch left.
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+		     : "=r"(stop) : "l"((unsigned long long)record & ~(GPREEMPT_ARENA_BYTES - 1ULL)));
+	asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(done) : "l"(&record->done));
+	if (number < done)
+		return true;
+	if (stop) {
+		asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
+			     : "=l"(state) : "l"(&record->state), "l"(GPREEMPT_FROZEN));
+		return number >= (state & ~GPREEMPT_FROZEN);
+	}
+	// A frozen state is above every number, so that this leaves it as it is.
+	asm volatile("atom.relaxed.gpu.global.max.u64 %0, [%1], %2;"
+		     : "=l"(state) : "l"(&record->state), "l"(number + 1));
+	return (state & GPREEMPT_FROZEN) && number >= (state & ~GPREEMPT_FROZEN);
+}
+
+static __device__ __forceinline__ void guard(gpreempt_record *record)
+{
+	if (record) {
+		bool leave = false;
+		if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0)
+			leave = must_exit(record);
+		if (__syncthreads_or(leave))
+			asm volatile("exit;");
+	}
+	asm volatile("pmevent 0;"); // PMTRIG: here the guarded kernel begins
+}
+
+template <int words> __global__ void gpreempt_guard(Before<words>, gpreempt_record *record)
+{
+	guard(record);
+}
+
+// Their parameter offsets differ in every bit that a parameter offset has.
+template __global__ void gpreempt_guard<1>(Before<1>, gpreempt_record *);
+template __global__ void gpreempt_guard<2>(Before<2>, gpreempt_record *);
+template __global__ void gpreempt_guard<3>(Before<3>, gpreempt_record *);
+template __global__ void gpreempt_guard<14>(Before<14>, gpreempt_record *);
+template __global__ void gpreempt_guard<55>(Before<55>, gpreempt_record *);
+template __global__ void gpreempt_guard<318>(Before<318>, gpreempt_record *);
+template __global__ void gpreempt_guard<1365>(Before<1365>, gpreempt_record *);
+template __global__ void gpreempt_guard<2730>(Before<2730>, gpreempt_record *);
+template __global__ void gpreempt_guard<4094>(Before<4094>, gpreempt_record *);

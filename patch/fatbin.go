@@ -1,0 +1,216 @@
+package patch
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+)
+
+// A fatbin: a header {u32 magic, u16 version, u16 header size, u64 size} and entries, each a header and
+// what it holds, in multiples of 8 bytes. CUDA publishes the wrapper (fatbinary_section.h) and not this.
+const (
+	fatbinMagic      = 0xba55ed50
+	fatbinHeaderSize = 16
+
+	entryKindPTX = 1
+	entryKindELF = 2
+
+	entryHeaderSize = 64 // at least
+	entryAlignment  = 8
+
+	entryFlagLZ4  = 0x2000
+	entryFlagZstd = 0x8000
+)
+
+// Offsets in an entry's header.
+const (
+	entryKind         = 0  // u16
+	entryHeader       = 4  // u32: its size
+	entryStored       = 8  // u64: size of what follows
+	entryCompressed   = 16 // u32: how much of that is compressed data; 0 without compression
+	entrySM           = 28 // u32
+	entryFlags        = 40 // u64
+	entryUncompressed = 56 // u64; 0 without compression
+)
+
+// FatbinEntry says what became of one entry of a fatbin.
+type FatbinEntry struct {
+	Kind   string `json:"kind"` // elf, ptx, other
+	SM     int    `json:"sm"`
+	Report Report `json:"report"`
+	Reason string `json:"reason,omitempty"` // why the entry is as it was, or not looked at
+}
+
+// FatbinSize is the length of the fatbin at the start of data, of which a header's length is enough.
+func FatbinSize(data []byte) (int, error) {
+	if len(data) < fatbinHeaderSize || le.Uint32(data) != fatbinMagic || le.Uint16(data[6:]) != fatbinHeaderSize {
+		return 0, fmt.Errorf("%w: no fatbin header", ErrFormat)
+	}
+	size := le.Uint64(data[8:])
+	if size > 1<<40 {
+		return 0, ErrTooLarge
+	}
+	return fatbinHeaderSize + int(size), nil
+}
+
+// entryData is an entry of a fatbin, as it stands there.
+type entryData struct {
+	header, stored []byte
+}
+
+// entries takes a fatbin apart.
+func entries(image []byte) ([]entryData, error) {
+	size, err := FatbinSize(image)
+	if err != nil {
+		return nil, err
+	}
+	if size > len(image) {
+		return nil, fmt.Errorf("%w: fatbin cut short", ErrFormat)
+	}
+	var list []entryData
+	for rest := image[fatbinHeaderSize:size]; len(rest) > 0; {
+		if len(rest) < entryHeaderSize {
+			return nil, fmt.Errorf("%w: fatbin entry cut short", ErrFormat)
+		}
+		header, stored := uint64(le.Uint32(rest[entryHeader:])), le.Uint64(rest[entryStored:])
+		if header < entryHeaderSize || header > uint64(len(rest)) || stored > uint64(len(rest))-header {
+			return nil, fmt.Errorf("%w: fatbin entry of bad size", ErrFormat)
+		}
+		list = append(list, entryData{rest[:header], rest[header : header+stored]})
+		rest = rest[header+stored:]
+	}
+	return list, nil
+}
+
+// unpack returns what an entry holds, uncompressed.
+func (e entryData) unpack(maxSize int) ([]byte, error) {
+	flags := le.Uint64(e.header[entryFlags:])
+	if flags&(entryFlagLZ4|entryFlagZstd) == 0 {
+		return e.stored, nil
+	}
+	packed, size := uint64(le.Uint32(e.header[entryCompressed:])), le.Uint64(e.header[entryUncompressed:])
+	if packed > uint64(len(e.stored)) {
+		return nil, fmt.Errorf("%w: compressed data cut short", ErrFormat)
+	}
+	if size > uint64(maxSize) {
+		return nil, ErrTooLarge
+	}
+	// Decoders choke on the padding behind the data.
+	if flags&entryFlagLZ4 != 0 {
+		return unpackLZ4(e.stored[:packed], int(size))
+	}
+	return unpackZstd(e.stored[:packed], int(size))
+}
+
+// The most that a byte of an LZ4 block can stand for.
+const lz4Ratio = 255
+
+func unpackLZ4(packed []byte, size int) ([]byte, error) {
+	if size > (len(packed)+1)*lz4Ratio {
+		return nil, fmt.Errorf("%w: LZ4 block cannot hold %d bytes", ErrFormat, size)
+	}
+	out := make([]byte, size)
+	n, err := lz4.UncompressBlock(packed, out)
+	if err != nil || n != size {
+		return nil, fmt.Errorf("%w: bad LZ4 block", ErrFormat)
+	}
+	return out, nil
+}
+
+func unpackZstd(packed []byte, size int) ([]byte, error) {
+	// One goroutine, and no more memory than the window the frame asks for, within bounds.
+	decoder, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxWindow(max(zstd.MinWindowSize, min(uint64(size), zstd.MaxWindowSize))), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	defer decoder.Close()
+	var out bytes.Buffer
+	n, err := io.Copy(&out, io.LimitReader(decoder, int64(size)+1))
+	if err != nil || n != int64(size) {
+		return nil, fmt.Errorf("%w: bad zstd data", ErrFormat)
+	}
+	return out.Bytes(), nil
+}
+
+// raw makes an entry of uncompressed contents.
+func (e entryData) raw(contents []byte) []byte {
+	padded := (len(contents) + entryAlignment - 1) &^ (entryAlignment - 1)
+	out := make([]byte, 0, len(e.header)+padded)
+	out = append(append(out, e.header...), contents...)
+	out = append(out, make([]byte, padded-len(contents))...)
+	le.PutUint64(out[entryStored:], uint64(padded))
+	le.PutUint32(out[entryCompressed:], 0)
+	le.PutUint64(out[entryUncompressed:], 0)
+	le.PutUint64(out[entryFlags:], le.Uint64(out[entryFlags:])&^(entryFlagLZ4|entryFlagZstd))
+	return out
+}
+
+// Fatbin rewrites the cubins of a fatbin and leaves everything else in it as it is, so that the driver
+// chooses among its entries as it would have. What it returns is new, or the fatbin itself where
+// nothing could be guarded; at most Options.MaxSize bytes.
+func Fatbin(image []byte, options Options) (out []byte, reports []FatbinEntry, err error) {
+	defer recovered(func(failure error) { out, reports, err = nil, nil, failure })
+	return rewriteFatbin(image, options)
+}
+
+func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error) {
+	list, err := entries(image)
+	if err != nil {
+		return nil, nil, err
+	}
+	var reports []FatbinEntry
+	out, guarded := bytes.Clone(image[:fatbinHeaderSize]), 0
+	for _, e := range list {
+		contents, report := e.rewrite(options)
+		reports = append(reports, report)
+		guarded += report.Report.Guarded()
+		if contents != nil {
+			out = append(out, e.raw(contents)...)
+		} else {
+			out = append(append(out, e.header...), e.stored...)
+		}
+		if len(out) > options.maxSize() {
+			return nil, nil, ErrTooLarge
+		}
+	}
+	if guarded == 0 {
+		size, _ := FatbinSize(image)
+		return image[:size], reports, nil
+	}
+	le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
+	return out, reports, nil
+}
+
+// rewrite returns new contents, or nil where the entry is to stay as it is.
+func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
+	report := FatbinEntry{Kind: "other", SM: int(le.Uint32(e.header[entrySM:]))}
+	switch le.Uint16(e.header[entryKind:]) {
+	case entryKindPTX:
+		report.Kind = "ptx"
+		return nil, report
+	case entryKindELF:
+		report.Kind = "elf"
+	default:
+		return nil, report
+	}
+	if options.SM != 0 && (report.SM/10 != options.SM/10 || report.SM > options.SM) {
+		report.Reason = fmt.Sprintf("not for sm_%d", options.SM)
+		return nil, report
+	}
+	contents, err := e.unpack(options.maxSize())
+	if err == nil {
+		contents, report.Report, err = rewriteCubin(contents, options)
+	}
+	if err != nil {
+		report.Reason = err.Error()
+		return nil, report
+	}
+	if report.Report.Guarded() == 0 {
+		return nil, report
+	}
+	return contents, report
+}

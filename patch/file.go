@@ -1,0 +1,96 @@
+package patch
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+)
+
+// Image is a cubin or a fatbin that was found in a file.
+type Image struct {
+	Fatbin bool
+	Data   []byte
+}
+
+// Images finds the cubins and fatbins of a file: itself, or those embedded in a host program or library.
+func Images(file []byte) ([]Image, error) {
+	if len(file) >= 4 && le.Uint32(file) == fatbinMagic {
+		return fatbins(file)
+	}
+	if len(file) >= elfHeaderSize && string(file[:4]) == "\x7fELF" && le.Uint16(file[18:]) == emCUDA {
+		return []Image{{Data: file}}, nil
+	}
+	host, err := elf.NewFile(bytes.NewReader(file))
+	if err != nil {
+		return nil, fmt.Errorf("%w: neither cubin, fatbin nor host ELF file", ErrFormat)
+	}
+	var images []Image
+	for _, name := range []string{".nv_fatbin", "__nv_relfatbin"} {
+		section := host.Section(name)
+		if section == nil || section.Type == elf.SHT_NOBITS {
+			continue
+		}
+		data, err := io.ReadAll(section.Open())
+		if err != nil {
+			return nil, fmt.Errorf("section %s: %w", name, err)
+		}
+		found, err := fatbins(data)
+		if err != nil {
+			return nil, fmt.Errorf("section %s: %w", name, err)
+		}
+		images = append(images, found...)
+	}
+	return images, nil
+}
+
+// fatbins finds fatbins that stand one behind the other, each at a multiple of 8 bytes.
+func fatbins(data []byte) ([]Image, error) {
+	var images []Image
+	for at := 0; at+fatbinHeaderSize <= len(data); {
+		if le.Uint32(data[at:]) != fatbinMagic {
+			at += entryAlignment
+			continue
+		}
+		size, err := FatbinSize(data[at:])
+		if err != nil {
+			return nil, err
+		}
+		if size > len(data)-at {
+			return nil, fmt.Errorf("%w: fatbin cut short", ErrFormat)
+		}
+		images = append(images, Image{Fatbin: true, Data: data[at : at+size]})
+		at += (size + entryAlignment - 1) &^ (entryAlignment - 1)
+	}
+	return images, nil
+}
+
+// ImageSize is the length of the cubin or fatbin at an address that came without one. read returns its
+// first size bytes.
+func ImageSize(read func(size int) []byte) (int, error) {
+	if head := read(fatbinHeaderSize); le.Uint32(head) == fatbinMagic {
+		return FatbinSize(head)
+	}
+	head := read(elfHeaderSize)
+	if string(head[:4]) != "\x7fELF" || head[4] != 2 || le.Uint16(head[18:]) != emCUDA ||
+		le.Uint16(head[58:]) != sectionHeaderSize {
+		return 0, fmt.Errorf("%w: neither cubin nor fatbin", ErrFormat)
+	}
+	table, count := le.Uint64(head[40:]), uint64(le.Uint16(head[60:]))
+	end := max(table+count*sectionHeaderSize, le.Uint64(head[32:])+uint64(le.Uint16(head[56:]))*segmentSize)
+	if table > DefaultMaxSize || end > DefaultMaxSize {
+		return 0, ErrTooLarge
+	}
+	headers := read(int(table + count*sectionHeaderSize))[table:]
+	for ; len(headers) > 0; headers = headers[sectionHeaderSize:] {
+		if kind := le.Uint32(headers[4:]); kind == shtNull || kind == shtNobits {
+			continue
+		}
+		offset, size := le.Uint64(headers[24:]), le.Uint64(headers[32:])
+		if offset > DefaultMaxSize || size > DefaultMaxSize {
+			return 0, ErrTooLarge
+		}
+		end = max(end, offset+size)
+	}
+	return int(max(end, elfHeaderSize)), nil
+}

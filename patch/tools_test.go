@@ -1,0 +1,149 @@
+package patch
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/kernels"
+)
+
+// cudaTools is the folder of the pinned compiler and disassemblers, which ../kernels/cuda.sh installs.
+// GPREEMPT_NO_CUDA_TOOLS declares that a machine cannot have them; nothing else skips these tests.
+func cudaTools(t testing.TB) string {
+	t.Helper()
+	if os.Getenv("GPREEMPT_NO_CUDA_TOOLS") != "" {
+		t.Skip("GPREEMPT_NO_CUDA_TOOLS is set: no compiler to test with")
+	}
+	folder, err := cudaToolsOnce()
+	if err != nil {
+		t.Fatalf("install the CUDA tools: %v", err)
+	}
+	return folder
+}
+
+var cudaToolsOnce = sync.OnceValues(func() (string, error) {
+	command := exec.Command("../kernels/cuda.sh")
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+func testGuards(t testing.TB) *Guards {
+	t.Helper()
+	guards, err := ParseGuards(kernels.Guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guards
+}
+
+// output runs one of the tools.
+func output(t testing.TB, tool string, arguments ...string) string {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(cudaTools(t), tool), arguments...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", tool, arguments, err, out)
+	}
+	return string(out)
+}
+
+// compile compiles a source, or takes what an earlier run made of the same.
+func compile(t testing.TB, source string, arguments ...string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %s", cudaTools(t), arguments, text))
+	cached := filepath.Join("..", "build", "corpus", fmt.Sprintf("%x", sum[:12]))
+	if image, err := os.ReadFile(cached); err == nil {
+		return image
+	}
+	fresh := filepath.Join(t.TempDir(), "image")
+	output(t, "nvcc", append(append([]string{"-std=c++17", "-O3"}, arguments...), "-o", fresh, source)...)
+	image, err := os.ReadFile(fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Written whole or not at all, for tests run at once.
+	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fresh, image, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fresh, cached); err != nil {
+		temporary := cached + "." + strconv.Itoa(os.Getpid())
+		if os.WriteFile(temporary, image, 0o644) == nil {
+			_ = os.Rename(temporary, cached)
+		}
+	}
+	return image
+}
+
+// line is an instruction as nvdisasm shows it, labels replaced by places in their sections.
+type line struct {
+	offset int
+	text   string
+}
+
+var (
+	sectionLine = regexp.MustCompile(`^\s*\.section\s+(\.text\.[^,\s]+|"\.text\.[^"]+")`)
+	labelLine   = regexp.MustCompile(`^([.$\w]+):`)
+	codeLine    = regexp.MustCompile(`^\s*/\*([0-9a-f]+)\*/\s+(.*?)\s*;?\s*$`)
+	labelUse    = regexp.MustCompile(`\.L_x_\d+|\.L_\d+`)
+)
+
+// disassemble reads the code of every kernel.
+func disassemble(t testing.TB, image []byte) map[string][]line {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image.cubin")
+	if err := os.WriteFile(path, image, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	type place struct {
+		section string
+		offset  int
+	}
+	code, labels := make(map[string][]line), make(map[string]place)
+	section, pending := "", []string(nil)
+	for _, text := range strings.Split(output(t, "nvdisasm", "-c", path), "\n") {
+		if m := sectionLine.FindStringSubmatch(text); m != nil {
+			section = strings.Trim(m[1], `"`)
+		} else if m := labelLine.FindStringSubmatch(text); m != nil {
+			pending = append(pending, m[1])
+		} else if m := codeLine.FindStringSubmatch(text); m != nil {
+			offset, err := strconv.ParseInt(m[1], 16, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, label := range pending {
+				labels[label] = place{section, int(offset)}
+			}
+			pending = nil
+			code[section] = append(code[section], line{int(offset), strings.Join(strings.Fields(m[2]), " ")})
+		}
+	}
+	for section, lines := range code {
+		start := "`(" + strings.TrimPrefix(section, ".text.") + ")"
+		for i := range lines {
+			lines[i].text = strings.Replace(lines[i].text, start, "`(<+0x0>)", 1)
+			lines[i].text = labelUse.ReplaceAllStringFunc(lines[i].text, func(label string) string {
+				p, ok := labels[label]
+				if !ok {
+					return label
+				}
+				return fmt.Sprintf("<%s+%#x>", strings.TrimPrefix(p.section, section), p.offset-lines[0].offset)
+			})
+		}
+	}
+	return code
+}
