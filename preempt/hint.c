@@ -54,16 +54,19 @@ static bool takes_hints(struct gp_context *c)
 	       gp_hold_usable(c);
 }
 
-// A hint for sooner than a switch takes is carried out by the thread that gives it, if that is one that works on
-// the GPU: another thread would come tens of microseconds later.
+// Given by the program itself, which knows; the other sources guess.
+static bool announced(uint32_t source) { return source == GP_HINT_EXPLICIT || source == GP_HINT_NVTX; }
+
+// A hint for about as soon as a switch takes is carried out by the thread that gives it, if that is one that
+// works on the GPU: another thread would wake tens of microseconds later, and now and then hundreds.
 static void take_at_once(struct mail *m)
 {
 	uint64_t now = gp_now_ns();
 	uint32_t free = 0;
 
-	if ((m->source != GP_HINT_EXPLICIT && m->source != GP_HINT_NVTX) || !(trusted & 1u << m->source) || in_force ||
+	if (!announced(m->source) || !(trusted & 1u << m->source) || in_force ||
 	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
-	    m->start_ns > now + published_lead_ns || m->valid_ns > MAX_VALID_NS ||
+	    m->start_ns > now + published_lead_ns + LONGEST_MARGIN_NS || m->valid_ns > MAX_VALID_NS ||
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return;
 	struct gp_context *c = gp_current_context();
@@ -466,7 +469,8 @@ static uint64_t attend(uint64_t now)
 	uint64_t at = end_wait(), off;
 	in_force = 0;
 	if (at) {
-		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0, lead = lead_ns();
+		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0;
+		uint64_t lead = lead_ns() + (announced(active.source) ? LONGEST_MARGIN_NS : 0); // see take_at_once
 		COUNT(active.source, hit, 1);
 		COUNT(active.source, waited_ns, waited);
 		if (active.taken)
