@@ -100,6 +100,9 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		}
 		s.log("%-24s %5.1f s", c.Name, time.Since(began).Seconds())
 	}
+	if s.report.Simulated {
+		s.report.withdrawTargets()
+	}
 	return s.report, nil
 }
 
