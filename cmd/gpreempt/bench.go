@@ -20,6 +20,7 @@ func benchCommand() *cobra.Command {
 	options := bench.Options{Suite: "quick"}
 	var resultFile string
 	var list, quiet, strict bool
+	var evaluation evaluationFlags
 	command := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
@@ -45,6 +46,9 @@ func benchCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if bench.IsEvaluation(options.Suite) {
+				return evaluation.run(ctx, out, options, resultFile)
+			}
 			report, err := bench.Run(ctx, options)
 			if report == nil {
 				return err
@@ -61,8 +65,9 @@ func benchCommand() *cobra.Command {
 			return err
 		},
 	}
+	evaluation.add(command)
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation or quick")
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation or quick; or an evaluation: "+bench.EvaluationSuites)
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
@@ -74,6 +79,9 @@ func benchCommand() *cobra.Command {
 }
 
 func listCases(out io.Writer, options bench.Options) error {
+	if bench.IsEvaluation(options.Suite) {
+		return listWorkloads(out, options)
+	}
 	cases, err := bench.Cases(options.Suite, options.Only)
 	if err != nil {
 		return err
