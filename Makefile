@@ -10,7 +10,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate check-generated readme
+.PHONY: all test demo install clean generate check-generated readme bench-check
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
@@ -63,6 +63,16 @@ install: build/libgpreempt.so build/gpreempt
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
+
+# Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU.
+BENCH_SUITE ?= foundation
+BENCH_GPU ?= h200
+bench-check: build/gpreempt build/libgpreempt.so
+	@mkdir -p build/bench-check
+	build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts \
+		--json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
+	@rm -rf build/bench-check/parts # they are for going on after an interruption
+	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
 
 # Writes the README's tables from the committed results; a test compares them.
 readme:

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,6 +14,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
@@ -121,17 +125,30 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		p.Add(line)
 	}
 	p.NominalX(workloads...)
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.YOffs = vg.Points(15 * float64(len(systems)))
-	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(230+15*float64(len(systems))))
+	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(260))
 }
 
-// save writes a plot; the same results give the same bytes.
+const legendWidth, plotMargin = 110, 12 // points
+
+// save writes a plot with its legend on the right; the same results give the same bytes.
 func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
 	if e.Simulated {
 		p.Title.Text = "SIMULATED: says nothing about a GPU"
 	}
-	if err := p.Save(width, height, filepath.Join(folder, file)); err != nil {
+	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height)
+	whole := draw.New(canvas)
+	whole.SetColor(color.White)
+	whole.Fill(whole.Rectangle.Path())
+	legend := p.Legend
+	legend.Top, legend.Left = true, true
+	p.Legend = plot.NewLegend()
+	p.Draw(draw.Crop(whole, 0, -vg.Points(legendWidth+plotMargin), 0, 0))
+	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
+	var text bytes.Buffer
+	if _, err := canvas.WriteTo(&text); err != nil {
+		return nil, fmt.Errorf("draw plot %s: %w", file, err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, file), text.Bytes(), 0o644); err != nil {
 		return nil, fmt.Errorf("write plot %s: %w", file, err)
 	}
 	return &figurePlot{file, caption}, nil
@@ -158,7 +175,6 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
 	p.X.Tick.Marker = powersOfTen{}
-	p.Legend.Left, p.Legend.Top = false, false
 	any := false
 	for i := range e.Cases {
 		c := &e.Cases[i]
@@ -228,7 +244,6 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 		p.Add(line, dots)
 		p.Legend.Add(system, line)
 	}
-	p.Legend.Top = true
 	return e.save(p, file, caption, folder, vg.Points(420), vg.Points(300))
 }
 
