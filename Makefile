@@ -74,9 +74,9 @@ bench-check: build/gpreempt build/libgpreempt.so
 	@rm -rf build/bench-check/parts # they are for going on after an interruption
 	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
 
-# Writes the README's tables from the committed results; a test compares them.
+# Writes the README's tables and the report of the evaluation from the committed results; tests compare them.
 readme:
-	$(GO) test -count=1 -run TestReadme ./test/bench -update
+	$(GO) test -count=1 -run 'TestReadmeShows|TestReportIs' ./test/bench -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:

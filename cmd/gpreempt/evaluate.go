@@ -22,6 +22,7 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved")
 	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up")
 	flags.StringVar(&e.Part, "part", "", "evaluation: i/n, only the i-th of n parts of the suite")
+	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation: begin no workload that would not end by then (0: all)")
 	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation: folder of partial results; what is in it is not measured again")
 	flags.StringVar(&e.Python, "python", "python3", "evaluation: a Python with PyTorch and torchvision")
 	flags.BoolVar(&e.Busy, "busy", false, "evaluation: measure though others use the GPU")

@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +22,8 @@ type EvaluationOptions struct {
 	Repeats int
 	Seconds float64 // of a run
 	Part    string  // "i/n"
-	Folder  string  // partial results, one file a workload; those that are there are not measured again
+	Minutes float64 // no workload is begun that would not end by then; 0 = all are
+	Folder  string  // of partial results, one file a workload; what files there hold is not measured again
 	Python  string
 	Busy    bool // measure though others use the GPU
 }
@@ -76,16 +80,25 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		return nil, err
 	}
 	defer e.close()
+	known, err := ReadEvaluation(options.Folder)
+	if err != nil && !errors.Is(err, errNoEvaluation) {
+		return nil, err
+	}
 	var todo []Workload
 	for _, w := range picked {
-		if _, err := os.Stat(e.partial(w)); err == nil {
-			e.session.log("%s: measured already, in %s", w.Name, e.partial(w))
+		if known != nil && slices.ContainsFunc(known.Cases, func(c EvaluationCase) bool { return c.Case == w.Name }) {
+			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
 		todo = append(todo, w)
 		e.runsLeft += e.runs()
 	}
+	began := time.Now()
 	for i, w := range todo {
+		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+e.cost(w) > limit {
+			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
+			break
+		}
 		result, err := e.measure(ctx, w)
 		if err != nil {
 			return nil, fmt.Errorf("workload %s: %w", w.Name, err)
@@ -107,7 +120,14 @@ func (e *evaluation) runs() int { return e.options.Repeats * (len(e.systems) + 2
 
 // cost is about how many seconds a workload takes.
 func (e *evaluation) cost(w Workload) float64 {
-	return float64(e.runs())*(e.length+startAhead+drain/4).Seconds() + 2*float64(len(w.LC)+len(w.BE))
+	const startSeconds = 8 // of programs, for each system with the library, which start one after another
+	library := 1
+	for _, system := range e.systems {
+		if system.Config != "" {
+			library++
+		}
+	}
+	return float64(e.runs())*(e.length+startAhead+drain/8).Seconds() + startSeconds*float64(library)
 }
 
 func (e *evaluation) partial(w Workload) string {
@@ -170,9 +190,8 @@ func (e *evaluation) prepare(ctx context.Context) error {
 }
 
 func (e *evaluation) close() {
-	for key, p := range e.running {
-		p.end()
-		delete(e.running, key)
+	for k, p := range e.running {
+		e.end(k, p)
 	}
 	if e.mps != nil {
 		e.mps.stop()
@@ -204,8 +223,18 @@ func (e *evaluation) keepOnly(next []Workload) {
 	}
 	for k, p := range e.running {
 		if !needed[k] {
-			p.end()
-			delete(e.running, k)
+			e.end(k, p)
+		}
+	}
+}
+
+// end ends a program and passes on what the library said in it.
+func (e *evaluation) end(k string, p *program) {
+	p.end()
+	delete(e.running, k)
+	for line := range strings.Lines(p.stderr.all()) {
+		if strings.Contains(line, "gpreempt") {
+			e.session.log("%s: %s", p.name, strings.TrimSpace(line))
 		}
 	}
 }
@@ -269,6 +298,17 @@ func awaitReady(ctx context.Context, wanted []member) error {
 			return fmt.Errorf("%s: said %.80q instead of being ready", m.program.name, line)
 		}
 		m.program.starting = false
+		if m.program.library == "" {
+			continue
+		}
+		// The loader passes in silence over a library that it cannot load.
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.program.cmd.Process.Pid))
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.program.name, err)
+		}
+		if !bytes.Contains(maps, []byte(filepath.Base(m.program.library))) {
+			return fmt.Errorf("%s: %s was not loaded into it", m.program.name, m.program.library)
+		}
 	}
 	return nil
 }
@@ -278,8 +318,7 @@ func (e *evaluation) forget(wanted []member) {
 	for k, p := range e.running {
 		if slices.ContainsFunc(wanted, func(m member) bool { return m.program == p }) {
 			_ = p.cmd.Process.Kill() // it may have ended by itself
-			p.end()
-			delete(e.running, k)
+			e.end(k, p)
 		}
 	}
 }

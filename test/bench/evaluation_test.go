@@ -288,6 +288,15 @@ func TestEvaluationFiles(t *testing.T) {
 			t.Errorf("the report lacks %q", want)
 		}
 	}
+	if err := read.Write(filepath.Join(folder, "test-paper.json")); err != nil {
+		t.Fatal(err)
+	}
+	document, err := FillTables([]byte(tableBegin+"test-paper.json -->\n"+tableEnd), folder)
+	for _, want := range []string{"| default |", "1.12 (0.95)", "1.01 (0.75) **missed**", "GPreempt, USENIX ATC 2025"} {
+		if err != nil || !bytes.Contains(document, []byte(want)) {
+			t.Errorf("the README's table lacks %q: %v\n%s", want, err, document)
+		}
+	}
 	again := t.TempDir()
 	if _, err := read.WriteReport(again); err != nil {
 		t.Fatal(err)

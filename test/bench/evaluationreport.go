@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -205,4 +206,44 @@ func (e *Evaluation) Print(out io.Writer) error {
 		return fmt.Errorf("print the table: %w", err)
 	}
 	return nil
+}
+
+// evaluationTable shows a result file in the README: the published figures and, for each workload, the LC
+// latencies of the systems relative to alone.
+func evaluationTable(data []byte, name string) (string, error) {
+	var e Evaluation
+	if err := json.Unmarshal(data, &e); err != nil {
+		return "", fmt.Errorf("read results %s: %w", name, err)
+	}
+	var text strings.Builder
+	text.WriteString(e.publishedTable() + "\n")
+	systems := e.names(systemName, func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone })
+	text.WriteString("LC p99, times alone; in brackets BE throughput of alone:\n\n| workload | LC p99 alone |")
+	for _, system := range systems {
+		text.WriteString(" " + system + " |")
+	}
+	text.WriteString("\n|" + strings.Repeat("---|", len(systems)+2) + "\n")
+	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
+		alone := "-"
+		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
+			alone = microseconds(c.LC.P99Us)
+		}
+		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
+		for _, system := range systems {
+			cell := "-"
+			if c := e.of(workload, system); c != nil && c.Ratio != nil {
+				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
+				if c.BE != nil {
+					cell += fmt.Sprintf(" (%.2f)", c.BE.Share)
+				}
+				if c.Pass != nil && !*c.Pass {
+					cell += " **missed**"
+				}
+			}
+			text.WriteString(" " + cell + " |")
+		}
+		text.WriteString("\n")
+	}
+	fmt.Fprintf(&text, "\n%s, driver %s, CUDA %s, %s, %s.\n", e.GPU, e.Driver, e.CUDA, e.Date, name)
+	return text.String(), nil
 }

@@ -38,6 +38,7 @@ type program struct {
 	lines   chan []byte   // closed at the end of its output
 	gone    chan struct{} // closed when it has been waited for
 	stderr  *lastBytes
+	library string // that it should have loaded, or ""
 
 	starting bool // it has not been seen to be ready
 }
@@ -66,11 +67,13 @@ func (l *lastBytes) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-func (l *lastBytes) lastLine() string {
+func (l *lastBytes) all() string {
 	l.Lock()
 	defer l.Unlock()
-	return lastLine(string(l.text))
+	return string(l.text)
 }
+
+func (l *lastBytes) lastLine() string { return lastLine(l.all()) }
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
 func (e *evaluation) startProgram(ctx context.Context, system System, role string, task Task) (*program, error) {
@@ -91,7 +94,7 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 		environment = system.LC
 	}
 	if system.Config != "" {
-		libraryRole = role
+		libraryRole, p.library = role, e.session.library
 	}
 	p.cmd.Env = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
 		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
@@ -100,7 +103,8 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 	if system.MPS {
 		pipes = "mps"
 	}
-	p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1")
+	p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1",
+		"OMP_NUM_THREADS=1") // many programs share the processors
 	if config := e.configs[system.Name]; config != "" {
 		p.cmd.Env = append(p.cmd.Env, "GPREEMPT_CONFIG="+config)
 	}
