@@ -32,14 +32,18 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 func (e *evaluationFlags) run(ctx context.Context, out io.Writer, options bench.Options, resultFile string) error {
 	e.Options = options
 	results, err := bench.Evaluate(ctx, e.EvaluationOptions)
+	if results != nil {
+		if err := results.Print(out); err != nil {
+			return err
+		}
+		if resultFile != "" {
+			if err := results.Write(resultFile); err != nil {
+				return err
+			}
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("%w\nWhat was measured is in %s; the same command goes on from there", err, e.Folder)
-	}
-	if err := results.Print(out); err != nil {
-		return err
-	}
-	if resultFile != "" {
-		return results.Write(resultFile)
 	}
 	return nil
 }

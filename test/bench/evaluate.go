@@ -54,7 +54,8 @@ type evaluation struct {
 }
 
 // Evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
-// that the folder has by then.
+// that the folder has by then. Workloads that could not be measured make an error beside the results of the
+// others.
 func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
 	picked, err := Workloads(options.Suite, options.Only)
 	if err != nil {
@@ -94,14 +95,21 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		e.runsLeft += e.runs()
 	}
 	began := time.Now()
+	var failed []error
 	for i, w := range todo {
 		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+e.cost(w) > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
 			break
 		}
 		result, err := e.measure(ctx, w)
+		if err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())
+		}
 		if err != nil {
-			return nil, fmt.Errorf("workload %s: %w", w.Name, err)
+			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, err))
+			e.session.log("%v", failed[len(failed)-1])
+			e.keepOnly(nil)
+			continue
 		}
 		if err := result.Write(e.partial(w)); err != nil {
 			return nil, err
@@ -110,10 +118,10 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 	}
 	results, err := ReadEvaluation(options.Folder)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(append(failed, err)...)
 	}
 	results.Command = options.Command
-	return results, nil
+	return results, errors.Join(failed...)
 }
 
 func (e *evaluation) runs() int { return e.options.Repeats * (len(e.systems) + 2) }
@@ -190,9 +198,7 @@ func (e *evaluation) prepare(ctx context.Context) error {
 }
 
 func (e *evaluation) close() {
-	for k, p := range e.running {
-		e.end(k, p)
-	}
+	e.end(func(string, *program) bool { return true })
 	if e.mps != nil {
 		e.mps.stop()
 	}
@@ -221,20 +227,26 @@ func (e *evaluation) keepOnly(next []Workload) {
 			}
 		}
 	}
-	for k, p := range e.running {
-		if !needed[k] {
-			e.end(k, p)
-		}
-	}
+	e.end(func(k string, _ *program) bool { return !needed[k] })
 }
 
-// end ends a program and passes on what the library said in it.
-func (e *evaluation) end(k string, p *program) {
-	p.end()
-	delete(e.running, k)
-	for line := range strings.Lines(p.stderr.all()) {
-		if strings.Contains(line, "gpreempt") {
-			e.session.log("%s: %s", p.name, strings.TrimSpace(line))
+// end ends programs, all at once, and passes on what the library said in them.
+func (e *evaluation) end(which func(string, *program) bool) {
+	for k, p := range e.running {
+		if which(k, p) {
+			p.control.Close() // asks it to
+		}
+	}
+	for k, p := range e.running {
+		if !which(k, p) {
+			continue
+		}
+		p.end()
+		delete(e.running, k)
+		for line := range strings.Lines(p.stderr.all()) {
+			if strings.Contains(line, "gpreempt") {
+				e.session.log("%s: %s", p.name, strings.TrimSpace(line))
+			}
 		}
 	}
 }
@@ -285,6 +297,19 @@ func (e *evaluation) start(ctx context.Context, system System, wanted []member) 
 	return nil
 }
 
+// initialise lets the programs that were started use CUDA.
+func initialise(wanted []member) error {
+	for _, m := range wanted {
+		if m.program.starting && !m.program.initialising {
+			if err := m.program.send([]byte("init\n")); err != nil {
+				return err
+			}
+			m.program.initialising = true
+		}
+	}
+	return nil
+}
+
 func awaitReady(ctx context.Context, wanted []member) error {
 	for _, m := range wanted {
 		if !m.program.starting {
@@ -315,12 +340,15 @@ func awaitReady(ctx context.Context, wanted []member) error {
 
 // forget ends a system's programs: one of them failed, and the others may wait for it.
 func (e *evaluation) forget(wanted []member) {
+	failed := func(_ string, p *program) bool {
+		return slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+	}
 	for k, p := range e.running {
-		if slices.ContainsFunc(wanted, func(m member) bool { return m.program == p }) {
+		if failed(k, p) {
 			_ = p.cmd.Process.Kill() // it may have ended by itself
-			e.end(k, p)
 		}
 	}
+	e.end(failed)
 }
 
 func monotonic() (time.Duration, error) {
@@ -436,7 +464,7 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 		e.forget(v.tasks)
 	}
 	// Under the library a system's processes know nothing of another's, and the best-effort ones of two of them
-	// would stop each other dead: those that work at once, warming up, are of one such system. The rest start
+	// would stop each other dead: those that work at once, warming up, are of one such system. The rest warm up
 	// together.
 	var phases [][]*variant
 	for _, v := range variants {
@@ -447,24 +475,31 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 			phases = append(phases, []*variant{v})
 		}
 	}
+	step := func(v *variant, work func() error) error {
+		if v.failed != nil {
+			return nil
+		}
+		err := work()
+		if err == nil || v.system.Name == plain.Name || ctx.Err() != nil {
+			return err
+		}
+		fail(v, err)
+		return nil
+	}
+	for _, v := range variants {
+		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
+			return nil, err
+		}
+	}
 	for _, phase := range phases {
 		for _, v := range phase {
-			if err := e.start(ctx, v.system, v.tasks); err != nil {
-				if v.system.Name == plain.Name || ctx.Err() != nil {
-					return nil, err
-				}
-				fail(v, err)
+			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
+				return nil, err
 			}
 		}
 		for _, v := range phase {
-			if v.failed != nil {
-				continue
-			}
-			if err := awaitReady(ctx, v.tasks); err != nil {
-				if v.system.Name == plain.Name || ctx.Err() != nil {
-					return nil, err
-				}
-				fail(v, err)
+			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
+				return nil, err
 			}
 		}
 	}

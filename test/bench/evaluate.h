@@ -2,9 +2,10 @@
 //
 //   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components>
 //
-// Control lines come on file descriptor 3: "go START_NS END_NS PREPARE_NS HINT LOCK N ARRIVAL_NS..." with arrivals
-// counted from START_NS (CLOCK_MONOTONIC), or N = -1 for requests back to back. Each is answered by a line of JSON
-// on standard output; the end of the file ends the worker. test/bench/torch/model.py serves the same protocol.
+// Control lines come on file descriptor 3: "init", before which CUDA is not used, then "go START_NS END_NS
+// PREPARE_NS HINT LOCK N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
+// requests back to back. Each of these is answered by a line of JSON on standard output; the end of the file ends
+// the worker. test/bench/torch/model.py serves the same protocol.
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -393,6 +394,9 @@ static void command_evaluate(void)
 	FILE *control = fdopen(EVALUATION_CONTROL, "r");
 	if (!control)
 		fail("control file descriptor: %s", strerror(errno));
+	char line[8];
+	if (!fgets(line, sizeof line, control) || strcmp(line, "init\n"))
+		return;
 	set_up(CU_CTX_SCHED_AUTO);
 	work->set_up();
 	for (int i = 0; i < WARM_UP_REQUESTS; i++)

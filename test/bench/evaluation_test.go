@@ -416,6 +416,10 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if _, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
+	options.Suite, options.Only, options.Python = "full", []string{"A", "spin"}, "no-such-python"
+	if results, err := Evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.of("spin", "gpreempt") == nil {
+		t.Errorf("without Python: %v, results %v", err, results)
+	}
 	stopped, stop := context.WithCancel(context.Background())
 	stop()
 	options.Folder = t.TempDir()

@@ -40,7 +40,7 @@ type program struct {
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
 
-	starting bool // it has not been seen to be ready
+	starting, initialising bool // it has not been seen to be ready; it has been let go on to use CUDA
 }
 
 // answer is what a program says about a run (evaluate.h).

@@ -2,9 +2,9 @@
 
     python3 model.py MODEL          the control lines come on file descriptor 3
 
-Prints "ready", then answers each line "go START_NS END_NS PREPARE_NS HINT LOCK N ARRIVAL_NS..." with one line of
-JSON. Arrivals count from START_NS (time.monotonic_ns); N = -1 means requests back to back. The end of the control
-file ends the process. The protocol is that of evaluate.h.
+Waits for the line "init" before it uses CUDA and prints "ready". Then it answers each line "go START_NS END_NS
+PREPARE_NS HINT LOCK N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS (time.monotonic_ns);
+N = -1 means requests back to back. The end of the control file ends the process. evaluate.h serves the same.
 
 Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
 copies to and from the GPU belong to the request. `train` is a training step of ResNet-50, `decode` sixteen tokens
@@ -249,6 +249,9 @@ def serve_arrivals(request, start, end, lock, prepare_ns, hint, arrivals):
 
 def main():
     name = sys.argv[1]
+    control = os.fdopen(CONTROL)
+    if control.readline() != "init\n":
+        return
     if name == "train":
         torch.backends.cudnn.benchmark = True
     hint = find_hint()
@@ -261,7 +264,7 @@ def main():
         gc.freeze()
         gc.disable()
         print("ready", flush=True)
-        for line in os.fdopen(CONTROL):
+        for line in control:
             _, start, end, prepare, hinted, path, count, *arrivals = line.split()
             start, end, prepare, count = int(start), int(end), int(prepare), int(count)
             lock = Lock(path)
