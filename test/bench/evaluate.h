@@ -287,19 +287,38 @@ static void wait_for(uint64_t at)
 struct evaluation_go {
 	uint64_t start, end, prepare_ns;
 	int (*hint)(int64_t, double);
-	int lock; // -1: none
+	int lock, queue; // -1: none
 	int64_t count;
 	uint64_t *arrival_ns;
 };
 
-static void request_under_lock(const struct evaluation_work *work, int lock)
+static void lock_file(int file)
 {
-	if (lock >= 0)
-		while (flock(lock, LOCK_EX) && errno == EINTR)
-			;
+	while (flock(file, LOCK_EX) && errno == EINTR)
+		;
+}
+
+// Who waits for the lock holds the queue, so that nobody who has just had it gets it again before.
+static void request_under_lock(const struct evaluation_work *work, const struct evaluation_go *go)
+{
+	if (go->lock >= 0) {
+		lock_file(go->queue);
+		lock_file(go->lock);
+		flock(go->queue, LOCK_UN);
+	}
 	work->request();
-	if (lock >= 0)
-		flock(lock, LOCK_UN);
+	if (go->lock >= 0)
+		flock(go->lock, LOCK_UN);
+}
+
+static int open_lock(const char *path, const char *suffix)
+{
+	char whole[4200];
+	snprintf(whole, sizeof whole, "%s%s", path, suffix);
+	int file = open(whole, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (file < 0)
+		fail("open %s: %s", whole, strerror(errno));
+	return file;
 }
 
 // Requests back to back from start to end; one that is under way at the end counts in proportion.
@@ -310,7 +329,7 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), before, after = monotonic_ns();
 	do {
 		before = after;
-		request_under_lock(work, go->lock);
+		request_under_lock(work, go);
 		after = monotonic_ns();
 		completed += after <= go->end ? 1 : (double)(go->end - before) / (after - before);
 	} while (after < go->end);
@@ -335,7 +354,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		for (uint64_t from = monotonic_ns(); go->prepare_ns && monotonic_ns() - from < go->prepare_ns;)
 			;
 		submitted[served] = monotonic_ns() - arrival;
-		request_under_lock(work, go->lock);
+		request_under_lock(work, go);
 		uint64_t now = monotonic_ns();
 		done[served] = now - arrival;
 		in_time += now <= go->end;
@@ -363,11 +382,13 @@ static bool next_go(FILE *control, struct evaluation_go *go)
 		return false;
 	if (fields != 6)
 		fail("control line: %d of 6 fields", fields);
-	*go = (struct evaluation_go){.start = start, .end = end, .prepare_ns = prepare, .lock = -1, .count = count};
+	*go = (struct evaluation_go){.start = start, .end = end, .prepare_ns = prepare, .lock = -1, .queue = -1, .count = count};
 	if (hint)
 		go->hint = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
-	if (strcmp(lock, "-") && (go->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0)
-		fail("open %s: %s", lock, strerror(errno));
+	if (strcmp(lock, "-")) {
+		go->lock = open_lock(lock, "");
+		go->queue = open_lock(lock, ".queue");
+	}
 	if (count < 0)
 		return true;
 	go->arrival_ns = calloc(count + 1, sizeof *go->arrival_ns);
@@ -412,7 +433,7 @@ static void command_evaluate(void)
 			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
 		printf("}\n");
 		if (go.lock >= 0)
-			close(go.lock);
+			close(go.lock), close(go.queue);
 		free(go.arrival_ns);
 	}
 }

@@ -249,6 +249,23 @@ func TestSummarise(t *testing.T) {
 	}
 }
 
+func TestTargets(t *testing.T) {
+	for _, test := range []struct {
+		system          string
+		p99, mean, left float64
+		pass            bool
+	}{
+		{"gpreempt", 1.25, 1.2, .9, true}, {"gpreempt", 1.26, 1.2, .9, false}, {"gpreempt", 1.25, 1.2, .89, false},
+		{"gpreempt-hints", 1.1, 1.024, .9, true}, {"gpreempt-hints", 1.11, 1.024, .9, false},
+		{"gpreempt-hints", 1.1, 1.025, .9, false}, {"gpreempt-hints", 1.1, 1.024, .89, false},
+	} {
+		c := EvaluationCase{System: test.system, Claimed: true, Ratio: &Ratios{P99: test.p99, Mean: test.mean}, Throughput: &Throughput{OfDefault: test.left}}
+		if c.judge(); c.Pass == nil || *c.Pass != test.pass || c.Target == "" {
+			t.Errorf("%+v: %v", test, c.Pass)
+		}
+	}
+}
+
 func TestEvaluationFiles(t *testing.T) {
 	folder, out := t.TempDir(), t.TempDir()
 	e := syntheticEvaluation()

@@ -190,22 +190,27 @@ def find_hint():
 
 
 class Lock:
-    """Held for the length of a request: requests of several processes run one after another."""
+    """Held for the length of a request: requests of several processes run one after another. Who waits for it
+    holds the queue, so that nobody who has just had it gets it again before."""
 
     def __init__(self, path):
-        self.file = None if path == "-" else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.files = [] if path == "-" else [os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                                             for suffix in ("", ".queue")]
 
     def __enter__(self):
-        if self.file is not None:
-            fcntl.flock(self.file, fcntl.LOCK_EX)
+        if self.files:
+            lock, queue = self.files
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(queue, fcntl.LOCK_UN)
 
     def __exit__(self, *_):
-        if self.file is not None:
-            fcntl.flock(self.file, fcntl.LOCK_UN)
+        if self.files:
+            fcntl.flock(self.files[0], fcntl.LOCK_UN)
 
     def close(self):
-        if self.file is not None:
-            os.close(self.file)
+        for file in self.files:
+            os.close(file)
 
 
 def serve_continuously(request, start, end, lock):
