@@ -77,17 +77,17 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		}
 		picked = part(picked, e.cost, i, n)
 	}
+	defer e.close()
 	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
-	defer e.close()
 	known, err := ReadEvaluation(options.Folder)
 	if err != nil && !errors.Is(err, errNoEvaluation) {
 		return nil, err
 	}
 	var todo []Workload
 	for _, w := range picked {
-		if known != nil && slices.ContainsFunc(known.Cases, func(c EvaluationCase) bool { return c.Case == w.Name }) {
+		if known != nil && !slices.ContainsFunc(e.systems, func(s System) bool { return known.of(w.Name, s.Name) == nil }) {
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
@@ -394,6 +394,9 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 		}
 		if len(a.DoneNs)+a.Unserved != len(all[i]) {
 			return run, fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i]))
+		}
+		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
+			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
 		task := TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: round(a.Completed, 3), Unserved: a.Unserved,
 			CPUSeconds: round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}

@@ -429,6 +429,7 @@ static void command_evaluate(void)
 			serve_continuously(work, &go);
 		else
 			serve_arrivals(work, &go);
+		printf(",\"hinted\":%s", go.hint ? "true" : "false");
 		if (work->hash)
 			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
 		printf("}\n");

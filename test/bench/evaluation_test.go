@@ -433,6 +433,15 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if _, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
+	deaf := filepath.Join(t.TempDir(), "deaf.toml")
+	if err := os.WriteFile(deaf, []byte("about = \"hints that nobody takes\"\nhints = \"given\""), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options.Systems, options.Folder = []string{deaf}, t.TempDir()
+	if results, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(results.of("spin", "deaf").Note, "takes no hints") {
+		t.Errorf("hints that nobody takes: %v", err)
+	}
+	options.Systems = []string{"default", "gpreempt"}
 	options.Suite, options.Only, options.Python = "full", []string{"A", "spin"}, "no-such-python"
 	if results, err := Evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.of("spin", "gpreempt") == nil {
 		t.Errorf("without Python: %v, results %v", err, results)

@@ -51,6 +51,7 @@ type answer struct {
 	SubmittedNs []uint64 `json:"submitted_ns"`
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
+	Hinted      bool     `json:"hinted"` // it was told to give hints, and the library takes them
 }
 
 // lastBytes keeps the end of what is written to it.

@@ -99,7 +99,8 @@ func parseSystem(file string, text []byte) (System, error) {
 	return system, nil
 }
 
-const hintsOff = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
+// hintSources are the settings of [hints] that let the library take hints from somewhere.
+var hintSources = []string{"explicit", "copy", "socket", "arrival"}
 
 // libraryConfig is the library's configuration file for the system; "" where the library is not preloaded.
 // Systems have segments of their own: their processes must not know of one another.
@@ -111,8 +112,11 @@ func (s System) libraryConfig(segment string) (string, error) {
 	switch s.Hints {
 	case "", "given":
 	case "off":
-		if _, err := configs.Parse(s.Name, []byte(hintsOff)); err == nil { // a library that knows of hints
-			text += hintsOff
+		for _, source := range hintSources {
+			line := "hints." + source + " = false\n"
+			if _, err := configs.Parse(s.Name, []byte(line)); err == nil { // it is one of this library's
+				text = line + text // before the first table
+			}
 		}
 	default:
 		return "", fmt.Errorf("hints = %q: must be \"off\" or \"given\"", s.Hints)

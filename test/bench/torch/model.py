@@ -279,6 +279,7 @@ def main():
                 answer = serve_arrivals(request, start, end, lock, prepare, hint if hinted == "1" else None,
                                         [int(arrival) for arrival in arrivals])
             lock.close()
+            answer["hinted"] = hinted == "1" and hint is not None
             print(json.dumps(answer), flush=True)
             gc.collect()
 
