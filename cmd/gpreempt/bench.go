@@ -65,9 +65,8 @@ func benchCommand() *cobra.Command {
 			return err
 		},
 	}
-	evaluation.add(command)
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation or quick; or an evaluation: "+bench.EvaluationSuites)
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation or quick")
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
@@ -75,6 +74,7 @@ func benchCommand() *cobra.Command {
 	flags.BoolVar(&list, "list", false, "list the cases of the suite")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress on standard error")
 	flags.BoolVar(&strict, "strict", false, "exit with an error when a target is missed")
+	evaluation.add(command)
 	return command
 }
 

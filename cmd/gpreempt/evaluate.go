@@ -18,6 +18,7 @@ type evaluationFlags struct {
 
 func (e *evaluationFlags) add(command *cobra.Command) {
 	flags := command.Flags()
+	flags.Lookup("suite").Usage += "; evaluations: " + bench.EvaluationSuites
 	flags.StringSliceVar(&e.Systems, "systems", nil, "evaluate only these systems, or files that describe others (.toml)")
 	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved")
 	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up")
