@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -390,6 +392,78 @@ func TestCompare(t *testing.T) {
 	comparison, err := Compare(foundation, foundation, .1)
 	if err != nil || comparison.Worse() != 0 || len(comparison.Lines) == 0 {
 		t.Errorf("a file against itself: %+v, %v", comparison, err)
+	}
+}
+
+// A stand-in for nvidia-smi that answers from files.
+func TestGPUBusy(t *testing.T) {
+	folder := t.TempDir()
+	script := "#!/bin/sh\ncase \"$*\" in *compute-apps*) cat " + folder + "/apps;; *) head -n 1 " + folder + "/used; sed -i 1d " + folder + "/used;; esac\n"
+	if err := os.WriteFile(filepath.Join(folder, "nvidia-smi"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	for _, test := range []struct{ apps, used, want string }{
+		{"", "0\n", ""}, {"", "60\n4\n", ""}, {"12, python3\n", "0\n", "processes use it: 12, python3"},
+		{"", "60\n70\n80\n", "80 % utilised"}, {"", "[N/A]\n", ""},
+	} {
+		for name, text := range map[string]string{"apps": test.apps, "used": test.used} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := gpuBusy(context.Background()); got != test.want {
+			t.Errorf("%+v: %q", test, got)
+		}
+	}
+}
+
+// A stand-in for the MPS control daemon: it ends when it is told to, with a child that does not.
+func TestMPSDaemon(t *testing.T) {
+	tools := t.TempDir()
+	write := func(script string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(tools, "nvidia-cuda-mps-control"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
+	write(`cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+if [ "$1" = -f ]; then
+	sleep 1000 & echo $! > server
+	mkfifo quit && : > control && read line < quit && exit 0
+fi
+read line && echo "$line" > told && echo "$line" > quit
+`)
+	folder := t.TempDir()
+	m, err := startMPS(context.Background(), folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := os.ReadFile(filepath.Join(folder, "mps", "server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(server)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.stop()
+	if told, err := os.ReadFile(filepath.Join(folder, "mps", "told")); err != nil || string(told) != "quit -t 5\n" {
+		t.Errorf("told %q, %v", told, err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil || bytes.Contains(status, []byte(") Z ")) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the server runs on")
+		}
+	}
+	write("echo no GPU >&2; exit 1\n")
+	if _, err := startMPS(context.Background(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no GPU") {
+		t.Errorf("a daemon that ends: %v", err)
 	}
 }
 

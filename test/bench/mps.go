@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,6 +51,7 @@ func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
 	stderr := &lastBytes{}
 	m.cmd = exec.Command(tool, "-f") // in the foreground: ours to end
 	m.cmd.Env, m.cmd.Stderr = m.environment, stderr
+	m.cmd.WaitDelay = time.Second // its server has the standard error, too
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start MPS: %w", err)
@@ -108,8 +110,18 @@ func gpuBusy(ctx context.Context) string {
 	if processes := query("--query-compute-apps=pid,name"); processes != "" {
 		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
 	}
-	if percent := query("--query-gpu=utilization.gpu"); percent != "" && percent != "0" && !strings.HasPrefix(percent, "[") {
-		return percent + " % utilised"
+	// The figure is an average over up to a second, and may be of work that has just ended.
+	percent := ""
+	for range 3 {
+		percent = query("--query-gpu=utilization.gpu")
+		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
+			return ""
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ""
+		}
 	}
-	return ""
+	return percent + " % utilised"
 }
