@@ -10,7 +10,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate check-generated readme gpu-patch
+.PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
@@ -66,9 +66,19 @@ install: build/libgpreempt.so build/gpreempt
 	install -D -m 0644 hints/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 
-# Writes the README's tables from the committed results; a test compares them.
+# Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU.
+BENCH_SUITE ?= foundation
+BENCH_GPU ?= h200
+bench-check: build/gpreempt build/libgpreempt.so
+	@mkdir -p build/bench-check
+	build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts \
+		--json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
+	@rm -rf build/bench-check/parts # they are for going on after an interruption
+	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
+
+# Writes the README's tables and the report of the evaluation from the committed results; tests compare them.
 readme:
-	$(GO) test -count=1 -run TestReadme ./test/bench -update
+	$(GO) test -count=1 -run 'TestReadmeShows|TestReportIs' ./test/bench -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:

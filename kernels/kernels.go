@@ -14,3 +14,8 @@ var Hold []byte
 //
 //go:embed bench.fatbin
 var Bench []byte
+
+// Evaluation is the module with the stencil and graph kernels of the evaluation's workloads.
+//
+//go:embed evaluation.fatbin
+var Evaluation []byte

@@ -20,6 +20,7 @@ func benchCommand() *cobra.Command {
 	options := bench.Options{Suite: "quick"}
 	var resultFile string
 	var list, quiet, strict bool
+	var evaluation evaluationFlags
 	command := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
@@ -46,6 +47,9 @@ func benchCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if bench.IsEvaluation(options.Suite) {
+				return evaluation.run(ctx, out, options, resultFile)
+			}
 			report, err := bench.Run(ctx, options)
 			if report == nil {
 				return err
@@ -71,10 +75,14 @@ func benchCommand() *cobra.Command {
 	flags.BoolVar(&list, "list", false, "list the cases of the suite")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress on standard error")
 	flags.BoolVar(&strict, "strict", false, "exit with an error when a target is missed")
+	evaluation.add(command)
 	return command
 }
 
 func listCases(out io.Writer, options bench.Options) error {
+	if bench.IsEvaluation(options.Suite) {
+		return listWorkloads(out, options)
+	}
 	cases, err := bench.Cases(options.Suite, options.Only)
 	if err != nil {
 		return err

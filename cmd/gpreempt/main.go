@@ -14,7 +14,7 @@ import (
 // version is set by the Makefile.
 var version string
 
-var subcommands = []func() *cobra.Command{runCommand, topCommand, doctorCommand, benchCommand, patchCommand}
+var subcommands = []func() *cobra.Command{runCommand, topCommand, doctorCommand, benchCommand, reportCommand, compareCommand, patchCommand}
 
 // exitError ends the command with a status of its own; with a nil error it says nothing.
 type exitError struct {

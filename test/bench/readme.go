@@ -56,6 +56,9 @@ func markdownTable(path, system string) (string, error) {
 	if err := json.Unmarshal(data, &report); err != nil {
 		return "", fmt.Errorf("read results %s: %w", path, err)
 	}
+	if IsEvaluation(report.Benchmark) {
+		return evaluationTable(data, filepath.Base(path))
+	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
 	}

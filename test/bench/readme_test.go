@@ -2,8 +2,10 @@ package bench
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -42,6 +44,41 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 	} {
 		if out, err := FillTables([]byte(document), "results"); err == nil {
 			t.Errorf("%q gives %q", document, out)
+		}
+	}
+}
+
+// The report of the evaluation, with its plots, is that of the committed results.
+func TestReportIsOfTheResults(t *testing.T) {
+	const folder = "results/evaluation"
+	results, err := ReadEvaluation("results")
+	if errors.Is(err, errNoEvaluation) {
+		if _, err := os.Stat(folder); err == nil {
+			t.Errorf("%s is of no results", folder)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := folder
+	if !*update {
+		made = t.TempDir()
+	}
+	if _, err := results.WriteReport(made); err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		want, err := os.ReadFile(filepath.Join(made, name.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, err := os.ReadFile(filepath.Join(folder, name.Name())); err != nil || !bytes.Equal(is, want) {
+			t.Errorf("%s does not show the committed results; run: make readme", filepath.Join(folder, name.Name()))
 		}
 	}
 }

@@ -517,12 +517,15 @@ static void command_mix(void)
 	printf("{\"hash\":\"%016llx\"}\n", (unsigned long long)hash);
 }
 
+#include "evaluate.h"
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } commands[] = {
 	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},   {"be", command_be},
 	{"idle", command_idle}, {"launch", command_launch},       {"mix", command_mix},
+	{"evaluate", command_evaluate},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/test/bench"
+)
+
+// evaluationFlags are the flags of bench for the suites of workloads.
+type evaluationFlags struct {
+	bench.EvaluationOptions
+}
+
+func (e *evaluationFlags) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.Lookup("suite").Usage += "; evaluations: " + bench.EvaluationSuites
+	flags.StringSliceVar(&e.Systems, "systems", nil, "evaluate only these systems, or files that describe others (.toml)")
+	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved")
+	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up")
+	flags.StringVar(&e.Part, "part", "", "evaluation: i/n, only the i-th of n parts of the suite")
+	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation: begin no workload that would not end by then (0: all)")
+	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation: folder of partial results; what is in it is not measured again")
+	flags.StringVar(&e.Python, "python", "python3", "evaluation: a Python with PyTorch and torchvision")
+	flags.BoolVar(&e.Busy, "busy", false, "evaluation: measure though others use the GPU")
+}
+
+// run measures and prints the table; the result file is that of all partial results of the folder.
+func (e *evaluationFlags) run(ctx context.Context, out io.Writer, options bench.Options, resultFile string) error {
+	e.Options = options
+	results, err := bench.Evaluate(ctx, e.EvaluationOptions)
+	if results != nil {
+		if err := results.Print(out); err != nil {
+			return err
+		}
+		if resultFile != "" {
+			if err := results.Write(resultFile); err != nil {
+				return err
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w\nWhat was measured is in %s; the same command goes on from there", err, e.Folder)
+	}
+	return nil
+}
+
+// reportCommand is `gpreempt report`.
+func reportCommand() *cobra.Command {
+	var folder, merged string
+	command := &cobra.Command{
+		Use:   "report DIR",
+		Short: "Make the report of an evaluation, with plots, from its result files",
+		Long: "Reads the result files of `gpreempt bench --suite paper` in DIR and writes evaluation.md and its plots\n" +
+			"(SVG). The same files give the same report.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(fmt.Errorf("report: which folder of result files?"))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			results, err := bench.ReadEvaluation(args[0])
+			if err != nil {
+				return err
+			}
+			if folder == "" {
+				folder = args[0]
+			}
+			if merged != "" {
+				if err := results.Write(merged); err != nil {
+					return err
+				}
+			}
+			path, err := results.WriteReport(folder)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(command.OutOrStdout(), path)
+			return err
+		},
+	}
+	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: DIR)")
+	command.Flags().StringVar(&merged, "json", "", "write the results of all files to this one")
+	return command
+}
+
+// compareCommand is `gpreempt compare`.
+func compareCommand() *cobra.Command {
+	var tolerance float64
+	command := &cobra.Command{
+		Use:   "compare COMMITTED NEW",
+		Short: "Say what is worse in a new result file of gpreempt bench than in an earlier one",
+		Long: "Compares two result files, as ratios to the same machine's figures alone. Worse is what differs by more\n" +
+			"than the tolerance and, where the files tell, than the confidence intervals. Status 1 when something is.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage(fmt.Errorf("compare: which two result files?"))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			comparison, err := bench.Compare(args[0], args[1], tolerance)
+			if err != nil {
+				return err
+			}
+			if err := comparison.Print(command.OutOrStdout()); err != nil {
+				return err
+			}
+			if n := comparison.Worse(); n > 0 {
+				return exitError{1, fmt.Errorf("%d figures got worse", n)}
+			}
+			return nil
+		},
+	}
+	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a difference of less than this part is noise")
+	return command
+}
+
+func listWorkloads(out io.Writer, options bench.Options) error {
+	workloads, err := bench.Workloads(options.Suite, options.Only)
+	if err != nil {
+		return err
+	}
+	for _, w := range workloads {
+		if _, err := fmt.Fprintf(out, "%-12s %s\n", w.Name, w.About); err != nil {
+			return fmt.Errorf("list the workloads: %w", err)
+		}
+	}
+	return nil
+}

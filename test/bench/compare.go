@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+)
+
+// Comparison is of two result files of the same benchmark.
+type Comparison struct {
+	Lines   []Difference
+	Missing []string // what the new file lacks
+}
+
+// Difference is a figure of both files. All are ratios to the same machine's figures alone.
+type Difference struct {
+	Case, System, Figure string
+	Committed, New       float64
+	Worse, Better        bool
+}
+
+// figure is one ratio; with a low and a high end of what it may really be, where the file tells.
+type figure struct {
+	name, system, what string
+	value, low, high   float64
+	moreIsBetter       bool
+}
+
+// Compare compares the LC latencies and BE shares, where a difference of less than the tolerance is noise.
+func Compare(committed, new string, tolerance float64) (*Comparison, error) {
+	before, err := figures(committed)
+	if err != nil {
+		return nil, err
+	}
+	after, err := figures(new)
+	if err != nil {
+		return nil, err
+	}
+	comparison := &Comparison{}
+	for _, was := range before {
+		now, found := find(after, was)
+		if !found {
+			comparison.Missing = append(comparison.Missing, fmt.Sprintf("%s under %s: %s", was.name, was.system, was.what))
+			continue
+		}
+		d := Difference{Case: was.name, System: was.system, Figure: was.what, Committed: was.value, New: now.value}
+		up := now.value > was.value*(1+tolerance) && now.low > was.high
+		down := now.value < was.value*(1-tolerance) && now.high < was.low
+		d.Worse, d.Better = up, down
+		if was.moreIsBetter {
+			d.Worse, d.Better = down, up
+		}
+		comparison.Lines = append(comparison.Lines, d)
+	}
+	return comparison, nil
+}
+
+func find(all []figure, like figure) (figure, bool) {
+	for _, f := range all {
+		if f.name == like.name && f.system == like.system && f.what == like.what {
+			return f, true
+		}
+	}
+	return figure{}, false
+}
+
+// figures reads a result file of any of the benchmarks. Rivals are not compared: they are not ours to fix.
+func figures(path string) ([]figure, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var head struct {
+		Schema    int    `json:"schema"`
+		Benchmark string `json:"benchmark"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return nil, fmt.Errorf("read results %s: %w", path, err)
+	}
+	if head.Schema != 1 {
+		return nil, fmt.Errorf("read results %s: schema %d, not 1", path, head.Schema)
+	}
+	var all []figure
+	add := func(name, system, what string, value, low, high float64, moreIsBetter bool) {
+		switch system {
+		case "alone", "be-alone", "default", "mps", "mps-priority", "sequential", "gpreempt-paper":
+			return
+		}
+		all = append(all, figure{name, system, what, value, low, high, moreIsBetter})
+	}
+	if IsEvaluation(head.Benchmark) {
+		var e Evaluation
+		if err := json.Unmarshal(text, &e); err != nil {
+			return nil, fmt.Errorf("read results %s: %w", path, err)
+		}
+		for _, c := range e.Cases {
+			if c.Ratio != nil {
+				add(c.Case, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI[0], c.Ratio.P99CI[1], false)
+			}
+			if c.BE != nil {
+				add(c.Case, c.System, "BE of alone", c.BE.Share, c.BE.Share, c.BE.Share, true)
+			}
+		}
+		return all, nil
+	}
+	var r Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("read results %s: %w", path, err)
+	}
+	for _, row := range r.Cases {
+		if row.Ratio != nil {
+			add(row.Case, row.System, "LC p50 of alone", row.Ratio.P50, row.Ratio.P50, row.Ratio.P50, false)
+			add(row.Case, row.System, "LC p99 of alone", row.Ratio.P99, row.Ratio.P99, row.Ratio.P99, false)
+		}
+		if row.BE != nil {
+			add(row.Case, row.System, "BE share", row.BE.Share, row.BE.Share, row.BE.Share, true)
+		}
+	}
+	return all, nil
+}
+
+// Worse counts the figures that got worse beyond noise.
+func (c *Comparison) Worse() int {
+	worse := 0
+	for _, line := range c.Lines {
+		if line.Worse {
+			worse++
+		}
+	}
+	return worse
+}
+
+// Print writes all figures, those that got worse marked.
+func (c *Comparison) Print(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tsystem\tfigure\tcommitted\tnew\tnew/committed\t")
+	for _, d := range c.Lines {
+		verdict := ""
+		switch {
+		case d.Worse:
+			verdict = "WORSE"
+		case d.Better:
+			verdict = "better"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%s\n", d.Case, d.System, d.Figure, d.Committed, d.New, d.New/d.Committed, verdict)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the comparison: %w", err)
+	}
+	for _, missing := range c.Missing {
+		fmt.Fprintln(out, "not measured:", missing)
+	}
+	return nil
+}

@@ -1,0 +1,556 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EvaluationOptions says what to evaluate; Options of the other suites apply too.
+type EvaluationOptions struct {
+	Options
+	Systems []string
+	Repeats int
+	Seconds float64 // of a run
+	Part    string  // "i/n"
+	Minutes float64 // no workload is begun that would not end by then; 0 = all are
+	Folder  string  // of partial results, one file a workload; what files there hold is not measured again
+	Python  string
+	Busy    bool // measure though others use the GPU
+}
+
+// EvaluationSuites are the suites of Evaluate.
+const EvaluationSuites = "paper, full or smoke"
+
+const (
+	warmUp     = 500 * time.Millisecond // of a run, in which no request is counted
+	startAhead = 200 * time.Millisecond // from the order of a run to its start
+	calibrated = 2 * time.Second        // a run that tells how long a request takes
+)
+
+// evaluation is one call of Evaluate.
+type evaluation struct {
+	session  *session
+	options  EvaluationOptions
+	systems  []System
+	python   string
+	folder   string            // temporary, on a memory-backed file system
+	configs  map[string]string // by system: path of the library's configuration
+	running  map[string]*program
+	mps      *mpsDaemon
+	length   time.Duration
+	runsLeft int
+	runsDone int
+	spent    time.Duration
+}
+
+// Evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
+// that the folder has by then. Workloads that could not be measured make an error beside the results of the
+// others.
+func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
+	picked, err := Workloads(options.Suite, options.Only)
+	if err != nil {
+		return nil, err
+	}
+	e := &evaluation{options: options, session: &session{progress: options.Progress},
+		running: map[string]*program{}, configs: map[string]string{},
+		length: time.Duration(options.Seconds * float64(time.Second))}
+	if e.systems, err = Systems(options.Systems); err != nil {
+		return nil, err
+	}
+	if options.Repeats < 1 || e.length < 2*warmUp {
+		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", options.Repeats, e.length, 2*warmUp)
+	}
+	if options.Part != "" {
+		var i, n int
+		if got, err := fmt.Sscanf(options.Part, "%d/%d", &i, &n); got != 2 || err != nil || i < 1 || i > n {
+			return nil, fmt.Errorf("part %q: must be i/n", options.Part)
+		}
+		picked = part(picked, e.cost, i, n)
+	}
+	defer e.close()
+	if err := e.prepare(ctx); err != nil {
+		return nil, err
+	}
+	known, err := ReadEvaluation(options.Folder)
+	if err != nil && !errors.Is(err, errNoEvaluation) {
+		return nil, err
+	}
+	var todo []Workload
+	for _, w := range picked {
+		if known != nil && !slices.ContainsFunc(e.systems, func(s System) bool { return known.of(w.Name, s.Name) == nil }) {
+			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
+			continue
+		}
+		todo = append(todo, w)
+		e.runsLeft += e.runs()
+	}
+	began := time.Now()
+	var failed []error
+	for i, w := range todo {
+		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+e.cost(w) > limit {
+			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
+			break
+		}
+		result, err := e.measure(ctx, w)
+		if err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, err))
+			e.session.log("%v", failed[len(failed)-1])
+			e.keepOnly(nil)
+			continue
+		}
+		if err := result.Write(e.partial(w)); err != nil {
+			return nil, err
+		}
+		e.keepOnly(todo[i+1:])
+	}
+	results, err := ReadEvaluation(options.Folder)
+	if err != nil {
+		return nil, errors.Join(append(failed, err)...)
+	}
+	results.Command = options.Command
+	return results, errors.Join(failed...)
+}
+
+func (e *evaluation) runs() int { return e.options.Repeats * (len(e.systems) + 2) }
+
+// cost is about how many seconds a workload takes.
+func (e *evaluation) cost(w Workload) float64 {
+	const startSeconds = 8 // of programs, for each system with the library, which start one after another
+	library := 1
+	for _, system := range e.systems {
+		if system.Config != "" {
+			library++
+		}
+	}
+	return float64(e.runs())*(e.length+startAhead+drain/8).Seconds() + startSeconds*float64(library)
+}
+
+func (e *evaluation) partial(w Workload) string {
+	return filepath.Join(e.options.Folder, w.Name+".json")
+}
+
+// prepare looks at the machine and makes what the programs need.
+func (e *evaluation) prepare(ctx context.Context) error {
+	var err error
+	if e.session.executable, err = os.Executable(); err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	if e.session.library, err = filepath.Abs(e.options.Library); err != nil {
+		return fmt.Errorf("find the library: %w", err)
+	}
+	if _, err := os.Stat(e.session.library); err != nil {
+		return fmt.Errorf("find the library: %w", err)
+	}
+	if err := os.MkdirAll(e.options.Folder, 0o755); err != nil {
+		return fmt.Errorf("make the folder of results: %w", err)
+	}
+	if busy := gpuBusy(ctx); busy != "" && !e.options.Busy {
+		return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+	}
+	if err := e.session.run(ctx, &e.session.info, "", "info"); err != nil {
+		return fmt.Errorf("look at the GPU: %w", err)
+	}
+	parent := "/dev/shm"
+	if _, err := os.Stat(parent); err != nil {
+		parent = ""
+	}
+	if e.folder, err = os.MkdirTemp(parent, "gpreempt-bench-"); err != nil {
+		return fmt.Errorf("make a temporary folder: %w", err)
+	}
+	if e.python, err = exec.LookPath(e.options.Python); err != nil {
+		e.session.log("%v: workloads with PyTorch cannot be measured", err)
+	}
+	if err := os.WriteFile(filepath.Join(e.folder, "model.py"), modelProgram, 0o600); err != nil {
+		return fmt.Errorf("write the PyTorch program: %w", err)
+	}
+	for _, system := range e.systems {
+		segment := filepath.Join(e.folder, "segment-"+system.Name)
+		text, err := system.libraryConfig(segment)
+		if err != nil {
+			return fmt.Errorf("system %s: %w", system.Name, err)
+		}
+		if text == "" {
+			continue
+		}
+		path := filepath.Join(e.folder, system.Name+".toml")
+		if err := os.Mkdir(segment, 0o700); err != nil {
+			return fmt.Errorf("make a folder for system %s: %w", system.Name, err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write the configuration of system %s: %w", system.Name, err)
+		}
+		e.configs[system.Name] = path
+	}
+	return nil
+}
+
+func (e *evaluation) close() {
+	e.end(func(string, *program) bool { return true })
+	if e.mps != nil {
+		e.mps.stop()
+	}
+	os.RemoveAll(e.folder)
+}
+
+// member is a task of a run and the process that serves it.
+type member struct {
+	Task
+	role    string
+	index   int
+	program *program
+}
+
+func key(system System, role string, program string, index int) string {
+	return fmt.Sprint(system.processes(role), role, program, index)
+}
+
+// keepOnly ends the programs that no further workload needs.
+func (e *evaluation) keepOnly(next []Workload) {
+	needed := map[string]bool{}
+	if len(next) > 0 {
+		for _, system := range append([]System{{}}, e.systems...) {
+			for _, m := range members(next[0], true, true) {
+				needed[key(system, m.role, m.Program, m.index)] = true
+			}
+		}
+	}
+	e.end(func(k string, _ *program) bool { return !needed[k] })
+}
+
+// end ends programs, all at once, and passes on what the library said in them.
+func (e *evaluation) end(which func(string, *program) bool) {
+	for k, p := range e.running {
+		if which(k, p) {
+			p.control.Close() // asks it to
+		}
+	}
+	for k, p := range e.running {
+		if !which(k, p) {
+			continue
+		}
+		p.end()
+		delete(e.running, k)
+		for line := range strings.Lines(p.stderr.all()) {
+			if strings.Contains(line, "gpreempt") {
+				e.session.log("%s: %s", p.name, strings.TrimSpace(line))
+			}
+		}
+	}
+}
+
+func members(w Workload, lc, be bool) []member {
+	var all []member
+	add := func(role string, tasks []Task) {
+		index := map[string]int{} // of processes of the same program
+		for _, task := range tasks {
+			all = append(all, member{Task: task, role: role, index: index[task.Program]})
+			index[task.Program]++
+		}
+	}
+	if lc {
+		add("lc", w.LC)
+	}
+	if be {
+		add("be", w.BE)
+	}
+	return all
+}
+
+// start gets the processes of a system running, all at once.
+func (e *evaluation) start(ctx context.Context, system System, wanted []member) error {
+	if system.MPS && e.mps == nil {
+		mps, err := startMPS(ctx, e.folder)
+		if err != nil {
+			return err
+		}
+		e.mps = mps
+	}
+	for i := range wanted {
+		m := &wanted[i]
+		k := key(system, m.role, m.Program, m.index)
+		if m.program = e.running[k]; m.program != nil {
+			continue
+		}
+		if _, own := ownPrograms[m.Program]; !own && e.python == "" {
+			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
+		}
+		p, err := e.startProgram(ctx, system, m.role, m.Task)
+		if err != nil {
+			return err
+		}
+		m.program, e.running[k] = p, p
+		p.starting = true
+	}
+	return nil
+}
+
+// initialise lets the programs that were started use CUDA.
+func initialise(wanted []member) error {
+	for _, m := range wanted {
+		if m.program.starting && !m.program.initialising {
+			if err := m.program.send([]byte("init\n")); err != nil {
+				return err
+			}
+			m.program.initialising = true
+		}
+	}
+	return nil
+}
+
+func awaitReady(ctx context.Context, wanted []member) error {
+	for _, m := range wanted {
+		if !m.program.starting {
+			continue
+		}
+		line, err := m.program.line(ctx, startLimit)
+		if err != nil {
+			return err
+		}
+		if string(line) != "ready" {
+			return fmt.Errorf("%s: said %.80q instead of being ready", m.program.name, line)
+		}
+		m.program.starting = false
+		if m.program.library == "" {
+			continue
+		}
+		// The loader passes in silence over a library that it cannot load.
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.program.cmd.Process.Pid))
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.program.name, err)
+		}
+		if !bytes.Contains(maps, []byte(filepath.Base(m.program.library))) {
+			return fmt.Errorf("%s: %s was not loaded into it", m.program.name, m.program.library)
+		}
+	}
+	return nil
+}
+
+// forget ends a system's programs: one of them failed, and the others may wait for it.
+func (e *evaluation) forget(wanted []member) {
+	failed := func(_ string, p *program) bool {
+		return slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+	}
+	for k, p := range e.running {
+		if failed(k, p) {
+			_ = p.cmd.Process.Kill() // it may have ended by itself
+		}
+	}
+	e.end(failed)
+}
+
+func monotonic() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return time.Duration(now.Nano()), nil
+}
+
+// run lets the programs serve a run, which all of them begin at the same time.
+func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat int, length time.Duration, wanted []member) (RunResult, error) {
+	run := RunResult{Repeat: repeat, Seconds: length.Seconds()}
+	now, err := monotonic()
+	if err != nil {
+		return run, err
+	}
+	lock := "-"
+	if system.Lock {
+		lock = filepath.Join(e.folder, "lock")
+	}
+	begin := now + startAhead
+	all := make([][]time.Duration, len(wanted))
+	for i, m := range wanted {
+		prepare, hint := 0, false
+		if m.role == "lc" {
+			prepare, hint = w.PrepareUs, system.Hints == "given"
+		}
+		if m.RateHz > 0 {
+			all[i] = m.arrivals(length, seed(w.Name, repeat, m.role, m.Program, m.index)) // the same under all systems
+			if all[i] == nil {
+				all[i] = []time.Duration{}
+			}
+		}
+		if err := m.program.send(order(begin, begin+length, prepare, hint, lock, all[i])); err != nil {
+			return run, err
+		}
+	}
+	for i, m := range wanted {
+		a, err := m.program.answer(ctx, startAhead+length+drain+answerLimit)
+		if err != nil {
+			return run, err
+		}
+		if len(a.DoneNs)+a.Unserved != len(all[i]) {
+			return run, fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i]))
+		}
+		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
+			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
+		}
+		task := TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: round(a.Completed, 3), Unserved: a.Unserved,
+			CPUSeconds: round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
+		if m.role == "lc" {
+			task.set(all[i], a)
+		}
+		run.Tasks = append(run.Tasks, task)
+	}
+	return run, nil
+}
+
+// calibrate sets the rates that are given as a load.
+func (e *evaluation) calibrate(ctx context.Context, w *Workload, wanted []member) error {
+	for i := range wanted {
+		m := &wanted[i]
+		if m.Load == 0 {
+			continue
+		}
+		m.RateHz, m.Arrival = 20, ""
+		run, err := e.run(ctx, System{}, *w, 0, calibrated, []member{*m})
+		if err != nil {
+			return err
+		}
+		latencies, _ := run.Tasks[0].latencies(calibrated)
+		slices.Sort(latencies)
+		w.LC = slices.Clone(w.LC)
+		w.LC[i].RateHz = round(w.LC[i].Load*1e6/quantile(latencies, .5), 1)
+	}
+	return nil
+}
+
+// variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
+type variant struct {
+	system System
+	lc, be bool
+	tasks  []member
+	failed error
+	runs   []RunResult
+}
+
+// Names of what is measured without the other tasks, in result files.
+const (
+	lcAlone = "alone"
+	beAlone = "be-alone"
+)
+
+func (v *variant) name() string {
+	switch {
+	case !v.be:
+		return lcAlone
+	case !v.lc:
+		return beAlone
+	}
+	return v.system.Name
+}
+
+// measure measures a workload under all systems, in a new order in each repeat.
+func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, error) {
+	plain := System{Name: lcAlone}
+	variants := []*variant{{system: plain, lc: true}, {system: plain, be: true}}
+	for _, system := range e.systems {
+		variants = append(variants, &variant{system: system, lc: true, be: true})
+	}
+	began := time.Now()
+	fail := func(v *variant, err error) {
+		v.failed = err
+		e.session.log("%s under %s: %v", w.Name, v.name(), err)
+		e.forget(v.tasks)
+	}
+	// Under the library a system's processes know nothing of another's, and the best-effort ones of two of them
+	// would stop each other dead: those that work at once, warming up, are of one such system. The rest warm up
+	// together.
+	var phases [][]*variant
+	for _, v := range variants {
+		v.tasks = members(w, v.lc, v.be)
+		if v.system.Config == "" && len(phases) > 0 {
+			phases[0] = append(phases[0], v)
+		} else {
+			phases = append(phases, []*variant{v})
+		}
+	}
+	step := func(v *variant, work func() error) error {
+		if v.failed != nil {
+			return nil
+		}
+		err := work()
+		if err == nil || v.system.Name == plain.Name || ctx.Err() != nil {
+			return err
+		}
+		fail(v, err)
+		return nil
+	}
+	for _, v := range variants {
+		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
+			return nil, err
+		}
+	}
+	for _, phase := range phases {
+		for _, v := range phase {
+			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
+				return nil, err
+			}
+		}
+		for _, v := range phase {
+			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	e.session.log("%s: %d processes, started in %.0f s", w.Name, len(e.running), time.Since(began).Seconds())
+	if err := e.calibrate(ctx, &w, variants[0].tasks); err != nil {
+		return nil, err
+	}
+	for _, v := range variants {
+		fresh := members(w, v.lc, v.be)
+		for i := range v.tasks {
+			v.tasks[i].Task = fresh[i].Task
+		}
+	}
+	for repeat := 1; repeat <= e.options.Repeats; repeat++ {
+		shuffled := slices.Clone(variants)
+		random := seed(w.Name, repeat)
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		for _, v := range shuffled {
+			began := time.Now()
+			e.runsLeft--
+			if v.failed != nil {
+				continue
+			}
+			run, err := e.run(ctx, v.system, w, repeat, e.length, v.tasks)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				fail(v, err)
+				continue
+			}
+			v.runs = append(v.runs, run)
+			e.runsDone++
+			e.spent += time.Since(began)
+			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.brief(),
+				(e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Round(time.Second))
+		}
+	}
+	result := e.result()
+	for _, v := range variants {
+		c := EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Runs: v.runs}
+		if v.failed != nil {
+			c.Note = v.failed.Error()
+		}
+		result.Cases = append(result.Cases, c)
+	}
+	if err := result.Summarise(); err != nil {
+		return nil, err
+	}
+	return result, nil
+}

@@ -1,0 +1,440 @@
+// The worker of the evaluation: a program of one kind of request, open-loop or back to back. Included by worker.c.
+//
+//   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components>
+//
+// Control lines come on file descriptor 3: "init", before which CUDA is not used, then "go START_NS END_NS
+// PREPARE_NS HINT LOCK N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
+// requests back to back. Each of these is answered by a line of JSON on standard output; the end of the file ends
+// the worker. test/bench/torch/model.py serves the same protocol.
+#include <fcntl.h>
+#include <sys/file.h>
+
+enum {
+	EVALUATION_CONTROL = 3,
+	THREADS = 256,
+	WEATHER_X = 3200,
+	WEATHER_Z = 1600,
+	SCALE = 19, // of the graph: 2^19 vertices
+	DEGREE = 16,
+	RANK_ROUNDS = 10,
+	WARM_UP_REQUESTS = 5,
+};
+static const double WEATHER_STEP = 0.001;
+static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
+static const uint64_t DRAIN_NS = 2000000000;   // how long requests that arrived in time are still served
+
+static CUdeviceptr graph_row, graph_column, graph_state, graph_queued, graph_frontier, graph_next, graph_count, graph_sum;
+static CUdeviceptr weather_state, weather_stage, weather_tendency;
+static CUfunction kernel_a, kernel_b, kernel_c, kernel_fill;
+static uint32_t vertices, edges, source_vertex;
+static uint64_t spin_iterations, spin_kernels;
+
+static CUdeviceptr allocate(size_t bytes)
+{
+	CUdeviceptr pointer;
+	CHECK(cuMemAlloc_v2(&pointer, bytes));
+	return pointer;
+}
+
+static void launch_grid(CUfunction kernel, unsigned x, unsigned y, void **parameters)
+{
+	CHECK(cuLaunchKernel(kernel, x, y, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
+}
+
+static unsigned blocks_for(uint64_t threads)
+{
+	return (threads + THREADS - 1) / THREADS;
+}
+
+// ---- The stencil
+
+static void set_up_weather(void)
+{
+	size_t bytes = sizeof(double) * 4 * (WEATHER_X + 4) * (WEATHER_Z + 4);
+	int nx = WEATHER_X, nz = WEATHER_Z;
+	weather_state = allocate(bytes);
+	weather_stage = allocate(bytes);
+	weather_tendency = allocate(bytes);
+	kernel_a = function("evaluation_weather_halo");
+	kernel_b = function("evaluation_weather_tendencies");
+	kernel_c = function("evaluation_weather_update");
+	void *parameters[] = {&weather_state, &nx, &nz};
+	launch_grid(function("evaluation_weather_init"), blocks_for(nx + 4), nz + 4, parameters);
+	parameters[0] = &weather_stage;
+	launch_grid(function("evaluation_weather_init"), blocks_for(nx + 4), nz + 4, parameters);
+}
+
+// Two steps, x then z and z then x: 12 stages of three kernels.
+static void request_weather(void)
+{
+	static const int along_z[] = {0, 1, 1, 0};
+	int nx = WEATHER_X, nz = WEATHER_Z;
+	for (int direction = 0; direction < 4; direction++)
+		for (int stage = 0; stage < 3; stage++) {
+			int z = along_z[direction];
+			double step = WEATHER_STEP / (3 - stage);
+			CUdeviceptr from = stage ? weather_stage : weather_state;
+			CUdeviceptr to = stage < 2 ? weather_stage : weather_state;
+			void *halo[] = {&from, &nx, &nz, &z};
+			launch_grid(kernel_a, blocks_for(z ? nx : nz), 4, halo);
+			void *tendencies[] = {&from, &weather_tendency, &nx, &nz, &z};
+			launch_grid(kernel_b, blocks_for(nx), nz, tendencies);
+			void *update[] = {&weather_state, &to, &weather_tendency, &nx, &nz, &step};
+			launch_grid(kernel_c, blocks_for(nx), nz, update);
+		}
+	CHECK(cuStreamSynchronize(stream));
+}
+
+// ---- Graphs
+
+static uint64_t random_64(uint64_t *state) // xorshift64
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+// A vertex whose degree follows a power law: low numbers before they are scattered are likelier.
+static uint32_t skewed(uint64_t *state)
+{
+	double u = (random_64(state) >> 11) * 0x1p-53;
+	uint32_t rank = u * u * u * vertices;
+	return rank * 2654435761u & (vertices - 1);
+}
+
+static void set_up_graph(void)
+{
+	vertices = 1u << SCALE;
+	edges = vertices * DEGREE;
+	uint32_t *row = calloc(vertices + 2, sizeof *row), *from = malloc(edges * sizeof *from);
+	uint32_t *to = malloc(edges * sizeof *to), *column = malloc(edges * sizeof *column);
+	if (!row || !from || !to || !column)
+		fail("no memory for a graph of %u edges", edges);
+	uint64_t state = 88172645463325252ull;
+	for (uint32_t e = 0; e < edges; e++) {
+		from[e] = skewed(&state);
+		to[e] = random_64(&state) >> 20 & (vertices - 1);
+		if (e & 1) { // hubs are pointed at, too
+			uint32_t other = from[e];
+			from[e] = to[e];
+			to[e] = other;
+		}
+		row[from[e] + 2]++;
+	}
+	for (uint32_t v = 0; v < vertices; v++)
+		row[v + 2] += row[v + 1];
+	for (uint32_t e = 0; e < edges; e++)
+		column[row[from[e] + 1]++] = to[e];
+	source_vertex = from[0];
+	graph_row = allocate((vertices + 1) * sizeof *row);
+	graph_column = allocate(edges * sizeof *column);
+	CHECK(cuMemcpyHtoD_v2(graph_row, row, (vertices + 1) * sizeof *row));
+	CHECK(cuMemcpyHtoD_v2(graph_column, column, edges * sizeof *column));
+	free(row), free(from), free(to), free(column);
+	graph_state = allocate(vertices * sizeof(uint64_t));
+	graph_sum = allocate(vertices * sizeof(uint64_t));
+	graph_queued = allocate(vertices * sizeof(uint32_t));
+	graph_frontier = allocate(vertices * sizeof(uint32_t));
+	graph_next = allocate(vertices * sizeof(uint32_t));
+	graph_count = allocate(2 * sizeof(uint32_t));
+	kernel_fill = function("evaluation_fill");
+}
+
+static void fill(CUdeviceptr words, uint32_t n, uint32_t value, uint32_t step)
+{
+	void *parameters[] = {&words, &n, &value, &step};
+	launch_grid(kernel_fill, blocks_for(n), 1, parameters);
+}
+
+static uint32_t read_word(CUdeviceptr word)
+{
+	uint32_t value;
+	CHECK(cuStreamSynchronize(stream)); // the copy is on the legacy stream
+	CHECK(cuMemcpyDtoH_v2(&value, word, sizeof value));
+	return value;
+}
+
+static void set_up_search(void)
+{
+	set_up_graph();
+	kernel_a = function("evaluation_relax");
+	kernel_b = function("evaluation_advance");
+}
+
+static void search(uint32_t weighted)
+{
+	unsigned blocks = 8 * multiprocessors;
+	CUdeviceptr frontier = graph_frontier, next = graph_next;
+	fill(graph_state, vertices, UINT32_MAX, 0);
+	fill(graph_state + source_vertex * sizeof(uint32_t), 1, 0, 0);
+	fill(graph_queued, vertices, UINT32_MAX, 0);
+	fill(frontier, 1, source_vertex, 0);
+	fill(graph_count, 2, 1, -1u);
+	for (uint32_t round = 0;; round++) {
+		void *relax[] = {&graph_row, &graph_column, &graph_state, &graph_queued, &frontier,
+				 &next, &graph_count, &round, &weighted};
+		launch_grid(kernel_a, blocks, 1, relax);
+		void *advance[] = {&graph_count};
+		CHECK(cuLaunchKernel(kernel_b, 1, 1, 1, 1, 1, 1, 0, stream, advance, NULL));
+		CUdeviceptr other = frontier;
+		frontier = next;
+		next = other;
+		if (read_word(graph_count) == 0)
+			break;
+	}
+}
+
+static void request_bfs(void)
+{
+	search(0);
+}
+
+static void request_sssp(void)
+{
+	search(1);
+}
+
+static void set_up_components(void)
+{
+	set_up_graph();
+	kernel_a = function("evaluation_components");
+}
+
+static void request_components(void)
+{
+	fill(graph_state, vertices, 0, 1);
+	do {
+		fill(graph_count, 1, 0, 0);
+		void *parameters[] = {&graph_row, &graph_column, &vertices, &graph_state, &graph_count};
+		launch_grid(kernel_a, 8 * multiprocessors, 1, parameters);
+	} while (read_word(graph_count));
+}
+
+static void set_up_pagerank(void)
+{
+	set_up_graph();
+	kernel_a = function("evaluation_rank_push");
+	kernel_b = function("evaluation_rank_apply");
+	kernel_c = function("evaluation_rank_init");
+}
+
+static void request_pagerank(void)
+{
+	void *apply[] = {&graph_state, &graph_sum, &vertices};
+	launch_grid(kernel_c, blocks_for(vertices), 1, apply);
+	for (int round = 0; round < RANK_ROUNDS; round++) {
+		void *push[] = {&graph_row, &graph_column, &vertices, &graph_state, &graph_sum};
+		launch_grid(kernel_a, 8 * multiprocessors, 1, push);
+		launch_grid(kernel_b, blocks_for(vertices), 1, apply);
+	}
+	CHECK(cuStreamSynchronize(stream));
+}
+
+// FNV-1a of the result, which every request of an algorithm must give again.
+static uint64_t graph_hash(void)
+{
+	uint32_t words = 2 * vertices, *host = malloc(words * sizeof *host);
+	if (!host)
+		fail("no memory for %u words", words);
+	CHECK(cuMemcpyDtoH_v2(host, graph_state, words * sizeof *host));
+	uint64_t hash = 14695981039346656037ull;
+	for (uint32_t i = 0; i < words; i++)
+		hash = (hash ^ host[i]) * 1099511628211ull;
+	free(host);
+	return hash;
+}
+
+// ---- A number of kernels of equal length
+
+static void set_up_spin(void)
+{
+	kernel_a = function("bench_work");
+	spin_iterations = number("iterations", 10000);
+	spin_kernels = number("kernels", 1);
+}
+
+static void request_spin(void)
+{
+	void *parameters[] = {&memory, &spin_iterations};
+	for (uint64_t i = 0; i < spin_kernels; i++)
+		CHECK(cuLaunchKernel(kernel_a, multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+	CHECK(cuStreamSynchronize(stream));
+}
+
+static const struct evaluation_work {
+	const char *name;
+	void (*set_up)(void), (*request)(void);
+	uint64_t (*hash)(void);
+} evaluation_works[] = {
+	{"spin", set_up_spin, request_spin, NULL},
+	{"weather", set_up_weather, request_weather, NULL},
+	{"bfs", set_up_search, request_bfs, graph_hash},
+	{"sssp", set_up_search, request_sssp, graph_hash},
+	{"pagerank", set_up_pagerank, request_pagerank, graph_hash},
+	{"components", set_up_components, request_components, graph_hash},
+};
+
+static void wait_for(uint64_t at)
+{
+	uint64_t now = monotonic_ns();
+	if (now + SPIN_BEFORE_NS < at)
+		sleep_ns(at - SPIN_BEFORE_NS - now);
+	while (monotonic_ns() < at)
+		;
+}
+
+struct evaluation_go {
+	uint64_t start, end, prepare_ns;
+	int (*hint)(int64_t, double);
+	int lock, queue; // -1: none
+	int64_t count;
+	uint64_t *arrival_ns;
+};
+
+static void lock_file(int file)
+{
+	while (flock(file, LOCK_EX) && errno == EINTR)
+		;
+}
+
+// Who waits for the lock holds the queue, so that nobody who has just had it gets it again before.
+static void request_under_lock(const struct evaluation_work *work, const struct evaluation_go *go)
+{
+	if (go->lock >= 0) {
+		lock_file(go->queue);
+		lock_file(go->lock);
+		flock(go->queue, LOCK_UN);
+	}
+	work->request();
+	if (go->lock >= 0)
+		flock(go->lock, LOCK_UN);
+}
+
+static int open_lock(const char *path, const char *suffix)
+{
+	char whole[4200];
+	snprintf(whole, sizeof whole, "%s%s", path, suffix);
+	int file = open(whole, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (file < 0)
+		fail("open %s: %s", whole, strerror(errno));
+	return file;
+}
+
+// Requests back to back from start to end; one that is under way at the end counts in proportion.
+static void serve_continuously(const struct evaluation_work *work, const struct evaluation_go *go)
+{
+	double completed = 0;
+	wait_for(go->start);
+	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), before, after = monotonic_ns();
+	do {
+		before = after;
+		request_under_lock(work, go);
+		after = monotonic_ns();
+		completed += after <= go->end ? 1 : (double)(go->end - before) / (after - before);
+	} while (after < go->end);
+	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	printf("{\"completed\":%.3f,\"cpu_ns\":%llu", completed, (unsigned long long)cpu);
+}
+
+// A request is served when it arrives or, if others are still before it, after them; none is dropped. Those that
+// arrived in time and found no end are counted.
+static void serve_arrivals(const struct evaluation_work *work, const struct evaluation_go *go)
+{
+	uint64_t *submitted = calloc(go->count + 1, sizeof *submitted), *done = calloc(go->count + 1, sizeof *done);
+	if (!submitted || !done)
+		fail("no memory for %lld requests", (long long)go->count);
+	int64_t served = 0, in_time = 0;
+	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+	for (; served < go->count && monotonic_ns() < go->end + DRAIN_NS; served++) {
+		uint64_t arrival = go->start + go->arrival_ns[served];
+		wait_for(arrival);
+		if (go->hint)
+			go->hint(go->prepare_ns / 1000, 1);
+		for (uint64_t from = monotonic_ns(); go->prepare_ns && monotonic_ns() - from < go->prepare_ns;)
+			;
+		submitted[served] = monotonic_ns() - arrival;
+		request_under_lock(work, go);
+		uint64_t now = monotonic_ns();
+		done[served] = now - arrival;
+		in_time += now <= go->end;
+	}
+	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu,\"submitted_ns\":[", (long long)in_time,
+	       (long long)(go->count - served), (unsigned long long)cpu);
+	for (int64_t i = 0; i < served; i++)
+		printf("%s%llu", i ? "," : "", (unsigned long long)submitted[i]);
+	printf("],\"done_ns\":[");
+	for (int64_t i = 0; i < served; i++)
+		printf("%s%llu", i ? "," : "", (unsigned long long)done[i]);
+	printf("]");
+	free(submitted), free(done);
+}
+
+static bool next_go(FILE *control, struct evaluation_go *go)
+{
+	static char lock[4096];
+	int hint;
+	long long count;
+	unsigned long long start, end, prepare;
+	int fields = fscanf(control, " go %llu %llu %llu %d %4095s %lld", &start, &end, &prepare, &hint, lock, &count);
+	if (fields == EOF)
+		return false;
+	if (fields != 6)
+		fail("control line: %d of 6 fields", fields);
+	*go = (struct evaluation_go){.start = start, .end = end, .prepare_ns = prepare, .lock = -1, .queue = -1, .count = count};
+	if (hint)
+		go->hint = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
+	if (strcmp(lock, "-")) {
+		go->lock = open_lock(lock, "");
+		go->queue = open_lock(lock, ".queue");
+	}
+	if (count < 0)
+		return true;
+	go->arrival_ns = calloc(count + 1, sizeof *go->arrival_ns);
+	if (!go->arrival_ns)
+		fail("no memory for %lld arrivals", count);
+	for (long long i = 0; i < count; i++) {
+		unsigned long long at;
+		if (fscanf(control, "%llu", &at) != 1)
+			fail("control line: arrival %lld is missing", i);
+		go->arrival_ns[i] = at;
+	}
+	return true;
+}
+
+static void command_evaluate(void)
+{
+	const char *name = option("work");
+	const struct evaluation_work *work = NULL;
+	for (size_t i = 0; name && i < sizeof evaluation_works / sizeof *evaluation_works; i++)
+		if (!strcmp(name, evaluation_works[i].name))
+			work = &evaluation_works[i];
+	if (!work)
+		fail("--work %s: no such work", name ? name : "");
+	FILE *control = fdopen(EVALUATION_CONTROL, "r");
+	if (!control)
+		fail("control file descriptor: %s", strerror(errno));
+	char line[8];
+	if (!fgets(line, sizeof line, control) || strcmp(line, "init\n"))
+		return;
+	set_up(CU_CTX_SCHED_AUTO);
+	work->set_up();
+	for (int i = 0; i < WARM_UP_REQUESTS; i++)
+		work->request();
+	uint64_t expected = work->hash ? work->hash() : 0;
+	ready();
+	for (struct evaluation_go go; next_go(control, &go); fflush(stdout)) {
+		if (go.count < 0)
+			serve_continuously(work, &go);
+		else
+			serve_arrivals(work, &go);
+		printf(",\"hinted\":%s", go.hint ? "true" : "false");
+		if (work->hash)
+			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
+		printf("}\n");
+		if (go.lock >= 0)
+			close(go.lock), close(go.queue);
+		free(go.arrival_ns);
+	}
+}

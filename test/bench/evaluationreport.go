@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// ReportName is the file of the report.
+const ReportName = "evaluation.md"
+
+// WriteReport writes the report and its plots into a folder and returns the report's path.
+func (e *Evaluation) WriteReport(folder string) (string, error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", fmt.Errorf("make the folder of the report: %w", err)
+	}
+	plots, err := e.plots(folder)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, ReportName)
+	if err := os.WriteFile(path, []byte(e.markdown(plots)), 0o644); err != nil {
+		return "", fmt.Errorf("write the report: %w", err)
+	}
+	return path, nil
+}
+
+const method = `Every program is a process of its own. Requests arrive open-loop, by the clock with a phase that is drawn anew
+every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
+arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
+found no end counts with the time it had waited. The first half second of a run is not counted. Systems take
+turns in a new order in each repeat; processes of systems that do not run are idle meanwhile. Intervals are of 95 %
+(bootstrap over runs and requests). BE throughput is the mean of the BE programs', each of what it is without the
+LC ones; the total is LC and BE requests together, of default time slicing. Models have random weights, batch 1,
+fp32, CUDA graphs; distilbert is a transformer of its size.
+`
+
+func (e *Evaluation) markdown(plots []figurePlot) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Evaluation\n\n")
+	if e.Simulated {
+		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
+	}
+	fmt.Fprintf(&text, "%s, driver %s, CUDA %s, %s, commit %s. `%s`\n\n%s\n", e.GPU, e.Driver, e.CUDA, e.Date, e.Commit, e.Command, method)
+	text.WriteString("## Published figures\n\n" + e.publishedTable() + "\n")
+	text.WriteString("## Targets\n\n" + e.targetTable() + "\n")
+	text.WriteString("## Systems\n\n| system | what it is |\n|---|---|\n")
+	for _, name := range e.names(systemName, func(*EvaluationCase) bool { return true }) {
+		text.WriteString("| " + name + " | " + aboutSystem(name) + " |\n")
+	}
+	for _, plot := range plots {
+		if !strings.HasPrefix(plot.file, "cdf-") {
+			fmt.Fprintf(&text, "\n![%s](%s)\n\n%s.\n", plot.caption, plot.file, plot.caption)
+		}
+	}
+	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
+		text.WriteString("\n" + e.workloadSection(workload))
+		if slices.ContainsFunc(plots, func(p figurePlot) bool { return p.file == "cdf-"+workload+".svg" }) {
+			fmt.Fprintf(&text, "\n![Latencies of %s](cdf-%s.svg)\n", workload, workload)
+		}
+	}
+	return text.String()
+}
+
+func aboutSystem(name string) string {
+	switch name {
+	case lcAlone:
+		return "the LC programs with the GPU to themselves"
+	case beAlone:
+		return "the BE programs without the LC ones"
+	}
+	if system, err := Systems([]string{name}); err == nil {
+		return system[0].About
+	}
+	return "described by a file of the user's"
+}
+
+// targetTable says of every target whether it is reached, and by how much it is missed.
+func (e *Evaluation) targetTable() string {
+	var table strings.Builder
+	table.WriteString("| workload | system | LC p99 | LC mean | total | |\n|---|---|---|---|---|---|\n")
+	any := false
+	for _, c := range e.Cases {
+		if c.Pass == nil {
+			continue
+		}
+		any = true
+		verdict := "reached"
+		if !*c.Pass {
+			verdict = "**missed**"
+		}
+		fmt.Fprintf(&table, "| %s | %s | %.2f x alone | %.3f x alone | %.1f %% of default | %s: %s |\n", c.Case, c.System,
+			c.Ratio.P99, c.Ratio.Mean, 100*c.Throughput.OfDefault, verdict, c.Target)
+	}
+	if !any {
+		return "None of the workloads with targets was measured.\n"
+	}
+	return table.String()
+}
+
+func between(interval [2]float64, unit float64, format string) string {
+	return fmt.Sprintf(format+" to "+format, interval[0]/unit, interval[1]/unit)
+}
+
+func (e *Evaluation) workloadSection(workload string) string {
+	var text strings.Builder
+	header := false
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		if c.Case != workload {
+			continue
+		}
+		if !header {
+			fmt.Fprintf(&text, "## %s\n\n%s. Preparation of a request: %d us.\n\n", workload, capitalised(c.About), c.PrepareUs)
+			text.WriteString("| system | LC n | mean ms | p50 ms | p95 | p99 (95 %) | p99.9 | max | p99 of alone (95 %) | p50 from submission | LC/s | BE of alone | total of default | queued | CPU ms/request | |\n")
+			text.WriteString("|" + strings.Repeat("---|", 16) + "\n")
+			header = true
+		}
+		fmt.Fprintf(&text, "| %s | %s |\n", c.System, strings.Join(c.cells(), " | "))
+	}
+	return text.String()
+}
+
+func capitalised(text string) string {
+	if text == "" {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// cells are the columns of the tables.
+func (c *EvaluationCase) cells() []string {
+	cells := slices.Repeat([]string{"-"}, 14)
+	if d := c.LC; d != nil {
+		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
+		cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(d.N), ms(d.MeanUs), ms(d.P50Us), ms(d.P95Us)
+		cells[4] = fmt.Sprintf("%s (%s)", ms(d.P99Us), between(d.P99CIUs, 1000, "%.2f"))
+		cells[5], cells[6] = ms(d.P999Us), ms(d.MaxUs)
+	}
+	if c.Ratio != nil {
+		cells[7] = fmt.Sprintf("%.2f (%s)", c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"))
+	}
+	if c.LCSubmitted != nil {
+		cells[8] = fmt.Sprintf("%.2f", c.LCSubmitted.P50Us/1000)
+	}
+	if c.Throughput != nil && c.LC != nil {
+		cells[9] = fmt.Sprintf("%.1f", c.Throughput.LC)
+	}
+	if c.BE != nil {
+		cells[10] = fmt.Sprintf("%.3f", c.BE.Share)
+	}
+	if c.Throughput != nil && c.Throughput.OfDefault > 0 {
+		cells[11] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
+	}
+	if c.LC != nil {
+		cells[12] = fmt.Sprint(c.Queued)
+		if c.CPU != nil {
+			cells[13] = fmt.Sprintf("%.2f", c.CPU.LCMs)
+		}
+	}
+	return append(cells, c.remarks())
+}
+
+func (c *EvaluationCase) remarks() string {
+	var remarks []string
+	if c.Pass != nil {
+		remarks = append(remarks, map[bool]string{true: "reached", false: "**missed**"}[*c.Pass])
+	}
+	if c.Unserved > 0 {
+		remarks = append(remarks, fmt.Sprintf("%d requests found no end", c.Unserved))
+	}
+	if c.Identical != nil && !*c.Identical {
+		remarks = append(remarks, "**results differ**")
+	}
+	if c.Note != "" {
+		remarks = append(remarks, strings.NewReplacer("|", "/", "\n", " ").Replace(c.Note))
+	}
+	return strings.Join(remarks, "; ")
+}
+
+// Print writes the table for people.
+func (e *Evaluation) Print(out io.Writer) error {
+	kind := ""
+	if e.Simulated {
+		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
+	}
+	fmt.Fprintf(out, "%s, driver %s, CUDA %s%s\n\n", e.GPU, e.Driver, e.CUDA, kind)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "workload\tsystem\tn\tmean ms\tp50\tp95\tp99\tp99.9\tmax\tp99/alone\tp50 submitted\tLC/s\tBE/alone\ttotal/default\tqueued\tCPU ms\t")
+	previous := ""
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		name := c.Case
+		if name == previous {
+			name = ""
+		}
+		previous = c.Case
+		fmt.Fprintf(table, "%s\t%s\t%s\t\n", name, c.System, strings.Join(c.cells(), "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
+}
+
+// evaluationTable shows a result file in the README: the published figures and, for each workload, the LC
+// latencies of the systems relative to alone.
+func evaluationTable(data []byte, name string) (string, error) {
+	var e Evaluation
+	if err := json.Unmarshal(data, &e); err != nil {
+		return "", fmt.Errorf("read results %s: %w", name, err)
+	}
+	var text strings.Builder
+	text.WriteString(e.publishedTable() + "\n")
+	systems := e.names(systemName, func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone })
+	text.WriteString("LC p99, times alone; in brackets BE throughput of alone:\n\n| workload | LC p99 alone |")
+	for _, system := range systems {
+		text.WriteString(" " + system + " |")
+	}
+	text.WriteString("\n|" + strings.Repeat("---|", len(systems)+2) + "\n")
+	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
+		alone := "-"
+		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
+			alone = microseconds(c.LC.P99Us)
+		}
+		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
+		for _, system := range systems {
+			cell := "-"
+			if c := e.of(workload, system); c != nil && c.Ratio != nil {
+				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
+				if c.BE != nil {
+					cell += fmt.Sprintf(" (%.2f)", c.BE.Share)
+				}
+				if c.Pass != nil && !*c.Pass {
+					cell += " **missed**"
+				}
+			}
+			text.WriteString(" " + cell + " |")
+		}
+		text.WriteString("\n")
+	}
+	fmt.Fprintf(&text, "\n%s, driver %s, CUDA %s, %s, %s.\n", e.GPU, e.Driver, e.CUDA, e.Date, name)
+	return text.String(), nil
+}

@@ -1,0 +1,317 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
+var systemColors = map[string]color.Color{
+	lcAlone:          color.RGBA{0, 0, 0, 255},
+	"default":        color.RGBA{213, 94, 0, 255},
+	"sequential":     color.RGBA{240, 228, 66, 255},
+	"mps":            color.RGBA{230, 159, 0, 255},
+	"mps-priority":   color.RGBA{204, 121, 167, 255},
+	"gpreempt-paper": color.RGBA{86, 180, 233, 255},
+	"gpreempt":       color.RGBA{0, 114, 178, 255},
+	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
+}
+
+func systemColor(name string) color.Color {
+	if known, ok := systemColors[name]; ok {
+		return known
+	}
+	return color.Gray{Y: 128}
+}
+
+// figurePlot is a plot of the report.
+type figurePlot struct{ file, caption string }
+
+// names are those of a kind in the order of the results.
+func (e *Evaluation) names(of func(*EvaluationCase) string, like func(*EvaluationCase) bool) []string {
+	var all []string
+	for i := range e.Cases {
+		if name := of(&e.Cases[i]); like(&e.Cases[i]) && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func caseName(c *EvaluationCase) string   { return c.Case }
+func systemName(c *EvaluationCase) string { return c.System }
+
+func (e *Evaluation) of(workload, system string) *EvaluationCase {
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Case == workload && c.System == system {
+			return c
+		}
+	}
+	return nil
+}
+
+// bars is a group of bars for each workload, one for each system.
+type bars struct {
+	file, caption, axis string
+	workloads           []string
+	logarithmic         bool
+	line                float64 // across all groups
+	value               func(*EvaluationCase) (float64, bool)
+}
+
+func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
+	has := func(c *EvaluationCase) bool {
+		if !slices.Contains(b.workloads, c.Case) {
+			return false
+		}
+		_, ok := b.value(c)
+		return ok
+	}
+	workloads, systems := e.names(caseName, has), e.names(systemName, has)
+	if len(workloads) == 0 {
+		return nil, nil
+	}
+	scale := func(v float64) float64 { return v }
+	p := plot.New()
+	if b.logarithmic {
+		scale = math.Log10
+		p.Y.Tick.Marker = powersOfTen{}
+	}
+	p.Y.Label.Text = b.axis
+	width := vg.Points(56 / float64(len(systems)))
+	for i, system := range systems {
+		var values plotter.Values
+		for _, workload := range workloads {
+			value := 0.0
+			if b.logarithmic {
+				value = 1
+			}
+			if c := e.of(workload, system); c != nil {
+				if v, ok := b.value(c); ok {
+					value = v
+				}
+			}
+			values = append(values, scale(value))
+		}
+		chart, err := plotter.NewBarChart(values, width)
+		if err != nil {
+			return nil, fmt.Errorf("plot %s: %w", b.file, err)
+		}
+		chart.LineStyle.Width = 0
+		chart.Color = systemColor(system)
+		chart.Offset = width * vg.Length(float64(i)-float64(len(systems)-1)/2)
+		p.Add(chart)
+		p.Legend.Add(system, chart)
+	}
+	if b.line > 0 {
+		line, err := plotter.NewLine(plotter.XYs{{X: -0.5, Y: scale(b.line)}, {X: float64(len(workloads)) - 0.5, Y: scale(b.line)}})
+		if err != nil {
+			return nil, fmt.Errorf("plot %s: %w", b.file, err)
+		}
+		line.Dashes = []vg.Length{vg.Points(3), vg.Points(3)}
+		p.Add(line)
+	}
+	p.NominalX(workloads...)
+	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(260))
+}
+
+const legendWidth, plotMargin = 110, 12 // points
+
+// save writes a plot with its legend on the right; the same results give the same bytes.
+func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
+	if e.Simulated {
+		p.Title.Text = "SIMULATED: says nothing about a GPU"
+	}
+	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height)
+	whole := draw.New(canvas)
+	whole.SetColor(color.White)
+	whole.Fill(whole.Rectangle.Path())
+	legend := p.Legend
+	legend.Top, legend.Left = true, true
+	p.Legend = plot.NewLegend()
+	p.Draw(draw.Crop(whole, 0, -vg.Points(legendWidth+plotMargin), 0, 0))
+	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
+	var text bytes.Buffer
+	if _, err := canvas.WriteTo(&text); err != nil {
+		return nil, fmt.Errorf("draw plot %s: %w", file, err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, file), text.Bytes(), 0o644); err != nil {
+		return nil, fmt.Errorf("write plot %s: %w", file, err)
+	}
+	return &figurePlot{file, caption}, nil
+}
+
+// powersOfTen marks an axis that holds logarithms.
+type powersOfTen struct{}
+
+func (powersOfTen) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for power := math.Floor(low); power <= math.Ceil(high); power++ {
+		for _, digit := range []float64{1, 2, 5} {
+			at := power + math.Log10(digit)
+			if at >= low-1e-9 && at <= high+1e-9 {
+				ticks = append(ticks, plot.Tick{Value: at, Label: strconv.FormatFloat(digit*math.Pow(10, power), 'g', 3, 64)})
+			}
+		}
+	}
+	return ticks
+}
+
+// drawCDF shows which part of the requests took how long at most, under every system.
+func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
+	p := plot.New()
+	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
+	p.X.Tick.Marker = powersOfTen{}
+	any := false
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		if c.Case != workload || c.System == beAlone {
+			continue
+		}
+		sorted := slices.Sorted(slices.Values(slices.Concat(first(c.lcLatencies())...)))
+		if len(sorted) == 0 {
+			continue
+		}
+		any = true
+		const steps = 400
+		var points plotter.XYs
+		for step := range steps + 1 {
+			q := float64(step) / steps
+			points = append(points, plotter.XY{X: math.Log10(quantile(sorted, q) / 1000), Y: q})
+		}
+		line, err := plotter.NewLine(points)
+		if err != nil {
+			return nil, fmt.Errorf("plot the latencies of %s: %w", workload, err)
+		}
+		line.Color, line.Width = systemColor(c.System), vg.Points(1.3)
+		if c.System == lcAlone {
+			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
+		}
+		p.Add(line)
+		p.Legend.Add(c.System, line)
+	}
+	if !any {
+		return nil, nil
+	}
+	return e.save(p, "cdf-"+workload+".svg", "Distribution of the LC latencies of workload "+workload, folder, vg.Points(420), vg.Points(280))
+}
+
+// drawSweep shows how a figure follows a number in the workloads' names.
+func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*EvaluationCase) (float64, bool), file, caption, folder string) (*figurePlot, error) {
+	in := func(c *EvaluationCase) bool {
+		_, ok := value(c)
+		return ok && strings.HasPrefix(c.Case, prefix)
+	}
+	workloads := e.names(caseName, in)
+	if len(workloads) < 2 {
+		return nil, nil
+	}
+	p := plot.New()
+	p.X.Label.Text, p.Y.Label.Text = axis, what
+	p.Y.Tick.Marker = powersOfTen{}
+	for _, system := range e.names(systemName, in) {
+		var points plotter.XYs
+		for _, workload := range workloads {
+			x, err := strconv.ParseFloat(strings.TrimPrefix(workload, prefix), 64)
+			if err != nil {
+				return nil, fmt.Errorf("plot %s: %w", file, err)
+			}
+			if c := e.of(workload, system); c != nil {
+				if y, ok := value(c); ok && y > 0 {
+					points = append(points, plotter.XY{X: x, Y: math.Log10(y)})
+				}
+			}
+		}
+		line, dots, err := plotter.NewLinePoints(points)
+		if err != nil {
+			return nil, fmt.Errorf("plot %s: %w", file, err)
+		}
+		line.Color, dots.Color = systemColor(system), systemColor(system)
+		line.Width = vg.Points(1.3)
+		p.Add(line, dots)
+		p.Legend.Add(system, line)
+	}
+	return e.save(p, file, caption, folder, vg.Points(420), vg.Points(300))
+}
+
+func latencyRatio(of func(*Ratios) float64) func(*EvaluationCase) (float64, bool) {
+	return func(c *EvaluationCase) (float64, bool) {
+		if c.Ratio == nil {
+			return 0, false
+		}
+		return of(c.Ratio), true
+	}
+}
+
+func beShare(c *EvaluationCase) (float64, bool) {
+	if c.BE == nil || c.System == beAlone {
+		return 0, false
+	}
+	return c.BE.Share, true
+}
+
+func totalOfDefault(c *EvaluationCase) (float64, bool) {
+	if c.Throughput == nil || c.Throughput.OfDefault == 0 {
+		return 0, false
+	}
+	return c.Throughput.OfDefault, true
+}
+
+// plots draws all that the results have.
+func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
+	var drawn []figurePlot
+	keep := func(p *figurePlot, err error) error {
+		if p != nil {
+			drawn = append(drawn, *p)
+		}
+		return err
+	}
+	models, others := []string{"A", "B", "C", "D", "E", "REAL"}, []string{"Y", "R", "Z", "decode", "spin"}
+	for _, b := range []bars{
+		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"be.svg", "BE throughput, of that without LC", "of BE alone", slices.Concat(models, others), false, 1, beShare},
+		{"total.svg", "LC and BE throughput, of default time slicing", "of default", slices.Concat(models, others), false, 1, totalOfDefault},
+	} {
+		if err := keep(e.drawBars(b, folder)); err != nil {
+			return nil, err
+		}
+	}
+	p99Ms := func(c *EvaluationCase) (float64, bool) {
+		if c.LC == nil {
+			return 0, false
+		}
+		return c.LC.P99Us / 1000, true
+	}
+	for _, s := range []struct{ prefix, axis, file, caption string }{
+		{"rate-", "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
+		{"prepare-", "preparation of a request (us)", "prepare.svg", "LC p99 by the time that preparation takes"},
+		{"be-", "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
+		{"load-", "LC load (%)", "load.svg", "LC p99 by the load"},
+	} {
+		if err := keep(e.drawSweep(s.prefix, s.axis, "LC p99 (ms)", p99Ms, s.file, s.caption, folder)); err != nil {
+			return nil, err
+		}
+	}
+	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
+		if err := keep(e.drawCDF(workload, folder)); err != nil {
+			return nil, err
+		}
+	}
+	return drawn, nil
+}

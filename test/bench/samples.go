@@ -1,0 +1,329 @@
+package bench
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Evaluation is the result file of an evaluation, or of a part of one.
+type Evaluation struct {
+	Schema      int               `json:"schema"`
+	Benchmark   string            `json:"benchmark"`
+	GPU         string            `json:"gpu"`
+	Driver      string            `json:"driver"`
+	CUDA        string            `json:"cuda"`
+	Date        string            `json:"date"`
+	Commit      string            `json:"commit"`
+	Command     string            `json:"command"`
+	Mode        string            `json:"mode"`
+	Simulated   bool              `json:"simulated,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	Cases       []EvaluationCase  `json:"cases"`
+}
+
+// EvaluationCase is a workload under a system. Everything but Runs follows from the runs of its workload.
+type EvaluationCase struct {
+	Case      string `json:"case"`
+	System    string `json:"system"`
+	About     string `json:"about,omitempty"`
+	PrepareUs int    `json:"prepare_us"`
+	Claimed   bool   `json:"claimed,omitempty"` // the targets hold for the workload
+
+	LC          *Distribution `json:"lc,omitempty"` // from the arrival of a request
+	LCAlone     *Distribution `json:"lc_alone,omitempty"`
+	Ratio       *Ratios       `json:"ratio,omitempty"`
+	LCSubmitted *Distribution `json:"lc_from_submission,omitempty"` // from when its data was prepared
+	// BE.Share is the mean of the BE tasks' throughputs, each relative to the BE tasks without the LC ones.
+	BE         *Share      `json:"be,omitempty"`
+	Throughput *Throughput `json:"throughput,omitempty"`
+	CPU        *CPU        `json:"cpu,omitempty"`
+	Queued     int         `json:"queued,omitempty"`    // LC requests that had to wait for earlier ones
+	Unserved   int         `json:"unserved,omitempty"`  // LC requests that found no end in time; in LC with the time they waited
+	Identical  *bool       `json:"identical,omitempty"` // the BE tasks' results are those they had alone
+
+	Target string      `json:"target,omitempty"`
+	Pass   *bool       `json:"pass,omitempty"`
+	Note   string      `json:"note,omitempty"`
+	Runs   []RunResult `json:"runs,omitempty"`
+}
+
+// Throughput counts requests that ended within the time of a run.
+type Throughput struct {
+	LC        float64 `json:"lc_per_s"`
+	BE        float64 `json:"be_per_s"`
+	LCOfAlone float64 `json:"lc_of_alone,omitempty"`
+	OfDefault float64 `json:"total_of_default,omitempty"` // LC and BE, relative to default time slicing
+}
+
+// CPU is what the programs took of it. They wait actively for arrivals, under all systems alike.
+type CPU struct {
+	LCMs    float64 `json:"lc_ms_per_request"`
+	BECores float64 `json:"be_cores"`
+}
+
+// RunResult is one run of a workload's tasks.
+type RunResult struct {
+	Repeat  int       `json:"repeat"`
+	Seconds float64   `json:"seconds"`
+	Tasks   []TaskRun `json:"tasks"`
+}
+
+// TaskRun is what a task did in a run.
+type TaskRun struct {
+	Task
+	Role       string  `json:"role"`
+	Offered    int     `json:"offered,omitempty"`
+	Completed  float64 `json:"completed"` // within the run
+	Unserved   int     `json:"unserved,omitempty"`
+	CPUSeconds float64 `json:"cpu_s"`
+	Identical  *bool   `json:"identical,omitempty"`
+	// Samples of every request, the warm-up's too: gzip of varints in base64. First the number of requests
+	// served, then all arrivals, each as the time since the one before, then for each request served the time
+	// from arrival to submission and the time from there to its end; all in units of 100 ns.
+	Samples string `json:"samples,omitempty"`
+
+	samples samples
+}
+
+type samples struct{ arrival, submitted, done []time.Duration } // from the run's start, from arrival, from arrival
+
+const sampleUnit = 100 * time.Nanosecond
+
+func (t *TaskRun) set(arrivals []time.Duration, a answer) {
+	s := samples{arrival: arrivals}
+	for i := range a.DoneNs {
+		s.submitted = append(s.submitted, time.Duration(a.SubmittedNs[i]))
+		s.done = append(s.done, time.Duration(a.DoneNs[i]))
+	}
+	t.Samples = s.encode()
+	t.samples = s
+}
+
+func (s samples) encode() string {
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	buffer := binary.AppendUvarint(nil, uint64(len(s.done)))
+	var before time.Duration
+	for _, at := range s.arrival {
+		buffer = binary.AppendUvarint(buffer, uint64(at/sampleUnit-before/sampleUnit))
+		before = at
+	}
+	for i := range s.done {
+		buffer = binary.AppendUvarint(buffer, uint64(s.submitted[i]/sampleUnit))
+		buffer = binary.AppendUvarint(buffer, uint64(s.done[i]/sampleUnit-s.submitted[i]/sampleUnit))
+	}
+	zip.Write(buffer) // to memory
+	zip.Close()
+	return base64.StdEncoding.EncodeToString(out.Bytes())
+}
+
+func (t *TaskRun) decode() error {
+	packed, err := base64.StdEncoding.DecodeString(t.Samples)
+	if err != nil {
+		return fmt.Errorf("read samples: %w", err)
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return fmt.Errorf("read samples: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(zip, 64<<20))
+	if err != nil {
+		return fmt.Errorf("read samples: %w", err)
+	}
+	next := func() time.Duration {
+		value, n := binary.Uvarint(text)
+		if n <= 0 {
+			err = errors.New("read samples: they end too soon")
+			return 0
+		}
+		text = text[n:]
+		return time.Duration(value) * sampleUnit
+	}
+	served := int(next() / sampleUnit)
+	if served < 0 || served > t.Offered {
+		return fmt.Errorf("read samples: %d requests served of %d", served, t.Offered)
+	}
+	var s samples
+	var at time.Duration
+	for range t.Offered {
+		at += next()
+		s.arrival = append(s.arrival, at)
+	}
+	for range served {
+		submitted := next()
+		s.submitted = append(s.submitted, submitted)
+		s.done = append(s.done, submitted+next())
+	}
+	if err == nil && len(text) > 0 {
+		err = errors.New("read samples: more than there are requests")
+	}
+	t.samples = s
+	return err
+}
+
+// latencies are those of the requests after the warm-up, in microseconds: from arrival and from submission.
+// A request that found no end took at least as long as the programs waited for it.
+func (t *TaskRun) latencies(length time.Duration) (fromArrival, fromSubmission []float64) {
+	for i, arrival := range t.samples.arrival {
+		switch {
+		case arrival < warmUp:
+		case i < len(t.samples.done):
+			done := t.samples.done[i]
+			fromArrival = append(fromArrival, microsecondsOf(done))
+			fromSubmission = append(fromSubmission, microsecondsOf(done-t.samples.submitted[i]))
+		default:
+			fromArrival = append(fromArrival, microsecondsOf(length+drain-arrival))
+		}
+	}
+	return fromArrival, fromSubmission
+}
+
+// queued counts the requests that had to wait for earlier ones.
+func (t *TaskRun) queued() int {
+	count := 0
+	for i, arrival := range t.samples.arrival {
+		if arrival < warmUp || i == 0 {
+			continue
+		}
+		if i >= len(t.samples.done) || t.samples.arrival[i-1]+t.samples.done[i-1] > arrival {
+			count++
+		}
+	}
+	return count
+}
+
+func microsecondsOf(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// brief says in a few words how a run went.
+func (r RunResult) brief() string {
+	var latencies []float64
+	lc, be := 0.0, 0.0
+	for i := range r.Tasks {
+		t := &r.Tasks[i]
+		if t.Role == "lc" {
+			fromArrival, _ := t.latencies(r.length())
+			latencies = append(latencies, fromArrival...)
+			lc += t.Completed
+		} else {
+			be += t.Completed
+		}
+	}
+	var parts []string
+	if len(latencies) > 0 {
+		slices.Sort(latencies)
+		parts = append(parts, fmt.Sprintf("LC p50 %.0f us, p99 %.0f us", quantile(latencies, .5), quantile(latencies, .99)))
+	}
+	if be > 0 {
+		parts = append(parts, fmt.Sprintf("BE %.1f/s", be/r.Seconds))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (r RunResult) length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }
+
+// Write writes the result file.
+func (e *Evaluation) Write(path string) error {
+	text, err := json.MarshalIndent(e, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil { // a file that is there is complete
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+var errNoEvaluation = errors.New("no results of an evaluation")
+
+// ReadEvaluation reads the results of a folder, those of several files as one. Files of other benchmarks are
+// passed over. The figures are made anew from the samples.
+func ReadEvaluation(folder string) (*Evaluation, error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	slices.Sort(paths)
+	var all *Evaluation
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		var one Evaluation
+		if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !IsEvaluation(one.Benchmark) {
+			continue
+		}
+		for i := range one.Cases {
+			for j := range one.Cases[i].Runs {
+				for k := range one.Cases[i].Runs[j].Tasks {
+					t := &one.Cases[i].Runs[j].Tasks[k]
+					if t.Role != "lc" {
+						continue
+					}
+					if err := t.decode(); err != nil {
+						return nil, fmt.Errorf("%s: %s under %s: %w", path, one.Cases[i].Case, one.Cases[i].System, err)
+					}
+				}
+			}
+		}
+		if all == nil {
+			all = &one
+			continue
+		}
+		if one.GPU != all.GPU || one.Driver != all.Driver {
+			return nil, fmt.Errorf("read results: %s is of %s, driver %s; others of %s, driver %s", path, one.GPU, one.Driver, all.GPU, all.Driver)
+		}
+		all.Date = max(all.Date, one.Date)
+		if !strings.Contains(all.Commit, one.Commit) {
+			all.Commit += ", " + one.Commit
+		}
+		for _, c := range one.Cases {
+			if i := slices.IndexFunc(all.Cases, func(o EvaluationCase) bool { return o.Case == c.Case && o.System == c.System }); i >= 0 {
+				all.Cases[i] = c // of the later file
+			} else {
+				all.Cases = append(all.Cases, c)
+			}
+		}
+	}
+	if all == nil {
+		return nil, fmt.Errorf("%s: %w", folder, errNoEvaluation)
+	}
+	slices.SortStableFunc(all.Cases, func(a, b EvaluationCase) int {
+		if by := workloadOrder(a.Case) - workloadOrder(b.Case); by != 0 {
+			return by
+		}
+		return systemOrder(a.System) - systemOrder(b.System)
+	})
+	return all, all.Summarise()
+}
+
+func workloadOrder(name string) int {
+	return slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })
+}
+
+func systemOrder(name string) int {
+	switch name {
+	case lcAlone:
+		return -2
+	case beAlone:
+		return -1
+	}
+	if system, err := Systems([]string{name}); err == nil {
+		return system[0].Order
+	}
+	return 100 // the user's own
+}

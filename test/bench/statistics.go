@@ -1,0 +1,289 @@
+package bench
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Distribution sums up latencies. Intervals hold the true value with 95 % confidence (bootstrap).
+type Distribution struct {
+	N        int        `json:"n"`
+	MeanUs   float64    `json:"mean_us"`
+	P50Us    float64    `json:"p50_us"`
+	P95Us    float64    `json:"p95_us"`
+	P99Us    float64    `json:"p99_us"`
+	P999Us   float64    `json:"p999_us"`
+	MaxUs    float64    `json:"max_us"`
+	P50CIUs  [2]float64 `json:"p50_ci_us"`
+	P99CIUs  [2]float64 `json:"p99_ci_us"`
+	MeanCIUs [2]float64 `json:"mean_ci_us"`
+}
+
+// Ratios compare with the same LC tasks alone.
+type Ratios struct {
+	Mean  float64    `json:"mean"`
+	P50   float64    `json:"p50"`
+	P99   float64    `json:"p99"`
+	P99CI [2]float64 `json:"p99_ci"`
+}
+
+// quantile of sorted values, between two in proportion.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	place := q * float64(len(sorted)-1)
+	below := int(place)
+	if below+1 == len(sorted) {
+		return sorted[below]
+	}
+	return sorted[below] + (place-float64(below))*(sorted[below+1]-sorted[below])
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, value := range values {
+		sum += value
+	}
+	return sum / float64(len(values))
+}
+
+const resamplings = 400
+
+// estimates are the statistics of as many resamplings: of the runs first, whose conditions differ, and of the
+// requests of each run then.
+type estimates struct{ mean, p50, p99 []float64 }
+
+func bootstrap(runs [][]float64, random *rand.Rand) estimates {
+	var e estimates
+	var drawn []float64
+	for range resamplings {
+		drawn = drawn[:0]
+		for range runs {
+			run := runs[random.IntN(len(runs))]
+			for range run {
+				drawn = append(drawn, run[random.IntN(len(run))])
+			}
+		}
+		if len(drawn) == 0 {
+			continue
+		}
+		slices.Sort(drawn)
+		e.mean = append(e.mean, mean(drawn))
+		e.p50 = append(e.p50, quantile(drawn, .5))
+		e.p99 = append(e.p99, quantile(drawn, .99))
+	}
+	return e
+}
+
+func interval(values []float64, digits int) [2]float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return [2]float64{round(quantile(sorted, .025), digits), round(quantile(sorted, .975), digits)}
+}
+
+func distribution(runs [][]float64, e estimates) *Distribution {
+	all := slices.Sorted(slices.Values(slices.Concat(runs...)))
+	if len(all) == 0 {
+		return nil
+	}
+	us := func(q float64) float64 { return round(quantile(all, q), 1) }
+	return &Distribution{N: len(all), MeanUs: round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999),
+		MaxUs: us(1), P50CIUs: interval(e.p50, 1), P99CIUs: interval(e.p99, 1), MeanCIUs: interval(e.mean, 1)}
+}
+
+// lcLatencies are a case's latencies by run, of all its LC tasks.
+func (c *EvaluationCase) lcLatencies() (fromArrival, fromSubmission [][]float64) {
+	for _, run := range c.Runs {
+		var arrival, submission []float64
+		for i := range run.Tasks {
+			if t := &run.Tasks[i]; t.Role == "lc" {
+				a, s := t.latencies(run.length())
+				arrival, submission = append(arrival, a...), append(submission, s...)
+			}
+		}
+		if len(arrival) > 0 {
+			fromArrival, fromSubmission = append(fromArrival, arrival), append(fromSubmission, submission)
+		}
+	}
+	return fromArrival, fromSubmission
+}
+
+// perSecond is the throughput of each task of a role.
+func (c *EvaluationCase) perSecond(role string) []float64 {
+	var rates []float64
+	var seconds float64
+	for _, run := range c.Runs {
+		seconds += run.Seconds
+		i := 0
+		for _, t := range run.Tasks {
+			if t.Role != role {
+				continue
+			}
+			if i == len(rates) {
+				rates = append(rates, 0)
+			}
+			rates[i] += t.Completed
+			i++
+		}
+	}
+	for i := range rates {
+		rates[i] /= seconds
+	}
+	return rates
+}
+
+func sum(values []float64) float64 {
+	total := 0.0
+	for _, value := range values {
+		total += value
+	}
+	return total
+}
+
+// Summarise makes the figures of all cases from their runs.
+func (e *Evaluation) Summarise() error {
+	find := func(workload, system string) *EvaluationCase {
+		for i := range e.Cases {
+			if c := &e.Cases[i]; c.Case == workload && c.System == system && len(c.Runs) > 0 {
+				return c
+			}
+		}
+		return nil
+	}
+	alone := map[string]estimates{}
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		if len(c.Runs) == 0 {
+			continue
+		}
+		fromArrival, fromSubmission := c.lcLatencies()
+		// The same seed for all systems; it makes a report the same each time.
+		estimated := bootstrap(fromArrival, rand.New(rand.NewPCG(1, 1)))
+		c.LC = distribution(fromArrival, estimated)
+		c.LCSubmitted = distribution(fromSubmission, bootstrap(fromSubmission, rand.New(rand.NewPCG(1, 1))))
+		lc, be := c.perSecond("lc"), c.perSecond("be")
+		c.Throughput = &Throughput{LC: round(sum(lc), 2), BE: round(sum(be), 2)}
+		c.CPU, c.Queued, c.Unserved = c.sumUp()
+		if c.System == lcAlone {
+			alone[c.Case] = estimated
+		}
+	}
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		c.LCAlone, c.Ratio, c.BE = nil, nil, nil
+		c.Target, c.Pass = "", nil
+		lc, be, plain := find(c.Case, lcAlone), find(c.Case, beAlone), find(c.Case, "default")
+		if len(c.Runs) == 0 || c.System == lcAlone {
+			continue
+		}
+		if lc != nil && lc.LC != nil && c.LC != nil {
+			c.LCAlone = lc.LC
+			own := bootstrap(first(c.lcLatencies()), rand.New(rand.NewPCG(2, 1)))
+			ratios := make([]float64, min(len(own.p99), len(alone[c.Case].p99)))
+			for j := range ratios {
+				ratios[j] = own.p99[j] / alone[c.Case].p99[j]
+			}
+			c.Ratio = &Ratios{Mean: round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: round(c.LC.P50Us/lc.LC.P50Us, 3),
+				P99: round(c.LC.P99Us/lc.LC.P99Us, 3), P99CI: interval(ratios, 3)}
+			c.Throughput.LCOfAlone = round(c.Throughput.LC/lc.Throughput.LC, 3)
+		}
+		if be != nil {
+			now, without := c.perSecond("be"), be.perSecond("be")
+			var shares []float64
+			for j := range min(len(now), len(without)) {
+				if without[j] > 0 {
+					shares = append(shares, now[j]/without[j])
+				}
+			}
+			if len(shares) > 0 {
+				c.BE = &Share{Share: round(mean(shares), 3), Alone: round(sum(without), 2), Now: round(sum(now), 2), Unit: "requests/s"}
+			}
+		}
+		if c.System == beAlone {
+			continue
+		}
+		if plain != nil {
+			c.Throughput.OfDefault = round((c.Throughput.LC+c.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
+		}
+		c.judge()
+	}
+	return nil
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// Targets, on the workloads that they are claimed for.
+const (
+	p99Limit, hintedP99Limit = 1.25, 1.10
+	hintedMeanLimit          = 1.024 // the paper's figure, on its hardware
+	throughputLimit          = 0.90
+)
+
+func (c *EvaluationCase) judge() {
+	if !c.Claimed || c.Ratio == nil || c.Throughput.OfDefault == 0 {
+		return
+	}
+	var pass bool
+	switch c.System {
+	case "gpreempt":
+		c.Target = "lc p99 <= 1.25 x alone, total >= 0.90 of default"
+		pass = c.Ratio.P99 <= p99Limit && c.Throughput.OfDefault >= throughputLimit
+	case "gpreempt-hints":
+		c.Target = "lc p99 <= 1.10 x alone, mean <= 1.024 x alone, total >= 0.90 of default"
+		pass = c.Ratio.P99 <= hintedP99Limit && c.Ratio.Mean <= hintedMeanLimit && c.Throughput.OfDefault >= throughputLimit
+	default:
+		return
+	}
+	c.Pass = &pass
+}
+
+func (c *EvaluationCase) sumUp() (*CPU, int, int) {
+	var lc, be, requests, seconds float64
+	queued, unserved := 0, 0
+	c.Identical = nil
+	for _, run := range c.Runs {
+		seconds += run.Seconds
+		for i := range run.Tasks {
+			t := &run.Tasks[i]
+			if t.Identical != nil && (c.Identical == nil || *c.Identical) {
+				c.Identical = t.Identical
+			}
+			if t.Role != "lc" {
+				be += t.CPUSeconds
+				continue
+			}
+			lc += t.CPUSeconds
+			requests += float64(t.Offered - t.Unserved)
+			queued += t.queued()
+			unserved += t.Unserved
+		}
+	}
+	cpu := &CPU{BECores: round(be/seconds, 3)}
+	if requests > 0 {
+		cpu.LCMs = round(1000*lc/requests, 3)
+	}
+	return cpu, queued, unserved
+}
+
+// result is the head of a result file of this machine.
+func (e *evaluation) result() *Evaluation {
+	i := e.session.info
+	result := &Evaluation{Schema: 1, Benchmark: e.options.Suite, GPU: i.Name, Driver: driverVersion(),
+		CUDA: strconv.Itoa(i.CUDA/1000) + "." + strconv.Itoa(i.CUDA%1000/10), Date: time.Now().UTC().Format(time.DateOnly),
+		Commit: e.options.Version, Command: e.options.Command, Mode: "time-sliced and MPS",
+		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())},
+		Simulated:   strings.HasPrefix(i.Name, "Simulated")}
+	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		result.Environment["kernel"] = strings.TrimSpace(string(kernel))
+	}
+	if result.Simulated {
+		result.Driver = "simulated"
+	}
+	return result
+}

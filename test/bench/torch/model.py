@@ -1,0 +1,287 @@
+"""A PyTorch program of the evaluation: one kind of request, open-loop or back to back.
+
+    python3 model.py MODEL          the control lines come on file descriptor 3
+
+Waits for the line "init" before it uses CUDA and prints "ready". Then it answers each line "go START_NS END_NS
+PREPARE_NS HINT LOCK N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS (time.monotonic_ns);
+N = -1 means requests back to back. The end of the control file ends the process. evaluate.h serves the same.
+
+Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
+copies to and from the GPU belong to the request. `train` is a training step of ResNet-50, `decode` sixteen tokens
+of a transformer one after another, each read by the host.
+"""
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+import torch.nn.functional as F
+import torchvision
+
+CONTROL = 3
+WARM_UP_REQUESTS = 10
+SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
+DRAIN_NS = 2_000_000_000  # how long requests that arrived in time are still served
+DECODE_TOKENS = 16
+VOCABULARY = 30522
+
+
+class Layer(nn.Module):
+    """A transformer layer. With a cache it is one of a decoder that gets one token at a time."""
+
+    def __init__(self, width, heads, cached=0):
+        super().__init__()
+        self.heads = heads
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        if cached:
+            shape = (1, heads, cached, width // heads)
+            self.register_buffer("keys", torch.zeros(shape))
+            self.register_buffer("values", torch.zeros(shape))
+
+    def forward(self, x, position=None, mask=None):
+        batch, length, width = x.shape
+        shape = (batch, length, 3, self.heads, width // self.heads)
+        query, key, value = self.project(self.before(x)).view(shape).permute(2, 0, 3, 1, 4)
+        if position is not None:
+            self.keys.index_copy_(2, position, key)
+            self.values.index_copy_(2, position, value)
+            key, value = self.keys, self.values
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed(self.between(x))
+
+
+class DistilBert(nn.Module):
+    """An encoder of DistilBERT's size: 6 layers of 768, 12 heads, 128 tokens."""
+
+    def __init__(self, tokens=128):
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, 768), nn.Embedding(tokens, 768)
+        self.layers = nn.ModuleList(Layer(768, 12) for _ in range(6))
+        self.register_buffer("order", torch.arange(tokens))
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.places(self.order)
+        for layer in self.layers:
+            x = layer(x)
+        return x[:, 0]
+
+
+class Decoder(nn.Module):
+    """A decoder of GPT-2's size: 12 layers of 768, 12 heads, a cache of 512 tokens. Makes one token a call."""
+
+    def __init__(self, cached=512):
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, 768), nn.Embedding(cached, 768)
+        self.layers = nn.ModuleList(Layer(768, 12, cached) for _ in range(12))
+        self.register_buffer("order", torch.arange(cached))
+        self.register_buffer("token", torch.zeros(1, 1, dtype=torch.long))
+        self.register_buffer("position", torch.full((1,), 256))
+
+    def forward(self):
+        x = self.words(self.token) + self.places(self.position)
+        mask = (self.order <= self.position).view(1, 1, 1, -1)
+        for layer in self.layers:
+            x = layer(x, self.position, mask)
+        self.token.copy_((x @ self.words.weight.T).argmax(-1))
+        self.position.add_(1)
+        return self.token
+
+
+NETWORKS = {
+    "vgg19": (lambda: torchvision.models.vgg19(init_weights=False), (1, 3, 224, 224)),
+    "resnet152": (torchvision.models.resnet152, (1, 3, 224, 224)),
+    "densenet201": (torchvision.models.densenet201, (1, 3, 224, 224)),
+    "inception_v3": (lambda: torchvision.models.inception_v3(init_weights=False), (1, 3, 299, 299)),
+    "distilbert": (DistilBert, (1, 128)),
+}
+
+
+def capture(work):
+    """A CUDA graph of work, which it also warms up, and what work returns in it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
+
+
+def inference(name):
+    make, shape = NETWORKS[name]
+    with torch.device("cuda"):
+        model = make().eval()
+    host = torch.randint(0, VOCABULARY, shape) if name == "distilbert" else torch.randn(shape)
+    host = host.pin_memory()
+    device = host.cuda()
+    graph, result = capture(lambda: model(device))
+    answer = torch.empty(result.shape, dtype=result.dtype).pin_memory()
+
+    def request():
+        device.copy_(host, non_blocking=True)
+        graph.replay()
+        answer.copy_(result, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+    request.keep = model  # the graph uses its memory
+    return request
+
+
+def decoding():
+    with torch.device("cuda"):
+        model = Decoder().half().eval()
+    graph, token = capture(model)
+    start = torch.full((1,), 256).pin_memory()
+
+    def request():
+        model.position.copy_(start, non_blocking=True)
+        for _ in range(DECODE_TOKENS):
+            graph.replay()
+            token.item()
+    return request
+
+
+def training():
+    with torch.device("cuda"):
+        model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (128,), device="cuda")
+    loss = nn.CrossEntropyLoss()
+
+    def request():
+        with torch.enable_grad():
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", dtype=torch.float16):
+                value = loss(model(images), labels)
+            value.backward()
+            optimizer.step()
+        torch.cuda.current_stream().synchronize()
+    return request
+
+
+def wait_for(at):
+    ahead = at - SPIN_BEFORE_NS - time.monotonic_ns()
+    if ahead > 0:
+        time.sleep(ahead / 1e9)
+    while time.monotonic_ns() < at:
+        pass
+
+
+def find_hint():
+    """The library's gpreempt_hint, where it is preloaded and has it."""
+    try:
+        function = ctypes.CDLL(None).gpreempt_hint
+    except AttributeError:
+        return None
+    function.argtypes, function.restype = [ctypes.c_int64, ctypes.c_double], ctypes.c_int
+    return function
+
+
+class Lock:
+    """Held for the length of a request: requests of several processes run one after another. Who waits for it
+    holds the queue, so that nobody who has just had it gets it again before."""
+
+    def __init__(self, path):
+        self.files = [] if path == "-" else [os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                                             for suffix in ("", ".queue")]
+
+    def __enter__(self):
+        if self.files:
+            lock, queue = self.files
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(queue, fcntl.LOCK_UN)
+
+    def __exit__(self, *_):
+        if self.files:
+            fcntl.flock(self.files[0], fcntl.LOCK_UN)
+
+    def close(self):
+        for file in self.files:
+            os.close(file)
+
+
+def serve_continuously(request, start, end, lock):
+    """Requests back to back; one that is under way at the end counts in proportion."""
+    completed = 0
+    wait_for(start)
+    cpu = time.process_time_ns()
+    after = time.monotonic_ns()
+    while after < end:
+        before = after
+        with lock:
+            request()
+        after = time.monotonic_ns()
+        completed += 1 if after <= end else (end - before) / (after - before)
+    return {"completed": round(completed, 3), "cpu_ns": time.process_time_ns() - cpu}
+
+
+def serve_arrivals(request, start, end, lock, prepare_ns, hint, arrivals):
+    """A request is served when it arrives or, if others are still before it, after them; none is dropped."""
+    submitted, done = [], []
+    cpu = time.process_time_ns()
+    for arrival in arrivals:
+        if time.monotonic_ns() >= end + DRAIN_NS:
+            break
+        arrival += start
+        wait_for(arrival)
+        if hint:
+            hint(prepare_ns // 1000, 1.0)
+        if prepare_ns:
+            until = time.monotonic_ns() + prepare_ns
+            while time.monotonic_ns() < until:
+                pass
+        submitted.append(time.monotonic_ns() - arrival)
+        with lock:
+            request()
+        done.append(time.monotonic_ns() - arrival)
+    in_time = sum(start + arrival + latency <= end for arrival, latency in zip(arrivals, done))
+    return {"completed": in_time, "unserved": len(arrivals) - len(done), "cpu_ns": time.process_time_ns() - cpu,
+            "submitted_ns": submitted, "done_ns": done}
+
+
+def main():
+    name = sys.argv[1]
+    control = os.fdopen(CONTROL)
+    if control.readline() != "init\n":
+        return
+    if name == "train":
+        torch.backends.cudnn.benchmark = True
+    hint = find_hint()
+    with torch.no_grad():
+        request = {"train": training, "decode": decoding}.get(name, lambda: inference(name))()
+        for _ in range(WARM_UP_REQUESTS):
+            request()
+        torch.cuda.synchronize()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        print("ready", flush=True)
+        for line in control:
+            _, start, end, prepare, hinted, path, count, *arrivals = line.split()
+            start, end, prepare, count = int(start), int(end), int(prepare), int(count)
+            lock = Lock(path)
+            if count < 0:
+                answer = serve_continuously(request, start, end, lock)
+            else:
+                answer = serve_arrivals(request, start, end, lock, prepare, hint if hinted == "1" else None,
+                                        [int(arrival) for arrival in arrivals])
+            lock.close()
+            answer["hinted"] = hinted == "1" and hint is not None
+            print(json.dumps(answer), flush=True)
+            gc.collect()
+
+
+main()

@@ -1,0 +1,215 @@
+package bench
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Task is a program of a workload, a process of its own.
+type Task struct {
+	Program string  `json:"program"`
+	RateHz  float64 `json:"rate_hz,omitempty"` // 0: requests back to back
+	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty"
+	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
+}
+
+// Workload is LC tasks beside BE tasks.
+type Workload struct {
+	Name, About string
+	LC, BE      []Task
+	PrepareUs   int  // what a request's data takes the CPU before the GPU gets work
+	Claimed     bool // the targets hold for it
+	suites      []string
+}
+
+// Programs of worker.c; the others are models of torch/model.py.
+var ownPrograms = map[string][]string{
+	"weather":    {"--work", "weather"},
+	"bfs":        {"--work", "bfs"},
+	"sssp":       {"--work", "sssp"},
+	"pagerank":   {"--work", "pagerank"},
+	"components": {"--work", "components"},
+	"spin-short": {"--work", "spin", "--iterations", "12500", "--kernels", "10"},
+	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
+}
+
+// prepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
+const prepareUs = 300
+
+func at(hz float64, arrival string, programs ...string) []Task {
+	var tasks []Task
+	for _, program := range programs {
+		tasks = append(tasks, Task{Program: program, RateHz: hz, Arrival: arrival})
+	}
+	return tasks
+}
+
+func continuous(programs ...string) []Task { return at(0, "", programs...) }
+
+var (
+	fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
+	algorithms = []string{"bfs", "sssp", "pagerank", "components"}
+	everywhere = []string{"paper", "full"}
+)
+
+// workloads are those of the GPreempt paper, the first nine, and what it does not have. Their order keeps
+// those together that share programs.
+var workloads = func() []Workload {
+	all := []Workload{
+		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", at(100, "", "vgg19"), at(100, "", "resnet152"), prepareUs, true, everywhere},
+		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", at(220, "", "vgg19"), at(220, "", "resnet152"), prepareUs, true, everywhere},
+		{"C", "VGG-19 beside five models, 100 requests/s each", at(100, "", "vgg19"), at(100, "", fiveModels...), prepareUs, true, everywhere},
+		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", at(20, "", fiveModels...), at(100, "", fiveModels...), prepareUs, true, everywhere},
+		{"E", "D with Poisson arrivals", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), prepareUs, true, everywhere},
+		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), prepareUs, true, everywhere},
+		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", at(100, "", "vgg19"), at(150, "", "weather"), prepareUs, true, everywhere},
+		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", at(100, "", "vgg19"), continuous("weather"), prepareUs, false, everywhere},
+		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", at(100, "", "vgg19"), at(100, "", algorithms...), prepareUs, true, everywhere},
+	}
+	add := func(suites []string, name, about string, lc, be []Task, prepare int) {
+		all = append(all, Workload{name, about, lc, be, prepare, false, suites})
+	}
+	for _, hz := range []float64{100, 150, 200, 250, 300} {
+		suites := everywhere
+		if hz == 150 || hz == 250 {
+			suites = []string{"full"}
+		}
+		add(suites, fmt.Sprintf("rate-%g", hz), fmt.Sprintf("VGG-19, %g requests/s, beside ResNet-152 without pause", hz),
+			at(hz, "", "vgg19"), continuous("resnet152"), prepareUs)
+	}
+	for _, us := range []int{0, 50, 100, 150, 200, 400} {
+		suites := everywhere
+		if us%100 != 0 || us == 400 {
+			suites = []string{"full"}
+		}
+		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us),
+			at(100, "", "vgg19"), continuous("resnet152"), us)
+	}
+	for _, count := range []int{1, 2, 4, 8} {
+		add([]string{"full"}, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
+			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
+	}
+	for _, percent := range []int{10, 30, 50, 70, 90} {
+		add([]string{"full"}, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent),
+			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
+	}
+	add(everywhere, "decode", "sixteen tokens of a transformer, 10 times a second, beside training of ResNet-50",
+		at(10, "", "decode"), continuous("train"), prepareUs)
+	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
+		at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
+	return all
+}()
+
+// Workloads picks those of a suite.
+func Workloads(suite string, only []string) ([]Workload, error) {
+	var picked []Workload
+	for _, w := range workloads {
+		if slices.Contains(w.suites, suite) && (len(only) == 0 || slices.Contains(only, w.Name)) {
+			picked = append(picked, w)
+		}
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(picked, func(w Workload) bool { return w.Name == name }) {
+			return nil, fmt.Errorf("suite %q has no workload %q", suite, name)
+		}
+	}
+	return picked, nil
+}
+
+// IsEvaluation says whether a suite consists of workloads.
+func IsEvaluation(suite string) bool {
+	return slices.ContainsFunc(workloads, func(w Workload) bool { return slices.Contains(w.suites, suite) })
+}
+
+// part is the i-th of n runs of neighbouring items, of about equal cost.
+func part[T any](items []T, cost func(T) float64, i, n int) []T {
+	var total, sum float64
+	for _, item := range items {
+		total += cost(item)
+	}
+	var mine []T
+	for _, item := range items {
+		middle := sum + cost(item)/2
+		sum += cost(item)
+		if int(middle/total*float64(n)) == i-1 {
+			mine = append(mine, item)
+		}
+	}
+	return mine
+}
+
+// seed makes the same random numbers for the same run in every session.
+func seed(parts ...any) *rand.Rand {
+	hash := fnv.New64a()
+	fmt.Fprintln(hash, parts...)
+	return rand.New(rand.NewPCG(hash.Sum64(), 1))
+}
+
+// arrivals are the times, from the start, at which a task's requests come. By the clock they come with a
+// phase that is drawn anew every quarter of a second: tasks of equal rates keep no order among themselves.
+func (t Task) arrivals(length time.Duration, random *rand.Rand) []time.Duration {
+	period := float64(time.Second) / t.RateHz
+	var times []time.Duration
+	now := 0.0
+	next := func() float64 { return 0 }
+	switch t.Arrival {
+	case "":
+		each := max(int(t.RateHz/4), 1)
+		phase := 0.0
+		for i := 0; ; i++ {
+			if i%each == 0 {
+				phase = random.Float64()
+			}
+			at := (float64(i) + phase) * period
+			if at >= float64(length) {
+				break
+			}
+			times = append(times, time.Duration(at))
+		}
+		slices.Sort(times)
+		return times
+	case "poisson":
+		next = func() float64 { return random.ExpFloat64() * period }
+	case "bursty":
+		// Poisson arrivals whose rate is a quarter of the mean for some time and two and a half times the
+		// mean for a third of it.
+		until, factor := 0.0, 2.5
+		next = func() float64 {
+			at := now
+			for {
+				if at >= until {
+					if factor > 1 {
+						factor, until = 0.25, at+random.ExpFloat64()*float64(300*time.Millisecond)
+					} else {
+						factor, until = 2.5, at+random.ExpFloat64()*float64(150*time.Millisecond)
+					}
+				}
+				gap := random.ExpFloat64() * period / factor
+				if at+gap < until {
+					return at + gap - now
+				}
+				at = until
+			}
+		}
+	}
+	for now += next(); now < float64(length); now += next() {
+		times = append(times, time.Duration(now))
+	}
+	return times
+}
+
+// String is the task as the report shows it.
+func (t Task) String() string {
+	switch {
+	case t.Load > 0:
+		return fmt.Sprintf("%s at %g %% load", t.Program, math.Round(100*t.Load))
+	case t.RateHz == 0:
+		return t.Program + " without pause"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %g/s %s", t.Program, math.Round(t.RateHz), t.Arrival))
+}
