@@ -38,7 +38,7 @@ struct gp_submission {
 	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
 	CUgraphExec graph;         // GP_GRAPH
-	uint64_t token;            // scratch of the core between before_submit and after_submit
+	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
 };
 
 // ASK: the call does not wait, but its success says that the work is done.

@@ -3,6 +3,7 @@ package preempt
 import (
 	"errors"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,20 +39,24 @@ type agent struct {
 	log     zerolog.Logger
 	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
 
-	mutex     sync.Mutex // what follows: the agent's own goroutine, and changed
-	uuids     map[subdeviceKey][16]byte
-	sliceUs   map[tsgKey]uint64
-	suspended map[tsgKey]bool
-	wantUs    uint64 // 0: leave the driver's default
-	off       bool   // channels are disabled: it is another's turn, or a higher level's window is open
-	offSince  uint64
-	probed    uint64 // when a turn was asked for without known work; 0: not asked
-	refused   bool   // an RM control was refused: no timeslices, no turns
-	noTurns   bool
-	turns     bool
-	boosted   bool
-	reported  bool
-	opened    []openSample
+	mutex      sync.Mutex // what follows: the agent's own goroutine, and changed
+	uuids      map[subdeviceKey][16]byte
+	sliceUs    map[tsgKey]uint64
+	suspended  map[tsgKey]bool
+	wantUs     uint64 // 0: leave the driver's default
+	off        bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince   uint64
+	probed     uint64 // when a turn was asked for without known work; 0: not asked
+	probeAfter uint64
+	askedTurn  uint64 // the turn that this process waits for to end, and since when
+	askedNs    uint64
+	dead       bool // lost its slot for good
+	refused    bool // an RM control was refused: no timeslices, no turns
+	noTurns    bool
+	turns      bool
+	boosted    bool
+	reported   bool
+	opened     []openSample
 }
 
 type openSample struct{ atNs, openNs uint64 }
@@ -68,6 +73,9 @@ func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
 func (a *agent) changed() {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	if a.dead {
+		return
+	}
 	a.applyTimeslice()
 	a.enforce()
 }
@@ -84,6 +92,9 @@ func (a *agent) run() {
 func (a *agent) step() time.Duration {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	if a.dead {
+		return heartbeat
+	}
 	now := segment.Now()
 	a.own().HeartbeatNs.Store(now)
 	if err := a.segment.Relock(); errors.Is(err, segment.ErrLost) {
@@ -91,7 +102,7 @@ func (a *agent) step() time.Duration {
 		slot, err := a.segment.Claim(a.core.level, programName())
 		if err != nil {
 			a.log.Error().Err(err).Msg("lost the slot: no preemption on this GPU from here on")
-			a.core.setArmed(a.gpu, false)
+			a.leave()
 			return heartbeat
 		}
 		a.slot = slot
@@ -116,7 +127,7 @@ func (a *agent) step() time.Duration {
 	} else {
 		a.boosted = false
 	}
-	a.wantUs = a.timeslice(p, turns)
+	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
 	a.applyTimeslice()
 	switch {
 	case turns:
@@ -127,8 +138,21 @@ func (a *agent) step() time.Duration {
 		a.schedule(true)
 	}
 	a.enforce()
-	a.publish(turns)
+	a.publish()
 	return wait
+}
+
+// leave ends what this process does on the GPU: the slot may be another's by now.
+func (a *agent) leave() {
+	a.dead = true
+	setPeers(a.gpu, 0, 0, 0, 0, 0)
+	attachGPU(a.gpu, nil, 0)
+	a.core.setArmed(a.gpu, false)
+	for _, t := range a.mine() {
+		if err := errors.Join(t.schedule(true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
+			a.log.Warn().Err(err).Msg("give back what was set")
+		}
+	}
 }
 
 // gates says whether this process waits on the host while a higher level's window is open. Where
@@ -186,8 +210,22 @@ func (a *agent) giveWay(p peers, now uint64) time.Duration {
 // takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
 // each other dead, so there only one at a time may be on the runlist.
 func (a *agent) takesTurns(p peers) bool {
+	return a.canTakeTurns() && p.same != 0
+}
+
+func (a *agent) canTakeTurns() bool {
 	m := a.core.config.Mechanisms
-	return (m.Auto || m.Turns) && a.core.level == lowestLevel && p.same != 0 && !a.refused && !a.mps && !a.noTurns
+	return (m.Auto || m.Turns) && a.core.level == lowestLevel && !a.refused && !a.mps && !a.noTurns
+}
+
+// crowded says whether a process of the same level has work that it does not give up for others' turns.
+func (a *agent) crowded(p peers, now uint64) bool {
+	for m := a.segment.Busy.Load() & p.same; m != 0; m &= m - 1 {
+		if !a.takesPart(bits.TrailingZeros64(m), now) {
+			return true
+		}
+	}
+	return false
 }
 
 // timeslice is what the process's compute TSGs should have.
@@ -250,7 +288,9 @@ func (a *agent) mine() []TSG {
 		if !known {
 			var err error
 			if uuid, err = t.uuid(); err != nil {
-				a.refuse(err)
+				if !gone(t) {
+					a.refuse(err)
+				}
 				continue
 			}
 			a.uuids[key] = uuid
@@ -286,6 +326,9 @@ func (a *agent) applyTimeslice() {
 		us := a.sliceUs[key]
 		if us != want {
 			if err := t.setTimeslice(want); err != nil {
+				if gone(t) {
+					continue
+				}
 				a.refuse(err)
 				return
 			}
@@ -341,6 +384,13 @@ func (a *agent) enforce() bool {
 		want := a.off && (off || a.settled(t, now))
 		if want != off || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
 			if err := t.schedule(!want); err != nil {
+				if gone(t) {
+					continue
+				}
+				for k := range a.suspended { // what is suspended must come back
+					live[k] = true
+				}
+				a.suspended = live
 				a.noTurns = true
 				a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
 				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
@@ -355,6 +405,11 @@ func (a *agent) enforce() bool {
 	return true
 }
 
+// gone says whether a TSG was freed: controls of it then fail, and nothing is wrong.
+func gone(t TSG) bool {
+	return !slices.ContainsFunc(tsgs(), func(is TSG) bool { return is.client == t.client && is.handle == t.handle })
+}
+
 func (a *agent) hasSuspended(t TSG) bool {
 	for key := range a.suspended {
 		if key.client == t.client && key.handle == t.handle {
@@ -364,7 +419,7 @@ func (a *agent) hasSuspended(t TSG) bool {
 	return false
 }
 
-func (a *agent) publish(turns bool) {
+func (a *agent) publish() {
 	var in uint32
 	m := a.core.config.Mechanisms
 	if (m.Auto || m.Timeslice) && !a.refused && !a.mps {
@@ -376,7 +431,7 @@ func (a *agent) publish(turns bool) {
 	if a.gates() {
 		in |= segment.MechanismGate
 	}
-	if turns {
+	if a.canTakeTurns() {
 		in |= segment.MechanismTurns
 	}
 	a.own().Mechanisms.Store(in)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "core.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { // cuda.h
@@ -83,22 +84,39 @@ void gp_context_current(CUcontext handle)
 	struct gp_gpu *g = gpu_of(device);
 	if (!g)
 		return;
+	bool added = false;
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < GP_CONTEXTS && !gp_find_context(handle); i++) {
 		struct gp_context *c = &gp_context[i];
 		if (c->handle)
 			continue;
-		memset(c, 0, sizeof *c);
-		pthread_mutex_init(&c->query_lock, NULL);
+		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
+		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
 		c->gpu = g;
 		c->handle = handle;
+		pthread_mutex_unlock(&c->query_lock);
+		added = true;
 	}
 	pthread_mutex_unlock(&lock);
-	gp_notify();
+	if (added)
+		gp_notify();
 }
+
+bool gp_context_pin(struct gp_context *c, CUcontext handle)
+{
+	pthread_mutex_lock(&c->life_lock);
+	if (c->handle == handle)
+		return true;
+	pthread_mutex_unlock(&c->life_lock);
+	return false;
+}
+
+void gp_context_unpin(struct gp_context *c) { pthread_mutex_unlock(&c->life_lock); }
 
 static void forget(struct gp_context *c)
 {
+	gp_forget_wait(c);
+	pthread_mutex_lock(&c->life_lock);
 	pthread_mutex_lock(&c->query_lock);
 	gp_hold_release(c);
 	c->hold.state = GP_HOLD_ABSENT;
@@ -106,6 +124,7 @@ static void forget(struct gp_context *c)
 	gp_window_drop(c);
 	c->handle = NULL;
 	pthread_mutex_unlock(&c->query_lock);
+	pthread_mutex_unlock(&c->life_lock);
 }
 
 void gp_context_destroying(CUcontext handle)

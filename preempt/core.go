@@ -113,7 +113,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
-		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}}
+		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
 	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
 	attachGPU(gpu, s.Pointer(), slot)

@@ -7,6 +7,8 @@
 #include "../hints/hints.h"
 #include "segment.h"
 
+#define GP_STREAM_GONE ((CUstream)~0ul) // an entry whose stream was destroyed: free for another
+
 typedef struct CUgraphNode_st *CUgraphNode; // cuda.h
 
 enum {
@@ -69,7 +71,9 @@ enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAIL
 struct gp_context {
 	_Atomic(CUcontext) handle;
 	struct gp_gpu *gpu;
-	_Atomic uint32_t open;
+	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
+	pthread_mutex_t life_lock;  // see gp_context_pin; taken before query_lock
+	_Atomic uint32_t open; // from here on zeroed when another context gets the place
 	_Atomic uint64_t activity;  // operations submitted, ever
 	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
 	uint64_t opened_ns;
@@ -86,7 +90,6 @@ struct gp_context {
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
 	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
-	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
 	uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
 	struct gp_stream stream[GP_STREAMS];
 };
@@ -185,6 +188,9 @@ struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
 void gp_context_current(CUcontext);
 void gp_context_destroying(CUcontext);
+// While a context is pinned it is not destroyed. False if it is gone already.
+bool gp_context_pin(struct gp_context *, CUcontext);
+void gp_context_unpin(struct gp_context *);
 
 // stream.c
 struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
@@ -213,6 +219,7 @@ void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work
 
 // submit.c
 const struct gp_hooks *gp_core_hooks(void);
+void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
 
 // hint.c
 extern struct gp_arrivals gp_arrivals;

@@ -39,7 +39,7 @@ package preempt
 //	gp_gpu[i].lower = lower;
 //	gp_gpu[i].higher = higher;
 //	gp_gpu[i].between = between;
-//	gp_gpu[i].ignored = 0;
+//	gp_gpu[i].ignored &= higher;
 //	gp_gpu[i].turn_peers = turn_peers;
 //	gp_gpu[i].lower_peers = lower_peers;
 // }

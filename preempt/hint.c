@@ -284,7 +284,7 @@ static uint64_t settle_copies(uint64_t now)
 
 static bool anybody_to_preempt(void)
 {
-	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (takes_hints(&gp_context[i]))
 			return true;
 	return false;
@@ -298,7 +298,7 @@ static enum begun hold_begun(struct gp_context *c, uint32_t before)
 	enum begun begun = NEVER;
 
 	pthread_mutex_lock(&c->query_lock);
-	if (c->handle && c->hold.word[GP_HOLD_BEGUN] != before)
+	if (c->handle && c->hold.word && c->hold.word[GP_HOLD_BEGUN] != before)
 		begun = BEGUN;
 	else if (c->handle && c->hold.state == GP_HOLD_ARMED)
 		begun = NOT_YET;
@@ -351,6 +351,9 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 {
 	CUcontext popped;
 
+	pthread_mutex_lock(&c->query_lock);
+	if (!c->handle)
+		goto gone;
 	c->hint.met_ns = 0;
 	c->hint.until_ns = end; // before the look at open: see close_window
 	c->hint.awaited_ns = now;
@@ -358,8 +361,7 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 		gp_window_open(c);
 		active.taken = true;
 	}
-	pthread_mutex_lock(&c->query_lock);
-	if (c->handle && c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
+	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
 		uint32_t begun = c->hold.word[GP_HOLD_BEGUN];
 		gp_hold_arm(c);
 		if (c->hold.state == GP_HOLD_ARMED && !active.sampled &&
@@ -369,6 +371,7 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 		}
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
+gone:
 	pthread_mutex_unlock(&c->query_lock);
 }
 
@@ -384,12 +387,12 @@ static void carry_out(const struct pending *p, uint64_t now)
 		return;
 	}
 	// On each GPU the context that had work last; a GPU that the process no longer uses is left alone.
-	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
 			latest = last_work_ns(&gp_context[i], now);
 	for (int g = 0; g < GP_GPUS && gp_gpu[g].known; g++) {
 		struct gp_context *best = NULL;
-		for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++) {
+		for (int i = 0; i < GP_CONTEXTS; i++) {
 			struct gp_context *c = &gp_context[i];
 			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !(c->gpu->segment->open & c->gpu->higher) && last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
@@ -444,7 +447,7 @@ static uint64_t end_wait(void)
 
 static bool met(void)
 {
-	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (gp_context[i].hint.met_ns)
 			return true;
 	return false;
@@ -615,7 +618,7 @@ void gp_hint_pinned(void)
 {
 	if (!gp_settings.hint_copy)
 		return;
-	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++)
+	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (gp_context[i].open)
 			return;
 	gp_hint(GP_HINT_COPY, gp_now_ns(), 0, 1);

@@ -58,8 +58,11 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 	// The application may be capturing in global mode, which forbids allocation to other threads too.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
+	CUcontext handle = c->handle;
+	if (!handle || !gp_context_pin(c, handle))
+		return 0;
 	*call = "cuCtxPushCurrent";
-	CUresult result = gp_driver.cuCtxPushCurrent(c->handle);
+	CUresult result = gp_driver.cuCtxPushCurrent(handle);
 	if (!result) {
 		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 		result = prepare(&c->hold, call);
@@ -67,6 +70,7 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
 	c->hold.state = result ? GP_HOLD_FAILED : GP_HOLD_IDLE;
+	gp_context_unpin(c);
 	return result;
 }
 
@@ -107,8 +111,9 @@ void gp_hold_arm(struct gp_context *c)
 	if (gp_own_slot(c->gpu))
 		gp_count(&gp_own_slot(c->gpu)->holds, 1);
 	h->state = GP_HOLD_ARMED;
-	// A thread that began to wait for the context while the chain was launched could not release it.
-	if (c->context_waits)
+	// A thread that meanwhile began to wait for the context, yielded, or closed the window, could not
+	// release it.
+	if (c->context_waits || c->yielded || !c->open)
 		gp_hold_release(c);
 }
 
@@ -142,7 +147,7 @@ static bool next_link(struct gp_context *c)
 	}
 	h->word[0] = h->queued - gp_settings.chain;
 	h->state = GP_HOLD_ARMED;
-	if (c->context_waits)
+	if (c->context_waits || c->yielded || !c->open)
 		gp_hold_release(c);
 	return true;
 }

@@ -43,6 +43,7 @@ struct object { int fd; uint32_t client, parent, handle, engine, compute, resets
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
 static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // object creation only, never on the launch path
+static uint32_t born; // under lock
 static struct object tsgs[TSGS], subdevices[SUBDEVICES], channels[CHANNELS];
 
 static void add(struct object *table, int size, struct object o)
@@ -85,6 +86,9 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 	if (class == KEPLER_CHANNEL_GROUP_A) {
 		const NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS *p = (const void *)(uintptr_t)a->pAllocParms;
 		o.engine = p ? p->engineType : 0;
+		if (o.engine != NV2080_ENGINE_TYPE_GR0) // a copy engine's
+			return false;
+		o.resets = born += 1u << 16; // a handle may be used again: never for what looks like the same TSG
 		o.changed_ns = gp_now_ns();
 		add(tsgs, TSGS, o);
 		return true;

@@ -4,21 +4,28 @@
 
 struct gp_stream *gp_find_stream(struct gp_context *c, CUstream handle, bool insert)
 {
+	struct gp_stream *unused;
+
+again:
+	unused = NULL;
 	for (int i = 0; i < GP_STREAMS; i++) {
 		struct gp_stream *s = &c->stream[i];
 		CUstream h = __atomic_load_n((CUstream *)&s->handle, __ATOMIC_ACQUIRE);
 		if (h == handle)
 			return s;
-		if (h)
-			continue;
-		if (!insert)
-			return NULL;
-		if (__atomic_compare_exchange_n((CUstream *)&s->handle, &h, handle, false, __ATOMIC_ACQ_REL,
-						__ATOMIC_ACQUIRE) ||
-		    h == handle)
-			return s;
+		if (!unused && (!h || h == GP_STREAM_GONE))
+			unused = s;
+		if (!h)
+			break;
 	}
-	return NULL;
+	if (!insert || !unused)
+		return NULL;
+	// Two threads that begin with the same stream at once may get an entry each, which is harmless.
+	CUstream h = unused->handle == GP_STREAM_GONE ? GP_STREAM_GONE : NULL;
+	if (__atomic_compare_exchange_n((CUstream *)&unused->handle, &h, handle, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+	    h == handle)
+		return unused;
+	goto again; // another thread took it
 }
 
 bool gp_all_complete(struct gp_context *c)
@@ -61,6 +68,9 @@ void gp_event_recorded(CUevent event, CUstream handle)
 	struct gp_stream *stream = c ? gp_find_stream(c, handle, false) : NULL;
 	if (!stream)
 		return;
+	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // it says nothing of earlier streams any more
+		if (c->stream[i].event == event)
+			c->stream[i].event = NULL;
 	stream->event_at = stream->submitted;
 	stream->event = event;
 }
@@ -68,7 +78,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 void gp_stream_destroying(CUstream handle)
 {
 	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
-	// counts as complete, and the entry becomes one of the legacy stream.
+	// counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle)
@@ -78,7 +88,7 @@ void gp_stream_destroying(CUstream handle)
 		if (s) {
 			s->completed = s->submitted;
 			s->event = NULL;
-			s->handle = GP_STREAM_LEGACY;
+			s->handle = GP_STREAM_GONE;
 		}
 		pthread_mutex_unlock(&c->query_lock);
 	}
@@ -91,7 +101,9 @@ static _Atomic uint32_t captures;
 void gp_capture_beginning(void)
 {
 	captures++;
-	for (int i = 0; i < GP_CONTEXTS && gp_context[i].handle; i++) {
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		if (!gp_context[i].handle)
+			continue;
 		pthread_mutex_lock(&gp_context[i].query_lock);
 		pthread_mutex_unlock(&gp_context[i].query_lock);
 	}
@@ -102,7 +114,7 @@ void gp_capture_ended(void) { captures--; }
 // Asks the driver about streams that the application has not waited for.
 bool gp_query(struct gp_context *c)
 {
-	bool complete = !c->overflow;
+	bool complete = true;
 	CUcontext popped;
 
 	pthread_mutex_lock(&c->query_lock);
@@ -122,8 +134,8 @@ bool gp_query(struct gp_context *c)
 			else
 				complete = false;
 		}
-		if (c->overflow && gp_driver.cuStreamQuery(GP_STREAM_LEGACY) == CUDA_SUCCESS_)
-			complete = true;
+		if (c->overflow && gp_driver.cuStreamQuery(GP_STREAM_LEGACY) != CUDA_SUCCESS_)
+			complete = false;
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
 	pthread_mutex_unlock(&c->query_lock);

@@ -48,12 +48,14 @@ static void before_submit(struct gp_submission *s)
 		return;
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
+	if (g->ignored && segment)
+		g->ignored &= segment->open; // the next window counts again
 	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored))
 		gate(g);
 	s->token = (uintptr_t)c | (gp_all_complete(c) ? 0 : FOLLOWS);
 	struct gp_stream *stream = gp_find_stream(c, s->stream, true);
 	if (stream)
-		stream->submitted++;
+		s->sequence = ++stream->submitted;
 	else
 		c->overflow = 1;
 	c->activity++;
@@ -105,8 +107,9 @@ static void after_submit(struct gp_submission *s, CUresult result)
 	}
 	if (s->blocking && result == CUDA_SUCCESS_) {
 		struct gp_stream *stream = gp_find_stream(c, s->stream, false);
-		if (stream)
-			gp_completed(c, stream, stream->submitted);
+		// Every thread has a per-thread default stream of its own, and they share an entry.
+		if (stream && s->stream != GP_STREAM_PER_THREAD)
+			gp_completed(c, stream, s->sequence);
 	}
 }
 
@@ -121,6 +124,12 @@ static __thread struct {
 static bool waits(enum gp_wait kind)
 {
 	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
+}
+
+void gp_forget_wait(struct gp_context *c)
+{
+	if (waiting.context == c)
+		waiting.context = NULL;
 }
 
 static void before_wait(enum gp_wait kind, void *what)
@@ -144,12 +153,12 @@ static void before_wait(enum gp_wait kind, void *what)
 		return;
 	}
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
-		waiting.stream = gp_find_stream(c, what, false);
+		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
 		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
 	} else {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 			if (c->stream[i].event == (CUevent)what) {
-				waiting.stream = &c->stream[i];
+				waiting.stream = c->stream[i].handle == GP_STREAM_PER_THREAD ? NULL : &c->stream[i];
 				waiting.sequence = c->stream[i].event_at;
 				break;
 			}

@@ -22,8 +22,18 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 	owner, owned := segment.TurnOwner(turn)
 	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
 	wanted := a.segment.Busy.Load() & p.same
+	for m := wanted; m != 0; m &= m - 1 {
+		if slot := bits.TrailingZeros64(m); !a.takesPart(slot, now) {
+			wanted &^= 1 << slot
+		}
+	}
 	probing := a.probes(now)
 	want := probing || busy(a.gpu)
+	// The owner may keep a turn that nobody wants: it is late only from when somebody did.
+	if !want || a.askedTurn != turn {
+		a.askedTurn, a.askedNs = turn, now
+	}
+	late := time.Duration(now - min(now, max(a.askedNs, a.segment.TurnSinceNs.Load())))
 
 	switch {
 	case owned && owner == a.slot:
@@ -53,38 +63,52 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		if want {
 			return a.take(turn, 0)
 		}
-	case want && held > 3*quantum+seizeAfter:
+	case want && late > 3*quantum+seizeAfter:
 		a.own().TurnsSeized.Add(1)
 		return a.take(turn, turnSeized)
 	case want:
 		if !a.off {
 			a.schedule(false)
 		}
-		return 3*quantum + seizeAfter - held + time.Millisecond
+		return 3*quantum + seizeAfter - late + time.Millisecond
 	}
 	if !a.off {
 		a.schedule(false)
 	}
-	return time.Duration(probeAfter)
+	return heartbeat
 }
 
-const windowPoll = 300 * time.Microsecond
+const windowPoll = time.Millisecond
 
-// A process that has been off the GPU for probeAfter gets a turn of at least probeFor whatever is known of
-// its work: the driver may have some of its own, which nobody counts.
+// takesPart says whether a process of the same level can be handed a turn: one that is stopped, or that takes
+// no turns, would not give it back.
+func (a *agent) takesPart(slot int, now uint64) bool {
+	s := a.segment.Slot(slot)
+	heard := s.HeartbeatNs.Load()
+	return s.Mechanisms.Load()&segment.MechanismTurns != 0 && (heard >= now || now-heard < 3*uint64(heartbeat))
+}
+
+// A process that has been off the GPU for a while gets a turn of at least probeFor whatever is known of its
+// work: the driver may have some of its own, which nobody counts. The while grows as long as no work shows.
 const (
-	probeAfter = uint64(time.Second)
+	firstProbe = uint64(time.Second)
+	lastProbe  = 16 * firstProbe
 	probeFor   = uint64(5 * time.Millisecond)
 )
 
 func (a *agent) probes(now uint64) bool {
 	switch {
-	case a.probed == 0 && a.off && now-a.offSince > probeAfter:
+	case a.probed == 0 && a.off && now-a.offSince > a.probeAfter:
 		a.probed = now
 		probe(a.gpu, true)
 		a.segment.Ring()
 	case a.probed != 0 && !a.off && now-a.offSince > probeFor:
 		a.probed = 0
+		if busy(a.gpu) {
+			a.probeAfter = firstProbe
+		} else {
+			a.probeAfter = min(2*a.probeAfter, lastProbe)
+		}
 		probe(a.gpu, false)
 	}
 	return a.probed != 0

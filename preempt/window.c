@@ -115,7 +115,7 @@ static bool close_window(struct gp_context *c)
 
 	pthread_spin_lock(&g->lock);
 	c->open = 0;
-	if (c->activity != c->seen_activity || !c->idle_since_ns || c->hint.until_ns > gp_now_ns()) {
+	if (c->activity != c->seen_activity || !c->idle_since_ns || c->waits || c->hint.until_ns > gp_now_ns()) {
 		c->open = 1;
 		pthread_spin_unlock(&g->lock);
 		return false;
@@ -253,6 +253,8 @@ void gp_gpu_rescind(struct gp_gpu *g)
 		slot->window_opened_ns = 0;
 		s->gate++;
 		gp_futex_wake(&s->gate, INT_MAX, true);
+	} else if (g->lower_peers && g->open_contexts && !(s->open & 1ull << g->slot)) {
+		publish(g, gp_now_ns()); // lower levels came while the window was open
 	}
 	pthread_spin_unlock(&g->lock);
 	for (int i = 0; i < GP_CONTEXTS && !g->lower_peers; i++)

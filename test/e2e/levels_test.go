@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -130,5 +131,47 @@ func TestTwoGPUs(t *testing.T) {
 	}
 	if n := len(m.peers()); n != 3 {
 		t.Errorf("%d peers on two GPUs", n)
+	}
+}
+
+// A peer that is stopped with work on the GPU gives no turn back, so it is handed none.
+func TestStoppedPeerGetsNoTurns(t *testing.T) {
+	m := newMachine(t, "[turns]\nquantum_ms = 20\n")
+	going, stopped := m.start("be"), m.start("be")
+	going.runBestEffort()
+	stopped.runBestEffort()
+	m.joined(going, stopped)
+	m.until("both take turns", func() bool {
+		return m.peer(going).Counters.Turns > 0 && m.peer(stopped).Counters.Turns > 0
+	})
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) })
+	m.until("the stopped one counts as such", func() bool { return m.peer(stopped).HeartbeatAgeNs > 4e9 })
+	turns := m.peer(stopped).Counters.Turns
+	n := going.count()
+	m.until("the other one works", func() bool { return going.count() > n+100 })
+	if now := m.peer(stopped).Counters.Turns; now != turns {
+		t.Errorf("the stopped process was handed %d turns", now-turns)
+	}
+}
+
+// A process may make a stream for every request: entries for streams that are gone are used again.
+func TestManyStreams(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	var running int
+	lc.ask("streams 200 300000", "running %d", &running)
+	for range 50 {
+		if peer := m.peer(lc); !peer.WindowOpen {
+			t.Fatalf("the window is closed while a kernel runs: %+v", peer.Counters)
+		}
+	}
+	var done int
+	if lc.ask("wait", "done %d", &done); running != 1 || done != 1 {
+		t.Errorf("running %d, done %d", running, done)
 	}
 }

@@ -24,6 +24,8 @@ typedef void *handle;
 	F(cuCtxSynchronize, (void))                                                      \
 	F(cuStreamCreate, (handle *, unsigned))                                          \
 	F(cuStreamSynchronize, (handle))                                                 \
+	F(cuStreamDestroy_v2, (handle))                                                  \
+	F(cuStreamQuery, (handle))                                                       \
 	F(cuStreamBeginCapture_v2, (handle, int))                                        \
 	F(cuStreamEndCapture, (handle, handle *))                                        \
 	F(cuEventCreate, (handle *, unsigned))                                           \
@@ -386,6 +388,22 @@ static void ranges(unsigned requests, const char *name, bool in_domain) {
 	printf("loaded %d\n", loaded);
 }
 
+// Short work on one stream after another, then a long kernel on one more, which is left running for a while.
+static handle long_stream;
+static void streams(unsigned n, unsigned us) {
+	for (unsigned i = 0; i < n; i++) {
+		OK(cuStreamCreate(&long_stream, 1));
+		spin(long_stream, 10);
+		OK(cuStreamSynchronize(long_stream));
+		OK(cuStreamDestroy_v2(long_stream));
+	}
+	OK(cuStreamCreate(&long_stream, 1));
+	spin(long_stream, us);
+	struct timespec pause = {0, 20000000}; // longer than any grace
+	nanosleep(&pause, NULL);
+	printf("running %d\n", cuStreamQuery(long_stream) != 0);
+}
+
 static void run_child(void) {
 	int status = -1;
 	pid_t pid = fork();
@@ -417,6 +435,11 @@ int main(void) {
 			context_wide(word);
 		} else if (sscanf(line, "capture %u", &a) == 1) {
 			capture(a);
+		} else if (sscanf(line, "streams %u %u", &a, &b) == 2) {
+			streams(a, b);
+		} else if (strcmp(line, "wait\n") == 0) {
+			OK(cuStreamSynchronize(long_stream));
+			printf("done 1\n");
 		} else if (sscanf(line, "cooperative %u %31s", &a, word) == 2) {
 			cooperative(a, word);
 		} else if (strcmp(line, "timeslices\n") == 0) {
