@@ -20,6 +20,8 @@ const (
 	heartbeat = time.Second
 	// shareCheck is how often a process under higher ones looks whether it gets its share.
 	shareCheck = 100 * time.Millisecond
+	// stepGap bounds how often an agent looks.
+	stepGap = 500 * time.Microsecond
 	// settleNs is how long after libcuda's last control of a TSG its context counts as made.
 	settleNs = uint64(100 * time.Millisecond)
 )
@@ -83,9 +85,12 @@ func (a *agent) changed() {
 // run wakes at every ring of the segment's bell: someone came or went, wants a turn, or gave one up.
 func (a *agent) run() {
 	for {
+		began := time.Now()
 		seen := a.segment.Bell.Load()
 		wait := a.step()
 		a.segment.WaitBell(seen, wait)
+		// Peers that come and go between idle and busy ring often, and a step takes about 100 us.
+		time.Sleep(stepGap - time.Since(began))
 	}
 }
 
