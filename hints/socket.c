@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -76,10 +77,11 @@ static int option(int fd, int name)
 	return getsockopt(fd, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
 
-// Past our own recv.
-static long peek(int fd, char *byte)
+// Not by MSG_PEEK: that takes the socket's pending error away from the program.
+static bool has_data(int fd)
 {
-	return syscall(SYS_recvfrom, fd, byte, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+	int bytes = 0;
+	return !syscall(SYS_ioctl, fd, FIONREAD, &bytes) && bytes > 0;
 }
 
 static uint32_t look(int fd, struct connection *c)
@@ -129,9 +131,8 @@ static void readable(int fd, bool ready)
 	if (kind != STREAM)
 		return;
 	uint64_t now = gp_clock_ns();
-	char byte;
 	// An end of file makes a socket ready too.
-	if (ready && peek(fd, &byte) <= 0)
+	if (ready && !has_data(fd))
 		return;
 	if (!announces(c, now))
 		return;
