@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef void constructor(int argc, char **argv, char **envp);
@@ -29,8 +30,9 @@ extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 static char **arguments;
 
 void gp_keep_environment(void) {
-	// Go's preemption of its own goroutines would send SIGURG to threads of the program.
-	static char no_preemption[] = "GODEBUG=asyncpreemptoff=1";
+	// Go's preemption of its own goroutines would send SIGURG to threads of the program, and two descriptors of its
+	// cgroup's limits would stay open.
+	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
 	enum { NAME, NO_ARGUMENTS, GODEBUG, VARIABLES, AT_NULL_WORDS = 2 };
 	if (arguments || !environ)
 		return;
@@ -42,7 +44,7 @@ void gp_keep_environment(void) {
 	if (!copy)
 		return;
 	copy[NAME] = program_invocation_name;
-	copy[GODEBUG] = no_preemption; // the first of a name counts
+	copy[GODEBUG] = settings; // the first of a name counts
 	char *text = (char *)(copy + words);
 	for (size_t i = 0; i < count; i++) {
 		copy[VARIABLES + i] = text;
@@ -76,10 +78,13 @@ static void come_up(void) {
 }
 
 void gp_run_blocked(void (*run)(void)) {
-	sigset_t all, before;
+	sigset_t all, before, pipe, pending;
 	stack_t signal_stack;
 	sigfillset(&all);
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool had_pipe = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
 	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
 	if (arguments)
@@ -87,5 +92,7 @@ void gp_run_blocked(void (*run)(void)) {
 	run();
 	if (have_stack) // Go leaves one of its own to a thread that had none
 		sigaltstack(&signal_stack, NULL);
+	if (!had_pipe) // it comes of our own writing to a log that nobody reads
+		sigtimedwait(&pipe, NULL, &(struct timespec){0});
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
