@@ -136,7 +136,7 @@ func TestSignalsStayWithTheProgram(t *testing.T) {
 	const code = `
 import ctypes, os, signal
 got = []
-blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG]
+blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG, 16, signal.SIGRTMIN] # 16: SIGSTKFLT
 signal.signal(signal.SIGUSR2, lambda *_: got.append("SIGUSR2"))
 signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
 def caught():
@@ -163,6 +163,66 @@ print(len(got))
 		got, err := run(m.command(role, "python3", "-c", code))
 		if want := (result{"True\n20\n", "", 0}); err != nil || got != want {
 			t.Errorf("role %q: %+v, %v; want %+v", role, got, err, want)
+		}
+	}
+}
+
+// What a program with CUDA sees of the system is the same with the library.
+func TestProgramsWithCUDA(t *testing.T) {
+	const nobodyReads = `
+import os, signal, sys
+def nobody_reads(fd):
+    r, w = os.pipe()
+    os.dup2(w, fd)
+    os.close(r), os.close(w)
+`
+	for _, c := range []struct{ name, code, want string }{
+		{"error of a socket", initialise + `
+import select, socket
+for ask in (lambda s: s.recv(1), lambda s: s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+    a, b = socket.socketpair()
+    a.send(b"x")
+    b.close() # with what it did not read: a reset
+    poll = select.poll()
+    poll.register(a, select.POLLIN)
+    poll.poll()
+    try:
+        print(ask(a))
+    except ConnectionResetError as e:
+        print(e.errno)
+`, "104\n104\n"},
+		{"log that nobody reads", nobodyReads + "nobody_reads(2)" + initialise + `print("alive")`, "alive\n"},
+		{"log that nobody reads, default SIGPIPE", nobodyReads + `
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+nobody_reads(2)` + initialise + `print("alive")`, "alive\n"},
+		{"own broken pipe", nobodyReads + `
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+nobody_reads(2)
+try:
+    os.write(2, b"x")
+except BrokenPipeError:
+    pass` + initialise + `print(signal.sigpending())`, "{<Signals.SIGPIPE: 13>}\n"},
+		{"limit of open files", `
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))` + initialise + `
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])`, "256\n"},
+		{"descriptors", initialise + `
+import os
+def target(fd):
+    try:
+        return os.readlink("/proc/self/fd/" + fd)
+    except FileNotFoundError: # of listdir itself
+        return ""
+print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t])`, "[]\n"},
+	} {
+		for _, role := range []string{"", "lc"} {
+			t.Run(c.name+" role="+role, func(t *testing.T) {
+				m := newMachine(t, "", "GPREEMPT_LOG=debug")
+				got, err := run(m.command(role, "python3", "-c", c.code))
+				if got.stderr = ""; err != nil || got != (result{c.want, "", 0}) { // debug logs
+					t.Errorf("%+v, %v; want %q", got, err, c.want)
+				}
+			})
 		}
 	}
 }
