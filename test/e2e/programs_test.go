@@ -99,6 +99,20 @@ func TestDoctorUnderTheLibrary(t *testing.T) {
 	running.Wait()
 }
 
+// A configuration may ask for little or for nothing; that is no failure, and nothing is waited for.
+func TestDoctorOfFewMechanisms(t *testing.T) {
+	for mechanisms, want := range map[string]string{
+		`[]`:       "warn  picked     nothing is configured: mechanisms = []; no program yields the GPU or gets it\n",
+		`["gate"]`: "ok    picked     configured gate: every probe succeeded\n",
+	} {
+		m := newMachine(t, "mechanisms = "+mechanisms)
+		got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), "doctor"))
+		if err != nil || got.status != 0 || got.stderr != "" || !strings.HasSuffix(got.stdout, want) {
+			t.Errorf("%s: %+v, %v; want %q", mechanisms, got, err, want)
+		}
+	}
+}
+
 // threads counts the threads of a program under the library, as it prints them itself.
 func (m *machine) threads(role, code string) string {
 	m.t.Helper()
