@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,7 +135,7 @@ func TestRun(t *testing.T) {
 
 // A program finds the signals as they were for gpreempt run.
 func TestRunKeepsSignals(t *testing.T) {
-	const state = `grep -E '^Sig(Blk|Ign)' /proc/self/status`
+	state := []string{"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"} // a shell would unblock all
 	const start = `import os, signal, sys
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 for s in (signal.SIGHUP, signal.SIGPROF, signal.SIGRTMIN): signal.signal(s, signal.SIG_IGN)
@@ -142,7 +143,7 @@ signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGCHLD, signal.SIGTERM, sign
 os.execvp(sys.argv[1], sys.argv[1:])`
 	var shown [2]string
 	for i, prefix := range [][]string{nil, {built + "/gpreempt", "run", "-p", "be"}} {
-		out, err := exec.Command("python3", append(append([]string{"-c", start}, prefix...), "sh", "-c", state)...).CombinedOutput()
+		out, err := exec.Command("python3", slices.Concat([]string{"-c", start}, prefix, state)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", prefix, err, out)
 		}
