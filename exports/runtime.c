@@ -11,6 +11,7 @@
 #include "layer.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,29 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 	return a->sa_sigaction == b->sa_sigaction;
 }
 
+static pthread_mutex_t all_created = PTHREAD_MUTEX_INITIALIZER;
+
+static void *wait_for_others(void *unused) {
+	pthread_mutex_lock(&all_created);
+	pthread_mutex_unlock(&all_created);
+	return unused;
+}
+
+// Go ends the process where it can not create a thread (a limit of processes, or of memory), so as many as it starts
+// with are tried first, at the same time.
+static bool threads_can_start(void) {
+	enum { GO_THREADS = 8 };
+	pthread_t thread[GO_THREADS];
+	int count = 0;
+	pthread_mutex_lock(&all_created);
+	while (count < GO_THREADS && pthread_create(&thread[count], NULL, wait_for_others, NULL) == 0)
+		count++;
+	pthread_mutex_unlock(&all_created);
+	for (int i = 0; i < count; i++)
+		pthread_join(thread[i], NULL);
+	return count == GO_THREADS;
+}
+
 // come_up runs Go's constructor. It installs handlers, and marks those of the program to run on Go's signal stacks,
 // before it returns; the rest happens on threads of its own.
 static void come_up(void) {
@@ -87,9 +111,13 @@ void gp_run_blocked(void (*run)(void)) {
 	bool had_pipe = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
 	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
-	if (arguments)
-		come_up();
-	run();
+	if (threads_can_start()) {
+		if (arguments)
+			come_up();
+		run();
+	} else {
+		gp_complain("no more threads can be started");
+	}
 	if (have_stack) // Go leaves one of its own to a thread that had none
 		sigaltstack(&signal_stack, NULL);
 	if (!had_pipe) // it comes of our own writing to a log that nobody reads

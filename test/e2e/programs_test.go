@@ -241,6 +241,27 @@ print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t])`, 
 	}
 }
 
+// Where no thread can be started Go would end the program.
+func TestNoThreads(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "nothreads.so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, "testdata/nothreads.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	const said = "gpreempt: no more threads can be started; running without preemption\n"
+	for log, want := range map[string]string{"warn": said, "off": ""} {
+		m := newMachine(t, "", "GPREEMPT_LOG="+log)
+		cmd := m.command("lc", "python3", "-c", "import ctypes; print(ctypes.CDLL(\"libcuda.so.1\").cuInit(0))")
+		for i, variable := range cmd.Env {
+			if strings.HasPrefix(variable, "LD_PRELOAD=") {
+				cmd.Env[i] += ":" + library
+			}
+		}
+		if got, err := run(cmd); err != nil || got != (result{"0\n", want, 0}) {
+			t.Errorf("log %s: %+v, %v; want %q", log, got, err, want)
+		}
+	}
+}
+
 // A worker that a server forked before anything touched CUDA is a member like any other process, with the
 // environment that the server was started with, whatever it has written over it since.
 func TestForkBeforeCUDA(t *testing.T) {
