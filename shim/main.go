@@ -13,7 +13,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"syscall"
 
 	"github.com/rs/zerolog"
 
@@ -101,8 +100,8 @@ func logger(config configs.Config) zerolog.Logger {
 	}
 	var out io.Writer = zerolog.ConsoleWriter{Out: stderr{}, NoColor: true, TimeFormat: "15:04:05.000"}
 	if config.Log.File != "" {
-		file, err := os.OpenFile(config.Log.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
+		file := &logFile{path: config.Log.File}
+		if err := file.open(); err != nil {
 			fmt.Fprintf(stderr{}, "gpreempt: open log file: %v; logging to standard error\n", err)
 		} else {
 			out = file
@@ -110,12 +109,4 @@ func logger(config configs.Config) zerolog.Logger {
 	}
 	zerolog.ErrorHandler = func(error) {} // the default one writes to os.Stderr
 	return zerolog.New(out).Level(level).With().Timestamp().Str("app", "gpreempt").Int("pid", os.Getpid()).Logger()
-}
-
-// stderr is os.Stderr without its way of ending the process by SIGPIPE when nobody reads any more.
-type stderr struct{}
-
-func (stderr) Write(p []byte) (int, error) {
-	_, _ = syscall.Write(syscall.Stderr, p)
-	return len(p), nil
 }

@@ -227,7 +227,7 @@ def target(fd):
         return os.readlink("/proc/self/fd/" + fd)
     except FileNotFoundError: # of listdir itself
         return ""
-print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t])`, "[]\n"},
+print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t or "eventpoll" in t])`, "[]\n"},
 	} {
 		for _, role := range []string{"", "lc"} {
 			t.Run(c.name+" role="+role, func(t *testing.T) {
@@ -237,6 +237,62 @@ print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t])`, 
 					t.Errorf("%+v, %v; want %q", got, err, c.want)
 				}
 			})
+		}
+	}
+}
+
+// A daemon closes what it does not know. The library's log goes on, and never into a file that the program has opened
+// since.
+func TestProgramClosesEverything(t *testing.T) {
+	const code = `
+import ctypes, os, sys, tempfile
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+os.closerange(3, 1024)
+files = [tempfile.TemporaryFile() for _ in range(16)]
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+sys.stdin.read()
+print([f.read() for f in files if f.seek(0, 2)])
+`
+	log := filepath.Join(t.TempDir(), "log")
+	m := newMachine(t, "", "GPREEMPT_LOG=debug:"+log)
+	p := m.startAs(m.command("lc", "python3", "-c", code))
+	if got := p.hear(); got != "ready" {
+		t.Fatalf("got %q", got)
+	}
+	text := func() string {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	m.until("the log tells of the context", func() bool { return strings.Contains(text(), `"attached"`) })
+	if err := p.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.hear(); got != "[]" {
+		t.Errorf("in the program's files: %s", got)
+	}
+}
+
+// A configuration that is no file must not stop a program that reads it.
+func TestConfigurationIsNoFile(t *testing.T) {
+	m := newMachine(t, "")
+	fifo := filepath.Join(m.dir, "fifo")
+	if out, err := exec.Command("mkfifo", fifo).CombinedOutput(); err != nil {
+		t.Fatalf("mkfifo: %v\n%s", err, out)
+	}
+	for _, path := range []string{fifo, "/dev/zero"} {
+		m.environment = []string{"GPREEMPT_CONFIG=" + path}
+		cmd := m.command("lc", "python3", "-c", initialise+"print(1)")
+		timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		got, err := run(cmd)
+		timer.Stop()
+		if err != nil || got.status != 0 || got.stdout != "1\n" || !strings.Contains(got.stderr, path+": must be a regular file; running without preemption") {
+			t.Errorf("%s: %+v, %v", path, got, err)
 		}
 	}
 }
