@@ -89,7 +89,11 @@ static uint32_t look(int fd, struct connection *c)
 	int domain;
 	uint64_t key = 0;
 
-	if (option(fd, SO_TYPE) == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
+	errno = 0;
+	int type = option(fd, SO_TYPE);
+	if (type < 0 && errno == EBADF)
+		return OTHER; // closed meanwhile: whatever gets the descriptor next is to be looked at
+	if (type == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
 		domain = option(fd, SO_DOMAIN);
 		if (domain == AF_INET || domain == AF_INET6)
 			key = inet_key(fd);
