@@ -13,16 +13,25 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
-# Go's threads take SIGCHLD and SIGPROF even where they were started with them blocked: a program that blocks SIGCHLD
-# in all its threads, to wait for it with sigwait or signalfd, would lose it to one of them. The library is built
-# with these two taken out of the runtime's list of signals that it always unblocks.
-SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
+# Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
+# into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
+# wait for it with sigwait or signalfd, would lose it to one of them. So would one that waits for SIGPROF, SIGSTKFLT or
+# signal 34, which is SIGRTMIN of glibc; Go unblocks that for musl, where it is one of the C library's own. And package
+# syscall raises the program's limit of open files when it is initialised, which would go on to what select() can
+# not hold and to the programs that it starts. The runtime's poller, which any timer starts, ends the process when its
+# descriptors are gone, and daemons close all that they do not know: ours has none.
 OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
+SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
+LIMITS := $(shell $(GO) env GOROOT)/src/syscall/rlimit.go
+POLLER := $(shell $(GO) env GOROOT)/src/runtime/netpoll_epoll.go
 $(OVERLAY): Makefile
 	@mkdir -p build/_overlay # a name that ./... passes over
-	sed -E '/"SIG(CHLD|PROF):/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
-	@if [ $$(grep -cE '"SIG(CHLD|PROF):' build/_overlay/signals.go) != 2 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
-	printf '{"Replace": {"%s": "%s"}}\n' $(SIGNALS) $(CURDIR)/build/_overlay/signals.go > $@
+	sed -E '/"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
+	@if [ $$(diff $(SIGNALS) build/_overlay/signals.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
+	sed 's/^func init() {$$/func raiseLimit() {/' $(LIMITS) > build/_overlay/limits.go
+	@if [ $$(diff $(LIMITS) build/_overlay/limits.go | grep -c '^>') != 1 ]; then echo 'Makefile: another Go: see $(LIMITS)' >&2; exit 1; fi
+	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s"}}\n' $(SIGNALS) $(CURDIR)/build/_overlay/signals.go \
+		$(LIMITS) $(CURDIR)/build/_overlay/limits.go $(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
 build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin
 	@mkdir -p build

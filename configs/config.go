@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 )
 
 // Config is everything that can be set. Its fields are described in default.toml.
@@ -63,11 +64,42 @@ func Default() Config {
 
 // Load reads the file at path over the defaults.
 func Load(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+	data, err := read(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read config: %w", err)
 	}
 	return Parse(path, data)
+}
+
+// read does not wait, which would be in the program's cuInit, as for the writer of a FIFO.
+func read(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return nil, fmt.Errorf("stat %s: %w", path, err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("%s: must be a regular file", path)
+	}
+	const most = 1 << 20 // bytes
+	data, size := make([]byte, most+1), 0
+	for size < len(data) {
+		n, err := unix.Read(fd, data[size:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		case n == 0:
+			return data[:size], nil
+		}
+		size += n
+	}
+	return nil, fmt.Errorf("%s: must be at most %d bytes", path, most)
 }
 
 // Parse reads data over the defaults. The name is for error messages.

@@ -130,7 +130,7 @@ func TestLookups(t *testing.T) {
 		{"RTLD_NEXT active", "next", active, []string{"libgp.so", "libnext.so", "libafter.so"}, "next\n"},
 		{"RTLD_NEXT passive", "next", nil, []string{"libgp.so", "libnext.so", "libafter.so"}, "next\n"},
 		{"RTLD_NEXT ahead", "next", active, []string{"libnext.so", "libgp.so", "libafter.so"}, "next\n"},
-		{"not in the driver", "missing", active, []string{"libgp.so"}, "500\n1\n"},
+		{"not in the driver", "missing", active, []string{"libgp.so"}, "500\n1\n1\n"},
 		{"ioctl passive", "ioctl", nil, []string{"libgp.so", "libnext.so"}, "driver cuInit\n1 1\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

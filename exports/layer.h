@@ -58,6 +58,7 @@ void gp_find_libc(void);
 
 // start.c
 bool gp_active(void); // false: nothing is substituted, nothing starts
+void gp_complain(const char *what); // to standard error, unless GPREEMPT_LOG is off
 void gp_start(void);  // on a cuInit or a first context call
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
 static inline const struct gp_hooks *gp_hooks(void) {

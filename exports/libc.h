@@ -35,8 +35,12 @@ LIBC(int, select, (int count, fd_set *restrict in, fd_set *restrict out, fd_set 
 LIBC(int, pselect, (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict other,
 	const struct timespec *restrict timeout, const sigset_t *restrict mask), (count, in, out, other, timeout,
 	mask), , selected(hooks, in, count, result))
-LIBC(int, close, (int fd), (fd), hooks->closed(fd), )
-LIBC(int, dup2, (int fd, int to), (fd, to), hooks->closed(to), )
-LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), hooks->closed(to), )
+LIBC(int, close, (int fd), (fd), forget(hooks, fd), forget(hooks, fd))
+LIBC(int, dup2, (int fd, int to), (fd, to), forget(hooks, to), forget(hooks, result))
+LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), forget(hooks, to), forget(hooks, result))
+LIBC(int, accept, (int fd, struct sockaddr *restrict from, socklen_t *restrict length), (fd, from, length), ,
+	forget(hooks, result))
+LIBC(int, accept4, (int fd, struct sockaddr *restrict from, socklen_t *restrict length, int flags), (fd, from,
+	length, flags), , forget(hooks, result))
 
 #undef LIBC

@@ -235,14 +235,14 @@ static inline bool caller_decides(void *handle) {
 	return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
 }
 
-// A program may ask for a driver function only to learn whether there is a driver. Our own definition must not be
-// the answer while there is none.
+// A program may ask for a driver function only to learn whether there is a driver, or whether it has the function.
+// Our own definition must not be the answer while there is none.
 static bool found_only_here(void *handle, const char *name) {
 	if (likely(handle != RTLD_DEFAULT || !may_be_driver(name)))
 		return false;
 	for (int row = 0; row < GP_ROWS; row++)
 		if (strcmp(rows[row].name, name) == 0)
-			return !resolve(false);
+			return !resolve(false) || atomic_load(&gp_real[row]) == (void *)missing;
 	return false;
 }
 

@@ -11,9 +11,11 @@
 #include "layer.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef void constructor(int argc, char **argv, char **envp);
@@ -29,8 +31,9 @@ extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 static char **arguments;
 
 void gp_keep_environment(void) {
-	// Go's preemption of its own goroutines would send SIGURG to threads of the program.
-	static char no_preemption[] = "GODEBUG=asyncpreemptoff=1";
+	// Go's preemption of its own goroutines would send SIGURG to threads of the program, and two descriptors of its
+	// cgroup's limits would stay open.
+	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
 	enum { NAME, NO_ARGUMENTS, GODEBUG, VARIABLES, AT_NULL_WORDS = 2 };
 	if (arguments || !environ)
 		return;
@@ -42,7 +45,7 @@ void gp_keep_environment(void) {
 	if (!copy)
 		return;
 	copy[NAME] = program_invocation_name;
-	copy[GODEBUG] = no_preemption; // the first of a name counts
+	copy[GODEBUG] = settings; // the first of a name counts
 	char *text = (char *)(copy + words);
 	for (size_t i = 0; i < count; i++) {
 		copy[VARIABLES + i] = text;
@@ -53,6 +56,29 @@ void gp_keep_environment(void) {
 
 static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 	return a->sa_sigaction == b->sa_sigaction;
+}
+
+static pthread_mutex_t all_created = PTHREAD_MUTEX_INITIALIZER;
+
+static void *wait_for_others(void *unused) {
+	pthread_mutex_lock(&all_created);
+	pthread_mutex_unlock(&all_created);
+	return unused;
+}
+
+// Go ends the process where it can not create a thread (a limit of processes, or of memory), so as many as it starts
+// with are tried first, at the same time.
+static bool threads_can_start(void) {
+	enum { GO_THREADS = 8 };
+	pthread_t thread[GO_THREADS];
+	int count = 0;
+	pthread_mutex_lock(&all_created);
+	while (count < GO_THREADS && pthread_create(&thread[count], NULL, wait_for_others, NULL) == 0)
+		count++;
+	pthread_mutex_unlock(&all_created);
+	for (int i = 0; i < count; i++)
+		pthread_join(thread[i], NULL);
+	return count == GO_THREADS;
 }
 
 // come_up runs Go's constructor. It installs handlers, and marks those of the program to run on Go's signal stacks,
@@ -76,16 +102,25 @@ static void come_up(void) {
 }
 
 void gp_run_blocked(void (*run)(void)) {
-	sigset_t all, before;
+	sigset_t all, before, pipe, pending;
 	stack_t signal_stack;
 	sigfillset(&all);
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool had_pipe = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
 	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
-	if (arguments)
-		come_up();
-	run();
+	if (threads_can_start()) {
+		if (arguments)
+			come_up();
+		run();
+	} else {
+		gp_complain("no more threads can be started");
+	}
 	if (have_stack) // Go leaves one of its own to a thread that had none
 		sigaltstack(&signal_stack, NULL);
+	if (!had_pipe) // it comes of our own writing to a log that nobody reads
+		sigtimedwait(&pipe, NULL, &(struct timespec){0});
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -7,7 +7,7 @@
 struct gp_socket_hooks {
 	// Something was read from a descriptor, of whatever kind, or may be (ready). errno may be changed.
 	void (*readable)(int fd, bool ready);
-	// A descriptor is about to be closed or replaced.
+	// A descriptor is about to be closed or replaced, or just was, or is a new connection's.
 	void (*closed)(int fd);
 };
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -60,18 +61,20 @@ void gp_set_start(void (*start)(void)) {
 	atomic_store(&start_function, (void *)start);
 }
 
+void gp_complain(const char *what) {
+	const char *log = getenv("GPREEMPT_LOG");
+	if (!log || strncmp(log, "off", 3) != 0)
+		dprintf(STDERR_FILENO, "gpreempt: %s; running without preemption\n", what);
+}
+
 static void wait_and_start(void) {
 	void (*start)(void) = NULL;
 	for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
 		sleep_1_ms();
-	if (start) {
+	if (start)
 		start();
-		return;
-	}
-	static const char failure[] = "gpreempt: the library's core did not come up; running without preemption\n";
-	const char *log = getenv("GPREEMPT_LOG");
-	if (!log || strncmp(log, "off", 3) != 0)
-		(void)!write(STDERR_FILENO, failure, sizeof failure - 1);
+	else
+		gp_complain("the library's core did not come up");
 }
 
 static COLD void start_or_wait(void) {

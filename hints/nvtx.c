@@ -177,10 +177,22 @@ static const struct { int module; unsigned id; void *function; } functions[] = {
 
 PUBLIC int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t));
 
+// In a level above the lowest. The names of ranges are not known before CUDA is initialised.
+static bool may_want_ranges(void)
+{
+	const char *priority = getenv("GPREEMPT_PRIORITY");
+	if (gp_give)
+		return name_count;
+	return priority && (!strcmp(priority, "lc") || (*priority >= '0' && *priority < '7' && !priority[1]));
+}
+
+// Programs may find it without the variable too, in the library's exports, and are then to be as without it.
 PUBLIC int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t))
 {
-	const struct callbacks *callbacks = get_export_table ? get_export_table(NVTX_ETID_CALLBACKS) : NULL;
-	if (!callbacks || callbacks->struct_size < sizeof *callbacks || (gp_give && !name_count))
+	if (!get_export_table || !may_want_ranges())
+		return 0;
+	const struct callbacks *callbacks = get_export_table(NVTX_ETID_CALLBACKS);
+	if (!callbacks || callbacks->struct_size < sizeof *callbacks)
 		return 0;
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void ***table = NULL; // of pointers to function pointers
@@ -192,17 +204,13 @@ PUBLIC int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t))
 	return 1;
 }
 
-// Before the program has threads that could read its environment meanwhile. Another tool's library stays.
+// Before the program has threads that could read its environment meanwhile. Another tool's library stays. The
+// variable is set even where no range turns out to be configured: a first call of NVTX then loads nothing new.
 __attribute__((constructor)) static void name_library(void)
 {
 	Dl_info self;
-	const char *priority = getenv("GPREEMPT_PRIORITY");
-	static const char *const without[] = {"", "off", "be", "7"};
 
-	for (size_t i = 0; i < sizeof without / sizeof *without; i++)
-		if (!priority || !strcmp(priority, without[i]))
-			return;
-	if (dladdr((void *)InitializeInjectionNvtx2, &self) && self.dli_fname && *self.dli_fname == '/')
+	if (may_want_ranges() && dladdr((void *)InitializeInjectionNvtx2, &self) && self.dli_fname && *self.dli_fname == '/')
 		setenv("NVTX_INJECTION64_PATH", self.dli_fname, 0);
 }
 

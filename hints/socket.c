@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -76,10 +77,11 @@ static int option(int fd, int name)
 	return getsockopt(fd, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
 
-// Past our own recv.
-static long peek(int fd, char *byte)
+// Not by MSG_PEEK: that takes the socket's pending error away from the program.
+static bool has_data(int fd)
 {
-	return syscall(SYS_recvfrom, fd, byte, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+	int bytes = 0;
+	return !syscall(SYS_ioctl, fd, FIONREAD, &bytes) && bytes > 0;
 }
 
 static uint32_t look(int fd, struct connection *c)
@@ -87,7 +89,11 @@ static uint32_t look(int fd, struct connection *c)
 	int domain;
 	uint64_t key = 0;
 
-	if (option(fd, SO_TYPE) == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
+	errno = 0;
+	int type = option(fd, SO_TYPE);
+	if (type < 0 && errno == EBADF)
+		return OTHER; // closed meanwhile: whatever gets the descriptor next is to be looked at
+	if (type == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
 		domain = option(fd, SO_DOMAIN);
 		if (domain == AF_INET || domain == AF_INET6)
 			key = inet_key(fd);
@@ -129,9 +135,8 @@ static void readable(int fd, bool ready)
 	if (kind != STREAM)
 		return;
 	uint64_t now = gp_clock_ns();
-	char byte;
 	// An end of file makes a socket ready too.
-	if (ready && peek(fd, &byte) <= 0)
+	if (ready && !has_data(fd))
 		return;
 	if (!announces(c, now))
 		return;

@@ -98,14 +98,15 @@ func logger(config configs.Config) zerolog.Logger {
 	if err != nil {
 		level = zerolog.WarnLevel
 	}
-	var out io.Writer = zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: "15:04:05.000"}
+	var out io.Writer = zerolog.ConsoleWriter{Out: stderr{}, NoColor: true, TimeFormat: "15:04:05.000"}
 	if config.Log.File != "" {
-		file, err := os.OpenFile(config.Log.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "gpreempt: open log file: %v; logging to standard error\n", err)
+		file := &logFile{path: config.Log.File}
+		if err := file.open(); err != nil {
+			fmt.Fprintf(stderr{}, "gpreempt: open log file: %v; logging to standard error\n", err)
 		} else {
 			out = file
 		}
 	}
+	zerolog.ErrorHandler = func(error) {} // the default one writes to os.Stderr
 	return zerolog.New(out).Level(level).With().Timestamp().Str("app", "gpreempt").Int("pid", os.Getpid()).Logger()
 }

@@ -373,11 +373,22 @@ func (d *doctor) tryRole(config, role string) (*probe, error) {
 	return p, nil
 }
 
-// await reads the segments until both probes are on every device with their timeslices set, or say why not.
+// wantsTimeslice and wantsNothing say what the configuration lets the probes have.
+func (d *doctor) wantsTimeslice() bool {
+	return d.config.Mechanisms.Auto || d.config.Mechanisms.Timeslice
+}
+
+func (d *doctor) wantsNothing() bool { return d.config.Mechanisms == configs.Mechanisms{} }
+
+// await reads the segments until both probes are on every device with what is wanted, or say why not.
 func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	settled := func(peers []segment.Peer) bool {
 		for _, p := range peers {
-			if p.TimesliceUs == 0 && !slices.ContainsFunc(p.Fallbacks, func(f string) bool { return f == "control_refused" || f == "mps" }) {
+			without := slices.ContainsFunc(p.Fallbacks, func(f string) bool { return f == "control_refused" || f == "mps" })
+			if d.wantsTimeslice() && p.TimesliceUs == 0 && !without {
+				return false
+			}
+			if !d.wantsNothing() && len(p.Mechanisms) == 0 && len(p.Fallbacks) == 0 {
 				return false
 			}
 		}
@@ -416,7 +427,6 @@ func (d *doctor) sayPeer(p segment.Peer, mps bool) {
 	if len(p.Mechanisms) == 0 {
 		about = fmt.Sprintf("%s: nothing is in force", p.Role)
 	}
-	wanted := d.config.Mechanisms.Auto || d.config.Mechanisms.Timeslice
 	switch refused := slices.Contains(p.Fallbacks, "control_refused"); {
 	case refused && mps:
 		d.say("preempt", warned, about+": the driver refused an RM control", "stop MPS")
@@ -424,7 +434,7 @@ func (d *doctor) sayPeer(p segment.Peer, mps bool) {
 		d.say("preempt", warned, about+": the driver refused an RM control", "this may be a sandbox; set mechanisms = [\"gate\"], which needs none")
 	case len(p.Fallbacks) > 0:
 		d.say("preempt", warned, about+": not in force because of "+strings.Join(p.Fallbacks, ", "), "")
-	case wanted && p.TimesliceUs == 0:
+	case d.wantsTimeslice() && p.TimesliceUs == 0:
 		d.say("preempt", warned, about+": no timeslice was set", "run a program with GPREEMPT_LOG=debug to see more")
 	default:
 		d.say("preempt", ok, about, "")
@@ -433,6 +443,10 @@ func (d *doctor) sayPeer(p segment.Peer, mps bool) {
 
 // sayPick sums up what programs get, and why.
 func (d *doctor) sayPick(peers []segment.Peer) {
+	if d.wantsNothing() {
+		d.say("picked", warned, "nothing is configured: mechanisms = []", "no program yields the GPU or gets it")
+		return
+	}
 	var picked, missing []string
 	for _, p := range peers {
 		picked = union(picked, p.Mechanisms)

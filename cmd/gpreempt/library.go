@@ -54,18 +54,25 @@ func checkLibrary(path string) error {
 	if strings.ContainsAny(path, " :") {
 		return fmt.Errorf("%s: LD_PRELOAD cannot name a path with a blank or a colon; move it", path)
 	}
-	command := exec.Command("/bin/true")
-	command.Env = setEnv(os.Environ(), "LD_PRELOAD", path)
+	executable, err := os.Executable() // a program that is surely there, and of our architecture
+	if err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	command := exec.Command(executable, "--version")
+	command.Env = slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "LD_DEBUG") })
+	command.Env = setEnv(command.Env, "LD_PRELOAD", path)
 	command.Env = setEnv(command.Env, "GPREEMPT_PRIORITY", "off")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
-	err := command.Run()
-	said := strings.TrimSpace(stderr.String())
+	err = command.Run()
+	said := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	refused := slices.IndexFunc(said, func(line string) bool { return strings.Contains(line, "cannot be preloaded") }) // ld.so
+	const question = "is it complete, readable, and of this machine's architecture and C library?"
 	switch {
-	case said != "":
-		return fmt.Errorf("%s does not load: %s; is it complete, readable, and of this machine's architecture and C library?", path, firstLine(said))
+	case refused >= 0:
+		return fmt.Errorf("%s does not load: %s; %s", path, said[refused], question)
 	case err != nil:
-		return fmt.Errorf("%s does not load: /bin/true under it: %w", path, err)
+		return fmt.Errorf("%s does not load: %s (%w); %s", path, said[0], err, question)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,9 +111,46 @@ func TestRun(t *testing.T) {
 	if r != (result{7, built + "/libgpreempt.so\n", ""}) {
 		t.Errorf("twice: %+v", r)
 	}
-	script := write(t, "script", "#!/bin/sh\necho \"$GPREEMPT_PRIORITY\"\n")
-	if r := gpreempt(t, nil, "run", "-p", "be", script); r != (result{0, "be\n", ""}) {
-		t.Errorf("script: %+v", r)
+	for _, first := range []string{"#!/bin/sh\n", ""} {
+		script := write(t, "script", first+"echo \"$GPREEMPT_PRIORITY $0 $*\"\n")
+		if r := gpreempt(t, nil, "run", "-p", "be", script, "a", "b"); r != (result{0, "be " + script + " a b\n", ""}) {
+			t.Errorf("script with %q: %+v", first, r)
+		}
+	}
+	// The configuration that was checked counts wherever the program goes.
+	own := write(t, "gpreempt.toml", "")
+	for _, value := range []string{"", "gpreempt.toml"} {
+		command := exec.Command(built+"/gpreempt", "run", "-p", "be", "sh", "-c", `cd / && echo "$GPREEMPT_CONFIG"`)
+		command.Dir = filepath.Dir(own)
+		command.Env = append(os.Environ(), "GPREEMPT_CONFIG="+value)
+		if out, err := command.CombinedOutput(); err != nil || string(out) != own+"\n" {
+			t.Errorf("GPREEMPT_CONFIG=%s: %v, %q; want %s", value, err, out, own)
+		}
+	}
+	// What the loader says of other things is no reason to refuse.
+	if r := gpreempt(t, []string{"LD_DEBUG=files"}, "run", "-p", "be", "true"); r.status != 0 {
+		t.Errorf("LD_DEBUG: %+v", r)
+	}
+}
+
+// A program finds the signals as they were for gpreempt run.
+func TestRunKeepsSignals(t *testing.T) {
+	state := []string{"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"} // a shell would unblock all
+	const start = `import os, signal, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+for s in (signal.SIGHUP, signal.SIGPROF, signal.SIGRTMIN): signal.signal(s, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGCHLD, signal.SIGTERM, signal.SIGRTMIN + 1])
+os.execvp(sys.argv[1], sys.argv[1:])`
+	var shown [2]string
+	for i, prefix := range [][]string{nil, {built + "/gpreempt", "run", "-p", "be"}} {
+		out, err := exec.Command("python3", slices.Concat([]string{"-c", start}, prefix, state)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", prefix, err, out)
+		}
+		shown[i] = string(out)
+	}
+	if shown[0] != shown[1] {
+		t.Errorf("under gpreempt run:\n%swithout:\n%s", shown[1], shown[0])
 	}
 }
 

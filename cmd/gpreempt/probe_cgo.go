@@ -1,5 +1,6 @@
 package main
 
 // #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra
+// #cgo CFLAGS: -Wno-unused-parameter
 // #cgo LDFLAGS: -ldl
-import "C" // for probe.c
+import "C" // for probe.c; cgo's own C for a void function has an unused parameter

@@ -53,7 +53,7 @@ func runCommand() *cobra.Command {
 			}
 			warn(command.ErrOrStderr(), env, program)
 			env = setEnv(env, "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), library))
-			return exitError{126, fmt.Errorf("run %s: %w", program, unix.Exec(program, args, env))}
+			return exitError{126, fmt.Errorf("run %s: %w", program, replaceBy(program, args, env))}
 		},
 	}
 	flags := command.Flags()
@@ -70,6 +70,18 @@ func runCommand() *cobra.Command {
 		}
 	}
 	return command
+}
+
+// replaceBy runs a program in place of this one, as execvp would. It returns only to say why it could not.
+func replaceBy(program string, args, env []string) error {
+	runtime.LockOSThread() // the mask of signals is the thread's
+	giveBackSignals()
+	err := unix.Exec(program, args, env)
+	if errors.Is(err, unix.ENOEXEC) { // a script that does not name its interpreter
+		const shell = "/bin/sh"
+		err = unix.Exec(shell, append([]string{shell, program}, args[1:]...), env)
+	}
+	return err
 }
 
 // runEnvironment checks what the library will read, which could only complain from inside the program,
@@ -93,19 +105,18 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 		}
 		env = setEnv(env, "GPREEMPT_LOG", log)
 	}
-	if given("config") {
-		if config == "" {
-			return nil, errors.New(`--config "": must be the path of a TOML file`)
-		}
-		path, err := filepath.Abs(config) // the program may change its directory before it uses CUDA
-		if err != nil {
-			return nil, fmt.Errorf("--config: %w", err)
-		}
-		config = path
-		env = setEnv(env, "GPREEMPT_CONFIG", path)
+	if given("config") && config == "" {
+		return nil, errors.New(`--config "": must be the path of a TOML file`)
 	}
-	_, _, err := loadConfig(config)
-	return env, err
+	_, path, err := loadConfig(config)
+	if err != nil || path == "" {
+		return env, err
+	}
+	// The one that was checked, though the program may change its directory before it uses CUDA.
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, fmt.Errorf("find the configuration: %w", err)
+	}
+	return setEnv(env, "GPREEMPT_CONFIG", path), nil
 }
 
 // warn says why the library may not work in the program, which runs all the same.

@@ -329,6 +329,37 @@ func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
 	}
 }
 
+// NVTX asks a tool that wants nothing no further.
+func TestNVTXIsLeftAlone(t *testing.T) {
+	const code = `
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+asked = 0
+def table(which):
+    global asked
+    asked += 1
+    return None
+library = ctypes.CDLL(None)
+function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(table)
+def ask(): return library.InitializeInjectionNvtx2(function), asked
+before = ask()
+assert cuda.cuInit(0) == 0
+print(before, ask())
+`
+	const names, never = "nvtx = [\"request\"]\n", "(0, 0) (0, 0)\n"
+	for _, c := range []struct{ role, settings, want string }{
+		{"", names, never}, {"off", names, never}, {"be", names, never}, {"7", names, never},
+		{"lc", names, "(0, 1) (0, 2)\n"}, {"6", names, "(0, 1) (0, 2)\n"},
+		{"lc", "", "(0, 1) (0, 1)\n"},
+	} {
+		m := newMachine(t, "[hints]\n"+c.settings)
+		got, err := run(m.command(c.role, "python3", "-c", code))
+		if err != nil || got != (result{c.want, "", 0}) {
+			t.Errorf("role %q, %s: %+v, %v; want %q", c.role, c.settings, got, err, c.want)
+		}
+	}
+}
+
 // The Python module finds the library of its process, and does nothing without.
 func TestPythonModule(t *testing.T) {
 	const script = `

@@ -99,6 +99,20 @@ func TestDoctorUnderTheLibrary(t *testing.T) {
 	running.Wait()
 }
 
+// A configuration may ask for little or for nothing; that is no failure, and nothing is waited for.
+func TestDoctorOfFewMechanisms(t *testing.T) {
+	for mechanisms, want := range map[string]string{
+		`[]`:       "warn  picked     nothing is configured: mechanisms = []; no program yields the GPU or gets it\n",
+		`["gate"]`: "ok    picked     configured gate: every probe succeeded\n",
+	} {
+		m := newMachine(t, "mechanisms = "+mechanisms)
+		got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), "doctor"))
+		if err != nil || got.status != 0 || got.stderr != "" || !strings.HasSuffix(got.stdout, want) {
+			t.Errorf("%s: %+v, %v; want %q", mechanisms, got, err, want)
+		}
+	}
+}
+
 // threads counts the threads of a program under the library, as it prints them itself.
 func (m *machine) threads(role, code string) string {
 	m.t.Helper()
@@ -136,7 +150,7 @@ func TestSignalsStayWithTheProgram(t *testing.T) {
 	const code = `
 import ctypes, os, signal
 got = []
-blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG]
+blocked = [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGPROF, signal.SIGURG, 16, signal.SIGRTMIN] # 16: SIGSTKFLT
 signal.signal(signal.SIGUSR2, lambda *_: got.append("SIGUSR2"))
 signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
 def caught():
@@ -163,6 +177,143 @@ print(len(got))
 		got, err := run(m.command(role, "python3", "-c", code))
 		if want := (result{"True\n20\n", "", 0}); err != nil || got != want {
 			t.Errorf("role %q: %+v, %v; want %+v", role, got, err, want)
+		}
+	}
+}
+
+// What a program with CUDA sees of the system is the same with the library.
+func TestProgramsWithCUDA(t *testing.T) {
+	const nobodyReads = `
+import os, signal, sys
+def nobody_reads(fd):
+    r, w = os.pipe()
+    os.dup2(w, fd)
+    os.close(r), os.close(w)
+`
+	for _, c := range []struct{ name, code, want string }{
+		{"error of a socket", initialise + `
+import select, socket
+for ask in (lambda s: s.recv(1), lambda s: s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+    a, b = socket.socketpair()
+    a.send(b"x")
+    b.close() # with what it did not read: a reset
+    poll = select.poll()
+    poll.register(a, select.POLLIN)
+    poll.poll()
+    try:
+        print(ask(a))
+    except ConnectionResetError as e:
+        print(e.errno)
+`, "104\n104\n"},
+		{"log that nobody reads", nobodyReads + "nobody_reads(2)" + initialise + `print("alive")`, "alive\n"},
+		{"log that nobody reads, default SIGPIPE", nobodyReads + `
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+nobody_reads(2)` + initialise + `print("alive")`, "alive\n"},
+		{"own broken pipe", nobodyReads + `
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+nobody_reads(2)
+try:
+    os.write(2, b"x")
+except BrokenPipeError:
+    pass` + initialise + `print(signal.sigpending())`, "{<Signals.SIGPIPE: 13>}\n"},
+		{"limit of open files", `
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))` + initialise + `
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])`, "256\n"},
+		{"descriptors", initialise + `
+import os
+def target(fd):
+    try:
+        return os.readlink("/proc/self/fd/" + fd)
+    except FileNotFoundError: # of listdir itself
+        return ""
+print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t or "eventpoll" in t])`, "[]\n"},
+	} {
+		for _, role := range []string{"", "lc"} {
+			t.Run(c.name+" role="+role, func(t *testing.T) {
+				m := newMachine(t, "", "GPREEMPT_LOG=debug")
+				got, err := run(m.command(role, "python3", "-c", c.code))
+				if got.stderr = ""; err != nil || got != (result{c.want, "", 0}) { // debug logs
+					t.Errorf("%+v, %v; want %q", got, err, c.want)
+				}
+			})
+		}
+	}
+}
+
+// A daemon closes what it does not know. The library's log goes on, and never into a file that the program has opened
+// since.
+func TestProgramClosesEverything(t *testing.T) {
+	const code = `
+import ctypes, os, sys, tempfile
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+os.closerange(3, 1024)
+files = [tempfile.TemporaryFile() for _ in range(16)]
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+sys.stdin.read()
+print([f.read() for f in files if f.seek(0, 2)])
+`
+	log := filepath.Join(t.TempDir(), "log")
+	m := newMachine(t, "", "GPREEMPT_LOG=debug:"+log)
+	p := m.startAs(m.command("lc", "python3", "-c", code))
+	if got := p.hear(); got != "ready" {
+		t.Fatalf("got %q", got)
+	}
+	text := func() string {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	m.until("the log tells of the context", func() bool { return strings.Contains(text(), `"attached"`) })
+	if err := p.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.hear(); got != "[]" {
+		t.Errorf("in the program's files: %s", got)
+	}
+}
+
+// A configuration that is no file must not stop a program that reads it.
+func TestConfigurationIsNoFile(t *testing.T) {
+	m := newMachine(t, "")
+	fifo := filepath.Join(m.dir, "fifo")
+	if out, err := exec.Command("mkfifo", fifo).CombinedOutput(); err != nil {
+		t.Fatalf("mkfifo: %v\n%s", err, out)
+	}
+	for _, path := range []string{fifo, "/dev/zero"} {
+		m.environment = []string{"GPREEMPT_CONFIG=" + path}
+		cmd := m.command("lc", "python3", "-c", initialise+"print(1)")
+		timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		got, err := run(cmd)
+		timer.Stop()
+		if err != nil || got.status != 0 || got.stdout != "1\n" || !strings.Contains(got.stderr, path+": must be a regular file; running without preemption") {
+			t.Errorf("%s: %+v, %v", path, got, err)
+		}
+	}
+}
+
+// Where no thread can be started Go would end the program.
+func TestNoThreads(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "nothreads.so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, "testdata/nothreads.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	const said = "gpreempt: no more threads can be started; running without preemption\n"
+	for log, want := range map[string]string{"warn": said, "off": ""} {
+		m := newMachine(t, "", "GPREEMPT_LOG="+log)
+		cmd := m.command("lc", "python3", "-c", "import ctypes; print(ctypes.CDLL(\"libcuda.so.1\").cuInit(0))")
+		for i, variable := range cmd.Env {
+			if strings.HasPrefix(variable, "LD_PRELOAD=") {
+				cmd.Env[i] += ":" + library
+			}
+		}
+		if got, err := run(cmd); err != nil || got != (result{"0\n", want, 0}) {
+			t.Errorf("log %s: %+v, %v; want %q", log, got, err, want)
 		}
 	}
 }
