@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -39,7 +40,7 @@ func benchCommand() *cobra.Command {
 				}
 				options.Library = library
 			}
-			options.Command = strings.Join(append([]string{"gpreempt"}, os.Args[1:]...), " ")
+			options.Command = commandLine(os.Args[1:])
 			options.Version = buildVersion()
 			options.Progress = command.ErrOrStderr()
 			if quiet {
@@ -93,4 +94,16 @@ func listCases(out io.Writer, options bench.Options) error {
 		}
 	}
 	return nil
+}
+
+// commandLine is the command as a report shows it: whose folders they were is nobody's business.
+func commandLine(arguments []string) string {
+	words := []string{"gpreempt"}
+	for _, argument := range arguments {
+		if filepath.IsAbs(argument) {
+			argument = filepath.Base(argument)
+		}
+		words = append(words, argument)
+	}
+	return strings.Join(words, " ")
 }

@@ -34,7 +34,7 @@ def new(benchmark):
     name, cuda = gpu()
     return {"schema": 1, "benchmark": benchmark, "gpu": name, "driver": driver_version(), "cuda": cuda,
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "commit": commit(),
-            "command": " ".join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]), "mode": "time-sliced",
+            "command": " ".join(pathlib.Path(word).name if word.startswith("/") else word for word in sys.argv), "mode": "time-sliced",
             "cases": []}
 
 
