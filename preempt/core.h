@@ -107,7 +107,6 @@ struct gp_settings {
 	uint64_t hint_wait_ns;
 	double hint_max_cost, hint_min_confidence;
 	const void *hold_image;
-	uint64_t hold_image_size;
 };
 
 // Driver functions that the core calls; the driver's own, never the intercepted ones.

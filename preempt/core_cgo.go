@@ -127,7 +127,6 @@ func configure(config configs.Config, level int, driver Driver, hold []byte) err
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
 	settings.hold_image = C.CBytes(hold)
-	settings.hold_image_size = C.uint64_t(len(hold))
 	return nil
 }
 

@@ -49,13 +49,13 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t holds;             // holds launched
 	_Atomic uint64_t hold_ns;           // time holds were on
 	_Atomic uint64_t holds_released;    // released early for a wait on the whole context
-	_Atomic uint64_t holds_collided;    // released early for kernels that need a whole SM
+	_Atomic uint64_t holds_collided;    // times they made room for kernels that need every SM
 	_Atomic uint64_t holds_expired;     // ended by their own limit
 	_Atomic uint64_t gate_waits;        // submissions that waited for a higher level's window
 	_Atomic uint64_t gate_ns;
 	_Atomic uint64_t turns;             // turns on the GPU taken
 	_Atomic uint64_t turn_ns;
-	_Atomic uint64_t turns_seized;      // taken from a dead or stopped owner
+	_Atomic uint64_t turns_seized;      // taken from an owner that did not hand it on
 	_Atomic uint64_t boosts;            // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
@@ -103,7 +103,7 @@ enum { // why something is not in force
 	GP_FALLBACK_NO_TSG = 1u << 1,          // no compute TSG was seen
 	GP_FALLBACK_NO_HOLD = 1u << 2,         // the hold kernel could not be loaded or launched
 	GP_FALLBACK_MPS = 1u << 3,             // under an MPS server
-	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // channels could not be disabled: turns by gate
+	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // channels could not be disabled: no turns
 };
 
 _Static_assert(sizeof(struct gp_slot) == 1024, "slot layout");

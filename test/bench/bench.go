@@ -71,15 +71,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	if err := s.run(ctx, &s.info, "", "info"); err != nil {
 		return nil, fmt.Errorf("look at the GPU: %w", err)
 	}
-	s.report = &Report{
-		Schema: 1, Benchmark: options.Suite, GPU: s.info.Name,
-		Driver: driverVersion(), CUDA: fmt.Sprintf("%d.%d", s.info.CUDA/1000, s.info.CUDA%1000/10),
-		Date: time.Now().UTC().Format(time.DateOnly), Commit: options.Version, Command: options.Command,
-		Mode: "time-sliced", Simulated: strings.HasPrefix(s.info.Name, "Simulated"),
-	}
-	if s.report.Simulated {
-		s.report.Driver = "simulated"
-	}
+	s.report = &Report{Head: newHead(s.info, options, "time-sliced")}
 	if options.Suite != "hints" {
 		undo, err := s.configure(noHints)
 		if err != nil {

@@ -181,7 +181,7 @@ func TestEnvironment(t *testing.T) {
 
 func report() *Report {
 	reached, missed, ns := true, false, 12.5
-	return &Report{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced", Cases: []Row{
+	return &Report{Head: Head{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
 		{Case: "pair", System: "alone", LC: &Latency{10, 1, 2, 3}},
 		{Case: "pair", System: "gpreempt", LC: &Latency{10, 4, 5, 6}, LCAlone: &Latency{10, 1, 2, 3}, Ratio: &Ratio{4, 2.5},
 			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
@@ -316,7 +316,7 @@ func TestHintTargets(t *testing.T) {
 
 func TestTargetsAreNotJudgedOnTheSimulatedDriver(t *testing.T) {
 	missed, ns := false, 70.0
-	r := Report{Simulated: true, Cases: []Row{
+	r := Report{Head: Head{Simulated: true}, Cases: []Row{
 		{Case: "a", System: "gpreempt", LC: &Latency{N: 1}, Target: "fast", Pass: &missed},
 		{Case: "b", System: "gpreempt", Value: &ns, Unit: "ns", Target: "cheap", Pass: &missed, Note: "role lc"},
 		{Case: "c", System: "gpreempt", Target: "works", Pass: &missed, Note: "worker: exit status 1"},

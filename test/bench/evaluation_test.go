@@ -211,7 +211,7 @@ func synthetic(workload, system string, us []int, be float64) EvaluationCase {
 }
 
 func syntheticEvaluation() *Evaluation {
-	e := &Evaluation{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", CUDA: "13.0", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench"}
+	e := &Evaluation{Head: Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", CUDA: "13.0", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench"}}
 	for _, workload := range []string{"A", "R", "rate-100", "rate-200"} {
 		e.Cases = append(e.Cases,
 			synthetic(workload, "alone", []int{1500}, 0), synthetic(workload, "be-alone", nil, 200),

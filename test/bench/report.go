@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
-// Report is the result file of a benchmark.
-type Report struct {
+// Head is what every result file begins with.
+type Head struct {
 	Schema    int    `json:"schema"`
 	Benchmark string `json:"benchmark"`
 	GPU       string `json:"gpu"`
@@ -22,7 +23,25 @@ type Report struct {
 	Command   string `json:"command"`
 	Mode      string `json:"mode"`
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
-	Cases     []Row  `json:"cases"`
+}
+
+func newHead(i info, options Options, mode string) Head {
+	h := Head{
+		Schema: 1, Benchmark: options.Suite, GPU: i.Name, Driver: driverVersion(),
+		CUDA: fmt.Sprintf("%d.%d", i.CUDA/1000, i.CUDA%1000/10), Date: time.Now().UTC().Format(time.DateOnly),
+		Commit: options.Version, Command: options.Command, Mode: mode,
+		Simulated: strings.HasPrefix(i.Name, "Simulated"),
+	}
+	if h.Simulated {
+		h.Driver = "simulated"
+	}
+	return h
+}
+
+// Report is the result file of a benchmark.
+type Report struct {
+	Head
+	Cases []Row `json:"cases"`
 }
 
 // Row is one case under one system.

@@ -18,16 +18,7 @@ import (
 
 // Evaluation is the result file of an evaluation, or of a part of one.
 type Evaluation struct {
-	Schema      int               `json:"schema"`
-	Benchmark   string            `json:"benchmark"`
-	GPU         string            `json:"gpu"`
-	Driver      string            `json:"driver"`
-	CUDA        string            `json:"cuda"`
-	Date        string            `json:"date"`
-	Commit      string            `json:"commit"`
-	Command     string            `json:"command"`
-	Mode        string            `json:"mode"`
-	Simulated   bool              `json:"simulated,omitempty"`
+	Head
 	Environment map[string]string `json:"environment,omitempty"`
 	Cases       []EvaluationCase  `json:"cases"`
 }

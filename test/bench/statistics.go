@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Distribution sums up latencies. Intervals hold the true value with 95 % confidence (bootstrap).
@@ -273,17 +272,10 @@ func (c *EvaluationCase) sumUp() (*CPU, int, int) {
 
 // result is the head of a result file of this machine.
 func (e *evaluation) result() *Evaluation {
-	i := e.session.info
-	result := &Evaluation{Schema: 1, Benchmark: e.options.Suite, GPU: i.Name, Driver: driverVersion(),
-		CUDA: strconv.Itoa(i.CUDA/1000) + "." + strconv.Itoa(i.CUDA%1000/10), Date: time.Now().UTC().Format(time.DateOnly),
-		Commit: e.options.Version, Command: e.options.Command, Mode: "time-sliced and MPS",
-		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())},
-		Simulated:   strings.HasPrefix(i.Name, "Simulated")}
+	result := &Evaluation{Head: newHead(e.session.info, e.options.Options, "time-sliced and MPS"),
+		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())}}
 	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		result.Environment["kernel"] = strings.TrimSpace(string(kernel))
-	}
-	if result.Simulated {
-		result.Driver = "simulated"
 	}
 	return result
 }
