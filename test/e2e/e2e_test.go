@@ -212,6 +212,30 @@ func (p *process) finish() (last, stderr string) {
 	return last, p.stderr.String()
 }
 
+// runUntil runs a program until a condition holds, then ends its input, by which it has to end well.
+func (m *machine) runUntil(cmd *exec.Cmd, what string, condition func() bool) (stdout, stderr string) {
+	m.t.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	timer := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	m.until(what, condition)
+	if err := stdin.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		m.t.Fatalf("%s: %v; stderr %s", cmd.Path, err, errors.String())
+	}
+	return out.String(), errors.String()
+}
+
 func (m *machine) until(what string, condition func() bool) {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {

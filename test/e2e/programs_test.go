@@ -339,18 +339,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in children])
 `
 	m := newMachine(t, "")
 	cmd := m.command("be", "python3", "-c", code)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	timer := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	m.until("both children are members", func() bool {
+	out, stderr := m.runUntil(cmd, "both children are members", func() bool {
 		n := 0
 		for _, p := range m.peers() {
 			if p.Alive && p.Role == "be" && int(p.Pid) != cmd.Process.Pid {
@@ -359,11 +348,8 @@ print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in children])
 		}
 		return n == 2
 	})
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil || out.String() != "[0, 0]\n" || stderr.Len() != 0 {
-		t.Errorf("%v; stdout %q, stderr %q", err, out.String(), stderr.String())
+	if out != "[0, 0]\n" || stderr != "" {
+		t.Errorf("stdout %q, stderr %q", out, stderr)
 	}
 }
 

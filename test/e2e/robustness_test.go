@@ -93,18 +93,7 @@ sys.exit(subprocess.run([sys.argv[1]]).returncode)
 		t.Run(role, func(t *testing.T) {
 			m := newMachine(t, "")
 			cmd := m.command(role, "python3", "-c", script, worker)
-			stdin, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var out, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			timer := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
-			defer timer.Stop()
-			m.until("python3 and its child are members", func() bool {
+			out, stderr := m.runUntil(cmd, "python3 and its child are members", func() bool {
 				var names []string
 				for _, p := range m.peers() {
 					if p.Alive && p.Role == role {
@@ -113,14 +102,8 @@ sys.exit(subprocess.run([sys.argv[1]]).returncode)
 				}
 				return len(names) == 2 && slices.Contains(names, "worker")
 			})
-			if err := stdin.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Wait(); err != nil {
-				t.Fatalf("python3: %v; stderr %s", err, stderr.String())
-			}
-			if want := "7\n0 0 0\n7 b'spawned\\n'\ncount 0\n"; out.String() != want || stderr.Len() != 0 {
-				t.Errorf("stdout %q, want %q; stderr %q", out.String(), want, stderr.String())
+			if want := "7\n0 0 0\n7 b'spawned\\n'\ncount 0\n"; out != want || stderr != "" {
+				t.Errorf("stdout %q, want %q; stderr %q", out, want, stderr)
 			}
 		})
 	}
