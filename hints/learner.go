@@ -181,23 +181,9 @@ func (k *keyRecord) estimated(maxCost float64) estimate {
 	if len(k.delays) < enoughDelays || k.count == 0 {
 		return estimate{}
 	}
-	sorted := slices.Sorted(slices.Values(k.delays))
-	budget := 0.75 * maxCost * k.intervals
-	start := max(0, sorted[0]-padNs)
-	for i := 0; ; i++ {
-		wait := 0.0
-		for _, d := range sorted {
-			wait += max(0, d-start)
-		}
-		if wait/float64(len(sorted)) <= budget {
-			break
-		}
-		if i >= len(sorted)/2 {
-			return estimate{}
-		}
-		start = sorted[i]
+	t, ok := aim(k.delays, budget(maxCost, k.intervals))
+	if !ok {
+		return estimate{}
 	}
-	// A few that come much later than the others are not worth waiting for.
-	last := sorted[len(sorted)-1-len(sorted)/32]
-	return estimate{uint64(start), uint64(max(0, last-start)), k.followed / k.count}
+	return estimate{uint64(max(0, t.from)), uint64(t.to - max(0, t.from)), k.followed / k.count}
 }
