@@ -60,6 +60,7 @@ const (
 	mostKeys        = 256
 	mostConnections = 4096
 	enoughDelays    = 8
+	longestPause    = 4 // intervals
 	keptDelays      = 64
 )
 
@@ -79,10 +80,11 @@ func (l *learner) announced(a announcement) {
 	}
 	k.estimate = a.estimate
 	if k.lastNs != 0 && a.atNs > k.lastNs {
-		interval := min(float64(a.atNs-k.lastNs), 1e9)
+		interval := float64(a.atNs - k.lastNs)
 		if k.intervals == 0 {
 			k.intervals = interval
 		}
+		interval = min(interval, longestPause*k.intervals) // else it would allow more than is earned for a while
 		k.intervals += (interval - k.intervals) / 16
 	}
 	k.lastNs = a.atNs

@@ -204,7 +204,7 @@ static void learn_margin(uint64_t late_ns)
 
 // A guess is carried out exactly in time: the thread means to wake early by what it usually takes to wake, and
 // spins for the rest. What is usual, of three in four wakes, is learnt.
-static uint64_t early_ns;
+static uint64_t early_ns = 50 * 1000;
 static double spin_credit_ns;
 
 static void learn_wake(uint64_t late_ns)
@@ -263,9 +263,15 @@ static void learn_switch(uint64_t sample)
 			gp_own_slot(&gp_gpu[i])->hint_switch_us = (uint32_t)(switch_ns / 1000);
 }
 
+// What may be saved up, and owed: a second's.
+static double full_account_ns(void) { return gp_settings.hint_max_cost * 1e9; }
+
+// A hint that turns out to be wrong must not use up what many others need.
+static uint64_t most_at_once_ns(void) { return (uint64_t)(full_account_ns() / 8); }
+
 static void refill(uint64_t now)
 {
-	double most = gp_settings.hint_max_cost * 1e9, more = gp_settings.hint_max_cost * (double)(now - credited_ns);
+	double most = full_account_ns(), more = gp_settings.hint_max_cost * (double)(now - credited_ns);
 	spin_credit_ns += SPIN_SHARE * (double)(now - credited_ns);
 	if (spin_credit_ns > SPIN_SAVED_NS)
 		spin_credit_ns = SPIN_SAVED_NS;
@@ -283,6 +289,10 @@ static uint64_t settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now
 	account[source].rate += ((hit ? 1 : 0) - account[source].rate) / MEMORY;
 	account[source].credit_ns -= (double)cost_ns;
 	credit_ns -= (double)cost_ns;
+	if (credit_ns < -full_account_ns())
+		credit_ns = -full_account_ns();
+	if (account[source].credit_ns < -full_account_ns())
+		account[source].credit_ns = -full_account_ns();
 	if (account[source].rate > 0.8)
 		account[source].backoff_ns = FIRST_BACKOFF_NS;
 	if (account[source].credit_ns > 0 && account[source].rate >= 0.5)
@@ -325,7 +335,7 @@ static uint64_t settle_copies(uint64_t now)
 	for (; hits && !account[GP_HINT_COPY].off_until_ns; hits--)
 		settle(GP_HINT_COPY, true, 0, now);
 	for (uint32_t i = 0; i < wrongs && !account[GP_HINT_COPY].off_until_ns; i++)
-		off = settle(GP_HINT_COPY, false, cost_ns / wrongs, now);
+		off = settle(GP_HINT_COPY, false, cost_ns / wrongs < most_at_once_ns() ? cost_ns / wrongs : most_at_once_ns(), now);
 	return off;
 }
 
@@ -371,6 +381,8 @@ static void receive(const struct mail *m, uint64_t now)
 		return;
 	}
 	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
+	if (valid > most_at_once_ns())
+		valid = most_at_once_ns();
 	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
 	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now ||
 	    account[m->source].off_until_ns || !anybody_to_preempt())
