@@ -124,7 +124,8 @@ type Slot struct {
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
-	Pad2         [184]byte
+	HintSpunNs   atomic.Uint64
+	Pad2         [176]byte
 }
 
 // Hints is a copy of what became of the hints of one source.

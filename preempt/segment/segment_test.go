@@ -642,6 +642,7 @@ func TestSnapshots(t *testing.T) {
 	slot.Hint[3].WaitedNs.Store(1000)
 	slot.HintsOff.Store(1<<3 | 1<<31)
 	slot.HintSwitchUs.Store(190)
+	slot.HintSpunNs.Store(5000)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
 	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
@@ -657,7 +658,7 @@ func TestSnapshots(t *testing.T) {
 		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
 		Counters: Counters{Windows: 9, GateWaits: 5},
-		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190,
+		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 func TestLatency(t *testing.T) {
@@ -285,6 +287,35 @@ func TestCommittedResults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestHintsOfTheNewestProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "segments")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if h := hintsIn(dir); h != nil {
+		t.Errorf("%+v of nobody", h)
+	}
+	for i := range 3 {
+		s, err := segment.Open(dir, [16]byte{byte(i)}, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		slot, err := s.Claim([]int{0, 7, 0}[i], "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := s.Slot(slot)
+		p.Hint[4].Given.Store(uint64(i + 1))
+		p.HintSwitchUs.Store(190)
+		p.HintSpunNs.Store(5)
+	}
+	want := &Hints{190, 5, []segment.Hints{{Source: "arrival", Given: 3}}}
+	if h := hintsIn(dir); !reflect.DeepEqual(h, want) {
+		t.Errorf("%+v, want %+v", h, want)
 	}
 }
 
