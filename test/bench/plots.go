@@ -28,6 +28,7 @@ var systemColors = map[string]color.Color{
 	"gpreempt-paper": color.RGBA{86, 180, 233, 255},
 	"gpreempt":       color.RGBA{0, 114, 178, 255},
 	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
+	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
 }
 
 func systemColor(name string) color.Color {
@@ -69,18 +70,34 @@ type bars struct {
 	workloads           []string
 	logarithmic         bool
 	line                float64 // across all groups
+	headline            bool    // shown in the README
 	value               func(*EvaluationCase) (float64, bool)
 }
 
-func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
-	has := func(c *EvaluationCase) bool {
-		if !slices.Contains(b.workloads, c.Case) {
-			return false
-		}
-		_, ok := b.value(c)
-		return ok
+var (
+	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
+	otherWorkloads = []string{"Y", "R", "Z", "two-gpus", "decode", "http", "spin"}
+	barPlots       = []bars{
+		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", modelWorkloads, true, 0, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", modelWorkloads, true, 0, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", otherWorkloads, true, 0, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", otherWorkloads, true, 0, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"be.svg", "BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, false, beOfDefault},
+		{"total.svg", "LC and BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, true, totalOfDefault},
 	}
-	workloads, systems := e.names(caseName, has), e.names(systemName, has)
+)
+
+// has says whether a case is in the plot.
+func (b bars) has(c *EvaluationCase) bool {
+	if !slices.Contains(b.workloads, c.Case) {
+		return false
+	}
+	_, ok := b.value(c)
+	return ok
+}
+
+func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
+	workloads, systems := e.names(caseName, b.has), e.names(systemName, b.has)
 	if len(workloads) == 0 {
 		return nil, nil
 	}
@@ -125,10 +142,11 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		p.Add(line)
 	}
 	p.NominalX(workloads...)
+	p.Y.Max += (p.Y.Max - p.Y.Min) / 20
 	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(260))
 }
 
-const legendWidth, plotMargin = 110, 12 // points
+const legendWidth, plotMargin = 150, 12 // points
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
 func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
@@ -186,10 +204,13 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			continue
 		}
 		any = true
-		const steps = 400
+		const steps, tail = 100, 20 // the last step has as many again
 		var points plotter.XYs
-		for step := range steps + 1 {
+		for step := range steps + tail {
 			q := float64(step) / steps
+			if step >= steps {
+				q = 1 - float64(steps+tail-1-step)/(steps*tail)
+			}
 			points = append(points, plotter.XY{X: math.Log10(quantile(sorted, q) / 1000), Y: q})
 		}
 		line, err := plotter.NewLine(points)
@@ -256,11 +277,11 @@ func latencyRatio(of func(*Ratios) float64) func(*EvaluationCase) (float64, bool
 	}
 }
 
-func beShare(c *EvaluationCase) (float64, bool) {
-	if c.BE == nil || c.System == beAlone {
+func beOfDefault(c *EvaluationCase) (float64, bool) {
+	if c.Throughput == nil || c.Throughput.BEOfDefault == 0 {
 		return 0, false
 	}
-	return c.BE.Share, true
+	return c.Throughput.BEOfDefault, true
 }
 
 func totalOfDefault(c *EvaluationCase) (float64, bool) {
@@ -279,15 +300,7 @@ func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
 		}
 		return err
 	}
-	models, others := []string{"A", "B", "C", "D", "E", "REAL"}, []string{"Y", "R", "Z", "decode", "spin"}
-	for _, b := range []bars{
-		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"be.svg", "BE throughput, of that without LC", "of BE alone", slices.Concat(models, others), false, 1, beShare},
-		{"total.svg", "LC and BE throughput, of default time slicing", "of default", slices.Concat(models, others), false, 1, totalOfDefault},
-	} {
+	for _, b := range barPlots {
 		if err := keep(e.drawBars(b, folder)); err != nil {
 			return nil, err
 		}
