@@ -33,7 +33,7 @@ const EvaluationSuites = "paper, full or smoke"
 
 const (
 	warmUp     = 300 * time.Millisecond // of a run, in which no request is counted
-	startAhead = 200 * time.Millisecond // from the order of a run to its start
+	startAhead = 100 * time.Millisecond // from the order of a run to its start
 	calibrated = 2 * time.Second        // a run that tells how long a request takes
 )
 
@@ -65,7 +65,11 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		return nil, err
 	}
 	defer e.close()
-	if err := e.prepare(ctx); err != nil {
+	devices := 1
+	for _, w := range picked {
+		devices = max(devices, w.devices())
+	}
+	if err := e.prepare(ctx, devices); err != nil {
 		return nil, err
 	}
 	known, err := ReadEvaluation(options.Folder)
@@ -155,8 +159,8 @@ func (e *evaluation) partial(w Workload) string {
 	return filepath.Join(e.options.Folder, w.Name+".json")
 }
 
-// prepare looks at the machine and makes what the programs need.
-func (e *evaluation) prepare(ctx context.Context) error {
+// prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
+func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	var err error
 	if e.session.executable, err = os.Executable(); err != nil {
 		return fmt.Errorf("find own executable: %w", err)
@@ -170,8 +174,10 @@ func (e *evaluation) prepare(ctx context.Context) error {
 	if err := os.MkdirAll(e.options.Folder, 0o755); err != nil {
 		return fmt.Errorf("make the folder of results: %w", err)
 	}
-	if busy := gpuBusy(ctx); busy != "" && !e.options.Busy {
-		return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+	for id := range devices {
+		if busy := gpuBusy(ctx, id); busy != "" && !e.options.Busy {
+			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+		}
 	}
 	if err := e.session.run(ctx, &e.session.info, "", "info"); err != nil {
 		return fmt.Errorf("look at the GPU: %w", err)

@@ -416,7 +416,7 @@ func TestGPUBusy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := gpuBusy(context.Background()); got != test.want {
+		if got := gpuBusy(context.Background(), 0); got != test.want {
 			t.Errorf("%+v: %q", test, got)
 		}
 	}

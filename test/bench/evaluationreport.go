@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -271,11 +270,12 @@ const reportFolder = "test/bench/results/evaluation"
 
 // evaluationTable shows a result file in the README: the published figures, the plots of the report and, for each
 // workload, the LC latencies of the systems relative to alone.
-func evaluationTable(data []byte, name string) (string, error) {
-	var e Evaluation
-	if err := json.Unmarshal(data, &e); err != nil {
-		return "", fmt.Errorf("read results %s: %w", name, err)
+func evaluationTable(path string) (string, error) {
+	e, err := ReadEvaluation(path) // makes the figures as the report does
+	if err != nil {
+		return "", err
 	}
+	name := filepath.Base(path)
 	var text strings.Builder
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")

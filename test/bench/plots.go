@@ -31,11 +31,19 @@ var systemColors = map[string]color.Color{
 	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
 }
 
-func systemColor(name string) color.Color {
-	if known, ok := systemColors[name]; ok {
-		return known
+// colors are those of systems in a plot; the ones that have none get shades of grey.
+func colors(systems []string) map[string]color.Color {
+	all := map[string]color.Color{}
+	others := 0
+	for _, name := range systems {
+		if known, ok := systemColors[name]; ok {
+			all[name] = known
+			continue
+		}
+		all[name] = color.Gray{Y: uint8(60 + 35*others%175)}
+		others++
 	}
-	return color.Gray{Y: 128}
+	return all
 }
 
 // figurePlot is a plot of the report.
@@ -108,7 +116,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		p.Y.Tick.Marker = powersOfTen{}
 	}
 	p.Y.Label.Text = b.axis
-	width := vg.Points(56 / float64(len(systems)))
+	width, hue := vg.Points(56/float64(len(systems))), colors(systems)
 	for i, system := range systems {
 		var values plotter.Values
 		for _, workload := range workloads {
@@ -128,7 +136,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 			return nil, fmt.Errorf("plot %s: %w", b.file, err)
 		}
 		chart.LineStyle.Width = 0
-		chart.Color = systemColor(system)
+		chart.Color = hue[system]
 		chart.Offset = width * vg.Length(float64(i)-float64(len(systems)-1)/2)
 		p.Add(chart)
 		p.Legend.Add(system, chart)
@@ -194,6 +202,7 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
 	p.X.Tick.Marker = powersOfTen{}
 	any := false
+	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload }))
 	for i := range e.Cases {
 		c := &e.Cases[i]
 		if c.Case != workload || c.System == beAlone {
@@ -217,7 +226,7 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 		if err != nil {
 			return nil, fmt.Errorf("plot the latencies of %s: %w", workload, err)
 		}
-		line.Color, line.Width = systemColor(c.System), vg.Points(1.3)
+		line.Color, line.Width = hue[c.System], vg.Points(1.3)
 		if c.System == lcAlone {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
@@ -243,7 +252,9 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = axis, what
 	p.Y.Tick.Marker = powersOfTen{}
-	for _, system := range e.names(systemName, in) {
+	systems := e.names(systemName, in)
+	hue := colors(systems)
+	for _, system := range systems {
 		var points plotter.XYs
 		for _, workload := range workloads {
 			x, err := strconv.ParseFloat(strings.TrimPrefix(workload, prefix), 64)
@@ -260,7 +271,7 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 		if err != nil {
 			return nil, fmt.Errorf("plot %s: %w", file, err)
 		}
-		line.Color, dots.Color = systemColor(system), systemColor(system)
+		line.Color, dots.Color = hue[system], hue[system]
 		line.Width = vg.Points(1.3)
 		p.Add(line, dots)
 		p.Legend.Add(system, line)

@@ -60,7 +60,7 @@ func markdownTable(path, system string) (string, error) {
 		return "", fmt.Errorf("read results %s: %w", path, err)
 	}
 	if IsEvaluation(report.Benchmark) {
-		return evaluationTable(data, filepath.Base(path))
+		return evaluationTable(path)
 	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
