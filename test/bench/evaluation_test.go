@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -700,5 +701,62 @@ func TestEvaluationsJoin(t *testing.T) {
 	}
 	if _, err := ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
 		t.Error("a file that is missing is accepted")
+	}
+}
+
+// Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
+func TestRunsEnd(t *testing.T) {
+	simulate(t)
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", stub)
+	e := &evaluation{session: &session{library: builtLibrary(t), progress: io.Discard}, folder: t.TempDir()}
+	if err := writeTorchPrograms(e.folder); err != nil {
+		t.Fatal(err)
+	}
+	if e.session.executable, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	stop := filepath.Join(e.folder, "stop")
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const length, prepareUs = 200 * time.Millisecond, 5000
+	arrivals := make([]time.Duration, 100) // all at once: half a second of preparing
+	for _, name := range []string{"spin-short", "vgg19"} {
+		if e.python, err = exec.LookPath("python3"); err != nil && name == "vgg19" {
+			t.Skipf("no Python: %v", err)
+		}
+		p, err := e.startProgram(t.Context(), System{}, "be", Task{Program: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.end()
+		p.starting = true
+		started := []member{{program: p}}
+		if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			stop        string
+			least, most int // unserved
+		}{{stop, 50, 99}, {"-", 0, 0}, {filepath.Join(e.folder, "none"), 0, 0}} {
+			now, err := monotonic()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.send(order(now, now+length, prepareUs, false, "-", test.stop, arrivals)); err != nil {
+				t.Fatal(err)
+			}
+			a, err := p.answer(t.Context(), time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.DoneNs)+a.Unserved != len(arrivals) || a.Unserved < test.least || a.Unserved > test.most {
+				t.Errorf("%s, stop %q: %d done, %d unserved", name, filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
+			}
+		}
 	}
 }
