@@ -125,7 +125,7 @@ var workloads = func() []Workload {
 		eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
 	add(everywhere, "decode", "sixteen tokens of a transformer, 10 times a second, beside training of ResNet-50",
 		at(10, "", "decode"), continuous("train"), prepareUs)
-	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU, latencies of its client), 100 requests/s, beside training of ResNet-50",
+	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
 		at(100, "", httpService), continuous("train"), 0)
 	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
 		at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
