@@ -190,6 +190,25 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+func TestBootstrap(t *testing.T) {
+	values := []float64{4, 1, 3, 3, 2, 9}
+	sorted := slices.Sorted(slices.Values(values))
+	for _, q := range []float64{0, .1, .5, .77, .99, 1} {
+		// Each of five different values as often as it is there, the equal ones counted at the first of them.
+		if got, want := quantileOfCounted(sorted, []int{1, 1, 2, 0, 1, 1}, 6, q), quantile(sorted, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g: %g, want %g", q, got, want)
+		}
+		if got, want := quantileOfCounted(sorted, []int{0, 2, 0, 0, 3, 0}, 5, q), quantile([]float64{2, 2, 4, 4, 4}, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g of a resampling: %g, want %g", q, got, want)
+		}
+	}
+	e := bootstrap([][]float64{{1, 2, 3}, {2, 3, 4}}, seed("a"))
+	low, high := slices.Min(e.mean), slices.Max(e.mean)
+	if len(e.mean) != resamplings || low < 1 || high > 4 || low >= high || math.Abs(mean(e.mean)-2.5) > .1 {
+		t.Errorf("%d means from %g to %g, on average %g", len(e.mean), low, high, mean(e.mean))
+	}
+}
+
 // synthetic results: LC requests of these latencies, BE completing this many, in runs of two seconds.
 func synthetic(workload, system string, us []int, be float64) EvaluationCase {
 	c := EvaluationCase{Case: workload, System: system, About: "synthetic", Claimed: true, PrepareUs: 300}

@@ -20,9 +20,9 @@ type Distribution struct {
 	P99Us    float64    `json:"p99_us"`
 	P999Us   float64    `json:"p999_us"`
 	MaxUs    float64    `json:"max_us"`
-	P50CIUs  [2]float64 `json:"p50_ci_us"`
-	P99CIUs  [2]float64 `json:"p99_ci_us"`
-	MeanCIUs [2]float64 `json:"mean_ci_us"`
+	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
+	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
+	MeanCIUs [2]float64 `json:"mean_ci_us,omitzero"`
 }
 
 // Ratios compare with the same LC tasks alone.
@@ -63,24 +63,62 @@ type estimates struct{ mean, p50, p99 []float64 }
 
 func bootstrap(runs [][]float64, random *rand.Rand) estimates {
 	var e estimates
-	var drawn []float64
-	for range resamplings {
-		drawn = drawn[:0]
-		for range runs {
-			run := runs[random.IntN(len(runs))]
-			for range run {
-				drawn = append(drawn, run[random.IntN(len(run))])
-			}
+	sorted := slices.Sorted(slices.Values(slices.Concat(runs...)))
+	if len(sorted) == 0 {
+		return e
+	}
+	places := make([][]int, len(runs)) // of a run's values among all: what is drawn is counted there, not sorted
+	for i, run := range runs {
+		for _, value := range run {
+			place, _ := slices.BinarySearch(sorted, value)
+			places[i] = append(places[i], place)
 		}
-		if len(drawn) == 0 {
+	}
+	times := make([]int, len(sorted))
+	for range resamplings {
+		clear(times)
+		n := 0
+		for range places {
+			run := places[random.IntN(len(places))]
+			for range run {
+				times[run[random.IntN(len(run))]]++
+			}
+			n += len(run)
+		}
+		if n == 0 {
 			continue
 		}
-		slices.Sort(drawn)
-		e.mean = append(e.mean, mean(drawn))
-		e.p50 = append(e.p50, quantile(drawn, .5))
-		e.p99 = append(e.p99, quantile(drawn, .99))
+		total := 0.0
+		for place, count := range times {
+			total += float64(count) * sorted[place]
+		}
+		e.mean = append(e.mean, total/float64(n))
+		e.p50 = append(e.p50, quantileOfCounted(sorted, times, n, .5))
+		e.p99 = append(e.p99, quantileOfCounted(sorted, times, n, .99))
 	}
 	return e
+}
+
+// quantileOfCounted is the quantile of n values, each of the sorted ones being there so many times.
+func quantileOfCounted(sorted []float64, times []int, n int, q float64) float64 {
+	place := q * float64(n-1)
+	below, before := int(place), 0
+	for i, count := range times {
+		if before += count; before <= below {
+			continue
+		}
+		low, high := sorted[i], sorted[i]
+		if below+1 >= before { // the next one is another
+			for j := i + 1; j < len(times); j++ {
+				if times[j] > 0 {
+					high = sorted[j]
+					break
+				}
+			}
+		}
+		return low + (place-float64(below))*(high-low)
+	}
+	return math.NaN()
 }
 
 func interval(values []float64, digits int) [2]float64 {
@@ -94,8 +132,11 @@ func distribution(runs [][]float64, e estimates) *Distribution {
 		return nil
 	}
 	us := func(q float64) float64 { return round(quantile(all, q), 1) }
-	return &Distribution{N: len(all), MeanUs: round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999),
-		MaxUs: us(1), P50CIUs: interval(e.p50, 1), P99CIUs: interval(e.p99, 1), MeanCIUs: interval(e.mean, 1)}
+	d := &Distribution{N: len(all), MeanUs: round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
+	if len(e.p50) > 0 {
+		d.P50CIUs, d.P99CIUs, d.MeanCIUs = interval(e.p50, 1), interval(e.p99, 1), interval(e.mean, 1)
+	}
+	return d
 }
 
 // lcLatencies are a case's latencies by run, of all its LC tasks.
@@ -157,22 +198,22 @@ func (e *Evaluation) Summarise() error {
 		}
 		return nil
 	}
-	alone := map[string]estimates{}
+	estimated, alone := make([]estimates, len(e.Cases)), map[string]estimates{}
 	for i := range e.Cases {
 		c := &e.Cases[i]
 		if len(c.Runs) == 0 {
 			continue
 		}
 		fromArrival, fromSubmission := c.lcLatencies()
-		// The same seed for all systems; it makes a report the same each time.
-		estimated := bootstrap(fromArrival, rand.New(rand.NewPCG(1, 1)))
-		c.LC = distribution(fromArrival, estimated)
-		c.LCSubmitted = distribution(fromSubmission, bootstrap(fromSubmission, rand.New(rand.NewPCG(1, 1))))
+		// A seed of its own makes a report the same each time.
+		estimated[i] = bootstrap(fromArrival, seed(c.Case, c.System))
+		c.LC = distribution(fromArrival, estimated[i])
+		c.LCSubmitted = distribution(fromSubmission, estimates{})
 		lc, be := c.perSecond("lc"), c.perSecond("be")
 		c.Throughput = &Throughput{LC: round(sum(lc), 2), BE: round(sum(be), 2)}
 		c.CPU, c.Queued, c.Unserved = c.sumUp()
 		if c.System == lcAlone {
-			alone[c.Case] = estimated
+			alone[c.Case] = estimated[i]
 		}
 	}
 	for i := range e.Cases {
@@ -185,7 +226,6 @@ func (e *Evaluation) Summarise() error {
 		}
 		if lc != nil && lc.LC != nil && c.LC != nil {
 			c.LCAlone = lc.LC
-			own := bootstrap(first(c.lcLatencies()), rand.New(rand.NewPCG(2, 1)))
 			ratios := func(now, alone []float64) [2]float64 {
 				all := make([]float64, min(len(now), len(alone)))
 				for j := range all {
@@ -194,7 +234,7 @@ func (e *Evaluation) Summarise() error {
 				return interval(all, 3)
 			}
 			c.Ratio = &Ratios{Mean: round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: round(c.LC.P50Us/lc.LC.P50Us, 3),
-				P99: round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(own.mean, alone[c.Case].mean), P99CI: ratios(own.p99, alone[c.Case].p99)}
+				P99: round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(estimated[i].mean, alone[c.Case].mean), P99CI: ratios(estimated[i].p99, alone[c.Case].p99)}
 			c.Throughput.LCOfAlone = round(c.Throughput.LC/lc.Throughput.LC, 3)
 		}
 		if be != nil {
