@@ -286,34 +286,17 @@ func evaluationTable(path string) (string, error) {
 			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, reportFolder, b.file)
 		}
 	}
-	systems := e.names(systemName, func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone })
-	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n| workload | LC p99 alone |")
-	for _, system := range systems {
-		text.WriteString(" " + system + " |")
+	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n")
+	text.WriteString(e.p99Table(func(c *EvaluationCase) bool { return !optional(c.System) }))
+	toggled := func(c *EvaluationCase) bool { return optional(c.System) }
+	if len(e.names(caseName, toggled)) > 0 {
+		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))
 	}
-	text.WriteString("\n|" + strings.Repeat("---|", len(systems)+2) + "\n")
 	var missed strings.Builder
-	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
-		alone := "-"
-		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
-			alone = microseconds(c.LC.P99Us)
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Pass != nil && !*c.Pass {
+			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Missed)
 		}
-		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
-		for _, system := range systems {
-			cell := "-"
-			if c := e.of(workload, system); c != nil && c.Ratio != nil {
-				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
-				if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
-					cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)
-				}
-				if c.Pass != nil && !*c.Pass {
-					cell += " **missed**"
-					fmt.Fprintf(&missed, "- %s, %s: %s\n", workload, system, c.Missed)
-				}
-			}
-			text.WriteString(" " + cell + " |")
-		}
-		text.WriteString("\n")
 	}
 	fmt.Fprintf(&text, "\nTargets of %s: %s.", strings.Join(claimed, ", "), targetsText)
 	if missed.Len() > 0 {
@@ -324,4 +307,34 @@ func evaluationTable(path string) (string, error) {
 	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s). %s, driver %s, CUDA %s, %s, %s.\n",
 		reportFolder, ReportName, e.GPU, e.Driver, e.CUDA, e.Date, name)
 	return text.String(), nil
+}
+
+// p99Table compares some systems in all workloads that have one of them.
+func (e *Evaluation) p99Table(of func(*EvaluationCase) bool) string {
+	in := func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone && of(c) }
+	systems := e.names(systemName, in)
+	var text strings.Builder
+	fmt.Fprintf(&text, "| workload | LC p99 alone | %s |\n|%s\n", strings.Join(systems, " | "), strings.Repeat("---|", len(systems)+2))
+	for _, workload := range e.names(caseName, in) {
+		alone := "-"
+		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
+			alone = microseconds(c.LC.P99Us)
+		}
+		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
+		for _, system := range systems {
+			cell := "-"
+			if c := e.of(workload, system); c != nil && c.Ratio != nil {
+				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
+				if c.Throughput.BEOfDefault > 0 {
+					cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)
+				}
+				if c.Pass != nil && !*c.Pass {
+					cell += " **missed**"
+				}
+			}
+			text.WriteString(" " + cell + " |")
+		}
+		text.WriteString("\n")
+	}
+	return text.String()
 }

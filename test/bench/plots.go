@@ -79,6 +79,7 @@ type bars struct {
 	logarithmic         bool
 	line                float64 // across all groups
 	headline            bool    // shown in the README
+	ablation            bool    // of the library with some of its mechanisms
 	value               func(*EvaluationCase) (float64, bool)
 }
 
@@ -86,18 +87,22 @@ var (
 	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
 	otherWorkloads = []string{"Y", "R", "Z", "two-gpus", "decode", "http", "spin"}
 	barPlots       = []bars{
-		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", modelWorkloads, true, 0, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", modelWorkloads, true, 0, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", otherWorkloads, true, 0, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", otherWorkloads, true, 0, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"be.svg", "BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, false, beOfDefault},
-		{"total.svg", "LC and BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, true, totalOfDefault},
+		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", modelWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", modelWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", otherWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", otherWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"be.svg", "BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, false, false, beOfDefault},
+		{"total.svg", "LC and BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, true, false, totalOfDefault},
+		{"ablation.svg", "LC p99 with some of the mechanisms, times alone", "times alone", slices.Concat(modelWorkloads, otherWorkloads), true, 0, false, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
 	}
 )
 
 // has says whether a case is in the plot.
 func (b bars) has(c *EvaluationCase) bool {
-	if !slices.Contains(b.workloads, c.Case) {
+	if !slices.Contains(b.workloads, c.Case) || optional(c.System) && !b.ablation {
+		return false
+	}
+	if b.ablation && !optional(c.System) && c.System != "default" && c.System != "gpreempt" {
 		return false
 	}
 	_, ok := b.value(c)
@@ -106,6 +111,9 @@ func (b bars) has(c *EvaluationCase) bool {
 
 func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 	workloads, systems := e.names(caseName, b.has), e.names(systemName, b.has)
+	if b.ablation {
+		workloads = e.names(caseName, func(c *EvaluationCase) bool { return b.has(c) && optional(c.System) })
+	}
 	if len(workloads) == 0 {
 		return nil, nil
 	}
@@ -202,10 +210,10 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
 	p.X.Tick.Marker = powersOfTen{}
 	any := false
-	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload }))
+	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload && !optional(c.System) }))
 	for i := range e.Cases {
 		c := &e.Cases[i]
-		if c.Case != workload || c.System == beAlone {
+		if c.Case != workload || c.System == beAlone || optional(c.System) {
 			continue
 		}
 		sorted := slices.Sorted(slices.Values(slices.Concat(first(c.lcLatencies())...)))
