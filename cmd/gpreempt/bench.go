@@ -33,6 +33,10 @@ func benchCommand() *cobra.Command {
 			if list {
 				return listCases(out, options)
 			}
+			if evaluation.plan && bench.IsEvaluation(options.Suite) {
+				evaluation.Options = options
+				return bench.PrintPlan(out, evaluation.EvaluationOptions)
+			}
 			if options.Library == "" {
 				library, err := bench.FindLibrary()
 				if err != nil {

@@ -94,14 +94,14 @@ func (m *mpsDaemon) stop() {
 	<-m.gone
 }
 
-// gpuBusy says what makes measurements on the GPU meaningless, or "".
-func gpuBusy(ctx context.Context) string {
+// gpuBusy says what makes measurements on a GPU meaningless, or "".
+func gpuBusy(ctx context.Context, id int) string {
 	tool, err := findTool("nvidia-smi")
 	if err != nil {
 		return ""
 	}
 	query := func(what string) string {
-		text, err := exec.CommandContext(ctx, tool, "--id=0", what, "--format=csv,noheader,nounits").Output()
+		text, err := exec.CommandContext(ctx, tool, "--id="+strconv.Itoa(id), what, "--format=csv,noheader,nounits").Output()
 		if err != nil {
 			return ""
 		}

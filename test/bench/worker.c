@@ -44,6 +44,7 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuInit, (unsigned))                                                                      \
 	F(cuDriverGetVersion, (int *))                                                             \
 	F(cuDeviceGet, (CUdevice *, int))                                                          \
+	F(cuDeviceGetCount, (int *))                                                               \
 	F(cuDeviceGetName, (char *, int, CUdevice))                                                \
 	F(cuDeviceGetAttribute, (int *, int, CUdevice))                                            \
 	F(cuDevicePrimaryCtxSetFlags_v2, (CUdevice, unsigned))                                     \
@@ -229,16 +230,17 @@ static void ready(void)
 static void command_info(void)
 {
 	char name[256];
-	int version, shared;
+	int version, shared, devices;
 	load_driver();
 	CHECK(cuDeviceGetName(name, sizeof name, device));
 	CHECK(cuDriverGetVersion(&version));
+	CHECK(cuDeviceGetCount(&devices));
 	CHECK(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device));
 	for (char *c = name; *c; c++)
 		if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
 			*c = '_';
-	printf("{\"name\":\"%s\",\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d}\n", name, version,
-	       multiprocessors, shared);
+	printf("{\"name\":\"%s\",\"devices\":%d,\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d}\n", name,
+	       devices, version, multiprocessors, shared);
 }
 
 // The least time of several runs of `count` launches back to back.

@@ -34,6 +34,7 @@ type work struct {
 
 type info struct {
 	Name            string `json:"name"`
+	Devices         int    `json:"devices"`
 	CUDA            int    `json:"cuda"`
 	Multiprocessors int    `json:"multiprocessors"`
 	SharedBytes     int    `json:"shared_bytes"`
