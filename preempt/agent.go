@@ -440,4 +440,5 @@ func (a *agent) publish() {
 		in |= segment.MechanismTurns
 	}
 	a.own().Mechanisms.Store(in)
+	countBLP(a.gpu)
 }

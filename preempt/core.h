@@ -48,6 +48,7 @@ struct gp_gpu {
 	uint32_t open_contexts;       // under lock
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
+	struct gp_blp_counters blp;   // the agent copies them into the slot
 };
 
 struct gp_hold {
@@ -140,6 +141,7 @@ extern struct gp_context gp_context[GP_CONTEXTS];
 extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_driver gp_driver;
+extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots
 extern _Atomic uint32_t gp_wake;   // futex: a window opened (for the watcher)
 extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
 

@@ -34,6 +34,19 @@ package preempt
 // static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
 // static int gpu_worked(int i) { return gp_gpu[i].worked; }
 // static int gpu_mps(int i) { return gp_gpu[i].mps; }
+// static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
+// {
+//	for (size_t i = 0; i < bytes / sizeof *to; i++)
+//		to[i] = from[i];
+// }
+// static void gpu_count_blp(int i)
+// {
+//	struct gp_slot *slot = gp_own_slot(&gp_gpu[i]);
+//	if (!slot)
+//		return;
+//	copy_counters(&slot->kernels.seen, &gp_kernels.seen, sizeof gp_kernels);
+//	copy_counters(&slot->blp.launches, &gp_gpu[i].blp.launches, sizeof slot->blp);
+// }
 // static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint64_t lower, uint64_t higher)
 // {
 //	gp_gpu[i].lower = lower;
@@ -178,6 +191,9 @@ func worked(i int) bool { return C.gpu_worked(C.int(i)) != 0 }
 
 // probe asks for a turn although no work is known, or takes the request back.
 func probe(i int, on bool) { C.gpu_probe(C.int(i), C.int(bit(on))) }
+
+// countBLP copies the counters of block-level preemption to where others see them.
+func countBLP(i int) { C.gpu_count_blp(C.int(i)) }
 
 func setPeers(i int, lowerPeers, turnPeers, between int, lower, higher uint64) {
 	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint64_t(lower), C.uint64_t(higher))
