@@ -91,6 +91,7 @@ package preempt
 //	NEED(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
 // #undef NEED
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
+//	gp_driver.cuCtxGetStreamPriorityRange = call_symbol(lookup, "cuCtxGetStreamPriorityRange");
 //	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");
 //	gp_driver.cuGraphNodeGetType = call_symbol(lookup, "cuGraphNodeGetType");
 //	gp_driver.cuGraphChildGraphNodeGetGraph = call_symbol(lookup, "cuGraphChildGraphNodeGetGraph");
@@ -134,12 +135,16 @@ func configure(config configs.Config, level int, driver Driver, hold []byte) err
 	}
 	settings.hold = bit(m.Auto || m.Hold)
 	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
+	settings.mps = bit(m.Auto || m.MPS)
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
 	settings.hold_image = C.CBytes(hold)
+	if settings.mps != 0 && level == lowestLevel {
+		C.gp_mps_lower_client()
+	}
 	return nil
 }
 
