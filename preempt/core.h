@@ -48,7 +48,7 @@ struct gp_gpu {
 	uint32_t open_contexts;       // under lock
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
-	struct gp_blp_counters blp;   // the agent copies them into the slot
+	struct gp_stop_counters stops; // the agent copies them into the slot
 };
 
 struct gp_hold {

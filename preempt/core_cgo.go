@@ -44,8 +44,8 @@ package preempt
 //	struct gp_slot *slot = gp_own_slot(&gp_gpu[i]);
 //	if (!slot)
 //		return;
-//	copy_counters(&slot->kernels.seen, &gp_kernels.seen, sizeof gp_kernels);
-//	copy_counters(&slot->blp.launches, &gp_gpu[i].blp.launches, sizeof slot->blp);
+//	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
+//	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
 // }
 // static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint64_t lower, uint64_t higher)
 // {

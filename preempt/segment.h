@@ -40,13 +40,16 @@ enum gp_refusal { // why a kernel is not rewritten
 
 // What became of the kernels of the modules that were loaded for block-level preemption.
 struct gp_kernel_counters {
+	_Atomic uint64_t images; // modules and libraries
+	_Atomic uint64_t cached; // of these: found in the cache on disk
+	_Atomic uint64_t load_ns; // that loads waited for the rewriting
 	_Atomic uint64_t seen;
 	_Atomic uint64_t guarded; // rewritten
 	_Atomic uint64_t refused[GP_REFUSALS];
 };
 
 // Block-level preemption on this GPU.
-struct gp_blp_counters {
+struct gp_stop_counters {
 	_Atomic uint64_t launches;       // that can be stopped between blocks
 	_Atomic uint64_t uncovered;      // launches that cannot
 	_Atomic uint64_t barriers;       // operations that waited until what can be stopped was done
@@ -88,13 +91,13 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t boosts;            // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
-	uint8_t pad1[248];
+	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
+	struct gp_stop_counters stop;
+	uint8_t pad1[72];
 	struct gp_hint_counters hint[GP_HINT_SOURCES];
 	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt
-	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
-	struct gp_blp_counters blp;
-	uint8_t pad2[32];
+	uint8_t pad2[184];
 };
 
 struct gp_segment {

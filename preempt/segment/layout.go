@@ -70,13 +70,16 @@ var RefusalNames = []string{"form", "room", "peers", "sm", "image"}
 
 // KernelCounters is struct gp_kernel_counters.
 type KernelCounters struct {
+	Images  atomic.Uint64
+	Cached  atomic.Uint64
+	LoadNs  atomic.Uint64
 	Seen    atomic.Uint64
 	Guarded atomic.Uint64
 	Refused [Refusals]atomic.Uint64
 }
 
-// BLPCounters is struct gp_blp_counters.
-type BLPCounters struct {
+// StopCounters is struct gp_stop_counters.
+type StopCounters struct {
 	Launches      atomic.Uint64
 	Uncovered     atomic.Uint64
 	Barriers      atomic.Uint64
@@ -155,18 +158,21 @@ type Slot struct {
 	Boosts        atomic.Uint64
 	TimesliceSets atomic.Uint64
 	BusyNs        atomic.Uint64
-	Pad1          [248]byte
+	Kernels       KernelCounters
+	Stop          StopCounters
+	Pad1          [72]byte
 
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
-	Kernels      KernelCounters
-	BLP          BLPCounters
-	Pad2         [32]byte
+	Pad2         [184]byte
 }
 
 // BLP is a copy of the counters of block-level preemption under their names in segment.h.
 type BLP struct {
+	Images         uint64            `json:"images"`
+	ImagesCached   uint64            `json:"images_cached"`
+	LoadNs         uint64            `json:"load_ns"`
 	KernelsSeen    uint64            `json:"kernels_seen"`
 	KernelsGuarded uint64            `json:"kernels_guarded"`
 	KernelsRefused map[string]uint64 `json:"kernels_refused"` // by reason; those that came up
@@ -183,9 +189,9 @@ type BLP struct {
 
 // ReadBLP reads the counters of block-level preemption; nil where it never did anything.
 func (s *Slot) ReadBLP() *BLP {
-	k, b := &s.Kernels, &s.BLP
+	k, b := &s.Kernels, &s.Stop
 	out := BLP{
-		k.Seen.Load(), k.Guarded.Load(), map[string]uint64{}, b.Launches.Load(), b.Uncovered.Load(), b.Barriers.Load(), b.Stops.Load(),
+		k.Images.Load(), k.Cached.Load(), k.LoadNs.Load(), k.Seen.Load(), k.Guarded.Load(), map[string]uint64{}, b.Launches.Load(), b.Uncovered.Load(), b.Barriers.Load(), b.Stops.Load(),
 		b.Cuts.Load(), b.ResumedBlocks.Load(), b.DrainNs.Load(), b.DrainMaxNs.Load(), b.GivenUp.Load(),
 	}
 	for i := range k.Refused {
@@ -197,7 +203,7 @@ func (s *Slot) ReadBLP() *BLP {
 			out.KernelsRefused[name] = n
 		}
 	}
-	if out.KernelsSeen == 0 && len(out.KernelsRefused) == 0 && out.Launches == 0 && out.Uncovered == 0 && out.Stops == 0 {
+	if out.Images == 0 && out.KernelsSeen == 0 && len(out.KernelsRefused) == 0 && out.Launches == 0 && out.Uncovered == 0 && out.Stops == 0 {
 		return nil
 	}
 	return &out
@@ -205,6 +211,9 @@ func (s *Slot) ReadBLP() *BLP {
 
 // clear forgets what an earlier owner counted.
 func (c *KernelCounters) clear() {
+	c.Images.Store(0)
+	c.Cached.Store(0)
+	c.LoadNs.Store(0)
 	c.Seen.Store(0)
 	c.Guarded.Store(0)
 	for i := range c.Refused {
@@ -212,7 +221,7 @@ func (c *KernelCounters) clear() {
 	}
 }
 
-func (c *BLPCounters) clear() {
+func (c *StopCounters) clear() {
 	for _, counter := range []*atomic.Uint64{&c.Launches, &c.Uncovered, &c.Barriers, &c.Stops, &c.Cuts, &c.ResumedBlocks, &c.DrainNs, &c.DrainMaxNs, &c.GivenUp} {
 		counter.Store(0)
 	}

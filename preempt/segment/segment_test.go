@@ -157,7 +157,7 @@ func claim(t *testing.T, s *Segment) int {
 
 // TestLayout asks the C compiler where each field of segment.h is.
 func TestLayout(t *testing.T) {
-	cNames := map[string]string{"GPU": "gpu_uuid", "BLP": "blp"}
+	cNames := map[string]string{"GPU": "gpu_uuid"}
 	field := func(name string) string {
 		if c := cNames[name]; c != "" {
 			return c
@@ -175,7 +175,7 @@ func TestLayout(t *testing.T) {
 	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
 	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters](), "gp_blp_counters": reflect.TypeFor[BLPCounters]()} {
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters](), "gp_stop_counters": reflect.TypeFor[StopCounters]()} {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
@@ -238,8 +238,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// blpCounters points at every field in its order in memory.
-func blpCounters(c *BLPCounters) (all []*atomic.Uint64) {
+// stopCounters points at every field in its order in memory.
+func stopCounters(c *StopCounters) (all []*atomic.Uint64) {
 	for v, i := reflect.ValueOf(c).Elem(), 0; i < v.NumField(); i++ {
 		all = append(all, v.Field(i).Addr().Interface().(*atomic.Uint64))
 	}
@@ -250,7 +250,7 @@ func blpCounters(c *BLPCounters) (all []*atomic.Uint64) {
 func TestClaimForgetsBLP(t *testing.T) {
 	s := open(t, directory(t))
 	slot := s.Slot(0)
-	for _, c := range append(blpCounters(&slot.BLP), &slot.Kernels.Seen, &slot.Kernels.Guarded, &slot.Kernels.Refused[0], &slot.Kernels.Refused[Refusals-1]) {
+	for _, c := range append(stopCounters(&slot.Stop), &slot.Kernels.Images, &slot.Kernels.Cached, &slot.Kernels.LoadNs, &slot.Kernels.Seen, &slot.Kernels.Guarded, &slot.Kernels.Refused[0], &slot.Kernels.Refused[Refusals-1]) {
 		c.Store(1)
 	}
 	if slot.ReadBLP() == nil {
@@ -259,7 +259,7 @@ func TestClaimForgetsBLP(t *testing.T) {
 	if i := claim(t, s); i != 0 || slot.ReadBLP() != nil {
 		t.Errorf("slot %d: %+v", i, slot.ReadBLP())
 	}
-	for i, c := range append(blpCounters(&slot.BLP), &slot.Kernels.Guarded) {
+	for i, c := range append(stopCounters(&slot.Stop), &slot.Kernels.Guarded) {
 		if n := c.Load(); n != 0 {
 			t.Errorf("counter %d is %d", i, n)
 		}
@@ -676,11 +676,14 @@ func TestSnapshots(t *testing.T) {
 	slot.HintsOff.Store(1<<3 | 1<<31)
 	slot.HintSwitchUs.Store(190)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
+	slot.Kernels.Images.Store(11)
+	slot.Kernels.Cached.Store(12)
+	slot.Kernels.LoadNs.Store(13)
 	slot.Kernels.Seen.Store(4)
 	slot.Kernels.Guarded.Store(2)
 	slot.Kernels.Refused[RefusedPeers].Store(1)
 	slot.Kernels.Refused[Refusals-1].Store(math.MaxUint64) // by a peer that knows more reasons, or lies
-	for i, c := range blpCounters(&slot.BLP) {
+	for i, c := range stopCounters(&slot.Stop) {
 		c.Store(uint64(i + 1))
 	}
 	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
@@ -698,7 +701,7 @@ func TestSnapshots(t *testing.T) {
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190,
-		BLP: &BLP{KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
+		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
 			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -48,7 +48,7 @@ func (s *Segment) join() {
 		p.Hint[i].clear()
 	}
 	p.Kernels.clear()
-	p.BLP.clear()
+	p.Stop.clear()
 	p.HintsOff.Store(0)
 	p.HintSwitchUs.Store(0)
 	p.WindowOpenedNs.Store(0)
