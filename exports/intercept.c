@@ -85,8 +85,54 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
 		CALL(hooks, before_submit, &submission); \
+		CALL(hooks, before_barrier, &submission); \
 		CUresult result = REAL(name) args; \
 		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+// False: the driver's function is to be called with what the caller gave. A captured launch is none of the core's
+// business, but that of a rewritten kernel is not complete.
+static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, const struct gp_launch_attribute *attributes,
+	uint32_t attribute_count, bool in_capture, void **parameters, void **extra, CUresult *result) {
+	if (!hooks->launch)
+		return false;
+	struct gp_launch launch = {
+		.function = s->function,
+		.grid = {s->blocks[0], s->blocks[1], s->blocks[2]},
+		.block = {s->threads[0], s->threads[1], s->threads[2]},
+		.shared_bytes = s->shared_bytes,
+		.stream = s->stream,
+		.attributes = attributes,
+		.attribute_count = attribute_count,
+		.cooperative = s->cooperative,
+		.captured = in_capture,
+		.parameters = parameters,
+		.extra = extra,
+	};
+	return hooks->launch(s, &launch, result);
+}
+
+#define ROW_LAUNCH(name, null, params, args, parameters_, extra_, ...) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_KERNEL, __VA_ARGS__}; \
+		if (!hooks) \
+			return REAL(name) args; \
+		bool in_capture = captured(submission.stream); \
+		CUresult result; \
+		if (!in_capture) \
+			CALL(hooks, before_submit, &submission); \
+		if (!launched(hooks, &submission, NULL, 0, in_capture, parameters_, extra_, &result)) \
+			result = REAL(name) args; \
+		if (!in_capture) \
+			CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \
 	CUresult name params { \
@@ -103,7 +149,11 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
 		CALL(hooks, before_submit, &submission); \
-		CUresult result = REAL(name) args; \
+		CUresult result = CUDA_SUCCESS; \
+		if (!hooks->before_record || !hooks->before_record(&submission, event)) { \
+			result = REAL(name) args; \
+			CALL(hooks, after_record, &submission, event, result); \
+		} \
 		CALL(hooks, after_submit, &submission, result); \
 		if (result == CUDA_SUCCESS) \
 			CALL(hooks, event_recorded, event, submission.stream); \
@@ -115,15 +165,61 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		return armed_##name args; \
 	}
 
+#define ROW_STREAM_WAIT(name, null, params, args, event, on) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
+		if (!hooks || captured(submission.stream)) \
+			return REAL(name) args; \
+		CALL(hooks, before_submit, &submission); \
+		CUresult result = CUDA_SUCCESS; \
+		if (!hooks->before_stream_wait || !hooks->before_stream_wait(&submission, event)) { \
+			result = REAL(name) args; \
+			CALL(hooks, after_stream_wait, &submission, event, result); \
+		} \
+		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+#define ROW_EVENT_DESTROY(name, null, params, args, event) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks) \
+			CALL(hooks, event_destroying, event); \
+		return REAL(name) args; \
+	}
+
+#define ROW_EVENT_SHARED(name, null, params, args, event) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		bool waits = hooks && armed(); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CUresult result = REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		if (hooks && result == CUDA_SUCCESS) \
+			CALL(hooks, event_shared, event); \
+		return result; \
+	}
+
 // Waits for a stream or an event are no business of the core while anything is captured.
 #define ROW_WAIT(name, null, params, args, kind, object) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		if (!hooks || (kind != GP_WAIT_CONTEXT && capturing_anywhere())) \
+		if (!hooks || (kind != GP_WAIT_CONTEXT && kind != GP_TAKE && capturing_anywhere())) \
 			return REAL(name) args; \
 		before_wait(hooks, kind, object); \
 		CUresult result = REAL(name) args; \
+		if (hooks->answer) \
+			result = hooks->answer(kind, object, result); \
 		after_wait(hooks, kind, object, result); \
 		return result; \
 	} \
@@ -235,24 +331,16 @@ CUresult cuInit(unsigned int flags) {
 	return REAL(cuInit)(flags);
 }
 
-// cuLaunchKernelEx. CUlaunchConfig and CUlaunchAttribute, cuda.h; an attribute's value is a union of 64 bytes.
-
-struct launch_attribute {
-	int id, pad;
-	union {
-		char bytes[64];
-		int cooperative;
-	} value;
-};
+// cuLaunchKernelEx. CUlaunchConfig, cuda.h.
 
 struct launch_config {
 	unsigned int grid[3], block[3], shared_bytes;
 	CUstream stream;
-	const struct launch_attribute *attributes;
+	const struct gp_launch_attribute *attributes;
 	unsigned int attribute_count;
 };
 
-_Static_assert(sizeof(struct launch_attribute) == 72, "CUlaunchAttribute");
+_Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
 _Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
 
 static bool is_cooperative(const struct launch_config *config) {
@@ -266,7 +354,7 @@ static bool is_cooperative(const struct launch_config *config) {
 static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
 	const struct launch_config *config, CUfunction f, void **params, void **extra) {
 	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks || !config || captured(STREAM(config->stream)))
+	if (!hooks || !config)
 		return real(config, f, params, extra);
 	struct gp_submission submission = {
 		.work = GP_KERNEL,
@@ -277,9 +365,15 @@ static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream de
 		.threads = {config->block[0], config->block[1], config->block[2]},
 		.shared_bytes = config->shared_bytes,
 	};
-	CALL(hooks, before_submit, &submission);
-	CUresult result = real(config, f, params, extra);
-	CALL(hooks, after_submit, &submission, result);
+	bool in_capture = captured(submission.stream);
+	CUresult result;
+	if (!in_capture)
+		CALL(hooks, before_submit, &submission);
+	if (!launched(hooks, &submission, config->attributes, config->attributes ? config->attribute_count : 0, in_capture,
+		params, extra, &result))
+		result = real(config, f, params, extra);
+	if (!in_capture)
+		CALL(hooks, after_submit, &submission, result);
 	return result;
 }
 
