@@ -93,6 +93,7 @@ struct machine {
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
+bool sim_mps(void); // processes are clients of an MPS server
 void sim_uuid(int device, uint8_t uuid[16]);
 
 // ---- the compute engine that processes share (engine.c)
@@ -126,6 +127,7 @@ void engine_leave(void); // take all of this process's TSGs off
 void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
 bool engine_running(const struct engine *, int tsg);
 uint64_t engine_next(const struct engine *); // time of the next transition, UINT64_MAX = none
+uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG has run so much more
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
@@ -139,7 +141,7 @@ void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
 
 // ---- what kernels do, by name (kernels.c)
-#define KERNEL_PARAMETERS 6
+#define KERNEL_PARAMETERS 8
 struct kernel {
 	const char *name;
 	int parameters;

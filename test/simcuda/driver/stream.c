@@ -239,7 +239,7 @@ static bool step_guarded(struct pass *p, struct op *o) {
 		begin_wave(o);
 	}
 	if (p->running)
-		due(p, p->engine.at + (o->wave_end - p->run));
+		due(p, engine_after(&p->engine, p->c->tsg, o->wave_end - p->run));
 	return false;
 }
 
@@ -276,7 +276,7 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 			return false;
 	} else if (p->run < o->end_run) {
 		if (p->running)
-			due(p, p->engine.at + (o->end_run - p->run));
+			due(p, engine_after(&p->engine, p->c->tsg, o->end_run - p->run));
 		return false;
 	}
 	if (!o->work.hidden && !effect(&o->work, 0, blocks_of(&o->work)))

@@ -1020,6 +1020,29 @@ static void guarded(void) {
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
+static void mps(void) { // kernels of processes run side by side, each at its share
+	setenv("SIMCUDA_MPS", "1", 1);
+	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
+	pid_t other = best_effort(0, shared, go);
+	start();
+	uint64_t from = now_us();
+	spin(NULL, 100000);
+	OK(cuStreamSynchronize(NULL));
+	uint64_t alone = now_us() - from;
+	CHECK(alone >= 100000);
+	atomic_store(go, 1);
+	until(shared, 1);
+	uint32_t before = atomic_load(shared);
+	from = now_us();
+	spin(NULL, 100000);
+	OK(cuStreamSynchronize(NULL));
+	uint64_t beside = now_us() - from;
+	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms
+	uint32_t ran = atomic_load(shared) - before;
+	CHECK(beside >= 190000 && ran >= 15 && ran <= 25 + (uint32_t)((beside - 190000) / 5000));
+	end(other);
+}
+
 static uint64_t cpu_us(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -1045,7 +1068,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 
