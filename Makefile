@@ -33,7 +33,7 @@ $(OVERLAY): Makefile
 	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s"}}\n' $(SIGNALS) $(CURDIR)/build/_overlay/signals.go \
 		$(LIMITS) $(CURDIR)/build/_overlay/limits.go $(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin
+build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \

@@ -139,6 +139,7 @@ API CUresult cuInit(unsigned flags) {
 	pthread_mutex_lock(&once);
 	CUresult r = CUDA_SUCCESS;
 	if (!initialized) {
+		mps_connect();
 		device_count = sim_devices();
 		for (int i = 0; i < device_count && r == CUDA_SUCCESS; i++)
 			if (engine_attach(i) != 0) {

@@ -273,6 +273,9 @@ bool address_valid(uint64_t address, uint64_t bytes);
 
 uint64_t now_ns(void);
 
+// ---- MPS (mps.c)
+void mps_connect(void); // as the driver is initialised
+
 // ---- what the API is made of (api.c); all with sim_lock held
 enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE, H_LINK };
 void handle_add(void *, enum handle_kind);
