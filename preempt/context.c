@@ -1,5 +1,6 @@
 // context.c - the contexts and GPUs of this process, as they come and go.
 #define _GNU_SOURCE
+#include "code.h"
 #include "core.h"
 
 #include <stddef.h>
@@ -130,6 +131,7 @@ static void forget(struct gp_context *c)
 void gp_context_destroying(CUcontext handle)
 {
 	struct gp_context *c = gp_find_context(handle);
+	gp_load_context_destroying(handle);
 	if (!c)
 		return;
 	forget(c);
