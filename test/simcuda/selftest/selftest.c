@@ -1,6 +1,7 @@
 // selftest.c - what the simulated driver promises, asked of it by real processes.
 // usage: selftest NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 #define _GNU_SOURCE
+#include "../../../kernels/fill.h"
 #include "../../../kernels/guard/guard.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -1020,6 +1021,63 @@ static void guarded(void) {
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
+static void fills(void) { // kernels/fill.cu, with and without a record
+	struct guarded g = prepare();
+	handle m, set, copy, narrow, by_name;
+	OK(cuModuleLoadData(&m, image("fill.fatbin", NULL)));
+	OK(cuModuleGetFunction(&set, m, "gpreempt_fill"));
+	OK(cuModuleGetFunction(&copy, m, "gpreempt_copy"));
+	OK(cuModuleGetFunction(&narrow, m, "gpreempt_fill_narrow"));
+	by_name = function("gpreempt_copy_narrow"); // not read, so not guarded
+	parameter_is(copy, 7, 56, 8);
+	ptr to = g.data + 4, other = g.data + 40000, pitch = 0, width = 20001, height = 1, record = 0, none = 0;
+	ptr segments = (width + 15 + FILL_SEGMENT - 1) / FILL_SEGMENT, warps = FILL_THREADS / 32;
+	unsigned value = 0x5a5a5a5a, blocks = (unsigned)((segments + warps - 1) / warps);
+	void *setting[] = {&to, &pitch, &width, &height, &segments, &value, &record};
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	ptr copy_to = other + 3;
+	void *copying[] = {&copy_to, &pitch, &width, &height, &segments, &to, &pitch, &record};
+	record = record_at(&g, 1);
+	OK(cuLaunchKernel(copy, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, copying, NULL));
+	unsigned count = 3, unit = 4;
+	ptr rows = 5, small = 32, narrow_to = g.data + 80000, again = g.data + 90000;
+	value = 7;
+	void *narrow_setting[] = {&narrow_to, &small, &rows, &count, &unit, &value, &none};
+	OK(cuLaunchKernel(narrow, 1, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, narrow_setting, NULL));
+	void *narrow_copying[] = {&again, &small, &rows, &count, &unit, &narrow_to, &small};
+	OK(cuLaunchKernel(by_name, 1, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, narrow_copying, NULL));
+	// stopped before it begins
+	flag(&g, 1);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == blocks || record_of(&g, 1).state == GPREEMPT_FROZEN);
+	OK(cuMemsetD32_v2(record_at(&g, 2), 0, 4));
+	OK(cuCtxSynchronize());
+	record = record_at(&g, 2);
+	value = 0;
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 2).state == GPREEMPT_FROZEN);
+	flag(&g, 0);
+	if (record_of(&g, 1).state == GPREEMPT_FROZEN) {
+		set_record(&g, 1, 0);
+		record = record_at(&g, 1);
+		OK(cuLaunchKernel(copy, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, copying, NULL));
+		OK(cuStreamSynchronize(g.stream));
+	}
+	unsigned char *all = malloc(BLOCKS * PER_BLOCK * 4);
+	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
+	for (unsigned i = 0; i < 80000; i++)
+		CHECK(all[i] == ((i >= 4 && i < 4 + width) || (i >= 40003 && i < 40003 + width) ? 0x5a : 0));
+	for (unsigned i = 0; i < 5 * 32; i++)
+		for (unsigned at = 80000; at <= 90000; at += 10000)
+			CHECK(all[at + i] == (i % 32 < 12 && i % 4 == 0 ? 7 : 0));
+	// outside of what is allocated
+	width = 1u << 20;
+	record = 0;
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	CHECK(cuStreamSynchronize(g.stream) == 700);
+}
+
 static void mps(void) { // kernels of processes run side by side, each at its share
 	setenv("SIMCUDA_MPS", "1", 1);
 	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
@@ -1068,7 +1126,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"mps", mps},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"fills", fills}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 
