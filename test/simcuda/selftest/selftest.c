@@ -50,6 +50,21 @@ int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuGraphInstantiateWithFlags(handle *, handle, unsigned long long);
 int cuGraphLaunch(handle, handle);
 int cuGraphGetNodes(handle, handle *, size_t *);
+struct kernel_node {
+	handle func;
+	unsigned grid[3], block[3], shared;
+	void **parameters, **extra;
+	handle kern, context;
+};
+int cuGraphCreate(handle *, unsigned);
+int cuGraphAddKernelNode_v2(handle *, handle, const handle *, size_t, const struct kernel_node *);
+int cuGraphAddEmptyNode(handle *, handle, const handle *, size_t);
+int cuGraphKernelNodeGetParams_v2(handle, struct kernel_node *);
+int cuGraphKernelNodeSetParams_v2(handle, const struct kernel_node *);
+int cuGraphKernelNodeGetAttribute(handle, int, void *);
+int cuGraphExecKernelNodeSetParams_v2(handle, handle, const struct kernel_node *);
+int cuGraphExecUpdate_v2(handle, handle, void *);
+int cuLaunchCooperativeKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **);
 int cuMemcpyHtoD_v2(ptr, const void *, size_t);
 int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuModuleLoad(handle *, const char *);
@@ -1078,6 +1093,65 @@ static void fills(void) { // kernels/fill.cu, with and without a record
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
+static void graphs(void) { // nodes of guarded kernels get records of their own
+	struct guarded g = prepare();
+	int per_block = PER_BLOCK;
+	unsigned us = 1000, add = 5;
+	ptr hidden = 0;
+	void *increment[] = {&g.data, &per_block, &us, &hidden}, *chain[] = {&g.data, &per_block, &add, &us, &hidden};
+	struct kernel_node p = {.func = g.increment, .grid = {BLOCKS, 1, 1}, .block = {64, 1, 1}, .parameters = increment}, q;
+	handle graph, nodes[3], exec;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddKernelNode_v2(&nodes[0], graph, NULL, 0, &p));
+	OK(cuGraphAddEmptyNode(&nodes[1], graph, nodes, 1));
+	p.func = g.chain;
+	p.parameters = chain;
+	OK(cuGraphAddKernelNode_v2(&nodes[2], graph, nodes, 2, &p));
+	CHECK(cuGraphAddKernelNode_v2(&nodes[2], graph, &graph, 1, &p) == 1);
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	CHECK(cuGraphKernelNodeGetParams_v2(nodes[1], &q) == 400);
+	OK(cuGraphKernelNodeGetParams_v2(nodes[2], &q));
+	CHECK(q.func == g.chain && q.grid[0] == BLOCKS && *(unsigned *)q.parameters[2] == 5 && *(ptr *)q.parameters[4] == 0);
+	for (unsigned i = 0; i < 2; i++) {
+		OK(cuGraphKernelNodeGetParams_v2(nodes[2 * i], &q));
+		ptr record = record_at(&g, i + 1);
+		void *parameters[5];
+		for (int k = 0; k < 4; k++)
+			parameters[k] = q.parameters[k];
+		parameters[i ? 4 : 3] = &record;
+		q.parameters = parameters;
+		OK(cuGraphExecKernelNodeSetParams_v2(exec, nodes[2 * i], &q));
+	}
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == BLOCKS && record_of(&g, 2).state == BLOCKS && value_at(&g, 9) == 8);
+	// the graph itself is as it was, and another instance has no records
+	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
+	for (unsigned i = 1; i < 3; i++)
+		set_record(&g, i, 0);
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == 0 && record_of(&g, 2).state == 0 && value_at(&g, 9) == 9 * 3 + 5);
+	add = 6;
+	OK(cuGraphKernelNodeSetParams_v2(nodes[2], &p));
+	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(value_at(&g, 9) == 33 * 3 + 6);
+	OK(cuGraphAddEmptyNode(&nodes[1], graph, NULL, 0));
+	CHECK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}) == 910);
+	// cooperative launches: none that is too large, none with a record
+	int cooperative[16];
+	OK(cuGraphKernelNodeGetAttribute(nodes[0], 2, cooperative));
+	CHECK(!cooperative[0]);
+	CHECK(cuLaunchCooperativeKernel(g.increment, BLOCKS, 1, 1, 64, 1, 1, 0, g.stream, increment) == 720);
+	OK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment));
+	hidden = record_at(&g, 1);
+	CHECK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment) == 1);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(value_at(&g, 9) == 106);
+}
+
 static void mps(void) { // kernels of processes run side by side, each at its share
 	setenv("SIMCUDA_MPS", "1", 1);
 	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
@@ -1126,7 +1200,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"fills", fills}, {"mps", mps},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 
