@@ -49,7 +49,7 @@ type Config struct {
 }
 
 // Mechanisms says what may be used to preempt. With Auto set, the others are for the probes to decide.
-type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns, BLP bool }
+type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns, BLP, MPS bool }
 
 // MaxRanges is how many names of NVTX ranges can be given.
 const MaxRanges = 16
@@ -150,7 +150,7 @@ type setting struct {
 }
 
 var settings = []setting{
-	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns", "blp"`, setMechanisms},
+	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`, setMechanisms},
 	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
 	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
 	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
@@ -221,6 +221,8 @@ func setMechanisms(c *Config, value any) bool {
 			m.Turns = true
 		case "blp":
 			m.BLP = true
+		case "mps":
+			m.MPS = true
 		default:
 			return false
 		}

@@ -88,6 +88,9 @@ group = "gpu"
 	if err != nil || config != want {
 		t.Errorf("got %+v, %v; want %+v", config, err, want)
 	}
+	if config, err := Parse("f", []byte(`mechanisms = ["blp", "mps"]`)); err != nil || config.Mechanisms != (Mechanisms{BLP: true, MPS: true}) {
+		t.Errorf("blp and mps: %+v, %v", config.Mechanisms, err)
+	}
 	if config, err := Parse("f", []byte("mechanisms = []")); err != nil || config.Mechanisms != (Mechanisms{}) {
 		t.Errorf("no mechanisms: %+v, %v", config.Mechanisms, err)
 	}
@@ -110,9 +113,9 @@ func TestParseErrors(t *testing.T) {
 		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
 		{"hold = 3", `hold = 3: must be a table with the keys max_ms, chain`},
 		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, chain`},
-		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp"`},
-		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp"`},
-		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp"`},
+		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
+		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
+		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
 		{"share.min_be = 1", `share.min_be = 1: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = nan", `share.min_be = NaN: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = -0.1", `share.min_be = -0.1: must be a number from 0 to less than 1 (part of the GPU's time)`},

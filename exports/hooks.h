@@ -70,6 +70,12 @@ struct gp_hooks {
 	void (*context_current)(CUcontext);
 	void (*context_destroying)(CUcontext);
 	void (*stream_destroying)(CUstream);
+	// Before a stream is made with a priority: true where it is to be made with another, which is stored
+	// there; stream_created then says what the program asked for. stream_priority: the program asked the
+	// driver for a stream's priority, and hears what the hook makes of the answer.
+	bool (*stream_creating)(int *priority);
+	void (*stream_created)(CUstream, int asked_priority);
+	void (*stream_priority)(CUstream, int *priority);
 	// After cuGraphInstantiate* and before cuGraphExecDestroy.
 	void (*graph_instantiated)(CUgraphExec, CUgraph);
 	void (*graph_destroying)(CUgraphExec);

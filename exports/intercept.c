@@ -216,6 +216,18 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		return result; \
 	}
 
+#define ROW_STREAM_CREATE(name, null, params, args, stream, flags, asked) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		int given = asked; \
+		if (!hooks || !hooks->stream_creating || !hooks->stream_creating(&given)) \
+			return REAL(name) args; \
+		CUresult result = REAL(cuStreamCreateWithPriority)(stream, flags, given); \
+		if (result == CUDA_SUCCESS && (stream)) \
+			CALL(hooks, stream_created, *(stream), asked); \
+		return result; \
+	}
+
 #include "table.h"
 
 CUresult cuInit(unsigned int flags) {
@@ -328,6 +340,22 @@ CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, un
 }
 
 // Streams.
+
+static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stream, int *priority) {
+	CUresult result = real(stream, priority);
+	const struct gp_hooks *hooks = gp_hooks();
+	if (hooks && result == CUDA_SUCCESS && priority)
+		CALL(hooks, stream_priority, stream, priority);
+	return result;
+}
+
+CUresult cuStreamGetPriority(CUstream stream, int *priority) {
+	return stream_priority(REAL(cuStreamGetPriority), stream, priority);
+}
+
+CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority) {
+	return stream_priority(REAL(cuStreamGetPriority_ptsz), stream, priority);
+}
 
 static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream) {
 	const struct gp_hooks *hooks = gp_hooks();

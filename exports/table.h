@@ -12,6 +12,7 @@
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        hook called before, handle; may wait for the context
 //   CAPTURE_BEGIN, CAPTURE_END  stream
+//   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is used by the layer itself and not intercepted.
@@ -41,6 +42,7 @@
 	ROW(CAPTURE_END, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define DESTROY(name, params, ...) ROW(DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define CONTEXT(name, params, ...) ROW(CONTEXT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define STREAM_CREATE(name, params, ...) ROW(STREAM_CREATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define OWN(name, params, args) ROW(OWN, name, GP_STREAM_LEGACY, params, args, )
 #define OWN_PTSZ(name, params, args) OWN(name, params, args) \
 	ROW(OWN, name##_ptsz, GP_STREAM_PER_THREAD, params, args, )
@@ -508,6 +510,11 @@ OWN(cuDevicePrimaryCtxReset, (CUdevice dev), (dev))
 DESTROY(cuCtxDestroy_v2, (CUcontext ctx), (ctx), context_destroying, ctx)
 DESTROY(cuCtxDetach, (CUcontext ctx), (ctx), context_destroying, ctx)
 DESTROY(cuCtxDestroy, (CUcontext ctx), (ctx), context_destroying, ctx)
+STREAM_CREATE(cuStreamCreate, (CUstream *phStream, unsigned int Flags), (phStream, Flags), phStream,
+	Flags, 0)
+STREAM_CREATE(cuStreamCreateWithPriority, (CUstream *phStream, unsigned int flags, int priority),
+	(phStream, flags, priority), phStream, flags, priority)
+OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, priority))
 OWN(cuStreamDestroy_v2, (CUstream hStream), (hStream))
 OWN(cuStreamDestroy, (CUstream hStream), (hStream))
 
@@ -528,6 +535,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef CAPTURE_END_PTSZ
 #undef DESTROY
 #undef CONTEXT
+#undef STREAM_CREATE
 #undef OWN
 #undef OWN_PTSZ
 #undef ROW

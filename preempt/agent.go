@@ -439,5 +439,9 @@ func (a *agent) publish() {
 	if a.canTakeTurns() {
 		in |= segment.MechanismTurns
 	}
+	if (m.Auto || m.MPS) && a.mps {
+		in |= segment.MechanismMPS
+	}
 	a.own().Mechanisms.Store(in)
+	countBLP(a.gpu)
 }

@@ -130,6 +130,7 @@ static void forget(struct gp_context *c)
 
 void gp_context_destroying(CUcontext handle)
 {
+	gp_mps_forget_context(handle);
 	struct gp_context *c = gp_find_context(handle);
 	gp_load_context_destroying(handle);
 	if (!c)

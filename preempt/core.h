@@ -48,6 +48,7 @@ struct gp_gpu {
 	uint32_t open_contexts;       // under lock
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
+	struct gp_stop_counters stops; // the agent copies them into the slot
 };
 
 struct gp_hold {
@@ -97,7 +98,7 @@ struct gp_context {
 struct gp_settings {
 	uint32_t level;
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
-	uint32_t hold, turns;
+	uint32_t hold, turns, mps;
 	uint32_t chain;
 	uint64_t max_hold_ns;
 	uint64_t grace_min_ns, grace_max_ns;
@@ -135,6 +136,7 @@ struct gp_driver {
 	CUresult (*cuKernelGetName)(const char **, CUfunction);
 	CUresult (*cuKernelGetLibrary)(CUlibrary *, CUfunction);
 	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
+	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode, CUgraph *);
@@ -146,6 +148,7 @@ extern struct gp_context gp_context[GP_CONTEXTS];
 extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_driver gp_driver;
+extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots
 extern _Atomic uint32_t gp_wake;   // futex: a window opened (for the watcher)
 extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
 
@@ -225,6 +228,14 @@ void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work
 // submit.c
 const struct gp_hooks *gp_core_hooks(void);
 void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
+
+// mps.c
+void gp_mps_lower_client(void); // before the driver is initialised
+bool gp_stream_creating(int *priority);
+void gp_stream_created(CUstream, int asked_priority);
+void gp_stream_priority(CUstream, int *priority);
+void gp_mps_forget_stream(CUstream);
+void gp_mps_forget_context(CUcontext);
 
 // hint.c
 extern struct gp_arrivals gp_arrivals;

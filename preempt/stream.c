@@ -77,6 +77,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 
 void gp_stream_destroying(CUstream handle)
 {
+	gp_mps_forget_stream(handle);
 	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
 	// counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
