@@ -1,5 +1,6 @@
 // submit.c - what happens at every operation that an application puts on a stream, and where it waits.
 #define _GNU_SOURCE
+#include "code.h"
 #include "core.h"
 
 #include <limits.h>
@@ -193,7 +194,7 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	}
 }
 
-static const struct gp_hooks hooks = {
+static struct gp_hooks hooks = {
 	.before_submit = before_submit,
 	.after_submit = after_submit,
 	.event_recorded = gp_event_recorded,
@@ -213,4 +214,8 @@ static const struct gp_hooks hooks = {
 	.pinned = gp_hint_pinned,
 };
 
-const struct gp_hooks *gp_core_hooks(void) { return &hooks; }
+const struct gp_hooks *gp_core_hooks(void)
+{
+	gp_load_hooks(&hooks);
+	return &hooks;
+}
