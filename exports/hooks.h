@@ -36,6 +36,7 @@ struct gp_submission {
 	enum gp_work work;
 	bool blocking;    // the call returns only when the work is done (cuMemcpyDtoH and the like)
 	bool cooperative; // all blocks must be resident at once
+	bool cpu;         // may wait for the CPU: a host function, a value
 	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
 	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
