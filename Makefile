@@ -33,7 +33,7 @@ $(OVERLAY): Makefile
 	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s"}}\n' $(SIGNALS) $(CURDIR)/build/_overlay/signals.go \
 		$(LIMITS) $(CURDIR)/build/_overlay/limits.go $(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin
+build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
@@ -44,7 +44,8 @@ build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
-build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list
+build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h \
+	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread

@@ -40,12 +40,16 @@ type Config struct {
 		MaxCost, MinConfidence          float64
 		WaitUs                          uint64
 	}
+	BLP struct {
+		CacheDirectory string
+		CacheMB        uint64
+	}
 	Segment struct{ Directory, Group string }
 	Log     struct{ Level, File string }
 }
 
 // Mechanisms says what may be used to preempt. With Auto set, the others are for the probes to decide.
-type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns bool }
+type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns, BLP, MPS bool }
 
 // MaxRanges is how many names of NVTX ranges can be given.
 const MaxRanges = 16
@@ -146,7 +150,7 @@ type setting struct {
 }
 
 var settings = []setting{
-	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns"`, setMechanisms},
+	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`, setMechanisms},
 	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
 	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
 	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
@@ -165,6 +169,8 @@ var settings = []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
+	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
+	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
@@ -213,6 +219,10 @@ func setMechanisms(c *Config, value any) bool {
 			m.Gate = true
 		case "turns":
 			m.Turns = true
+		case "blp":
+			m.BLP = true
+		case "mps":
+			m.MPS = true
 		default:
 			return false
 		}

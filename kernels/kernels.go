@@ -10,6 +10,12 @@ import _ "embed"
 //go:embed hold.fatbin
 var Hold []byte
 
+// Fill is the module with memsets and copies within device memory as kernels, for processes whose work can be
+// stopped between blocks.
+//
+//go:embed fill.fatbin
+var Fill []byte
+
 // Bench is the module with the kernels of gpreempt bench.
 //
 //go:embed bench.fatbin

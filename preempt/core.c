@@ -12,6 +12,7 @@ struct gp_context gp_context[GP_CONTEXTS];
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_settings gp_settings;
 struct gp_driver gp_driver;
+struct gp_kernel_counters gp_kernels;
 _Atomic uint32_t gp_wake, gp_events;
 
 uint64_t gp_now_ns(void)
@@ -37,6 +38,12 @@ void gp_ring(struct gp_segment *s)
 {
 	s->bell++;
 	gp_futex_wake(&s->bell, INT_MAX, true);
+}
+
+void gp_ring_windows(struct gp_segment *s)
+{
+	s->windows++;
+	gp_futex_wake(&s->windows, INT_MAX, true);
 }
 
 void gp_notify(void)

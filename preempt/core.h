@@ -44,10 +44,13 @@ struct gp_gpu {
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
 	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
+	_Atomic uint32_t stoppable;   // processes of lower levels that stop when a window opens
+	_Atomic uint32_t forced;      // higher levels' windows are passed over for a while: this process's share
 	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
 	uint32_t open_contexts;       // under lock
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
+	struct gp_stop_counters stops; // the agent copies them into the slot
 };
 
 struct gp_hold {
@@ -83,6 +86,9 @@ struct gp_context {
 	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
+	_Atomic uint32_t blp_prepared; // 0 new, 1 domain made or not wanted
+	_Atomic uint32_t ending;    // is to get no domain any more
+	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
@@ -97,7 +103,7 @@ struct gp_context {
 struct gp_settings {
 	uint32_t level;
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
-	uint32_t hold, turns;
+	uint32_t hold, turns, mps;
 	uint32_t chain;
 	uint64_t max_hold_ns;
 	uint64_t grace_min_ns, grace_max_ns;
@@ -129,6 +135,13 @@ struct gp_driver {
 				   unsigned, CUstream, void **, void **);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(int *);
 	// NULL where the driver lacks them
+	CUresult (*cuFuncGetModule)(CUmodule *, CUfunction);
+	CUresult (*cuFuncGetName)(const char **, CUfunction);
+	CUresult (*cuFuncGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
+	CUresult (*cuKernelGetName)(const char **, CUfunction);
+	CUresult (*cuKernelGetLibrary)(CUlibrary *, CUfunction);
+	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
+	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode, CUgraph *);
@@ -140,6 +153,7 @@ extern struct gp_context gp_context[GP_CONTEXTS];
 extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_driver gp_driver;
+extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots
 extern _Atomic uint32_t gp_wake;   // futex: a window opened (for the watcher)
 extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
 
@@ -147,6 +161,7 @@ uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 void gp_ring(struct gp_segment *);
+void gp_ring_windows(struct gp_segment *);
 void gp_notify(void); // gp_events
 
 // hold.c
@@ -201,6 +216,7 @@ void gp_event_recorded(CUevent, CUstream);
 void gp_stream_destroying(CUstream);
 void gp_capture_beginning(void);
 void gp_capture_ended(void);
+bool gp_capturing(void); // or about to
 
 // loaded.c
 bool gp_is_loaded(const void *handle);
@@ -219,6 +235,14 @@ void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work
 // submit.c
 const struct gp_hooks *gp_core_hooks(void);
 void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
+
+// mps.c
+void gp_mps_lower_client(void); // before the driver is initialised
+bool gp_stream_creating(int *priority);
+void gp_stream_created(CUstream, int asked_priority);
+void gp_stream_priority(CUstream, int *priority);
+void gp_mps_forget_stream(CUstream);
+void gp_mps_forget_context(CUcontext);
 
 // hint.c
 extern struct gp_arrivals gp_arrivals;

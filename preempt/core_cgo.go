@@ -34,14 +34,31 @@ package preempt
 // static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
 // static int gpu_worked(int i) { return gp_gpu[i].worked; }
 // static int gpu_mps(int i) { return gp_gpu[i].mps; }
-// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint64_t lower, uint64_t higher)
+// static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
 // {
+//	for (size_t i = 0; i < bytes / sizeof *to; i++)
+//		to[i] = from[i];
+// }
+// static void gpu_count_blp(int i)
+// {
+//	struct gp_slot *slot = gp_own_slot(&gp_gpu[i]);
+//	if (!slot)
+//		return;
+//	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
+//	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
+// }
+// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable, uint64_t lower, uint64_t higher)
+// {
+//	bool news = gp_gpu[i].higher != higher;
+//	gp_gpu[i].stoppable = stoppable;
 //	gp_gpu[i].lower = lower;
 //	gp_gpu[i].higher = higher;
 //	gp_gpu[i].between = between;
 //	gp_gpu[i].ignored &= higher;
 //	gp_gpu[i].turn_peers = turn_peers;
 //	gp_gpu[i].lower_peers = lower_peers;
+//	if (news && gp_gpu[i].segment) // the watcher of windows looks at it too
+//		gp_ring_windows(gp_gpu[i].segment);
 // }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_hold(int i, const char **call) { return gp_hold_prepare(&gp_context[i], call); }
@@ -56,7 +73,14 @@ package preempt
 //			return 1;
 //	return 0;
 // }
-// static void set_armed(void *armed, uint32_t value) { *(_Atomic uint32_t *)armed = value; }
+// // One bit of the word; rewritten code has another (load.c).
+// static void set_armed(void *armed, uint32_t on)
+// {
+//	if (on)
+//		__atomic_fetch_or((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
+//	else
+//		__atomic_fetch_and((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
+// }
 // // The driver's symbols are looked up by their newest ABI names.
 // static const char *resolve(void *lookup)
 // {
@@ -78,6 +102,7 @@ package preempt
 //	NEED(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
 // #undef NEED
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
+//	gp_driver.cuCtxGetStreamPriorityRange = call_symbol(lookup, "cuCtxGetStreamPriorityRange");
 //	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");
 //	gp_driver.cuGraphNodeGetType = call_symbol(lookup, "cuGraphNodeGetType");
 //	gp_driver.cuGraphChildGraphNodeGetGraph = call_symbol(lookup, "cuGraphChildGraphNodeGetGraph");
@@ -103,6 +128,8 @@ const maxGPUs = C.GP_GPUS
 type Driver struct {
 	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
 	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
+
+	Rewriter Rewriter
 }
 
 // configure hands the settings to the C side. The hold image is copied; it lives as long as the process.
@@ -121,12 +148,16 @@ func configure(config configs.Config, level int, driver Driver, hold []byte) err
 	}
 	settings.hold = bit(m.Auto || m.Hold)
 	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
+	settings.mps = bit(m.Auto || m.MPS)
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
 	settings.hold_image = C.CBytes(hold)
+	if settings.mps != 0 && level == lowestLevel {
+		C.gp_mps_lower_client()
+	}
 	return nil
 }
 
@@ -179,8 +210,11 @@ func worked(i int) bool { return C.gpu_worked(C.int(i)) != 0 }
 // probe asks for a turn although no work is known, or takes the request back.
 func probe(i int, on bool) { C.gpu_probe(C.int(i), C.int(bit(on))) }
 
-func setPeers(i int, lowerPeers, turnPeers, between int, lower, higher uint64) {
-	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint64_t(lower), C.uint64_t(higher))
+// countBLP copies the counters of block-level preemption to where others see them.
+func countBLP(i int) { C.gpu_count_blp(C.int(i)) }
+
+func setPeers(i int, lowerPeers, turnPeers, between, stoppable int, lower, higher uint64) {
+	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint32_t(stoppable), C.uint64_t(lower), C.uint64_t(higher))
 }
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }

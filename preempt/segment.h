@@ -12,10 +12,11 @@
 #include <stdint.h>
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 2u
+#define GP_SEGMENT_VERSION 3u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_SOURCES 5u // enum gp_hint_source, ../hints/hints.h
+#define GP_REFUSALS 8u     // enum gp_refusal, and room for more
 
 // What became of the hints of one source.
 struct gp_hint_counters {
@@ -27,6 +28,37 @@ struct gp_hint_counters {
 	_Atomic uint64_t saved_ns;  // of context switches that overlapped what came before the work
 	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain
 	_Atomic uint64_t off;       // times it was switched off for costing too much
+};
+
+enum gp_refusal { // why a kernel is not rewritten
+	GP_REFUSED_FORM,  // its code, attributes or relocations are of a form that is not known
+	GP_REFUSED_ROOM,  // no room for one more parameter, or for the guard's registers
+	GP_REFUSED_PEERS, // its blocks wait for one another
+	GP_REFUSED_SM,    // there is no guard for its architecture
+	GP_REFUSED_IMAGE, // the image that holds it can't be read or loaded as a rewritten one; counted once an image
+};
+
+// What became of the kernels of the modules that were loaded for block-level preemption.
+struct gp_kernel_counters {
+	_Atomic uint64_t images; // modules and libraries
+	_Atomic uint64_t cached; // of these: found in the cache on disk
+	_Atomic uint64_t load_ns; // that loads waited for the rewriting
+	_Atomic uint64_t seen;
+	_Atomic uint64_t guarded; // rewritten
+	_Atomic uint64_t refused[GP_REFUSALS];
+};
+
+// Block-level preemption on this GPU.
+struct gp_stop_counters {
+	_Atomic uint64_t launches;       // that can be stopped between blocks
+	_Atomic uint64_t uncovered;      // launches that cannot
+	_Atomic uint64_t barriers;       // operations that waited until what can be stopped was done
+	_Atomic uint64_t stops;
+	_Atomic uint64_t cuts;           // launches that were stopped midway, or before they began
+	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
+	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
+	_Atomic uint64_t drain_max_ns;
+	_Atomic uint64_t given_up;       // domains that pass everything after an error
 };
 
 struct gp_slot { // 1024 bytes; written by its owner only
@@ -59,7 +91,9 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t boosts;            // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
-	uint8_t pad1[248];
+	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
+	struct gp_stop_counters stop;
+	uint8_t pad1[72];
 	struct gp_hint_counters hint[GP_HINT_SOURCES];
 	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt
@@ -80,7 +114,8 @@ struct gp_segment {
 	_Atomic uint64_t open; // bit i: the window of slot i is open
 	_Atomic uint32_t gate; // futex: counts closed windows
 	_Atomic uint32_t gate_waiters;
-	uint8_t pad1[48];
+	_Atomic uint32_t windows; // futex: counts opened and closed windows while somebody is stoppable
+	uint8_t pad1[44];
 	// what agents wait for
 	_Atomic uint32_t bell; // futex: rung at every change of membership, turn or demand
 	uint32_t pad2;
@@ -97,6 +132,8 @@ enum {
 	GP_MECHANISM_HOLD = 1u << 1,
 	GP_MECHANISM_GATE = 1u << 2,
 	GP_MECHANISM_TURNS = 1u << 3,
+	GP_MECHANISM_BLP = 1u << 4,
+	GP_MECHANISM_MPS = 1u << 5,
 };
 
 enum { // why something is not in force

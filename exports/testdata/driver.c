@@ -22,6 +22,14 @@ CUresult cuMemFree_v2(CUdeviceptr d) { return SAY("cuMemFree_v2"); }
 CUresult cuEventRecord(CUevent e, CUstream h) { return SAY("cuEventRecord"); }
 CUresult cuEventSynchronize(CUevent e) { SAY("cuEventSynchronize"); return 999; }
 CUresult cuStreamSynchronize(CUstream h) { return SAY("cuStreamSynchronize"); }
+CUresult cuStreamCreateWithPriority(CUstream *h, unsigned f, int p) {
+	*h = (CUstream)0x7000;
+	return SAY("cuStreamCreateWithPriority");
+}
+CUresult cuStreamGetPriority(CUstream h, int *p) {
+	*p = -2;
+	return SAY("cuStreamGetPriority");
+}
 CUresult cuStreamDestroy_v2(CUstream h) { return SAY("cuStreamDestroy_v2"); }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long f) {
 	*e = (CUgraphExec)0x60;
@@ -48,7 +56,7 @@ static const struct { const char *symbol; uint64_t flags; void *function; } func
 #define V2(name) {#name, 0, (void *)name##_v2}
 	F(cuInit), F(cuDeviceGetCount), F(cuLaunchKernel), {"cuLaunchKernel", 2, (void *)cuLaunchKernel_ptsz},
 	F(cuLaunchKernelEx), V2(cuMemcpyHtoD), F(cuMemcpyAsync), V2(cuMemFree), F(cuEventRecord), F(cuEventSynchronize),
-	F(cuStreamSynchronize), V2(cuStreamDestroy), {"cuGraphInstantiate", 0, (void *)cuGraphInstantiateWithFlags},
+	F(cuStreamSynchronize), V2(cuStreamDestroy), F(cuStreamCreateWithPriority), F(cuStreamGetPriority), {"cuGraphInstantiate", 0, (void *)cuGraphInstantiateWithFlags},
 	F(cuGraphLaunch), F(cuGraphExecDestroy), F(cuDevicePrimaryCtxRetain), V2(cuDevicePrimaryCtxRelease),
 	F(cuCtxSetCurrent), V2(cuStreamBeginCapture), F(cuStreamEndCapture), V2(cuGetProcAddress),
 };

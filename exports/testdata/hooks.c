@@ -8,7 +8,7 @@
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
 static const char *const works[] = {"kernel", "graph", "copy", "memset", "other"};
-static const char *const waits[] = {"stream", "event", "context"};
+static const char *const waits[] = {"stream", "event", "context", "stream?", "event?", "all"};
 
 static bool quiet; // the core is being timed
 
@@ -30,13 +30,25 @@ static void after_wait(enum gp_wait w, void *o, CUresult r) { SAY("after wait fo
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
 static void context_destroying(CUcontext c) { SAY("context %p destroying", (void *)c); }
 static void stream_destroying(CUstream s) { SAY("stream %p destroying", (void *)s); }
+static bool stream_creating(int *priority) {
+	SAY("stream of priority %d?", *priority);
+	if (*priority == 7) // as it is
+		return false;
+	*priority -= 3;
+	return true;
+}
+static void stream_created(CUstream s, int asked) { SAY("stream %p created, asked %d", (void *)s, asked); }
+static void stream_priority(CUstream s, int *priority) { SAY("priority of %p is %d", (void *)s, *priority); *priority = 1; }
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
 static void graph_destroying(CUgraphExec e) { SAY("graph %p destroying", (void *)e); }
 static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
 
 static const struct gp_hooks hooks = {
-	before_submit, after_submit, event_recorded, before_wait, after_wait, context_current,
-	context_destroying, stream_destroying, graph_instantiated, graph_destroying, rm_ioctl,
+	.before_submit = before_submit, .after_submit = after_submit, .event_recorded = event_recorded,
+	.before_wait = before_wait, .after_wait = after_wait, .context_current = context_current,
+	.context_destroying = context_destroying, .stream_destroying = stream_destroying, .stream_creating = stream_creating,
+	.stream_created = stream_created, .stream_priority = stream_priority, .graph_instantiated = graph_instantiated,
+	.graph_destroying = graph_destroying, .rm_ioctl = rm_ioctl,
 };
 
 static bool blocked(int signal) {

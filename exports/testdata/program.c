@@ -30,6 +30,8 @@
 	X(cuEventRecord, cuEventRecord, (CUevent, CUstream)) \
 	X(cuEventSynchronize, cuEventSynchronize, (CUevent)) \
 	X(cuStreamSynchronize, cuStreamSynchronize, (CUstream)) \
+	X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
+	X(cuStreamGetPriority, cuStreamGetPriority, (CUstream, int *)) \
 	X(cuStreamDestroy_v2, cuStreamDestroy, (CUstream)) \
 	X(cuGraphInstantiateWithFlags, cuGraphInstantiate, (CUgraphExec *, CUgraph, unsigned long long)) \
 	X(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream)) \
@@ -77,6 +79,10 @@ static void use(const struct api *cu) {
 	cu->cuGraphInstantiateWithFlags(&instance, (CUgraph)0x61, 0);
 	cu->cuGraphLaunch(instance, stream);
 	cu->cuGraphExecDestroy(instance);
+	CUstream made;
+	cu->cuStreamCreateWithPriority(&made, 0, 2);
+	cu->cuStreamCreateWithPriority(&made, 0, 7);
+	cu->cuStreamGetPriority(made, &n);
 	cu->cuStreamDestroy_v2(stream);
 	cu->cuDevicePrimaryCtxRelease_v2(0);
 	cu->cuDevicePrimaryCtxRelease_v2(0);

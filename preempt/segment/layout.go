@@ -10,17 +10,19 @@
 package segment
 
 import (
+	"fmt"
 	"sync/atomic"
 )
 
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 2
+	Version = 3
 	Slots   = 64
 	Levels  = 8
 
 	HintSources = 5 // HintNames
+	Refusals    = 8 // RefusalNames, and room for more
 
 	headerSize = 192
 	slotSize   = 1024
@@ -33,6 +35,8 @@ const (
 	MechanismHold
 	MechanismGate
 	MechanismTurns
+	MechanismBLP
+	MechanismMPS
 )
 
 // Bits of Slot.Fallbacks: GP_FALLBACK_*, why something is not in force.
@@ -45,12 +49,47 @@ const (
 )
 
 var (
-	mechanismNames = []string{"timeslice", "hold", "gate", "turns"}
+	mechanismNames = []string{"timeslice", "hold", "gate", "turns", "blp", "mps"}
 	fallbackNames  = []string{"control_refused", "no_tsg", "no_hold", "mps", "suspend_refused"}
 )
 
 // HintNames are the sources of hints, in the order of enum gp_hint_source.
 var HintNames = [HintSources]string{"explicit", "nvtx", "copy", "socket", "arrival"}
+
+// Why a kernel is not rewritten: enum gp_refusal.
+const (
+	RefusedForm = iota
+	RefusedRoom
+	RefusedPeers
+	RefusedSM
+	RefusedImage
+)
+
+// RefusalNames are the reasons, in the order of enum gp_refusal.
+var RefusalNames = []string{"form", "room", "peers", "sm", "image"}
+
+// KernelCounters is struct gp_kernel_counters.
+type KernelCounters struct {
+	Images  atomic.Uint64
+	Cached  atomic.Uint64
+	LoadNs  atomic.Uint64
+	Seen    atomic.Uint64
+	Guarded atomic.Uint64
+	Refused [Refusals]atomic.Uint64
+}
+
+// StopCounters is struct gp_stop_counters.
+type StopCounters struct {
+	Launches      atomic.Uint64
+	Uncovered     atomic.Uint64
+	Barriers      atomic.Uint64
+	Stops         atomic.Uint64
+	Cuts          atomic.Uint64
+	ResumedBlocks atomic.Uint64
+	DrainNs       atomic.Uint64
+	DrainMaxNs    atomic.Uint64
+	GivenUp       atomic.Uint64
+}
 
 // HintCounters is struct gp_hint_counters.
 type HintCounters struct {
@@ -77,7 +116,8 @@ type Header struct {
 	Open        atomic.Uint64 // bit i: the window of slot i is open
 	Gate        atomic.Uint32 // futex: counts closed windows
 	GateWaiters atomic.Uint32
-	Pad1        [48]byte
+	Windows     atomic.Uint32 // futex: counts opened and closed windows while somebody is stoppable
+	Pad1        [44]byte
 
 	Bell        atomic.Uint32 // futex: rung at every change of membership, turn or demand
 	Pad2        uint32
@@ -119,13 +159,74 @@ type Slot struct {
 	Boosts        atomic.Uint64
 	TimesliceSets atomic.Uint64
 	BusyNs        atomic.Uint64
-	Pad1          [248]byte
+	Kernels       KernelCounters
+	Stop          StopCounters
+	Pad1          [72]byte
 
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
 	HintSpunNs   atomic.Uint64
 	Pad2         [176]byte
+}
+
+// BLP is a copy of the counters of block-level preemption under their names in segment.h.
+type BLP struct {
+	Images         uint64            `json:"images"`
+	ImagesCached   uint64            `json:"images_cached"`
+	LoadNs         uint64            `json:"load_ns"`
+	KernelsSeen    uint64            `json:"kernels_seen"`
+	KernelsGuarded uint64            `json:"kernels_guarded"`
+	KernelsRefused map[string]uint64 `json:"kernels_refused"` // by reason; those that came up
+	Launches       uint64            `json:"launches"`
+	Uncovered      uint64            `json:"uncovered"`
+	Barriers       uint64            `json:"barriers"`
+	Stops          uint64            `json:"stops"`
+	Cuts           uint64            `json:"cuts"`
+	ResumedBlocks  uint64            `json:"resumed_blocks"`
+	DrainNs        uint64            `json:"drain_ns"`
+	DrainMaxNs     uint64            `json:"drain_max_ns"`
+	GivenUp        uint64            `json:"given_up"`
+}
+
+// ReadBLP reads the counters of block-level preemption; nil where it never did anything.
+func (s *Slot) ReadBLP() *BLP {
+	k, b := &s.Kernels, &s.Stop
+	out := BLP{
+		k.Images.Load(), k.Cached.Load(), k.LoadNs.Load(), k.Seen.Load(), k.Guarded.Load(), map[string]uint64{}, b.Launches.Load(), b.Uncovered.Load(), b.Barriers.Load(), b.Stops.Load(),
+		b.Cuts.Load(), b.ResumedBlocks.Load(), b.DrainNs.Load(), b.DrainMaxNs.Load(), b.GivenUp.Load(),
+	}
+	for i := range k.Refused {
+		if n := k.Refused[i].Load(); n != 0 {
+			name := fmt.Sprintf("reason_%d", i)
+			if i < len(RefusalNames) {
+				name = RefusalNames[i]
+			}
+			out.KernelsRefused[name] = n
+		}
+	}
+	if out.Images == 0 && out.KernelsSeen == 0 && len(out.KernelsRefused) == 0 && out.Launches == 0 && out.Uncovered == 0 && out.Stops == 0 {
+		return nil
+	}
+	return &out
+}
+
+// clear forgets what an earlier owner counted.
+func (c *KernelCounters) clear() {
+	c.Images.Store(0)
+	c.Cached.Store(0)
+	c.LoadNs.Store(0)
+	c.Seen.Store(0)
+	c.Guarded.Store(0)
+	for i := range c.Refused {
+		c.Refused[i].Store(0)
+	}
+}
+
+func (c *StopCounters) clear() {
+	for _, counter := range []*atomic.Uint64{&c.Launches, &c.Uncovered, &c.Barriers, &c.Stops, &c.Cuts, &c.ResumedBlocks, &c.DrainNs, &c.DrainMaxNs, &c.GivenUp} {
+		counter.Store(0)
+	}
 }
 
 // Hints is a copy of what became of the hints of one source.

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,7 +174,8 @@ func TestLayout(t *testing.T) {
 	var program strings.Builder
 	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
-	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters]()} {
+	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters](),
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters](), "gp_stop_counters": reflect.TypeFor[StopCounters]()} {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
@@ -183,7 +185,10 @@ func TestLayout(t *testing.T) {
 	for expression, value := range map[string]uint64{
 		"sizeof(struct gp_segment)": fileSize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_SOURCES": HintSources,
+		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
+		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_IMAGE + 1": uint64(len(RefusalNames)),
 		"GP_MECHANISM_TIMESLICE": MechanismTimeslice, "GP_MECHANISM_HOLD": MechanismHold, "GP_MECHANISM_GATE": MechanismGate, "GP_MECHANISM_TURNS": MechanismTurns,
+		"GP_MECHANISM_BLP": MechanismBLP, "GP_MECHANISM_MPS": MechanismMPS,
 		"GP_FALLBACK_CONTROL_REFUSED": FallbackControlRefused, "GP_FALLBACK_NO_TSG": FallbackNoTSG, "GP_FALLBACK_NO_HOLD": FallbackNoHold,
 		"GP_FALLBACK_MPS": FallbackMPS, "GP_FALLBACK_SUSPEND_REFUSED": FallbackSuspendRefused,
 	} {
@@ -230,6 +235,34 @@ func TestCounters(t *testing.T) {
 	}
 	if len(slot.counters()) != got.NumField() {
 		t.Errorf("%d counters, %d in Counters", len(slot.counters()), got.NumField())
+	}
+}
+
+// stopCounters points at every field in its order in memory.
+func stopCounters(c *StopCounters) (all []*atomic.Uint64) {
+	for v, i := reflect.ValueOf(c).Elem(), 0; i < v.NumField(); i++ {
+		all = append(all, v.Field(i).Addr().Interface().(*atomic.Uint64))
+	}
+	return all
+}
+
+// A slot's next owner starts from nothing.
+func TestClaimForgetsBLP(t *testing.T) {
+	s := open(t, directory(t))
+	slot := s.Slot(0)
+	for _, c := range append(stopCounters(&slot.Stop), &slot.Kernels.Images, &slot.Kernels.Cached, &slot.Kernels.LoadNs, &slot.Kernels.Seen, &slot.Kernels.Guarded, &slot.Kernels.Refused[0], &slot.Kernels.Refused[Refusals-1]) {
+		c.Store(1)
+	}
+	if slot.ReadBLP() == nil {
+		t.Error("counters are not seen")
+	}
+	if i := claim(t, s); i != 0 || slot.ReadBLP() != nil {
+		t.Errorf("slot %d: %+v", i, slot.ReadBLP())
+	}
+	for i, c := range append(stopCounters(&slot.Stop), &slot.Kernels.Guarded) {
+		if n := c.Load(); n != 0 {
+			t.Errorf("counter %d is %d", i, n)
+		}
 	}
 }
 
@@ -644,6 +677,16 @@ func TestSnapshots(t *testing.T) {
 	slot.HintSwitchUs.Store(190)
 	slot.HintSpunNs.Store(5000)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
+	slot.Kernels.Images.Store(11)
+	slot.Kernels.Cached.Store(12)
+	slot.Kernels.LoadNs.Store(13)
+	slot.Kernels.Seen.Store(4)
+	slot.Kernels.Guarded.Store(2)
+	slot.Kernels.Refused[RefusedPeers].Store(1)
+	slot.Kernels.Refused[Refusals-1].Store(math.MaxUint64) // by a peer that knows more reasons, or lies
+	for i, c := range stopCounters(&slot.Stop) {
+		c.Store(uint64(i + 1))
+	}
 	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -659,6 +702,8 @@ func TestSnapshots(t *testing.T) {
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
+		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
+			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

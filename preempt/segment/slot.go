@@ -47,6 +47,8 @@ func (s *Segment) join() {
 	for i := range p.Hint {
 		p.Hint[i].clear()
 	}
+	p.Kernels.clear()
+	p.Stop.clear()
 	p.HintsOff.Store(0)
 	p.HintSwitchUs.Store(0)
 	p.HintSpunNs.Store(0)

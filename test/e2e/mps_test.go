@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func compile(t *testing.T, source string, arguments ...string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c"))
+	arguments = append([]string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source}, arguments...)
+	if out, err := exec.Command("gcc", append(arguments, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	return program
+}
+
+// mpsPipe makes what a control daemon leaves for its clients.
+func mpsPipe(t *testing.T) (environment string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "control"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "CUDA_MPS_PIPE_DIRECTORY=" + dir
+}
+
+func output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", cmd, err, out, &stderr)
+	}
+	return string(out)
+}
+
+func TestPrioritiesUnderMPS(t *testing.T) {
+	program := compile(t, "testdata/priorities.c")
+	// What the program hears is always the same; what its streams have depends on the level.
+	expect := func(client int, has func(asked int) int) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "client %d\n", client)
+		line := func(what string, heard int) { fmt.Fprintf(&b, "%s heard %d has %d\n", what, heard, has(heard)) }
+		line("plain", 0)
+		line("asked -7", -5)
+		line("asked -3", -3)
+		line("asked 1", 0)
+		line("last", -4)
+		line("plain", 0)
+		b.WriteString("no stream 1, no flags 1\n")
+		return b.String()
+	}
+	always := func(priority int) func(int) int { return func(int) int { return priority } }
+	asked := func(priority int) int { return priority }
+	pipe, none := mpsPipe(t), "CUDA_MPS_PIPE_DIRECTORY="+t.TempDir()
+	for _, test := range []struct {
+		name, role, settings string
+		environment          []string
+		want                 string
+	}{
+		{"lc", "lc", "", []string{pipe, "SIMCUDA_MPS=1"}, expect(0, always(-5))},
+		{"be", "be", "", []string{pipe, "SIMCUDA_MPS=1"}, expect(1, always(0))},
+		{"a level between", "3", "", []string{pipe, "SIMCUDA_MPS=1"}, expect(0, always(-3))},
+		{"no role", "", "", []string{pipe, "SIMCUDA_MPS=1"}, expect(0, asked)},
+		{"named", "be", `mechanisms = ["mps"]`, []string{pipe, "SIMCUDA_MPS=1"}, expect(1, always(0))},
+		{"another mechanism", "be", `mechanisms = ["gate"]`, []string{pipe, "SIMCUDA_MPS=1"}, expect(0, asked)},
+		{"no server", "lc", "", []string{pipe}, expect(0, asked)},
+		{"no pipe", "be", "", []string{none, "SIMCUDA_MPS=1"}, expect(0, always(0))},
+		{"the user's own choice", "be", "", []string{pipe, "SIMCUDA_MPS=1", "CUDA_MPS_CLIENT_PRIORITY=0"}, expect(0, always(0))},
+		{"the user's own choice for lc", "lc", "", []string{pipe, "SIMCUDA_MPS=1", "CUDA_MPS_CLIENT_PRIORITY=1"}, expect(1, always(-5))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMachine(t, test.settings, test.environment...)
+			if got := output(t, m.command(test.role, program)); got != test.want {
+				t.Errorf("got\n%s, want\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+// A program started by a BE process under MPS inherits its environment, but has the priority of its own role.
+func TestChildrenUnderMPS(t *testing.T) {
+	program := compile(t, "testdata/priorities.c")
+	pipe := mpsPipe(t)
+	for _, test := range []struct {
+		name        string
+		environment []string
+		child       []string
+		want        string
+	}{
+		{"of the same role", nil, nil, "client 1\nclient 1\n"},
+		{"of another", nil, []string{"GPREEMPT_PRIORITY=lc"}, "client 1\nclient 0\n"},
+		{"off", nil, []string{"GPREEMPT_PRIORITY=off"}, "client 1\nclient 0\n"},
+		{"of another that was lowered", nil, []string{"GPREEMPT_PRIORITY=lc", "CUDA_MPS_CLIENT_PRIORITY=0"}, "client 1\nclient 0\n"},
+		{"of the user's own choice", []string{"CUDA_MPS_CLIENT_PRIORITY=1"}, []string{"GPREEMPT_PRIORITY=lc"}, "client 1\nclient 1\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMachine(t, "", append(test.environment, pipe, "SIMCUDA_MPS=1")...)
+			arguments := append(append([]string{"/usr/bin/env"}, test.child...), program, "/bin/true")
+			if got := output(t, m.command("be", program, arguments...)); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	t.Run("the environment", func(t *testing.T) {
+		m := newMachine(t, "", pipe, "SIMCUDA_MPS=1")
+		got := output(t, m.command("lc", "/usr/bin/env"))
+		if strings.Contains(got, "MPS_CLIENT_PRIORITY") {
+			t.Errorf("an LC process has\n%s", got)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+// Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it
+// first prints the priority of the client and then becomes that program.
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+typedef void *handle;
+
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) { \
+			fprintf(stderr, "priorities: line %d: %s returned %d\n", __LINE__, #call, r_); \
+			exit(1); \
+		} \
+	} while (0)
+
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamCreateWithPriority, (handle *, unsigned, int)) \
+	F(cuStreamGetPriority, (handle, int *)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(simcuda_client_priority, (void)) \
+	F(simcuda_stream_priority, (handle))
+
+#define DECLARE(name, parameters) static int(*name) parameters;
+FUNCTIONS(DECLARE)
+
+static void say(const char *what, handle stream) {
+	int heard = 99;
+	OK(cuStreamGetPriority(stream, &heard));
+	printf("%s heard %d has %d\n", what, heard, simcuda_stream_priority(stream));
+}
+
+int main(int argc, char **argv) {
+	handle library = dlopen("libcuda.so.1", RTLD_NOW), context, stream, kept;
+	if (!library)
+		return 1;
+#define FIND(name, parameters) name = (int(*) parameters)dlsym(library, #name);
+	FUNCTIONS(FIND)
+	OK(cuInit(0));
+	printf("client %d\n", simcuda_client_priority());
+	fflush(stdout);
+	if (argc > 1) {
+		execv(argv[1], argv + 1);
+		return 127;
+	}
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamCreate(&kept, 1));
+	say("plain", kept);
+	for (int asked = -7; asked <= 1; asked += 4) {
+		char what[32];
+		OK(cuStreamCreateWithPriority(&stream, 1, asked));
+		snprintf(what, sizeof what, "asked %d", asked);
+		say(what, stream);
+		OK(cuStreamDestroy_v2(stream));
+	}
+	for (int i = 0; i < 200; i++) // more than the library has room for at first
+		OK(cuStreamCreateWithPriority(&stream, 1, -i % 5));
+	say("last", stream);
+	say("plain", kept);
+	handle second;
+	printf("no stream %d, no flags %d\n", cuStreamCreate(NULL, 0), cuStreamCreateWithPriority(&second, 1u << 30, 0));
+	return 0;
+}
