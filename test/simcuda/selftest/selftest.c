@@ -981,13 +981,13 @@ static void guarded(void) {
 
 	// stopped midway: ends early, what begins behind it runs no block
 	uint64_t from = now_us();
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	launch(&g, true, 5, 100000, 3);
 	launch(&g, false, 0, 100000, 4);
 	begun(&g, 2);
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(now_us() - from < 400000);
+	CHECK(now_us() - from < 1500000);
 	unsigned cut = record_of(&g, 2).state;
 	CHECK(cut & GPREEMPT_FROZEN);
 	cut &= GPREEMPT_CUT;
@@ -998,7 +998,7 @@ static void guarded(void) {
 	// goes on, is stopped again, goes on
 	flag(&g, 0);
 	set_record(&g, 2, cut);
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned *)record_at(&g, 2) == cut;)
 		CHECK(now_us() < give_up);
 	flag(&g, 1);
@@ -1009,7 +1009,7 @@ static void guarded(void) {
 	CHECK(second < BLOCKS);
 	// without the flag being taken away nothing begins
 	set_record(&g, 2, second);
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	OK(cuStreamSynchronize(g.stream));
 	CHECK(record_of(&g, 2).state == (second | GPREEMPT_FROZEN));
 	flag(&g, 0);
@@ -1026,10 +1026,10 @@ static void guarded(void) {
 		CHECK(all[i] == (2 + 1) * 3 + 5 + 1);
 
 	// all blocks done in an earlier launch: nothing runs again
-	set_record(&g, 4, BLOCKS);
+	set_record(&g, 4, GPREEMPT_CUT);
 	launch(&g, false, 0, 10000, 4);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(value_at(&g, 7) == 15);
+	CHECK(value_at(&g, 7) == 15 && record_of(&g, 4).state == GPREEMPT_CUT);
 	// a record that nobody allocated is a fault
 	g.arena += GPREEMPT_ARENA_BYTES;
 	launch(&g, false, 0, 10, 1);
@@ -1169,9 +1169,9 @@ static void mps(void) { // kernels of processes run side by side, each at its sh
 	spin(NULL, 100000);
 	OK(cuStreamSynchronize(NULL));
 	uint64_t beside = now_us() - from;
-	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms
+	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms, if it never comes late
 	uint32_t ran = atomic_load(shared) - before;
-	CHECK(beside >= 190000 && ran >= 15 && ran <= 25 + (uint32_t)((beside - 190000) / 5000));
+	CHECK(beside >= 140000 && ran >= 8 && ran <= (beside - 100000) / 5000 + 5);
 	end(other);
 }
 
