@@ -27,6 +27,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 #define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
 #define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h
+#define GP_CURRENT ((CUcontext)~0ul)         // the context that is current
 
 enum gp_work { GP_KERNEL, GP_GRAPH, GP_COPY, GP_MEMSET, GP_OTHER };
 
@@ -35,12 +36,45 @@ struct gp_submission {
 	enum gp_work work;
 	bool blocking;    // the call returns only when the work is done (cuMemcpyDtoH and the like)
 	bool cooperative; // all blocks must be resident at once
+	bool cpu;         // may wait for the CPU: a host function, a value
 	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
 	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
 	CUgraphExec graph;         // GP_GRAPH
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
 };
+
+// CUlaunchAttribute, cuda.h; the value is a union.
+struct gp_launch_attribute {
+	int id, pad;
+	union {
+		char bytes[64];
+		int cooperative;
+		uint32_t cluster[3];
+	} value;
+};
+
+// One kernel launch, whatever function it came by.
+struct gp_launch {
+	CUfunction function; // CUfunction or CUkernel as the caller gave it
+	uint32_t grid[3], block[3], shared_bytes;
+	CUstream stream;     // as in struct gp_submission
+	const struct gp_launch_attribute *attributes;
+	uint32_t attribute_count;
+	bool cooperative;
+	bool captured;       // goes into a graph, or might: before_submit was not called
+	void **parameters, **extra;
+};
+
+// Arguments of a kernel node of a graph.
+struct gp_arguments {
+	void **parameters, **extra;
+	void *memory; // for the caller to free
+};
+
+// ASK: the call does not wait, but its success says that the work is done. TAKE: GP_WAIT_CONTEXT, and all work
+// submitted before must be over before the call: it waits for just that, or takes away what the work uses.
+enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE };
 
 // One load of code: cuModuleLoad*, cuLibraryLoad*.
 struct gp_load {
@@ -52,9 +86,6 @@ struct gp_load {
 	void *token; // scratch of the core between module_loading and module_loaded
 };
 
-// ASK: the call does not wait, but its success says that the work is done.
-enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT };
-
 struct gp_hooks {
 	// Around each operation put on a stream. Not called for a stream that is being captured.
 	void (*before_submit)(struct gp_submission *);
@@ -62,8 +93,9 @@ struct gp_hooks {
 	// An event was recorded on a stream (after the call succeeded, not in capture).
 	void (*event_recorded)(CUevent, CUstream);
 	// Around a call that blocks the CPU. GP_WAIT_CONTEXT: everything that waits, or may wait, for
-	// the whole context: cuCtxSynchronize, frees, module loads and unloads, graph instantiation.
-	void (*before_wait)(enum gp_wait, void *stream_or_event);
+	// the whole context: allocations, module loads, graph instantiation. GP_TAKE: a context, GP_CURRENT,
+	// or NULL for all.
+	void (*before_wait)(enum gp_wait, void *stream_event_or_context);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
 	// Life cycle. context_current: a context became usable on this thread (created, retained or
 	// made current); called often, must be cheap. context_destroying: before the driver destroys it.
@@ -103,6 +135,28 @@ struct gp_hooks {
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
 	// Pinned memory was made, as before copies (after the call succeeded, not during a capture).
 	void (*pinned)(void);
+
+	// The rest is NULL where no kernels are rewritten.
+
+	// Carries a launch out, also a captured one, in place of the driver's function. False: it is to be
+	// called with what the caller gave.
+	bool (*launch)(struct gp_submission *, const struct gp_launch *, CUresult *);
+	// Between before_submit and the driver's call: the stream gets work that is no kernel.
+	void (*before_barrier)(struct gp_submission *);
+	// Around the driver's call that records an event on a stream, or makes a stream wait for one, between
+	// before_submit and after_submit. True: it is carried out later, the driver's function must not be called,
+	// and after_ must not either.
+	bool (*before_record)(struct gp_submission *, CUevent);
+	void (*after_record)(struct gp_submission *, CUevent, CUresult);
+	bool (*before_stream_wait)(struct gp_submission *, CUevent);
+	void (*after_stream_wait)(struct gp_submission *, CUevent, CUresult);
+	// What the caller of a wait or question is told, given what the driver answered; before after_wait.
+	CUresult (*answer)(enum gp_wait, void *stream_or_event, CUresult);
+	// Before an event is destroyed; after it became one that other processes see.
+	void (*event_destroying)(CUevent);
+	void (*event_shared)(CUevent);
+	// Completes the arguments of a node's kernel. False: they are complete.
+	bool (*complete)(CUfunction, struct gp_arguments *);
 };
 
 // Nonzero while interceptors of submissions and waits must call the hooks; set by the core. An

@@ -4,6 +4,9 @@
 // line. Every wrapper returns what the driver returned.
 #include "layer.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 _Atomic uint32_t gp_armed;
 
 static inline bool armed(void) {
@@ -85,8 +88,54 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
 		CALL(hooks, before_submit, &submission); \
+		CALL(hooks, before_barrier, &submission); \
 		CUresult result = REAL(name) args; \
 		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+// False: the driver's function is to be called with what the caller gave. A captured launch is none of the core's
+// business, but that of a rewritten kernel is not complete.
+static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, const struct gp_launch_attribute *attributes,
+	uint32_t attribute_count, bool in_capture, void **parameters, void **extra, CUresult *result) {
+	if (!hooks->launch)
+		return false;
+	struct gp_launch launch = {
+		.function = s->function,
+		.grid = {s->blocks[0], s->blocks[1], s->blocks[2]},
+		.block = {s->threads[0], s->threads[1], s->threads[2]},
+		.shared_bytes = s->shared_bytes,
+		.stream = s->stream,
+		.attributes = attributes,
+		.attribute_count = attribute_count,
+		.cooperative = s->cooperative,
+		.captured = in_capture,
+		.parameters = parameters,
+		.extra = extra,
+	};
+	return hooks->launch(s, &launch, result);
+}
+
+#define ROW_LAUNCH(name, null, params, args, parameters_, extra_, ...) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_KERNEL, __VA_ARGS__}; \
+		if (!hooks) \
+			return REAL(name) args; \
+		bool in_capture = captured(submission.stream); \
+		CUresult result; \
+		if (!in_capture) \
+			CALL(hooks, before_submit, &submission); \
+		if (!launched(hooks, &submission, NULL, 0, in_capture, parameters_, extra_, &result)) \
+			result = REAL(name) args; \
+		if (!in_capture) \
+			CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \
 	CUresult name params { \
@@ -103,7 +152,11 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
 		CALL(hooks, before_submit, &submission); \
-		CUresult result = REAL(name) args; \
+		CUresult result = CUDA_SUCCESS; \
+		if (!hooks->before_record || !hooks->before_record(&submission, event)) { \
+			result = REAL(name) args; \
+			CALL(hooks, after_record, &submission, event, result); \
+		} \
 		CALL(hooks, after_submit, &submission, result); \
 		if (result == CUDA_SUCCESS) \
 			CALL(hooks, event_recorded, event, submission.stream); \
@@ -115,15 +168,132 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		return armed_##name args; \
 	}
 
+#define ROW_STREAM_WAIT(name, null, params, args, event, on) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
+		if (!hooks || captured(submission.stream)) \
+			return REAL(name) args; \
+		CALL(hooks, before_submit, &submission); \
+		CUresult result = CUDA_SUCCESS; \
+		if (!hooks->before_stream_wait || !hooks->before_stream_wait(&submission, event)) { \
+			result = REAL(name) args; \
+			CALL(hooks, after_stream_wait, &submission, event, result); \
+		} \
+		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
+#define ROW_EVENT_DESTROY(name, null, params, args, event) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks) \
+			CALL(hooks, event_destroying, event); \
+		return REAL(name) args; \
+	}
+
+#define ROW_EVENT_SHARED(name, null, params, args, event) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		bool waits = hooks && armed(); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CUresult result = REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		if (hooks && result == CUDA_SUCCESS) \
+			CALL(hooks, event_shared, event); \
+		return result; \
+	}
+
+// Kernel nodes of graphs. CUDA_KERNEL_NODE_PARAMS (the first version ends before kernel) and CUgraphNodeParams, cuda.h.
+
+struct kernel_node {
+	CUfunction function;
+	unsigned int grid[3], block[3], shared_bytes;
+	void **parameters, **extra;
+	CUfunction kernel; // where function is NULL
+	CUcontext context;
+};
+
+struct graph_node {
+	int type, reserved[3];
+	union {
+		long long size[29];
+		struct kernel_node kernel;
+	} of;
+	long long reserved_too;
+};
+
+_Static_assert(sizeof(struct kernel_node) == 72 && offsetof(struct kernel_node, kernel) == 56, "CUDA_KERNEL_NODE_PARAMS");
+_Static_assert(sizeof(struct graph_node) == 256, "CUgraphNodeParams");
+
+// What is handed to the driver in place of the caller's parameters.
+struct completed {
+	union {
+		struct kernel_node kernel;
+		struct graph_node node;
+	} copy;
+	void *memory;
+};
+
+static bool completes(struct kernel_node *node, CUfunction function, void **memory) {
+	const struct gp_hooks *hooks = gp_hooks();
+	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
+	if (!hooks || !hooks->complete || !function || !hooks->complete(function, &arguments))
+		return false;
+	node->parameters = arguments.parameters;
+	node->extra = arguments.extra;
+	*memory = arguments.memory;
+	return true;
+}
+
+static bool complete_v1(struct completed *c, const void *given) {
+	memcpy(&c->copy.kernel, given, offsetof(struct kernel_node, kernel));
+	return completes(&c->copy.kernel, c->copy.kernel.function, &c->memory);
+}
+
+static bool complete_v2(struct completed *c, const void *given) {
+	struct kernel_node *k = &c->copy.kernel;
+	*k = *(const struct kernel_node *)given;
+	return completes(k, k->function ? k->function : k->kernel, &c->memory);
+}
+
+static bool complete_any(struct completed *c, const void *given) {
+	enum { CU_GRAPH_NODE_TYPE_KERNEL = 0 }; // cuda.h
+	c->copy.node = *(const struct graph_node *)given;
+	struct kernel_node *k = &c->copy.node.of.kernel;
+	return c->copy.node.type == CU_GRAPH_NODE_TYPE_KERNEL &&
+	       completes(k, k->function ? k->function : k->kernel, &c->memory);
+}
+
+#define ROW_NODE(name, null, params, args, complete) \
+	CUresult name params { \
+		struct completed completed = {.memory = NULL}; \
+		if (gp_hooks() && nodeParams && complete(&completed, nodeParams)) \
+			nodeParams = &completed.copy; \
+		CUresult result = REAL(name) args; \
+		free(completed.memory); \
+		return result; \
+	}
+
 // Waits for a stream or an event are no business of the core while anything is captured.
 #define ROW_WAIT(name, null, params, args, kind, object) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		if (!hooks || (kind != GP_WAIT_CONTEXT && capturing_anywhere())) \
+		if (!hooks || (kind != GP_WAIT_CONTEXT && kind != GP_TAKE && capturing_anywhere())) \
 			return REAL(name) args; \
 		before_wait(hooks, kind, object); \
 		CUresult result = REAL(name) args; \
+		if (hooks->answer) \
+			result = hooks->answer(kind, object, result); \
 		after_wait(hooks, kind, object, result); \
 		return result; \
 	} \
@@ -235,24 +405,16 @@ CUresult cuInit(unsigned int flags) {
 	return REAL(cuInit)(flags);
 }
 
-// cuLaunchKernelEx. CUlaunchConfig and CUlaunchAttribute, cuda.h; an attribute's value is a union of 64 bytes.
-
-struct launch_attribute {
-	int id, pad;
-	union {
-		char bytes[64];
-		int cooperative;
-	} value;
-};
+// cuLaunchKernelEx. CUlaunchConfig, cuda.h.
 
 struct launch_config {
 	unsigned int grid[3], block[3], shared_bytes;
 	CUstream stream;
-	const struct launch_attribute *attributes;
+	const struct gp_launch_attribute *attributes;
 	unsigned int attribute_count;
 };
 
-_Static_assert(sizeof(struct launch_attribute) == 72, "CUlaunchAttribute");
+_Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
 _Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
 
 static bool is_cooperative(const struct launch_config *config) {
@@ -266,7 +428,7 @@ static bool is_cooperative(const struct launch_config *config) {
 static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
 	const struct launch_config *config, CUfunction f, void **params, void **extra) {
 	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks || !config || captured(STREAM(config->stream)))
+	if (!hooks || !config)
 		return real(config, f, params, extra);
 	struct gp_submission submission = {
 		.work = GP_KERNEL,
@@ -277,9 +439,15 @@ static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream de
 		.threads = {config->block[0], config->block[1], config->block[2]},
 		.shared_bytes = config->shared_bytes,
 	};
-	CALL(hooks, before_submit, &submission);
-	CUresult result = real(config, f, params, extra);
-	CALL(hooks, after_submit, &submission, result);
+	bool in_capture = captured(submission.stream);
+	CUresult result;
+	if (!in_capture)
+		CALL(hooks, before_submit, &submission);
+	if (!launched(hooks, &submission, config->attributes, config->attributes ? config->attribute_count : 0, in_capture,
+		params, extra, &result))
+		result = real(config, f, params, extra);
+	if (!in_capture)
+		CALL(hooks, after_submit, &submission, result);
 	return result;
 }
 
@@ -314,6 +482,8 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 	if (!hooks || !list || count > MAX_DEVICES || capturing_anywhere())
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	struct gp_submission submissions[MAX_DEVICES];
+	struct launch_params complete[MAX_DEVICES];
+	void *memory[MAX_DEVICES] = {NULL};
 	for (unsigned int i = 0; i < count; i++) {
 		const struct launch_params *p = &list[i];
 		submissions[i] = (struct gp_submission){
@@ -326,10 +496,19 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 			.shared_bytes = p->shared_bytes,
 		};
 		CALL(hooks, before_submit, &submissions[i]);
+		CALL(hooks, before_barrier, &submissions[i]);
+		struct gp_arguments arguments = {.parameters = p->params};
+		complete[i] = *p;
+		if (hooks->complete && hooks->complete(p->function, &arguments)) {
+			complete[i].params = arguments.parameters;
+			memory[i] = arguments.memory;
+		}
 	}
-	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	for (unsigned int i = 0; i < count; i++)
+	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(complete, count, flags);
+	for (unsigned int i = 0; i < count; i++) {
+		free(memory[i]);
 		CALL(hooks, after_submit, &submissions[i], result);
+	}
 	return result;
 }
 

@@ -15,20 +15,23 @@
 // Everything between begin and end may wait for the whole context, the hooks too.
 struct call {
 	const struct gp_hooks *hooks;
+	enum gp_wait wait;
 	bool waits;
 };
 
-static struct call begin(void) {
-	struct call call = {.hooks = gp_hooks()};
+static struct call begin_as(enum gp_wait wait) {
+	struct call call = {.hooks = gp_hooks(), .wait = wait};
 	call.waits = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.waits)
-		CALL(call.hooks, before_wait, GP_WAIT_CONTEXT, NULL);
+		CALL(call.hooks, before_wait, wait, NULL);
 	return call;
 }
 
+static struct call begin(void) { return begin_as(GP_WAIT_CONTEXT); }
+
 static CUresult end(struct call call, CUresult result) {
 	if (call.waits)
-		CALL(call.hooks, after_wait, GP_WAIT_CONTEXT, NULL, result);
+		CALL(call.hooks, after_wait, call.wait, NULL, result);
 	return result;
 }
 
@@ -66,7 +69,7 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-	struct call call = begin();
+	struct call call = begin_as(GP_TAKE);
 	if (call.hooks)
 		CALL(call.hooks, module_unloading, module);
 	return end(call, REAL(cuModuleUnload)(module));
@@ -96,7 +99,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *optio
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-	struct call call = begin();
+	struct call call = begin_as(GP_TAKE);
 	if (call.hooks)
 		CALL(call.hooks, library_unloading, library);
 	return end(call, REAL(cuLibraryUnload)(library));

@@ -6,8 +6,12 @@
 // A row is KIND(name, parameters, arguments, ...); KIND_PTSZ and KIND_PTDS stand for two functions, the second
 // with the suffix of the per-thread default stream. What follows the arguments, by kind:
 //   SUBMIT         fields of struct gp_submission
+//   LAUNCH         arguments, extra, fields of struct gp_submission: a kernel
 //   EVENT          event, stream: a submission that records an event
-//   WAIT           enum gp_wait, stream or event
+//   STREAM_WAIT    event, stream: a submission that waits for an event
+//   EVENT_DESTROY, EVENT_SHARED  event
+//   NODE           which parameters of a node nodeParams points to
+//   WAIT           enum gp_wait, stream, event or context
 //   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        hook called before, handle; may wait for the context
@@ -26,6 +30,14 @@
 	ROW(SUBMIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define SUBMIT_PTDS(name, params, ...) SUBMIT(name, params, __VA_ARGS__) \
 	ROW(SUBMIT, name##_ptds, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define LAUNCH_PTSZ(name, params, ...) ROW(LAUNCH, name, GP_STREAM_LEGACY, params, __VA_ARGS__) \
+	ROW(LAUNCH, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define STREAM_WAIT(name, params, ...) ROW(STREAM_WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define STREAM_WAIT_PTSZ(name, params, ...) STREAM_WAIT(name, params, __VA_ARGS__) \
+	ROW(STREAM_WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define NODE(name, params, ...) ROW(NODE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define EVENT_DESTROY(name, params, ...) ROW(EVENT_DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define EVENT_SHARED(name, params, ...) ROW(EVENT_SHARED, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT(name, params, ...) ROW(EVENT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_PTSZ(name, params, ...) EVENT(name, params, __VA_ARGS__) \
 	ROW(EVENT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
@@ -57,18 +69,18 @@ OWN(cuGetProcAddress_v2, (const char *symbol, void **pfn, int cudaVersion, uint6
 // Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c; the oldest
 // launches take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape), so they
 // are opaque work.
-SUBMIT_PTSZ(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+LAUNCH_PTSZ(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra), (f, gridDimX,
 	gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams,
-	extra), .work = GP_KERNEL, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
+	extra), kernelParams, extra, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
 	.threads = {blockDimX, blockDimY, blockDimZ}, .shared_bytes = sharedMemBytes,
 	.stream = STREAM(hStream))
-SUBMIT_PTSZ(cuLaunchCooperativeKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+LAUNCH_PTSZ(cuLaunchCooperativeKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams), (f, gridDimX, gridDimY,
 	gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams),
-	.work = GP_KERNEL, .cooperative = true, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
+	kernelParams, NULL, .cooperative = true, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
 	.threads = {blockDimX, blockDimY, blockDimZ}, .shared_bytes = sharedMemBytes,
 	.stream = STREAM(hStream))
 OWN_PTSZ(cuLaunchKernelEx, (const void *config, CUfunction f, void **kernelParams, void **extra),
@@ -252,41 +264,41 @@ SUBMIT_PTSZ(cuMemsetD2D32Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigne
 	hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
 
 // Everything else that a stream carries in order.
-SUBMIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,
-	hEvent, Flags), .work = GP_OTHER, .stream = STREAM(hStream))
+STREAM_WAIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,
+	hEvent, Flags), hEvent, STREAM(hStream))
 SUBMIT_PTSZ(cuStreamAddCallback, (CUstream hStream, void *callback, void *userData,
-	unsigned int flags), (hStream, callback, userData, flags), .work = GP_OTHER,
+	unsigned int flags), (hStream, callback, userData, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamAttachMemAsync, (CUstream hStream, CUdeviceptr dptr, size_t length,
 	unsigned int flags), (hStream, dptr, length, flags), .work = GP_OTHER,
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuLaunchHostFunc, (CUstream hStream, void *fn, void *userData), (hStream, fn, userData),
-	.work = GP_OTHER, .stream = STREAM(hStream))
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsMapResources, (unsigned int count, void **resources, CUstream hStream),
-	(count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
+	(count, resources, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsUnmapResources, (unsigned int count, void **resources, CUstream hStream),
 	(count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamWriteValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue64, (CUstream stream, CUdeviceptr addr, uint64_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue64, (CUstream stream, CUdeviceptr addr, uint64_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamBatchMemOp, (CUstream stream, unsigned int count, void *paramArray,
-	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER,
+	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr addr, uint32_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr addr, uint32_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue64_v2, (CUstream stream, CUdeviceptr addr, uint64_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue64_v2, (CUstream stream, CUdeviceptr addr, uint64_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamBatchMemOp_v2, (CUstream stream, unsigned int count, void *paramArray,
-	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER,
+	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(stream))
 SUBMIT_PTSZ(cuMemPrefetchAsync, (CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
 	CUstream hStream), (devPtr, count, dstDevice, hStream), .work = GP_OTHER,
@@ -310,7 +322,7 @@ SUBMIT_PTSZ(cuSignalExternalSemaphoresAsync, (void **extSemArray, const void *pa
 	.work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuWaitExternalSemaphoresAsync, (void **extSemArray, const void *paramsArray,
 	unsigned int numExtSems, CUstream stream), (extSemArray, paramsArray, numExtSems, stream),
-	.work = GP_OTHER, .stream = STREAM(stream))
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuMemMapArrayAsync, (void *mapInfoList, unsigned int count, CUstream hStream),
 	(mapInfoList, count, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream), .work = GP_OTHER,
@@ -323,10 +335,8 @@ SUBMIT_PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr *dptr, size_t bytesize, void *
 SUBMIT_PTSZ(cuMemBatchDecompressAsync, (void *paramsArray, size_t count, unsigned int flags,
 	size_t *errorIndex, CUstream stream), (paramsArray, count, flags, errorIndex, stream),
 	.work = GP_OTHER, .stream = STREAM(stream))
-SUBMIT(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_OTHER,
-	.stream = STREAM(NULL))
-SUBMIT(cuGreenCtxWaitEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_OTHER,
-	.stream = STREAM(NULL))
+STREAM_WAIT(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
+STREAM_WAIT(cuGreenCtxWaitEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
 
 // Events. A record of a whole context counts as one on the legacy stream.
 EVENT_PTSZ(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream), hEvent,
@@ -341,10 +351,18 @@ WAIT_PTSZ(cuStreamSynchronize, (CUstream hStream), (hStream), GP_WAIT_STREAM, ST
 WAIT(cuEventSynchronize, (CUevent hEvent), (hEvent), GP_WAIT_EVENT, hEvent)
 WAIT_PTSZ(cuStreamQuery, (CUstream hStream), (hStream), GP_ASK_STREAM, STREAM(hStream))
 WAIT(cuEventQuery, (CUevent hEvent), (hEvent), GP_ASK_EVENT, hEvent)
+WAIT(cuEventElapsedTime, (float *pMilliseconds, CUevent hStart, CUevent hEnd), (pMilliseconds, hStart,
+	hEnd), GP_ASK_EVENT, hEnd)
+WAIT(cuEventElapsedTime_v2, (float *pMilliseconds, CUevent hStart, CUevent hEnd), (pMilliseconds, hStart,
+	hEnd), GP_ASK_EVENT, hEnd)
+EVENT_DESTROY(cuEventDestroy_v2, (CUevent hEvent), (hEvent), hEvent)
+EVENT_DESTROY(cuEventDestroy, (CUevent hEvent), (hEvent), hEvent)
+EVENT_SHARED(cuIpcGetEventHandle, (CUipcEventHandle *pHandle, CUevent event), (pHandle, event), event)
+EVENT_SHARED(cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle), (phEvent, handle), *phEvent)
 
 // The CPU waits, or may wait, for the whole context.
-WAIT(cuCtxSynchronize, (void), (), GP_WAIT_CONTEXT, NULL)
-WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_WAIT_CONTEXT, NULL)
+WAIT(cuCtxSynchronize, (void), (), GP_TAKE, GP_CURRENT)
+WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_TAKE, ctx)
 WAIT(cuCtxSetLimit, (int limit, size_t value), (limit, value), GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxResetPersistingL2Cache, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name),
@@ -355,55 +373,53 @@ WAIT(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize), GP_W
 WAIT(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 	unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_TAKE, NULL)
 PINNED(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize))
-WAIT(cuMemFreeHost, (void *p), (p), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemFreeHost, (void *p), (p), GP_TAKE, NULL)
 PINNED(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags))
 WAIT(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytesize, unsigned int flags), (dptr, bytesize,
 	flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle), (phEvent, handle),
-	GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcOpenMemHandle_v2, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_WAIT_CONTEXT, NULL)
+WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_TAKE, NULL)
 PINNED(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
-WAIT(cuMemHostUnregister, (void *p), (p), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemHostUnregister, (void *p), (p), GP_TAKE, NULL)
 WAIT(cuArrayCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuArrayDestroy, (void *hArray), (hArray), GP_WAIT_CONTEXT, NULL)
+WAIT(cuArrayDestroy, (void *hArray), (hArray), GP_TAKE, NULL)
 WAIT(cuArray3DCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuMipmappedArrayCreate, (void **pHandle, const void *pMipmappedArrayDesc,
 	unsigned int numMipmapLevels), (pHandle, pMipmappedArrayDesc, numMipmapLevels), GP_WAIT_CONTEXT,
 	NULL)
-WAIT(cuMipmappedArrayDestroy, (void *hMipmappedArray), (hMipmappedArray), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMipmappedArrayDestroy, (void *hMipmappedArray), (hMipmappedArray), GP_TAKE, NULL)
+WAIT(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE, NULL)
 WAIT(cuMemCreate, (unsigned long long *handle, size_t size, const void *prop,
 	unsigned long long flags), (handle, size, prop, flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemRelease, (unsigned long long handle), (handle), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemMap, (CUdeviceptr ptr, size_t size, size_t offset, unsigned long long handle,
 	unsigned long long flags), (ptr, size, offset, handle, flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE, NULL)
 WAIT(cuMemSetAccess, (CUdeviceptr ptr, size_t size, const void *desc, size_t count), (ptr, size,
-	desc, count), GP_WAIT_CONTEXT, NULL)
+	desc, count), GP_TAKE, NULL)
 WAIT(cuMemPoolTrimTo, (void *pool, size_t minBytesToKeep), (pool, minBytesToKeep), GP_WAIT_CONTEXT,
 	NULL)
 WAIT(cuMemPoolCreate, (void **pool, const void *poolProps), (pool, poolProps), GP_WAIT_CONTEXT,
 	NULL)
-WAIT(cuMemPoolDestroy, (void *pool), (pool), GP_WAIT_CONTEXT, NULL)
-WAIT(cuDestroyExternalMemory, (void *extMem), (extMem), GP_WAIT_CONTEXT, NULL)
-WAIT(cuDestroyExternalSemaphore, (void *extSem), (extSem), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemPoolDestroy, (void *pool), (pool), GP_TAKE, NULL)
+WAIT(cuDestroyExternalMemory, (void *extMem), (extMem), GP_TAKE, NULL)
+WAIT(cuDestroyExternalSemaphore, (void *extSem), (extSem), GP_TAKE, NULL)
 WAIT(cuFuncLoad, (CUfunction function), (function), GP_WAIT_CONTEXT, NULL)
 WAIT(cuDeviceGraphMemTrim, (CUdevice device), (device), GP_WAIT_CONTEXT, NULL)
 WAIT(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, void *resultInfo), (hGraphExec,
-	hGraph, resultInfo), GP_WAIT_CONTEXT, NULL)
+	hGraph, resultInfo), GP_TAKE, NULL)
 WAIT(cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags), (peerContext, Flags),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_WAIT_CONTEXT, NULL)
-WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_WAIT_CONTEXT, NULL)
+WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_TAKE, NULL)
+WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_TAKE, NULL)
 WAIT(cuGreenCtxCreate, (void **phCtx, void *desc, CUdevice dev, unsigned int flags), (phCtx, desc,
 	dev, flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuGreenCtxDestroy, (void *hCtx), (hCtx), GP_WAIT_CONTEXT, NULL)
+WAIT(cuGreenCtxDestroy, (void *hCtx), (hCtx), GP_TAKE, NULL)
 PINNED(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
 WAIT(cuModuleGetGlobal, (unsigned int *dptr, unsigned int *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
@@ -412,7 +428,7 @@ WAIT(cuMemAlloc, (unsigned int *dptr, unsigned int bytesize), (dptr, bytesize), 
 WAIT(cuMemAllocPitch, (unsigned int *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
 	unsigned int Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height,
 	ElementSizeBytes), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_WAIT_CONTEXT, NULL)
+WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_TAKE, NULL)
 PINNED(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize))
 WAIT(cuArrayCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
@@ -420,7 +436,7 @@ WAIT(cuArray3DCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pA
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuGraphExecUpdate, (CUgraphExec hGraphExec, CUgraph hGraph, void **hErrorNode_out,
 	void *updateResult_out), (hGraphExec, hGraph, hErrorNode_out, updateResult_out),
-	GP_WAIT_CONTEXT, NULL)
+	GP_TAKE, NULL)
 WAIT_PTSZ(cuGraphUpload, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream), GP_WAIT_CONTEXT,
 	NULL)
 WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
@@ -463,6 +479,30 @@ OWN(cuKernelGetParamCount, (CUfunction kernel, size_t *paramCount), (kernel, par
 OWN(cuFuncGetParamInfo, (CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize),
 	(func, paramIndex, paramOffset, paramSize))
 OWN(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCount))
+
+// Kernel nodes of graphs.
+NODE(cuGraphAddKernelNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
+	numDependencies, nodeParams), complete_v1)
+NODE(cuGraphAddKernelNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
+	numDependencies, nodeParams), complete_v2)
+NODE(cuGraphKernelNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams), complete_v1)
+NODE(cuGraphKernelNodeSetParams_v2, (void *hNode, const void *nodeParams), (hNode, nodeParams),
+	complete_v2)
+NODE(cuGraphExecKernelNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
+	(hGraphExec, hNode, nodeParams), complete_v1)
+NODE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
+	(hGraphExec, hNode, nodeParams), complete_v2)
+NODE(cuGraphAddNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, void *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies,
+	nodeParams), complete_any)
+NODE(cuGraphAddNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	const void *dependencyData, size_t numDependencies, void *nodeParams), (phGraphNode, hGraph,
+	dependencies, dependencyData, numDependencies, nodeParams), complete_any)
+NODE(cuGraphNodeSetParams, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any)
+NODE(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, void *hNode, void *nodeParams), (hGraphExec,
+	hNode, nodeParams), complete_any)
 
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -524,6 +564,12 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef SUBMIT
 #undef SUBMIT_PTSZ
 #undef SUBMIT_PTDS
+#undef LAUNCH_PTSZ
+#undef STREAM_WAIT
+#undef STREAM_WAIT_PTSZ
+#undef NODE
+#undef EVENT_DESTROY
+#undef EVENT_SHARED
 #undef EVENT
 #undef EVENT_PTSZ
 #undef WAIT

@@ -1,0 +1,68 @@
+// blp.h - block-level preemption: launches of rewritten kernels that stop between two blocks and go on later.
+//
+// A domain is what stops together: all streams of a context, or one stream that was given a domain of its own. Every
+// launch of a guarded kernel in a domain is put into the domain's log, with its arguments, until it is known to be
+// complete; so are records of events and waits for them, where they follow such launches. A stop sets the flag that
+// every block reads as it begins. What is queued then ends without running, in order; from the records of the launches
+// (../kernels/guard/guard.h) it is known where each was cut, and what is left is launched again in the order of the log.
+//
+// Nothing else may overtake what was cut. Work that can neither be stopped nor repeated (a barrier: a copy, a host
+// function, a kernel without guard) waits on the host until the launches before it on its stream are complete.
+//
+// Lock order: gp_domain.control, gp_domain.lock, the table of events. No lock but control is held while the GPU
+// is waited for, and nobody who holds lock waits for control.
+#ifndef GPREEMPT_BLP_H
+#define GPREEMPT_BLP_H
+
+#include "../exports/hooks.h"
+
+struct gp_context;
+struct gp_domain;
+struct gp_gpu;
+
+// The driver's functions are looked up by their newest ABI names; returns one that is missing, or NULL.
+const char *gp_blp_start(void *(*symbol)(const char *));
+void gp_blp_hooks(struct gp_hooks *);
+// Makes the domain of a context, off the launch path. Nothing is done where the GPU's processes are not to be stopped.
+CUresult gp_blp_prepare(struct gp_context *, const char **call);
+void gp_blp_context_destroying(CUcontext);
+void gp_blp_stream_destroying(CUstream);
+void gp_blp_capture_beginning(void); // counted as begun
+void gp_blp_before_wait(enum gp_wait, void *);
+void gp_blp_waits_for_cpu(struct gp_submission *); // carried out
+// Stops and resumes this process's domains on a GPU as windows of higher levels open and close; for good.
+void gp_blp_watch(struct gp_gpu *);
+
+// Why a domain is stopped: a bit set, it goes on when the last is gone.
+enum gp_blp_reason {
+	GP_BLP_WINDOW = 1, // a higher level has an open window
+	GP_BLP_ASKED = 2,  // the program asked for it
+};
+
+// Launches a kernel in place of the driver's function; guarded ones are logged, others are barriers. False: nothing was
+// done, the driver's function is to be called. Also for kernels of ours: s may then be NULL.
+bool gp_blp_launch(struct gp_submission *s, const struct gp_launch *, CUresult *);
+
+// Returns when the launches that come before new work of the stream are complete. A stop is waited out.
+void gp_blp_flush(CUstream);
+// The same for all streams of a context, or of the process (NULL).
+void gp_blp_flush_all(CUcontext);
+
+// The domain that launches on the stream belong to, in the context that is current; NULL: none (yet), or
+// the stream is exempt.
+struct gp_domain *gp_blp_domain(CUstream);
+// Gives a stream of the current context a domain of its own, once.
+CUresult gp_blp_separate(CUstream);
+// Launches on an exempt stream always run at once, whatever is stopped.
+CUresult gp_blp_exempt(CUstream, bool exempt);
+
+// Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
+// from now on.
+void gp_blp_stop(struct gp_domain *, enum gp_blp_reason);
+// Returns when no block of a stopped domain runs any more.
+void gp_blp_drain(struct gp_domain *);
+// Takes the reason back. Without another, what was cut goes on, before anything that waits.
+void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
+bool gp_blp_stopped(struct gp_domain *);
+
+#endif
