@@ -245,7 +245,8 @@ func TestWhoRewrites(t *testing.T) {
 		{"be", "", false, false},
 		{"be", `mechanisms = ["gate"]`, true, false},
 		{"be", `mechanisms = ["blp"]`, false, true},
-		{"lc", `mechanisms = ["blp"]`, false, true},
+		{"3", `mechanisms = ["blp"]`, false, true},
+		{"lc", `mechanisms = ["blp"]`, false, false},
 		{"off", `mechanisms = ["blp"]`, true, false},
 	} {
 		m := newMachine(t, test.settings, home, "CUDA_MPS_PIPE_DIRECTORY="+t.TempDir())
