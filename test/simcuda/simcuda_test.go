@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/patch"
 )
 
 var built string // the folder with libcuda.so.1 and selftest
@@ -41,6 +44,9 @@ func buildAndRun(m *testing.M) (int, error) {
 		"-o", filepath.Join(dir, "libcuda.so.1")}, sources...)
 	selftest := []string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", filepath.Join(dir, "selftest"),
 		"selftest/selftest.c", "-L" + dir, "-l:libcuda.so.1", "-ldl", "-lpthread"}
+	if err := images(dir); err != nil {
+		return 0, err
+	}
 	for _, arguments := range [][]string{append(driver, "-lpthread"), selftest} {
 		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("compile: %w\n%s", err, out)
@@ -49,8 +55,41 @@ func buildAndRun(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
+// images puts those of kernels/sim.cu into the folder, as they are and rewritten.
+func images(dir string) error {
+	guards, err := patch.ParseGuards(kernels.Guard)
+	if err != nil {
+		return fmt.Errorf("read the guard: %w", err)
+	}
+	options := patch.Options{Guards: guards}
+	cubin, err := os.ReadFile("kernels/sim.cubin")
+	if err != nil {
+		return fmt.Errorf("read cubin: %w", err)
+	}
+	guarded, report, err := patch.Cubin(cubin, options)
+	if err != nil || report.Guarded() != len(report.Kernels) {
+		return fmt.Errorf("rewrite cubin: %+v, %w", report, err)
+	}
+	fatbin, err := os.ReadFile("kernels/sim.fatbin")
+	if err != nil {
+		return fmt.Errorf("read fatbin: %w", err)
+	}
+	guardedFatbin, _, err := patch.Fatbin(fatbin, options)
+	if err != nil {
+		return fmt.Errorf("rewrite fatbin: %w", err)
+	}
+	for name, data := range map[string][]byte{"sim.cubin": cubin, "guarded.cubin": guarded,
+		"sim.fatbin": fatbin, "guarded.fatbin": guardedFatbin} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return fmt.Errorf("write image: %w", err)
+		}
+	}
+	return nil
+}
+
 func TestSelf(t *testing.T) {
-	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "forked",
+	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "forked", "images",
+		"libraries", "guarded", "mps",
 		"slicing", "shares", "two_short", "holding", "killed", "stopped", "idle"} {
 		t.Run(name, func(t *testing.T) { selftest(t, name) })
 	}
@@ -61,7 +100,7 @@ func selftest(t *testing.T, name string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(built, "selftest"), name)
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+built, "SIMCUDA_DIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+built, "IMAGES="+built, "SIMCUDA_DIR="+t.TempDir())
 	// Best-effort children of a test that fails must not outlive it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,4 +1,4 @@
-// api.c - the exported driver API but for capture and graphs (capture.c) and lookup (symbols.c).
+// api.c - the exported driver API but for modules (modules.c), capture and graphs (capture.c) and lookup (symbols.c).
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -126,6 +126,10 @@ CUresult enter(struct CUctx_st **current) {
 	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
 }
 
+struct CUctx_st *context_current(void) {
+	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
+}
+
 API CUresult cuInit(unsigned flags) {
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -172,6 +176,10 @@ static const struct {
 	{101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
 	{200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
 	{201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+	{218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+	{221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "PTX JIT compiler library not found"},
+	{301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
 	{400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
 	{600, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -774,7 +782,7 @@ static CUresult enter_event(CUevent e, struct CUctx_st **c) {
 		return r;
 	if (!handle_is(e, H_EVENT))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
-	*c = depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
+	*c = context_current();
 	if (e->capture)
 		return leave(CUDA_ERROR_CAPTURED_EVENT);
 	if (*c && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
@@ -817,7 +825,7 @@ API CUresult cuEventElapsedTime(float *out, CUevent from, CUevent to) {
 
 // ---- memory
 
-static CUresult enter_unsafe(struct CUctx_st **c) { // illegal beside a capture
+CUresult enter_unsafe(struct CUctx_st **c) {
 	CUresult r = enter(c);
 	if (r == CUDA_SUCCESS && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
 		leave(r);
@@ -1049,251 +1057,14 @@ DUAL(cuMemsetD32Async, _ptsz, (CUdeviceptr d, unsigned v, size_t n, CUstream s),
 	return set(d, v, 4, n, s);
 }
 
-// ---- modules, libraries, functions
-
-struct CUfunc_st { // also a CUkernel
-	const struct kernel *kernel;
-	struct CUmod_st *module;
-	struct CUfunc_st *next, *function; // of a CUkernel: its CUfunction
-	int attribute[32];
-};
-struct CUmod_st { // also a CUlibrary
-	struct CUfunc_st *functions;
-	uint64_t counter; // the global "sim_counter", 8 bytes
-};
-
-static CUresult load(struct CUmod_st **out, const void *image, enum handle_kind kind) {
-	struct CUctx_st *c;
-	CUresult r = !out || !image ? CUDA_ERROR_INVALID_VALUE : kind == H_MODULE ? enter_unsafe(&c) : enter(NULL);
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = calloc(1, sizeof **out);
-	if (!*out)
-		return leave(CUDA_ERROR_OUT_OF_MEMORY);
-	handle_add(*out, kind);
-	return leave(CUDA_SUCCESS);
-}
-
-static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
-	CUresult r = enter(NULL);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(m, kind))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (depth && handle_is(stack[depth - 1], H_CONTEXT))
-		context_wait(stack[depth - 1]);
-	handle_remove(m);
-	if (m->counter)
-		memory_remove(m->counter, MEMORY_DEVICE);
-	while (m->functions) {
-		struct CUfunc_st *f = m->functions;
-		m->functions = f->next;
-		handle_remove(f);
-		free(f);
-	}
-	free(m);
-	return leave(CUDA_SUCCESS);
-}
-
-static struct CUfunc_st *function_new(struct CUmod_st *m, const struct kernel *k, enum handle_kind kind) {
-	struct CUfunc_st *f = calloc(1, sizeof *f);
-	if (!f)
-		return NULL;
-	f->kernel = k;
-	f->module = m;
-	f->next = m->functions;
-	m->functions = f;
-	handle_add(f, kind);
-	return f;
-}
-
-static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *name, enum handle_kind container, enum handle_kind kind) {
-	CUresult r = out && name ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(m, container))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	const struct kernel *k = kernel_find(name);
-	if (!k)
-		return leave(CUDA_ERROR_NOT_FOUND);
-	struct CUfunc_st *f = m->functions;
-	while (f && (f->kernel != k || !handle_is(f, kind)))
-		f = f->next;
-	if (!f)
-		f = function_new(m, k, kind);
-	*out = f;
-	return leave(f ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
-	return load(out, image, H_MODULE);
-}
-
-API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned n, int *options, void **values) {
-	(void)n, (void)options, (void)values;
-	return load(out, image, H_MODULE);
-}
-
-API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
-	return load(out, image, H_MODULE);
-}
-
-API CUresult cuModuleUnload(CUmodule m) {
-	return unload(m, H_MODULE);
-}
-
-API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
-	return named(out, m, name, H_MODULE, H_FUNCTION);
-}
-
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name) {
-	CUresult r = name ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(m, H_MODULE))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (strcmp(name, "sim_counter") != 0)
-		return leave(CUDA_ERROR_NOT_FOUND);
-	if (!m->counter) {
-		m->counter = memory_allocate(8, MEMORY_DEVICE);
-		if (!m->counter)
-			return leave(CUDA_ERROR_OUT_OF_MEMORY);
-		memset((void *)m->counter, 0, 8);
-	}
-	if (out)
-		*out = m->counter;
-	if (bytes)
-		*bytes = 8;
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuLibraryLoadData(CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
-	int *options, void **values, unsigned n) {
-	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
-	return load(out, code, H_LIBRARY);
-}
-
-API CUresult cuLibraryUnload(CUmodule l) {
-	return unload(l, H_LIBRARY);
-}
-
-API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule l, const char *name) {
-	return named(out, l, name, H_LIBRARY, H_KERNEL);
-}
-
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) {
-	struct CUctx_st *c;
-	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(k, H_KERNEL))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (!k->function)
-		k->function = function_new(k->module, k->kernel, H_FUNCTION);
-	*out = k->function;
-	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-static bool is_function(const void *f) {
-	return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL);
-}
-
-static CUresult enter_function(CUfunction f) {
-	CUresult r = enter(NULL);
-	if (r == CUDA_SUCCESS && !is_function(f))
-		r = leave(CUDA_ERROR_INVALID_HANDLE);
-	return r;
-}
-
-API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {
-	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	const struct kernel *k = f->kernel;
-	switch (attribute) { // CUfunction_attribute
-	case 0: *out = 1024; break;            // MAX_THREADS_PER_BLOCK
-	case 1: *out = k->shared_bytes; break; // SHARED_SIZE_BYTES
-	case 2: *out = 0; break;               // CONST_SIZE_BYTES
-	case 3: *out = k->local_bytes; break;  // LOCAL_SIZE_BYTES
-	case 4: *out = k->registers; break;    // NUM_REGS
-	case 5:
-	case 6: *out = 10 * machine.cc_major + machine.cc_minor; break; // PTX_VERSION, BINARY_VERSION
-	case 8: *out = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - k->shared_bytes; break;
-	case 9: *out = f->attribute[9] ? f->attribute[9] : -1; break; // PREFERRED_SHARED_MEMORY_CARVEOUT
-	default:
-		if (attribute < 0 || attribute > 15)
-			return leave(CUDA_ERROR_INVALID_VALUE);
-		*out = f->attribute[attribute];
-	}
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
-	CUresult r = enter_function(f);
-	if (r != CUDA_SUCCESS)
-		return r;
-	bool valid = attribute >= 8 && attribute <= 15; // the others are read-only
-	if (attribute == 8)
-		valid = value >= 0 && value <= machine.shared_per_block_optin - f->kernel->shared_bytes;
-	if (attribute == 9)
-		valid = value >= -1 && value <= 100;
-	if (valid)
-		f->attribute[attribute] = value;
-	return leave(valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-}
-
-static size_t parameter_offset(const struct kernel *k, int index) {
-	size_t at = 0;
-	for (int i = 0;; i++) {
-		at = (at + k->size[i] - 1) / k->size[i] * k->size[i];
-		if (i == index)
-			return at;
-		at += k->size[i];
-	}
-}
-
-API CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
-	CUresult r = offset ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (index >= (size_t)f->kernel->parameters)
-		return leave(CUDA_ERROR_INVALID_VALUE);
-	*offset = parameter_offset(f->kernel, (int)index);
-	if (size)
-		*size = f->kernel->size[index];
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuFuncGetName(const char **out, CUfunction f) {
-	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = f->kernel->name;
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) {
-	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = f->module;
-	return leave(CUDA_SUCCESS);
-}
-
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfunction f, int threads, size_t shared, unsigned flags) {
 	(void)flags;
-	CUresult r = out && threads > 0 ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = out && threads > 0 ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	int padded = (threads + 31) / 32 * 32;
-	int blocks = machine.blocks_per_sm;
-	int by_threads = machine.threads_per_sm / padded;
-	int by_registers = machine.registers_per_sm / (f->kernel->registers * padded);
-	size_t bytes = shared + (size_t)f->kernel->shared_bytes + (size_t)machine.shared_reserved;
-	int by_shared = (int)((size_t)machine.shared_per_sm / bytes);
-	blocks = by_threads < blocks ? by_threads : blocks;
-	blocks = by_registers < blocks ? by_registers : blocks;
-	*out = threads > 1024 ? 0 : by_shared < blocks ? by_shared : blocks;
+	if (!is_function(f))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	*out = kernel_blocks_per_sm(f->definition->kernel, (uint64_t)threads, shared);
 	return leave(CUDA_SUCCESS);
 }
 
@@ -1303,10 +1074,10 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction f,
 
 // ---- launches
 
-CUresult launch_arguments(const struct kernel *k, void **parameters, void **extra, uint64_t *argument) {
+static CUresult launch_arguments(struct work *w, const struct definition *d, void **parameters, void **extra) {
 	const char *buffer = NULL;
 	size_t bytes = 0;
-	if (!parameters && extra)
+	if (!parameters && extra) {
 		for (; *extra; extra += 2) { // CU_LAUNCH_PARAM_END
 			if (*extra == (void *)1) // CU_LAUNCH_PARAM_BUFFER_POINTER
 				buffer = extra[1];
@@ -1315,17 +1086,35 @@ CUresult launch_arguments(const struct kernel *k, void **parameters, void **extr
 			else
 				return CUDA_ERROR_INVALID_VALUE;
 		}
-	for (int i = 0; i < k->parameters; i++) {
-		argument[i] = 0;
-		size_t at = parameter_offset(k, i);
-		if (parameters && parameters[i])
-			memcpy(&argument[i], parameters[i], k->size[i]);
-		else if (!parameters && buffer && at + k->size[i] <= bytes)
-			memcpy(&argument[i], buffer + at, k->size[i]);
-		else
+		if (bytes != d->bytes)
 			return CUDA_ERROR_INVALID_VALUE;
 	}
+	w->kernel = d->kernel;
+	w->guarded = d->guarded;
+	for (int i = 0; i < d->parameters; i++) {
+		const void *from = parameters ? parameters[i] : buffer ? buffer + d->parameter[i].offset : NULL;
+		if (!from)
+			return CUDA_ERROR_INVALID_VALUE;
+		if (i < d->kernel->parameters)
+			memcpy(&w->argument[i], from, d->parameter[i].size);
+		else if (d->guarded)
+			memcpy(&w->hidden, from, sizeof w->hidden);
+	}
 	return CUDA_SUCCESS;
+}
+
+CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared,
+	void **parameters, void **extra) {
+	if (!is_function(f))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*w = (struct work){.kind = OP_KERNEL, .function = f, .shared_bytes = shared};
+	memcpy(w->grid, grid, sizeof w->grid);
+	memcpy(w->block, block, sizeof w->block);
+	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
+		shared > (unsigned)machine.shared_per_block_optin)
+		return CUDA_ERROR_INVALID_VALUE;
+	return launch_arguments(w, f->definition, parameters, extra);
 }
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
@@ -1334,16 +1123,8 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	CUresult r = enter_stream(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (!is_function(f))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	struct work w = {.kind = OP_KERNEL, .kernel = f->kernel, .function = f, .shared_bytes = shared};
-	memcpy(w.grid, grid, sizeof w.grid);
-	memcpy(w.block, block, sizeof w.block);
-	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
-	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
-		shared > (unsigned)machine.shared_per_block_optin)
-		return leave(CUDA_ERROR_INVALID_VALUE);
-	r = launch_arguments(f->kernel, parameters, extra, w.argument);
+	struct work w;
+	r = launch_work(&w, f, grid, block, shared, parameters, extra);
 	return leave(r == CUDA_SUCCESS ? put(s, &w, NULL) : r);
 }
 

@@ -48,6 +48,8 @@ static CUgraphNode append(CUgraph g, const struct work *w) {
 	n->work = *w;
 	for (int i = 0; i < KERNEL_PARAMETERS; i++)
 		n->parameters[i] = &n->work.argument[i];
+	if (w->guarded)
+		n->parameters[w->kernel->parameters] = &n->work.hidden;
 	if (g->last)
 		g->last->next = n;
 	else

@@ -4,6 +4,9 @@
 // buffer of its own and publishes that by a compare-and-swap of `head`. So nobody ever waits for a
 // process that was killed or stopped, at whatever instruction, and any process can move time on.
 //
+// Under MPS the processes' TSGs stand for one, and what they run shares it: of n that have something to run, each
+// run clock goes at an nth of real time.
+//
 // Who is alive: each process holds a POSIX record lock on the byte of its index.
 #define _GNU_SOURCE
 #include "sim.h"
@@ -110,7 +113,45 @@ static int pick(const struct engine *e, uint64_t at) {
 	return -1;
 }
 
+static unsigned sharers(const struct engine *e) { // under MPS
+	unsigned n = 0;
+	for (int i = 0; i < ENGINE_TSGS; i++)
+		n += runnable(&e->tsg[i], e->at);
+	return n;
+}
+
+static uint64_t next_shared(const struct engine *e) {
+	uint64_t next = NEVER, n = sharers(e);
+	for (int i = 0; i < ENGINE_TSGS; i++) {
+		const struct tsg *t = &e->tsg[i];
+		if (!runnable(t, e->at))
+			continue;
+		uint64_t end = t->work_ns > t->ran_ns ? e->at + (t->work_ns - t->ran_ns) * n : t->hold_until;
+		next = end < next ? end : next;
+	}
+	return next;
+}
+
+static void advance_shared(struct engine *e, uint64_t now) {
+	while (e->at < now) {
+		uint64_t n = sharers(e), next = next_shared(e), to = next < now ? next : now;
+		struct engine before = *e;
+		for (int i = 0; i < ENGINE_TSGS; i++)
+			if (runnable(&before.tsg[i], before.at))
+				e->tsg[i].ran_ns += (to - e->at) / n;
+		e->at = to;
+	}
+}
+
+uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns) {
+	if (!sim_mps())
+		return e->at + run_ns;
+	return e->at + run_ns * (sharers(e) + !runnable(&e->tsg[tsg], e->at));
+}
+
 bool engine_running(const struct engine *e, int tsg) {
+	if (sim_mps())
+		return e->tsg[tsg].used && !e->tsg[tsg].off;
 	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
 }
 
@@ -132,6 +173,8 @@ static uint64_t slice_end(const struct engine *e) {
 }
 
 uint64_t engine_next(const struct engine *e) {
+	if (sim_mps())
+		return next_shared(e);
 	if (e->next >= 0)
 		return e->switch_end;
 	if (e->current < 0 || !runnable(&e->tsg[e->current], e->at))
@@ -149,6 +192,10 @@ static void begin_switch(struct engine *e, int to, bool busy) {
 
 // Moves the state to now, one transition at a time.
 static void advance(struct engine *e, uint64_t now) {
+	if (sim_mps()) {
+		advance_shared(e, now);
+		return;
+	}
 	while (e->at <= now) {
 		if (e->next >= 0) {
 			if (e->switch_end > now)
@@ -205,6 +252,7 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 		}
 		int32_t current = e.current, next = e.next;
 		uint64_t contended = e.contended;
+		unsigned sharing = sharers(&e);
 		for (int i = 0; i < ENGINE_TSGS; i++) // the next in turn must be alive
 			if (i != e.current && runnable(&e.tsg[i], e.at) && !process_alive(d, e.tsg[i].process))
 				e.tsg[i].used = 0;
@@ -223,9 +271,10 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 		if (!atomic_compare_exchange_strong(&s->head, &head, published))
 			continue;
 		// Whoever waits for the engine, and whoever has it, must look again.
-		if (sooner || current != e.current || next != e.next || (contended == 0) != (e.contended == 0))
+		if (sooner || current != e.current || next != e.next || (contended == 0) != (e.contended == 0) ||
+			(sim_mps() && sharing != sharers(&e)))
 			for (int i = 0; i < ENGINE_TSGS; i++)
-				if (e.tsg[i].used && (int)e.tsg[i].process != d->process && (i == e.current || runnable(&e.tsg[i], e.at)))
+				if (e.tsg[i].used && (sim_mps() || (int)e.tsg[i].process != d->process) && (i == e.current || runnable(&e.tsg[i], e.at)))
 					engine_ring(&s->bell[i]);
 		break;
 	}

@@ -102,6 +102,15 @@ static const struct {
 	{123, 1},        // CAN_USE_STREAM_WAIT_VALUE_NOR
 };
 
+bool sim_mps(void) {
+	static _Atomic int state; // 1 no, 2 yes
+	if (!state) {
+		const char *e = getenv("SIMCUDA_MPS");
+		state = e && *e && strcmp(e, "0") != 0 ? 2 : 1;
+	}
+	return state == 2;
+}
+
 int machine_attribute(int device, int attribute, int *value) {
 	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
 		if (attributes[i].attribute == attribute) {
@@ -111,7 +120,7 @@ int machine_attribute(int device, int attribute, int *value) {
 	if (attribute < 1 || attribute > 160)
 		return -1;
 	if (attribute == 133) { // MPS_ENABLED
-		*value = getenv("SIMCUDA_MPS") != NULL;
+		*value = sim_mps();
 		return 0;
 	}
 	*value = 0; // a feature that the simulated machine lacks

@@ -1,4 +1,4 @@
-// kernels.c - the kernels that the simulated GPU knows, by name. Images are not looked at.
+// kernels.c - what the kernels do that the simulated GPU knows, by name.
 #include "sim.h"
 
 #include <string.h>
@@ -42,6 +42,39 @@ static bool copy_finish(const uint64_t *a) {
 	return true;
 }
 
+// The kernels of kernels/sim.cu.
+static uint64_t increment_duration(const uint64_t *a, uint64_t blocks) {
+	(void)blocks;
+	return a[2] * 1000;
+}
+
+static uint64_t chain_duration(const uint64_t *a, uint64_t blocks) {
+	(void)blocks;
+	return a[3] * 1000;
+}
+
+static uint32_t *part(const uint64_t *a, uint64_t number) { // of the block, or NULL
+	uint64_t bytes = (uint32_t)a[1] * 4ull;
+	if ((int32_t)a[1] < 0 || number > (UINT64_MAX - a[0]) / 4 / 0x80000000u ||
+		!address_valid(a[0], 1) || !address_valid(a[0] + number * bytes, bytes))
+		return NULL;
+	return (uint32_t *)(a[0] + number * bytes);
+}
+
+static bool increment_block(const uint64_t *a, uint64_t number) {
+	uint32_t *at = part(a, number);
+	for (uint64_t i = 0; at && i < a[1]; i++)
+		at[i]++;
+	return at != NULL;
+}
+
+static bool chain_block(const uint64_t *a, uint64_t number) {
+	uint32_t *at = part(a, number);
+	for (uint64_t i = 0; at && i < a[1]; i++)
+		at[i] = at[i] * 3 + (uint32_t)a[2];
+	return at != NULL;
+}
+
 // gpreempt_hold(volatile uint32_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint32_t *expired,
 //	uint64_t *place)
 static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
@@ -62,16 +95,37 @@ static uint64_t hold_limit(const uint64_t *a) {
 }
 
 static const struct kernel kernels[] = {
-	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL},
-	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish},
-	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL},
-	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish},
-	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish},
+	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL},
+	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL},
+	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL},
+	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL},
+	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish, NULL},
+	{"sim_increment", 3, {8, 4, 4}, 16, 0, 0, increment_duration, NULL, NULL, NULL, increment_block},
+	{"sim_chain", 4, {8, 4, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, chain_block},
 };
+const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL};
+
+const struct kernel *kernel_at(int index) {
+	return (size_t)index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
+}
 
 const struct kernel *kernel_find(const char *name) {
 	for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
 		if (strcmp(kernels[i].name, name) == 0)
 			return &kernels[i];
 	return NULL;
+}
+
+int kernel_blocks_per_sm(const struct kernel *k, uint64_t threads, uint64_t shared_bytes) {
+	uint64_t padded = (threads + 31) / 32 * 32;
+	uint64_t limits[] = {
+		(uint64_t)machine.blocks_per_sm,
+		(uint64_t)machine.threads_per_sm / padded,
+		(uint64_t)machine.registers_per_sm / ((uint64_t)k->registers * padded),
+		(uint64_t)machine.shared_per_sm / (shared_bytes + (uint64_t)(k->shared_bytes + machine.shared_reserved)),
+	};
+	uint64_t blocks = threads > 1024 ? 0 : limits[0];
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+		blocks = limits[i] < blocks ? limits[i] : blocks;
+	return (int)blocks;
 }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#define LARGE (2u << 20)
+
 struct block {
 	uint64_t address, bytes;
 	enum memory_kind kind;
@@ -30,7 +32,9 @@ uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind) {
 	void *p;
 	if (kind == MEMORY_DEVICE && (bytes > machine.memory_bytes || device_bytes > machine.memory_bytes - bytes))
 		return 0;
-	if (posix_memalign(&p, 512, bytes) != 0)
+	// As on a GPU, whose pages of 2 MiB begin a large allocation.
+	bool large = kind == MEMORY_DEVICE && bytes >= LARGE;
+	if (posix_memalign(&p, large ? LARGE : 512, bytes) != 0)
 		return 0;
 	if (!memory_add((uint64_t)p, bytes, kind)) {
 		free(p);

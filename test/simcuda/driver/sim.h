@@ -1,8 +1,8 @@
 // sim.h - what the parts of the simulated driver share.
 //
 // machine data: h200.c; the engine that processes share: engine.c; RM objects and controls: rm.c;
-// kernels by name: kernels.c; streams and their executor: stream.c; the exported driver API: api.c,
-// capture.c, symbols.c.
+// what kernels do: kernels.c; what images say: image.c; streams and their executor: stream.c; the exported
+// driver API: api.c, modules.c, capture.c, symbols.c.
 //
 // Lock order: sim_lock (one per process) before nothing. The engine is lock-free. rm.c has a lock of
 // its own, never held while a call leaves the library. Nothing is called back with sim_lock held.
@@ -37,7 +37,12 @@ enum {
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_DEINITIALIZED = 4,
 	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_IMAGE = 200,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
+	CUDA_ERROR_INVALID_PTX = 218,
+	CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
+	CUDA_ERROR_FILE_NOT_FOUND = 301,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
@@ -88,6 +93,7 @@ struct machine {
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
+bool sim_mps(void); // processes are clients of an MPS server
 void sim_uuid(int device, uint8_t uuid[16]);
 
 // ---- the compute engine that processes share (engine.c)
@@ -121,6 +127,7 @@ void engine_leave(void); // take all of this process's TSGs off
 void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
 bool engine_running(const struct engine *, int tsg);
 uint64_t engine_next(const struct engine *); // time of the next transition, UINT64_MAX = none
+uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG has run so much more
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
@@ -133,8 +140,8 @@ struct rm_context *rm_context_create(int device, int tsg); // emits the TSG, its
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
 
-// ---- kernels by name (kernels.c)
-#define KERNEL_PARAMETERS 6
+// ---- what kernels do, by name (kernels.c)
+#define KERNEL_PARAMETERS 8
 struct kernel {
 	const char *name;
 	int parameters;
@@ -143,9 +150,39 @@ struct kernel {
 	uint64_t (*duration_ns)(const uint64_t *argument, uint64_t blocks); // NULL: ends when over() says
 	bool (*over)(const uint64_t *argument, uint64_t ran_ns);
 	uint64_t (*limit_ns)(const uint64_t *argument);
-	bool (*finish)(const uint64_t *argument); // false: illegal address
+	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
+	bool (*block)(const uint64_t *argument, uint64_t number); // or of each
 };
 const struct kernel *kernel_find(const char *name);
+const struct kernel *kernel_at(int index);  // NULL behind the last
+extern const struct kernel kernel_unknown;  // what all others do: nothing, for a while
+int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
+
+// ---- what images say (image.c)
+struct parameter {
+	uint16_t offset, size;
+};
+struct definition { // a kernel
+	char *name;
+	const struct kernel *kernel;
+	int parameters;
+	struct parameter *parameter;
+	uint32_t bytes; // of the parameters
+	bool guarded;   // the last parameter is the hidden one, kernels/guard/guard.h
+};
+struct variable {
+	char *name;
+	uint64_t bytes;
+	void *initial; // NULL: zeros
+};
+struct image {
+	bool read; // false: not a form that is read, and so all of kernels.c
+	int definitions, variables;
+	struct definition *definition;
+	struct variable *variable;
+};
+struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes 0: not known
+void image_free(struct image *);
 
 // ---- operations and streams (stream.c)
 enum op_kind { OP_MARK, OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_WAIT_VALUE, OP_WRITE_VALUE, OP_FREE };
@@ -155,6 +192,8 @@ struct work { // what an operation does; also a graph node
 	void *function; // CUfunction as given
 	uint32_t grid[3], block[3], shared_bytes;
 	uint64_t argument[KERNEL_PARAMETERS];
+	bool guarded;
+	uint64_t hidden;          // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes; // copy, memset, free
 	void *staged;             // copy: private source, freed with the operation
 	uint32_t value, flags;    // memset pattern, wait or write value
@@ -169,6 +208,9 @@ struct op {
 	struct work work;
 	uint64_t end_ns;         // copy: when it is over
 	uint64_t start_run, end_run; // kernel: run clock
+	uint64_t next_block;         // of a kernel with a record: the first that has not been handed out
+	uint64_t wave_from, wave_to; // the blocks that run
+	uint64_t wave_end, wave_ns;  // until when, run clock, and how long each wave takes
 	uint64_t started_ns, done_ns;
 	struct op **dep;
 	int deps;
@@ -235,12 +277,14 @@ uint64_t now_ns(void);
 void mps_connect(void); // as the driver is initialised
 
 // ---- what the API is made of (api.c); all with sim_lock held
-enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE };
+enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE, H_LINK };
 void handle_add(void *, enum handle_kind);
 void handle_remove(void *);
 bool handle_is(const void *, enum handle_kind);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
 CUresult leave(CUresult);                  // releases it
+CUresult enter_unsafe(struct CUctx_st **); // enter, for what is illegal beside a capture
+struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
@@ -259,6 +303,18 @@ CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit
 		return name##_common arguments;                    \
 	}                                                      \
 	static CUresult name##_common parameters
+
+// ---- functions (modules.c)
+struct CUfunc_st { // also a CUkernel
+	const struct definition *definition;
+	struct CUmod_st *module;
+	struct CUfunc_st *next;
+	int attribute[32];
+};
+bool is_function(const void *);
+// Makes the work that a launch of the function is. sim_lock held.
+CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
+	void **parameters, void **extra);
 
 // ---- capture and graphs (capture.c)
 struct CUevent_st {
@@ -281,7 +337,7 @@ struct capture {
 struct CUgraphNode_st {
 	struct work work;
 	CUgraphNode next;
-	void *parameters[KERNEL_PARAMETERS];
+	void *parameters[KERNEL_PARAMETERS + 1];
 };
 struct CUgraph_st {
 	CUgraphNode first, last;
@@ -294,6 +350,5 @@ bool capture_in_context(struct CUctx_st *, bool blocking_only);
 void capture_invalidate(struct CUctx_st *, bool blocking_only);
 CUresult capture_record(struct CUevent_st *, struct CUstream_st *);
 CUresult capture_wait(struct CUstream_st *, struct CUevent_st *);
-CUresult launch_arguments(const struct kernel *, void **parameters, void **extra, uint64_t *argument);
 
 #endif

@@ -3,6 +3,7 @@
 // A stream is a queue; its head runs when what it depends on is done. Kernels advance with the run
 // clock of the context's TSG (engine.c), everything else with real time.
 #define _GNU_SOURCE
+#include "../../../kernels/guard/guard.h"
 #include "sim.h"
 
 #include <signal.h>
@@ -141,14 +142,105 @@ static bool dependencies_done(struct op *o) {
 	return true;
 }
 
+static uint64_t blocks_of(const struct work *w) {
+	return (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
+}
+
 static uint64_t kernel_ns(const struct work *w) {
-	uint64_t blocks = (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
-	return w->kernel->duration_ns(w->argument, blocks) + machine.kernel_overhead_ns;
+	return w->kernel->duration_ns(w->argument, blocks_of(w)) + machine.kernel_overhead_ns;
 }
 
 static void fault(struct CUctx_st *c) {
 	if (!c->error)
 		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+// The effect of the blocks from .. to - 1, which have ended.
+static bool effect(const struct work *w, uint64_t from, uint64_t to) {
+	const struct kernel *k = w->kernel;
+	if (k->block) {
+		for (uint64_t n = from; n < to; n++)
+			if (!k->block(w->argument, n))
+				return false;
+		return true;
+	}
+	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument); // with the last block
+}
+
+// ---- kernels with a record of kernels/guard/guard.h
+
+typedef _Atomic unsigned long long word;
+
+static bool record_valid(uint64_t record) {
+	uint64_t arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
+	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
+		address_valid(arena, GPREEMPT_ARENA_BYTES);
+}
+
+// What the guard does in the first thread of a block.
+static bool must_exit(struct gpreempt_record *record, uint64_t number) {
+	uint32_t stop = atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull)));
+	word *state = (word *)&record->state;
+	if (number < atomic_load((word *)&record->done))
+		return true;
+	unsigned long long before;
+	if (stop) {
+		before = atomic_fetch_or(state, GPREEMPT_FROZEN);
+		return number >= (before & ~GPREEMPT_FROZEN);
+	}
+	before = atomic_load(state);
+	while (before < number + 1 && !atomic_compare_exchange_weak(state, &before, number + 1))
+		;
+	return (before & GPREEMPT_FROZEN) && number >= (before & ~GPREEMPT_FROZEN);
+}
+
+// Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
+static void begin_wave(struct op *o) {
+	struct gpreempt_record *record = (struct gpreempt_record *)o->work.hidden;
+	const struct work *w = &o->work;
+	uint64_t blocks = blocks_of(w), done = atomic_load((word *)&record->done);
+	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
+	uint64_t resident = (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
+	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
+	if (o->next_block < done)
+		o->next_block = done < blocks ? done : blocks;
+	o->wave_from = o->wave_to = o->next_block;
+	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
+		if (must_exit(record, o->next_block)) {
+			o->next_block = blocks; // frozen: so do all behind it
+		} else {
+			o->wave_to = ++o->next_block;
+		}
+	}
+	if (o->wave_to > o->wave_from)
+		o->wave_end += o->wave_ns;
+	o->end_run = o->wave_end + (blocks - o->next_block + resident - 1) / resident * o->wave_ns;
+}
+
+// True when the launch is over, be it because it was stopped.
+static bool step_guarded(struct pass *p, struct op *o) {
+	if (!o->wave_end) {
+		if (!record_valid(o->work.hidden)) {
+			fault(p->c);
+			return true;
+		}
+		o->wave_end = o->start_run + machine.kernel_overhead_ns;
+	}
+	while (p->run >= o->wave_end) {
+		if (!effect(&o->work, o->wave_from, o->wave_to)) {
+			fault(p->c);
+			return true;
+		}
+		o->wave_from = o->wave_to;
+		if (o->next_block == blocks_of(&o->work)) {
+			o->end_run = o->wave_end;
+			return true;
+		}
+		begin_wave(o);
+	}
+	if (p->running)
+		due(p, engine_after(&p->engine, p->c->tsg, o->wave_end - p->run));
+	return false;
 }
 
 // True when the kernel at the head of s is over.
@@ -179,12 +271,15 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 			return false;
 		}
 		o->end_run = p->run;
+	} else if (o->work.hidden) {
+		if (!step_guarded(p, o))
+			return false;
 	} else if (p->run < o->end_run) {
 		if (p->running)
-			due(p, p->engine.at + (o->end_run - p->run));
+			due(p, engine_after(&p->engine, p->c->tsg, o->end_run - p->run));
 		return false;
 	}
-	if (k->finish && !k->finish(o->work.argument))
+	if (!o->work.hidden && !effect(&o->work, 0, blocks_of(&o->work)))
 		fault(p->c);
 	s->end_run = o->end_run;
 	s->chain = true;

@@ -48,6 +48,8 @@ typedef void function(void);
 	NAME(cuFuncGetModule, 11000, cuFuncGetModule) \
 	NAME(cuFuncGetName, 12030, cuFuncGetName) \
 	NAME(cuFuncGetParamInfo, 12040, cuFuncGetParamInfo) \
+	NAME(cuFuncIsLoaded, 12040, cuFuncIsLoaded) \
+	NAME(cuFuncLoad, 12040, cuFuncLoad) \
 	NAME(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
 	NAME(cuGetErrorName, 6000, cuGetErrorName) \
 	NAME(cuGetErrorString, 6000, cuGetErrorString) \
@@ -62,14 +64,29 @@ typedef void function(void);
 	PAIR(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz) \
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
 	NAME(cuInit, 2000, cuInit) \
+	NAME(cuKernelGetAttribute, 12000, cuKernelGetAttribute) \
 	NAME(cuKernelGetFunction, 12000, cuKernelGetFunction) \
+	NAME(cuKernelGetLibrary, 12050, cuKernelGetLibrary) \
+	NAME(cuKernelGetName, 12030, cuKernelGetName) \
+	NAME(cuKernelGetParamInfo, 12040, cuKernelGetParamInfo) \
+	NAME(cuKernelSetAttribute, 12000, cuKernelSetAttribute) \
 	PAIR(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz) \
 	PAIR(cuLaunchHostFunc, 10000, cuLaunchHostFunc, cuLaunchHostFunc_ptsz) \
 	PAIR(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz) \
 	PAIR(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz) \
+	NAME(cuLibraryEnumerateKernels, 12040, cuLibraryEnumerateKernels) \
+	NAME(cuLibraryGetGlobal, 12000, cuLibraryGetGlobal) \
 	NAME(cuLibraryGetKernel, 12000, cuLibraryGetKernel) \
+	NAME(cuLibraryGetKernelCount, 12040, cuLibraryGetKernelCount) \
+	NAME(cuLibraryGetModule, 12000, cuLibraryGetModule) \
 	NAME(cuLibraryLoadData, 12000, cuLibraryLoadData) \
+	NAME(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	NAME(cuLibraryUnload, 12000, cuLibraryUnload) \
+	NAME(cuLinkAddData, 6050, cuLinkAddData_v2) \
+	NAME(cuLinkAddFile, 6050, cuLinkAddFile_v2) \
+	NAME(cuLinkComplete, 5050, cuLinkComplete) \
+	NAME(cuLinkCreate, 6050, cuLinkCreate_v2) \
+	NAME(cuLinkDestroy, 5050, cuLinkDestroy) \
 	NAME(cuMemAlloc, 3020, cuMemAlloc_v2) \
 	PAIR(cuMemAllocAsync, 11020, cuMemAllocAsync, cuMemAllocAsync_ptsz) \
 	NAME(cuMemAllocHost, 3020, cuMemAllocHost_v2) \
@@ -93,8 +110,12 @@ typedef void function(void);
 	PAIR(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz) \
 	PAIR(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds) \
 	PAIR(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz) \
+	NAME(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	NAME(cuModuleGetFunction, 2000, cuModuleGetFunction) \
+	NAME(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \
 	NAME(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2) \
+	NAME(cuModuleGetLoadingMode, 11070, cuModuleGetLoadingMode) \
+	NAME(cuModuleLoad, 2000, cuModuleLoad) \
 	NAME(cuModuleLoadData, 2000, cuModuleLoadData) \
 	NAME(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx) \
 	NAME(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \

@@ -1,6 +1,7 @@
 // selftest.c - what the simulated driver promises, asked of it by real processes.
 // usage: selftest NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 #define _GNU_SOURCE
+#include "../../../kernels/guard/guard.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -48,6 +49,32 @@ int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuGraphInstantiateWithFlags(handle *, handle, unsigned long long);
 int cuGraphLaunch(handle, handle);
 int cuGraphGetNodes(handle, handle *, size_t *);
+int cuMemcpyHtoD_v2(ptr, const void *, size_t);
+int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned);
+int cuModuleLoad(handle *, const char *);
+int cuModuleLoadFatBinary(handle *, const void *);
+int cuModuleUnload(handle);
+int cuModuleGetGlobal_v2(ptr *, size_t *, handle, const char *);
+int cuModuleGetFunctionCount(unsigned *, handle);
+int cuFuncGetParamInfo(handle, size_t, size_t *, size_t *);
+int cuFuncGetModule(handle *, handle);
+int cuFuncGetName(const char **, handle);
+int cuLibraryLoadData(handle *, const void *, int *, void **, unsigned, int *, void **, unsigned);
+int cuLibraryLoadFromFile(handle *, const char *, int *, void **, unsigned, int *, void **, unsigned);
+int cuLibraryUnload(handle);
+int cuLibraryGetKernel(handle *, handle, const char *);
+int cuLibraryGetKernelCount(unsigned *, handle);
+int cuLibraryEnumerateKernels(handle *, unsigned, handle);
+int cuLibraryGetModule(handle *, handle);
+int cuLibraryGetGlobal(ptr *, size_t *, handle, const char *);
+int cuKernelGetFunction(handle *, handle);
+int cuKernelGetName(const char **, handle);
+int cuKernelGetLibrary(handle *, handle);
+int cuKernelGetParamInfo(handle, size_t, size_t *, size_t *);
+int cuLinkCreate_v2(unsigned, int *, void **, handle *);
+int cuLinkAddData_v2(handle, int, const void *, size_t, const char *, unsigned, int *, void **);
+int cuLinkComplete(handle, void **, size_t *);
+int cuLinkDestroy(handle);
 
 #define CHECK(condition)                                                                        \
 	do {                                                                                        \
@@ -643,6 +670,379 @@ static void lookup(void) {
 	}
 }
 
+// ---- images, of the folder that IMAGES names: kernels/sim.cu
+
+static char *image(const char *name, size_t *bytes) {
+	char path[512];
+	snprintf(path, sizeof path, "%s/%s", getenv("IMAGES"), name);
+	FILE *f = fopen(path, "r");
+	CHECK(f);
+	fseek(f, 0, SEEK_END);
+	size_t n = (size_t)ftell(f);
+	rewind(f);
+	char *p = malloc(n);
+	CHECK(fread(p, 1, n, f) == n);
+	fclose(f);
+	if (bytes)
+		*bytes = n;
+	return p;
+}
+
+static void parameter_is(handle f, size_t index, size_t offset, size_t size) {
+	size_t o = 0, s = 0;
+	OK(cuFuncGetParamInfo(f, index, &o, &s));
+	CHECK(o == offset && s == size);
+	o = s = 0;
+	OK(cuKernelGetParamInfo(f, index, &o, &s));
+	CHECK(o == offset && s == size);
+}
+
+static void describes(handle m, bool guarded) { // what every image of sim.cu says
+	handle increment, chain, other;
+	unsigned n;
+	OK(cuModuleGetFunctionCount(&n, m));
+	CHECK(n == 3);
+	OK(cuModuleGetFunction(&increment, m, "sim_increment"));
+	OK(cuModuleGetFunction(&chain, m, "sim_chain"));
+	OK(cuModuleGetFunction(&other, m, "sim_unknown"));
+	CHECK(cuModuleGetFunction(&other, m, "sim_add") == 500);
+	parameter_is(increment, 0, 0, 8);
+	parameter_is(increment, 1, 8, 4);
+	parameter_is(increment, 2, 12, 4);
+	parameter_is(chain, 3, 16, 4);
+	size_t offset;
+	if (guarded) {
+		parameter_is(increment, 3, 16, 8);
+		parameter_is(chain, 4, 24, 8);
+		parameter_is(other, 1, 8, 8);
+	} else {
+		CHECK(cuFuncGetParamInfo(increment, 3, &offset, NULL) == 1);
+		CHECK(cuFuncGetParamInfo(chain, 4, &offset, NULL) == 1);
+	}
+	CHECK(cuFuncGetParamInfo(increment, 4, &offset, NULL) == 1);
+}
+
+static void images(void) {
+	start();
+	size_t bytes;
+	char *cubin = image("sim.cubin", &bytes), *guarded = image("guarded.cubin", NULL);
+	char *fatbin = image("sim.fatbin", NULL), *guarded_fatbin = image("guarded.fatbin", NULL);
+	struct {
+		uint32_t magic, version;
+		const void *data, *more;
+	} wrapper = {0x466243b1, 1, guarded_fatbin, NULL};
+	handle m;
+	OK(cuModuleLoadData(&m, cubin));
+	describes(m, false);
+	OK(cuModuleUnload(m));
+	OK(cuModuleLoadData(&m, guarded));
+	describes(m, true);
+	OK(cuModuleUnload(m));
+	OK(cuModuleLoadData(&m, fatbin));
+	describes(m, false);
+	OK(cuModuleUnload(m));
+	OK(cuModuleLoadFatBinary(&m, &wrapper));
+	describes(m, true);
+	OK(cuModuleUnload(m));
+	char path[512];
+	snprintf(path, sizeof path, "%s/sim.fatbin", getenv("IMAGES"));
+	OK(cuModuleLoad(&m, path));
+	describes(m, false);
+	CHECK(cuModuleLoad(&m, "/nonexistent") == 301);
+	// other images are not looked at
+	OK(cuModuleLoadData(&m, ".version 9.0"));
+	handle f;
+	OK(cuModuleGetFunction(&f, m, "sim_add"));
+	CHECK(cuModuleGetFunction(&f, m, "no_such_kernel") == 500);
+
+	// parameters in a buffer have to be as many bytes as the image says
+	OK(cuModuleLoadData(&m, cubin));
+	OK(cuModuleGetFunction(&f, m, "sim_chain"));
+	ptr data;
+	OK(cuMemAlloc_v2(&data, 4096));
+	OK(cuMemsetD32_v2(data, 5, 1024));
+	struct {
+		ptr data;
+		int n;
+		unsigned add, us;
+	} buffer = {data, 4, 7, 10};
+	size_t size = 20;
+	void *extra[] = {(void *)1, &buffer, (void *)2, &size, NULL};
+	OK(cuLaunchKernel(f, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, extra));
+	size = 16;
+	CHECK(cuLaunchKernel(f, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, extra) == 1);
+	size = 28;
+	CHECK(cuLaunchKernel(f, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, extra) == 1);
+	void *missing[] = {&buffer.data, &buffer.n, &buffer.add, NULL};
+	CHECK(cuLaunchKernel(f, 2, 1, 1, 32, 1, 1, 0, NULL, missing, NULL) == 1);
+	unsigned result[9];
+	OK(cuMemcpyDtoH_v2(result, data, sizeof result));
+	for (int i = 0; i < 9; i++)
+		CHECK(result[i] == (i < 8 ? 5 * 3 + 7 : 5));
+
+	// damaged ones are refused, and never followed outside: a fatbin says how long its cubin is
+	struct {
+		uint32_t magic;
+		uint16_t version, header_bytes;
+		uint64_t bytes;
+		uint16_t kind, entry_version;
+		uint32_t entry_header_bytes;
+		uint64_t stored;
+		uint32_t unused[3], sm;
+		uint64_t more[4];
+	} header = {0xba55ed50, 1, 16, 64 + bytes, 2, 1, 64, bytes, {0}, 90, {0}};
+	_Static_assert(sizeof header == 80, "a fatbin's header and an entry's");
+	unsigned refused = 0;
+	for (size_t at = 16; at < sizeof header + bytes; at += at < 200 ? 1 : 3) {
+		char *damaged = malloc(sizeof header + bytes); // of that length: for tools that look behind the end
+		memcpy(damaged, &header, sizeof header);
+		memcpy(damaged + sizeof header, cubin, bytes);
+		damaged[at] ^= (char)0xa5;
+		handle broken = NULL;
+		refused += cuModuleLoadData(&broken, damaged) != 0;
+		if (broken)
+			OK(cuModuleUnload(broken));
+		free(damaged);
+	}
+	CHECK(refused > 20);
+}
+
+static void libraries(void) {
+	start();
+	char *guarded = image("guarded.cubin", NULL);
+	handle l, k, f, again, m, from, kernels[8] = {NULL};
+	OK(cuLibraryLoadData(&l, guarded, NULL, NULL, 0, NULL, NULL, 0));
+	free(guarded); // the driver has a copy
+	unsigned n;
+	OK(cuLibraryGetKernelCount(&n, l));
+	CHECK(n == 3);
+	OK(cuLibraryEnumerateKernels(kernels, 8, l));
+	OK(cuLibraryGetKernel(&k, l, "sim_increment"));
+	CHECK((kernels[0] == k) + (kernels[1] == k) + (kernels[2] == k) == 1 && !kernels[3]);
+	const char *name;
+	OK(cuKernelGetName(&name, k));
+	CHECK(strcmp(name, "sim_increment") == 0);
+	parameter_is(k, 3, 16, 8);
+	OK(cuKernelGetLibrary(&from, k));
+	CHECK(from == l);
+	OK(cuLibraryGetModule(&m, l));
+	OK(cuKernelGetFunction(&f, k));
+	OK(cuModuleGetFunction(&again, m, "sim_increment"));
+	CHECK(f == again && f != k);
+	OK(cuFuncGetModule(&from, f));
+	CHECK(from == m);
+	// a variable is one for a module, and for a library its module's
+	ptr a, b, c;
+	size_t bytes;
+	OK(cuLibraryGetGlobal(&a, &bytes, l, "sim_counter"));
+	CHECK(bytes == 8);
+	OK(cuModuleGetGlobal_v2(&b, &bytes, m, "sim_counter"));
+	CHECK(a == b);
+	uint64_t value;
+	OK(cuMemcpyDtoH_v2(&value, a, 8));
+	CHECK(value == 7);
+	CHECK(cuLibraryGetGlobal(&c, &bytes, l, "no_such_variable") == 500);
+	char path[512];
+	snprintf(path, sizeof path, "%s/sim.cubin", getenv("IMAGES"));
+	handle second;
+	OK(cuLibraryLoadFromFile(&second, path, NULL, NULL, 0, NULL, NULL, 0));
+	OK(cuLibraryGetGlobal(&c, NULL, second, "sim_counter"));
+	CHECK(c != a);
+	// by kernel and by function
+	ptr data;
+	OK(cuMemAlloc_v2(&data, 4096));
+	OK(cuMemsetD32_v2(data, 0, 1024));
+	int per_block = 2;
+	unsigned us = 10;
+	ptr record = 0;
+	void *parameters[] = {&data, &per_block, &us, &record};
+	OK(cuLaunchKernel(k, 3, 2, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+	OK(cuLaunchKernel(f, 3, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+	unsigned result[13];
+	OK(cuMemcpyDtoH_v2(result, data, sizeof result));
+	for (unsigned i = 0; i < 13; i++)
+		CHECK(result[i] == (i < 6 ? 2 : i < 12 ? 1 : 0));
+	OK(cuLibraryUnload(l));
+	CHECK(cuLibraryGetModule(&m, l) == 400);
+	CHECK(cuLaunchKernel(k, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL) == 400);
+
+	// the linker
+	const char ptx[] = ".version 9.0\n.visible .entry sim_chain(\n)\n.entry sim_unknown ()", other[] = ".entry nothing()";
+	handle link;
+	void *made;
+	OK(cuLinkCreate_v2(0, NULL, NULL, &link));
+	CHECK(cuLinkAddData_v2(link, 1, ptx, sizeof ptx, NULL, 0, NULL, NULL) == 221);
+	setenv("SIMCUDA_CUBIN", path, 1);
+	CHECK(cuLinkAddData_v2(link, 1, other, sizeof other, NULL, 0, NULL, NULL) == 218);
+	OK(cuLinkAddData_v2(link, 1, ptx, sizeof ptx, NULL, 0, NULL, NULL));
+	OK(cuLinkComplete(link, &made, &bytes));
+	size_t expected;
+	char *cubin = image("sim.cubin", &expected);
+	CHECK(bytes == expected && memcmp(made, cubin, bytes) == 0);
+	OK(cuModuleLoadData(&m, made));
+	describes(m, false);
+	OK(cuLinkDestroy(link));
+	CHECK(cuLinkDestroy(link) == 400);
+}
+
+// ---- guarded kernels: the record protocol
+
+struct guarded {
+	handle stream, control, increment, chain;
+	ptr arena, data;
+};
+
+#define BLOCKS 20000u // waves of 2112 blocks of 64 threads, for 16 registers a thread, on 132 SMs
+#define PER_BLOCK 2u
+
+static struct guarded prepare(void) {
+	start();
+	struct guarded g;
+	handle m;
+	OK(cuModuleLoadData(&m, image("guarded.cubin", NULL)));
+	OK(cuModuleGetFunction(&g.increment, m, "sim_increment"));
+	OK(cuModuleGetFunction(&g.chain, m, "sim_chain"));
+	OK(cuStreamCreate(&g.stream, 1));
+	OK(cuStreamCreate(&g.control, 1));
+	OK(cuMemAlloc_v2(&g.arena, GPREEMPT_ARENA_BYTES));
+	CHECK(g.arena % GPREEMPT_ARENA_BYTES == 0);
+	OK(cuMemsetD32_v2(g.arena, 0, GPREEMPT_ARENA_BYTES / 4));
+	OK(cuMemAlloc_v2(&g.data, BLOCKS * PER_BLOCK * 4));
+	OK(cuMemsetD32_v2(g.data, 0, BLOCKS * PER_BLOCK));
+	OK(cuCtxSynchronize());
+	return g;
+}
+
+static ptr record_at(const struct guarded *g, unsigned index) {
+	return index ? g->arena + index * sizeof(struct gpreempt_record) : 0;
+}
+
+static void launch(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record) {
+	int per_block = PER_BLOCK;
+	ptr hidden = record_at(g, record), data = g->data;
+	void *increment[] = {&data, &per_block, &us, &hidden}, *multiply[] = {&data, &per_block, &argument, &us, &hidden};
+	OK(cuLaunchKernel(chain ? g->chain : g->increment, BLOCKS / 200, 100, 2, 64, 1, 1, 0, g->stream,
+		chain ? multiply : increment, NULL));
+}
+
+static void flag(const struct guarded *g, uint32_t value) {
+	OK(cuStreamWriteValue32_v2(g->control, g->arena, value, 0));
+	OK(cuStreamSynchronize(g->control));
+}
+
+static struct gpreempt_record record_of(const struct guarded *g, unsigned index) {
+	struct gpreempt_record r;
+	OK(cuMemcpyDtoH_v2(&r, record_at(g, index), sizeof r));
+	return r;
+}
+
+static void set_record(const struct guarded *g, unsigned index, unsigned long long value) {
+	struct gpreempt_record r = {value, value};
+	OK(cuMemcpyHtoD_v2(record_at(g, index), &r, sizeof r));
+}
+
+static unsigned value_at(const struct guarded *g, uint64_t index) {
+	unsigned v;
+	OK(cuMemcpyDtoH_v2(&v, g->data + 4 * index, 4));
+	return v;
+}
+
+// Waits until a launch has begun a block.
+static void begun(const struct guarded *g, unsigned record) {
+	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned long long *)record_at(g, record) == 0;)
+		CHECK(now_us() < give_up);
+}
+
+static void guarded(void) {
+	struct guarded g = prepare();
+	// without a record, and with one that nobody stops
+	launch(&g, false, 0, 1000, 0);
+	launch(&g, false, 0, 1000, 1);
+	OK(cuStreamSynchronize(g.stream));
+	struct gpreempt_record r = record_of(&g, 1);
+	CHECK(r.state == BLOCKS && r.done == 0);
+	CHECK(value_at(&g, 0) == 2 && value_at(&g, BLOCKS * PER_BLOCK - 1) == 2);
+
+	// stopped midway: ends early, what begins behind it runs no block
+	uint64_t from = now_us();
+	launch(&g, false, 0, 400000, 2);
+	launch(&g, true, 5, 100000, 3);
+	launch(&g, false, 0, 100000, 4);
+	begun(&g, 2);
+	flag(&g, 1);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(now_us() - from < 400000);
+	unsigned long long cut = record_of(&g, 2).state;
+	CHECK(cut & GPREEMPT_FROZEN);
+	cut &= ~GPREEMPT_FROZEN;
+	CHECK(cut > 0 && cut < BLOCKS);
+	CHECK(record_of(&g, 3).state == GPREEMPT_FROZEN && record_of(&g, 4).state == GPREEMPT_FROZEN);
+	CHECK(value_at(&g, 0) == 3 && value_at(&g, cut * PER_BLOCK - 1) == 3 && value_at(&g, cut * PER_BLOCK) == 2);
+
+	// goes on, is stopped again, goes on
+	flag(&g, 0);
+	set_record(&g, 2, cut);
+	launch(&g, false, 0, 400000, 2);
+	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned long long *)record_at(&g, 2) == cut;)
+		CHECK(now_us() < give_up);
+	flag(&g, 1);
+	OK(cuStreamSynchronize(g.stream));
+	r = record_of(&g, 2);
+	CHECK((r.state & GPREEMPT_FROZEN) && r.done == cut && (r.state & ~GPREEMPT_FROZEN) > cut);
+	unsigned long long second = r.state & ~GPREEMPT_FROZEN;
+	CHECK(second < BLOCKS);
+	// without the flag being taken away nothing begins
+	set_record(&g, 2, second);
+	launch(&g, false, 0, 400000, 2);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 2).state == (second | GPREEMPT_FROZEN));
+	flag(&g, 0);
+	for (unsigned i = 2; i < 5; i++)
+		set_record(&g, i, i == 2 ? second : 0);
+	launch(&g, false, 0, 20000, 2);
+	launch(&g, true, 5, 10000, 3);
+	launch(&g, false, 0, 10000, 4);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 2).state == BLOCKS);
+	unsigned *all = malloc(BLOCKS * PER_BLOCK * 4);
+	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
+	for (unsigned i = 0; i < BLOCKS * PER_BLOCK; i++)
+		CHECK(all[i] == (2 + 1) * 3 + 5 + 1);
+
+	// all blocks done in an earlier launch: nothing runs again
+	set_record(&g, 4, BLOCKS);
+	launch(&g, false, 0, 10000, 4);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(value_at(&g, 7) == 15);
+	// a record that nobody allocated is a fault
+	g.arena += GPREEMPT_ARENA_BYTES;
+	launch(&g, false, 0, 10, 1);
+	CHECK(cuStreamSynchronize(g.stream) == 700);
+}
+
+static void mps(void) { // kernels of processes run side by side, each at its share
+	setenv("SIMCUDA_MPS", "1", 1);
+	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
+	pid_t other = best_effort(0, shared, go);
+	start();
+	uint64_t from = now_us();
+	spin(NULL, 100000);
+	OK(cuStreamSynchronize(NULL));
+	uint64_t alone = now_us() - from;
+	CHECK(alone >= 100000);
+	atomic_store(go, 1);
+	until(shared, 1);
+	uint32_t before = atomic_load(shared);
+	from = now_us();
+	spin(NULL, 100000);
+	OK(cuStreamSynchronize(NULL));
+	uint64_t beside = now_us() - from;
+	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms
+	uint32_t ran = atomic_load(shared) - before;
+	CHECK(beside >= 190000 && ran >= 15 && ran <= 25 + (uint32_t)((beside - 190000) / 5000));
+	end(other);
+}
+
 static uint64_t cpu_us(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -668,6 +1068,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 

@@ -1,0 +1,525 @@
+// modules.c - modules, libraries, their functions and variables, and the linker.
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct CUmod_st { // also a CUlibrary
+	struct image *image;
+	struct CUmod_st *library; // of the module of a library: the library
+	struct CUmod_st *modules, *next; // of a library: its modules, one per context
+	uint64_t context;         // of the module of a library: CUctx_st.id
+	struct CUfunc_st *functions;
+	uint64_t *variable;       // addresses, 0 = none yet
+};
+
+// ---- loading
+
+static struct CUmod_st *module_new(struct image *image, enum handle_kind kind) {
+	struct CUmod_st *m = calloc(1, sizeof *m);
+	if (!m || !(m->variable = calloc((size_t)image->variables + 1, sizeof *m->variable)))
+		abort();
+	m->image = image;
+	handle_add(m, kind);
+	return m;
+}
+
+static void module_free(struct CUmod_st *m) {
+	handle_remove(m);
+	for (int i = 0; i < m->image->variables; i++)
+		if (m->variable[i])
+			memory_remove(m->variable[i], MEMORY_DEVICE);
+	while (m->functions) {
+		struct CUfunc_st *f = m->functions;
+		m->functions = f->next;
+		handle_remove(f);
+		free(f);
+	}
+	while (m->modules) {
+		struct CUmod_st *of = m->modules;
+		m->modules = of->next;
+		module_free(of);
+	}
+	if (!m->library)
+		image_free(m->image);
+	free(m->variable);
+	free(m);
+}
+
+static CUresult load(struct CUmod_st **out, const void *data, uint64_t bytes, enum handle_kind kind) {
+	struct CUctx_st *c;
+	CUresult r = !out || !data ? CUDA_ERROR_INVALID_VALUE : kind == H_MODULE ? enter_unsafe(&c) : enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	struct image *image = image_read(data, bytes, &r);
+	if (image)
+		*out = module_new(image, kind);
+	return leave(r);
+}
+
+static char *read_file(const char *path, uint64_t *bytes) {
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return NULL;
+	char *data = NULL;
+	size_t room = 0;
+	*bytes = 0;
+	do {
+		room = room ? 2 * room : 65536;
+		char *more = realloc(data, room);
+		if (!more)
+			abort();
+		data = more;
+		*bytes += fread(data + *bytes, 1, room - *bytes, f);
+	} while (*bytes == room);
+	bool failed = ferror(f);
+	fclose(f);
+	if (!failed && *bytes)
+		return data;
+	free(data);
+	return NULL;
+}
+
+static CUresult load_file(struct CUmod_st **out, const char *path, enum handle_kind kind) {
+	if (!out || !path)
+		return CUDA_ERROR_INVALID_VALUE;
+	uint64_t bytes;
+	char *data = read_file(path, &bytes);
+	if (!data)
+		return CUDA_ERROR_FILE_NOT_FOUND;
+	CUresult r = load(out, data, bytes, kind);
+	free(data);
+	return r;
+}
+
+static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(m, kind) || m->library)
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	struct CUctx_st *c = context_current();
+	if (c)
+		context_wait(c);
+	module_free(m);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+	return load(out, image, 0, H_MODULE);
+}
+
+API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned n, int *options, void **values) {
+	(void)n, (void)options, (void)values;
+	return load(out, image, 0, H_MODULE);
+}
+
+API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
+	return load(out, image, 0, H_MODULE);
+}
+
+API CUresult cuModuleLoad(CUmodule *out, const char *path) {
+	return load_file(out, path, H_MODULE);
+}
+
+API CUresult cuModuleUnload(CUmodule m) {
+	return unload(m, H_MODULE);
+}
+
+API CUresult cuModuleGetLoadingMode(int *out) {
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = 1; // CU_MODULE_EAGER_LOADING
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuLibraryLoadData(CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
+	int *options, void **values, unsigned n) {
+	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
+	return load(out, code, 0, H_LIBRARY);
+}
+
+API CUresult cuLibraryLoadFromFile(CUmodule *out, const char *path, int *jit, void **jit_values, unsigned njit,
+	int *options, void **values, unsigned n) {
+	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
+	return load_file(out, path, H_LIBRARY);
+}
+
+API CUresult cuLibraryUnload(CUmodule l) {
+	return unload(l, H_LIBRARY);
+}
+
+static CUresult enter_module(struct CUmod_st *m, enum handle_kind kind) {
+	CUresult r = enter(NULL);
+	return r == CUDA_SUCCESS && !handle_is(m, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
+}
+
+// The module that a library is in the current context.
+static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out) {
+	struct CUctx_st *c = context_current();
+	if (!c)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	struct CUmod_st *m = library->modules;
+	while (m && m->context != c->id)
+		m = m->next;
+	if (!m) {
+		m = module_new(library->image, H_MODULE);
+		m->library = library;
+		m->context = c->id;
+		m->next = library->modules;
+		library->modules = m;
+	}
+	*out = m;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule l) {
+	CUresult r = out ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS ? leave(module_of(l, out)) : r;
+}
+
+// ---- functions
+
+static struct CUfunc_st *function_of(struct CUmod_st *m, const struct definition *d, enum handle_kind kind) {
+	struct CUfunc_st *f = m->functions;
+	while (f && f->definition != d)
+		f = f->next;
+	if (f)
+		return f;
+	f = calloc(1, sizeof *f);
+	if (!f)
+		abort();
+	f->definition = d;
+	f->module = m;
+	f->next = m->functions;
+	m->functions = f;
+	handle_add(f, kind);
+	return f;
+}
+
+static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *name, enum handle_kind container, enum handle_kind kind) {
+	CUresult r = out && name ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (int i = 0; i < m->image->definitions; i++)
+		if (strcmp(m->image->definition[i].name, name) == 0) {
+			*out = function_of(m, &m->image->definition[i], kind);
+			return leave(CUDA_SUCCESS);
+		}
+	return leave(CUDA_ERROR_NOT_FOUND);
+}
+
+static CUresult count(unsigned *out, struct CUmod_st *m, enum handle_kind container) {
+	CUresult r = out ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = (unsigned)m->image->definitions;
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult enumerate(struct CUfunc_st **out, unsigned n, struct CUmod_st *m, enum handle_kind container, enum handle_kind kind) {
+	CUresult r = out ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (unsigned i = 0; i < n && i < (unsigned)m->image->definitions; i++)
+		out[i] = function_of(m, &m->image->definition[i], kind);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
+	return named(out, m, name, H_MODULE, H_FUNCTION);
+}
+
+API CUresult cuModuleGetFunctionCount(unsigned *out, CUmodule m) {
+	return count(out, m, H_MODULE);
+}
+
+API CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned n, CUmodule m) {
+	return enumerate(out, n, m, H_MODULE, H_FUNCTION);
+}
+
+API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule l, const char *name) {
+	return named(out, l, name, H_LIBRARY, H_KERNEL);
+}
+
+API CUresult cuLibraryGetKernelCount(unsigned *out, CUmodule l) {
+	return count(out, l, H_LIBRARY);
+}
+
+API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned n, CUmodule l) {
+	return enumerate(out, n, l, H_LIBRARY, H_KERNEL);
+}
+
+static CUresult enter_function(CUfunction f) {
+	CUresult r = enter(NULL);
+	return r == CUDA_SUCCESS && !is_function(f) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
+}
+
+static CUresult enter_handle(const void *h, enum handle_kind kind, const void *out) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS && !handle_is(h, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
+}
+
+bool is_function(const void *f) {
+	return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL);
+}
+
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) {
+	CUresult r = enter_handle(k, H_KERNEL, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	struct CUmod_st *m;
+	r = module_of(k->module, &m);
+	if (r == CUDA_SUCCESS)
+		*out = function_of(m, k->definition, H_FUNCTION);
+	return leave(r);
+}
+
+API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) {
+	CUresult r = enter_handle(k, H_KERNEL, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = k->module;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) {
+	CUresult r = enter_handle(f, H_FUNCTION, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = f->module;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncGetName(const char **out, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = f->definition->name;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuKernelGetName(const char **out, CUfunction k) {
+	return cuFuncGetName(out, k);
+}
+
+API CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+	CUresult r = offset ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (index >= (size_t)f->definition->parameters)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	*offset = f->definition->parameter[index].offset;
+	if (size)
+		*size = f->definition->parameter[index].size;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuKernelGetParamInfo(CUfunction k, size_t index, size_t *offset, size_t *size) {
+	return cuFuncGetParamInfo(k, index, offset, size);
+}
+
+API CUresult cuFuncIsLoaded(int *out, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = 1; // CU_FUNCTION_LOADING_STATE_LOADED
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncLoad(CUfunction f) {
+	CUresult r = enter_function(f);
+	return r == CUDA_SUCCESS ? leave(r) : r;
+}
+
+API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {
+	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	const struct kernel *k = f->definition->kernel;
+	switch (attribute) { // CUfunction_attribute
+	case 0: *out = 1024; break;            // MAX_THREADS_PER_BLOCK
+	case 1: *out = k->shared_bytes; break; // SHARED_SIZE_BYTES
+	case 2: *out = 0; break;               // CONST_SIZE_BYTES
+	case 3: *out = k->local_bytes; break;  // LOCAL_SIZE_BYTES
+	case 4: *out = k->registers; break;    // NUM_REGS
+	case 5:
+	case 6: *out = 10 * machine.cc_major + machine.cc_minor; break; // PTX_VERSION, BINARY_VERSION
+	case 8: *out = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - k->shared_bytes; break;
+	case 9: *out = f->attribute[9] ? f->attribute[9] : -1; break; // PREFERRED_SHARED_MEMORY_CARVEOUT
+	default:
+		if (attribute < 0 || attribute > 15)
+			return leave(CUDA_ERROR_INVALID_VALUE);
+		*out = f->attribute[attribute];
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
+	CUresult r = enter_function(f);
+	if (r != CUDA_SUCCESS)
+		return r;
+	bool valid = attribute >= 8 && attribute <= 15; // the others are read-only
+	if (attribute == 8)
+		valid = value >= 0 && value <= machine.shared_per_block_optin - f->definition->kernel->shared_bytes;
+	if (attribute == 9)
+		valid = value >= -1 && value <= 100;
+	if (valid)
+		f->attribute[attribute] = value;
+	return leave(valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+API CUresult cuKernelGetAttribute(int *out, int attribute, CUfunction k, CUdevice d) {
+	(void)d;
+	return cuFuncGetAttribute(out, attribute, k);
+}
+
+API CUresult cuKernelSetAttribute(int attribute, int value, CUfunction k, CUdevice d) {
+	(void)d;
+	return cuFuncSetAttribute(k, attribute, value);
+}
+
+// ---- variables: each module has its own
+
+static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out, size_t *bytes) {
+	for (int i = 0; i < m->image->variables; i++) {
+		const struct variable *v = &m->image->variable[i];
+		if (strcmp(v->name, name) != 0)
+			continue;
+		if (!m->variable[i]) {
+			m->variable[i] = memory_allocate(v->bytes, MEMORY_DEVICE);
+			if (!m->variable[i])
+				return CUDA_ERROR_OUT_OF_MEMORY;
+			if (v->initial)
+				memcpy((void *)m->variable[i], v->initial, v->bytes);
+			else
+				memset((void *)m->variable[i], 0, v->bytes);
+		}
+		if (out)
+			*out = m->variable[i];
+		if (bytes)
+			*bytes = v->bytes;
+		return CUDA_SUCCESS;
+	}
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name) {
+	CUresult r = name ? enter_module(m, H_MODULE) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS ? leave(variable(m, name, out, bytes)) : r;
+}
+
+API CUresult cuLibraryGetGlobal(CUdeviceptr *out, size_t *bytes, CUmodule l, const char *name) {
+	struct CUmod_st *m;
+	CUresult r = name ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = module_of(l, &m);
+	return leave(r == CUDA_SUCCESS ? variable(m, name, out, bytes) : r);
+}
+
+// ---- the linker: the cubin that it is given or, for PTX, the one that SIMCUDA_CUBIN names
+
+typedef struct link {
+	char *cubin;
+	uint64_t bytes;
+} *CUlinkState;
+
+// Whether the cubin has every kernel of the PTX.
+static bool stands_for(const char *cubin, uint64_t bytes, const char *ptx, size_t ptx_bytes) {
+	CUresult r;
+	struct image *image = image_read(cubin, bytes, &r);
+	bool all = image && image->read;
+	const char *end = ptx + ptx_bytes;
+	for (const char *p = ptx; all && (p = memmem(p, (size_t)(end - p), ".entry", 6)); p++) {
+		for (p += 6; p < end && strchr(" \t\r\n", *p) && *p; p++)
+			;
+		size_t n = 0;
+		while (p + n < end && !strchr(" \t\r\n(", p[n]))
+			n++;
+		bool found = false;
+		for (int i = 0; i < image->definitions; i++)
+			found |= strlen(image->definition[i].name) == n && memcmp(image->definition[i].name, p, n) == 0;
+		all = found && n;
+	}
+	if (image)
+		image_free(image);
+	return all;
+}
+
+API CUresult cuLinkCreate_v2(unsigned n, int *options, void **values, CUlinkState *out) {
+	(void)n, (void)options, (void)values;
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = calloc(1, sizeof **out);
+	if (!*out)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	handle_add(*out, H_LINK);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuLinkAddData_v2(CUlinkState l, int type, const void *data, size_t bytes, const char *name, unsigned n,
+	int *options, void **values) {
+	(void)name, (void)n, (void)options, (void)values;
+	CUresult r = enter_handle(l, H_LINK, data);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!bytes || l->cubin)
+		return leave(bytes ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE); // one input
+	if (type == 0) { // CU_JIT_INPUT_CUBIN
+		l->bytes = bytes;
+		l->cubin = malloc(bytes);
+		if (!l->cubin)
+			return leave(CUDA_ERROR_OUT_OF_MEMORY);
+		memcpy(l->cubin, data, bytes);
+		return leave(CUDA_SUCCESS);
+	}
+	if (type != 1) // CU_JIT_INPUT_PTX
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	const char *path = getenv("SIMCUDA_CUBIN");
+	l->cubin = path ? read_file(path, &l->bytes) : NULL;
+	if (!l->cubin)
+		return leave(CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
+	if (!stands_for(l->cubin, l->bytes, data, bytes)) {
+		free(l->cubin);
+		l->cubin = NULL;
+		return leave(CUDA_ERROR_INVALID_PTX);
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuLinkAddFile_v2(CUlinkState l, int type, const char *path, unsigned n, int *options, void **values) {
+	uint64_t bytes;
+	char *data = path ? read_file(path, &bytes) : NULL;
+	if (!data)
+		return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = cuLinkAddData_v2(l, type, data, bytes, path, n, options, values);
+	free(data);
+	return r;
+}
+
+API CUresult cuLinkComplete(CUlinkState l, void **cubin, size_t *bytes) {
+	CUresult r = enter_handle(l, H_LINK, cubin);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!l->cubin)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	*cubin = l->cubin;
+	if (bytes)
+		*bytes = l->bytes;
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuLinkDestroy(CUlinkState l) {
+	CUresult r = enter_handle(l, H_LINK, l);
+	if (r != CUDA_SUCCESS)
+		return r;
+	handle_remove(l);
+	free(l->cubin);
+	free(l);
+	return leave(CUDA_SUCCESS);
+}
