@@ -44,7 +44,8 @@ build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
-build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h
+build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list \
+		kernels/guard/guard.h kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread

@@ -106,14 +106,15 @@ static const struct kernel kernels[] = {
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL};
 
 const struct kernel *kernel_at(int index) {
-	return (size_t)index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
+	enum { OWN = sizeof kernels / sizeof *kernels, FILL = sizeof fill_kernels / sizeof *fill_kernels };
+	return index < OWN ? &kernels[index] : index < OWN + FILL ? &fill_kernels[index - OWN] : NULL;
 }
 
 const struct kernel *kernel_find(const char *name) {
-	for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-		if (strcmp(kernels[i].name, name) == 0)
-			return &kernels[i];
-	return NULL;
+	const struct kernel *k = NULL;
+	for (int i = 0; (k = kernel_at(i)) && strcmp(k->name, name) != 0; i++)
+		;
+	return k;
 }
 
 int kernel_blocks_per_sm(const struct kernel *k, uint64_t threads, uint64_t shared_bytes) {

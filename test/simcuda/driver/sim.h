@@ -153,6 +153,7 @@ struct kernel {
 	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
 	bool (*block)(const uint64_t *argument, uint64_t number); // or of each
 };
+extern const struct kernel fill_kernels[4]; // fill.c
 const struct kernel *kernel_find(const char *name);
 const struct kernel *kernel_at(int index);  // NULL behind the last
 extern const struct kernel kernel_unknown;  // what all others do: nothing, for a while
@@ -268,6 +269,7 @@ bool memory_remove(uint64_t address, enum memory_kind kind);     // false: not t
 bool memory_known(uint64_t address, enum memory_kind kind);
 bool memory_pinned(uint64_t address); // host memory that the device reaches directly
 bool memory_is_device(uint64_t address);
+bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes); // what it lies in
 uint64_t memory_in_use(void);         // device bytes
 bool address_valid(uint64_t address, uint64_t bytes);
 
