@@ -78,8 +78,13 @@ func images(dir string) error {
 	if err != nil {
 		return fmt.Errorf("rewrite fatbin: %w", err)
 	}
+	fill, _, err := patch.Fatbin(kernels.Fill, options)
+	if err != nil {
+		return fmt.Errorf("rewrite kernels.Fill: %w", err)
+	}
 	for name, data := range map[string][]byte{"sim.cubin": cubin, "guarded.cubin": guarded,
-		"sim.fatbin": fatbin, "guarded.fatbin": guardedFatbin} {
+		"sim.fatbin": fatbin, "guarded.fatbin": guardedFatbin,
+		"fill.fatbin": fill} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return fmt.Errorf("write image: %w", err)
 		}
@@ -89,7 +94,7 @@ func images(dir string) error {
 
 func TestSelf(t *testing.T) {
 	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "forked", "images",
-		"libraries", "guarded", "mps",
+		"libraries", "guarded", "fills", "graphs", "mps",
 		"slicing", "shares", "two_short", "holding", "killed", "stopped", "idle"} {
 		t.Run(name, func(t *testing.T) { selftest(t, name) })
 	}

@@ -187,6 +187,7 @@ static const struct {
 	{708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
 	{712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
 	{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+	{720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
 	{801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 	{900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
 	{901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
@@ -197,6 +198,7 @@ static const struct {
 	{906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
 	{907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
 	{908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},
+	{910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"},
 	{999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -578,7 +580,7 @@ CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult enter_stream(CUstream h, struct CUstream_st **s) {
+CUresult enter_stream(CUstream h, struct CUstream_st **s) {
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -1174,27 +1176,33 @@ static CUresult launch_arguments(struct work *w, const struct definition *d, voi
 }
 
 CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared,
-	void **parameters, void **extra) {
+	bool cooperative, void **parameters, void **extra) {
 	if (!is_function(f))
 		return CUDA_ERROR_INVALID_HANDLE;
-	*w = (struct work){.kind = OP_KERNEL, .function = f, .shared_bytes = shared};
+	*w = (struct work){.kind = OP_KERNEL, .function = f, .shared_bytes = shared, .cooperative = cooperative};
 	memcpy(w->grid, grid, sizeof w->grid);
 	memcpy(w->block, block, sizeof w->block);
 	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
 	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
 		shared > (unsigned)machine.shared_per_block_optin)
 		return CUDA_ERROR_INVALID_VALUE;
-	return launch_arguments(w, f->definition, parameters, extra);
+	CUresult r = launch_arguments(w, f->definition, parameters, extra);
+	if (r != CUDA_SUCCESS || !cooperative)
+		return r;
+	uint64_t resident = (uint64_t)machine.sms * (uint64_t)kernel_blocks_per_sm(w->kernel, threads, shared);
+	if ((uint64_t)grid[0] * grid[1] * grid[2] > resident)
+		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+	return w->hidden ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; // its blocks wait for each other: none may be cut
 }
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
-	void **parameters, void **extra) {
+	bool cooperative, void **parameters, void **extra) {
 	struct CUstream_st *s;
 	CUresult r = enter_stream(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	struct work w;
-	r = launch_work(&w, f, grid, block, shared, parameters, extra);
+	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
 	return leave(r == CUDA_SUCCESS ? put(s, &w, NULL) : r);
 }
 
@@ -1202,27 +1210,32 @@ DUAL(cuLaunchKernel, _ptsz,
 	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
 		CUstream s, void **parameters, void **extra),
 	(f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra)) {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, parameters, extra);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, parameters, extra);
 }
 
 DUAL(cuLaunchCooperativeKernel, _ptsz,
 	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
 		CUstream s, void **parameters),
 	(f, gx, gy, gz, bx, by, bz, shared, s, parameters)) {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, parameters, NULL);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, parameters, NULL);
 }
 
 typedef struct {
 	unsigned grid[3], block[3], sharedMemBytes;
 	CUstream hStream;
-	void *attrs;
+	const struct { // CUlaunchAttribute
+		int id, pad, value[16];
+	} *attrs;
 	unsigned numAttrs;
 } CUlaunchConfig;
 
 static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra, CUstream otherwise) {
 	if (!c)
 		return CUDA_ERROR_INVALID_VALUE;
-	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, parameters, extra);
+	bool cooperative = false;
+	for (unsigned i = 0; c->attrs && i < c->numAttrs; i++)
+		cooperative |= c->attrs[i].id == LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[i].value[0];
+	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative, parameters, extra);
 }
 
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra) {

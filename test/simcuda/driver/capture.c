@@ -1,5 +1,4 @@
-// capture.c - stream capture and graphs. A graph is a list in capture order, and a launch puts that
-// list on the stream: branches of one graph do not overlap here.
+// capture.c - stream capture.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -41,29 +40,10 @@ CUresult capture_unsafe(struct CUctx_st *ctx) {
 	return r;
 }
 
-static CUgraphNode append(CUgraph g, const struct work *w) {
-	CUgraphNode n = calloc(1, sizeof *n);
-	if (!n)
-		abort();
-	n->work = *w;
-	for (int i = 0; i < KERNEL_PARAMETERS; i++)
-		n->parameters[i] = &n->work.argument[i];
-	if (w->guarded)
-		n->parameters[w->kernel->parameters] = &n->work.hidden;
-	if (g->last)
-		g->last->next = n;
-	else
-		g->first = n;
-	g->last = n;
-	g->nodes++;
-	handle_add(n, H_NODE);
-	return n;
-}
-
 CUresult capture_node(struct CUstream_st *s, const struct work *w) {
 	if (s->capture->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	append(s->capture->graph, w);
+	graph_append(s->capture->graph, w);
 	s->capture_sequence++;
 	return CUDA_SUCCESS;
 }
@@ -108,33 +88,6 @@ CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
 	if (e->capture_stream != s && e->capture_stream->capture == e->capture)
 		e->capture_stream->capture_joined = e->capture_sequence;
 	return CUDA_SUCCESS;
-}
-
-static void graph_free(CUgraph g) {
-	while (g->first) {
-		CUgraphNode n = g->first;
-		g->first = n->next;
-		handle_remove(n);
-		free(n);
-	}
-	handle_remove(g);
-	free(g);
-}
-
-static CUgraph graph_new(void) {
-	CUgraph g = calloc(1, sizeof *g);
-	if (!g)
-		abort();
-	handle_add(g, H_GRAPH);
-	return g;
-}
-
-static CUresult enter_stream(CUstream h, struct CUstream_st **s) {
-	struct CUctx_st *c;
-	CUresult r = enter(&c);
-	if (r == CUDA_SUCCESS && (r = stream_resolve(c, h, s)) != CUDA_SUCCESS)
-		leave(r);
-	return r;
 }
 
 DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
@@ -247,152 +200,4 @@ API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 	thread_mode = *mode;
 	*mode = before;
 	return CUDA_SUCCESS;
-}
-
-// ---- graphs
-
-API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
-	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = graph_new();
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuGraphDestroy(CUgraph g) {
-	CUresult r = enter(NULL);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(g, H_GRAPH))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	graph_free(g);
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *n) {
-	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(g, H_GRAPH))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (out) {
-		size_t i = 0;
-		for (CUgraphNode at = g->first; at && i < *n; at = at->next)
-			out[i++] = at;
-		for (size_t k = i; k < *n; k++)
-			out[k] = NULL;
-		*n = i;
-	} else {
-		*n = (size_t)g->nodes;
-	}
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuGraphNodeGetType(CUgraphNode n, int *out) {
-	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(n, H_NODE))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	switch (n->work.kind) { // CUgraphNodeType
-	case OP_KERNEL: *out = 0; break;
-	case OP_COPY: *out = 1; break;
-	case OP_MEMSET: *out = 2; break;
-	case OP_HOST: *out = 3; break;
-	case OP_WAIT_VALUE:
-	case OP_WRITE_VALUE: *out = 12; break; // BATCH_MEM_OP
-	default: *out = 5;                     // EMPTY
-	}
-	return leave(CUDA_SUCCESS);
-}
-
-typedef struct {
-	CUfunction func;
-	unsigned grid[3], block[3], sharedMemBytes;
-	void **kernelParams, **extra;
-	void *kern;
-	CUcontext ctx;
-} CUDA_KERNEL_NODE_PARAMS_v2;
-
-API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS_v2 *out) {
-	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(n, H_NODE) || n->work.kind != OP_KERNEL)
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	bool kernel = handle_is(n->work.function, H_KERNEL);
-	*out = (CUDA_KERNEL_NODE_PARAMS_v2){.func = kernel ? NULL : n->work.function, .kern = kernel ? n->work.function : NULL,
-		.sharedMemBytes = n->work.shared_bytes, .kernelParams = n->parameters};
-	memcpy(out->grid, n->work.grid, sizeof out->grid);
-	memcpy(out->block, n->work.block, sizeof out->block);
-	return leave(CUDA_SUCCESS);
-}
-
-struct CUgraphExec_st {
-	struct work *work;
-	int n;
-	struct op *last; // latest launch: launches of one executable graph do not overlap
-};
-
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) {
-	(void)flags;
-	struct CUctx_st *c;
-	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(g, H_GRAPH))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	CUgraphExec e = calloc(1, sizeof *e);
-	if (!e || !(e->work = calloc((size_t)g->nodes + 1, sizeof *e->work))) {
-		free(e);
-		return leave(CUDA_ERROR_OUT_OF_MEMORY);
-	}
-	for (CUgraphNode n = g->first; n; n = n->next)
-		e->work[e->n++] = n->work;
-	handle_add(e, H_EXEC);
-	*out = e;
-	return leave(CUDA_SUCCESS);
-}
-
-API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log, size_t bytes) {
-	if (node)
-		*node = NULL;
-	if (log && bytes)
-		*log = 0;
-	return cuGraphInstantiateWithFlags(out, g, 0);
-}
-
-API CUresult cuGraphExecDestroy(CUgraphExec e) {
-	CUresult r = enter(NULL);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(e, H_EXEC))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	handle_remove(e);
-	op_unref(e->last);
-	free(e->work);
-	free(e);
-	return leave(CUDA_SUCCESS);
-}
-
-DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
-	struct CUstream_st *st;
-	CUresult r = enter_stream(s, &st);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!handle_is(e, H_EXEC))
-		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (st->capture) {
-		for (int i = 0; i < e->n && r == CUDA_SUCCESS; i++)
-			r = capture_node(st, &e->work[i]);
-		return leave(r);
-	}
-	if (st->legacy && capture_in_context(st->ctx, true))
-		return leave(put(st, &(struct work){.kind = OP_MARK}, NULL)); // refuses
-	if (e->last && !e->last->done)
-		op_unref(stream_submit(st, &(struct work){.kind = OP_MARK}, e->last));
-	stream_submit_many(st, e->work, e->n);
-	op_unref(e->last);
-	e->last = stream_submit(st, &(struct work){.kind = OP_MARK}, NULL);
-	return leave(CUDA_SUCCESS);
 }

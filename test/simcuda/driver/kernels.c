@@ -1,4 +1,5 @@
 // kernels.c - what the kernels do that the simulated GPU knows, by name.
+#include "fill.h"
 #include "sim.h"
 
 #include <string.h>
@@ -75,6 +76,53 @@ static bool chain_block(const uint64_t *a, uint64_t number) {
 	return at != NULL;
 }
 
+// The kernels of kernels/fill.cu.
+static uint64_t moved_duration(uint64_t bytes) {
+	return bytes * 1000 / machine.device_bytes_per_us;
+}
+
+static uint64_t wide_duration(const uint64_t *a, uint64_t blocks) {
+	(void)blocks;
+	return moved_duration(a[2] * a[3]);
+}
+
+static uint64_t narrow_duration(const uint64_t *a, uint64_t blocks) {
+	(void)blocks;
+	return moved_duration(a[2] * a[3] * a[4]);
+}
+
+static bool rows_valid(uint64_t rows, uint64_t pitch, uint64_t width, uint64_t height) {
+	return !width || !height || address_valid(rows, pitch * (height - 1) + width);
+}
+
+static bool wide_fill(const uint64_t *a, uint64_t number) {
+	if (!rows_valid(a[0], a[1], a[2], a[3]))
+		return false;
+	fill_block(a, number);
+	return true;
+}
+
+static bool wide_copy(const uint64_t *a, uint64_t number) {
+	if (!rows_valid(a[0], a[1], a[2], a[3]) || !rows_valid(a[5], a[6], a[2], a[3]))
+		return false;
+	copy_block(a, number);
+	return true;
+}
+
+static bool narrow_fill(const uint64_t *a, uint64_t number) {
+	if (!rows_valid(a[0], a[1], a[3] * a[4], a[2]))
+		return false;
+	fill_narrow_block(a, number);
+	return true;
+}
+
+static bool narrow_copy(const uint64_t *a, uint64_t number) {
+	if (!rows_valid(a[0], a[1], a[3] * a[4], a[2]) || !rows_valid(a[5], a[6], a[3] * a[4], a[2]))
+		return false;
+	copy_narrow_block(a, number);
+	return true;
+}
+
 // gpreempt_hold(volatile uint32_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint32_t *expired,
 //	uint64_t *place)
 static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
@@ -102,19 +150,22 @@ static const struct kernel kernels[] = {
 	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish, NULL},
 	{"sim_increment", 3, {8, 4, 4}, 16, 0, 0, increment_duration, NULL, NULL, NULL, increment_block},
 	{"sim_chain", 4, {8, 4, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, chain_block},
+	{"gpreempt_fill", 6, {8, 8, 8, 8, 8, 4}, 38, 0, 0, wide_duration, NULL, NULL, NULL, wide_fill},
+	{"gpreempt_copy", 7, {8, 8, 8, 8, 8, 8, 8}, 58, 0, 0, wide_duration, NULL, NULL, NULL, wide_copy},
+	{"gpreempt_fill_narrow", 6, {8, 8, 8, 4, 4, 4}, 22, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_fill},
+	{"gpreempt_copy_narrow", 7, {8, 8, 8, 4, 4, 8, 8}, 26, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_copy},
 };
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL};
 
 const struct kernel *kernel_at(int index) {
-	enum { OWN = sizeof kernels / sizeof *kernels, FILL = sizeof fill_kernels / sizeof *fill_kernels };
-	return index < OWN ? &kernels[index] : index < OWN + FILL ? &fill_kernels[index - OWN] : NULL;
+	return (size_t)index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
 }
 
 const struct kernel *kernel_find(const char *name) {
-	const struct kernel *k = NULL;
-	for (int i = 0; (k = kernel_at(i)) && strcmp(k->name, name) != 0; i++)
-		;
-	return k;
+	for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+		if (strcmp(kernels[i].name, name) == 0)
+			return &kernels[i];
+	return NULL;
 }
 
 int kernel_blocks_per_sm(const struct kernel *k, uint64_t threads, uint64_t shared_bytes) {

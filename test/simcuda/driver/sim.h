@@ -2,7 +2,7 @@
 //
 // machine data: h200.c; the engine that processes share: engine.c; RM objects and controls: rm.c;
 // what kernels do: kernels.c; what images say: image.c; streams and their executor: stream.c; the exported
-// driver API: api.c, modules.c, capture.c, symbols.c.
+// driver API: api.c, modules.c, capture.c, graph.c, symbols.c.
 //
 // Lock order: sim_lock (one per process) before nothing. The engine is lock-free. rm.c has a lock of
 // its own, never held while a call leaves the library. Nothing is called back with sim_lock held.
@@ -50,6 +50,7 @@ enum {
 	CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
 	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
@@ -60,6 +61,7 @@ enum {
 	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
 	CUDA_ERROR_CAPTURED_EVENT = 907,
 	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+	CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 };
 
 #define STREAM_LEGACY ((CUstream)1)     // CU_STREAM_LEGACY
@@ -153,7 +155,6 @@ struct kernel {
 	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
 	bool (*block)(const uint64_t *argument, uint64_t number); // or of each
 };
-extern const struct kernel fill_kernels[4]; // fill.c
 const struct kernel *kernel_find(const char *name);
 const struct kernel *kernel_at(int index);  // NULL behind the last
 extern const struct kernel kernel_unknown;  // what all others do: nothing, for a while
@@ -193,7 +194,7 @@ struct work { // what an operation does; also a graph node
 	void *function; // CUfunction as given
 	uint32_t grid[3], block[3], shared_bytes;
 	uint64_t argument[KERNEL_PARAMETERS];
-	bool guarded;
+	bool guarded, cooperative;
 	uint64_t hidden;          // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes; // copy, memset, free
 	void *staged;             // copy: private source, freed with the operation
@@ -285,6 +286,7 @@ void handle_remove(void *);
 bool handle_is(const void *, enum handle_kind);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
 CUresult leave(CUresult);                  // releases it
+CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
 CUresult enter_unsafe(struct CUctx_st **); // enter, for what is illegal beside a capture
 struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
@@ -316,9 +318,10 @@ struct CUfunc_st { // also a CUkernel
 bool is_function(const void *);
 // Makes the work that a launch of the function is. sim_lock held.
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
-	void **parameters, void **extra);
+	bool cooperative, void **parameters, void **extra);
+#define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 
-// ---- capture and graphs (capture.c)
+// ---- capture and graphs (capture.c, graph.c)
 struct CUevent_st {
 	unsigned flags;
 	struct op *op; // latest record, NULL = never recorded
@@ -345,6 +348,9 @@ struct CUgraph_st {
 	CUgraphNode first, last;
 	int nodes;
 };
+CUgraph graph_new(void);
+void graph_free(CUgraph);
+CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
 CUresult capture_unsafe(struct CUctx_st *);           // a call that is illegal while something captures
 CUresult capture_query(struct CUstream_st *);         // a call that is illegal on a capturing stream

@@ -53,16 +53,33 @@ typedef void function(void);
 	NAME(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
 	NAME(cuGetErrorName, 6000, cuGetErrorName) \
 	NAME(cuGetErrorString, 6000, cuGetErrorString) \
+	NAME(cuGraphAddEmptyNode, 10000, cuGraphAddEmptyNode) \
+	NAME(cuGraphAddKernelNode, 10000, cuGraphAddKernelNode) \
+	NAME(cuGraphAddKernelNode, 12000, cuGraphAddKernelNode_v2) \
+	NAME(cuGraphAddNode, 12020, cuGraphAddNode) \
+	NAME(cuGraphAddNode, 12030, cuGraphAddNode_v2) \
 	NAME(cuGraphCreate, 10000, cuGraphCreate) \
 	NAME(cuGraphDestroy, 10000, cuGraphDestroy) \
 	NAME(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
+	NAME(cuGraphExecKernelNodeSetParams, 10010, cuGraphExecKernelNodeSetParams) \
+	NAME(cuGraphExecKernelNodeSetParams, 12000, cuGraphExecKernelNodeSetParams_v2) \
+	NAME(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams) \
+	NAME(cuGraphExecUpdate, 10020, cuGraphExecUpdate) \
+	NAME(cuGraphExecUpdate, 12000, cuGraphExecUpdate_v2) \
 	NAME(cuGraphGetNodes, 10000, cuGraphGetNodes) \
 	NAME(cuGraphInstantiate, 11000, cuGraphInstantiate_v2) \
 	NAME(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags) \
 	NAME(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags) \
+	PAIR(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz) \
+	NAME(cuGraphKernelNodeGetAttribute, 11000, cuGraphKernelNodeGetAttribute) \
+	NAME(cuGraphKernelNodeGetParams, 10000, cuGraphKernelNodeGetParams) \
 	NAME(cuGraphKernelNodeGetParams, 12000, cuGraphKernelNodeGetParams_v2) \
+	NAME(cuGraphKernelNodeSetParams, 10000, cuGraphKernelNodeSetParams) \
+	NAME(cuGraphKernelNodeSetParams, 12000, cuGraphKernelNodeSetParams_v2) \
 	PAIR(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz) \
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
+	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
+	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \
 	NAME(cuInit, 2000, cuInit) \
 	NAME(cuKernelGetAttribute, 12000, cuKernelGetAttribute) \
 	NAME(cuKernelGetFunction, 12000, cuKernelGetFunction) \

@@ -1,6 +1,7 @@
 // selftest.c - what the simulated driver promises, asked of it by real processes.
 // usage: selftest NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 #define _GNU_SOURCE
+#include "../../../kernels/fill.h"
 #include "../../../kernels/guard/guard.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -49,6 +50,21 @@ int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuGraphInstantiateWithFlags(handle *, handle, unsigned long long);
 int cuGraphLaunch(handle, handle);
 int cuGraphGetNodes(handle, handle *, size_t *);
+struct kernel_node {
+	handle func;
+	unsigned grid[3], block[3], shared;
+	void **parameters, **extra;
+	handle kern, context;
+};
+int cuGraphCreate(handle *, unsigned);
+int cuGraphAddKernelNode_v2(handle *, handle, const handle *, size_t, const struct kernel_node *);
+int cuGraphAddEmptyNode(handle *, handle, const handle *, size_t);
+int cuGraphKernelNodeGetParams_v2(handle, struct kernel_node *);
+int cuGraphKernelNodeSetParams_v2(handle, const struct kernel_node *);
+int cuGraphKernelNodeGetAttribute(handle, int, void *);
+int cuGraphExecKernelNodeSetParams_v2(handle, handle, const struct kernel_node *);
+int cuGraphExecUpdate_v2(handle, handle, void *);
+int cuLaunchCooperativeKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **);
 int cuMemcpyHtoD_v2(ptr, const void *, size_t);
 int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuModuleLoad(handle *, const char *);
@@ -1020,6 +1036,122 @@ static void guarded(void) {
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
+static void fills(void) { // kernels/fill.cu, with and without a record
+	struct guarded g = prepare();
+	handle m, set, copy, narrow, by_name;
+	OK(cuModuleLoadData(&m, image("fill.fatbin", NULL)));
+	OK(cuModuleGetFunction(&set, m, "gpreempt_fill"));
+	OK(cuModuleGetFunction(&copy, m, "gpreempt_copy"));
+	OK(cuModuleGetFunction(&narrow, m, "gpreempt_fill_narrow"));
+	by_name = function("gpreempt_copy_narrow"); // not read, so not guarded
+	parameter_is(copy, 7, 56, 8);
+	ptr to = g.data + 4, other = g.data + 40000, pitch = 0, width = 20001, height = 1, record = 0, none = 0;
+	ptr segments = (width + 15 + FILL_SEGMENT - 1) / FILL_SEGMENT, warps = FILL_THREADS / 32;
+	unsigned value = 0x5a5a5a5a, blocks = (unsigned)((segments + warps - 1) / warps);
+	void *setting[] = {&to, &pitch, &width, &height, &segments, &value, &record};
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	ptr copy_to = other + 3;
+	void *copying[] = {&copy_to, &pitch, &width, &height, &segments, &to, &pitch, &record};
+	record = record_at(&g, 1);
+	OK(cuLaunchKernel(copy, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, copying, NULL));
+	unsigned count = 3, unit = 4;
+	ptr rows = 5, small = 32, narrow_to = g.data + 80000, again = g.data + 90000;
+	value = 7;
+	void *narrow_setting[] = {&narrow_to, &small, &rows, &count, &unit, &value, &none};
+	OK(cuLaunchKernel(narrow, 1, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, narrow_setting, NULL));
+	void *narrow_copying[] = {&again, &small, &rows, &count, &unit, &narrow_to, &small};
+	OK(cuLaunchKernel(by_name, 1, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, narrow_copying, NULL));
+	// stopped before it begins
+	flag(&g, 1);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == blocks || record_of(&g, 1).state == GPREEMPT_FROZEN);
+	OK(cuMemsetD32_v2(record_at(&g, 2), 0, 4));
+	OK(cuCtxSynchronize());
+	record = record_at(&g, 2);
+	value = 0;
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 2).state == GPREEMPT_FROZEN);
+	flag(&g, 0);
+	if (record_of(&g, 1).state == GPREEMPT_FROZEN) {
+		set_record(&g, 1, 0);
+		record = record_at(&g, 1);
+		OK(cuLaunchKernel(copy, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, copying, NULL));
+		OK(cuStreamSynchronize(g.stream));
+	}
+	unsigned char *all = malloc(BLOCKS * PER_BLOCK * 4);
+	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
+	for (unsigned i = 0; i < 80000; i++)
+		CHECK(all[i] == ((i >= 4 && i < 4 + width) || (i >= 40003 && i < 40003 + width) ? 0x5a : 0));
+	for (unsigned i = 0; i < 5 * 32; i++)
+		for (unsigned at = 80000; at <= 90000; at += 10000)
+			CHECK(all[at + i] == (i % 32 < 12 && i % 4 == 0 ? 7 : 0));
+	// outside of what is allocated
+	width = 1u << 20;
+	record = 0;
+	OK(cuLaunchKernel(set, blocks, 1, 1, FILL_THREADS, 1, 1, 0, g.stream, setting, NULL));
+	CHECK(cuStreamSynchronize(g.stream) == 700);
+}
+
+static void graphs(void) { // nodes of guarded kernels get records of their own
+	struct guarded g = prepare();
+	int per_block = PER_BLOCK;
+	unsigned us = 1000, add = 5;
+	ptr hidden = 0;
+	void *increment[] = {&g.data, &per_block, &us, &hidden}, *chain[] = {&g.data, &per_block, &add, &us, &hidden};
+	struct kernel_node p = {.func = g.increment, .grid = {BLOCKS, 1, 1}, .block = {64, 1, 1}, .parameters = increment}, q;
+	handle graph, nodes[3], exec;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddKernelNode_v2(&nodes[0], graph, NULL, 0, &p));
+	OK(cuGraphAddEmptyNode(&nodes[1], graph, nodes, 1));
+	p.func = g.chain;
+	p.parameters = chain;
+	OK(cuGraphAddKernelNode_v2(&nodes[2], graph, nodes, 2, &p));
+	CHECK(cuGraphAddKernelNode_v2(&nodes[2], graph, &graph, 1, &p) == 1);
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	CHECK(cuGraphKernelNodeGetParams_v2(nodes[1], &q) == 400);
+	OK(cuGraphKernelNodeGetParams_v2(nodes[2], &q));
+	CHECK(q.func == g.chain && q.grid[0] == BLOCKS && *(unsigned *)q.parameters[2] == 5 && *(ptr *)q.parameters[4] == 0);
+	for (unsigned i = 0; i < 2; i++) {
+		OK(cuGraphKernelNodeGetParams_v2(nodes[2 * i], &q));
+		ptr record = record_at(&g, i + 1);
+		void *parameters[5];
+		for (int k = 0; k < 4; k++)
+			parameters[k] = q.parameters[k];
+		parameters[i ? 4 : 3] = &record;
+		q.parameters = parameters;
+		OK(cuGraphExecKernelNodeSetParams_v2(exec, nodes[2 * i], &q));
+	}
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == BLOCKS && record_of(&g, 2).state == BLOCKS && value_at(&g, 9) == 8);
+	// the graph itself is as it was, and another instance has no records
+	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
+	for (unsigned i = 1; i < 3; i++)
+		set_record(&g, i, 0);
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 1).state == 0 && record_of(&g, 2).state == 0 && value_at(&g, 9) == 9 * 3 + 5);
+	add = 6;
+	OK(cuGraphKernelNodeSetParams_v2(nodes[2], &p));
+	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
+	OK(cuGraphLaunch(exec, g.stream));
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(value_at(&g, 9) == 33 * 3 + 6);
+	OK(cuGraphAddEmptyNode(&nodes[1], graph, NULL, 0));
+	CHECK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}) == 910);
+	// cooperative launches: none that is too large, none with a record
+	int cooperative[16];
+	OK(cuGraphKernelNodeGetAttribute(nodes[0], 2, cooperative));
+	CHECK(!cooperative[0]);
+	CHECK(cuLaunchCooperativeKernel(g.increment, BLOCKS, 1, 1, 64, 1, 1, 0, g.stream, increment) == 720);
+	OK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment));
+	hidden = record_at(&g, 1);
+	CHECK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment) == 1);
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(value_at(&g, 9) == 106);
+}
+
 static void mps(void) { // kernels of processes run side by side, each at its share
 	setenv("SIMCUDA_MPS", "1", 1);
 	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
@@ -1068,7 +1200,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"mps", mps},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 

@@ -1,0 +1,422 @@
+// graph.c - graphs. A graph is a list in the order in which its nodes were made, and a launch puts that list on the
+// stream: branches of one graph do not overlap here.
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void set_work(CUgraphNode n, const struct work *w) {
+	n->work = *w;
+	for (int i = 0; i < KERNEL_PARAMETERS; i++)
+		n->parameters[i] = &n->work.argument[i];
+	if (w->guarded)
+		n->parameters[w->kernel->parameters] = &n->work.hidden;
+}
+
+CUgraphNode graph_append(CUgraph g, const struct work *w) {
+	CUgraphNode n = calloc(1, sizeof *n);
+	if (!n)
+		abort();
+	set_work(n, w);
+	if (g->last)
+		g->last->next = n;
+	else
+		g->first = n;
+	g->last = n;
+	g->nodes++;
+	handle_add(n, H_NODE);
+	return n;
+}
+
+void graph_free(CUgraph g) {
+	while (g->first) {
+		CUgraphNode n = g->first;
+		g->first = n->next;
+		handle_remove(n);
+		free(n);
+	}
+	handle_remove(g);
+	free(g);
+}
+
+CUgraph graph_new(void) {
+	CUgraph g = calloc(1, sizeof *g);
+	if (!g)
+		abort();
+	handle_add(g, H_GRAPH);
+	return g;
+}
+
+API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
+	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = graph_new();
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuGraphDestroy(CUgraph g) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(g, H_GRAPH))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	graph_free(g);
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *n) {
+	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(g, H_GRAPH))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (out) {
+		size_t i = 0;
+		for (CUgraphNode at = g->first; at && i < *n; at = at->next)
+			out[i++] = at;
+		for (size_t k = i; k < *n; k++)
+			out[k] = NULL;
+		*n = i;
+	} else {
+		*n = (size_t)g->nodes;
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+API CUresult cuGraphNodeGetType(CUgraphNode n, int *out) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(n, H_NODE))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	switch (n->work.kind) { // CUgraphNodeType
+	case OP_KERNEL: *out = 0; break;
+	case OP_COPY: *out = 1; break;
+	case OP_MEMSET: *out = 2; break;
+	case OP_HOST: *out = 3; break;
+	case OP_WAIT_VALUE:
+	case OP_WRITE_VALUE: *out = 12; break; // BATCH_MEM_OP
+	default: *out = 5;                     // EMPTY
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+// ---- kernel nodes
+
+typedef struct {
+	CUfunction func;
+	unsigned grid[3], block[3], sharedMemBytes;
+	void **kernelParams, **extra;
+	void *kern; // from here on not in v1
+	CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+static CUresult enter_node(CUgraphNode n, const void *parameters) {
+	CUresult r = parameters ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	return handle_is(n, H_NODE) && n->work.kind == OP_KERNEL ? r : leave(CUDA_ERROR_INVALID_HANDLE);
+}
+
+static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, bool v1) {
+	return launch_work(w, p->func ? p->func : v1 ? NULL : p->kern, p->grid, p->block, p->sharedMemBytes, cooperative,
+		p->kernelParams, p->extra);
+}
+
+static CUresult get_parameters(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out, bool v1) {
+	CUresult r = enter_node(n, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	bool kernel = !v1 && handle_is(n->work.function, H_KERNEL);
+	out->func = kernel ? NULL : n->work.function;
+	memcpy(out->grid, n->work.grid, sizeof out->grid);
+	memcpy(out->block, n->work.block, sizeof out->block);
+	out->sharedMemBytes = n->work.shared_bytes;
+	out->kernelParams = n->parameters;
+	out->extra = NULL;
+	if (!v1) {
+		out->kern = kernel ? n->work.function : NULL;
+		out->ctx = NULL;
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+	struct work w;
+	CUresult r = enter_node(n, p);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = node_work(&w, p, n->work.cooperative, v1);
+	if (r == CUDA_SUCCESS)
+		set_work(n, &w);
+	return leave(r);
+}
+
+static CUresult add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const struct work *w) {
+	if (!handle_is(g, H_GRAPH) || (count && !on))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count; i++)
+		if (!handle_is(on[i], H_NODE))
+			return CUDA_ERROR_INVALID_VALUE;
+	*out = graph_append(g, w);
+	return CUDA_SUCCESS;
+}
+
+static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+	struct work w;
+	CUresult r = out && p ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = node_work(&w, p, false, v1);
+	return leave(r == CUDA_SUCCESS ? add_node(out, g, on, count, &w) : r);
+}
+
+API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return add_kernel(out, g, on, count, p, true);
+}
+
+API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return add_kernel(out, g, on, count, p, false);
+}
+
+API CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS ? leave(add_node(out, g, on, count, &(struct work){.kind = OP_MARK})) : r;
+}
+
+API CUresult cuGraphKernelNodeGetParams(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out) {
+	return get_parameters(n, out, true);
+}
+
+API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out) {
+	return get_parameters(n, out, false);
+}
+
+API CUresult cuGraphKernelNodeSetParams(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return set_parameters(n, p, true);
+}
+
+API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return set_parameters(n, p, false);
+}
+
+API CUresult cuGraphKernelNodeGetAttribute(CUgraphNode n, int attribute, void *value) { // CUlaunchAttributeValue
+	CUresult r = enter_node(n, value);
+	if (r != CUDA_SUCCESS)
+		return r;
+	memset(value, 0, 64);
+	if (attribute == LAUNCH_ATTRIBUTE_COOPERATIVE)
+		*(int *)value = n->work.cooperative;
+	return leave(CUDA_SUCCESS);
+}
+
+// CUgraphNodeParams; of its union only the kernel's.
+typedef struct {
+	int type, reserved[3];
+	CUDA_KERNEL_NODE_PARAMS kernel;
+} CUgraphNodeParams;
+
+static CUresult any_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUgraphNodeParams *p) {
+	if (!p)
+		return CUDA_ERROR_INVALID_VALUE;
+	switch (p->type) { // CUgraphNodeType
+	case 0: return add_kernel(out, g, on, count, &p->kernel, false);
+	case 5: return cuGraphAddEmptyNode(out, g, on, count);
+	default: return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraphNodeParams *p) {
+	return any_node(out, g, on, count, p);
+}
+
+API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *on, const void *edges, size_t count, CUgraphNodeParams *p) {
+	(void)edges;
+	return any_node(out, g, on, count, p);
+}
+
+API CUresult cuGraphNodeSetParams(CUgraphNode n, CUgraphNodeParams *p) {
+	if (!p || p->type)
+		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+	return set_parameters(n, &p->kernel, false);
+}
+
+// ---- executable graphs
+
+struct CUgraphExec_st {
+	struct work *work;
+	CUgraphNode *node; // of the graph that it was made from
+	int n;
+	struct op *last; // latest launch: launches of one executable graph do not overlap
+};
+
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) {
+	(void)flags;
+	struct CUctx_st *c;
+	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(g, H_GRAPH))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	CUgraphExec e = calloc(1, sizeof *e);
+	if (!e || !(e->work = calloc((size_t)g->nodes + 1, sizeof *e->work)) ||
+		!(e->node = calloc((size_t)g->nodes + 1, sizeof *e->node)))
+		abort();
+	for (CUgraphNode n = g->first; n; n = n->next) {
+		e->node[e->n] = n;
+		e->work[e->n++] = n->work;
+	}
+	handle_add(e, H_EXEC);
+	*out = e;
+	return leave(CUDA_SUCCESS);
+}
+
+typedef struct {
+	unsigned long long flags;
+	CUstream upload;
+	CUgraphNode error_node;
+	int result; // CU_GRAPH_INSTANTIATE_SUCCESS 0, ERROR 1
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+static CUresult instantiate_with(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+	if (!p)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = cuGraphInstantiateWithFlags(out, g, p->flags);
+	p->error_node = NULL;
+	p->result = r != CUDA_SUCCESS;
+	return r;
+}
+
+API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+	return instantiate_with(out, g, p);
+}
+
+API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+	return instantiate_with(out, g, p);
+}
+
+API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log, size_t bytes) {
+	if (node)
+		*node = NULL;
+	if (log && bytes)
+		*log = 0;
+	return cuGraphInstantiateWithFlags(out, g, 0);
+}
+
+API CUresult cuGraphExecDestroy(CUgraphExec e) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EXEC))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	handle_remove(e);
+	op_unref(e->last);
+	free(e->work);
+	free(e->node);
+	free(e);
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+	struct work w;
+	CUresult r = enter_node(n, p);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EXEC))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	int i = 0;
+	while (i < e->n && e->node[i] != n)
+		i++;
+	r = i == e->n ? CUDA_ERROR_INVALID_VALUE : node_work(&w, p, n->work.cooperative, v1);
+	if (r == CUDA_SUCCESS)
+		e->work[i] = w;
+	return leave(r);
+}
+
+API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return exec_set(e, n, p, true);
+}
+
+API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+	return exec_set(e, n, p, false);
+}
+
+API CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p) {
+	if (!p || p->type)
+		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+	return exec_set(e, n, &p->kernel, false);
+}
+
+static CUresult update(CUgraphExec e, CUgraph g, bool *same) {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EXEC) || !handle_is(g, H_GRAPH))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	*same = g->nodes == e->n;
+	int i = 0;
+	for (CUgraphNode n = g->first; n && *same; n = n->next)
+		*same = n->work.kind == e->work[i++].kind;
+	i = 0;
+	for (CUgraphNode n = g->first; n && *same; n = n->next)
+		e->work[i++] = n->work;
+	return leave(*same ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+}
+
+#define UPDATE_TOPOLOGY_CHANGED 2 // CUgraphExecUpdateResult
+
+typedef struct {
+	int result;
+	CUgraphNode node, from;
+} CUgraphExecUpdateResultInfo;
+
+API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info) {
+	bool same = false;
+	CUresult r = info ? update(e, g, &same) : CUDA_ERROR_INVALID_VALUE;
+	if (info) {
+		info->result = r == CUDA_SUCCESS ? 0 : same ? 1 : UPDATE_TOPOLOGY_CHANGED;
+		info->node = info->from = NULL;
+	}
+	return r;
+}
+
+API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *node, int *result) {
+	bool same = false;
+	CUresult r = update(e, g, &same);
+	if (node)
+		*node = NULL;
+	if (result)
+		*result = r == CUDA_SUCCESS ? 0 : same ? 1 : UPDATE_TOPOLOGY_CHANGED;
+	return r;
+}
+
+DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EXEC))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (st->capture) {
+		for (int i = 0; i < e->n && r == CUDA_SUCCESS; i++)
+			r = capture_node(st, &e->work[i]);
+		return leave(r);
+	}
+	if (st->legacy && capture_in_context(st->ctx, true))
+		return leave(put(st, &(struct work){.kind = OP_MARK}, NULL)); // refuses
+	if (e->last && !e->last->done)
+		op_unref(stream_submit(st, &(struct work){.kind = OP_MARK}, e->last));
+	stream_submit_many(st, e->work, e->n);
+	op_unref(e->last);
+	e->last = stream_submit(st, &(struct work){.kind = OP_MARK}, NULL);
+	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuGraphUpload, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_stream(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	return leave(handle_is(e, H_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+}
