@@ -40,6 +40,10 @@ type Config struct {
 		MaxCost, MinConfidence          float64
 		WaitUs                          uint64
 	}
+	BLP struct {
+		CacheDirectory string
+		CacheMB        uint64
+	}
 	Segment struct{ Directory, Group string }
 	Log     struct{ Level, File string }
 }
@@ -165,6 +169,8 @@ var settings = []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
+	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
+	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),

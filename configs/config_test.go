@@ -20,6 +20,7 @@ func TestDefault(t *testing.T) {
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
 	want.Hints.Explicit, want.Hints.Copy, want.Hints.Socket, want.Hints.Arrival = true, true, true, true
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
+	want.BLP.CacheMB = 2048
 	want.Segment.Directory = "/dev/shm"
 	want.Log.Level = "warn"
 	if got := Default(); got != want {
@@ -106,10 +107,10 @@ func TestParseErrors(t *testing.T) {
 		{"hold.max_ms.x = 1", `hold.max_ms.x: unknown key; the keys allowed in [hold] are max_ms, chain`},
 		{"hold.chain = 9", `hold.chain = 9: must be an integer from 1 to 8 (kernels)`},
 		{"[hold]\nmax = 1", `hold.max: unknown key; the keys allowed in [hold] are max_ms, chain`},
-		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, segment, log`},
-		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, segment, log`},
-		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, segment, log`},
-		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, segment, log`},
+		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
+		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
+		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
+		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
 		{"hold = 3", `hold = 3: must be a table with the keys max_ms, chain`},
 		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, chain`},
 		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},

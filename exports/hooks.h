@@ -21,6 +21,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 
@@ -78,6 +79,16 @@ struct gp_arguments {
 	void *memory; // for the caller to free
 };
 
+// One load of code: cuModuleLoad*, cuLibraryLoad*.
+struct gp_load {
+	const void *image;
+	const char *path; // instead of the image
+	unsigned int options, library_options;
+	const int *option, *library_option;
+	void *const *value, *const *library_value;
+	void *token; // scratch of the core between module_loading and module_loaded
+};
+
 // ASK: the call does not wait, but its success says that the work is done. TAKE: GP_WAIT_CONTEXT, and all work
 // submitted before must be over before the call: it waits for just that, or takes away what the work uses.
 enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE };
@@ -113,6 +124,22 @@ struct gp_hooks {
 	// the core must not ask the driver about streams: the question would invalidate the capture.
 	void (*capture_beginning)(void);
 	void (*capture_ended)(void);
+	// Code. A module may be loaded from another image than the program gave: from what module_loading
+	// returns, if not NULL; module_loaded tells then what came of it, NULL if nothing. A library may have
+	// another one in its place, from its first use on: library_used returns it, or the library itself, and
+	// library_of is the inverse.
+	const void *(*module_loading)(struct gp_load *);
+	void (*module_loaded)(struct gp_load *, CUmodule);
+	void (*module_unloading)(CUmodule);
+	void (*library_loaded)(const struct gp_load *, CUlibrary);
+	CUlibrary (*library_used)(CUlibrary);
+	CUlibrary (*library_of)(CUlibrary);
+	void (*library_unloading)(CUlibrary);
+	// A module of a library (as library_used returned it), or the function of a kernel, became known.
+	void (*library_module)(CUlibrary, CUmodule);
+	void (*kernel_function)(CUfunction kernel, CUfunction function);
+	// Whether a parameter of a kernel, counted from 0, is none of the program's.
+	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
 	// Pinned memory was made, as before copies (after the call succeeded, not during a capture).
 	void (*pinned)(void);
 

@@ -388,38 +388,10 @@ WAIT(cuCtxSynchronize, (void), (), GP_TAKE, GP_CURRENT)
 WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_TAKE, ctx)
 WAIT(cuCtxSetLimit, (int limit, size_t value), (limit, value), GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxResetPersistingL2Cache, (void), (), GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname), GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleLoadData, (CUmodule *module, const void *image), (module, image), GP_WAIT_CONTEXT,
-	NULL)
-WAIT(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions,
-	void *options, void **optionValues), (module, image, numOptions, options, optionValues),
-	GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleLoadFatBinary, (CUmodule *module, const void *fatCubin), (module, fatCubin),
-	GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleUnload, (CUmodule hmod), (hmod), GP_TAKE, NULL)
 WAIT(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuModuleGetGlobal_v2, (CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryLoadData, (void **library, const void *code, void *jitOptions,
-	void **jitOptionsValues, unsigned int numJitOptions, void *libraryOptions,
-	void **libraryOptionValues, unsigned int numLibraryOptions), (library, code, jitOptions,
-	jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions),
-	GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryLoadFromFile, (void **library, const char *fileName, void *jitOptions,
-	void **jitOptionsValues, unsigned int numJitOptions, void *libraryOptions,
-	void **libraryOptionValues, unsigned int numLibraryOptions), (library, fileName, jitOptions,
-	jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions),
-	GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryUnload, (void *library), (library), GP_TAKE, NULL)
-WAIT(cuLibraryGetKernel, (void **pKernel, void *library, const char *name), (pKernel, library,
-	name), GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryGetModule, (CUmodule *pMod, void *library), (pMod, library), GP_WAIT_CONTEXT, NULL)
-WAIT(cuKernelGetFunction, (CUfunction *pFunc, void *kernel), (pFunc, kernel), GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryGetGlobal, (CUdeviceptr *dptr, size_t *bytes, void *library, const char *name), (dptr,
-	bytes, library, name), GP_WAIT_CONTEXT, NULL)
-WAIT(cuLibraryGetManaged, (CUdeviceptr *dptr, size_t *bytes, void *library, const char *name),
-	(dptr, bytes, library, name), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 	unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes),
@@ -494,6 +466,42 @@ WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned in
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStart, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStop, (void), (), GP_WAIT_CONTEXT, NULL)
+
+// Code, in loading.c. Apart from the last five, these too wait, or may wait, for the whole context.
+OWN(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))
+OWN(cuModuleLoadData, (CUmodule *module, const void *image), (module, image))
+OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions, void *options,
+	void **optionValues), (module, image, numOptions, options, optionValues))
+OWN(cuModuleLoadFatBinary, (CUmodule *module, const void *fatCubin), (module, fatCubin))
+OWN(cuModuleUnload, (CUmodule hmod), (hmod))
+OWN(cuLibraryLoadData, (CUlibrary *library, const void *code, void *jitOptions, void **jitOptionsValues,
+	unsigned int numJitOptions, void *libraryOptions, void **libraryOptionValues,
+	unsigned int numLibraryOptions), (library, code, jitOptions, jitOptionsValues, numJitOptions,
+	libraryOptions, libraryOptionValues, numLibraryOptions))
+OWN(cuLibraryLoadFromFile, (CUlibrary *library, const char *fileName, void *jitOptions,
+	void **jitOptionsValues, unsigned int numJitOptions, void *libraryOptions,
+	void **libraryOptionValues, unsigned int numLibraryOptions), (library, fileName, jitOptions,
+	jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions))
+OWN(cuLibraryUnload, (CUlibrary library), (library))
+OWN(cuLibraryGetKernel, (CUfunction *pKernel, CUlibrary library, const char *name), (pKernel, library, name))
+OWN(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary lib), (count, lib))
+OWN(cuLibraryEnumerateKernels, (CUfunction *kernels, unsigned int numKernels, CUlibrary lib), (kernels,
+	numKernels, lib))
+OWN(cuLibraryGetModule, (CUmodule *pMod, CUlibrary library), (pMod, library))
+OWN(cuLibraryGetGlobal, (CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name), (dptr,
+	bytes, library, name))
+OWN(cuLibraryGetManaged, (CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name), (dptr,
+	bytes, library, name))
+OWN(cuLibraryGetUnifiedFunction, (void **fptr, CUlibrary library, const char *symbol), (fptr, library,
+	symbol))
+OWN(cuKernelGetFunction, (CUfunction *pFunc, CUfunction kernel), (pFunc, kernel))
+OWN(cuKernelGetLibrary, (CUlibrary *pLib, CUfunction kernel), (pLib, kernel))
+OWN(cuKernelGetParamInfo, (CUfunction kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize),
+	(kernel, paramIndex, paramOffset, paramSize))
+OWN(cuKernelGetParamCount, (CUfunction kernel, size_t *paramCount), (kernel, paramCount))
+OWN(cuFuncGetParamInfo, (CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize),
+	(func, paramIndex, paramOffset, paramSize))
+OWN(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCount))
 
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *phGraphExec, CUgraph hGraph,

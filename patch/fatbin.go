@@ -185,6 +185,9 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 	return out, reports, nil
 }
 
+// runsOn says whether a GPU can run what was compiled for an architecture.
+func runsOn(compiled, sm int) bool { return compiled/10 == sm/10 && compiled <= sm }
+
 // rewrite returns new contents, or nil where the entry is to stay as it is.
 func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	report := FatbinEntry{Kind: "other", SM: int(le.Uint32(e.header[entrySM:]))}
@@ -197,7 +200,7 @@ func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	default:
 		return nil, report
 	}
-	if options.SM != 0 && (report.SM/10 != options.SM/10 || report.SM > options.SM) {
+	if options.SM != 0 && !runsOn(report.SM, options.SM) {
 		report.Reason = fmt.Sprintf("not for sm_%d", options.SM)
 		return nil, report
 	}

@@ -57,7 +57,12 @@ type Kernel struct {
 	Parameters     int `json:"parameters"`      // of the original: how many
 	ParameterBytes int `json:"parameter_bytes"` // of the original
 	HiddenOffset   int `json:"hidden_offset,omitempty"`
+
+	Layout []Parameter `json:"-"` // the original's parameters, in order
 }
+
+// Parameter is the place of one parameter among a kernel's.
+type Parameter struct{ Offset, Size uint16 }
 
 // Report says what became of one cubin.
 type Report struct {

@@ -241,6 +241,10 @@ func (p *plan) readParameters(list []attribute) error {
 			}
 			highest, end = max(highest, ordinal), max(end, offset+length)
 			p.Parameters++
+			if ordinal >= len(p.Layout) {
+				p.Layout = append(p.Layout, make([]Parameter, ordinal+1-len(p.Layout))...)
+			}
+			p.Layout[ordinal] = Parameter{uint16(offset), uint16(length)}
 		}
 	}
 	switch {

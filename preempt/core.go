@@ -30,6 +30,7 @@ func Start(config configs.Config, level int, driver Driver, hold []byte, log zer
 	if err := configure(config, level, driver, hold); err != nil {
 		return err
 	}
+	startLoads(config, level, driver, log)
 	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
 	if HintsWanted(config, level) {

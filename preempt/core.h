@@ -130,6 +130,12 @@ struct gp_driver {
 				   unsigned, CUstream, void **, void **);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(int *);
 	// NULL where the driver lacks them
+	CUresult (*cuFuncGetModule)(CUmodule *, CUfunction);
+	CUresult (*cuFuncGetName)(const char **, CUfunction);
+	CUresult (*cuFuncGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
+	CUresult (*cuKernelGetName)(const char **, CUfunction);
+	CUresult (*cuKernelGetLibrary)(CUlibrary *, CUfunction);
+	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);

@@ -69,7 +69,14 @@ package preempt
 //			return 1;
 //	return 0;
 // }
-// static void set_armed(void *armed, uint32_t value) { *(_Atomic uint32_t *)armed = value; }
+// // One bit of the word; rewritten code has another (load.c).
+// static void set_armed(void *armed, uint32_t on)
+// {
+//	if (on)
+//		__atomic_fetch_or((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
+//	else
+//		__atomic_fetch_and((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
+// }
 // // The driver's symbols are looked up by their newest ABI names.
 // static const char *resolve(void *lookup)
 // {
@@ -117,6 +124,8 @@ const maxGPUs = C.GP_GPUS
 type Driver struct {
 	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
 	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
+
+	Rewriter Rewriter
 }
 
 // configure hands the settings to the C side. The hold image is copied; it lives as long as the process.

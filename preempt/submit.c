@@ -1,5 +1,6 @@
 // submit.c - what happens at every operation that an application puts on a stream, and where it waits.
 #define _GNU_SOURCE
+#include "code.h"
 #include "core.h"
 
 #include <limits.h>
@@ -144,7 +145,7 @@ static void before_wait(enum gp_wait kind, void *what)
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_open(c);
 	}
-	if (kind == GP_WAIT_CONTEXT) {
+	if (kind == GP_WAIT_CONTEXT || kind == GP_TAKE) {
 		c->context_waits++;
 		if (c->hold.state == GP_HOLD_ARMED) {
 			gp_hold_release(c);
@@ -174,7 +175,7 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	waiting.context = NULL;
 	if (waits(kind))
 		c->waits--;
-	if (kind == GP_WAIT_CONTEXT) {
+	if (kind == GP_WAIT_CONTEXT || kind == GP_TAKE) {
 		c->context_waits--;
 		if (c->open && gp_holds(c))
 			gp_hold_arm(c);
@@ -193,7 +194,7 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	}
 }
 
-static const struct gp_hooks hooks = {
+static struct gp_hooks hooks = {
 	.before_submit = before_submit,
 	.after_submit = after_submit,
 	.event_recorded = gp_event_recorded,
@@ -213,4 +214,8 @@ static const struct gp_hooks hooks = {
 	.pinned = gp_hint_pinned,
 };
 
-const struct gp_hooks *gp_core_hooks(void) { return &hooks; }
+const struct gp_hooks *gp_core_hooks(void)
+{
+	gp_load_hooks(&hooks);
+	return &hooks;
+}

@@ -1,0 +1,137 @@
+package patch
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+)
+
+// Picked is what a GPU would take of an image.
+type Picked struct {
+	// Size is how long the whole image is.
+	Size int
+
+	// Data is the cubin, or a fatbin of those cubins of the fatbin that the GPU can run: the driver's
+	// choice is among them. With PTX set there is none, and Data is what the driver would compile: text, or all
+	// the PTX of the fatbin.
+	Data []byte
+
+	Fatbin, PTX bool
+}
+
+// The most entries that a fatbin may have here.
+const maxEntries = 1 << 14
+
+// Pick reads of an image of unknown length, a cubin, a fatbin or PTX, what matters to a GPU of compute
+// capability sm.
+func Pick(image io.ReaderAt, sm int) (Picked, error) {
+	head := make([]byte, fatbinHeaderSize)
+	if _, err := image.ReadAt(head[:4], 0); err != nil {
+		return Picked{}, err
+	}
+	switch {
+	case le.Uint32(head) == fatbinMagic:
+		if _, err := image.ReadAt(head, 0); err != nil {
+			return Picked{}, err
+		}
+		return pickEntries(image, head, sm)
+	case string(head[:4]) == "\x7fELF":
+		return pickCubin(image)
+	}
+	return pickText(image)
+}
+
+func pickCubin(image io.ReaderAt) (Picked, error) {
+	var failure error
+	read := func(size int) []byte {
+		data := make([]byte, size)
+		if _, err := image.ReadAt(data, 0); err != nil {
+			failure = err
+		}
+		return data
+	}
+	size, err := ImageSize(read)
+	if err == nil && size > DefaultMaxSize {
+		err = ErrTooLarge
+	}
+	if err != nil {
+		return Picked{}, err
+	}
+	data := read(size)
+	return Picked{Size: size, Data: data}, failure
+}
+
+func pickEntries(image io.ReaderAt, head []byte, sm int) (Picked, error) {
+	size, err := FatbinSize(head)
+	if err != nil {
+		return Picked{}, err
+	}
+	picked := Picked{Size: size, Data: bytes.Clone(head), Fatbin: true}
+	var ptx []byte
+	entry := make([]byte, entryHeaderSize)
+	for at, count := fatbinHeaderSize, 0; at < size; count++ {
+		if count == maxEntries || size-at < entryHeaderSize {
+			return Picked{}, fmt.Errorf("%w: fatbin entry cut short", ErrFormat)
+		}
+		if _, err := image.ReadAt(entry, int64(at)); err != nil {
+			return Picked{}, err
+		}
+		header, stored := uint64(le.Uint32(entry[entryHeader:])), le.Uint64(entry[entryStored:])
+		rest := uint64(size - at)
+		if header < entryHeaderSize || header > rest || stored > rest-header {
+			return Picked{}, fmt.Errorf("%w: fatbin entry of bad size", ErrFormat)
+		}
+		into := &picked.Data
+		switch kind := le.Uint16(entry[entryKind:]); {
+		case kind == entryKindPTX:
+			into = &ptx
+		case kind != entryKindELF || !runsOn(int(le.Uint32(entry[entrySM:])), sm):
+			into = nil
+		}
+		length := int(header + stored)
+		if into != nil {
+			if len(*into)+length > DefaultMaxSize {
+				return Picked{}, ErrTooLarge
+			}
+			*into = append(*into, make([]byte, length)...)
+			if _, err := image.ReadAt((*into)[len(*into)-length:], int64(at)); err != nil {
+				return Picked{}, err
+			}
+		}
+		at += length
+	}
+	if len(picked.Data) > fatbinHeaderSize {
+		le.PutUint64(picked.Data[8:], uint64(len(picked.Data)-fatbinHeaderSize))
+		return picked, nil
+	}
+	if ptx == nil {
+		return Picked{}, fmt.Errorf("%w: nothing for sm_%d", ErrFormat, sm)
+	}
+	picked.Data, picked.PTX = ptx, true
+	return picked, nil
+}
+
+// The most bytes of PTX text that are looked through for their end.
+const maxText = 256 << 20
+
+// pickText reads up to the 0 that ends the text; behind it there may be nothing.
+func pickText(image io.ReaderAt) (Picked, error) {
+	const firstStep, lastStep = 256, 64 << 10
+	var text []byte
+	for len(text) < maxText {
+		at := len(text)
+		text = append(text, make([]byte, max(firstStep, min(at, lastStep)))...)
+		n, err := image.ReadAt(text[at:], int64(at))
+		if end := bytes.IndexByte(text[at:at+n], 0); end >= 0 {
+			text = text[:at+end]
+			if !bytes.Contains(text, []byte(".version")) {
+				break
+			}
+			return Picked{Size: len(text) + 1, Data: text, PTX: true}, nil
+		}
+		if err != nil {
+			return Picked{}, err
+		}
+	}
+	return Picked{}, fmt.Errorf("%w: neither cubin, fatbin nor PTX", ErrFormat)
+}

@@ -1,0 +1,167 @@
+package preempt
+
+// #include <stdlib.h>
+// #include <string.h>
+// #include "code.h"
+// #include "core.h"
+//
+// static void start_loads(void *symbol, void *armed, uint32_t when)
+// {
+//	gp_load_start((void *(*)(const char *))symbol, armed);
+//	gp_blp_set(when);
+// }
+// static void answer_link(struct gp_request *r, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key)
+// {
+//	r->memory = (void *)memory; // the program's
+//	r->bytes = bytes;
+//	r->fatbin = fatbin;
+//	memcpy(r->key, key, sizeof r->key);
+// }
+import "C"
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+// Source is code that is loaded: at an address of this process, Bytes long (0: unknown), or in a file.
+type Source struct {
+	Address uintptr
+	Bytes   int
+	Path    string
+
+	SM      int    // compute capability of the GPU, 90 for 9.0
+	Options string // what else decides what the driver's linker makes of PTX
+
+	Linked bool     // it is what the linker made
+	Key    [32]byte // of what it was made of
+}
+
+// Link is what the driver's linker is to compile first: PTX, or a fatbin with PTX.
+type Link struct {
+	Address uintptr
+	Bytes   int
+	Fatbin  bool
+	Key     [32]byte
+}
+
+// Mapping is memory outside of Go's, which whoever gets it unmaps.
+type Mapping struct {
+	Address unsafe.Pointer
+	Bytes   int
+	Cached  bool
+}
+
+// Rewriter makes kernels stoppable. Its methods are called by several goroutines.
+type Rewriter interface {
+	// Copy returns a copy of the code.
+	Copy(Source) (Mapping, error)
+	// Rewrite returns what code.h describes as struct gp_rewritten, or what is to be linked before.
+	Rewrite(Source) (Mapping, *Link, error)
+}
+
+// blpWanted decides whether code is rewritten as it is loaded: where it is asked for by name, and by default in
+// processes that may have to yield, under MPS, where nothing else stops a kernel.
+func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
+	switch {
+	case mechanisms.BLP:
+		return C.GP_BLP_ON
+	case mechanisms.Auto && level > 0:
+		return C.GP_BLP_UNDER_MPS
+	}
+	return C.GP_BLP_OFF
+}
+
+func startLoads(config configs.Config, level int, driver Driver, log zerolog.Logger) {
+	when := blpWanted(config.Mechanisms, level)
+	C.start_loads(driver.Symbol, driver.Armed, when)
+	if when == C.GP_BLP_OFF {
+		return
+	}
+	say := &sayOnce{log: log, said: map[string]bool{}}
+	for range rewriters {
+		go rewrite(driver.Rewriter, say)
+	}
+}
+
+// rewriters answer loads for as long as the process lives.
+const rewriters = 2
+
+func rewrite(rewriter Rewriter, say *sayOnce) {
+	for {
+		answer(C.gp_request_next(), rewriter, say)
+	}
+}
+
+// sayOnce warns of the same thing once.
+type sayOnce struct {
+	log   zerolog.Logger
+	mutex sync.Mutex
+	said  map[string]bool
+}
+
+func (s *sayOnce) warn(text string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	level := zerolog.WarnLevel
+	if s.said[text] {
+		level = zerolog.DebugLevel
+	}
+	s.said[text] = true
+	s.log.WithLevel(level).Msg(text)
+}
+
+func answer(r *C.struct_gp_request, rewriter Rewriter, say *sayOnce) {
+	result := C.int(C.GP_ANSWER_FAILED)
+	defer func() { C.gp_request_answer(r, result) }()
+	defer func() {
+		if failure := recover(); failure != nil { // the program must not end because of it
+			result = C.GP_ANSWER_FAILED
+			fail(r, "fault in the rewriter")
+			say.log.Error().Interface("fault", failure).Msg("rewriting code failed")
+		}
+	}()
+	if r.what == C.GP_REQUEST_LOG {
+		say.warn(C.GoString(r.path))
+		result = C.GP_ANSWER_DONE
+		return
+	}
+	source := Source{Address: uintptr(r.image), Bytes: int(r.image_bytes), SM: int(r.sm), Linked: bool(r.linked)}
+	if r.path != nil {
+		source.Path = C.GoString(r.path)
+	}
+	if r.options != nil {
+		source.Options = C.GoString(r.options)
+	}
+	source.Key = *(*[32]byte)(unsafe.Pointer(&r.key))
+	var (
+		mapping Mapping
+		link    *Link
+		err     error
+	)
+	if r.what == C.GP_REQUEST_COPY {
+		mapping, err = rewriter.Copy(source)
+	} else {
+		mapping, link, err = rewriter.Rewrite(source)
+	}
+	switch {
+	case err != nil:
+		fail(r, err.Error())
+	case link != nil:
+		C.answer_link(r, C.uintptr_t(link.Address), C.uint64_t(link.Bytes), C.bool(link.Fatbin), unsafe.Pointer(&link.Key))
+		result = C.GP_ANSWER_LINK
+	default:
+		r.memory, r.bytes, r.cached = mapping.Address, C.uint64_t(mapping.Bytes), C.bool(mapping.Cached)
+		result = C.GP_ANSWER_DONE
+	}
+}
+
+func fail(r *C.struct_gp_request, reason string) {
+	for i := range min(len(reason), len(r.reason)-1) {
+		r.reason[i] = C.char(reason[i])
+	}
+}

@@ -1,0 +1,102 @@
+// code.h - code that was rewritten as it was loaded: which kernels have a guard, and where their hidden
+// parameter is (block-level preemption, BLP).
+#ifndef GPREEMPT_CODE_H
+#define GPREEMPT_CODE_H
+
+#include "../exports/hooks.h"
+
+// The parameters of a guarded kernel. Never freed or changed: kernels with the same parameters share one.
+struct gp_code {
+	bool guarded;
+	uint16_t parameters; // without the hidden one
+	uint32_t hidden;     // offset of the hidden parameter in the parameter buffer
+	uint32_t bytes;      // of the parameter buffer: hidden + 8
+	struct { uint16_t offset, size; } parameter[];
+};
+
+// gp_code_of says what is known of a CUfunction or CUkernel as it is launched; NULL: it has no guard, and is launched
+// as it came. Lock-free once it is known; the first call for a handle asks the driver.
+const struct gp_code *gp_code_of(CUfunction);
+
+// gp_code_forget makes all handles unknown again. Called before any of them ends.
+void gp_code_forget(void);
+
+// Whether code that is loaded in this process is to be rewritten.
+enum { GP_BLP_OFF, GP_BLP_ON, GP_BLP_UNDER_MPS };
+void gp_blp_set(uint32_t when);
+bool gp_blp_wanted(void);
+
+enum { GP_BLP_REASONS = 24, GP_BLP_REASON_BYTES = 80 };
+
+// What happened to code in this process.
+struct gp_blp_counters {
+	_Atomic uint64_t images;    // modules and libraries that were looked at
+	_Atomic uint64_t rewritten; // of these: run with guards
+	_Atomic uint64_t failed;    // of these: as they came, because something went wrong
+	_Atomic uint64_t compiled;  // of these: PTX that the driver's linker compiled
+	_Atomic uint64_t cache_hits, cache_misses;
+	_Atomic uint64_t rewrite_ns; // that loads waited for the rewriting
+	_Atomic uint64_t kernels, guarded, refused; // in these images
+	_Atomic uint64_t unconfirmed; // kernels launched as they came because the driver sees other parameters
+	// Kernels refused and images failed, by reason. What finds no place is counted in the last.
+	struct {
+		char text[GP_BLP_REASON_BYTES];
+		_Atomic uint64_t count;
+	} reason[GP_BLP_REASONS];
+};
+extern struct gp_blp_counters gp_blp_counters;
+void gp_blp_refused(const char *reason, uint64_t count); // in reason[]
+
+// What became of an image, as it stands in the cache on disk (patch/cache writes and checks it). Offsets count from
+// the start, texts end with a 0.
+struct gp_rewritten {
+	char magic[8];
+	uint32_t checksum, kernels;
+	uint64_t bytes; // of all this
+	uint64_t image, image_bytes; // 0 bytes: nothing has a guard, the original is to be used
+	uint8_t key[32];
+	struct gp_rewritten_kernel { // by name
+		uint32_t name;
+		uint32_t reason;     // why it has no guard; 0: it has one
+		uint32_t layout;     // offset of u16 {offset, size} for each parameter
+		uint16_t parameters; // without the hidden one
+		uint16_t hidden;
+	} kernel[];
+};
+
+// load.c
+void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed);
+void gp_load_hooks(struct gp_hooks *);
+void gp_load_context_destroying(CUcontext);
+// What was loaded as a module or library; NULL if not by us, or as it came. The name is that of a kernel in it.
+const struct gp_rewritten *gp_rewritten_module(CUmodule, const char *kernel);
+const struct gp_rewritten *gp_rewritten_library(CUlibrary);
+const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *, const char *kernel);
+
+// What loads ask of the rewriter, which is Go, and runs on threads of its own: no thread of the program is to
+// become one of Go's.
+struct gp_request {
+	enum { GP_REQUEST_COPY, GP_REQUEST_REWRITE, GP_REQUEST_LOG } what;
+	const void *image;    // cubin, fatbin, its wrapper, or PTX
+	uint64_t image_bytes; // 0: unknown
+	const char *path;     // COPY: of a file, instead of the image; LOG: what to say
+	uint32_t sm;
+	const char *options; // what else decides what the driver's linker makes of PTX
+	bool linked;         // image is what it made; key is what stood in the answer LINK
+	uint8_t key[32];
+
+	enum { GP_ANSWER_FAILED, GP_ANSWER_DONE, GP_ANSWER_LINK } answer;
+	void *memory; // DONE: mapped, for the caller to unmap. LINK: what to compile
+	uint64_t bytes;
+	bool fatbin; // LINK: not text
+	bool cached; // DONE: from the cache
+	char reason[GP_BLP_REASON_BYTES]; // FAILED
+
+	_Atomic uint32_t answered;
+	struct gp_request *next;
+};
+void gp_request(struct gp_request *);             // returns when it is answered
+struct gp_request *gp_request_next(void);         // waits for one
+void gp_request_answer(struct gp_request *, int answer);
+
+#endif

@@ -1,0 +1,225 @@
+package main
+
+// #define _GNU_SOURCE
+// #include <elf.h>
+// #include <link.h>
+// #include <stdint.h>
+// #include <string.h>
+//
+// extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+//
+// // The library's notes, the linker's hash of its contents among them.
+// static const void *notes(size_t *size)
+// {
+//	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)__ehdr_start;
+//	const ElfW(Phdr) *segment = (const ElfW(Phdr) *)(__ehdr_start + file->e_phoff);
+//	for (int i = 0; i < file->e_phnum; i++)
+//		if (segment[i].p_type == PT_NOTE && segment[i].p_filesz > *size) {
+//			*size = segment[i].p_filesz;
+//			return __ehdr_start + segment[i].p_vaddr;
+//		}
+//	return NULL;
+// }
+import "C"
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/patch"
+	"github.com/gpreempt/gpreempt/patch/cache"
+	"github.com/gpreempt/gpreempt/preempt"
+)
+
+// rewriter gives package preempt what patch makes of code.
+type rewriter struct {
+	config configs.Config
+	log    zerolog.Logger
+
+	once sync.Once // what follows is made when code is loaded
+	made cache.Rewriter
+}
+
+func (r *rewriter) make() *cache.Rewriter {
+	r.once.Do(func() {
+		notKept := func(err error) { r.log.Debug().Err(err).Msg("rewritten code is not kept") }
+		r.made = cache.Rewriter{Guards: kernels.Guard, Build: build(), Refuse: patch.WaitsForPeers, Failed: notKept}
+		if r.config.BLP.CacheMB == 0 {
+			return
+		}
+		directory, err := r.config.BLP.CacheDirectory, error(nil)
+		if directory == "" {
+			directory, err = cache.Directory(os.Getenv)
+		}
+		if err == nil {
+			r.made.Cache, err = cache.Open(directory, int64(r.config.BLP.CacheMB)<<20)
+		}
+		if err != nil {
+			notKept(err)
+		}
+	})
+	return &r.made
+}
+
+func build() string {
+	var size C.size_t
+	notes := C.notes(&size)
+	return C.GoStringN((*C.char)(notes), C.int(size))
+}
+
+func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
+	if source.Path != "" {
+		return copyFile(source.Path)
+	}
+	image, err := open(source)
+	if err != nil {
+		return preempt.Mapping{}, err
+	}
+	picked, err := patch.Pick(image, source.SM)
+	if err != nil {
+		return preempt.Mapping{}, err
+	}
+	if picked.PTX {
+		picked.Data = make([]byte, picked.Size)
+		if _, err := image.ReadAt(picked.Data, 0); err != nil {
+			return preempt.Mapping{}, err
+		}
+	}
+	m, err := cache.Allocate(len(picked.Data))
+	if err != nil {
+		return preempt.Mapping{}, err
+	}
+	copy(m.Data(), picked.Data)
+	return mapping(m), nil
+}
+
+func mapping(m cache.Mapping) preempt.Mapping {
+	return preempt.Mapping{Address: m.Address, Bytes: m.Bytes, Cached: m.Cached}
+}
+
+// copyFile adds a 0, which ends PTX.
+func copyFile(path string) (preempt.Mapping, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return preempt.Mapping{}, fmt.Errorf("open the file of a module: %w", err)
+	}
+	defer unix.Close(fd)
+	var is unix.Stat_t
+	if err := unix.Fstat(fd, &is); err != nil {
+		return preempt.Mapping{}, fmt.Errorf("stat the file of a module: %w", err)
+	}
+	if is.Mode&unix.S_IFMT != unix.S_IFREG || is.Size > patch.DefaultMaxSize {
+		return preempt.Mapping{}, errors.New("the file of a module is of an unexpected kind or size")
+	}
+	m, err := cache.Allocate(int(is.Size) + 1)
+	if err != nil {
+		return preempt.Mapping{}, err
+	}
+	for data := m.Data()[:is.Size]; len(data) > 0; {
+		n, err := unix.Read(fd, data)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			m.Unmap()
+			return preempt.Mapping{}, fmt.Errorf("read the file of a module: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		data = data[n:]
+	}
+	return mapping(m), nil
+}
+
+func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Link, error) {
+	image, err := open(source)
+	if err != nil {
+		return preempt.Mapping{}, nil, err
+	}
+	if source.Linked {
+		m, err := r.make().RewriteLinked(image, source.SM, source.Key)
+		return mapping(m), nil, err
+	}
+	m, link, err := r.make().Rewrite(image, source.SM, source.Options)
+	if err != nil || link == nil {
+		return mapping(m), nil, err
+	}
+	if image.parts {
+		return preempt.Mapping{}, nil, errors.New("linked of several fatbins as it is loaded")
+	}
+	return preempt.Mapping{}, &preempt.Link{Address: image.base, Bytes: link.Size, Fatbin: link.Fatbin, Key: link.Key}, nil
+}
+
+// memory reads this process's memory, without trusting that it is there.
+type memory struct {
+	base  uintptr
+	limit int64 // 0: unknown
+	parts bool  // the fatbin is one of several that belong together
+}
+
+// open follows the wrapper that the compiler puts around a fatbin (fatbinary_section.h).
+func open(source preempt.Source) (memory, error) {
+	const (
+		fatbinCMagic       = 0x466243B1
+		fatbinCLinkVersion = 2
+	)
+	m := memory{base: source.Address, limit: int64(source.Bytes)}
+	var wrapper [16]byte
+	if _, err := m.ReadAt(wrapper[:4], 0); err != nil {
+		return m, fmt.Errorf("read code: %w", err)
+	}
+	if binary.LittleEndian.Uint32(wrapper[:]) != fatbinCMagic {
+		return m, nil
+	}
+	if _, err := m.ReadAt(wrapper[:], 0); err != nil {
+		return m, fmt.Errorf("read a fatbin's wrapper: %w", err)
+	}
+	return memory{
+		base:  uintptr(binary.LittleEndian.Uint64(wrapper[8:])),
+		parts: binary.LittleEndian.Uint32(wrapper[4:]) == fatbinCLinkVersion,
+	}, nil
+}
+
+func (m memory) ReadAt(p []byte, offset int64) (int, error) {
+	if m.limit > 0 && offset+int64(len(p)) > m.limit {
+		if offset >= m.limit {
+			return 0, io.EOF
+		}
+		n, err := m.ReadAt(p[:m.limit-offset], offset)
+		return n, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	done := 0
+	for done < len(p) {
+		n, err := readMemory(p[done:], m.base+uintptr(offset)+uintptr(done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return done, fmt.Errorf("read memory: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		done += n
+	}
+	return done, nil
+}
+
+func readMemory(p []byte, at uintptr) (int, error) {
+	local := []unix.Iovec{{Base: unsafe.SliceData(p), Len: uint64(len(p))}}
+	n, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: at, Len: len(p)}}, 0)
+	if err == nil || errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EINTR) {
+		return n, err
+	}
+	fd, open := unix.Open("/proc/self/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0) // where the call is not allowed
+	if open != nil {
+		return 0, errors.Join(err, open)
+	}
+	defer unix.Close(fd)
+	return unix.Pread(fd, p, int64(at))
+}
