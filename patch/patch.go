@@ -47,9 +47,10 @@ func (o Options) maxSize() int {
 
 // Kernel says what became of one kernel.
 type Kernel struct {
-	Name    string `json:"name"`
-	Guarded bool   `json:"guarded"`
-	Reason  string `json:"reason,omitempty"` // why it is not guarded
+	Name    string  `json:"name"`
+	Guarded bool    `json:"guarded"`
+	Reason  string  `json:"reason,omitempty"` // why it is not guarded
+	Refusal Refusal `json:"-"`                // of which kind that is
 
 	Registers        int `json:"registers"`
 	GuardedRegisters int `json:"guarded_registers,omitempty"`
@@ -59,6 +60,29 @@ type Kernel struct {
 	HiddenOffset   int `json:"hidden_offset,omitempty"`
 
 	Layout []Parameter `json:"-"` // the original's parameters, in order
+}
+
+// Refusal is why a kernel has no guard: enum gp_refusal of preempt/segment.h.
+type Refusal int
+
+// Kinds of refusals.
+const (
+	RefusedForm  Refusal = iota // something about it is of a form that is not known
+	RefusedRoom                 // no room for a parameter or for the guard's registers
+	RefusedPeers                // Options.Refuse spoke against it
+	RefusedSM                   // no guard for its architecture
+)
+
+// refusal is an error of another kind than RefusedForm.
+type refusal struct {
+	kind Refusal
+	text string
+}
+
+func (r refusal) Error() string { return r.text }
+
+func refused(kind Refusal, format string, values ...any) error {
+	return refusal{kind, fmt.Sprintf(format, values...)}
 }
 
 // Parameter is the place of one parameter among a kernel's.

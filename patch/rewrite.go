@@ -114,6 +114,10 @@ func (c *cubin) plan(options Options) []*plan {
 		p := &plan{Kernel: Kernel{Name: s.name, Registers: around.registers[s.index]}, symbol: s.index}
 		if err := c.examine(p, around); err != nil {
 			p.Reason = err.Error()
+			var of refusal
+			if errors.As(err, &of) {
+				p.Refusal = of.kind
+			}
 		} else {
 			p.Guarded = true
 		}
@@ -159,14 +163,14 @@ func (c *cubin) examine(p *plan, around *surroundings) error {
 		return err
 	}
 	if p.guard = around.options.Guards.bySM[c.sm]; p.guard == nil {
-		return fmt.Errorf("no guard for sm_%d", c.sm)
+		return refused(RefusedSM, "no guard for sm_%d", c.sm)
 	}
 	if p.guard.begins(p.text.data) {
 		return errors.New("has a guard")
 	}
-	if refuse := around.options.Refuse; refuse != nil {
-		if reason := refuse(p.Name); reason != "" {
-			return errors.New(reason)
+	if speak := around.options.Refuse; speak != nil {
+		if reason := speak(p.Name); reason != "" {
+			return refused(RefusedPeers, "%s", reason)
 		}
 	}
 	if around.err != nil {
@@ -287,7 +291,7 @@ func (p *plan) hide(list []attribute) error {
 		limit = maxParametersLow
 	}
 	if p.HiddenOffset+hiddenSize > limit {
-		return fmt.Errorf("%d bytes of parameters leave no room", p.ParameterBytes)
+		return refused(RefusedRoom, "%d bytes of parameters leave no room", p.ParameterBytes)
 	}
 	p.hidden.data = formatParameter(p.hidden.code, p.Parameters, p.HiddenOffset, hiddenSize)
 	return nil
@@ -300,7 +304,7 @@ func (p *plan) checkRegisters(list []attribute) error {
 	p.GuardedRegisters = max(p.Registers, p.guard.Registers)
 	for _, a := range list {
 		if a.code == eiattrMaxregCount && a.format == eifmtHVAL && int(a.value) < p.GuardedRegisters {
-			return fmt.Errorf("limited to %d registers", a.value)
+			return refused(RefusedRoom, "limited to %d registers", a.value)
 		}
 	}
 	return nil

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gp_blp_counters gp_blp_counters;
-
 enum { SLOTS = 1 << 16, PROBES = 64, LAYOUTS = 256 };
 
 static struct {
@@ -134,7 +132,8 @@ static const struct gp_code *ask(CUfunction function)
 	if (!kernel || kernel->reason)
 		return &no_code;
 	if (!as_seen(kernel, info, function)) {
-		gp_count(&gp_blp_counters.unconfirmed, 1);
+		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver sees other parameters than a rewritten kernel has: launched as it came"};
+		gp_request(&log);
 		return &no_code;
 	}
 	pthread_mutex_lock(&lock);
@@ -163,7 +162,7 @@ static __attribute__((noinline, cold)) const struct gp_code *learn(CUfunction fu
 
 const struct gp_code *gp_code_of(CUfunction function)
 {
-	if (!atomic_load_explicit(&gp_blp_counters.rewritten, memory_order_relaxed) || !function)
+	if (!atomic_load_explicit(&gp_rewritten, memory_order_relaxed) || !function)
 		return NULL;
 	uint32_t before = atomic_load_explicit(&generation, memory_order_acquire);
 	const struct gp_code *code = find(function);
@@ -171,22 +170,4 @@ const struct gp_code *gp_code_of(CUfunction function)
 	if (!code || before % 2 || before != atomic_load_explicit(&generation, memory_order_relaxed))
 		return learn(function);
 	return known(code);
-}
-
-void gp_blp_refused(const char *reason, uint64_t count)
-{
-	static pthread_mutex_t reasons = PTHREAD_MUTEX_INITIALIZER;
-	int i = 0;
-	pthread_mutex_lock(&reasons);
-	for (; i < GP_BLP_REASONS - 1; i++) {
-		char *text = gp_blp_counters.reason[i].text;
-		if (!*text)
-			strncpy(text, reason, GP_BLP_REASON_BYTES - 1);
-		if (!strncmp(text, reason, GP_BLP_REASON_BYTES - 1))
-			break;
-	}
-	if (i == GP_BLP_REASONS - 1)
-		strcpy(gp_blp_counters.reason[i].text, "others");
-	gp_count(&gp_blp_counters.reason[i].count, count);
-	pthread_mutex_unlock(&reasons);
 }

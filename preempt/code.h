@@ -26,27 +26,6 @@ enum { GP_BLP_OFF, GP_BLP_ON, GP_BLP_UNDER_MPS };
 void gp_blp_set(uint32_t when);
 bool gp_blp_wanted(void);
 
-enum { GP_BLP_REASONS = 24, GP_BLP_REASON_BYTES = 80 };
-
-// What happened to code in this process.
-struct gp_blp_counters {
-	_Atomic uint64_t images;    // modules and libraries that were looked at
-	_Atomic uint64_t rewritten; // of these: run with guards
-	_Atomic uint64_t failed;    // of these: as they came, because something went wrong
-	_Atomic uint64_t compiled;  // of these: PTX that the driver's linker compiled
-	_Atomic uint64_t cache_hits, cache_misses;
-	_Atomic uint64_t rewrite_ns; // that loads waited for the rewriting
-	_Atomic uint64_t kernels, guarded, refused; // in these images
-	_Atomic uint64_t unconfirmed; // kernels launched as they came because the driver sees other parameters
-	// Kernels refused and images failed, by reason. What finds no place is counted in the last.
-	struct {
-		char text[GP_BLP_REASON_BYTES];
-		_Atomic uint64_t count;
-	} reason[GP_BLP_REASONS];
-};
-extern struct gp_blp_counters gp_blp_counters;
-void gp_blp_refused(const char *reason, uint64_t count); // in reason[]
-
 // What became of an image, as it stands in the cache on disk (patch/cache writes and checks it). Offsets count from
 // the start, texts end with a 0.
 struct gp_rewritten {
@@ -61,10 +40,13 @@ struct gp_rewritten {
 		uint32_t layout;     // offset of u16 {offset, size} for each parameter
 		uint16_t parameters; // without the hidden one
 		uint16_t hidden;
+		uint16_t refusal; // enum gp_refusal, where there is a reason
+		uint16_t pad;
 	} kernel[];
 };
 
 // load.c
+extern _Atomic uint32_t gp_rewritten; // images in use, ever
 void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed);
 void gp_load_hooks(struct gp_hooks *);
 void gp_load_context_destroying(CUcontext);
@@ -90,7 +72,7 @@ struct gp_request {
 	uint64_t bytes;
 	bool fatbin; // LINK: not text
 	bool cached; // DONE: from the cache
-	char reason[GP_BLP_REASON_BYTES]; // FAILED
+	char reason[128]; // FAILED
 
 	_Atomic uint32_t answered;
 	struct gp_request *next;

@@ -55,6 +55,7 @@ static struct {
 } driver;
 
 static _Atomic uint32_t *armed;
+_Atomic uint32_t gp_rewritten;
 
 // Options of the just-in-time compiler, without what is written to: the program may have taken that back.
 struct jit {
@@ -188,20 +189,19 @@ static const char *copy_options(struct jit *to, unsigned count, const int *optio
 
 static void failed(const char *reason)
 {
-	char line[GP_BLP_REASON_BYTES + 64];
+	char line[256];
 	struct gp_request log = {.what = GP_REQUEST_LOG, .path = line};
-	gp_count(&gp_blp_counters.failed, 1);
-	gp_blp_refused(reason, 1);
+	gp_count(&gp_kernels.refused[GP_REFUSED_IMAGE], 1);
 	snprintf(line, sizeof line, "code runs as it came, not preemptible: %s", reason);
 	gp_request(&log);
 }
 
 static void unmap(const struct gp_rewritten *r) { munmap((void *)r, r->bytes); }
 
-static bool succeeded(const char *call, CUresult result, char *reason)
+static bool succeeded(const char *call, CUresult result, struct gp_request *r)
 {
 	if (result)
-		snprintf(reason, GP_BLP_REASON_BYTES, "%s: CUDA error %d", call, result);
+		snprintf(r->reason, sizeof r->reason, "%s: CUDA error %d", call, result);
 	return !result;
 }
 
@@ -217,16 +217,15 @@ static void compile(struct gp_request *r, const struct jit *jit)
 		strcpy(r->reason, "the driver has no linker");
 		return;
 	}
-	if (!succeeded("cuLinkCreate", driver.cuLinkCreate(jit->count, jit->option, jit->value, &state), r->reason))
+	if (!succeeded("cuLinkCreate", driver.cuLinkCreate(jit->count, jit->option, jit->value, &state), r))
 		return;
 	int type = r->fatbin ? CU_JIT_INPUT_FATBINARY : CU_JIT_INPUT_PTX;
-	if (succeeded("cuLinkAddData", driver.cuLinkAddData(state, type, r->memory, r->bytes, "gpreempt", 0, NULL, NULL), r->reason) &&
-	    succeeded("cuLinkComplete", driver.cuLinkComplete(state, &cubin, &bytes), r->reason)) {
+	if (succeeded("cuLinkAddData", driver.cuLinkAddData(state, type, r->memory, r->bytes, "gpreempt", 0, NULL, NULL), r) &&
+	    succeeded("cuLinkComplete", driver.cuLinkComplete(state, &cubin, &bytes), r)) {
 		r->image = cubin;
 		r->image_bytes = bytes;
 		r->linked = true;
 		r->answered = 0;
-		gp_count(&gp_blp_counters.compiled, 1);
 		gp_request(r);
 	}
 	driver.cuLinkDestroy(state);
@@ -235,15 +234,8 @@ static void compile(struct gp_request *r, const struct jit *jit)
 static void count(const struct gp_rewritten *r)
 {
 	for (uint32_t i = 0; i < r->kernels; i++)
-		if (r->kernel[i].reason)
-			gp_blp_refused((const char *)r + r->kernel[i].reason, 1);
-		else
-			gp_count(&gp_blp_counters.guarded, 1);
-	gp_count(&gp_blp_counters.kernels, r->kernels);
-	uint64_t refused = 0;
-	for (uint32_t i = 0; i < r->kernels; i++)
-		refused += r->kernel[i].reason != 0;
-	gp_count(&gp_blp_counters.refused, refused);
+		gp_count(r->kernel[i].reason ? &gp_kernels.refused[r->kernel[i].refusal % GP_REFUSALS] : &gp_kernels.guarded, 1);
+	gp_count(&gp_kernels.seen, r->kernels);
 }
 
 // rewrite returns a mapping, or NULL where the original is to be used.
@@ -251,16 +243,16 @@ static const struct gp_rewritten *rewrite(const void *image, size_t bytes, int s
 {
 	uint64_t begun = gp_now_ns();
 	struct gp_request r = {.what = GP_REQUEST_REWRITE, .image = image, .image_bytes = bytes, .sm = (uint32_t)sm, .options = jit->text};
-	gp_count(&gp_blp_counters.images, 1);
+	gp_count(&gp_kernels.images, 1);
 	gp_request(&r);
 	if (r.answer == GP_ANSWER_LINK)
 		compile(&r, jit);
-	gp_count(&gp_blp_counters.rewrite_ns, gp_now_ns() - begun);
+	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
 	if (r.answer != GP_ANSWER_DONE) {
 		failed(r.reason);
 		return NULL;
 	}
-	gp_count(r.cached ? &gp_blp_counters.cache_hits : &gp_blp_counters.cache_misses, 1);
+	gp_count(&gp_kernels.cached, r.cached);
 	const struct gp_rewritten *rewritten = r.memory;
 	count(rewritten);
 	if (rewritten->image_bytes)
@@ -277,7 +269,7 @@ static void in_use(void)
 {
 	enum { REWRITTEN = 2 }; // another bit of gp_armed than the agents'
 	atomic_fetch_or(armed, REWRITTEN);
-	gp_count(&gp_blp_counters.rewritten, 1);
+	gp_rewritten++;
 }
 
 // The driver may keep reading an image that is to be preserved; otherwise it has its own copy.
@@ -394,7 +386,6 @@ static void module_loaded(struct gp_load *load, CUmodule module)
 		image_read(r);
 		remember(module, r, false);
 	} else {
-		gp_blp_counters.rewritten--;
 		failed("the driver did not load the rewritten module");
 		unmap(r);
 	}
@@ -402,7 +393,7 @@ static void module_loaded(struct gp_load *load, CUmodule module)
 
 static void module_unloading(CUmodule module)
 {
-	if (!gp_blp_counters.rewritten)
+	if (!gp_rewritten)
 		return;
 	drop(module, NULL, false);
 	gp_code_forget();
@@ -413,7 +404,7 @@ void gp_load_context_destroying(CUcontext context)
 {
 	enum { MAX_STALE = 64 };
 	int stale = 0;
-	if (!gp_blp_counters.rewritten)
+	if (!gp_rewritten)
 		return;
 	pthread_mutex_lock(&registry);
 	for (struct module *m = modules; m; m = m->next)
@@ -522,8 +513,7 @@ static void settle(struct library *l)
 	CUresult result = driver.cuLibraryLoadData(&second, image_of(r), l->jit.option, l->jit.value, l->jit.count,
 						   l->option, l->value, l->options);
 	if (result) {
-		char reason[GP_BLP_REASON_BYTES];
-		gp_blp_counters.rewritten--;
+		char reason[64];
 		snprintf(reason, sizeof reason, "cuLibraryLoadData: CUDA error %d", result);
 		failed(reason);
 		unmap(r);
@@ -628,7 +618,7 @@ static void kernel_function(CUfunction kernel, CUfunction function)
 {
 	CUlibrary library;
 	CUmodule module;
-	if (gp_blp_counters.rewritten && gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, kernel) &&
+	if (gp_rewritten && gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, kernel) &&
 	    !gp_driver.cuFuncGetModule(&module, function))
 		library_module(library, module);
 }

@@ -146,16 +146,25 @@ func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Lin
 	}
 	if source.Linked {
 		m, err := r.make().RewriteLinked(image, source.SM, source.Key)
-		return mapping(m), nil, err
+		return r.done(m, err), nil, err
 	}
 	m, link, err := r.make().Rewrite(image, source.SM, source.Options)
 	if err != nil || link == nil {
-		return mapping(m), nil, err
+		return r.done(m, err), nil, err
 	}
 	if image.parts {
 		return preempt.Mapping{}, nil, errors.New("linked of several fatbins as it is loaded")
 	}
 	return preempt.Mapping{}, &preempt.Link{Address: image.base, Bytes: link.Size, Fatbin: link.Fatbin, Key: link.Key}, nil
+}
+
+func (r *rewriter) done(m cache.Mapping, err error) preempt.Mapping {
+	if err == nil && r.log.GetLevel() <= zerolog.DebugLevel {
+		for kernel, reason := range m.Refused() {
+			r.log.Debug().Str("kernel", kernel).Str("reason", reason).Msg("kernel is not preemptible")
+		}
+	}
+	return mapping(m)
 }
 
 // memory reads this process's memory, without trusting that it is there.

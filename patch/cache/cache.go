@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,9 @@ type Mapping struct {
 
 // Data is the mapped memory.
 func (m Mapping) Data() []byte { return unsafe.Slice((*byte)(m.Address), m.Bytes) }
+
+// Refused lists the kernels that got no guard, and why.
+func (m Mapping) Refused() iter.Seq2[string, string] { return refused(m.Data()) }
 
 // Unmap gives the memory back.
 func (m Mapping) Unmap() { _ = unix.MunmapPtr(m.Address, uintptr(m.Bytes)) }

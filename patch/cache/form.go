@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"iter"
 	"slices"
 
 	"github.com/gpreempt/gpreempt/patch"
@@ -17,7 +18,7 @@ const (
 	magic = "GPBLP\x00\x00\x01"
 
 	headerSize = 72
-	kernelSize = 16
+	kernelSize = 20
 
 	// Offsets in the header.
 	atChecksum   = 8 // of all behind it
@@ -33,6 +34,7 @@ const (
 	atLayout     = 8
 	atParameters = 12
 	atHidden     = 14
+	atRefusal    = 16
 
 	imageAlignment = 4096 // so that its pages can be given back
 )
@@ -106,6 +108,7 @@ func (f *form) put(data []byte, key Key) {
 		le.PutUint32(h[atName:], uint32(texts+f.texts[k.Name]))
 		if !k.Guarded {
 			le.PutUint32(h[atReason:], uint32(texts+f.texts[k.Reason]))
+			le.PutUint16(h[atRefusal:], uint16(k.Refusal))
 		}
 		le.PutUint32(h[atLayout:], uint32(layout))
 		le.PutUint16(h[atParameters:], uint16(len(k.Layout)))
@@ -172,4 +175,20 @@ func checkContents(data []byte) error {
 		last = text
 	}
 	return nil
+}
+
+// refused lists the kernels without a guard, and why, of data that was checked.
+func refused(data []byte) iter.Seq2[string, string] {
+	text := func(at uint32) string {
+		t, _, _ := bytes.Cut(data[at:], []byte{0})
+		return string(t)
+	}
+	return func(yield func(kernel, reason string) bool) {
+		for i := range int(le.Uint32(data[atKernels:])) {
+			h := data[headerSize+i*kernelSize:]
+			if reason := le.Uint32(h[atReason:]); reason != 0 && !yield(text(le.Uint32(h[atName:])), text(reason)) {
+				return
+			}
+		}
+	}
 }
