@@ -369,7 +369,8 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 	if err := os.WriteFile(pipes+"/control", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := gpreempt(t, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--json")
+	config := write(t, "gpreempt.toml", `mechanisms = ["gate", "blp"]`)
+	r := gpreempt(t, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--json", "--config", config)
 	var got struct {
 		OK       bool
 		Findings []finding
@@ -379,6 +380,9 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 	}
 	for _, f := range got.Findings {
 		if f.Check == "mps" && (f.Status != warned || f.Advice == "") {
+			t.Errorf("%+v", f)
+		}
+		if f.Check == "config" && f.Reason != config {
 			t.Errorf("%+v", f)
 		}
 		if f.Check == "" || f.Reason == "" || f.Status != ok && f.Status != warned && f.Status != failed {
