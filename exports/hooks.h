@@ -36,6 +36,7 @@ struct gp_submission {
 	enum gp_work work;
 	bool blocking;    // the call returns only when the work is done (cuMemcpyDtoH and the like)
 	bool cooperative; // all blocks must be resident at once
+	bool cpu;         // may wait for the CPU: a host function, a value
 	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
 	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
@@ -79,6 +80,10 @@ struct gp_arguments {
 	void *memory; // for the caller to free
 };
 
+// ASK: the call does not wait, but its success says that the work is done. TAKE: GP_WAIT_CONTEXT, and all work
+// submitted before must be over before the call: it waits for just that, or takes away what the work uses.
+enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE };
+
 // One load of code: cuModuleLoad*, cuLibraryLoad*.
 struct gp_load {
 	const void *image;
@@ -88,10 +93,6 @@ struct gp_load {
 	void *const *value, *const *library_value;
 	void *token; // scratch of the core between module_loading and module_loaded
 };
-
-// ASK: the call does not wait, but its success says that the work is done. TAKE: GP_WAIT_CONTEXT, and all work
-// submitted before must be over before the call: it waits for just that, or takes away what the work uses.
-enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE };
 
 struct gp_hooks {
 	// Around each operation put on a stream. Not called for a stream that is being captured.

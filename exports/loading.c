@@ -15,25 +15,23 @@
 // Everything between begin and end may wait for the whole context, the hooks too.
 struct call {
 	const struct gp_hooks *hooks;
+	enum gp_wait wait;
 	bool waits;
-	enum gp_wait kind;
 };
 
-static struct call begin_as(enum gp_wait kind) {
-	struct call call = {.hooks = gp_hooks(), .kind = kind};
+static struct call begin_as(enum gp_wait wait) {
+	struct call call = {.hooks = gp_hooks(), .wait = wait};
 	call.waits = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.waits)
-		CALL(call.hooks, before_wait, kind, NULL);
+		CALL(call.hooks, before_wait, wait, NULL);
 	return call;
 }
 
-static struct call begin(void) {
-	return begin_as(GP_WAIT_CONTEXT);
-}
+static struct call begin(void) { return begin_as(GP_WAIT_CONTEXT); }
 
 static CUresult end(struct call call, CUresult result) {
 	if (call.waits)
-		CALL(call.hooks, after_wait, call.kind, NULL, result);
+		CALL(call.hooks, after_wait, call.wait, NULL, result);
 	return result;
 }
 

@@ -290,38 +290,38 @@ SUBMIT_PTSZ(cuMemsetD2D32Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigne
 STREAM_WAIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,
 	hEvent, Flags), hEvent, STREAM(hStream))
 SUBMIT_PTSZ(cuStreamAddCallback, (CUstream hStream, void *callback, void *userData,
-	unsigned int flags), (hStream, callback, userData, flags), .work = GP_OTHER,
+	unsigned int flags), (hStream, callback, userData, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamAttachMemAsync, (CUstream hStream, CUdeviceptr dptr, size_t length,
 	unsigned int flags), (hStream, dptr, length, flags), .work = GP_OTHER,
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuLaunchHostFunc, (CUstream hStream, void *fn, void *userData), (hStream, fn, userData),
-	.work = GP_OTHER, .stream = STREAM(hStream))
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsMapResources, (unsigned int count, void **resources, CUstream hStream),
-	(count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
+	(count, resources, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsUnmapResources, (unsigned int count, void **resources, CUstream hStream),
 	(count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamWriteValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue64, (CUstream stream, CUdeviceptr addr, uint64_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue64, (CUstream stream, CUdeviceptr addr, uint64_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamBatchMemOp, (CUstream stream, unsigned int count, void *paramArray,
-	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER,
+	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr addr, uint32_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr addr, uint32_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWriteValue64_v2, (CUstream stream, CUdeviceptr addr, uint64_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue64_v2, (CUstream stream, CUdeviceptr addr, uint64_t value,
-	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
+	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamBatchMemOp_v2, (CUstream stream, unsigned int count, void *paramArray,
-	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER,
+	unsigned int flags), (stream, count, paramArray, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(stream))
 SUBMIT_PTSZ(cuMemPrefetchAsync, (CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
 	CUstream hStream), (devPtr, count, dstDevice, hStream), .work = GP_OTHER,
@@ -345,7 +345,7 @@ SUBMIT_PTSZ(cuSignalExternalSemaphoresAsync, (void **extSemArray, const void *pa
 	.work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuWaitExternalSemaphoresAsync, (void **extSemArray, const void *paramsArray,
 	unsigned int numExtSems, CUstream stream), (extSemArray, paramsArray, numExtSems, stream),
-	.work = GP_OTHER, .stream = STREAM(stream))
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuMemMapArrayAsync, (void *mapInfoList, unsigned int count, CUstream hStream),
 	(mapInfoList, count, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream), .work = GP_OTHER,

@@ -41,6 +41,8 @@ type agent struct {
 	log     zerolog.Logger
 	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
 
+	stoppable bool // kernels are rewritten
+
 	mutex      sync.Mutex // what follows: the agent's own goroutine, and changed
 	uuids      map[subdeviceKey][16]byte
 	sliceUs    map[tsgKey]uint64
@@ -67,6 +69,7 @@ type openSample struct{ atNs, openNs uint64 }
 type peers struct {
 	lower, same, higher uint64 // slots
 	between             uint64 // lower ones that themselves have lower levels to preempt
+	stoppable           uint64 // lower ones whose kernels stop when a window opens
 }
 
 func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
@@ -121,7 +124,7 @@ func (a *agent) step() time.Duration {
 	if turns {
 		turnPeers = bits.OnesCount64(p.same)
 	}
-	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, bits.OnesCount64(p.between), p.lower, p.higher)
+	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, bits.OnesCount64(p.between), bits.OnesCount64(p.stoppable), p.lower, p.higher)
 	gated := p.higher != 0 && a.gates()
 	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
 	rescind(a.gpu)
@@ -150,7 +153,7 @@ func (a *agent) step() time.Duration {
 // leave ends what this process does on the GPU: the slot may be another's by now.
 func (a *agent) leave() {
 	a.dead = true
-	setPeers(a.gpu, 0, 0, 0, 0, 0)
+	setPeers(a.gpu, 0, 0, 0, 0, 0, 0)
 	attachGPU(a.gpu, nil, 0)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
@@ -164,7 +167,7 @@ func (a *agent) leave() {
 // timeslices separate processes that only costs launches; under MPS there is nothing else.
 func (a *agent) gates() bool {
 	m := a.core.config.Mechanisms
-	return m.Auto && a.mps || !m.Auto && m.Gate
+	return m.Auto && a.mps || !m.Auto && m.Gate || a.stoppable
 }
 
 func (a *agent) peers() (p peers) {
@@ -177,6 +180,9 @@ func (a *agent) peers() (p peers) {
 			p.lower |= bit
 			if level < lowestLevel {
 				p.between |= bit
+			}
+			if a.segment.Slot(slot).Mechanisms.Load()&segment.MechanismBLP != 0 {
+				p.stoppable |= bit
 			}
 		case level < a.core.level:
 			p.higher |= bit
@@ -442,6 +448,11 @@ func (a *agent) publish() {
 	if (m.Auto || m.MPS) && a.mps {
 		in |= segment.MechanismMPS
 	}
-	a.own().Mechanisms.Store(in)
+	if a.stoppable {
+		in |= segment.MechanismBLP
+	}
+	if a.own().Mechanisms.Swap(in)&segment.MechanismBLP != in&segment.MechanismBLP {
+		a.segment.Ring() // higher levels tell of their windows from now on
+	}
 	countBLP(a.gpu)
 }

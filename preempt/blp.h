@@ -20,22 +20,18 @@ struct gp_context;
 struct gp_domain;
 struct gp_gpu;
 
-// For people and tests; only ever growing.
-struct gp_blp_counters {
-	_Atomic uint64_t covered;        // launches that can be stopped
-	_Atomic uint64_t uncovered;      // launches that can not
-	_Atomic uint64_t stops;          // flags set while launches were in flight
-	_Atomic uint64_t cuts;           // launches that were stopped midway or skipped
-	_Atomic uint64_t resumed_blocks; // of them, launched again
-	_Atomic uint64_t drains, drain_ns, drain_max_ns; // from the flag to the end of the last block
-	_Atomic uint64_t flushes;        // barriers that had to wait for launches
-	_Atomic uint64_t deferred;       // launches that were only logged, because a stop outlasted every bound
-	_Atomic uint64_t given_up;       // domains in which the driver refused a call
-};
-extern struct gp_blp_counters gp_blp_counters;
-
-// Whether kernels of this process are to be rewritten. Usable once the driver is initialised.
-bool gp_blp_wanted(void);
+// The driver's functions are looked up by their newest ABI names; returns one that is missing, or NULL.
+const char *gp_blp_start(void *(*symbol)(const char *));
+void gp_blp_hooks(struct gp_hooks *);
+// Makes the domain of a context, off the launch path. Nothing is done where the GPU's processes are not to be stopped.
+CUresult gp_blp_prepare(struct gp_context *, const char **call);
+void gp_blp_context_destroying(CUcontext);
+void gp_blp_stream_destroying(CUstream);
+void gp_blp_capture_beginning(void); // counted as begun
+void gp_blp_before_wait(enum gp_wait, void *);
+void gp_blp_waits_for_cpu(struct gp_submission *); // carried out
+// Stops and resumes this process's domains on a GPU as windows of higher levels open and close; for good.
+void gp_blp_watch(struct gp_gpu *);
 
 // Why a domain is stopped: a bit set, it goes on when the last is gone.
 enum gp_blp_reason {

@@ -2,6 +2,7 @@ package preempt
 
 // #include <stdlib.h>
 // #include <string.h>
+// #include "blp.h"
 // #include "code.h"
 // #include "core.h"
 //
@@ -10,6 +11,12 @@ package preempt
 //	gp_load_start((void *(*)(const char *))symbol, armed);
 //	gp_blp_set(when);
 // }
+// static const char *start_blp(void *symbol) { return gp_blp_start((void *(*)(const char *))symbol); }
+// // Taken in C: &C.gp_context[i] would be the address of a copy.
+// static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
+// static void watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
+// static int blp_new(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
+// static void blp_prepared(int i, uint32_t value) { gp_context[i].blp_prepared = value; }
 // static void answer_link(struct gp_request *r, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key)
 // {
 //	r->memory = (void *)memory; // the program's
@@ -20,6 +27,8 @@ package preempt
 import "C"
 
 import (
+	"fmt"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -68,9 +77,11 @@ type Rewriter interface {
 // processes that may have to yield, under MPS, where nothing else stops a kernel.
 func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 	switch {
+	case level == 0: // nobody is preferred to it
+		return C.GP_BLP_OFF
 	case mechanisms.BLP:
 		return C.GP_BLP_ON
-	case mechanisms.Auto && level > 0:
+	case mechanisms.Auto:
 		return C.GP_BLP_UNDER_MPS
 	}
 	return C.GP_BLP_OFF
@@ -78,6 +89,12 @@ func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 
 func startLoads(config configs.Config, level int, driver Driver, log zerolog.Logger) {
 	when := blpWanted(config.Mechanisms, level)
+	if when != C.GP_BLP_OFF {
+		if missing := C.start_blp(driver.Symbol); missing != nil {
+			log.Warn().Str("missing", C.GoString(missing)).Msg("the driver is too old: no kernel is made preemptible")
+			when = C.GP_BLP_OFF
+		}
+	}
 	C.start_loads(driver.Symbol, driver.Armed, when)
 	if when == C.GP_BLP_OFF {
 		return
@@ -164,4 +181,33 @@ func fail(r *C.struct_gp_request, reason string) {
 	for i := range min(len(reason), len(r.reason)-1) {
 		r.reason[i] = C.char(reason[i])
 	}
+}
+
+// stoppable says whether kernels of this process are rewritten, once the driver is initialised.
+func stoppable() bool { return bool(C.gp_blp_wanted()) }
+
+// prepareDomains makes what contexts need whose kernels are stopped. The error is that of the last one that could not
+// have it; later says that one is not initialised yet.
+func prepareDomains() (later bool, err error) {
+	for i := range C.GP_CONTEXTS {
+		if C.blp_new(C.int(i)) == 0 {
+			continue
+		}
+		C.blp_prepared(C.int(i), 1) // first: a context that replaces it meanwhile is new again
+		var call *C.char
+		result := C.prepare_blp(C.int(i), &call)
+		if result == contextIsDestroyed {
+			C.blp_prepared(C.int(i), 0)
+			later = true
+		} else if result != 0 {
+			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
+		}
+	}
+	return later, err
+}
+
+// watchWindows stops and resumes what this process has on a GPU, for as long as the process lives.
+func watchWindows(gpu int) {
+	runtime.LockOSThread()
+	C.watch_windows(C.int(gpu)) // for good in C: a goroutine would wait for a processor of the scheduler's
 }

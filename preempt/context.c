@@ -1,5 +1,6 @@
 // context.c - the contexts and GPUs of this process, as they come and go.
 #define _GNU_SOURCE
+#include "blp.h"
 #include "code.h"
 #include "core.h"
 
@@ -132,6 +133,7 @@ void gp_context_destroying(CUcontext handle)
 {
 	gp_mps_forget_context(handle);
 	struct gp_context *c = gp_find_context(handle);
+	gp_blp_context_destroying(handle);
 	gp_load_context_destroying(handle);
 	if (!c)
 		return;

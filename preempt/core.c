@@ -40,6 +40,12 @@ void gp_ring(struct gp_segment *s)
 	gp_futex_wake(&s->bell, INT_MAX, true);
 }
 
+void gp_ring_windows(struct gp_segment *s)
+{
+	s->windows++;
+	gp_futex_wake(&s->windows, INT_MAX, true);
+}
+
 void gp_notify(void)
 {
 	gp_events++;

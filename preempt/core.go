@@ -83,8 +83,12 @@ func (c *Core) run() {
 				}
 			}
 		}
+		laterBLP, err := prepareDomains()
+		if err != nil {
+			c.log.Warn().Err(err).Msg("kernels in a context can not be stopped")
+		}
 		limit := uint64(0)
-		if later {
+		if later || laterBLP {
 			limit = 50e6
 		}
 		waitEvents(seen, limit)
@@ -119,9 +123,14 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
 	attachGPU(gpu, s.Pointer(), slot)
 	a.log.Info().Int("priority", c.level).Msg("attached")
+	if a.stoppable = stoppable(); a.stoppable {
+		go watchWindows(gpu)
+	}
 	if a.mps {
 		a.own().Fallbacks.Or(segment.FallbackMPS)
-		a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
+		if !a.stoppable && c.level != 0 {
+			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
+		}
 	}
 	go a.run()
 	return a, nil

@@ -44,6 +44,8 @@ struct gp_gpu {
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
 	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
+	_Atomic uint32_t stoppable;   // processes of lower levels that stop when a window opens
+	_Atomic uint32_t forced;      // higher levels' windows are passed over for a while: this process's share
 	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
 	uint32_t open_contexts;       // under lock
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
@@ -84,6 +86,9 @@ struct gp_context {
 	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
+	_Atomic uint32_t blp_prepared; // 0 new, 1 domain made or not wanted
+	_Atomic uint32_t ending;    // is to get no domain any more
+	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
@@ -156,6 +161,7 @@ uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 void gp_ring(struct gp_segment *);
+void gp_ring_windows(struct gp_segment *);
 void gp_notify(void); // gp_events
 
 // hold.c
@@ -210,6 +216,7 @@ void gp_event_recorded(CUevent, CUstream);
 void gp_stream_destroying(CUstream);
 void gp_capture_beginning(void);
 void gp_capture_ended(void);
+bool gp_capturing(void); // or about to
 
 // loaded.c
 bool gp_is_loaded(const void *handle);

@@ -47,14 +47,18 @@ package preempt
 //	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
 //	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
 // }
-// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint64_t lower, uint64_t higher)
+// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable, uint64_t lower, uint64_t higher)
 // {
+//	bool news = gp_gpu[i].higher != higher;
+//	gp_gpu[i].stoppable = stoppable;
 //	gp_gpu[i].lower = lower;
 //	gp_gpu[i].higher = higher;
 //	gp_gpu[i].between = between;
 //	gp_gpu[i].ignored &= higher;
 //	gp_gpu[i].turn_peers = turn_peers;
 //	gp_gpu[i].lower_peers = lower_peers;
+//	if (news && gp_gpu[i].segment) // the watcher of windows looks at it too
+//		gp_ring_windows(gp_gpu[i].segment);
 // }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_hold(int i, const char **call) { return gp_hold_prepare(&gp_context[i], call); }
@@ -209,8 +213,8 @@ func probe(i int, on bool) { C.gpu_probe(C.int(i), C.int(bit(on))) }
 // countBLP copies the counters of block-level preemption to where others see them.
 func countBLP(i int) { C.gpu_count_blp(C.int(i)) }
 
-func setPeers(i int, lowerPeers, turnPeers, between int, lower, higher uint64) {
-	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint64_t(lower), C.uint64_t(higher))
+func setPeers(i int, lowerPeers, turnPeers, between, stoppable int, lower, higher uint64) {
+	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint32_t(stoppable), C.uint64_t(lower), C.uint64_t(higher))
 }
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }

@@ -113,7 +113,8 @@ struct gp_segment {
 	_Atomic uint64_t open; // bit i: the window of slot i is open
 	_Atomic uint32_t gate; // futex: counts closed windows
 	_Atomic uint32_t gate_waiters;
-	uint8_t pad1[48];
+	_Atomic uint32_t windows; // futex: counts opened and closed windows while somebody is stoppable
+	uint8_t pad1[44];
 	// what agents wait for
 	_Atomic uint32_t bell; // futex: rung at every change of membership, turn or demand
 	uint32_t pad2;

@@ -1,5 +1,6 @@
 // stream.c - what of a context's work has finished.
 #define _GNU_SOURCE
+#include "blp.h"
 #include "core.h"
 
 struct gp_stream *gp_find_stream(struct gp_context *c, CUstream handle, bool insert)
@@ -78,6 +79,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 void gp_stream_destroying(CUstream handle)
 {
 	gp_mps_forget_stream(handle);
+	gp_blp_stream_destroying(handle);
 	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
 	// counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
@@ -108,9 +110,12 @@ void gp_capture_beginning(void)
 		pthread_mutex_lock(&gp_context[i].query_lock);
 		pthread_mutex_unlock(&gp_context[i].query_lock);
 	}
+	gp_blp_capture_beginning();
 }
 
 void gp_capture_ended(void) { captures--; }
+
+bool gp_capturing(void) { return captures; }
 
 // Asks the driver about streams that the application has not waited for.
 bool gp_query(struct gp_context *c)

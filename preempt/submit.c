@@ -1,5 +1,6 @@
 // submit.c - what happens at every operation that an application puts on a stream, and where it waits.
 #define _GNU_SOURCE
+#include "blp.h"
 #include "code.h"
 #include "core.h"
 
@@ -12,14 +13,14 @@ static void gate(struct gp_gpu *g)
 	uint64_t began = gp_now_ns(), now = began, blocking;
 
 	gp_count(&slot->gate_waits, 1);
-	while ((blocking = s->open & g->higher & ~g->ignored)) {
+	while ((blocking = s->open & g->higher & ~g->ignored) && !g->forced) {
 		if (now - began > gp_settings.max_hold_ns) {
 			g->ignored |= blocking; // the agent looks at these again
 			break;
 		}
 		uint32_t seen = s->gate;
 		s->gate_waiters++;
-		if (s->open & g->higher & ~g->ignored)
+		if (s->open & g->higher & ~g->ignored && !g->forced)
 			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (now - began) + 1, true);
 		s->gate_waiters--;
 		now = gp_now_ns();
@@ -29,7 +30,7 @@ static void gate(struct gp_gpu *g)
 
 static bool gates(const struct gp_gpu *g)
 {
-	return gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps);
+	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
 }
 
 bool gp_holds(struct gp_context *c)
@@ -106,6 +107,8 @@ static void after_submit(struct gp_submission *s, CUresult result)
 		else if (fit == GP_BLOCKED)
 			gp_hold_yield(c);
 	}
+	if (s->cpu && result == CUDA_SUCCESS_)
+		gp_blp_waits_for_cpu(s);
 	if (s->blocking && result == CUDA_SUCCESS_) {
 		struct gp_stream *stream = gp_find_stream(c, s->stream, false);
 		// Every thread has a per-thread default stream of its own, and they share an entry.
@@ -135,6 +138,7 @@ void gp_forget_wait(struct gp_context *c)
 
 static void before_wait(enum gp_wait kind, void *what)
 {
+	gp_blp_before_wait(kind, what);
 	struct gp_context *c = gp_current_context();
 	waiting.context = c;
 	waiting.stream = NULL;
@@ -217,5 +221,6 @@ static struct gp_hooks hooks = {
 const struct gp_hooks *gp_core_hooks(void)
 {
 	gp_load_hooks(&hooks);
+	gp_blp_hooks(&hooks);
 	return &hooks;
 }

@@ -41,6 +41,8 @@ static void publish(struct gp_gpu *g, uint64_t now)
 		if (g->turn_peers)
 			gp_ring(s);
 	}
+	if (g->stoppable && g->lower_peers)
+		gp_ring_windows(s);
 	if (g->between && g->lower_peers)
 		gp_ring(s);
 }
@@ -60,6 +62,8 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 		s->gate++;
 		if (s->gate_waiters)
 			gp_futex_wake(&s->gate, INT_MAX, true);
+		if (g->stoppable)
+			gp_ring_windows(s);
 	}
 	if (!g->probing)
 		s->busy &= ~bit;
@@ -253,6 +257,7 @@ void gp_gpu_rescind(struct gp_gpu *g)
 		slot->window_opened_ns = 0;
 		s->gate++;
 		gp_futex_wake(&s->gate, INT_MAX, true);
+		gp_ring_windows(s);
 	} else if (g->lower_peers && g->open_contexts && !(s->open & 1ull << g->slot)) {
 		publish(g, gp_now_ns()); // lower levels came while the window was open
 	}

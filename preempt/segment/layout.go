@@ -116,7 +116,8 @@ type Header struct {
 	Open        atomic.Uint64 // bit i: the window of slot i is open
 	Gate        atomic.Uint32 // futex: counts closed windows
 	GateWaiters atomic.Uint32
-	Pad1        [48]byte
+	Windows     atomic.Uint32 // futex: counts opened and closed windows while somebody is stoppable
+	Pad1        [44]byte
 
 	Bell        atomic.Uint32 // futex: rung at every change of membership, turn or demand
 	Pad2        uint32

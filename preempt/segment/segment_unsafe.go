@@ -40,10 +40,12 @@ func (s *Segment) Ring() {
 	wake((*uint32)(unsafe.Pointer(&s.Bell)))
 }
 
-// WakeGate wakes the launches that wait at the gate, as after a closed window.
+// WakeGate wakes the launches that wait at the gate, and processes that are stopped, as after a closed window.
 func (s *Segment) WakeGate() {
 	s.Gate.Add(1)
 	wake((*uint32)(unsafe.Pointer(&s.Gate)))
+	s.Windows.Add(1)
+	wake((*uint32)(unsafe.Pointer(&s.Windows)))
 }
 
 // WaitBell waits until the bell is no longer at seen, but not longer than timeout, and returns where it

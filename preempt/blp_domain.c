@@ -1,0 +1,394 @@
+// blp_domain.c - domains of block-level preemption, as contexts come and go.
+#define _GNU_SOURCE
+#include "blp_domain.h"
+#include "code.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { // cuda.h
+	CU_STREAM_NON_BLOCKING = 1,
+	CU_EVENT_BLOCKING_SYNC = 1,
+	CU_EVENT_DISABLE_TIMING = 2,
+	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+	NOT_FOUND = 500, // CUDA_ERROR_NOT_FOUND
+	OUT_OF_MEMORY = 2,
+};
+
+struct blp_driver blp_driver;
+struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
+_Atomic uint32_t blp_changes, blp_stopped;
+_Atomic CUresult blp_error;
+__thread bool blp_inside __attribute__((tls_model("initial-exec")));
+
+// Streams that do not belong to the domain of their context.
+static struct {
+	_Atomic(CUstream) handle; // NULL: free
+	CUcontext context;
+	struct gp_domain *_Atomic domain; // NULL: exempt
+} special[BLP_SPECIAL];
+static _Atomic uint32_t specials; // places ever used
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
+
+const char *gp_blp_start(void *(*symbol)(const char *))
+{
+#define NEED(field, name) do { *(void **)&blp_driver.field = symbol(name); if (!blp_driver.field) return name; } while (0)
+	NEED(cuMemAlloc, "cuMemAlloc_v2");
+	NEED(cuMemFree, "cuMemFree_v2");
+	NEED(cuMemFreeHost, "cuMemFreeHost");
+	NEED(cuMemsetD8Async, "cuMemsetD8Async");
+	NEED(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
+	NEED(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
+	NEED(cuEventCreate, "cuEventCreate");
+	NEED(cuEventDestroy, "cuEventDestroy_v2");
+	NEED(cuEventRecord, "cuEventRecord");
+	NEED(cuEventQuery, "cuEventQuery");
+	NEED(cuEventSynchronize, "cuEventSynchronize");
+	NEED(cuStreamSynchronize, "cuStreamSynchronize");
+	NEED(cuStreamWaitEvent, "cuStreamWaitEvent");
+	NEED(cuStreamGetFlags, "cuStreamGetFlags");
+	NEED(cuStreamDestroy, "cuStreamDestroy_v2");
+	NEED(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange");
+#undef NEED
+	*(void **)&blp_driver.cuStreamWriteValue32 = symbol("cuStreamWriteValue32_v2");
+	*(void **)&blp_driver.cuLaunchKernelEx = symbol("cuLaunchKernelEx");
+	*(void **)&blp_driver.cuLaunchCooperativeKernel = symbol("cuLaunchCooperativeKernel");
+	return NULL;
+}
+
+bool blp_enter(CUcontext context, bool *pushed)
+{
+	CUcontext current = NULL;
+	*pushed = false;
+	if (!gp_driver.cuCtxGetCurrent(&current) && current == context)
+		return true;
+	return *pushed = gp_driver.cuCtxPushCurrent(context) == CUDA_SUCCESS_;
+}
+
+void blp_leave(bool pushed)
+{
+	CUcontext popped;
+	if (pushed)
+		gp_driver.cuCtxPopCurrent(&popped);
+}
+
+void blp_give_up(struct gp_domain *d, CUresult result, const char *call)
+{
+	(void)call;
+	if (d->given_up)
+		return;
+	d->error = result;
+	d->given_up = 1;
+	gp_count(&d->gpu->stops.given_up, 1);
+}
+
+static int special_of(CUcontext context, CUstream stream)
+{
+	for (uint32_t i = 0, n = specials; i < n; i++)
+		if (special[i].handle == stream && special[i].context == context)
+			return (int)i;
+	return -1;
+}
+
+struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
+{
+	int i = specials ? special_of(context, stream) : -1;
+	if (i >= 0)
+		return special[i].domain;
+	struct gp_context *c = gp_find_context(context);
+	return c ? c->domain : NULL;
+}
+
+bool blp_is_exempt(CUcontext context, CUstream stream)
+{
+	int i = specials ? special_of(context, stream) : -1;
+	return i >= 0 && !special[i].domain;
+}
+
+struct gp_domain *gp_blp_domain(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+		return NULL;
+	return blp_domain_of(context, stream ? stream : GP_STREAM_LEGACY);
+}
+
+static void release(struct gp_domain *d)
+{
+	for (int i = 0; i < BLP_MARKERS; i++)
+		if (d->marker[i].event)
+			blp_driver.cuEventDestroy(d->marker[i].event);
+	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
+		if (d->stream_of[i].drain)
+			blp_driver.cuEventDestroy(d->stream_of[i].drain);
+		if (d->stream_of[i].taint)
+			blp_driver.cuEventDestroy(d->stream_of[i].taint);
+	}
+	for (int i = 0; i < BLP_REGIONS; i++)
+		if (d->zeroed[i])
+			blp_driver.cuEventDestroy(d->zeroed[i]);
+	if (d->order)
+		blp_driver.cuEventDestroy(d->order);
+	if (d->done)
+		blp_driver.cuEventDestroy(d->done);
+	if (d->stream)
+		blp_driver.cuStreamDestroy(d->stream);
+	if (d->memory)
+		blp_driver.cuMemFree(d->memory);
+	if (d->image)
+		blp_driver.cuMemFreeHost(d->image);
+}
+
+// What the driver has to give, in the context that is current.
+static CUresult equip(struct gp_domain *d, const char **call)
+{
+	int least = 0, greatest = 0;
+	void *pinned = NULL;
+	CUresult result;
+
+#define TRY(table, function, ...) \
+	do { *call = #function; if ((result = table.function(__VA_ARGS__))) return result; } while (0)
+	// Of the highest priority: a channel that no stream of the program uses.
+	TRY(blp_driver, cuCtxGetStreamPriorityRange, &least, &greatest);
+	TRY(gp_driver, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
+	TRY(blp_driver, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES);
+	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
+	TRY(blp_driver, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES, d->stream);
+	TRY(gp_driver, cuMemHostAlloc, &pinned, (BLP_LOG + 2) * sizeof *d->image + 64, CU_MEMHOSTALLOC_PORTABLE);
+	d->image = pinned;
+	d->word = (uint32_t *)(d->image + BLP_LOG + 2);
+	d->word[0] = 0;
+	d->word[1] = 1;
+	TRY(blp_driver, cuEventCreate, &d->order, CU_EVENT_DISABLE_TIMING);
+	TRY(blp_driver, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	for (int i = 0; i < BLP_REGIONS; i++)
+		TRY(blp_driver, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
+	for (int i = 0; i < BLP_MARKERS; i++)
+		TRY(blp_driver, cuEventCreate, &d->marker[i].event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	TRY(blp_driver, cuStreamSynchronize, d->stream);
+#undef TRY
+	return 0;
+}
+
+static struct gp_domain *allocate(void)
+{
+	struct gp_domain *d = calloc(1, sizeof *d);
+	if (!d)
+		return NULL;
+	d->log = calloc(BLP_LOG, sizeof *d->log);
+	d->bytes = malloc(BLP_BYTES);
+	if (!d->log || !d->bytes) {
+		free(d->log);
+		free(d->bytes);
+		free(d);
+		return NULL;
+	}
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&d->resumed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	pthread_mutex_init(&d->control, NULL);
+	pthread_mutex_init(&d->lock, NULL);
+	return d;
+}
+
+// A place, never given back: readers hold no lock while they look at a domain.
+static struct gp_domain *place(void)
+{
+	for (int i = 0; i < BLP_DOMAINS; i++) {
+		if (!blp_domains[i])
+			return blp_domains[i] = allocate();
+		if (!blp_domains[i]->context)
+			return blp_domains[i];
+	}
+	return NULL;
+}
+
+// A domain in the context, which is current or can be. making is held.
+static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, struct gp_domain **made)
+{
+	bool pushed;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids allocation to other threads too
+	*call = "calloc";
+	struct gp_domain *d = place();
+	if (!d)
+		return OUT_OF_MEMORY;
+	pthread_mutex_lock(&d->control);
+	pthread_mutex_lock(&d->lock);
+	// All that the place held before but what makes it one.
+	d->gpu = g;
+	d->reasons = 0;
+	d->stopped = d->flagged = d->drained = false;
+	d->epoch += d->epoch % 2;
+	d->given_up = 0;
+	d->error = 0;
+	d->head = d->tail = 0;
+	d->bytes_head = 0;
+	d->next_record = 1;
+	d->streams = d->tainted = 0;
+	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
+	memset(d->marker, 0, sizeof d->marker);
+	memset(d->stream_of, 0, sizeof d->stream_of);
+	for (int i = 0; i < BLP_MARKERS; i++)
+		d->marker[i].next = i + 1 < BLP_MARKERS ? i + 1 : -1;
+	d->free_marker = 0;
+	pthread_mutex_unlock(&d->lock);
+	*call = "cuCtxPushCurrent";
+	CUresult result = blp_enter(context, &pushed) ? 0 : NOT_FOUND;
+	if (!result) {
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		result = equip(d, call);
+		if (result)
+			release(d);
+		else
+			d->context = context;
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+	*made = d;
+	return result;
+}
+
+CUresult gp_blp_prepare(struct gp_context *c, const char **call)
+{
+	struct gp_domain *d = NULL;
+	CUcontext handle = c->handle, popped;
+
+	if (!handle || c->domain || !gp_blp_wanted() || !gp_context_pin(c, handle))
+		return 0;
+	if (c->ending) {
+		gp_context_unpin(c);
+		return 0;
+	}
+	*call = "cuCtxPushCurrent";
+	CUresult result = gp_driver.cuCtxPushCurrent(handle); // 709: not initialised yet
+	if (!result) {
+		pthread_mutex_lock(&making);
+		result = make(c->gpu, handle, call, &d);
+		pthread_mutex_unlock(&making);
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	if (!result)
+		c->domain = d;
+	gp_context_unpin(c);
+	return result;
+}
+
+void gp_blp_context_destroying(CUcontext context)
+{
+	struct gp_context *c = gp_find_context(context);
+	bool pushed;
+
+	if (!c || !gp_context_pin(c, context))
+		return;
+	c->ending = 1;
+	gp_context_unpin(c);
+	if (!c->domain)
+		return;
+	gp_blp_flush_all(context);
+	c->domain = NULL;
+	for (uint32_t i = 0; i < specials; i++)
+		if (special[i].context == context)
+			special[i].handle = NULL;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (d->context != context)
+			continue;
+		pthread_mutex_lock(&d->control);
+		pthread_mutex_lock(&d->lock);
+		d->context = NULL;
+		if (d->stopped) {
+			d->stopped = false;
+			d->epoch++;
+			blp_changes++;
+			blp_stopped--;
+		}
+		d->head = d->tail = 0;
+		d->streams = 0;
+		pthread_cond_broadcast(&d->resumed);
+		pthread_mutex_unlock(&d->lock);
+		blp_forget_events(d);
+		if (blp_enter(context, &pushed)) {
+			release(d);
+			blp_leave(pushed);
+		}
+		pthread_mutex_unlock(&d->control);
+	}
+}
+
+// Both wait for what the stream has in its present domain.
+static CUresult specialise(CUstream stream, bool own, bool exempt)
+{
+	enum { INVALID_VALUE = 1, NOT_SUPPORTED = 801 }; // cuda.h
+	CUcontext context = NULL;
+	const char *call;
+	struct gp_domain *d = NULL;
+	CUresult result = 0;
+
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+		return 201; // CUDA_ERROR_INVALID_CONTEXT
+	struct gp_context *c = gp_find_context(context);
+	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
+		return INVALID_VALUE;
+	gp_blp_flush(stream);
+	pthread_mutex_lock(&making);
+	int i = special_of(context, stream);
+	if (own && i >= 0 && special[i].domain)
+		goto out;
+	if (!own && !exempt) {
+		if (i >= 0 && !special[i].domain)
+			special[i].handle = NULL;
+		goto out;
+	}
+	if (own && (result = make(c->gpu, context, &call, &d)))
+		goto out;
+	if (i < 0) {
+		for (i = 0; i < BLP_SPECIAL && special[i].handle; i++)
+			;
+		if (i == BLP_SPECIAL) {
+			result = NOT_SUPPORTED;
+			goto out;
+		}
+	}
+	special[i].domain = d;
+	special[i].context = context;
+	special[i].handle = stream;
+	if ((uint32_t)i >= specials)
+		specials = (uint32_t)i + 1;
+out:
+	pthread_mutex_unlock(&making);
+	return result;
+}
+
+CUresult gp_blp_separate(CUstream stream) { return specialise(stream, true, false); }
+CUresult gp_blp_exempt(CUstream stream, bool exempt) { return specialise(stream, false, exempt); }
+
+void gp_blp_stream_destroying(CUstream stream)
+{
+	if (!stream || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD)
+		return;
+	gp_blp_flush(stream);
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (!d->context)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = blp_find_stream(d, stream, false);
+		if (s) {
+			blp_drop_markers(d, s);
+			d->tainted -= s->tainted;
+			s->tainted = false;
+			s->done = s->last;
+			s->finished = s->entries;
+			s->handle = NULL;
+		}
+		pthread_mutex_unlock(&d->lock);
+	}
+	for (uint32_t i = 0; i < specials; i++)
+		if (special[i].handle == stream)
+			special[i].handle = NULL;
+}

@@ -1,0 +1,177 @@
+// blp_domain.h - what the files of block-level preemption share. Rules and lock order: blp.h.
+#ifndef GPREEMPT_BLP_DOMAIN_H
+#define GPREEMPT_BLP_DOMAIN_H
+
+#include "../kernels/guard/guard.h"
+#include "blp.h"
+#include "core.h"
+
+enum {
+	BLP_DOMAINS = 64,
+	BLP_LOG = 8192,             // entries; a power of two
+	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
+	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
+	BLP_IN_FLIGHT = 512,        // entries of one stream: what is queued takes time to drain
+	BLP_MARKER_EVERY = 32,      // entries of a stream
+	BLP_MARKERS = 256,
+	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record),
+	BLP_REGIONS = 8,            // of records, zeroed one at a time
+	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
+	BLP_SPECIAL = 64,           // streams with a domain of their own, or exempt
+	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
+};
+
+struct blp_marker {
+	CUevent event;
+	uint64_t upto;
+	int next;
+};
+
+struct blp_stream {
+	CUstream handle;         // NULL: free
+	bool blocking;           // ordered with the legacy stream
+	bool tainted;            // what it waits for may wait for the CPU: taint is recorded behind that
+	bool draining;           // drain is recorded
+	uint64_t last, done;     // sequence + 1: of the last entry; all of its entries below are complete
+	uint64_t entries, finished; // counts
+	uint32_t unmarked;       // entries since the last marker
+	int first_marker, last_marker; // -1: none
+	CUevent drain, taint;    // made when first needed
+};
+
+enum blp_kind { BLP_LAUNCH, BLP_RECORD, BLP_WAIT };
+
+struct blp_entry {
+	uint8_t kind;
+	bool driven;   // handed to the driver since it was last found incomplete
+	bool complete; // though others before it may not be
+	bool counted;  // was cut before
+	uint16_t stream;
+	uint64_t ordinal;     // of its stream
+	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
+	CUevent event;        // BLP_RECORD
+	CUfunction function;  // BLP_LAUNCH from here on
+	uint32_t grid[3], block[3], shared_bytes;
+	uint32_t record;
+	uint32_t attribute_count, argument_bytes;
+	char *arguments;
+	struct gp_launch_attribute *attributes;
+};
+
+struct gp_domain {
+	_Atomic(CUcontext) context;   // NULL: the place is free
+	struct gp_gpu *gpu;
+	pthread_mutex_t control;      // who stops and resumes
+	uint32_t reasons;             // enum gp_blp_reason, under control, as is what follows
+	bool stopped, flagged, drained;
+	uint64_t flagged_ns;
+	uint32_t first_record, last_record; // in the image; 0: none
+
+	_Atomic uint32_t epoch;       // odd while stopped or about to be; changed under control
+	_Atomic uint32_t given_up;    // a driver's error: everything passes
+	_Atomic CUresult error;       // for what could not be launched again
+	pthread_mutex_t lock;         // what follows
+	pthread_cond_t resumed;
+	_Atomic uint64_t head, tail;  // sequences
+	uint64_t bytes_head;
+	uint32_t next_record;
+	uint32_t streams;             // places ever used
+	uint32_t tainted;             // streams
+	int free_marker;
+
+	CUdeviceptr memory, arena;
+	CUstream stream;              // of ours: non-blocking, of the highest priority
+	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
+	uint32_t *word;               // pinned: 0 and 1
+	CUevent order, done;
+	CUevent zeroed[BLP_REGIONS];
+	bool zeroing[BLP_REGIONS];
+	struct blp_entry *log;
+	char *bytes;
+	struct blp_marker marker[BLP_MARKERS];
+	struct blp_stream stream_of[BLP_STREAMS];
+};
+
+// The driver's own functions.
+struct blp_driver {
+	CUresult (*cuMemAlloc)(CUdeviceptr *, size_t);
+	CUresult (*cuMemFree)(CUdeviceptr);
+	CUresult (*cuMemFreeHost)(void *);
+	CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
+	CUresult (*cuMemcpyHtoDAsync)(CUdeviceptr, const void *, size_t, CUstream);
+	CUresult (*cuMemcpyDtoHAsync)(void *, CUdeviceptr, size_t, CUstream);
+	CUresult (*cuEventCreate)(CUevent *, unsigned);
+	CUresult (*cuEventDestroy)(CUevent);
+	CUresult (*cuEventRecord)(CUevent, CUstream);
+	CUresult (*cuEventQuery)(CUevent);
+	CUresult (*cuEventSynchronize)(CUevent);
+	CUresult (*cuStreamSynchronize)(CUstream);
+	CUresult (*cuStreamWaitEvent)(CUstream, CUevent, unsigned);
+	CUresult (*cuStreamGetFlags)(CUstream, unsigned *);
+	CUresult (*cuStreamDestroy)(CUstream);
+	CUresult (*cuCtxGetStreamPriorityRange)(int *, int *);
+	// NULL where the driver lacks them
+	CUresult (*cuStreamWriteValue32)(CUstream, CUdeviceptr, uint32_t, unsigned);
+	CUresult (*cuLaunchKernelEx)(const void *, CUfunction, void **, void **);
+	CUresult (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+					      CUstream, void **);
+};
+extern struct blp_driver blp_driver;
+extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
+
+// Changed at every stop and resumption of any domain, and how many are stopped: an answer of the driver is what it
+// seems if neither shows a stop while it was asked.
+extern _Atomic uint32_t blp_changes, blp_stopped;
+
+extern _Atomic CUresult blp_error; // the program must hear of: launches were lost
+
+// Set while this thread is inside a call of the driver's under gp_domain.lock.
+extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
+
+// blp_domain.c
+bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
+void blp_leave(bool pushed);
+struct gp_domain *blp_domain_of(CUcontext, CUstream);
+bool blp_is_exempt(CUcontext, CUstream);
+void blp_give_up(struct gp_domain *, CUresult, const char *call);
+
+// blp_log.c; all under gp_domain.lock
+struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
+static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t sequence)
+{
+	return &d->log[sequence % BLP_LOG];
+}
+static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
+bool blp_related_pending(struct gp_domain *, struct blp_stream *);
+void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
+void blp_advance(struct gp_domain *);
+void blp_mark(struct gp_domain *, struct blp_stream *);
+void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+CUresult blp_drive(struct gp_domain *, struct blp_entry *);
+bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
+void blp_taint(struct gp_domain *, struct blp_stream *);
+// Waits while the domain is stopped, until the deadline (0: none); false: it has passed.
+bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
+uint64_t blp_patience(void); // a deadline from now
+// Room for one more entry, which may be waited for; false: there is none.
+bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
+struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, uint32_t bytes, char **room);
+void blp_unappend(struct gp_domain *, struct blp_stream *);
+void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
+
+// blp_stop.c
+bool blp_wanted_stopped(struct gp_domain *);
+
+// blp_event.c
+bool blp_record_is_latest(struct gp_domain *, CUevent, uint64_t upto);
+bool gp_blp_before_record(struct gp_submission *, CUevent);
+void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
+bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);
+void gp_blp_after_stream_wait(struct gp_submission *, CUevent, CUresult);
+bool blp_flush_event(CUevent);
+void gp_blp_event_destroying(CUevent);
+void gp_blp_event_shared(CUevent);
+CUresult gp_blp_answer(enum gp_wait, void *, CUresult);
+void blp_forget_events(struct gp_domain *);
+
+#endif

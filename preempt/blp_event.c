@@ -1,0 +1,438 @@
+// blp_event.c - events that were recorded behind launches that may have been cut.
+//
+// While its domain is stopped such an event may have been reached although what is before it has not run, so
+// questions about it are answered here; and it is recorded again as the domain goes on.
+#define _GNU_SOURCE
+#include "blp_domain.h"
+
+enum { EVENTS = 1 << 14, PROBES = 64 };
+
+struct event {
+	CUevent handle;   // NULL: never used, the search ends here
+	bool shared;      // other processes see it
+	bool tainted;     // what it was recorded behind may wait for the CPU
+	uint16_t stream;
+	struct gp_domain *domain; // NULL: not recorded in the log
+	uint64_t upto;    // sequence + 1 of its entry
+};
+
+static struct event events[EVENTS];
+static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
+#define GONE ((CUevent)~0ul)
+
+// What a thread asks or waits for, between before_wait and answer.
+static __thread struct {
+	uint32_t changes;
+	struct gp_domain *domain; // of what the driver's success completes; NULL: nothing
+	uint32_t stream;
+	uint64_t upto;
+	CUstream handle;
+} asked __attribute__((tls_model("initial-exec")));
+
+// Held between before_ and after_.
+static __thread struct {
+	struct gp_domain *domain;
+	struct blp_stream *stream;
+	bool taints;
+} held __attribute__((tls_model("initial-exec")));
+
+static struct event *find(CUevent handle, bool insert)
+{
+	size_t at = (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 50; // 14 bits
+	struct event *unused = NULL;
+	for (int n = 0; n < PROBES; n++, at = (at + 1) % EVENTS) {
+		struct event *e = &events[at];
+		if (e->handle == handle)
+			return e;
+		bool empty = !e->handle;
+		if (!unused && (empty || e->handle == GONE))
+			unused = e;
+		if (empty)
+			break;
+	}
+	if (!insert || !unused)
+		return NULL;
+	*unused = (struct event){.handle = handle};
+	return unused;
+}
+
+static struct event look(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	struct event copy = e ? *e : (struct event){0};
+	pthread_mutex_unlock(&events_lock);
+	return copy;
+}
+
+// The event's latest record, if that says anything. False: no place for it.
+static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, d || tainted);
+	if (e) {
+		e->domain = d;
+		e->stream = stream;
+		e->upto = upto;
+		e->tainted = tainted;
+		if (!d && !tainted && !e->shared)
+			e->handle = GONE;
+	}
+	pthread_mutex_unlock(&events_lock);
+	return e;
+}
+
+void blp_forget_events(struct gp_domain *d)
+{
+	pthread_mutex_lock(&events_lock);
+	for (int i = 0; i < EVENTS; i++)
+		if (events[i].domain == d)
+			events[i].domain = NULL;
+	pthread_mutex_unlock(&events_lock);
+}
+
+bool blp_record_is_latest(struct gp_domain *d, CUevent handle, uint64_t upto)
+{
+	struct event e = look(handle);
+	return e.domain == d && e.upto == upto;
+}
+
+void gp_blp_event_destroying(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	if (e)
+		*e = (struct event){.handle = GONE};
+	pthread_mutex_unlock(&events_lock);
+}
+
+void gp_blp_event_shared(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = handle ? find(handle, true) : NULL;
+	if (e)
+		e->shared = true;
+	pthread_mutex_unlock(&events_lock);
+}
+
+// d->lock is held.
+static bool pending(struct gp_domain *d, const struct event *e)
+{
+	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
+}
+
+// Returns when the latest record of an event, as of now, is complete; true unless the driver refused.
+bool blp_flush_event(CUevent handle)
+{
+	struct event first = look(handle), e = first;
+	bool pushed, counted = false;
+
+	while (e.domain && e.domain == first.domain && e.upto == first.upto) {
+		struct gp_domain *d = e.domain;
+		pthread_mutex_lock(&d->lock);
+		if (!pending(d, &e)) {
+			pthread_mutex_unlock(&d->lock);
+			return true;
+		}
+		if (d->epoch % 2) {
+			blp_wait_resumed(d, 0);
+			pthread_mutex_unlock(&d->lock);
+			continue;
+		}
+		uint32_t epoch = d->epoch;
+		CUcontext context = d->context;
+		if (!counted) {
+			counted = true;
+			gp_count(&d->gpu->stops.barriers, 1);
+		}
+		pthread_mutex_unlock(&d->lock);
+		CUresult result = BLP_NOT_READY;
+		if (blp_enter(context, &pushed)) {
+			result = blp_driver.cuEventSynchronize(handle);
+			blp_leave(pushed);
+		}
+		if (result)
+			return false;
+		pthread_mutex_lock(&d->lock);
+		e = look(handle);
+		if (d->epoch == epoch && e.domain == d && e.upto == first.upto)
+			blp_complete_to(d, &d->stream_of[e.stream], e.upto);
+		pthread_mutex_unlock(&d->lock);
+	}
+	return true;
+}
+
+// The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
+static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream **stream)
+{
+	CUcontext context = NULL;
+	if (blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
+		return NULL;
+	struct gp_domain *d = blp_domain_of(context, s->stream);
+	if (!d)
+		return NULL;
+	pthread_mutex_lock(&d->lock);
+	if (d->context == context && !d->given_up && !gp_capturing() && (*stream = blp_find_stream(d, s->stream, true)))
+		return d;
+	pthread_mutex_unlock(&d->lock);
+	return NULL;
+}
+
+static void let_go(bool taint)
+{
+	if (!held.domain)
+		return;
+	if (taint)
+		blp_taint(held.domain, held.stream);
+	pthread_mutex_unlock(&held.domain->lock);
+	held.domain = NULL;
+}
+
+// Waits for its turn to append; false: after a long stop the entry is only logged.
+static bool go(struct gp_domain *d, uint64_t *deadline, bool *again)
+{
+	*again = false;
+	if (!(d->epoch % 2))
+		return true;
+	if (!*deadline)
+		*deadline = blp_patience();
+	if (!blp_wait_resumed(d, *deadline))
+		return false;
+	*again = true;
+	return true;
+}
+
+bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	uint64_t deadline = 0;
+	bool again, drive;
+
+	held.domain = NULL;
+	do {
+		if (!(d = enter(s, &stream))) {
+			gp_blp_flush(s->stream);
+			remember(handle, NULL, 0, 0, false);
+			return false;
+		}
+		if (!blp_related_pending(d, stream)) {
+			remember(handle, NULL, 0, 0, blp_is_tainted(d, stream));
+			pthread_mutex_unlock(&d->lock);
+			return false;
+		}
+		if (look(handle).shared) {
+			pthread_mutex_unlock(&d->lock);
+			gp_blp_flush(s->stream);
+			return false;
+		}
+		drive = go(d, &deadline, &again);
+		if (again)
+			pthread_mutex_unlock(&d->lock);
+	} while (again);
+	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2) ||
+	    !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, blp_is_tainted(d, stream))) {
+		remember(handle, NULL, 0, 0, false);
+		pthread_mutex_unlock(&d->lock);
+		gp_blp_flush(s->stream);
+		return false;
+	}
+	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
+	e->event = handle;
+	if (!drive) {
+		pthread_mutex_unlock(&d->lock);
+		return true;
+	}
+	e->driven = true;
+	held.domain = d;
+	held.stream = stream;
+	blp_inside = true;
+	return false;
+}
+
+void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
+{
+	(void)s;
+	if (!held.domain)
+		return;
+	blp_inside = false;
+	if (result) {
+		blp_unappend(held.domain, held.stream);
+		remember(handle, NULL, 0, 0, false);
+	} else {
+		blp_appended(held.domain, held.stream);
+	}
+	let_go(false);
+}
+
+bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	uint64_t deadline = 0;
+	bool again, drive;
+
+	held.domain = NULL;
+	held.taints = false;
+	if (gp_capturing()) // it may join a capture; nothing is pending
+		return false;
+	do {
+		struct event e = look(handle);
+		held.taints = e.shared || e.tainted;
+		if (!e.domain)
+			return false;
+		if (!(d = enter(s, &stream)) || d != e.domain) {
+			if (d)
+				pthread_mutex_unlock(&d->lock);
+			blp_flush_event(handle);
+			return false;
+		}
+		if (!pending(d, &e)) {
+			pthread_mutex_unlock(&d->lock);
+			return false;
+		}
+		drive = go(d, &deadline, &again);
+		if (again)
+			pthread_mutex_unlock(&d->lock);
+	} while (again);
+	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2)) {
+		pthread_mutex_unlock(&d->lock);
+		blp_flush_event(handle);
+		return false;
+	}
+	struct blp_entry *e = blp_append(d, stream, BLP_WAIT, 0, NULL);
+	if (!drive) {
+		pthread_mutex_unlock(&d->lock);
+		return true;
+	}
+	e->driven = true;
+	held.domain = d;
+	held.stream = stream;
+	blp_inside = true;
+	return false;
+}
+
+void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
+{
+	(void)handle;
+	if (held.domain) {
+		blp_inside = false;
+		if (result)
+			blp_unappend(held.domain, held.stream);
+		else
+			blp_appended(held.domain, held.stream);
+		let_go(!result && held.taints);
+	} else if (!result && held.taints) {
+		gp_blp_waits_for_cpu(s);
+	}
+}
+
+// Waits and questions.
+
+// With the lock of the domain in which the stream has entries; NULL: none.
+static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **stream)
+{
+	CUcontext context = NULL;
+	if (handle == GP_STREAM_PER_THREAD || gp_driver.cuCtxGetCurrent(&context))
+		return NULL;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (!d->context || d->head == d->tail || (handle == GP_STREAM_LEGACY && d->context != context))
+			continue;
+		pthread_mutex_lock(&d->lock);
+		if ((*stream = blp_find_stream(d, handle, false)))
+			return d;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return NULL;
+}
+
+void gp_blp_before_wait(enum gp_wait kind, void *what)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	CUcontext context = NULL;
+
+	asked.domain = NULL;
+	asked.changes = blp_changes;
+	switch (kind) {
+	case GP_WAIT_STREAM:
+		gp_blp_flush(what);
+		break;
+	case GP_WAIT_EVENT:
+		blp_flush_event(what);
+		break;
+	case GP_WAIT_CONTEXT:
+		break;
+	case GP_TAKE:
+		if (what != GP_CURRENT)
+			gp_blp_flush_all(what);
+		else if (!gp_driver.cuCtxGetCurrent(&context) && context)
+			gp_blp_flush_all(context);
+		break;
+	case GP_ASK_STREAM:
+		if ((d = enter_stream(what, &stream))) {
+			asked.domain = d;
+			asked.stream = (uint32_t)(stream - d->stream_of);
+			asked.upto = stream->last;
+			asked.handle = stream->handle;
+			pthread_mutex_unlock(&d->lock);
+		}
+		break;
+	case GP_ASK_EVENT: {
+		struct event e = look(what);
+		if (e.domain) {
+			asked.domain = e.domain;
+			asked.stream = e.stream;
+			asked.upto = e.upto;
+			asked.handle = e.domain->stream_of[e.stream].handle;
+		}
+	}
+	}
+}
+
+// The driver says that it is over: is it?
+static bool is_over(enum gp_wait kind, void *what)
+{
+	struct gp_domain *d = asked.domain;
+	bool over = true;
+
+	if (d) {
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = &d->stream_of[asked.stream];
+		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done) {
+			if (blp_changes == asked.changes && !(d->epoch % 2))
+				blp_complete_to(d, s, asked.upto);
+			else
+				over = false;
+		}
+		if (over && kind == GP_ASK_STREAM && d->epoch % 2)
+			over = !blp_related_pending(d, s);
+		pthread_mutex_unlock(&d->lock);
+	} else if (kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
+		// The legacy stream is over when the blocking ones are.
+		CUcontext context = NULL;
+		gp_driver.cuCtxGetCurrent(&context);
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {
+			d = blp_domains[i];
+			if (!context || d->context != context)
+				continue;
+			pthread_mutex_lock(&d->lock);
+			for (uint32_t j = 0; j < d->streams; j++)
+				over &= !(blp_pending(&d->stream_of[j]) && d->stream_of[j].blocking);
+			pthread_mutex_unlock(&d->lock);
+		}
+	}
+	return over;
+}
+
+CUresult gp_blp_answer(enum gp_wait kind, void *what, CUresult result)
+{
+	if (result)
+		return result;
+	if (blp_error && kind != GP_WAIT_CONTEXT)
+		return blp_error;
+	if ((kind == GP_ASK_STREAM || kind == GP_ASK_EVENT) && !is_over(kind, what))
+		return BLP_NOT_READY;
+	return result;
+}

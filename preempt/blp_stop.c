@@ -1,0 +1,399 @@
+// blp_stop.c - stopping a domain, finding out what was cut, and launching it again.
+#define _GNU_SOURCE
+#include "blp_domain.h"
+
+#include <limits.h>
+#include <sys/prctl.h>
+
+enum {
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2, // cuda.h
+	CU_EVENT_DISABLE_TIMING = 2,
+	CU_EVENT_BLOCKING_SYNC = 1,
+	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
+};
+
+static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
+
+#define TRY(function, ...) \
+	do { \
+		if ((result = blp_driver.function(__VA_ARGS__))) { \
+			blp_give_up(d, result, #function); \
+			return false; \
+		} \
+	} while (0)
+
+static bool set_flag(struct gp_domain *d, uint32_t value)
+{
+	CUresult result;
+	// Of the two only the first does not stand in line behind the program's copies.
+	if (blp_driver.cuStreamWriteValue32 && !blp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
+		return true;
+	TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
+	return true;
+}
+
+// What the end of tells that a stream has drained. d->lock is held.
+static bool record_drains(struct gp_domain *d)
+{
+	CUresult result;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		s->draining = false;
+		if (!blp_pending(s))
+			continue;
+		if (!s->drain)
+			TRY(cuEventCreate, &s->drain, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+		TRY(cuEventRecord, s->drain, s->handle);
+		s->draining = true;
+	}
+	return true;
+}
+
+// Everything from here to resume: d->control is held.
+
+static void begin_stop(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	bool pushed;
+
+	d->stopped = true;
+	d->flagged = d->drained = false;
+	blp_stopped++;
+	d->epoch++;
+	blp_changes++;
+	if (!context || d->given_up || !blp_enter(context, &pushed))
+		return;
+	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
+	if (d->head != d->tail)
+		d->flagged = set_flag(d, 1);
+	pthread_mutex_lock(&d->lock);
+	if (d->context == context) {
+		if (d->head != d->tail && !d->flagged)
+			d->flagged = set_flag(d, 1);
+		if (d->flagged) {
+			d->flagged_ns = gp_now_ns();
+			gp_count(&d->gpu->stops.stops, 1);
+			record_drains(d);
+		}
+	}
+	pthread_mutex_unlock(&d->lock);
+	blp_leave(pushed);
+}
+
+// The image holds the records from the first on; record 0 is the flag and none of them.
+static uint32_t place_in_image(uint32_t record, uint32_t first)
+{
+	return record >= first ? record - first : record - 1 + BLP_RECORDS - first;
+}
+
+static bool copy_piece(struct gp_domain *d, uint32_t from, uint32_t count, struct gpreempt_record *at, bool to_device)
+{
+	CUresult result;
+	CUdeviceptr device = d->arena + from * sizeof *at;
+	if (to_device)
+		TRY(cuMemcpyHtoDAsync, device, at, count * sizeof *at, d->stream);
+	else
+		TRY(cuMemcpyDtoHAsync, at, device, count * sizeof *at, d->stream);
+	return true;
+}
+
+static bool copy_records(struct gp_domain *d, bool to_device)
+{
+	uint32_t first = d->first_record, last = d->last_record;
+	if (!first)
+		return true;
+	if (last >= first)
+		return copy_piece(d, first, last - first + 1, d->image, to_device);
+	return copy_piece(d, first, BLP_RECORDS - first, d->image, to_device) &&
+	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
+}
+
+static bool settle(struct gp_domain *d)
+{
+	CUresult result;
+	TRY(cuEventRecord, d->done, d->stream);
+	TRY(cuEventSynchronize, d->done);
+	return true;
+}
+
+// Finds out from the records what is complete. What is not is no longer driven, and its record says where it goes on.
+static void classify(struct gp_domain *d)
+{
+	bool behind[BLP_STREAMS] = {false}, any = false;
+	struct gp_stop_counters *count = &d->gpu->stops;
+
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (at < s->done)
+			continue;
+		if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
+			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
+			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & ~GPREEMPT_FROZEN;
+			if (r->state & GPREEMPT_FROZEN && cut < blocks) {
+				e->driven = false;
+				r->state = r->done = cut;
+				gp_count(&count->cuts, 1);
+				if (!e->counted)
+					gp_count(&count->resumed_blocks, blocks - cut);
+				e->counted = true;
+			} else {
+				e->complete = true;
+			}
+		} else if (!e->complete && e->driven) {
+			// An event counts as reached where nothing before it, on any stream, is left to do.
+			e->complete = !any;
+			e->driven = false;
+		}
+		any |= !e->complete;
+		behind[e->stream] |= !e->complete;
+		if (!behind[e->stream])
+			blp_complete_to(d, s, at + 1);
+	}
+	blp_advance(d);
+}
+
+// Everything queued ends, without running where it has not begun. False: the driver refused.
+static bool drain(struct gp_domain *d)
+{
+	struct gp_stop_counters *count = &d->gpu->stops;
+	CUresult result;
+
+	if (!d->flagged || d->drained || d->given_up)
+		return !d->given_up;
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (d->stream_of[i].draining)
+			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	uint64_t took = gp_now_ns() - d->flagged_ns;
+	gp_count(&count->drain_ns, took);
+	if (took > count->drain_max_ns)
+		count->drain_max_ns = took;
+	pthread_mutex_lock(&d->lock);
+	d->first_record = d->last_record = 0;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind != BLP_LAUNCH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
+			continue;
+		if (!d->first_record)
+			d->first_record = e->record;
+		d->last_record = e->record;
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (d->first_record && (!copy_records(d, false) || !settle(d)))
+		return false;
+	pthread_mutex_lock(&d->lock);
+	classify(d);
+	pthread_mutex_unlock(&d->lock);
+	d->drained = true;
+	return true;
+}
+
+bool blp_wanted_stopped(struct gp_domain *d)
+{
+	struct gp_gpu *g = d->gpu;
+	struct gp_segment *s = g->segment;
+	return s && !g->forced && (s->open & g->higher & ~g->ignored);
+}
+
+// Launches what is left, in the order of the log, each on its own stream but one after the other. False: a window has
+// opened meanwhile, or the driver refused. d->lock is held.
+static bool relaunch(struct gp_domain *d)
+{
+	int previous = -1, count = 0;
+	CUresult result;
+
+	for (uint32_t i = 0; i < d->streams; i++) // none of them tells of what is launched now
+		blp_drop_markers(d, &d->stream_of[i]);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || e->driven || at < s->done)
+			continue;
+		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
+			return false;
+		if (previous >= 0 && previous != e->stream) {
+			TRY(cuEventRecord, d->order, d->stream_of[previous].handle);
+			TRY(cuStreamWaitEvent, s->handle, d->order, 0);
+		}
+		previous = e->stream;
+		if (e->kind == BLP_LAUNCH && (result = blp_drive(d, e))) {
+			blp_give_up(d, result, "cuLaunchKernel");
+			return false;
+		}
+		if (e->kind == BLP_RECORD && blp_record_is_latest(d, e->event, at + 1))
+			TRY(cuEventRecord, e->event, s->handle);
+		e->driven = true;
+		if (++s->unmarked >= BLP_MARKER_EVERY)
+			blp_mark(d, s);
+	}
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_pending(&d->stream_of[i]) && d->stream_of[i].unmarked)
+			blp_mark(d, &d->stream_of[i]);
+	return true;
+}
+
+// What the log still holds is lost, or the driver will say itself what became of it. d->lock is held.
+static void abandon(struct gp_domain *d)
+{
+	bool lost = false;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind == BLP_LAUNCH;
+	}
+	for (uint32_t i = 0; i < d->streams; i++)
+		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
+	blp_advance(d);
+	if (lost)
+		blp_error = d->error;
+}
+
+// Ends a stop, or finds that there is reason for another.
+static void finish(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	bool pushed = false;
+
+	if (context && !d->given_up && !blp_enter(context, &pushed))
+		blp_give_up(d, 201, "cuCtxPushCurrent"); // CUDA_ERROR_INVALID_CONTEXT
+	while (!d->reasons) {
+		if (drain(d) && d->flagged)
+			(void)(copy_records(d, true) && set_flag(d, 0) && settle(d));
+		pthread_mutex_lock(&d->lock);
+		d->flagged = d->drained = false;
+		if (!d->given_up && !relaunch(d) && !d->given_up) {
+			d->reasons |= GP_BLP_WINDOW;
+			if (d->head != d->tail && (d->flagged = set_flag(d, 1))) {
+				d->flagged_ns = gp_now_ns();
+				gp_count(&d->gpu->stops.stops, 1);
+				record_drains(d);
+			}
+			pthread_mutex_unlock(&d->lock);
+			continue;
+		}
+		if (d->given_up) {
+			set_flag(d, 0);
+			abandon(d);
+		}
+		d->stopped = false;
+		blp_stopped--;
+		blp_changes++;
+		d->epoch++;
+		pthread_cond_broadcast(&d->resumed);
+		pthread_mutex_unlock(&d->lock);
+		break;
+	}
+	blp_leave(pushed);
+}
+
+void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
+{
+	pthread_mutex_lock(&d->control);
+	if (d->context) {
+		d->reasons |= reason;
+		if (!d->stopped)
+			begin_stop(d);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+void gp_blp_drain(struct gp_domain *d)
+{
+	bool pushed;
+	pthread_mutex_lock(&d->control);
+	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
+		drain(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
+{
+	pthread_mutex_lock(&d->control);
+	d->reasons &= ~(uint32_t)reason;
+	if (d->context && d->stopped && !d->reasons)
+		finish(d);
+	bool again = d->reasons & GP_BLP_WINDOW;
+	pthread_mutex_unlock(&d->control);
+	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // for the watcher to take back
+		gp_ring_windows(d->gpu->segment);
+}
+
+bool gp_blp_stopped(struct gp_domain *d) { return d->epoch % 2; }
+
+// The watcher.
+
+// How long the lower level was kept off the GPU, in the time that it is to have for that.
+struct debt { uint64_t ns, at_ns; };
+
+// Charges the time since the last call, and returns when to look again; 0: only when something happens.
+static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, uint64_t now)
+{
+	double share = gp_settings.lower_share, rate = share / (1 - share);
+	uint64_t limit = (uint64_t)((double)gp_settings.max_hold_ns * rate), passed = now - debt->at_ns;
+
+	debt->at_ns = now;
+	if (was_stopped)
+		debt->ns += (uint64_t)((double)passed * rate);
+	else
+		debt->ns -= passed < debt->ns ? passed : debt->ns;
+	if (!limit)
+		return 0;
+	if (g->forced && !debt->ns)
+		g->forced = 0;
+	if (!g->forced && debt->ns >= limit) {
+		struct gp_segment *s = g->segment;
+		g->forced = 1;
+		if (s) { // who waits at the gate may go on
+			s->gate++;
+			gp_futex_wake(&s->gate, INT_MAX, true);
+		}
+	}
+	if (g->forced)
+		return debt->ns;
+	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
+}
+
+void gp_blp_watch(struct gp_gpu *g)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
+	struct debt debt = {0, gp_now_ns()};
+	bool stopped = false;
+
+	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	for (;;) {
+		struct gp_segment *s = g->segment;
+		if (!s) { // it is being attached anew, if at all
+			uint32_t seen = gp_events;
+			gp_futex_wait(&gp_events, seen, NO_SEGMENT_NS, false);
+			continue;
+		}
+		uint32_t seen = s->windows;
+		g->ignored &= s->open;
+		bool want = s->open & g->higher & ~g->ignored;
+		uint64_t next = 0;
+		if (want || stopped || g->forced || debt.ns) {
+			next = account(g, &debt, stopped, gp_now_ns());
+			want = want && !g->forced;
+		} else {
+			debt.at_ns = gp_now_ns();
+		}
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+			if (blp_domains[i]->gpu == g && want)
+				gp_blp_stop(blp_domains[i], GP_BLP_WINDOW);
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+			struct gp_domain *d = blp_domains[i];
+			if (d->gpu != g)
+				continue;
+			if (want)
+				gp_blp_drain(d);
+			else if (d->reasons & GP_BLP_WINDOW)
+				gp_blp_resume(d, GP_BLP_WINDOW);
+		}
+		stopped = want;
+		if (!want && !g->forced)
+			next = 0;
+		gp_futex_wait(&s->windows, seen, next, true);
+	}
+}

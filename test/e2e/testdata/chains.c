@@ -1,0 +1,406 @@
+// A best-effort program whose every block leaves a trace that a second run of it, or another order, would spoil.
+// Says "ready", does at each line of its input "<what> <rounds>" a piece of work, and answers with a hash of the result, or
+// says which of its checks failed. Device memory of the simulated driver can be read by the CPU at any time.
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef void *handle;
+typedef unsigned long long ptr;
+
+#define DRIVER(F)                                                                                          \
+	F(cuInit, (unsigned))                                                                              \
+	F(cuDevicePrimaryCtxRetain, (handle *, int))                                                       \
+	F(cuCtxSetCurrent, (handle))                                                                       \
+	F(cuCtxSynchronize, (void))                                                                        \
+	F(cuCtxCreate_v2, (handle *, unsigned, int))                                                       \
+	F(cuCtxDestroy_v2, (handle))                                                                       \
+	F(cuStreamCreate, (handle *, unsigned))                                                            \
+	F(cuStreamDestroy_v2, (handle))                                                                    \
+	F(cuStreamSynchronize, (handle))                                                                   \
+	F(cuStreamQuery, (handle))                                                                         \
+	F(cuStreamWaitEvent, (handle, handle, unsigned))                                                   \
+	F(cuEventCreate, (handle *, unsigned))                                                             \
+	F(cuEventDestroy_v2, (handle))                                                                     \
+	F(cuEventRecord, (handle, handle))                                                                 \
+	F(cuEventQuery, (handle))                                                                          \
+	F(cuEventSynchronize, (handle))                                                                    \
+	F(cuMemAlloc_v2, (ptr *, size_t))                                                                  \
+	F(cuMemFree_v2, (ptr))                                                                             \
+	F(cuMemHostAlloc, (void **, size_t, unsigned))                                                     \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                                          \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))                                             \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))                                       \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                                               \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))                                            \
+	F(cuModuleLoadData, (handle *, const void *))                                                      \
+	F(cuModuleGetFunction, (handle *, handle, const char *))                                           \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuStreamBeginCapture_v2, (handle, int))                                                          \
+	F(cuStreamEndCapture, (handle, handle *))                                                          \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))                             \
+	F(cuGraphLaunch, (handle, handle))
+
+#define DECLARE(name, parameters) static int(*name) parameters;
+DRIVER(DECLARE)
+
+#define OK(call)                                                                                    \
+	do {                                                                                        \
+		int r_ = (call);                                                                    \
+		if (r_ != 0) {                                                                      \
+			printf("line %d: %s returned %d\n", __LINE__, #call, r_);                   \
+			exit(1);                                                                    \
+		}                                                                                   \
+	} while (0)
+#define CHECK(condition)                                                                            \
+	do {                                                                                        \
+		if (!(condition)) {                                                                 \
+			printf("line %d: not so: %s\n", __LINE__, #condition);                      \
+			exit(1);                                                                    \
+		}                                                                                   \
+	} while (0)
+
+enum { BLOCKS = 1320, PER_BLOCK = 2, WORDS = BLOCKS * PER_BLOCK, STREAMS = 4, NON_BLOCKING = 1, NOT_READY = 600 };
+static handle context, module, chain_kernel, increment_kernel;
+static unsigned kernel_us = 400;
+
+static void chain(handle stream, ptr data, uint32_t add) {
+	int n = PER_BLOCK;
+	void *parameters[] = {&data, &n, &add, &kernel_us};
+	OK(cuLaunchKernel(chain_kernel, BLOCKS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+}
+
+// The same by the other way to hand over parameters, in a grid of other shape.
+static void chain_packed(handle stream, ptr data, uint32_t add) {
+	struct { ptr data; int n; uint32_t add, us; } packed = {data, PER_BLOCK, add, kernel_us};
+	size_t bytes = 20;
+	void *extra[] = {(void *)1, &packed, (void *)2, &bytes, NULL};
+	OK(cuLaunchKernel(chain_kernel, BLOCKS / 12, 4, 3, 1024, 1, 1, 0, stream, NULL, extra));
+}
+
+static uint32_t next(uint32_t value, uint32_t add) { return value * 3 + add; }
+
+static ptr memory(void) {
+	ptr p;
+	OK(cuMemAlloc_v2(&p, WORDS * 4));
+	OK(cuMemsetD32Async(p, 1, WORDS, NULL));
+	OK(cuStreamSynchronize(NULL));
+	return p;
+}
+
+static bool all_are(ptr data, uint32_t value) {
+	volatile uint32_t *word = (volatile uint32_t *)(uintptr_t)data;
+	for (int i = 0; i < WORDS; i++)
+		if (word[i] != value)
+			return false;
+	return true;
+}
+
+static uint32_t hash(ptr data) {
+	static uint32_t words[WORDS];
+	uint32_t h = 2166136261u;
+	OK(cuMemcpyDtoH_v2(words, data, sizeof words));
+	for (int i = 0; i < WORDS; i++)
+		h = (h ^ words[i]) * 16777619u;
+	return h;
+}
+
+// One stream, waited for now and then in different ways.
+static uint32_t single(unsigned rounds, handle stream) {
+	ptr data = memory();
+	uint32_t value = 1;
+	handle event;
+	OK(cuEventCreate(&event, 2));
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 8; k++) {
+			(k % 2 ? chain : chain_packed)(stream, data, i + k);
+			value = next(value, i + k);
+		}
+		switch (i % 4) {
+		case 0:
+			OK(cuStreamSynchronize(stream));
+			CHECK(all_are(data, value));
+			break;
+		case 1:
+			OK(cuEventRecord(event, stream));
+			OK(cuEventSynchronize(event));
+			CHECK(all_are(data, value));
+			break;
+		case 2:
+			OK(cuCtxSynchronize());
+			CHECK(all_are(data, value));
+		}
+	}
+	OK(cuStreamSynchronize(stream));
+	CHECK(all_are(data, value));
+	uint32_t h = hash(data);
+	OK(cuMemFree_v2(data));
+	OK(cuEventDestroy_v2(event));
+	return h;
+}
+
+// One buffer that is handed from stream to stream by events, one by each stream alone.
+static uint32_t several(unsigned rounds, unsigned flags) {
+	handle stream[STREAMS], event[STREAMS];
+	ptr own[STREAMS], shared = memory();
+	uint32_t h = 0;
+	for (int s = 0; s < STREAMS; s++) {
+		OK(cuStreamCreate(&stream[s], flags));
+		OK(cuEventCreate(&event[s], 2));
+		own[s] = memory();
+	}
+	for (unsigned i = 0; i < rounds; i++) {
+		int s = (int)(i * 7 + i / 3) % STREAMS, before = i ? (int)((i - 1) * 7 + (i - 1) / 3) % STREAMS : -1;
+		chain(stream[s], own[s], i);
+		if (before >= 0)
+			OK(cuStreamWaitEvent(stream[s], event[before], 0));
+		chain(stream[s], shared, i + 1);
+		OK(cuEventRecord(event[s], stream[s]));
+		chain(stream[(s + 1) % STREAMS], own[(s + 1) % STREAMS], i + 2);
+		if (i % 61 == 60)
+			OK(cuEventSynchronize(event[s]));
+	}
+	OK(cuCtxSynchronize());
+	h = hash(shared);
+	for (int s = 0; s < STREAMS; s++) {
+		h = h * 31 + hash(own[s]);
+		OK(cuStreamDestroy_v2(stream[s]));
+		OK(cuEventDestroy_v2(event[s]));
+	}
+	return h;
+}
+
+// The legacy stream between two that are ordered with it.
+static uint32_t legacy(unsigned rounds) {
+	handle a, b;
+	ptr data = memory();
+	uint32_t value = 1;
+	OK(cuStreamCreate(&a, 0));
+	OK(cuStreamCreate(&b, 0));
+	for (unsigned i = 0; i < rounds; i++) {
+		handle order[] = {a, NULL, b, NULL};
+		for (unsigned k = 0; k < 4; k++) {
+			chain(order[k], data, i + k);
+			value = next(value, i + k);
+		}
+		if (i % 16 == 15) {
+			OK(cuStreamSynchronize(NULL));
+			CHECK(all_are(data, value));
+		}
+	}
+	OK(cuStreamSynchronize(NULL));
+	CHECK(all_are(data, value));
+	OK(cuStreamDestroy_v2(a));
+	OK(cuStreamDestroy_v2(b));
+	return hash(data);
+}
+
+struct seen { ptr data; uint32_t value; bool right; };
+
+static void look(void *argument) {
+	struct seen *s = argument;
+	s->right = all_are(s->data, s->value);
+}
+
+// What can not be stopped behind what can: copies both ways, memsets, host functions.
+static uint32_t behind(unsigned rounds) {
+	handle stream;
+	ptr data = memory();
+	uint32_t value = 1, *host, h = 2166136261u;
+	struct seen seen[2];
+	OK(cuMemHostAlloc((void **)&host, WORDS * 4, 0));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	for (unsigned i = 0; i < rounds; i++) {
+		chain(stream, data, i);
+		chain(stream, data, i + 1);
+		value = next(next(value, i), i + 1);
+		OK(cuMemcpyDtoHAsync_v2(host, data, WORDS * 4, stream));
+		chain(stream, data, i + 2);
+		seen[0] = (struct seen){data, value = next(value, i + 2), false};
+		OK(cuLaunchHostFunc(stream, look, &seen[0]));
+		chain(stream, data, i + 3);
+		seen[1] = (struct seen){data, value = next(value, i + 3), false};
+		OK(cuLaunchHostFunc(stream, look, &seen[1]));
+		if (i % 5 == 4) {
+			OK(cuMemsetD32Async(data, i, WORDS, stream));
+			chain(stream, data, i);
+			value = next(i, i);
+		}
+		OK(cuStreamSynchronize(stream));
+		CHECK(seen[0].right && seen[1].right && all_are(data, value));
+		for (int w = 0; w < WORDS; w++)
+			h = (h ^ host[w]) * 16777619u;
+		if (i % 7 == 6) {
+			OK(cuMemcpyHtoDAsync_v2(data, host, WORDS * 4, stream));
+			chain(stream, data, 1);
+			value = next(host[0], 1);
+		}
+	}
+	OK(cuStreamDestroy_v2(stream));
+	return h * 31 + hash(data);
+}
+
+// Questions are answered with yes only when it is so.
+static uint32_t questions(unsigned rounds) {
+	handle stream, event;
+	ptr data = memory();
+	uint32_t value = 1;
+	int result;
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuEventCreate(&event, 2));
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 4; k++) {
+			chain(stream, data, i + k);
+			value = next(value, i + k);
+		}
+		if (i % 2) {
+			OK(cuEventRecord(event, stream));
+			while ((result = cuEventQuery(event)) == NOT_READY)
+				usleep(20);
+		} else {
+			while ((result = cuStreamQuery(stream)) == NOT_READY)
+				usleep(20);
+		}
+		OK(result);
+		CHECK(all_are(data, value));
+	}
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuEventDestroy_v2(event));
+	return hash(data);
+}
+
+// Streams, events and memory that end while work is in flight.
+static uint32_t endings(unsigned rounds) {
+	uint32_t h = 0;
+	for (unsigned i = 0; i < rounds; i++) {
+		handle stream, event;
+		ptr data = memory();
+		OK(cuStreamCreate(&stream, i % 2));
+		OK(cuEventCreate(&event, 2));
+		for (unsigned k = 0; k < 4; k++) {
+			chain(stream, data, i + k);
+			OK(cuEventRecord(event, stream));
+		}
+		OK(cuEventDestroy_v2(event));
+		OK(cuStreamDestroy_v2(stream));
+		h = h * 31 + hash(data);
+		OK(cuMemFree_v2(data));
+	}
+	return h;
+}
+
+// A context of its own that ends with work in flight, after what matters was waited for.
+static uint32_t contexts(unsigned rounds) {
+	uint32_t h = 0;
+	for (unsigned i = 0; i < rounds; i++) {
+		handle other, stream, old_kernel = chain_kernel, old_module = module;
+		ptr data;
+		OK(cuCtxCreate_v2(&other, 0, 0));
+		extern char *image;
+		OK(cuModuleLoadData(&module, image));
+		OK(cuModuleGetFunction(&chain_kernel, module, "sim_chain"));
+		OK(cuStreamCreate(&stream, NON_BLOCKING));
+		data = memory();
+		for (unsigned k = 0; k < 40; k++)
+			chain(stream, data, i + k);
+		OK(cuStreamSynchronize(stream));
+		h = h * 31 + hash(data);
+		for (unsigned k = 0; k < 4; k++)
+			chain(stream, data, k);
+		OK(cuCtxDestroy_v2(other));
+		chain_kernel = old_kernel;
+		module = old_module;
+		OK(cuCtxSetCurrent(context));
+	}
+	return h;
+}
+
+// Launches that are captured, and others beside them.
+static uint32_t captures(unsigned rounds) {
+	handle stream, other, graph, executable;
+	ptr data = memory(), aside = memory();
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuStreamCreate(&other, NON_BLOCKING));
+	for (unsigned i = 0; i < rounds; i++) {
+		chain(stream, data, i);
+		chain(other, aside, i);
+		OK(cuStreamBeginCapture_v2(stream, i % 3));
+		chain(stream, data, i + 1);
+		chain_packed(stream, data, i + 2);
+		if (i % 2)
+			chain(other, aside, i + 1);
+		OK(cuStreamEndCapture(stream, &graph));
+		OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+		chain(stream, data, i + 3);
+		OK(cuGraphLaunch(executable, stream));
+		chain(stream, data, i + 4);
+		OK(cuGraphLaunch(executable, stream));
+	}
+	OK(cuCtxSynchronize());
+	return hash(data) * 31 + hash(aside);
+}
+
+char *image;
+
+int main(int count, char **argument) {
+	char line[128], what[32];
+	unsigned rounds;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	FILE *file = count > 1 ? fopen(argument[1], "rb") : NULL;
+	if (!library || !file)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	image = calloc(1, 1 << 20);
+	CHECK(fread(image, 1, 1 << 20, file) > 0);
+#define FIND(name, parameters) CHECK(name = (int(*) parameters)dlsym(library, #name));
+	DRIVER(FIND)
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoadData(&module, image));
+	OK(cuModuleGetFunction(&chain_kernel, module, "sim_chain"));
+	OK(cuModuleGetFunction(&increment_kernel, module, "sim_increment"));
+	printf("ready\n");
+	while (fgets(line, sizeof line, stdin)) {
+		CHECK(sscanf(line, "%31s %u", what, &rounds) == 2);
+		handle stream;
+		uint32_t h = 0;
+		if (!strcmp(what, "single")) {
+			OK(cuStreamCreate(&stream, NON_BLOCKING));
+			h = single(rounds, stream);
+		} else if (!strcmp(what, "default")) {
+			h = single(rounds, NULL);
+		} else if (!strcmp(what, "several")) {
+			h = several(rounds, NON_BLOCKING);
+		} else if (!strcmp(what, "blocking")) {
+			h = several(rounds, 0);
+		} else if (!strcmp(what, "legacy")) {
+			h = legacy(rounds);
+		} else if (!strcmp(what, "behind")) {
+			h = behind(rounds);
+		} else if (!strcmp(what, "questions")) {
+			h = questions(rounds);
+		} else if (!strcmp(what, "endings")) {
+			h = endings(rounds);
+		} else if (!strcmp(what, "contexts")) {
+			h = contexts(rounds);
+		} else if (!strcmp(what, "captures")) {
+			h = captures(rounds);
+		} else if (!strcmp(what, "leave")) { // with work in flight
+			ptr data = memory();
+			OK(cuStreamCreate(&stream, NON_BLOCKING));
+			for (unsigned i = 0; i < rounds; i++)
+				chain(stream, data, i);
+			return 0;
+		} else {
+			return 2;
+		}
+		printf("hash %u\n", h);
+	}
+	return 0;
+}
