@@ -14,6 +14,7 @@ package preempt
 // static const char *start_blp(void *symbol) { return gp_blp_start((void *(*)(const char *))symbol); }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
+// static CUresult prepare_fill(int i, const char **call) { return gp_fill_prepare(&gp_context[i], call); }
 // static void watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 // static int blp_new(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
 // static void blp_prepared(int i, uint32_t value) { gp_context[i].blp_prepared = value; }
@@ -73,8 +74,8 @@ type Rewriter interface {
 	Rewrite(Source) (Mapping, *Link, error)
 }
 
-// blpWanted decides whether code is rewritten as it is loaded: where it is asked for by name, and by default in
-// processes that may have to yield, under MPS, where nothing else stops a kernel.
+// blpWanted decides whether code is rewritten as it is loaded: in processes that may have to yield, where it is asked
+// for by name, and by default under MPS, where nothing else stops a kernel.
 func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 	switch {
 	case level == 0: // nobody is preferred to it
@@ -196,6 +197,9 @@ func prepareDomains() (later bool, err error) {
 		C.blp_prepared(C.int(i), 1) // first: a context that replaces it meanwhile is new again
 		var call *C.char
 		result := C.prepare_blp(C.int(i), &call)
+		if result == 0 {
+			result = C.prepare_fill(C.int(i), &call)
+		}
 		if result == contextIsDestroyed {
 			C.blp_prepared(C.int(i), 0)
 			later = true

@@ -309,8 +309,8 @@ static void fill(const struct work *w) {
 	if (w->width == 1)
 		memset((void *)w->dst, (int)w->value, w->bytes);
 	else
-		for (uint64_t i = 0; i + 4 <= w->bytes; i += 4)
-			memcpy((char *)w->dst + i, &w->value, 4);
+		for (uint64_t i = 0; i < w->bytes; i += (uint64_t)w->width)
+			memcpy((char *)w->dst + i, &w->value, (size_t)w->width);
 }
 
 static bool step_transfer(struct pass *p, struct op *o) {
