@@ -2,7 +2,8 @@
 # Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
 # results, within about 9 minutes. Tables come last; result files go to OUT.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
-# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, http.
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, http; of block-level
+# preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 8 minutes together.
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -58,11 +59,19 @@ part hints 280 "$library_dir/gpreempt" bench --suite hints --library "$library" 
 part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
 	--json "$out/$gpu-http.json"
 
-for name in foundation pytorch identity unprivileged hints http; do
+part blp-fire 240 python3 "$torch/fire.py" --library "$library" --command "$library_dir/gpreempt" \
+	--logs "$logs/blp-fire" --json "$out/$gpu-blp-fire.json"
+part blp-cost 240 python3 "$torch/cost.py" --library "$library" --command "$library_dir/gpreempt" \
+	--json "$out/$gpu-blp-cost.json"
+
+for name in foundation pytorch identity unprivileged hints http blp-fire blp-cost; do
 	if [ -e "$logs/$name.out" ]; then
 		printf '\n== %s\n' "$name"
 		cat "$logs/$name.out"
 		cat "$logs/$name.out" "$logs/$name.err" >"$out/$name.log"
+		if [ -d "$logs/$name" ]; then
+			tail -n 100 "$logs/$name"/* >>"$out/$name.log"
+		fi
 	fi
 done
 exit "$failed"

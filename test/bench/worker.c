@@ -288,11 +288,11 @@ static void command_calibrate(void)
 	printf("{\"iterations\":%llu}\n", (unsigned long long)(iterations ? iterations : 1));
 }
 
-// Uniform in [half, one and a half] of the mean; the same sequence in every run.
-static uint64_t jittered(uint64_t mean, uint32_t *state)
+// Uniform around the mean, from least on; the same sequence in every run.
+static uint64_t jittered(uint64_t mean, uint64_t least, uint32_t *state)
 {
 	*state = *state * 1664525u + 1013904223u;
-	return mean / 2 + (mean * (*state >> 8) >> 24);
+	return least + (2 * (mean - least) * (*state >> 8) >> 24);
 }
 
 // Exponential with this mean, the same sequence in every run; at most ten times the mean.
@@ -345,6 +345,9 @@ static void command_lc(void)
 	if (wrong_us && pthread_create(&wrong, NULL, give_wrong_hints, (void *)(uintptr_t)wrong_us))
 		fail("start a thread: %s", strerror(errno));
 	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
+	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
+	if (least_ns > gap_ns)
+		fail("--gap-least-us %llu: above --gap-us", (unsigned long long)least_ns / 1000);
 	uint32_t random = 1;
 	uint64_t *latency_ns = calloc(requests, sizeof *latency_ns);
 	if (!latency_ns)
@@ -364,7 +367,7 @@ static void command_lc(void)
 			tick += period_ns ? period_ns : exponential(poisson_ns, &random);
 			sleep_until(tick);
 		} else {
-			sleep_ns(jitter ? jittered(gap_ns, &random) : gap_ns);
+			sleep_ns(jitter ? jittered(gap_ns, least_ns, &random) : gap_ns);
 		}
 		if (hint)
 			hint(prepare_us, 1);
