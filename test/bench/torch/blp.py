@@ -140,12 +140,14 @@ def end_by(seconds, report):
 
 
 def print_rows(rows):
-    print(f"{'case':34} {'system':12} {'figure':>22}  target")
+    print(f"{'case':34} {'system':12} {'figure':>24}  target")
     for row in rows:
         figure = f"{row['value']:g} {row.get('unit', '')}" if "value" in row else "-"
+        if "be" in row and "value" not in row:
+            figure = f"{row['be']['share']:g} of {row['be']['alone']:g} {row['be']['unit']}"
         target = row.get("target", "")
         if "pass" in row:
             target = ("reached: " if row["pass"] else "MISSED: ") + target
         if row.get("note"):
             target += f" ({row['note']})"
-        print(f"{row['case']:34} {row['system']:12} {figure:>22}  {target}")
+        print(f"{row['case']:34} {row['system']:12} {figure:>24}  {target}")
