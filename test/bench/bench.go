@@ -19,7 +19,7 @@ import (
 
 // Options says what to measure.
 type Options struct {
-	Suite    string   // foundation, hints or quick
+	Suite    string   // foundation, hints, quick, blp-mps or blp-stream
 	Only     []string // names of cases; empty = all of the suite
 	Requests int      // LC requests a run; 0 = as the case says
 	Library  string   // path of libgpreempt.so
@@ -34,7 +34,9 @@ const quickRequests = 200
 type session struct {
 	executable string
 	library    string
-	config     string // GPREEMPT_CONFIG of the workers; "": as it is
+	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
+	added      map[string][]string // variables of the environment, by kind of worker
+	addMPS     []string            // those that make a worker a client of our MPS server
 	info       info
 	iterations map[work]uint64
 	requests   int
@@ -71,14 +73,26 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	if err := s.run(ctx, &s.info, "", "info"); err != nil {
 		return nil, fmt.Errorf("look at the GPU: %w", err)
 	}
-	s.report = &Report{Head: newHead(s.info, options, "time-sliced")}
-	if options.Suite != "hints" {
-		undo, err := s.configure(noHints)
+	mode, section := "time-sliced", noHints
+	switch options.Suite {
+	case "hints":
+		section = ""
+	case "blp-mps":
+		mode = "MPS"
+		quit, err := s.underMPS(ctx)
 		if err != nil {
 			return nil, err
 		}
-		defer undo()
+		defer quit()
+	case "blp-stream":
+		mode, section = "block-level preemption", onlyBLP+noHints
 	}
+	s.report = &Report{Head: newHead(s.info, options, mode)}
+	undo, err := s.configure(section)
+	if err != nil {
+		return nil, err
+	}
+	defer undo()
 	for _, c := range cases {
 		began := time.Now()
 		if err := c.measure(ctx, s, c.Name); err != nil {

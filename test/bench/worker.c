@@ -3,7 +3,7 @@
 // runtime of the command would start: the process that is measured holds nothing but the worker, the
 // driver and, where it is preloaded, the library.
 //
-//   gpreempt bench-worker <info|calibrate|lc|be|launch|idle|mix> [--option value]...
+//   gpreempt bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
 //
 // The module with the kernels is read from standard input (not for info). One line "ready" and then
 // one line of JSON go to standard output. Every worker is bounded by --limit seconds.
@@ -56,7 +56,9 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                  \
 	F(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t))                                    \
 	F(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t))                                          \
+	F(cuCtxGetStreamPriorityRange, (int *, int *))                                             \
 	F(cuStreamCreate, (CUstream *, unsigned))                                                  \
+	F(cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                 \
 	F(cuStreamSynchronize, (CUstream))                                                         \
 	F(cuEventCreate, (CUevent *, unsigned))                                                    \
 	F(cuEventRecord, (CUevent, CUstream))                                                      \
@@ -521,6 +523,7 @@ static void command_mix(void)
 }
 
 #include "evaluate.h"
+#include "streams.h"
 
 static const struct {
 	const char *name;
@@ -528,7 +531,7 @@ static const struct {
 } commands[] = {
 	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},   {"be", command_be},
 	{"idle", command_idle}, {"launch", command_launch},       {"mix", command_mix},
-	{"evaluate", command_evaluate},
+	{"evaluate", command_evaluate}, {"streams", command_streams},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)
