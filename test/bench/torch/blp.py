@@ -15,12 +15,12 @@ NO_HINTS = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = f
 
 
 class Workspace:
-    """A folder for files and, on a memory-backed file system, one for segments; both go at the end. What programs
-    and the library said is copied to the folder `logs`, where one is given."""
+    """A folder for files and, on a memory-backed file system, one for segments; both go at the end, after a call of
+    at_end. What programs and the library said is copied to the folder `logs`, where one is given."""
     open = []
 
     def __init__(self, logs=None):
-        self.logs = logs
+        self.logs, self.at_end = logs, None
         self.open.append(self)
         self.files = tempfile.TemporaryDirectory(ignore_cleanup_errors=True, prefix="gpreempt-bench-")
         self.segments = tempfile.TemporaryDirectory(ignore_cleanup_errors=True, prefix="gpreempt-bench-", dir="/dev/shm")
@@ -30,6 +30,8 @@ class Workspace:
 
     def __exit__(self, *_):
         self.open.remove(self)
+        if self.at_end:
+            self.at_end()
         if self.logs:
             shutil.copytree(self.files.name, self.logs, dirs_exist_ok=True, ignore=lambda folder, names: [
                 name for name in names if pathlib.Path(folder, name).suffix not in (".err", ".log")])
@@ -123,7 +125,7 @@ def last_lines(path, count=3):
     return " | ".join(re.sub(r"\s+", " ", line)[:200] for line in lines[-count:])
 
 
-def end_by(seconds, report):
+def end_by(seconds, report, show=None):
     """Prints what there is and ends, children too, when the time is over or the process is told to end."""
     def end(number, _):
         for children in pathlib.Path("/proc/self/task").glob("*/children"):
@@ -131,7 +133,7 @@ def end_by(seconds, report):
                 os.kill(int(pid), signal.SIGKILL)
         for workspace in list(Workspace.open):
             workspace.__exit__()
-        print_rows(report["cases"])
+        (show or print_rows)(report["cases"])
         print(f"not everything was measured: {signal.strsignal(number)}", flush=True)
         os._exit(1)
     signal.signal(signal.SIGTERM, end)

@@ -115,7 +115,7 @@ def measure_coverage(bench, case):
          "target": target.format("GPU time"), "pass": of_time >= COVERED_LIMIT, "note": time_note}]
 
 
-def measure_throughput(bench, kind, rounds=4, seconds=2):
+def measure_throughput(bench, kind, rounds=4, seconds=1.5):
     """Both processes live throughout and take short turns, so that what drifts does so for both."""
     config = bench.config(f"throughput-{kind}")
     rates = {"alone": [], "gpreempt": []}
@@ -162,12 +162,12 @@ def first_step(bench, config=None):
         program.end()
 
 
-def measure_load(bench, rounds=5):
+def measure_load(bench, rounds=4):
     """Programs that start one after another, with and without the library in turn."""
     first_step(bench)  # what the disk has to give is then in memory
     plain, first, cached, counted = [], [], [], {}
     for i in range(rounds):
-        if i < 3:
+        if i < 2:
             taken, counted["first"] = first_step(bench, bench.config(f"load-{i}", cache=f"cache-{i}"))
             first.append(taken)
         plain.append(first_step(bench)[0])

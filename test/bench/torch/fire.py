@@ -174,7 +174,7 @@ def main():
     parser.add_argument("--stops", type=int, default=1000)
     parser.add_argument("--fire-seconds", type=float, default=30, help="the longest under fire")
     parser.add_argument("--limit", type=float, default=215, help="seconds after which no case begins; 15 more end it all")
-    parser.add_argument("--jobs", type=int, default=4, help="cases at once")
+    parser.add_argument("--jobs", type=int, default=5, help="cases at once")
     parser.add_argument("--logs", help="folder for what the programs and the library said")
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args()
