@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			}
 			failed := false // the other systems may do better
 			s.report.Cases = append(s.report.Cases, Row{Case: name, System: system.name, LCAlone: lcAlone, Pass: &failed,
-				Target: target.text, Note: err.Error()})
+				Target: cmp.Or(target.text, measured), Note: err.Error()})
 			continue
 		}
 		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,

@@ -22,6 +22,7 @@ GRAPH_LIMIT, SYNCED_LIMIT, SHARE_LIMIT = 1.3, 1.3, 0.85
 TARGETED = ("train", "infer")
 SYSTEMS = ("mps", "mps-priority", "gpreempt")
 START_S = 100
+MEASURED = "measured"
 
 
 class Server:
@@ -187,7 +188,7 @@ def measure_kind(bench, kind, lcs, add):
                             row["target"], row["pass"] = target, met(row)
                     add(row)
             except (RuntimeError, OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
-                add({"case": case, "system": "gpreempt", "target": target or "", "pass": False, "note": str(error)})
+                add({"case": case, "system": "gpreempt", "target": target or MEASURED, "pass": False, "note": str(error)})
                 if any(program.process.poll() is not None for program in programs.values()):
                     return
     finally:
@@ -234,12 +235,14 @@ def main():
                 lc.ready()
             for kind in options.be:
                 if time.monotonic() - bench.began > options.limit:
-                    add({"case": f"mps-beside-{kind}", "system": "gpreempt", "pass": False, "note": "no time left"})
+                    add({"case": f"mps-beside-{kind}", "system": "gpreempt", "target": MEASURED, "pass": False,
+                         "note": "no time left"})
                     continue
                 try:
                     measure_kind(bench, kind, lcs, add)
                 except (RuntimeError, OSError, ValueError, LookupError) as error:
-                    add({"case": f"mps-beside-{kind}", "system": "gpreempt", "pass": False, "note": str(error)})
+                    add({"case": f"mps-beside-{kind}", "system": "gpreempt", "target": MEASURED, "pass": False,
+                         "note": str(error)})
                 print(f"{kind}: after {time.monotonic() - bench.began:.0f} s", file=sys.stderr, flush=True)
         finally:
             for lc in lcs.values():
