@@ -46,6 +46,7 @@ type session struct {
 	requests   int
 	progress   io.Writer
 	report     *Report
+	counted    counted // by the library, in the last BE process that ran together with LC
 }
 
 func (s *session) log(format string, arguments ...any) {

@@ -3,10 +3,13 @@ package bench
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 )
 
 // The suites of block-level preemption: processes that share a context under an MPS server, and streams of one
@@ -29,6 +32,46 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 		mps.stop()
 		_ = os.RemoveAll(folder)
 	}, nil
+}
+
+// counted is what gpreempt top says of a process.
+type counted struct {
+	Pid        int             `json:"pid"`
+	Mechanisms []string        `json:"mechanisms"`
+	Fallbacks  []string        `json:"fallbacks"`
+	BLP        json.RawMessage `json:"blp"`
+}
+
+// count asks for what the library counted in a process so far; nothing where that is not known.
+func (s *session) count(ctx context.Context, pid int) counted {
+	var all struct {
+		GPUs []struct {
+			Peers []counted `json:"peers"`
+		} `json:"gpus"`
+	}
+	text, err := exec.CommandContext(ctx, s.executable, "top", "--once", "--json", "--config", s.config).Output()
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		s.log("what the library counted: %v", err)
+	}
+	for _, gpu := range all.GPUs {
+		for _, peer := range gpu.Peers {
+			if peer.Pid == pid {
+				return peer
+			}
+		}
+	}
+	return counted{}
+}
+
+func (c counted) note() string {
+	text := "BE has in force: " + strings.Join(c.Mechanisms, " ")
+	if len(c.Fallbacks) > 0 {
+		text += "; not in force: " + strings.Join(c.Fallbacks, ", ")
+	}
+	return text
 }
 
 func mpsPair(name string, l load, blockUs int, target criterion) Case {
@@ -89,9 +132,12 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		if busy < 1 {
 			row.BE.Share = round(rate/beAlone/(1-busy), 3)
 		}
-		if system.name == "gpreempt" && target.met != nil {
-			pass := target.met(row)
-			row.Target, row.Pass = target.text, &pass
+		if system.name == "gpreempt" {
+			row.BLP, row.Note = s.counted.BLP, s.counted.note()
+			if target.met != nil {
+				pass := target.met(row)
+				row.Target, row.Pass = target.text, &pass
+			}
 		}
 		s.report.Cases = append(s.report.Cases, row)
 	}
