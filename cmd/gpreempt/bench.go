@@ -72,7 +72,7 @@ func benchCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints or quick")
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps or blp-stream")
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")

@@ -79,7 +79,7 @@ var (
 
 func hinted(name string, l load, sources string, target hintTarget) Case {
 	return Case{name, target.text, []string{"hints"}, func(ctx context.Context, s *session, name string) error {
-		beAlone, err := s.beRate(ctx, "")
+		beAlone, err := s.beRate(ctx, bestEffort, "")
 		if err != nil {
 			return fmt.Errorf("BE alone: %w", err)
 		}
@@ -120,7 +120,7 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 			return Row{}, err
 		}
 		hintsSoFar := s.followHints(ctx, system == "gpreempt-hints")
-		lc, rate, err := s.together(ctx, load, 1, lcRole, beRole)
+		lc, rate, err := s.together(ctx, load, bestEffort, 1, lcRole, beRole)
 		hints := hintsSoFar()
 		undo()
 		if err != nil {
@@ -222,7 +222,7 @@ func (s *session) configure(section string) (undo func(), err error) {
 // measurePreparation hints at the start of preparations of several lengths: what a switch adds to a request
 // falls by as much as it overlaps.
 func measurePreparation(ctx context.Context, s *session, name string) error {
-	beAlone, err := s.beRate(ctx, "")
+	beAlone, err := s.beRate(ctx, bestEffort, "")
 	if err != nil {
 		return fmt.Errorf("BE alone: %w", err)
 	}

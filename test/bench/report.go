@@ -60,6 +60,8 @@ type Row struct {
 	Target  string   `json:"target,omitempty"`
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
+
+	BLP json.RawMessage `json:"blp,omitempty"` // what the library counted in the BE process
 }
 
 // Latency sums up the latencies of the LC process's requests.

@@ -25,18 +25,20 @@ UNITS = "steps/s"
 
 
 class Program:
-    """A child that answers each line it is sent with one line of JSON."""
+    """A child, a script of this folder or another program, that answers each line it is sent with one line of
+    JSON."""
 
-    def __init__(self, script, *arguments, library=None, role=None, config=None):
-        environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "GPREEMPT_PRIORITY")}
+    def __init__(self, script, *arguments, library=None, role=None, config=None, environment=(), stderr=None):
+        everything = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "GPREEMPT_PRIORITY")}
         if role:
-            environment |= {"LD_PRELOAD": library, "GPREEMPT_PRIORITY": role}
+            everything |= {"LD_PRELOAD": library, "GPREEMPT_PRIORITY": role}
         if config:
-            environment["GPREEMPT_CONFIG"] = str(config)
-        self.name = f"{script} {' '.join(arguments)} ({role or 'no library'})"
-        self.process = subprocess.Popen(
-            [sys.executable, str(FOLDER / script), *arguments], env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            everything["GPREEMPT_CONFIG"] = str(config)
+        everything.update(environment)
+        self.name = f"{pathlib.Path(script).name} {' '.join(arguments)} ({role or 'no library'})"
+        command = [sys.executable, str(FOLDER / script)] if str(script).endswith(".py") else [str(script)]
+        self.process = subprocess.Popen([*command, *arguments], env=everything, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=stderr)
         self.buffer = b""
 
     def send(self, line):
