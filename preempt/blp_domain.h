@@ -11,7 +11,7 @@ enum {
 	BLP_LOG = 8192,             // entries; a power of two
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
-	BLP_IN_FLIGHT = 512,        // entries of one stream: what is queued takes time to drain
+	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
 	BLP_MARKER_EVERY = 32,      // entries of a stream
 	BLP_MARKERS = 256,
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record),
