@@ -46,7 +46,7 @@ class Case:
         self.name, self.options, self.workspace, self.native = name, options, workspace, native
         self.clients = clients  # variables of the environment
         self.notes, self.counted, self.hung, self.same = [], {}, False, True
-        self.requests = 0
+        self.requests, self.config = 0, None
 
     def start(self, run, role=None, config=None):
         stderr = self.workspace.path(f"{self.name}-{run}.err")
@@ -63,10 +63,17 @@ class Case:
         except RuntimeError as error:
             if program.process.poll() is None:
                 self.hung = True
+                self.count(program)
                 where = blp.where_it_hangs(program.process.pid)
                 program.process.kill()
                 raise RuntimeError(f"{what}: HANG: {error}; threads: {where}") from error
             raise RuntimeError(f"{what}: {error}: {blp.last_lines(program.stderr_path)}") from error
+
+    def count(self, program):
+        if self.config:
+            counted = blp.counters(self.options.command, self.config, program.process.pid)
+            self.counted = counted or self.counted
+        return self.counted
 
     def rounds(self, program, what, enough):
         """Rounds until enough() says so; all must be like the first."""
@@ -100,31 +107,26 @@ class Case:
         return first
 
     def under_library(self, first):
-        config = self.workspace.config(self.name, self.options.mechanisms, self.workspace.path("cache"))
-        program, peer = self.start("be", "be", config), None
-
-        def counted():
-            self.counted = blp.counters(self.options.command, config, program.process.pid) or self.counted
-            return self.counted
-
+        self.config = self.workspace.config(self.name, self.options.mechanisms, self.workspace.path("cache"))
+        program, peer = self.start("be", "be", self.config), None
         try:
             self.compare(first, self.answer(program, START_S, "as BE")["steps"], "as BE")
             quiet = self.rounds(program, "as BE, undisturbed", lambda: time.sleep(UNDISTURBED_S))
-            before = counted().get("stops", 0)
+            before = self.count(program).get("stops", 0)
             if "blp" not in self.counted.get("mechanisms", []):
                 self.notes.append("in force: {mechanisms}, not in force: {fallbacks}".format(
                     **{"mechanisms": "?", "fallbacks": "?", **self.counted}))
-            peer = blp.Peer(self.options.command, self.options.library, config, self.clients)
+            peer = blp.Peer(self.options.command, self.options.library, self.config, self.clients)
             peer.ready()
 
             def enough():
                 deadline = time.monotonic() + self.options.fire_seconds
                 while time.monotonic() < deadline and program.process.poll() is None and peer.process.poll() is None:
                     time.sleep(0.5)
-                    if counted().get("stops", 0) - before >= self.options.stops:
+                    if self.count(program).get("stops", 0) - before >= self.options.stops:
                         return
             fire = self.rounds(program, "under fire", enough)
-            counted()
+            self.count(program)
             self.requests = len(peer.end())
             peer = None
         finally:
