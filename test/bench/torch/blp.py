@@ -4,10 +4,13 @@ import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "kernels" / "bench.fatbin"
@@ -76,12 +79,49 @@ def counters(command, config, pid):
     return {}
 
 
+class Server:
+    """An MPS control daemon of our own, in the foreground, with its pipes in a workspace, with which it
+    ends."""
+
+    def __init__(self, workspace):
+        folder = pathlib.Path(workspace.files.name)
+        self.tool = shutil.which("nvidia-cuda-mps-control", path=os.environ["PATH"] + ":/usr/local/nvidia/bin")
+        if not self.tool:
+            raise RuntimeError("nvidia-cuda-mps-control is neither on the PATH nor in /usr/local/nvidia/bin")
+        self.clients = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "mps-log")}
+        for path in self.clients.values():
+            os.makedirs(path, mode=0o700)
+        self.process = subprocess.Popen([self.tool, "-f"], env=os.environ | self.clients, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=sys.stderr, start_new_session=True)
+        workspace.at_end = self.end
+        deadline = time.monotonic() + 10
+        while not pathlib.Path(folder, "mps", "control").exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the MPS control daemon does not start")
+            time.sleep(0.05)
+
+    def end(self):
+        """Ends the daemon and its server, whatever state they are in."""
+        try:
+            subprocess.run([self.tool], input="quit -t 5\n", text=True, env=os.environ | self.clients, timeout=8,
+                           stdout=subprocess.DEVNULL)
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, 9)  # the server is in the daemon's session
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
 class Peer:
     """An LC process with a tiny kernel every 0.3 to 3 ms: each of its windows stops the BE processes."""
 
-    def __init__(self, command, library, config):
+    def __init__(self, command, library, config, added=()):
         environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
         environment |= {"LD_PRELOAD": library, "GPREEMPT_PRIORITY": "lc", "GPREEMPT_CONFIG": str(config)}
+        environment.update(added)
         with open(KERNELS, "rb") as module:
             self.process = subprocess.Popen(
                 [command, "bench-worker", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000",
@@ -90,6 +130,8 @@ class Peer:
                 env=environment, stdin=module, stdout=subprocess.PIPE, text=True)
 
     def ready(self):
+        if not select.select([self.process.stdout], [], [], 30)[0]:
+            raise RuntimeError("the LC process is not ready in 30 s")
         if self.process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"the LC process ended with status {self.process.wait()}")
 

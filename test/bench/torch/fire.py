@@ -42,17 +42,18 @@ def compile_native(workspace):
 
 
 class Case:
-    def __init__(self, name, options, workspace, native):
+    def __init__(self, name, options, workspace, native, clients):
         self.name, self.options, self.workspace, self.native = name, options, workspace, native
+        self.clients = clients  # variables of the environment
         self.notes, self.counted, self.hung, self.same = [], {}, False, True
-        self.requests = 0
+        self.requests, self.config = 0, None
 
     def start(self, run, role=None, config=None):
         stderr = self.workspace.path(f"{self.name}-{run}.err")
         script = str(self.native.result()) if self.name in NATIVE else "fire/torch_programs.py"
         with open(stderr, "wb") as file:
             program = Program(script, self.name, library=self.options.library, role=role, config=config, stderr=file,
-                              environment={"TRITON_CACHE_DIR": str(self.workspace.path("triton"))})
+                              environment={"TRITON_CACHE_DIR": str(self.workspace.path("triton")), **self.clients})
         program.stderr_path = stderr
         return program
 
@@ -62,10 +63,17 @@ class Case:
         except RuntimeError as error:
             if program.process.poll() is None:
                 self.hung = True
+                self.count(program)
                 where = blp.where_it_hangs(program.process.pid)
                 program.process.kill()
                 raise RuntimeError(f"{what}: HANG: {error}; threads: {where}") from error
             raise RuntimeError(f"{what}: {error}: {blp.last_lines(program.stderr_path)}") from error
+
+    def count(self, program):
+        if self.config:
+            counted = blp.counters(self.options.command, self.config, program.process.pid)
+            self.counted = counted or self.counted
+        return self.counted
 
     def rounds(self, program, what, enough):
         """Rounds until enough() says so; all must be like the first."""
@@ -99,31 +107,26 @@ class Case:
         return first
 
     def under_library(self, first):
-        config = self.workspace.config(self.name, self.options.mechanisms, self.workspace.path("cache"))
-        program, peer = self.start("be", "be", config), None
-
-        def counted():
-            self.counted = blp.counters(self.options.command, config, program.process.pid) or self.counted
-            return self.counted
-
+        self.config = self.workspace.config(self.name, self.options.mechanisms, self.workspace.path("cache"))
+        program, peer = self.start("be", "be", self.config), None
         try:
             self.compare(first, self.answer(program, START_S, "as BE")["steps"], "as BE")
             quiet = self.rounds(program, "as BE, undisturbed", lambda: time.sleep(UNDISTURBED_S))
-            before = counted().get("stops", 0)
+            before = self.count(program).get("stops", 0)
             if "blp" not in self.counted.get("mechanisms", []):
                 self.notes.append("in force: {mechanisms}, not in force: {fallbacks}".format(
                     **{"mechanisms": "?", "fallbacks": "?", **self.counted}))
-            peer = blp.Peer(self.options.command, self.options.library, config)
+            peer = blp.Peer(self.options.command, self.options.library, self.config, self.clients)
             peer.ready()
 
             def enough():
                 deadline = time.monotonic() + self.options.fire_seconds
                 while time.monotonic() < deadline and program.process.poll() is None and peer.process.poll() is None:
                     time.sleep(0.5)
-                    if counted().get("stops", 0) - before >= self.options.stops:
+                    if self.count(program).get("stops", 0) - before >= self.options.stops:
                         return
             fire = self.rounds(program, "under fire", enough)
-            counted()
+            self.count(program)
             self.requests = len(peer.end())
             peer = None
         finally:
@@ -169,7 +172,8 @@ def main():
     parser.add_argument("--library", required=True)
     parser.add_argument("--command", required=True, help="path of gpreempt")
     parser.add_argument("--json")
-    parser.add_argument("--mechanisms", default='["blp"]', help="of the library, as in its configuration")
+    parser.add_argument("--mps", action="store_true", help="all are clients of an MPS server of their own")
+    parser.add_argument("--mechanisms", help="""of the library, as in its configuration; ["blp"], with --mps "auto" """)
     parser.add_argument("--stops", type=int, default=1000)
     parser.add_argument("--fire-seconds", type=float, default=30, help="the longest under fire")
     parser.add_argument("--limit", type=float, default=215, help="seconds after which no case begins; 15 more end it all")
@@ -179,6 +183,7 @@ def main():
     options = parser.parse_args()
     options.library = str(pathlib.Path(options.library).resolve(strict=True))
     options.command = str(pathlib.Path(options.command).resolve(strict=True))
+    options.mechanisms = options.mechanisms or ('"auto"' if options.mps else '["blp"]')
     names = options.cases or [*TORCH, *NATIVE]  # the slow ones first
     for name in names:
         if name not in NATIVE + TORCH:
@@ -186,7 +191,7 @@ def main():
 
     began = time.monotonic()
     report = results.new("blp-fire")
-    report["mode"] = "block-level preemption"
+    report["mode"] = "MPS" if options.mps else "block-level preemption"
     blp.end_by(options.limit + 15, report)
     rows, hangs = {}, []
 
@@ -194,13 +199,14 @@ def main():
         if time.monotonic() - began > options.limit:
             return {"case": f"fire-{name}", "system": "gpreempt", "pass": False, "note": "no time left",
                     "target": TARGET.format(options.stops)}
-        case = Case(name, options, workspace, native)
+        case = Case(name, options, workspace, native, clients)
         row = case.row()
         hangs.extend([name] * case.hung)
         return row
 
     with blp.Workspace(options.logs) as workspace, concurrent.futures.ThreadPoolExecutor(options.jobs + 1) as pool, \
             concurrent.futures.ThreadPoolExecutor(options.jobs) as cases:
+        clients = blp.Server(workspace).clients if options.mps else {}
         native = pool.submit(compile_native, workspace)
         futures = {cases.submit(measure, name, native): name for name in names}
         for future in concurrent.futures.as_completed(futures):

@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,40 +22,6 @@ TARGETED = ("train", "infer")
 SYSTEMS = ("mps", "mps-priority", "gpreempt")
 START_S = 100
 MEASURED = "measured"
-
-
-class Server:
-    """An MPS control daemon of our own, in the foreground, with its pipes in a folder of our own."""
-
-    def __init__(self, folder):
-        self.tool = shutil.which("nvidia-cuda-mps-control", path=os.environ["PATH"] + ":/usr/local/nvidia/bin")
-        if not self.tool:
-            raise RuntimeError("nvidia-cuda-mps-control is neither on the PATH nor in /usr/local/nvidia/bin")
-        self.clients = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "mps-log")}
-        for path in self.clients.values():
-            os.makedirs(path, mode=0o700)
-        self.process = subprocess.Popen([self.tool, "-f"], env=os.environ | self.clients, stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=sys.stderr, start_new_session=True)
-        deadline = time.monotonic() + 10
-        while not pathlib.Path(folder, "mps", "control").exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.end()
-                raise RuntimeError("the MPS control daemon does not start")
-            time.sleep(0.05)
-
-    def end(self):
-        """Ends the daemon and its server, whatever state they are in."""
-        try:
-            subprocess.run([self.tool], input="quit -t 5\n", text=True, env=os.environ | self.clients, timeout=8,
-                           stdout=subprocess.DEVNULL)
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
-            os.killpg(self.process.pid, 9)  # the server is in the daemon's session
-        except ProcessLookupError:
-            pass
-        self.process.wait()
 
 
 class Graph:
@@ -222,8 +187,7 @@ def main():
             results.write(report, options.json)  # what was measured survives a time limit
 
     with blp.Workspace(options.logs) as workspace:
-        server = Server(pathlib.Path(workspace.files.name))
-        workspace.at_end = server.end
+        server = blp.Server(workspace)
         blp.end_by(options.limit + 25, report, print_table)
         bench = Bench(options, workspace, server)
         lcs = {}
@@ -247,8 +211,6 @@ def main():
         finally:
             for lc in lcs.values():
                 lc.end()
-            server.end()
-            workspace.at_end = None
     print_table(report["cases"])
     sys.exit(0 if all(row.get("pass", True) for row in report["cases"]) else 1)
 
