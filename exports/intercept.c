@@ -4,6 +4,9 @@
 // line. Every wrapper returns what the driver returned.
 #include "layer.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 _Atomic uint32_t gp_armed;
 
 static inline bool armed(void) {
@@ -213,6 +216,77 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 		return result; \
 	}
 
+// Kernel nodes of graphs. CUDA_KERNEL_NODE_PARAMS (the first version ends before kernel) and CUgraphNodeParams, cuda.h.
+
+struct kernel_node {
+	CUfunction function;
+	unsigned int grid[3], block[3], shared_bytes;
+	void **parameters, **extra;
+	CUfunction kernel; // where function is NULL
+	CUcontext context;
+};
+
+struct graph_node {
+	int type, reserved[3];
+	union {
+		long long size[29];
+		struct kernel_node kernel;
+	} of;
+	long long reserved_too;
+};
+
+_Static_assert(sizeof(struct kernel_node) == 72 && offsetof(struct kernel_node, kernel) == 56, "CUDA_KERNEL_NODE_PARAMS");
+_Static_assert(sizeof(struct graph_node) == 256, "CUgraphNodeParams");
+
+// What is handed to the driver in place of the caller's parameters.
+struct completed {
+	union {
+		struct kernel_node kernel;
+		struct graph_node node;
+	} copy;
+	void *memory;
+};
+
+static bool completes(struct kernel_node *node, CUfunction function, void **memory) {
+	const struct gp_hooks *hooks = gp_hooks();
+	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
+	if (!hooks || !hooks->complete || !function || !hooks->complete(function, &arguments))
+		return false;
+	node->parameters = arguments.parameters;
+	node->extra = arguments.extra;
+	*memory = arguments.memory;
+	return true;
+}
+
+static bool complete_v1(struct completed *c, const void *given) {
+	memcpy(&c->copy.kernel, given, offsetof(struct kernel_node, kernel));
+	return completes(&c->copy.kernel, c->copy.kernel.function, &c->memory);
+}
+
+static bool complete_v2(struct completed *c, const void *given) {
+	struct kernel_node *k = &c->copy.kernel;
+	*k = *(const struct kernel_node *)given;
+	return completes(k, k->function ? k->function : k->kernel, &c->memory);
+}
+
+static bool complete_any(struct completed *c, const void *given) {
+	enum { CU_GRAPH_NODE_TYPE_KERNEL = 0 }; // cuda.h
+	c->copy.node = *(const struct graph_node *)given;
+	struct kernel_node *k = &c->copy.node.of.kernel;
+	return c->copy.node.type == CU_GRAPH_NODE_TYPE_KERNEL &&
+	       completes(k, k->function ? k->function : k->kernel, &c->memory);
+}
+
+#define ROW_NODE(name, null, params, args, complete) \
+	CUresult name params { \
+		struct completed completed = {.memory = NULL}; \
+		if (gp_hooks() && nodeParams && complete(&completed, nodeParams)) \
+			nodeParams = &completed.copy; \
+		CUresult result = REAL(name) args; \
+		free(completed.memory); \
+		return result; \
+	}
+
 // Waits for a stream or an event are no business of the core while anything is captured.
 #define ROW_WAIT(name, null, params, args, kind, object) \
 	static COLD CUresult armed_##name params { \
@@ -412,6 +486,8 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 	if (!hooks || !list || count > MAX_DEVICES || capturing_anywhere())
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	struct gp_submission submissions[MAX_DEVICES];
+	struct launch_params complete[MAX_DEVICES];
+	void *memory[MAX_DEVICES] = {NULL};
 	for (unsigned int i = 0; i < count; i++) {
 		const struct launch_params *p = &list[i];
 		submissions[i] = (struct gp_submission){
@@ -424,10 +500,19 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 			.shared_bytes = p->shared_bytes,
 		};
 		CALL(hooks, before_submit, &submissions[i]);
+		CALL(hooks, before_barrier, &submissions[i]);
+		struct gp_arguments arguments = {.parameters = p->params};
+		complete[i] = *p;
+		if (hooks->complete && hooks->complete(p->function, &arguments)) {
+			complete[i].params = arguments.parameters;
+			memory[i] = arguments.memory;
+		}
 	}
-	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	for (unsigned int i = 0; i < count; i++)
+	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(complete, count, flags);
+	for (unsigned int i = 0; i < count; i++) {
+		free(memory[i]);
 		CALL(hooks, after_submit, &submissions[i], result);
+	}
 	return result;
 }
 

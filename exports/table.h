@@ -10,6 +10,7 @@
 //   EVENT          event, stream: a submission that records an event
 //   STREAM_WAIT    event, stream: a submission that waits for an event
 //   EVENT_DESTROY, EVENT_SHARED  event
+//   NODE           which parameters of a node nodeParams points to
 //   WAIT           enum gp_wait, stream, event or context
 //   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
@@ -34,6 +35,7 @@
 #define STREAM_WAIT(name, params, ...) ROW(STREAM_WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_WAIT_PTSZ(name, params, ...) STREAM_WAIT(name, params, __VA_ARGS__) \
 	ROW(STREAM_WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define NODE(name, params, ...) ROW(NODE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_DESTROY(name, params, ...) ROW(EVENT_DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_SHARED(name, params, ...) ROW(EVENT_SHARED, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT(name, params, ...) ROW(EVENT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
@@ -503,6 +505,30 @@ OWN(cuFuncGetParamInfo, (CUfunction func, size_t paramIndex, size_t *paramOffset
 	(func, paramIndex, paramOffset, paramSize))
 OWN(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCount))
 
+// Kernel nodes of graphs.
+NODE(cuGraphAddKernelNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
+	numDependencies, nodeParams), complete_v1)
+NODE(cuGraphAddKernelNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
+	numDependencies, nodeParams), complete_v2)
+NODE(cuGraphKernelNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams), complete_v1)
+NODE(cuGraphKernelNodeSetParams_v2, (void *hNode, const void *nodeParams), (hNode, nodeParams),
+	complete_v2)
+NODE(cuGraphExecKernelNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
+	(hGraphExec, hNode, nodeParams), complete_v1)
+NODE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
+	(hGraphExec, hNode, nodeParams), complete_v2)
+NODE(cuGraphAddNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	size_t numDependencies, void *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies,
+	nodeParams), complete_any)
+NODE(cuGraphAddNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	const void *dependencyData, size_t numDependencies, void *nodeParams), (phGraphNode, hGraph,
+	dependencies, dependencyData, numDependencies, nodeParams), complete_any)
+NODE(cuGraphNodeSetParams, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any)
+NODE(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, void *hNode, void *nodeParams), (hGraphExec,
+	hNode, nodeParams), complete_any)
+
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *phGraphExec, CUgraph hGraph,
 	unsigned long long flags), (phGraphExec, hGraph, flags), phGraphExec, hGraph)
@@ -566,6 +592,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef LAUNCH_PTSZ
 #undef STREAM_WAIT
 #undef STREAM_WAIT_PTSZ
+#undef NODE
 #undef EVENT_DESTROY
 #undef EVENT_SHARED
 #undef EVENT
