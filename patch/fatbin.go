@@ -128,7 +128,9 @@ func unpackZstd(packed []byte, size int) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	defer decoder.Close()
+	const usualRatio = 16 // more than that is not believed beforehand
 	var out bytes.Buffer
+	out.Grow(min(size, usualRatio*len(packed)) + bytes.MinRead)
 	n, err := io.Copy(&out, io.LimitReader(decoder, int64(size)+1))
 	if err != nil || n != int64(size) {
 		return nil, fmt.Errorf("%w: bad zstd data", ErrFormat)
@@ -136,16 +138,18 @@ func unpackZstd(packed []byte, size int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// raw makes an entry of uncompressed contents.
-func (e entryData) raw(contents []byte) []byte {
-	padded := (len(contents) + entryAlignment - 1) &^ (entryAlignment - 1)
-	out := make([]byte, 0, len(e.header)+padded)
+func padded(size int) int { return (size + entryAlignment - 1) &^ (entryAlignment - 1) }
+
+// appendRaw appends an entry of uncompressed contents.
+func (e entryData) appendRaw(out, contents []byte) []byte {
+	at, size := len(out), padded(len(contents))
 	out = append(append(out, e.header...), contents...)
-	out = append(out, make([]byte, padded-len(contents))...)
-	le.PutUint64(out[entryStored:], uint64(padded))
-	le.PutUint32(out[entryCompressed:], 0)
-	le.PutUint64(out[entryUncompressed:], 0)
-	le.PutUint64(out[entryFlags:], le.Uint64(out[entryFlags:])&^(entryFlagLZ4|entryFlagZstd))
+	out = append(out, make([]byte, size-len(contents))...)
+	header := out[at:]
+	le.PutUint64(header[entryStored:], uint64(size))
+	le.PutUint32(header[entryCompressed:], 0)
+	le.PutUint64(header[entryUncompressed:], 0)
+	le.PutUint64(header[entryFlags:], le.Uint64(header[entryFlags:])&^(entryFlagLZ4|entryFlagZstd))
 	return out
 }
 
@@ -162,24 +166,35 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	var reports []FatbinEntry
-	out, guarded := bytes.Clone(image[:fatbinHeaderSize]), 0
-	for _, e := range list {
+	var (
+		reports       []FatbinEntry
+		rewritten     = make([][]byte, len(list)) // contents; nil: the entry stays as it is
+		length, count = fatbinHeaderSize, 0
+	)
+	for i, e := range list {
 		contents, report := e.rewrite(options)
 		reports = append(reports, report)
-		guarded += report.Report.Guarded()
-		if contents != nil {
-			out = append(out, e.raw(contents)...)
+		count += report.Report.Guarded()
+		if rewritten[i] = contents; contents != nil {
+			length += len(e.header) + padded(len(contents))
 		} else {
-			out = append(append(out, e.header...), e.stored...)
+			length += len(e.header) + len(e.stored)
 		}
-		if len(out) > options.maxSize() {
+		if length > options.maxSize() {
 			return nil, nil, ErrTooLarge
 		}
 	}
-	if guarded == 0 {
+	if count == 0 {
 		size, _ := FatbinSize(image)
 		return image[:size], reports, nil
+	}
+	out := append(make([]byte, 0, length), image[:fatbinHeaderSize]...)
+	for i, e := range list {
+		if rewritten[i] != nil {
+			out = e.appendRaw(out, rewritten[i])
+		} else {
+			out = append(append(out, e.header...), e.stored...)
+		}
 	}
 	le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
 	return out, reports, nil

@@ -65,23 +65,34 @@ func fatbins(data []byte) ([]Image, error) {
 	return images, nil
 }
 
-// ImageSize is the length of the cubin or fatbin at an address that came without one. read returns its
-// first size bytes.
-func ImageSize(read func(size int) []byte) (int, error) {
-	if head := read(fatbinHeaderSize); le.Uint32(head) == fatbinMagic {
+// ImageSize is the length of the cubin or fatbin at an address that came without one; its headers are read.
+func ImageSize(image io.ReaderAt) (int, error) {
+	head := make([]byte, elfHeaderSize)
+	if _, err := image.ReadAt(head[:fatbinHeaderSize], 0); err != nil {
+		return 0, fmt.Errorf("read header: %w", err)
+	}
+	if le.Uint32(head) == fatbinMagic {
 		return FatbinSize(head)
 	}
-	head := read(elfHeaderSize)
-	if string(head[:4]) != "\x7fELF" || head[4] != 2 || le.Uint16(head[18:]) != emCUDA ||
-		le.Uint16(head[58:]) != sectionHeaderSize {
+	if string(head[:4]) != "\x7fELF" {
 		return 0, fmt.Errorf("%w: neither cubin nor fatbin", ErrFormat)
 	}
+	if _, err := image.ReadAt(head, 0); err != nil {
+		return 0, fmt.Errorf("read ELF header: %w", err)
+	}
+	if head[4] != 2 || le.Uint16(head[18:]) != emCUDA || le.Uint16(head[58:]) != sectionHeaderSize {
+		return 0, fmt.Errorf("%w: not a 64-bit ELF file for CUDA", ErrFormat)
+	}
 	table, count := le.Uint64(head[40:]), uint64(le.Uint16(head[60:]))
-	end := max(table+count*sectionHeaderSize, le.Uint64(head[32:])+uint64(le.Uint16(head[56:]))*segmentSize)
-	if table > DefaultMaxSize || end > DefaultMaxSize {
+	segments, segmentCount := le.Uint64(head[32:]), uint64(le.Uint16(head[56:]))
+	if table > DefaultMaxSize || segments > DefaultMaxSize {
 		return 0, ErrTooLarge
 	}
-	headers := read(int(table + count*sectionHeaderSize))[table:]
+	end := max(table+count*sectionHeaderSize, segments+segmentCount*segmentSize)
+	headers := make([]byte, count*sectionHeaderSize)
+	if _, err := image.ReadAt(headers, int64(table)); err != nil {
+		return 0, fmt.Errorf("read section headers: %w", err)
+	}
 	for ; len(headers) > 0; headers = headers[sectionHeaderSize:] {
 		if kind := le.Uint32(headers[4:]); kind == shtNull || kind == shtNobits {
 			continue
@@ -91,6 +102,9 @@ func ImageSize(read func(size int) []byte) (int, error) {
 			return 0, ErrTooLarge
 		}
 		end = max(end, offset+size)
+	}
+	if end > DefaultMaxSize {
+		return 0, ErrTooLarge
 	}
 	return int(max(end, elfHeaderSize)), nil
 }

@@ -42,29 +42,38 @@ func Pick(image io.ReaderAt, sm int) (Picked, error) {
 }
 
 func pickCubin(image io.ReaderAt) (Picked, error) {
-	var failure error
-	read := func(size int) []byte {
-		data := make([]byte, size)
-		if _, err := image.ReadAt(data, 0); err != nil {
-			failure = err
-		}
-		return data
-	}
-	size, err := ImageSize(read)
-	if err == nil && size > DefaultMaxSize {
-		err = ErrTooLarge
-	}
+	size, err := ImageSize(image)
 	if err != nil {
 		return Picked{}, err
 	}
-	data := read(size)
-	return Picked{Size: size, Data: data}, failure
+	data, err := appendFrom(nil, image, 0, size)
+	if err != nil {
+		return Picked{}, err
+	}
+	return Picked{Size: size, Data: data}, nil
+}
+
+// appendFrom reads in parts, so that a size that is wrong costs no more memory than there is to read.
+func appendFrom(data []byte, image io.ReaderAt, at, size int) ([]byte, error) {
+	const part = 4 << 20
+	for size > 0 {
+		n := min(size, part)
+		data = append(data, make([]byte, n)...)
+		if _, err := image.ReadAt(data[len(data)-n:], int64(at)); err != nil {
+			return nil, err
+		}
+		at, size = at+n, size-n
+	}
+	return data, nil
 }
 
 func pickEntries(image io.ReaderAt, head []byte, sm int) (Picked, error) {
 	size, err := FatbinSize(head)
 	if err != nil {
 		return Picked{}, err
+	}
+	if _, err := image.ReadAt(make([]byte, 1), int64(size)-1); err != nil {
+		return Picked{}, fmt.Errorf("read the end: %w", err)
 	}
 	picked := Picked{Size: size, Data: bytes.Clone(head), Fatbin: true}
 	var ptx []byte
@@ -93,8 +102,7 @@ func pickEntries(image io.ReaderAt, head []byte, sm int) (Picked, error) {
 			if len(*into)+length > DefaultMaxSize {
 				return Picked{}, ErrTooLarge
 			}
-			*into = append(*into, make([]byte, length)...)
-			if _, err := image.ReadAt((*into)[len(*into)-length:], int64(at)); err != nil {
+			if *into, err = appendFrom(*into, image, at, length); err != nil {
 				return Picked{}, err
 			}
 		}

@@ -27,6 +27,8 @@ void gp_blp_hooks(struct gp_hooks *);
 CUresult gp_blp_prepare(struct gp_context *, const char **call);
 void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
+void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
+void gp_blp_graph_changed(CUgraphExec); // or about to be destroyed
 void gp_blp_capture_beginning(void); // counted as begun
 void gp_blp_before_wait(enum gp_wait, void *);
 void gp_blp_waits_for_cpu(struct gp_submission *); // carried out

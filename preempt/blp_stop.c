@@ -112,6 +112,25 @@ static bool copy_records(struct gp_domain *d, bool to_device)
 	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
 }
 
+// Copies the records of graphs that were in flight; back to the device only of those that were cut.
+static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
+{
+	CUresult result;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind != BLP_GRAPH || e->complete || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
+			continue;
+		const struct blp_twin *t = e->twin;
+		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+		if (to_device)
+			TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
+		else
+			TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
+		*any = true;
+	}
+	return true;
+}
+
 static bool settle(struct gp_domain *d)
 {
 	CUresult result;
@@ -131,9 +150,13 @@ static void classify(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (at < s->done)
 			continue;
-		if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
+		if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
+			e->complete = blp_graph_is_complete(e);
+			e->driven = false;
+			gp_count(&count->cuts, !e->complete);
+		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
-			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & ~GPREEMPT_FROZEN;
+			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & GPREEMPT_CUT;
 			if (r->state & GPREEMPT_FROZEN && cut < blocks) {
 				e->driven = false;
 				r->state = r->done = cut;
@@ -183,7 +206,8 @@ static bool drain(struct gp_domain *d)
 		d->last_record = e->record;
 	}
 	pthread_mutex_unlock(&d->lock);
-	if (d->first_record && (!copy_records(d, false) || !settle(d)))
+	bool any = d->first_record != 0;
+	if (!copy_records(d, false) || !copy_graphs(d, false, &any) || (any && !settle(d)))
 		return false;
 	pthread_mutex_lock(&d->lock);
 	classify(d);
@@ -220,7 +244,8 @@ static bool relaunch(struct gp_domain *d)
 			TRY(cuStreamWaitEvent, s->handle, d->order, 0);
 		}
 		previous = e->stream;
-		if (e->kind == BLP_LAUNCH && (result = blp_drive(d, e))) {
+		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
+		if (result) {
 			blp_give_up(d, result, "cuLaunchKernel");
 			return false;
 		}
@@ -242,7 +267,7 @@ static void abandon(struct gp_domain *d)
 	bool lost = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind == BLP_LAUNCH;
+		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH;
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
@@ -255,13 +280,13 @@ static void abandon(struct gp_domain *d)
 static void finish(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	bool pushed = false;
+	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
 		blp_give_up(d, 201, "cuCtxPushCurrent"); // CUDA_ERROR_INVALID_CONTEXT
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
-			(void)(copy_records(d, true) && set_flag(d, 0) && settle(d));
+			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
 		pthread_mutex_lock(&d->lock);
 		d->flagged = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {

@@ -74,8 +74,8 @@ type Rewriter interface {
 	Rewrite(Source) (Mapping, *Link, error)
 }
 
-// blpWanted decides whether code is rewritten as it is loaded: where it is asked for by name, and by default in
-// processes that may have to yield, under MPS, where nothing else stops a kernel.
+// blpWanted decides whether code is rewritten as it is loaded: in processes that may have to yield, where it is asked
+// for by name, and by default under MPS, where nothing else stops a kernel.
 func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 	switch {
 	case level == 0: // nobody is preferred to it

@@ -147,6 +147,9 @@ func check(data []byte, key Key) error {
 func checkContents(data []byte) error {
 	size := uint64(len(data))
 	end, image := size, le.Uint64(data[atImageBytes:])
+	if image == 0 && le.Uint64(data[atImage:]) != 0 {
+		return fmt.Errorf("%w: image without length", ErrForm)
+	}
 	if image > 0 {
 		end = le.Uint64(data[atImage:])
 		if end > size || image != size-end || end%imageAlignment != 0 {

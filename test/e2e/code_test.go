@@ -1,0 +1,261 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// sim is an image of the simulated driver's kernels.
+func sim(name string) string { return filepath.Join(root, "test/simcuda/kernels", name) }
+
+// PTX of which the simulated driver's linker makes sim.cubin.
+const ptx = ".version 8.0\n.target sm_90\n.visible .entry sim_chain(.param .u64 data)\n.visible .entry sim_increment(.param .u64 data)\n"
+
+func writePTX(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sim.ptx")
+	if err := os.WriteFile(path, []byte(ptx), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// loads is what testdata/code.c printed.
+type loads struct{ program, driver []string }
+
+// runLoads runs it, until it is known that it loaded so many images.
+func runLoads(m *machine, role, program string, count uint64, images ...string) (got loads, blp segment.BLP, stderr string) {
+	m.t.Helper()
+	cmd := m.command(role, program, images...)
+	cmd.Dir = m.t.TempDir()
+	p := m.startAs(cmd)
+	for line := p.hear(); line != "done"; line = p.hear() {
+		if text, driver := strings.CutPrefix(line, "driver "); driver {
+			got.driver = append(got.driver, text)
+		} else {
+			got.program = append(got.program, line)
+		}
+	}
+	if count > 0 {
+		m.until("the images are counted", func() bool {
+			if peer := m.peer(p); peer.BLP != nil {
+				blp = *peer.BLP
+			}
+			return blp.Images == count
+		})
+	}
+	_, stderr = p.finish()
+	return got, blp, stderr
+}
+
+// cacheIn returns a setting, and the files that are there.
+func cacheIn(t *testing.T) (setting string, files func() []string) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	return fmt.Sprintf("mechanisms = [\"blp\"]\n[blp]\ncache_directory = %q\n", dir), func() []string {
+		found, err := filepath.Glob(dir + "/*.blp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+}
+
+const (
+	shown  = "0+8 8+4 12+4 16+4" // of sim_chain
+	hidden = " 24+8"
+)
+
+// driverSees is what the driver says of a module or library of the program, in code.c.
+func driverSees(rewritten bool) (module, library []string) {
+	if rewritten {
+		return []string{shown + hidden}, []string{shown + hidden, "another library 1", "unloaded 1 1"}
+	}
+	return []string{shown}, []string{shown, "another library 0", "unloaded 1 1"}
+}
+
+func expect(rewritten bool, modules, libraries int) (lines []string) {
+	module, library := driverSees(rewritten)
+	for range modules {
+		lines = append(lines, module...)
+	}
+	for range libraries {
+		lines = append(lines, library...)
+	}
+	return lines
+}
+
+// A program under block-level preemption sees of its code what it sees without: the driver has other code.
+func TestLoadsLookTheSame(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/code.c")
+	images := []string{sim("sim.fatbin"), sim("sim.cubin")}
+	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, images...)
+	if want := slices.Concat(expect(false, 4, 3), expect(false, 3, 3)); !slices.Equal(plain.driver, want) {
+		t.Fatalf("without the library the driver sees %q, want %q", plain.driver, want)
+	}
+	setting, files := cacheIn(t)
+	m := newMachine(t, setting)
+	for run, cached := range []uint64{11, 13} { // of the first run, the first of each image is not
+		got, blp, stderr := runLoads(m, "be", program, 13, images...)
+		if !slices.Equal(got.program, plain.program) {
+			t.Errorf("run %d: the program sees\n%q, without the library\n%q", run, got.program, plain.program)
+		}
+		if want := slices.Concat(expect(true, 4, 3), expect(true, 3, 3)); !slices.Equal(got.driver, want) {
+			t.Errorf("run %d: the driver sees\n%q, want\n%q", run, got.driver, want)
+		}
+		if blp.ImagesCached != cached || blp.KernelsSeen != 39 || blp.KernelsGuarded != 39 || len(blp.KernelsRefused) != 0 || stderr != "" {
+			t.Errorf("run %d: %+v, %s", run, blp, stderr)
+		}
+	}
+	if len(files()) != 2 {
+		t.Errorf("%d files in the cache, want 2", len(files()))
+	}
+}
+
+// PTX is compiled by the driver's linker, once.
+func TestLoadsOfPTX(t *testing.T) {
+	t.Parallel()
+	program, text := compile(t, "testdata/code.c"), writePTX(t)
+	setting, files := cacheIn(t)
+	m := newMachine(t, setting, "SIMCUDA_CUBIN="+sim("sim.cubin"))
+	got, blp, stderr := runLoads(m, "be", program, 6, text)
+	if want := expect(true, 3, 3); !slices.Equal(got.driver, want) || blp.ImagesCached != 5 || stderr != "" {
+		t.Errorf("the driver sees %q, want %q; %+v, %s", got.driver, want, blp, stderr)
+	}
+	if len(files()) != 1 {
+		t.Errorf("%d files in the cache, want 1", len(files()))
+	}
+	m.environment = nil // no linker any more: what it made is there
+	if got, blp, stderr = runLoads(m, "be", program, 6, text); blp.ImagesCached != 6 || stderr != "" {
+		t.Errorf("the second time %+v, %s", blp, stderr)
+	}
+	if err := os.Remove(files()[0]); err != nil {
+		t.Fatal(err)
+	}
+	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, text)
+	got, blp, stderr = runLoads(m, "be", program, 6, text)
+	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) || blp.KernelsRefused["image"] != 6 ||
+		strings.Count(stderr, "not preemptible: cuLinkAddData: CUDA error") != 1 {
+		t.Errorf("without a linker the program sees\n%q, the driver %q; %+v, %s", got.program, got.driver, blp, stderr)
+	}
+}
+
+// Whatever is wrong with the cache, the code is rewritten all the same, and what is damaged replaced.
+func TestDamagedCache(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/code.c")
+	setting, files := cacheIn(t)
+	m := newMachine(t, setting)
+	try := func(what string, cached uint64) {
+		t.Helper()
+		got, blp, stderr := runLoads(m, "be", program, 6, sim("sim.cubin"))
+		if want := expect(true, 3, 3); !slices.Equal(got.driver, want) || blp.ImagesCached != cached || stderr != "" {
+			t.Errorf("%s: the driver sees %q, want %q; %+v, %s", what, got.driver, want, blp, stderr)
+		}
+	}
+	try("empty", 5)
+	file := files()[0]
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, data := range map[string][]byte{
+		"empty file": nil, "torn": whole[:len(whole)/2], "of zeros": make([]byte, len(whole)),
+		"one bit": append(slices.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1), "longer": append(slices.Clone(whole), 0),
+	} {
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		try(what, 5)
+		if now, err := os.ReadFile(file); err != nil || !slices.Equal(now, whole) {
+			t.Errorf("%s: was not replaced: %v", what, err)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	try("others may look", 0)
+	if len(files()) != 0 {
+		t.Error("stored in a directory that is not the user's alone")
+	}
+	m = newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_directory = \"/proc/none\"\n")
+	try("not writable", 0)
+	m = newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "HOME="+t.TempDir())
+	try("off", 0)
+	m = newMachine(t, "mechanisms = [\"blp\"]", "HOME=", "XDG_CACHE_HOME=")
+	try("no home", 0)
+}
+
+// Code that cannot be rewritten runs as it came.
+func TestLoadsOfOtherImages(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/code.c")
+	setting, _ := cacheIn(t)
+	for what, contents := range map[string]string{
+		"no image":           "neither one nor the other",
+		"another GPU's":      read(t, filepath.Join(root, "patch/testdata/seeds/lz4.fatbin"))[:16],
+		"a cubin cut short":  read(t, sim("sim.cubin"))[:3000],
+		"a fatbin cut short": read(t, sim("sim.fatbin"))[:100],
+	} {
+		image := filepath.Join(t.TempDir(), "image")
+		if err := os.WriteFile(image, []byte(contents), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, image)
+		got, _, stderr := runLoads(newMachine(t, setting), "be", program, 0, image)
+		if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) {
+			t.Errorf("%s: the program sees\n%q\n%q, without the library\n%q\n%q", what, got.program, got.driver, plain.program, plain.driver)
+		}
+		if !strings.Contains(stderr, "code runs as it came, not preemptible: ") {
+			t.Errorf("%s: nothing is said: %q", what, stderr)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Which processes rewrite their code.
+func TestWhoRewrites(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/code.c")
+	home := "XDG_CACHE_HOME=" + t.TempDir()
+	for _, test := range []struct {
+		role, settings string
+		mps, rewrites  bool
+	}{
+		{"be", "", true, true},
+		{"3", "", true, true},
+		{"lc", "", true, false},
+		{"be", "", false, false},
+		{"be", `mechanisms = ["gate"]`, true, false},
+		{"be", `mechanisms = ["blp"]`, false, true},
+		{"3", `mechanisms = ["blp"]`, false, true},
+		{"lc", `mechanisms = ["blp"]`, false, false},
+		{"off", `mechanisms = ["blp"]`, true, false},
+	} {
+		m := newMachine(t, test.settings, home, "CUDA_MPS_PIPE_DIRECTORY="+t.TempDir())
+		if test.mps {
+			m.environment = append(m.environment, "SIMCUDA_MPS=1")
+		}
+		got, _, stderr := runLoads(m, test.role, program, 0, sim("sim.cubin"))
+		if want := expect(test.rewrites, 3, 3); !slices.Equal(got.driver, want) {
+			t.Errorf("%+v: the driver sees %q, want %q; %s", test, got.driver, want, stderr)
+		}
+	}
+}
