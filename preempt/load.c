@@ -48,6 +48,8 @@ static struct {
 				      void *const *, unsigned);
 	CUresult (*cuLibraryGetModule)(CUmodule *, CUlibrary);
 	CUresult (*cuLibraryUnload)(CUlibrary);
+	CUresult (*cuParamSetv)(CUfunction, int, void *, unsigned);
+	CUresult (*cuParamSetSize)(CUfunction, unsigned);
 	CUresult (*cuLinkCreate)(unsigned, const int *, void *const *, CUlinkState *);
 	CUresult (*cuLinkAddData)(CUlinkState, int, const void *, size_t, const char *, unsigned, const int *, void *const *);
 	CUresult (*cuLinkComplete)(CUlinkState, void **, size_t *);
@@ -102,8 +104,6 @@ static _Atomic uint32_t when; // GP_BLP_*
 
 void gp_blp_set(uint32_t w) { when = w; }
 
-static bool names_known(void) { return gp_driver.cuFuncGetName && gp_driver.cuKernelGetName && gp_driver.cuFuncGetModule; }
-
 bool gp_blp_wanted(void)
 {
 	uint32_t w = when;
@@ -120,12 +120,6 @@ bool gp_blp_wanted(void)
 			when = under ? GP_BLP_ON : GP_BLP_OFF;
 		if (!under)
 			return false;
-	}
-	if (!names_known()) { // CUDA 12.3
-		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver is too old to tell kernels' names: none is made preemptible"};
-		if (atomic_exchange(&when, GP_BLP_OFF) != GP_BLP_OFF)
-			gp_request(&log);
-		return false;
 	}
 	return true;
 }
@@ -385,6 +379,7 @@ static void module_loaded(struct gp_load *load, CUmodule module)
 	if (module) {
 		image_read(r);
 		remember(module, r, false);
+		gp_code_forget(); // a handle that meant nothing before
 	} else {
 		failed("the driver did not load the rewritten module");
 		unmap(r);
@@ -528,6 +523,7 @@ static void settle(struct library *l)
 	l->next_second = seconds[b];
 	seconds[b] = l;
 	pthread_mutex_unlock(&registry);
+	gp_code_forget();
 }
 
 static CUlibrary library_used(CUlibrary handle)
@@ -669,13 +665,25 @@ static bool parameter_hidden(CUfunction function, size_t index)
 	return code && index == code->parameters;
 }
 
-void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
+void gp_code_let_pass(CUfunction function)
+{
+	CUdeviceptr none = 0;
+	const struct gp_code *code = gp_code_of(function);
+	if (!code || !driver.cuParamSetv || !driver.cuParamSetSize)
+		return;
+	driver.cuParamSetv(function, (int)code->hidden, &none, sizeof none);
+	driver.cuParamSetSize(function, code->bytes);
+}
+
+const char *gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
 {
 	armed = armed_word;
 	driver.cuDeviceGetCount = symbol("cuDeviceGetCount");
 	driver.cuLibraryLoadData = symbol("cuLibraryLoadData");
 	driver.cuLibraryGetModule = symbol("cuLibraryGetModule");
 	driver.cuLibraryUnload = symbol("cuLibraryUnload");
+	driver.cuParamSetv = symbol("cuParamSetv");
+	driver.cuParamSetSize = symbol("cuParamSetSize");
 	driver.cuLinkCreate = symbol("cuLinkCreate_v2");
 	driver.cuLinkAddData = symbol("cuLinkAddData_v2");
 	driver.cuLinkComplete = symbol("cuLinkComplete");
@@ -686,6 +694,8 @@ void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
 	gp_driver.cuKernelGetName = symbol("cuKernelGetName");
 	gp_driver.cuKernelGetLibrary = symbol("cuKernelGetLibrary");
 	gp_driver.cuKernelGetParamInfo = symbol("cuKernelGetParamInfo");
+	return !gp_driver.cuFuncGetModule ? "cuFuncGetModule" : !gp_driver.cuFuncGetName ? "cuFuncGetName" :
+	       !gp_driver.cuKernelGetName ? "cuKernelGetName" : NULL; // CUDA 12.3
 }
 
 void gp_load_hooks(struct gp_hooks *hooks)
