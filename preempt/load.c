@@ -44,6 +44,7 @@ enum { MAX_OPTIONS = 32, MAX_LIBRARY_OPTIONS = 8, BUCKETS = 1024 };
 
 static struct {
 	CUresult (*cuDeviceGetCount)(int *);
+	CUresult (*cuDriverGetVersion)(int *);
 	CUresult (*cuLibraryLoadData)(CUlibrary *, const void *, const int *, void *const *, unsigned, const int *,
 				      void *const *, unsigned);
 	CUresult (*cuLibraryGetModule)(CUmodule *, CUlibrary);
@@ -64,7 +65,7 @@ struct jit {
 	unsigned count;
 	int option[MAX_OPTIONS];
 	void *value[MAX_OPTIONS];
-	char text[MAX_OPTIONS * 24 + 1]; // for the cache
+	char text[16 + MAX_OPTIONS * 24]; // with the driver's version: what decides what its linker makes
 };
 
 struct module {
@@ -158,9 +159,11 @@ static int common_capability(void)
 
 static const char *copy_options(struct jit *to, unsigned count, const int *option, void *const *value)
 {
-	char *text = to->text;
+	int version = 0;
+	if (driver.cuDriverGetVersion)
+		driver.cuDriverGetVersion(&version);
+	char *text = to->text + sprintf(to->text, "%d ", version);
 	to->count = 0;
-	*text = 0;
 	if (count && (!option || !value))
 		return "options that are missing";
 	for (unsigned i = 0; i < count; i++) {
@@ -679,6 +682,7 @@ const char *gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed
 {
 	armed = armed_word;
 	driver.cuDeviceGetCount = symbol("cuDeviceGetCount");
+	driver.cuDriverGetVersion = symbol("cuDriverGetVersion");
 	driver.cuLibraryLoadData = symbol("cuLibraryLoadData");
 	driver.cuLibraryGetModule = symbol("cuLibraryGetModule");
 	driver.cuLibraryUnload = symbol("cuLibraryUnload");

@@ -253,7 +253,7 @@ int main(void)
 	// More handles than there is room for, while others are looked up and modules come and go.
 	for (uintptr_t i = 0; i < 3; i++)
 		pthread_create(&lookers[i], NULL, look, (void *)(i * 100));
-	for (uintptr_t i = 0; i < 300; i++) {
+	for (uintptr_t i = 0; i < 100; i++) {
 		uintptr_t m = (100 + i % 3) * STEP;
 		load_module(m);
 		for (uintptr_t n = 0; n < STEP; n += 3)
@@ -261,7 +261,7 @@ int main(void)
 		hooks.module_unloading((CUmodule)m);
 		CHECK(!guarded(m));
 	}
-	for (uintptr_t m = 300; m < 400; m++)
+	for (uintptr_t m = 300; m < 340; m++)
 		for (uintptr_t n = 0; n < STEP; n++)
 			CHECK(!guarded(m * STEP + n));
 	stop = true;
