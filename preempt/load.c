@@ -69,7 +69,7 @@ struct jit {
 };
 
 struct module {
-	struct module *next;
+	struct module *next; // in a bucket
 	CUmodule handle;
 	CUcontext context;
 	const struct gp_rewritten *rewritten;
@@ -94,10 +94,10 @@ struct library {
 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; // of the lists; nothing is asked under it
-static struct module *modules;
+static struct module *modules[BUCKETS];
 static struct library *libraries[BUCKETS], *seconds[BUCKETS], *spare;
 
-static size_t bucket_of(CUlibrary l) { return (uintptr_t)l * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
+static size_t bucket_of(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
 
 // Whether it is wanted.
 
@@ -306,13 +306,13 @@ static CUcontext current(void)
 static void remember(CUmodule handle, const struct gp_rewritten *r, bool of_library)
 {
 	struct module new = {.handle = handle, .context = current(), .rewritten = r, .of_library = of_library};
-	struct module *m;
+	struct module *m, **bucket = &modules[bucket_of(handle)];
 	pthread_mutex_lock(&registry);
-	for (m = modules; m && m->handle != handle; m = m->next)
+	for (m = *bucket; m && m->handle != handle; m = m->next)
 		;
 	if (!m && (m = calloc(1, sizeof *m))) {
-		m->next = modules;
-		modules = m;
+		m->next = *bucket;
+		*bucket = m;
 	} else if (m && !m->of_library && m->rewritten != r) {
 		unmap(m->rewritten); // of a module that ended with its context
 	}
@@ -327,17 +327,18 @@ static void remember(CUmodule handle, const struct gp_rewritten *r, bool of_libr
 static void drop(CUmodule handle, const struct gp_rewritten *of, bool stale)
 {
 	pthread_mutex_lock(&registry);
-	for (struct module **at = &modules; *at;) {
-		struct module *m = *at;
-		if (m->handle != handle && (!of || m->rewritten != of) && !(stale && m->stale)) {
-			at = &m->next;
-			continue;
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module **at = &modules[b]; *at;) {
+			struct module *m = *at;
+			if (m->handle != handle && (!of || m->rewritten != of) && !(stale && m->stale)) {
+				at = &m->next;
+				continue;
+			}
+			*at = m->next;
+			if (!m->of_library)
+				unmap(m->rewritten);
+			free(m);
 		}
-		*at = m->next;
-		if (!m->of_library)
-			unmap(m->rewritten);
-		free(m);
-	}
 	pthread_mutex_unlock(&registry);
 }
 
@@ -400,13 +401,14 @@ static void module_unloading(CUmodule module)
 // A context may live on, if others hold it: what was loaded into it is still known then.
 void gp_load_context_destroying(CUcontext context)
 {
-	enum { MAX_STALE = 64 };
+	enum { MAX_STALE = 4096 };
 	int stale = 0;
 	if (!gp_rewritten)
 		return;
 	pthread_mutex_lock(&registry);
-	for (struct module *m = modules; m; m = m->next)
-		stale += m->stale |= m->context == context;
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module *m = modules[b]; m; m = m->next)
+			stale += m->stale |= m->context == context;
 	pthread_mutex_unlock(&registry);
 	if (stale > MAX_STALE)
 		drop(NULL, NULL, true);
@@ -648,7 +650,7 @@ const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kern
 {
 	struct module *m;
 	pthread_mutex_lock(&registry);
-	for (m = modules; m && m->handle != module; m = m->next)
+	for (m = modules[bucket_of(module)]; m && m->handle != module; m = m->next)
 		;
 	const struct gp_rewritten *r = m ? m->rewritten : NULL;
 	pthread_mutex_unlock(&registry);
