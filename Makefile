@@ -95,14 +95,16 @@ readme:
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:
 	GO=$(GO) ./kernels/generate.sh
+	./test/simcuda/kernels/generate.sh
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated
 check-generated:
-	@mkdir -p build && rm -rf $(GENERATED) && cp -r kernels $(GENERATED)
-	GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88} $(GENERATED)/generate.sh
-	@cd kernels && for f in *.fatbin guard/guard.json; do \
-		cmp "$$f" "$(CURDIR)/$(GENERATED)/$$f" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
+	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels $(GENERATED)
+	export GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88}; \
+		$(GENERATED)/kernels/generate.sh && $(GENERATED)/test/simcuda/kernels/generate.sh
+	@for f in kernels/*.fatbin kernels/guard/guard.json test/simcuda/kernels/sim.cubin test/simcuda/kernels/sim.fatbin; do \
+		cmp "$$f" "$(GENERATED)/$$f" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
 	done
 
 # What a machine with a GPU needs to compare rewritten kernels with their originals (test/gpu/README.md).

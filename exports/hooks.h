@@ -41,6 +41,14 @@ struct gp_submission {
 	CUfunction function;       // CUfunction or CUkernel as the caller gave it; with GP_OTHER, of the oldest launches
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
 	CUgraphExec graph;         // GP_GRAPH
+	// GP_MEMSET and GP_COPY of memory that has addresses: rows of width elements. All 0 where a call is of
+	// another form. copy_2d, instead of them, is a CUDA_MEMCPY2D (cuda.h).
+	struct {
+		CUdeviceptr to, from;
+		size_t to_pitch, width, height;
+		uint32_t value, element_bytes; // value: GP_MEMSET
+		const void *copy_2d;
+	} memory;
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
 };
 
@@ -143,6 +151,8 @@ struct gp_hooks {
 	bool (*launch)(struct gp_submission *, const struct gp_launch *, CUresult *);
 	// Between before_submit and the driver's call: the stream gets work that is no kernel.
 	void (*before_barrier)(struct gp_submission *);
+	// Carries out a GP_MEMSET or GP_COPY, in place of before_barrier and the driver's function. False: it could not.
+	bool (*fill)(struct gp_submission *, CUresult *);
 	// Around the driver's call that records an event on a stream, or makes a stream wait for one, between
 	// before_submit and after_submit. True: it is carried out later, the driver's function must not be called,
 	// and after_ must not either.

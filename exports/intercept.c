@@ -88,8 +88,12 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
 		CALL(hooks, before_submit, &submission); \
-		CALL(hooks, before_barrier, &submission); \
-		CUresult result = REAL(name) args; \
+		CUresult result; \
+		bool addressed = submission.memory.height || submission.memory.copy_2d; \
+		if (!addressed || !hooks->fill || !hooks->fill(&submission, &result)) { \
+			CALL(hooks, before_barrier, &submission); \
+			result = REAL(name) args; \
+		} \
 		CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \

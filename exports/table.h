@@ -148,7 +148,8 @@ SUBMIT_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t
 SUBMIT_PTDS(cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost,
 	srcDevice, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),
-	(dstDevice, srcDevice, ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
+	(dstDevice, srcDevice, ByteCount), .work = GP_COPY, .stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .from = srcDevice, .width = ByteCount, .height = 1, .element_bytes = 1})
 SUBMIT_PTDS(cuMemcpyDtoA_v2, (void *dstArray, size_t dstOffset, CUdeviceptr srcDevice,
 	size_t ByteCount), (dstArray, dstOffset, srcDevice, ByteCount), .work = GP_COPY,
 	.stream = STREAM(NULL))
@@ -171,9 +172,11 @@ SUBMIT_PTSZ(cuMemcpyAtoHAsync_v2, (void *dstHost, void *srcArray, size_t srcOffs
 	size_t ByteCount, CUstream hStream), (dstHost, srcArray, srcOffset, ByteCount, hStream),
 	.work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTDS(cuMemcpy2D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true,
-	.stream = STREAM(NULL))
+	.stream = STREAM(NULL),
+	.memory = {.copy_2d = pCopy})
 SUBMIT_PTDS(cuMemcpy2DUnaligned_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true,
-	.stream = STREAM(NULL))
+	.stream = STREAM(NULL),
+	.memory = {.copy_2d = pCopy})
 SUBMIT_PTDS(cuMemcpy3D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true,
 	.stream = STREAM(NULL))
 SUBMIT_PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
@@ -184,15 +187,19 @@ SUBMIT_PTSZ(cuMemcpyDtoHAsync_v2, (void *dstHost, CUdeviceptr srcDevice, size_t 
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
 	CUstream hStream), (dstDevice, srcDevice, ByteCount, hStream), .work = GP_COPY,
-	.stream = STREAM(hStream))
+	.stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .from = srcDevice, .width = ByteCount, .height = 1, .element_bytes = 1})
 SUBMIT_PTSZ(cuMemcpy2DAsync_v2, (const void *pCopy, CUstream hStream), (pCopy, hStream),
-	.work = GP_COPY, .stream = STREAM(hStream))
+	.work = GP_COPY, .stream = STREAM(hStream),
+	.memory = {.copy_2d = pCopy})
 SUBMIT_PTSZ(cuMemcpy3DAsync_v2, (const void *pCopy, CUstream hStream), (pCopy, hStream),
 	.work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTDS(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount),
-	.work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+	.work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+	.memory = {.to = dst, .from = src, .width = ByteCount, .height = 1, .element_bytes = 1})
 SUBMIT_PTSZ(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),
-	(dst, src, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
+	(dst, src, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream),
+	.memory = {.to = dst, .from = src, .width = ByteCount, .height = 1, .element_bytes = 1})
 SUBMIT_PTDS(cuMemcpyPeer, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 	CUcontext srcContext, size_t ByteCount), (dstDevice, dstContext, srcDevice, srcContext,
 	ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
@@ -233,35 +240,53 @@ SUBMIT(cuMemsetD2D32, (unsigned int dstDevice, unsigned int dstPitch, unsigned i
 	unsigned int Width, unsigned int Height), (dstDevice, dstPitch, ui, Width, Height),
 	.work = GP_MEMSET, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemsetD8_v2, (CUdeviceptr dstDevice, unsigned char uc, size_t N), (dstDevice, uc, N),
-	.work = GP_MEMSET, .stream = STREAM(NULL))
+	.work = GP_MEMSET, .stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = uc, .element_bytes = 1})
 SUBMIT_PTDS(cuMemsetD16_v2, (CUdeviceptr dstDevice, unsigned short us, size_t N), (dstDevice, us,
-	N), .work = GP_MEMSET, .stream = STREAM(NULL))
+	N), .work = GP_MEMSET, .stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = us, .element_bytes = 2})
 SUBMIT_PTDS(cuMemsetD32_v2, (CUdeviceptr dstDevice, unsigned int ui, size_t N), (dstDevice, ui, N),
-	.work = GP_MEMSET, .stream = STREAM(NULL))
+	.work = GP_MEMSET, .stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = ui, .element_bytes = 4})
 SUBMIT_PTDS(cuMemsetD2D8_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
 	size_t Width, size_t Height), (dstDevice, dstPitch, uc, Width, Height), .work = GP_MEMSET,
-	.stream = STREAM(NULL))
+	.stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = uc,
+	.element_bytes = 1})
 SUBMIT_PTDS(cuMemsetD2D16_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
 	size_t Width, size_t Height), (dstDevice, dstPitch, us, Width, Height), .work = GP_MEMSET,
-	.stream = STREAM(NULL))
+	.stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = us,
+	.element_bytes = 2})
 SUBMIT_PTDS(cuMemsetD2D32_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
 	size_t Width, size_t Height), (dstDevice, dstPitch, ui, Width, Height), .work = GP_MEMSET,
-	.stream = STREAM(NULL))
+	.stream = STREAM(NULL),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = ui,
+	.element_bytes = 4})
 SUBMIT_PTSZ(cuMemsetD8Async, (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream),
-	(dstDevice, uc, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	(dstDevice, uc, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = uc, .element_bytes = 1})
 SUBMIT_PTSZ(cuMemsetD16Async, (CUdeviceptr dstDevice, unsigned short us, size_t N,
-	CUstream hStream), (dstDevice, us, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	CUstream hStream), (dstDevice, us, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = us, .element_bytes = 2})
 SUBMIT_PTSZ(cuMemsetD32Async, (CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream),
-	(dstDevice, ui, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	(dstDevice, ui, N, hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .width = N, .height = 1, .value = ui, .element_bytes = 4})
 SUBMIT_PTSZ(cuMemsetD2D8Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
 	size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, uc, Width, Height,
-	hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = uc,
+	.element_bytes = 1})
 SUBMIT_PTSZ(cuMemsetD2D16Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
 	size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, us, Width, Height,
-	hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = us,
+	.element_bytes = 2})
 SUBMIT_PTSZ(cuMemsetD2D32Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
 	size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, ui, Width, Height,
-	hStream), .work = GP_MEMSET, .stream = STREAM(hStream))
+	hStream), .work = GP_MEMSET, .stream = STREAM(hStream),
+	.memory = {.to = dstDevice, .to_pitch = dstPitch, .width = Width, .height = Height, .value = ui,
+	.element_bytes = 4})
 
 // Everything else that a stream carries in order.
 STREAM_WAIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,

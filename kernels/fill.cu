@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 #define KERNEL extern "C" __global__ void __launch_bounds__(FILL_THREADS)
 #define DEVICE static __device__ __forceinline__
+#define UNROLLED _Pragma("unroll")
 #endif
 
 typedef unsigned char byte;
@@ -55,7 +56,7 @@ KERNEL gpreempt_fill(address to_rows, address pitch, address width, address heig
 	}
 	if (lane < body - from)
 		*(byte *)(from + lane) = byte_of(value, from + lane);
-#pragma unroll
+	UNROLLED
 	for (int i = 0; i < UNROLL; i++)
 		if (body + (i * LANES + lane) * VECTOR < tail)
 			*(uint4 *)(body + (i * LANES + lane) * VECTOR) = vector;
@@ -101,20 +102,20 @@ KERNEL gpreempt_copy(address to_rows, address to_pitch, address width, address h
 	unsigned int odd = away % VECTOR;
 	uint4 vector[UNROLL];
 	if (!odd) {
-#pragma unroll
+	UNROLLED
 		for (int i = 0; i < UNROLL; i++)
 			if (body + (i * LANES + lane) * VECTOR < tail)
 				vector[i] = *(const uint4 *)(body + (i * LANES + lane) * VECTOR + away);
 	} else {
 		// Both vectors hold wanted bytes, so that neither load leaves the source's 16-byte granules.
-#pragma unroll
+	UNROLLED
 		for (int i = 0; i < UNROLL; i++)
 			if (body + (i * LANES + lane) * VECTOR < tail) {
 				const uint4 *v = (const uint4 *)(body + (i * LANES + lane) * VECTOR + away - odd);
 				vector[i] = joined(v[0], v[1], odd);
 			}
 	}
-#pragma unroll
+	UNROLLED
 	for (int i = 0; i < UNROLL; i++)
 		if (body + (i * LANES + lane) * VECTOR < tail)
 			*(uint4 *)(body + (i * LANES + lane) * VECTOR) = vector[i];

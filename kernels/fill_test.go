@@ -13,7 +13,7 @@ import (
 func TestFillOnTheCPU(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "fill")
 	build := exec.Command("gcc", "-O2", "-std=gnu11", "-Wall", "-fsanitize=undefined", "-fno-sanitize=pointer-overflow", "-fno-sanitize-recover",
-		"-Wno-unknown-pragmas", "-o", program, "testdata/fill.c")
+		"-Werror", "-o", program, "testdata/fill.c")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}

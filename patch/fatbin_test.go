@@ -189,7 +189,10 @@ func TestMaxSize(t *testing.T) {
 		t.Errorf("with less than the image: %v", err)
 	}
 	fatbin := seeds(t, "zstd.fatbin")["testdata/seeds/zstd.fatbin"]
-	if _, _, err := Fatbin(fatbin, Options{Guards: guards, MaxSize: 9000}); !errors.Is(err, ErrTooLarge) {
+	if out, _, err = Fatbin(fatbin, Options{Guards: guards}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Fatbin(fatbin, Options{Guards: guards, MaxSize: len(out) - 1}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("fatbin: %v", err)
 	}
 }

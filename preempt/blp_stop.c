@@ -129,7 +129,7 @@ static void classify(struct gp_domain *d)
 			continue;
 		if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
-			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & ~GPREEMPT_FROZEN;
+			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & (GPREEMPT_FROZEN - 1);
 			if (r->state & GPREEMPT_FROZEN && cut < blocks) {
 				e->driven = false;
 				r->state = r->done = cut;

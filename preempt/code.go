@@ -13,6 +13,7 @@ package preempt
 // }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
+// static CUresult prepare_fill(int i, const char **call) { return gp_fill_prepare(&gp_context[i], call); }
 // static void watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 // static int blp_new(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
 // static void blp_prepared(int i, uint32_t value) { gp_context[i].blp_prepared = value; }
@@ -200,6 +201,9 @@ func prepareDomains() (later bool, err error) {
 		C.blp_prepared(C.int(i), 1) // first: a context that replaces it meanwhile is new again
 		var call *C.char
 		result := C.prepare_blp(C.int(i), &call)
+		if result == 0 {
+			result = C.prepare_fill(C.int(i), &call)
+		}
 		if result == contextIsDestroyed {
 			C.blp_prepared(C.int(i), 0)
 			later = true

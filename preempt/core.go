@@ -25,9 +25,9 @@ type Core struct {
 }
 
 // Start prepares preemption at a level (0 highest to 7) and starts the goroutines that carry it out.
-// Hooks may be installed after it. hold is the module that contains gpreempt_hold.
-func Start(config configs.Config, level int, driver Driver, hold []byte, log zerolog.Logger) error {
-	if err := configure(config, level, driver, hold); err != nil {
+// Hooks may be installed after it.
+func Start(config configs.Config, level int, driver Driver, images Images, log zerolog.Logger) error {
+	if err := configure(config, level, driver, images); err != nil {
 		return err
 	}
 	startLoads(config, level, driver, log)

@@ -90,6 +90,10 @@ struct gp_context {
 	_Atomic uint32_t ending;    // is to get no domain any more
 	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
+	struct { // fill.c
+		_Atomic uint32_t ready;
+		CUfunction fill, copy, fill_narrow, copy_narrow;
+	} fill;
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
@@ -112,7 +116,7 @@ struct gp_settings {
 	_Atomic uint32_t hint_copy;
 	uint64_t hint_wait_ns;
 	double hint_max_cost, hint_min_confidence;
-	const void *hold_image;
+	const void *hold_image, *fill_image;
 };
 
 // Driver functions that the core calls; the driver's own, never the intercepted ones.
@@ -142,6 +146,7 @@ struct gp_driver {
 	CUresult (*cuKernelGetLibrary)(CUlibrary *, CUfunction);
 	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
+	CUresult (*cuPointerGetAttributes)(unsigned, int *, void **, CUdeviceptr);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode, CUgraph *);
@@ -235,6 +240,10 @@ void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work
 // submit.c
 const struct gp_hooks *gp_core_hooks(void);
 void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
+
+// fill.c
+void gp_fill_hooks(struct gp_hooks *);
+CUresult gp_fill_prepare(struct gp_context *, const char **call);
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised

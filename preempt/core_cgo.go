@@ -103,6 +103,7 @@ package preempt
 // #undef NEED
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
 //	gp_driver.cuCtxGetStreamPriorityRange = call_symbol(lookup, "cuCtxGetStreamPriorityRange");
+//	gp_driver.cuPointerGetAttributes = call_symbol(lookup, "cuPointerGetAttributes");
 //	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");
 //	gp_driver.cuGraphNodeGetType = call_symbol(lookup, "cuGraphNodeGetType");
 //	gp_driver.cuGraphChildGraphNodeGetGraph = call_symbol(lookup, "cuGraphChildGraphNodeGetGraph");
@@ -132,8 +133,11 @@ type Driver struct {
 	Rewriter Rewriter
 }
 
-// configure hands the settings to the C side. The hold image is copied; it lives as long as the process.
-func configure(config configs.Config, level int, driver Driver, hold []byte) error {
+// Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.
+type Images struct{ Hold, Fill []byte }
+
+// configure hands the settings to the C side. The images are copied; they live as long as the process.
+func configure(config configs.Config, level int, driver Driver, images Images) error {
 	if missing := C.resolve(driver.Symbol); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}
@@ -154,7 +158,8 @@ func configure(config configs.Config, level int, driver Driver, hold []byte) err
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
-	settings.hold_image = C.CBytes(hold)
+	settings.hold_image = C.CBytes(images.Hold)
+	settings.fill_image = C.CBytes(images.Fill)
 	if settings.mps != 0 && level == lowestLevel {
 		C.gp_mps_lower_client()
 	}

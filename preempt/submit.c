@@ -224,5 +224,6 @@ const struct gp_hooks *gp_core_hooks(void)
 {
 	gp_load_hooks(&hooks);
 	gp_blp_hooks(&hooks);
+	gp_fill_hooks(&hooks);
 	return &hooks;
 }

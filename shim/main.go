@@ -46,7 +46,7 @@ func gpreemptStart() {
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
 	driver := preempt.Driver{Symbol: exports.DriverSymbol(), Armed: exports.Armed(), Rewriter: &rewriter{config: config, log: log}}
-	if err := preempt.Start(config, priority.Level, driver, kernels.Hold, log); err != nil {
+	if err := preempt.Start(config, priority.Level, driver, preempt.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return
 	}

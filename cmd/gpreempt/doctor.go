@@ -310,8 +310,13 @@ func (d *doctor) checkMPS() (mps bool) {
 		d.say("mps", ok, "the MPS control daemon of "+dir+" is gone", "")
 		return false
 	}
-	d.say("mps", warned, "an MPS control daemon is at "+dir+": its clients share one context, which has one timeslice",
-		"stop it (echo quit | nvidia-cuda-mps-control), or set CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs under the library")
+	reason := "an MPS control daemon is at " + dir + ": its clients share one TSG, which has one timeslice"
+	if m := d.config.Mechanisms; m.Auto || m.BLP && m.MPS {
+		d.say("mps", ok, reason+"; blp and mps take the place of timeslices", "")
+		return true
+	}
+	d.say("mps", warned, reason+", and mechanisms has not both blp and mps",
+		"add them, or stop it (echo quit | nvidia-cuda-mps-control), or set CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs under the library")
 	return true
 }
 
@@ -346,7 +351,32 @@ func (d *doctor) tryLibrary(config string, mps bool) {
 			d.sayPeer(p, mps)
 		}
 	}
+	d.sayBLP(be)
 	d.sayPick(append(be, lc...))
+}
+
+// sayBLP says whether kernels of best-effort programs are rewritten, and why.
+func (d *doctor) sayBLP(be []segment.Peer) {
+	m := d.config.Mechanisms
+	mps := slices.ContainsFunc(be, func(p segment.Peer) bool { return slices.Contains(p.Fallbacks, "mps") })
+	why := ""
+	switch {
+	case m.BLP:
+		why = "mechanisms names blp"
+	case m.Auto && mps:
+		why = "under MPS nothing else stops what runs"
+	}
+	in := slices.ContainsFunc(be, func(p segment.Peer) bool { return slices.Contains(p.Mechanisms, "blp") })
+	switch {
+	case why == "" && m.Auto:
+		d.say("blp", ok, "kernels are left as they are: processes with a context each are separated by timeslices", "")
+	case why == "":
+		d.say("blp", ok, "kernels are left as they are: mechanisms does not name blp", "")
+	case in:
+		d.say("blp", ok, "kernels of best-effort programs are rewritten so that they stop between blocks: "+why, "")
+	default:
+		d.say("blp", warned, "kernels of best-effort programs are not rewritten, although "+why, "run a program with GPREEMPT_LOG=debug to see more")
+	}
 }
 
 func (d *doctor) tryRole(config, role string) (*probe, error) {
@@ -427,14 +457,15 @@ func (d *doctor) sayPeer(p segment.Peer, mps bool) {
 	if len(p.Mechanisms) == 0 {
 		about = fmt.Sprintf("%s: nothing is in force", p.Role)
 	}
-	switch refused := slices.Contains(p.Fallbacks, "control_refused"); {
+	missing := slices.DeleteFunc(slices.Clone(p.Fallbacks), func(f string) bool { return f == "mps" && slices.Contains(p.Mechanisms, "mps") })
+	switch refused := slices.Contains(missing, "control_refused"); {
 	case refused && mps:
 		d.say("preempt", warned, about+": the driver refused an RM control", "stop MPS")
 	case refused:
 		d.say("preempt", warned, about+": the driver refused an RM control", "this may be a sandbox; set mechanisms = [\"gate\"], which needs none")
-	case len(p.Fallbacks) > 0:
-		d.say("preempt", warned, about+": not in force because of "+strings.Join(p.Fallbacks, ", "), "")
-	case d.wantsTimeslice() && p.TimesliceUs == 0:
+	case len(missing) > 0:
+		d.say("preempt", warned, about+": not in force because of "+strings.Join(missing, ", "), "")
+	case d.wantsTimeslice() && p.TimesliceUs == 0 && len(p.Fallbacks) == 0:
 		d.say("preempt", warned, about+": no timeslice was set", "run a program with GPREEMPT_LOG=debug to see more")
 	default:
 		d.say("preempt", ok, about, "")

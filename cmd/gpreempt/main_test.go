@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -254,6 +257,42 @@ func TestTop(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
 	}
+	if strings.Contains(r.stdout, "REWRITTEN") || strings.Contains(r.stdout, "DROPPED") {
+		t.Errorf("tables of nothing in\n%s", r.stdout)
+	}
+	p.Kernels.Images.Store(4)
+	p.Kernels.Cached.Store(3)
+	p.Kernels.LoadNs.Store(7e6)
+	p.Kernels.Seen.Store(20)
+	p.Kernels.Guarded.Store(17)
+	p.Kernels.Refused[segment.RefusedPeers].Store(2)
+	p.Kernels.Refused[segment.RefusedSM].Store(1)
+	p.Stop.Launches.Store(999)
+	p.Stop.Uncovered.Store(1)
+	p.Stop.Barriers.Store(6)
+	p.Stop.Stops.Store(10)
+	p.Stop.Cuts.Store(11)
+	p.Stop.ResumedBlocks.Store(12345)
+	p.Stop.DrainNs.Store(200e3)
+	p.Stop.DrainMaxNs.Store(90e3)
+	r = gpreempt(t, nil, "top", "--once", "--config", config)
+	want := fmt.Sprint(os.Getpid()) + " 20 17 peers:2 sm:1 1000 99.9 % 6 10 11 12345 20 us 90 us 7 ms 3 of 4 on"
+	if !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
+		t.Errorf("no %q in\n%s", want, r.stdout)
+	}
+	r = gpreempt(t, nil, "top", "--once", "--json", "--config", config)
+	for _, want := range []string{`"kernels_seen":20`, `"kernels_refused":{"peers":2,"sm":1}`, `"launches":999`, `"resumed_blocks":12345`, `"drain_max_ns":90000`} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("no %s in\n%s", want, r.stdout)
+		}
+	}
+	// A peer may claim anything.
+	for _, c := range []*atomic.Uint64{&p.Stop.Launches, &p.Stop.Uncovered, &p.Stop.Stops, &p.Stop.DrainNs, &p.Stop.DrainMaxNs, &p.Stop.GivenUp, &p.Kernels.LoadNs} {
+		c.Store(math.MaxUint64)
+	}
+	if r = gpreempt(t, nil, "top", "--once", "--config", config); r.status != 0 || !strings.Contains(r.stdout, "given up") {
+		t.Errorf("%+v", r)
+	}
 	if r := gpreempt(t, nil, "top", "--interval", "1ms"); r.status != 2 {
 		t.Errorf("--interval 1ms: %+v", r)
 	}
@@ -330,7 +369,8 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 	if err := os.WriteFile(pipes+"/control", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := gpreempt(t, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--json")
+	config := write(t, "gpreempt.toml", `mechanisms = ["gate", "blp"]`)
+	r := gpreempt(t, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--json", "--config", config)
 	var got struct {
 		OK       bool
 		Findings []finding
@@ -340,6 +380,9 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 	}
 	for _, f := range got.Findings {
 		if f.Check == "mps" && (f.Status != warned || f.Advice == "") {
+			t.Errorf("%+v", f)
+		}
+		if f.Check == "config" && f.Reason != config {
 			t.Errorf("%+v", f)
 		}
 		if f.Check == "" || f.Reason == "" || f.Status != ok && f.Status != warned && f.Status != failed {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -42,7 +44,15 @@ For processes that hint at coming work, by source of hints and since the process
   HIT     work came while the GPU was kept for it; LATE: before; WRONG: not in time
   DROPPED not carried out: a duplicate, nonsense, the source off, or no lower level there
   SAVED   time of switches that overlapped what came before the work
-  KEPT    GPU time kept before work came, or in vain`,
+  KEPT    GPU time kept before work came, or in vain
+
+For processes whose kernels are rewritten so that they can stop between blocks (BLP), since the process's start:
+  KERNELS  of the modules that were loaded, of these rewritten, and not, by reason: form (not known how), room (for
+           one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable)
+  LAUNCHES of kernels, and the part that could be stopped
+  STOPS    times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
+  DRAIN    from a stop until nothing ran: mean, and the longest
+  LOAD     time that loads of code took longer, and images that came from the cache`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
@@ -250,6 +260,7 @@ func printTable(out io.Writer, s sample) error {
 		}
 		fmt.Fprintln(w)
 		printHints(w, gpu.Peers)
+		printBLP(w, gpu.Peers)
 	}
 	return w.Flush()
 }
@@ -274,6 +285,47 @@ func printHints(w io.Writer, peers []peerSample) {
 	if titled {
 		fmt.Fprintln(w)
 	}
+}
+
+// printBLP lists the processes in which block-level preemption is on. Counts are from each process's start.
+func printBLP(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		b := p.BLP
+		if b == nil {
+			continue
+		}
+		if !titled {
+			titled = true
+			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
+		}
+		state := "on"
+		if b.GivenUp != 0 {
+			state = "given up after an error of the driver"
+		}
+		// As numbers: the peer wrote them, and may have written anything.
+		covered, mean := 0.0, 0.0
+		if launches := float64(b.Launches) + float64(b.Uncovered); launches > 0 {
+			covered = 100 * float64(b.Launches) / launches
+		}
+		if b.Stops > 0 {
+			mean = float64(b.DrainNs) / float64(b.Stops)
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
+			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
+			mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+func refusals(by map[string]uint64) string {
+	var list []string
+	for _, reason := range slices.Sorted(maps.Keys(by)) {
+		list = append(list, fmt.Sprintf("%s:%d", reason, by[reason]))
+	}
+	return orDash(list)
 }
 
 func state(p segment.Peer) string {

@@ -34,33 +34,83 @@ static __device__ __forceinline__ unsigned long long number_of_block()
 	return x + (unsigned long long)columns * (y + rows * z);
 }
 
-// Whether the block that calls must exit. One thread of the block asks: a load by each costs more than
-// the rest of the guard, and an answer of its own for each thread would tear the block apart.
+// One block of so many looks at the stop flag: a stop comes so many blocks later at most. All blocks of
+// all SMs would read the same word otherwise.
+#define BLOCKS_A_LOOK 4
+
+// Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
+// their number. They stand where only a launch's first blocks come by.
+#ifndef PADDING
+#define PADDING 0
+#endif
+
+static __device__ __forceinline__ unsigned int stop_flag(gpreempt_record *record)
+{
+	unsigned int stop;
+	unsigned long long arena = (unsigned long long)record & ~(GPREEMPT_ARENA_BYTES - 1ULL);
+
+	// Not from L1, which would not see it change.
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(stop) : "l"(arena));
+	return stop;
+}
+
+// Counts a block in an open state. Returns the state before.
+static __device__ __forceinline__ unsigned long long count(gpreempt_record *record, unsigned long long number)
+{
+	unsigned long long state;
+
+	asm volatile("atom.relaxed.gpu.global.max.s64 %0, [%1], %2;"
+		     : "=l"(state) : "l"(&record->state), "l"(GPREEMPT_OPEN | (number + 1)));
+	return state;
+}
+
+// Sets bits of the state. Returns the state before.
+static __device__ __forceinline__ unsigned long long set(gpreempt_record *record, unsigned long long bits)
+{
+	unsigned long long state;
+
+	asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
+		     : "=l"(state) : "l"(&record->state), "l"(bits));
+	return state;
+}
+
+// Whether the block that calls must exit; guard.h says how that is found. One thread of the block asks: a
+// load by each costs more than the rest of the guard, and an answer of its own for each thread would
+// tear the block apart. The operations up to the first comparison do not wait for each other.
 static __device__ __forceinline__ bool must_exit(gpreempt_record *record)
 {
 	unsigned long long number = number_of_block(), done, state;
-	unsigned int stop;
+	unsigned int stop = 0;
 
-	// Neither load may be answered from an L1 line that an earlier launch left.
-	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
-		     : "=r"(stop) : "l"((unsigned long long)record & ~(GPREEMPT_ARENA_BYTES - 1ULL)));
-	asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(done) : "l"(&record->done));
+	asm volatile("ld.global.u64 %0, [%1];" : "=l"(done) : "l"(&record->done));
+	if (number % BLOCKS_A_LOOK == 0)
+		stop = stop_flag(record);
+	state = count(record, number);
 	if (number < done)
 		return true;
-	if (stop) {
-		asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
-			     : "=l"(state) : "l"(&record->state), "l"(GPREEMPT_FROZEN));
-		return number >= (state & ~GPREEMPT_FROZEN);
+	if ((state & (GPREEMPT_OPEN | GPREEMPT_FROZEN)) == GPREEMPT_OPEN) {
+		if (stop)
+			set(record, GPREEMPT_FROZEN);
+		return false;
 	}
-	// A frozen state is above every number, so that this leaves it as it is.
-	asm volatile("atom.relaxed.gpu.global.max.u64 %0, [%1], %2;"
-		     : "=l"(state) : "l"(&record->state), "l"(number + 1));
-	return (state & GPREEMPT_FROZEN) && number >= (state & ~GPREEMPT_FROZEN);
+	if (!(state & GPREEMPT_FROZEN)) {
+		if (stop_flag(record)) {
+			state = set(record, GPREEMPT_FROZEN) | GPREEMPT_FROZEN;
+		} else {
+			set(record, GPREEMPT_OPEN);
+			state = count(record, number);
+		}
+#pragma unroll
+		for (int i = 0; i < PADDING; i++)
+			asm volatile("pmevent 1;");
+	}
+	return (state & GPREEMPT_FROZEN) && number >= (state & GPREEMPT_CUT);
 }
 
 static __device__ __forceinline__ void guard(gpreempt_record *record)
 {
-	if (record) {
+	// No record's address has 0 in its lower half: that would be the first of an arena.
+	if ((unsigned int)(unsigned long long)record) {
 		bool leave = false;
 		if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0)
 			leave = must_exit(record);

@@ -10,20 +10,42 @@
 // before the rest of that.
 #define GPREEMPT_ARENA_BYTES (2u << 20)
 
-// Set in gpreempt_record.state by the first block that meets a set stop flag.
-#define GPREEMPT_FROZEN (1ULL << 63)
+// gpreempt_record.state: two bits, and below them a number of blocks.
+#define GPREEMPT_OPEN (1ULL << 63)   // blocks may begin and count themselves
+#define GPREEMPT_FROZEN (1ULL << 62) // a stop was seen: the number is the cut
+#define GPREEMPT_CUT (GPREEMPT_FROZEN - 1)
 
 // One per launch, in device memory. The address of the record is the guarded kernel's hidden last
 // parameter; 0 there lets every block pass.
 //
 // A launch's blocks are numbered in the order in which the hardware hands them out, x first; those of
-// a cluster share the cluster's number. Without a stop the guard raises state to the highest number
-// begun + 1. Once the state is frozen that is the cut: blocks below it run, the others exit at once.
+// a cluster share the cluster's number.
 //
 // Before a launch:    state = done = 0.
-// After it:           not frozen: every block ran. Frozen: cut = state & ~GPREEMPT_FROZEN, and the
-//                     blocks from the cut on (perhaps none) did not run.
-// Before a relaunch:  state = done = cut, with the same grid, cluster and arguments.
+// After it:           not FROZEN: every block ran, or had run before. FROZEN: the blocks from
+//                     cut = state & GPREEMPT_CUT on (perhaps none) did not run.
+// Before a relaunch:  state = done = cut, with the same grid, cluster and arguments; state = done =
+//                     GPREEMPT_CUT if no block is to run.
+// Both words must be written before the launch in the order of its stream: done may come from an L1
+// cache, which keeps nothing from before the launch.
+//
+// A block asks with one atomic operation: the signed maximum of the state and OPEN | number + 1. That
+// counts the block if the state is open and not frozen, and nothing else, for all other states are
+// greater. The answer, the state before, decides:
+//   OPEN, not FROZEN  The block has been counted and runs. Every few blocks one also looks at the stop
+//                     flag, without waiting for it before the atomic operation; if it is set, the
+//                     block sets FROZEN, and itself is below the cut.
+//   FROZEN            The block runs if its number is below the cut: later blocks may run, too, and
+//                     may wait for it.
+//   neither           Nothing has begun. The block looks at the stop flag first, then sets either
+//                     FROZEN, so that the cut is where the launch began, or OPEN and counts itself. Of
+//                     two that disagree the first decides: FROZEN keeps the cut, whatever comes later.
+// Blocks below done exit before any of that; their atomic operation changes nothing, as an open state
+// counts at least done.
+//
+// So a launch that was queued behind a stopped one begins no block: none of its blocks can see the flag
+// cleared, and without that no state becomes open. And a block costs one trip to memory while the launch
+// is open, and after it was frozen.
 struct gpreempt_record {
 	unsigned long long state;
 	unsigned long long done; // blocks below this number have run in an earlier launch

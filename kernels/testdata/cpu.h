@@ -7,6 +7,7 @@
 
 #define KERNEL static void
 #define DEVICE static inline
+#define UNROLLED
 
 typedef struct { unsigned int x, y, z, w; } uint4;
 static __thread struct { unsigned int x; } blockIdx, threadIdx;

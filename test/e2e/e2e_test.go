@@ -43,6 +43,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	for _, command := range [][]string{
 		{"make", "-s", "-C", root, "all"},
 		{"gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", worker, "testdata/worker.c", "-ldl", "-lpthread"},
+		{"gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(dir, "chains"), "testdata/chains.c", "-ldl"},
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)

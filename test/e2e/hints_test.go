@@ -381,7 +381,7 @@ print(gpreempt.hint(300, 0.5), gpreempt.hint(float("inf")), flush=True)
 sys.stdin.read()
 `
 	for _, c := range []struct{ role, want string }{{"", "False False"}, {"be", "False False"}, {"lc", "True True"}} {
-		m := newMachine(t, "", "PYTHONPATH="+filepath.Join(root, "hints", "python"), "PYTHONDONTWRITEBYTECODE=1")
+		m := newMachine(t, "", "PYTHONPATH="+filepath.Join(root, "api", "python"), "PYTHONDONTWRITEBYTECODE=1")
 		p := m.startAs(m.command(c.role, "python3", "-c", script))
 		if got := p.hear() + "," + p.hear() + "," + p.hear(); got != "2 3,False,"+c.want {
 			t.Errorf("role %q: %q", c.role, got)

@@ -116,3 +116,39 @@ func TestChildrenUnderMPS(t *testing.T) {
 		}
 	})
 }
+
+// The doctor says what a program would get under MPS, and without.
+func TestDoctorOfBlocks(t *testing.T) {
+	for _, test := range []struct {
+		name, settings string
+		environment    []string
+		want           []string
+	}{
+		{"no MPS", "", nil, []string{"ok    blp        kernels are left as they are: processes with a context each"}},
+		{"named", `mechanisms = ["blp"]`, nil, []string{"ok    blp        kernels of best-effort programs are rewritten so that they stop between blocks: mechanisms names blp\n"}},
+		{"not named", `mechanisms = ["gate"]`, nil, []string{"ok    blp        kernels are left as they are: mechanisms does not name blp\n"}},
+		{"MPS", "", []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
+			"; blp and mps take the place of timeslices\n",
+			"ok    preempt    lc: in force: gate, mps; timeslice -\n",
+			"ok    preempt    be: in force: gate, blp, mps; timeslice -\n",
+			"ok    blp        kernels of best-effort programs are rewritten so that they stop between blocks: under MPS nothing else stops what runs\n",
+			"ok    picked     \"auto\" picks gate, blp, mps: because of mps\n",
+		}},
+		{"MPS without", `mechanisms = ["gate"]`, []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
+			"warn  mps        an MPS control daemon is at", "be: in force: gate; timeslice -: not in force because of mps\n",
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMachine(t, test.settings, test.environment...)
+			got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), "doctor"))
+			if err != nil || got.status != 0 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(got.stdout, want) {
+					t.Errorf("no %q in\n%s", want, got.stdout)
+				}
+			}
+		})
+	}
+}

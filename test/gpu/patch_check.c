@@ -67,7 +67,7 @@ static const struct test tests[] = {
 	{"atomics", {20000, 1, 1}, 256, 0, 0, 0, false},
 	{"shared_memory", {10000, 1, 1}, 512, 4096, 0, 0, false},
 	{"functions", {10000, 1, 1}, 96, 0, 0, 0, false},
-	{"look_back", {4000, 1, 1}, 64, 0, 0, 0, false},
+	{"look_back", {4000, 1, 1}, 1024, 0, 0, 0, false},
 	{"tickets", {20000, 1, 1}, 64, 0, 0, 0, false},
 	{"parameters_4095", {10000, 1, 1}, 128, 0, 0, 4075, false},
 	{"parameters_4096", {10000, 1, 1}, 128, 0, 0, 4076, false},
@@ -160,16 +160,16 @@ static bool compare(const struct test *t, const char *what)
 
 static void set_stop(unsigned *value, CUstream stream) { CHECK(cuMemcpyHtoDAsync(arena, value, 4, stream)); }
 
-static void set_record(struct gpreempt_record r)
+static void set_record(CUdeviceptr at, struct gpreempt_record r)
 {
-	CHECK(cuMemcpyHtoD(record_at, &r, sizeof(r)));
+	CHECK(cuMemcpyHtoD(at, &r, sizeof(r)));
 	CHECK(cuCtxSynchronize());
 }
 
-static struct gpreempt_record get_record(void)
+static struct gpreempt_record get_record(CUdeviceptr at)
 {
 	struct gpreempt_record r;
-	CHECK(cuMemcpyDtoH(&r, record_at, sizeof(r)));
+	CHECK(cuMemcpyDtoH(&r, at, sizeof(r)));
 	return r;
 }
 
@@ -185,7 +185,7 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned le
 	struct gpreempt_record r = {0, 0};
 	int launches = 0;
 	for (;; launches++) {
-		set_record(r);
+		set_record(record_at, r);
 		set_stop(zero, control);
 		CHECK(cuStreamSynchronize(control));
 		launch(t, guarded, true, record_at, SPIN_NS, false);
@@ -195,8 +195,8 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned le
 		}
 		CHECK(cuStreamSynchronize(work));
 		CHECK(cuStreamSynchronize(control));
-		r = get_record();
-		unsigned long long cut = r.state & ~GPREEMPT_FROZEN;
+		r = get_record(record_at);
+		unsigned long long cut = r.state & GPREEMPT_CUT;
 		if (cut > units_of(t) || cut < r.done)
 			fail("%s: cut at %llu of %llu, %llu before", t->name, cut, units_of(t), r.done);
 		if (!(r.state & GPREEMPT_FROZEN))
@@ -206,7 +206,28 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned le
 	}
 }
 
-static unsigned time_us(const struct test *t, CUfunction function, bool guarded, CUdeviceptr record, unsigned spin_ns, int times)
+static void allocate(const struct test *t)
+{
+	words = threads_of(t);
+	before = malloc(words * 4);
+	expected = malloc((words + BINS) * 4);
+	after = malloc((words + BINS) * 4);
+	for (size_t i = 0; i < words; i++)
+		before[i] = (unsigned)(i * 2654435761u >> 7);
+	CHECK(cuMemAlloc(&data, words * 4));
+	set_stop(zero, control);
+	CHECK(cuStreamSynchronize(control));
+}
+
+static void release(void)
+{
+	CHECK(cuMemFree(data));
+	free(before);
+	free(expected);
+	free(after);
+}
+
+static float time_us(const struct test *t, CUfunction function, bool guarded, CUdeviceptr record, unsigned spin_ns, int times)
 {
 	CUevent start, end;
 	CHECK(cuEventCreate(&start, 0));
@@ -217,7 +238,7 @@ static unsigned time_us(const struct test *t, CUfunction function, bool guarded,
 		CHECK(cuMemsetD8(bins, 0, BINS * 4));
 		CHECK(cuCtxSynchronize());
 		if (record)
-			set_record((struct gpreempt_record){0, 0});
+			set_record(record_at, (struct gpreempt_record){0, 0});
 		CHECK(cuEventRecord(start, work));
 		launch(t, function, guarded, record, spin_ns, false);
 		CHECK(cuEventRecord(end, work));
@@ -225,7 +246,72 @@ static unsigned time_us(const struct test *t, CUfunction function, bool guarded,
 		CHECK(cuEventElapsedTime(&ms, start, end));
 		best = ms < best ? ms : best;
 	}
-	return (unsigned)(best * 1000);
+	return best * 1000;
+}
+
+// Two launches in one stream, stopped at random moments: while the first is cut, the second begins no block.
+static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
+{
+	static const struct test queued[2] = {{"in_place", {20000, 1, 1}, 256, 0, 0, 0, false},
+					      {"functions", {20000, 1, 1}, 256, 0, 0, 0, false}};
+	CUfunction plain[2], guarded[2];
+	CUdeviceptr at[2] = {record_at, record_at + 5 * sizeof(struct gpreempt_record)};
+	int failed = failures, skipped = 0, launches = 0;
+	unsigned length_us = 0;
+	allocate(&queued[0]);
+	set_data();
+	for (int k = 0; k < 2; k++) {
+		CHECK(cuModuleGetFunction(&plain[k], original, queued[k].name));
+		CHECK(cuModuleGetFunction(&guarded[k], rewritten, queued[k].name));
+		launch(&queued[k], plain[k], false, 0, 0, false);
+	}
+	CHECK(cuStreamSynchronize(work));
+	get_data(expected);
+	for (int k = 0; k < 2; k++)
+		length_us += (unsigned)time_us(&queued[k], plain[k], false, 0, SPIN_NS, 2);
+
+	for (int i = 0; i < rounds && failures == failed; i++) {
+		struct gpreempt_record r[2] = {{0, 0}, {0, 0}};
+		bool left[2] = {true, true};
+		set_data();
+		for (int stops = 0; left[0] || left[1]; stops++) {
+			unsigned long long begun = r[1].done;
+			set_stop(zero, control);
+			CHECK(cuStreamSynchronize(control));
+			for (int k = 0; k < 2; k++)
+				set_record(at[k], r[k]);
+			for (int k = 0; k < 2; k++) {
+				if (left[k]) {
+					launch(&queued[k], guarded[k], true, at[k], SPIN_NS, false);
+					launches++;
+				}
+			}
+			if (stops < 8) {
+				wait_us((unsigned)rand() % (length_us + 20));
+				set_stop(one, control);
+			}
+			CHECK(cuStreamSynchronize(work));
+			CHECK(cuStreamSynchronize(control));
+			for (int k = 0; k < 2; k++) {
+				if (!left[k])
+					continue;
+				r[k] = get_record(at[k]);
+				left[k] = r[k].state & GPREEMPT_FROZEN;
+				r[k].state = r[k].done = r[k].state & GPREEMPT_CUT;
+			}
+			if (left[0] && r[0].done < units_of(&queued[0])) {
+				skipped++;
+				if (!left[1] || r[1].done != begun)
+					fail("queued: the second of two launches began though the first was cut at %llu", r[0].done);
+			}
+		}
+		compare(&queued[1], "queued, stopped and resumed");
+	}
+	if (skipped == 0)
+		fail("queued: the first of two launches never stopped in %d", launches);
+	printf("%s queued: %d launches, %d times the second was skipped\n", failures == failed ? "ok  " : "FAIL", launches,
+	       skipped);
+	release();
 }
 
 static void run(const struct test *t, CUmodule original, CUmodule rewritten, int rounds)
@@ -238,21 +324,12 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		CHECK(cuFuncSetAttribute(guarded, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
 	}
 	int failed = failures;
-	words = threads_of(t);
-	before = malloc(words * 4);
-	expected = malloc((words + BINS) * 4);
-	after = malloc((words + BINS) * 4);
-	for (size_t i = 0; i < words; i++)
-		before[i] = (unsigned)(i * 2654435761u >> 7);
-	CHECK(cuMemAlloc(&data, words * 4));
-	set_stop(zero, control);
-	CHECK(cuStreamSynchronize(control));
-
+	allocate(t);
 	set_data();
 	launch(t, plain, false, 0, 0, false);
 	CHECK(cuStreamSynchronize(work));
 	get_data(expected);
-	unsigned length_us = time_us(t, plain, false, 0, SPIN_NS, 2);
+	unsigned length_us = (unsigned)time_us(t, plain, false, 0, SPIN_NS, 2);
 
 	for (int buffer = 0; buffer < 2; buffer++) {
 		set_data();
@@ -261,22 +338,23 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		compare(t, buffer ? "no record, extra" : "no record");
 
 		set_data();
-		set_record((struct gpreempt_record){0, 0});
+		set_record(record_at, (struct gpreempt_record){0, 0});
 		launch(t, guarded, true, record_at, 0, buffer);
 		CHECK(cuStreamSynchronize(work));
 		compare(t, buffer ? "no stop, extra" : "no stop");
-		if (get_record().state != units_of(t))
-			fail("%s: state %#llx after %llu blocks or clusters", t->name, get_record().state, units_of(t));
+		unsigned long long state = get_record(record_at).state;
+		if (state != (GPREEMPT_OPEN | units_of(t)))
+			fail("%s: state %#llx after %llu blocks or clusters", t->name, state, units_of(t));
 	}
 
 	set_data();
-	set_record((struct gpreempt_record){0, 0});
+	set_record(record_at, (struct gpreempt_record){0, 0});
 	set_stop(one, work);
 	launch(t, guarded, true, record_at, 0, false);
 	CHECK(cuStreamSynchronize(work));
 	get_data(after);
-	if (get_record().state != GPREEMPT_FROZEN || memcmp(after, before, words * 4) != 0)
-		fail("%s: stopped before it began, state %#llx", t->name, get_record().state);
+	if (get_record(record_at).state != GPREEMPT_FROZEN || memcmp(after, before, words * 4) != 0)
+		fail("%s: stopped before it began, state %#llx", t->name, get_record(record_at).state);
 
 	int midway = 0, launches = 0;
 	for (int i = 0; i < rounds && failures == failed; i++) {
@@ -288,10 +366,7 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		fail("%s: never stopped midway in %d launches", t->name, launches);
 	printf("%s %s %ux%ux%u: %d launches, %d stopped midway\n", failures == failed ? "ok  " : "FAIL", t->name,
 	       t->grid[0], t->grid[1], t->grid[2], launches, midway);
-	CHECK(cuMemFree(data));
-	free(before);
-	free(expected);
-	free(after);
+	release();
 }
 
 static void *read_file(const char *path)
@@ -313,22 +388,53 @@ static void *read_file(const char *path)
 	return image;
 }
 
-static void costs(CUmodule original, CUmodule rewritten)
+// One line of the table: how long a kernel takes as it was, guarded without a record, and with one.
+static void cost(CUmodule original, CUmodule rewritten, const char *kernel, unsigned grid, unsigned block, unsigned argument,
+		 const char *what, size_t bytes)
 {
 	CUfunction plain, guarded;
-	CHECK(cuModuleGetFunction(&plain, original, "empty"));
-	CHECK(cuModuleGetFunction(&guarded, rewritten, "empty"));
-	const unsigned blocks[] = {32, 256, 1024}, grids[] = {132, 1 << 20};
-	for (int g = 0; g < 2; g++) {
-		for (int b = 0; b < 3; b++) {
-			struct test t = {"empty", {grids[g], 1, 1}, blocks[b], 0, 0, 0, false};
-			unsigned none = time_us(&t, plain, false, 0, 0, 20);
-			unsigned null = time_us(&t, guarded, true, 0, 0, 20);
-			unsigned with = time_us(&t, guarded, true, record_at, 0, 20);
-			printf("cost %7u empty blocks of %4u: original %u us, guard without record %u us, with %u us\n",
-			       grids[g], blocks[b], none, null, with);
+	struct test t = {kernel, {grid, 1, 1}, block, 0, 0, 0, false};
+	CHECK(cuModuleGetFunction(&plain, original, kernel));
+	CHECK(cuModuleGetFunction(&guarded, rewritten, kernel));
+	float us[3] = {time_us(&t, plain, false, 0, argument, 20), time_us(&t, guarded, true, 0, argument, 20),
+		       time_us(&t, guarded, true, record_at, argument, 20)};
+	printf("cost %7u blocks of %4u, %-8s", grid, block, what);
+	for (int i = 0; i < 3; i++) {
+		static const char *const names[] = {"original", "without record", "with record"};
+		printf("%s %s %.1f us", i ? "," : "", names[i], us[i]);
+		if (i)
+			printf(" (%+.1f %%)", (us[i] / us[0] - 1) * 100);
+		if (bytes)
+			printf(" %.0f GB/s", bytes / us[i] / 1000);
+	}
+	printf("\n");
+}
+
+static void costs(CUmodule original, CUmodule rewritten)
+{
+	const unsigned blocks[] = {32, 256, 1024}, grids[] = {132, 1 << 20}, times_us[] = {1, 3, 10};
+	for (int g = 0; g < 2; g++)
+		for (int b = 0; b < 3; b++)
+			cost(original, rewritten, "empty", grids[g], blocks[b], 0, "empty", 0);
+	int clock_khz;
+	CHECK(cuDeviceGetAttribute(&clock_khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0));
+	for (int b = 1; b < 3; b++) {
+		for (int i = 0; i < 3; i++) {
+			char what[16];
+			snprintf(what, sizeof(what), "%u us", times_us[i]);
+			cost(original, rewritten, "busy", 1 << 17, blocks[b], times_us[i] * (unsigned)clock_khz / 1000, what, 0);
 		}
 	}
+	const size_t size = 1 << 30;
+	CUdeviceptr all_bins = bins;
+	CHECK(cuMemAlloc(&data, size));
+	CHECK(cuMemAlloc(&bins, size));
+	CHECK(cuMemsetD8(data, 1, size));
+	for (int b = 1; b < 3; b++)
+		cost(original, rewritten, "copy", (unsigned)(size / 16 / blocks[b]), blocks[b], 0, "copy", 2 * size);
+	CHECK(cuMemFree(data));
+	CHECK(cuMemFree(bins));
+	bins = all_bins;
 }
 
 static void hung(int signal)
@@ -397,6 +503,7 @@ int main(int argc, char **argv)
 		run(&tests[i], original, rewritten, rounds);
 	}
 	alarm(60);
+	run_queued(original, rewritten, rounds);
 	set_stop(zero, control);
 	CHECK(cuStreamSynchronize(control));
 	costs(original, rewritten);

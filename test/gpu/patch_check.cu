@@ -38,8 +38,10 @@ extern "C" __global__ void atomics(unsigned *data, unsigned *bins, unsigned spin
 {
 	unsigned i = thread_number();
 	spend(spin_ns);
-	atomicAdd(&bins[data[i] & 4095], 1);
-	atomicXor(&bins[block_number() & 4095], data[i]);
+	// Each bin with one operation only: then their order does not matter. The sums are below 2^24, so exact.
+	atomicAdd(&bins[data[i] & 2047], 1);
+	atomicXor(&bins[2048 + (block_number() & 1023)], data[i]);
+	atomicAdd((float *)&bins[3072 + (data[i] & 1023)], (float)(data[i] >> 10 & 15));
 }
 
 extern "C" __global__ void shared_memory(unsigned *data, unsigned *bins, unsigned spin_ns)
@@ -128,8 +130,22 @@ extern "C" __global__ void __launch_bounds__(1024) full_block(unsigned *data, un
 	data[i] = __reduce_add_sync(0xffffffff, data[i]) + __shfl_xor_sync(0xffffffff, data[i], 5);
 }
 
-// For the cost of the guard.
+// For the cost of the guard: blocks that do nothing, that take some time and nothing else, and that copy
+// 16 bytes a thread from data to bins.
 extern "C" __global__ void empty(unsigned *data, unsigned *bins, unsigned spin_ns) {}
+
+extern "C" __global__ void busy(unsigned *data, unsigned *bins, unsigned cycles)
+{
+	long long start = clock64();
+	while (clock64() - start < cycles)
+		;
+}
+
+extern "C" __global__ void copy(const uint4 *from, uint4 *to, unsigned spin_ns)
+{
+	size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+	to[i] = from[i];
+}
 
 #if __CUDA_ARCH__ >= 900
 extern "C" __global__ void __cluster_dims__(2, 2, 1) clusters(unsigned *data, unsigned *bins, unsigned spin_ns)

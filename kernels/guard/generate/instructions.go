@@ -29,11 +29,10 @@ const (
 // Scheduling information, in [125:105]: stall [3:0], yield [4], the barriers set by the write [7:5] and
 // the read [10:8] (7: none), the barriers waited for [16:11], and reuse flags.
 const (
-	controlShift  = 105 - 64
-	stallAndYield = uint64(0x1f) << controlShift
-	stall15       = uint64(15) << controlShift
-	barriersNone  = uint64(0x3f) << (controlShift + 5)
-	waitForAll    = uint64(0x3f) << (controlShift + 11)
+	controlShift = 105 - 64
+	stall15      = uint64(15) << controlShift
+	barriersNone = uint64(0x3f) << (controlShift + 5)
+	waitForAll   = uint64(0x3f) << (controlShift + 11)
 )
 
 func (i instruction) low() uint64  { return binary.LittleEndian.Uint64(i[:]) }
@@ -45,12 +44,18 @@ func assemble(low, high uint64) (i instruction) {
 	return i
 }
 
+// What PMTRIG marks in guard.cu: its operand, in [63:32], has bit n set for event n.
+const (
+	markEnd     = 1 << 0
+	markPadding = 1 << 1
+)
+
 // body takes the guard out of one compiled variant.
 //
-// PMTRIG becomes a NOP that waits for everything that the guard has under way: the kernel behind it
-// expects no scoreboard to be pending. The first instruction sets the stack pointer, which the guard
-// does not use and the kernel sets by itself; on some architectures it does so some time later, so it
-// is taken out. NOPs in front make the length a multiple of 128 bytes, for kernels keep their alignment.
+// PMTRIG becomes a NOP; the last one, where the guarded kernel begins, one that waits for everything
+// that the guard has under way: the kernel behind it expects no scoreboard to be pending. The first
+// instruction sets the stack pointer, which the guard does not use and the kernel sets by itself; on
+// some architectures it does so some time later, so it is taken out.
 func body(code []byte) ([]instruction, error) {
 	var all []instruction
 	for ; len(code) >= instructionSize; code = code[instructionSize:] {
@@ -58,11 +63,19 @@ func body(code []byte) ([]instruction, error) {
 	}
 	end := -1
 	for n, i := range all {
-		if i.low()&0xfff == opPMTRIG {
+		if i.low()&0xfff != opPMTRIG {
+			continue
+		}
+		switch i.low() >> 32 {
+		case markPadding:
+			all[n] = assemble(opNOP|7<<12, i.high()>>controlShift<<controlShift)
+		case markEnd:
 			if end >= 0 {
-				return nil, errors.New("two PMTRIG")
+				return nil, errors.New("two ends")
 			}
 			end = n
+		default:
+			return nil, fmt.Errorf("unexpected PMTRIG %x", i)
 		}
 	}
 	if end < 1 || end+2 >= len(all) || all[end+1].low()&0xffff != opEXIT|7<<12 || all[end+2].low()&0xffff != opBRA|7<<12 {
@@ -71,14 +84,8 @@ func body(code []byte) ([]instruction, error) {
 	if !setsStackPointer(all[0]) {
 		return nil, fmt.Errorf("first instruction %x does not set the stack pointer", all[0])
 	}
-	nop := assemble(opNOP|7<<12, barriersNone)
-	list := all[:end+1]
-	list[0] = assemble(nop.low(), all[0].high()&stallAndYield|barriersNone)
-	list[end] = assemble(nop.low(), barriersNone|waitForAll|stall15)
-	for len(list)%(128/instructionSize) != 0 {
-		list = append([]instruction{nop}, list...)
-	}
-	return list, nil
+	all[end] = assemble(opNOP|7<<12, barriersNone|waitForAll|stall15)
+	return all[1 : end+1], nil
 }
 
 // setsStackPointer recognises MOV, IMAD.MOV and LDC to R1 from constant bank 0, unpredicated.

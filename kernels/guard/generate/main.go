@@ -32,17 +32,9 @@ func generate(nvcc, source, destination string) error {
 	}
 	defer os.RemoveAll(folder)
 	var guards []patch.Guard
+	output := filepath.Join(folder, "guard.cubin")
 	for _, sm := range architectures {
-		output := filepath.Join(folder, "guard.cubin")
-		command := exec.Command(nvcc, "-cubin", "-O3", "-std=c++17", fmt.Sprintf("-arch=sm_%d", sm), "-o", output, source)
-		if text, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", command, err, text)
-		}
-		image, err := os.ReadFile(output)
-		if err != nil {
-			return err
-		}
-		guard, err := extract(image)
+		guard, err := compile(nvcc, source, output, sm)
 		if err != nil {
 			return fmt.Errorf("sm_%d: %w", sm, err)
 		}
@@ -53,6 +45,32 @@ func generate(nvcc, source, destination string) error {
 		return err
 	}
 	return os.WriteFile(destination, append(text, '\n'), 0o644)
+}
+
+// unit is what the number of the guard's instructions must be a multiple of: 128 bytes, for kernels keep
+// their alignment. The padding stands in guard.cu, where hardly a block comes by. NOPs in front, which every
+// warp executes, made even launches without a record slower.
+const unit = 128 / instructionSize
+
+var errLength = errors.New("not a multiple of 128 bytes")
+
+func compile(nvcc, source, output string, sm int) (guard patch.Guard, err error) {
+	// Not simply with as much as is missing without any: the compiler may lay out the code another way then.
+	for padding := range 2 * unit {
+		command := exec.Command(nvcc, "-cubin", "-O3", "-std=c++17", fmt.Sprintf("-arch=sm_%d", sm),
+			fmt.Sprintf("-DPADDING=%d", padding), "-o", output, source)
+		if text, err := command.CombinedOutput(); err != nil {
+			return patch.Guard{}, fmt.Errorf("%v: %w\n%s", command, err, text)
+		}
+		image, err := os.ReadFile(output)
+		if err != nil {
+			return patch.Guard{}, err
+		}
+		if guard, err = extract(image); !errors.Is(err, errLength) {
+			return guard, err
+		}
+	}
+	return patch.Guard{}, errLength
 }
 
 // extract makes one guard of all the variants in a cubin.
@@ -107,6 +125,9 @@ func extract(image []byte) (patch.Guard, error) {
 	// Of the compiler's list of exits, one lies behind the guard.
 	if len(guard.Fields) == 0 || len(guard.Exits) == 0 || len(guard.Exits) != len(first.Exits)-1 {
 		return patch.Guard{}, errors.New("no parameter or no exit")
+	}
+	if len(guard.Code)%unit != 0 {
+		return patch.Guard{}, errLength
 	}
 	return guard, check(guard, bodies, variants)
 }

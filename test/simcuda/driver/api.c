@@ -1059,6 +1059,76 @@ DUAL(cuMemsetD32Async, _ptsz, (CUdeviceptr d, unsigned v, size_t n, CUstream s),
 	return set(d, v, 4, n, s);
 }
 
+DUAL(cuMemsetD16Async, _ptsz, (CUdeviceptr d, unsigned short v, size_t n, CUstream s), (d, v, n, s)) {
+	return set(d, v, 2, n, s);
+}
+
+// Row after row.
+static CUresult set_rows(CUdeviceptr d, size_t pitch, uint32_t value, int width, size_t n, size_t rows, CUstream s) {
+	CUresult r = rows > 1 && pitch < n * (size_t)width ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	for (size_t i = 0; i < rows && r == CUDA_SUCCESS; i++)
+		r = set(d + i * pitch, value, width, n, s);
+	return r;
+}
+
+DUAL(cuMemsetD2D8Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+	return set_rows(d, pitch, v, 1, n, rows, s);
+}
+
+DUAL(cuMemsetD2D16Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned short v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+	return set_rows(d, pitch, v, 2, n, rows, s);
+}
+
+DUAL(cuMemsetD2D32Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+	return set_rows(d, pitch, v, 4, n, rows, s);
+}
+
+struct side_2d { // of CUDA_MEMCPY2D
+	size_t x, y;
+	int type;
+	void *host;
+	CUdeviceptr device;
+	void *array;
+	size_t pitch;
+};
+
+static CUdeviceptr side_address(const struct side_2d *s) {
+	enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_ARRAY = 3 };
+	CUdeviceptr base = s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)s->host : s->device;
+	return base ? base + s->y * s->pitch + s->x : 0;
+}
+
+DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s)) {
+	const struct { struct side_2d from, to; size_t width, rows; } *c = p;
+	if (!c || !side_address(&c->from) || !side_address(&c->to) || c->from.pitch < c->from.x + c->width || c->to.pitch < c->to.x + c->width)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; i < c->rows && r == CUDA_SUCCESS; i++)
+		r = copy(side_address(&c->to) + i * c->to.pitch, side_address(&c->from) + i * c->from.pitch, c->width, s, ANY, false);
+	return r;
+}
+
+API CUresult cuPointerGetAttributes(unsigned n, int *attribute, void **value, CUdeviceptr p) {
+	struct CUctx_st *c;
+	CUresult r = attribute && value ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	uint64_t start, bytes;
+	bool known = memory_range(p, &start, &bytes), device = memory_is_device(p);
+	for (unsigned i = 0; i < n; i++)
+		switch (attribute[i]) {
+		case 1: *(CUcontext *)value[i] = known ? c : NULL; break; // CONTEXT
+		case 2: *(unsigned *)value[i] = device ? 2 : known; break; // MEMORY_TYPE: device, host, none
+		case 6:                                                    // SYNC_MEMOPS
+		case 8: *(bool *)value[i] = false; break;                  // IS_MANAGED
+		case 9: *(int *)value[i] = known ? c->device : -2; break;  // DEVICE_ORDINAL
+		case 11: *(CUdeviceptr *)value[i] = known ? start : 0; break; // RANGE_START_ADDR
+		case 12: *(size_t *)value[i] = known ? bytes : 0; break;      // RANGE_SIZE
+		default: return leave(CUDA_ERROR_INVALID_VALUE);
+		}
+	return leave(CUDA_SUCCESS);
+}
+
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfunction f, int threads, size_t shared, unsigned flags) {
 	(void)flags;
 	CUresult r = out && threads > 0 ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;

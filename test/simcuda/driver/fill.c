@@ -1,5 +1,4 @@
 // fill.c - the kernels of kernels/fill.cu, block after block and thread after thread.
-#pragma GCC diagnostic ignored "-Wunknown-pragmas" // unroll
 #include "../../../kernels/testdata/cpu.h"
 #include "../../../kernels/fill.cu"
 #include "fill.h"

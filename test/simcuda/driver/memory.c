@@ -77,6 +77,13 @@ bool memory_is_device(uint64_t address) {
 	return b && b->kind == MEMORY_DEVICE;
 }
 
+bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes) {
+	struct block *b = covering(address);
+	if (b)
+		*start = b->address, *bytes = b->bytes;
+	return b != NULL;
+}
+
 uint64_t memory_in_use(void) {
 	return device_bytes;
 }

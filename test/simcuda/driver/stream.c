@@ -16,6 +16,7 @@
 #define HOLDS 16
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
+#define BLOCKS_A_LOOK 4      // of those, one looks at the stop flag: kernels/guard/guard.cu
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -177,21 +178,39 @@ static bool record_valid(uint64_t record) {
 		address_valid(arena, GPREEMPT_ARENA_BYTES);
 }
 
+static bool stopped(const struct gpreempt_record *record) {
+	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
+}
+
+// Counts a block in an open state. Returns the state before.
+static unsigned long long count(struct gpreempt_record *record, uint64_t number) {
+	unsigned long long before = atomic_load((word *)&record->state), counted = GPREEMPT_OPEN | (number + 1);
+	while ((long long)before < (long long)counted &&
+		!atomic_compare_exchange_weak((word *)&record->state, &before, counted))
+		;
+	return before;
+}
+
 // What the guard does in the first thread of a block.
 static bool must_exit(struct gpreempt_record *record, uint64_t number) {
-	uint32_t stop = atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull)));
-	word *state = (word *)&record->state;
+	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
+	unsigned long long state = count(record, number);
 	if (number < atomic_load((word *)&record->done))
 		return true;
-	unsigned long long before;
-	if (stop) {
-		before = atomic_fetch_or(state, GPREEMPT_FROZEN);
-		return number >= (before & ~GPREEMPT_FROZEN);
+	if ((state & (GPREEMPT_OPEN | GPREEMPT_FROZEN)) == GPREEMPT_OPEN) {
+		if (stop)
+			atomic_fetch_or((word *)&record->state, GPREEMPT_FROZEN);
+		return false;
 	}
-	before = atomic_load(state);
-	while (before < number + 1 && !atomic_compare_exchange_weak(state, &before, number + 1))
-		;
-	return (before & GPREEMPT_FROZEN) && number >= (before & ~GPREEMPT_FROZEN);
+	if (!(state & GPREEMPT_FROZEN)) {
+		if (stopped(record)) {
+			state = atomic_fetch_or((word *)&record->state, GPREEMPT_FROZEN) | GPREEMPT_FROZEN;
+		} else {
+			atomic_fetch_or((word *)&record->state, GPREEMPT_OPEN);
+			state = count(record, number);
+		}
+	}
+	return (state & GPREEMPT_FROZEN) && number >= (state & GPREEMPT_CUT);
 }
 
 // Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
@@ -290,8 +309,8 @@ static void fill(const struct work *w) {
 	if (w->width == 1)
 		memset((void *)w->dst, (int)w->value, w->bytes);
 	else
-		for (uint64_t i = 0; i + 4 <= w->bytes; i += 4)
-			memcpy((char *)w->dst + i, &w->value, 4);
+		for (uint64_t i = 0; i < w->bytes; i += (uint64_t)w->width)
+			memcpy((char *)w->dst + i, &w->value, (size_t)w->width);
 }
 
 static bool step_transfer(struct pass *p, struct op *o) {

@@ -127,6 +127,12 @@ typedef void function(void);
 	PAIR(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz) \
 	PAIR(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds) \
 	PAIR(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz) \
+	PAIR(cuMemsetD16Async, 3020, cuMemsetD16Async, cuMemsetD16Async_ptsz) \
+	PAIR(cuMemsetD2D8Async, 3020, cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz) \
+	PAIR(cuMemsetD2D16Async, 3020, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz) \
+	PAIR(cuMemsetD2D32Async, 3020, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz) \
+	PAIR(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz) \
+	NAME(cuPointerGetAttributes, 7000, cuPointerGetAttributes) \
 	NAME(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	NAME(cuModuleGetFunction, 2000, cuModuleGetFunction) \
 	NAME(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \

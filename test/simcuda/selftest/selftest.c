@@ -976,21 +976,21 @@ static void guarded(void) {
 	launch(&g, false, 0, 1000, 1);
 	OK(cuStreamSynchronize(g.stream));
 	struct gpreempt_record r = record_of(&g, 1);
-	CHECK(r.state == BLOCKS && r.done == 0);
+	CHECK(r.state == (GPREEMPT_OPEN | BLOCKS) && r.done == 0);
 	CHECK(value_at(&g, 0) == 2 && value_at(&g, BLOCKS * PER_BLOCK - 1) == 2);
 
 	// stopped midway: ends early, what begins behind it runs no block
 	uint64_t from = now_us();
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	launch(&g, true, 5, 100000, 3);
 	launch(&g, false, 0, 100000, 4);
 	begun(&g, 2);
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(now_us() - from < 400000);
+	CHECK(now_us() - from < 1500000);
 	unsigned long long cut = record_of(&g, 2).state;
 	CHECK(cut & GPREEMPT_FROZEN);
-	cut &= ~GPREEMPT_FROZEN;
+	cut &= GPREEMPT_CUT;
 	CHECK(cut > 0 && cut < BLOCKS);
 	CHECK(record_of(&g, 3).state == GPREEMPT_FROZEN && record_of(&g, 4).state == GPREEMPT_FROZEN);
 	CHECK(value_at(&g, 0) == 3 && value_at(&g, cut * PER_BLOCK - 1) == 3 && value_at(&g, cut * PER_BLOCK) == 2);
@@ -998,18 +998,18 @@ static void guarded(void) {
 	// goes on, is stopped again, goes on
 	flag(&g, 0);
 	set_record(&g, 2, cut);
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned long long *)record_at(&g, 2) == cut;)
 		CHECK(now_us() < give_up);
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
 	r = record_of(&g, 2);
-	CHECK((r.state & GPREEMPT_FROZEN) && r.done == cut && (r.state & ~GPREEMPT_FROZEN) > cut);
-	unsigned long long second = r.state & ~GPREEMPT_FROZEN;
+	CHECK((r.state & GPREEMPT_FROZEN) && r.done == cut && (r.state & GPREEMPT_CUT) > cut);
+	unsigned long long second = r.state & GPREEMPT_CUT;
 	CHECK(second < BLOCKS);
 	// without the flag being taken away nothing begins
 	set_record(&g, 2, second);
-	launch(&g, false, 0, 400000, 2);
+	launch(&g, false, 0, 1500000, 2);
 	OK(cuStreamSynchronize(g.stream));
 	CHECK(record_of(&g, 2).state == (second | GPREEMPT_FROZEN));
 	flag(&g, 0);
@@ -1019,17 +1019,17 @@ static void guarded(void) {
 	launch(&g, true, 5, 10000, 3);
 	launch(&g, false, 0, 10000, 4);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 2).state == BLOCKS);
+	CHECK(record_of(&g, 2).state == (GPREEMPT_OPEN | BLOCKS));
 	unsigned *all = malloc(BLOCKS * PER_BLOCK * 4);
 	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
 	for (unsigned i = 0; i < BLOCKS * PER_BLOCK; i++)
 		CHECK(all[i] == (2 + 1) * 3 + 5 + 1);
 
 	// all blocks done in an earlier launch: nothing runs again
-	set_record(&g, 4, BLOCKS);
+	set_record(&g, 4, GPREEMPT_CUT);
 	launch(&g, false, 0, 10000, 4);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(value_at(&g, 7) == 15);
+	CHECK(value_at(&g, 7) == 15 && record_of(&g, 4).state == GPREEMPT_CUT);
 	// a record that nobody allocated is a fault
 	g.arena += GPREEMPT_ARENA_BYTES;
 	launch(&g, false, 0, 10, 1);
@@ -1064,7 +1064,7 @@ static void fills(void) { // kernels/fill.cu, with and without a record
 	// stopped before it begins
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 1).state == blocks || record_of(&g, 1).state == GPREEMPT_FROZEN);
+	CHECK(record_of(&g, 1).state == (GPREEMPT_OPEN | blocks) || record_of(&g, 1).state == GPREEMPT_FROZEN);
 	OK(cuMemsetD32_v2(record_at(&g, 2), 0, 4));
 	OK(cuCtxSynchronize());
 	record = record_at(&g, 2);
@@ -1124,7 +1124,7 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	}
 	OK(cuGraphLaunch(exec, g.stream));
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 1).state == BLOCKS && record_of(&g, 2).state == BLOCKS && value_at(&g, 9) == 8);
+	CHECK(record_of(&g, 1).state == (GPREEMPT_OPEN | BLOCKS) && record_of(&g, 2).state == (GPREEMPT_OPEN | BLOCKS) && value_at(&g, 9) == 8);
 	// the graph itself is as it was, and another instance has no records
 	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
 	for (unsigned i = 1; i < 3; i++)
@@ -1169,9 +1169,9 @@ static void mps(void) { // kernels of processes run side by side, each at its sh
 	spin(NULL, 100000);
 	OK(cuStreamSynchronize(NULL));
 	uint64_t beside = now_us() - from;
-	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms
+	// 100 ms of ours leave as much to the other: 20 kernels of 5 ms, if it never comes late
 	uint32_t ran = atomic_load(shared) - before;
-	CHECK(beside >= 190000 && ran >= 15 && ran <= 25 + (uint32_t)((beside - 190000) / 5000));
+	CHECK(beside >= 140000 && ran >= 8 && ran <= (beside - 100000) / 5000 + 5);
 	end(other);
 }
 

@@ -1,0 +1,195 @@
+"""What a Python program may tell libgpreempt.so, and ask of it; gpreempt.h says more.
+
+A latency-critical program: that it will use the GPU soon.
+
+    import gpreempt
+
+    gpreempt.hint(300)                  # work in 300 us
+
+    with gpreempt.request(300):         # the same, at the start of a block that prepares and runs a request
+        batch = decode(body)
+        model(batch)
+
+    @gpreempt.request(300)              # ... or of each call of a function, also a coroutine function
+    def infer(body): ...
+
+Without the library preloaded nothing happens, so programs may keep this in. A hint that turns out wrong costs
+best-effort processes GPU time; a program that gives too many is not listened to for a while.
+
+A program with work that can wait on one stream and urgent work on another: to stop the former for a while. That needs
+block-level preemption, mechanisms = ["blp"], and raises gpreempt.Error where it is not on. A stream may be one of
+torch, cupy, numba or cuda-python, or the number of a CUstream; None is the legacy default stream.
+
+    gpreempt.enable(background)         # level="block", or "queue": what is launched already runs to its end
+
+    with gpreempt.preempted(background):
+        model(batch)                    # on another stream; nothing runs on background
+    gpreempt.preempt(background)        # the same in two calls, wherever
+    gpreempt.restore(background)
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import ctypes
+import functools
+import inspect
+
+__all__ = ["hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "query", "State", "Error"]
+
+
+def _find(name, *argtypes):
+    try:
+        function = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = argtypes
+    function.restype = ctypes.c_int
+    return function
+
+
+_hint = _find("gpreempt_hint", ctypes.c_int64, ctypes.c_double)
+
+
+def hint(delay_us=0, confidence=1.0):
+    """Says that work comes in delay_us microseconds. True where somebody listens."""
+    if not delay_us >= 0:
+        raise ValueError(f"delay_us = {delay_us}: must not be negative")
+    if not 0 <= confidence <= 1:
+        raise ValueError(f"confidence = {confidence}: must be from 0 to 1")
+    return _hint is not None and _hint(int(min(delay_us, 2 ** 62)), confidence) == 0
+
+
+class request:
+    """A context manager and decorator that gives a hint at the start."""
+
+    def __init__(self, delay_us=0, confidence=1.0):
+        self.delay_us, self.confidence = delay_us, confidence
+
+    def __enter__(self):
+        hint(self.delay_us, self.confidence)
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+    def __call__(self, function):
+        if inspect.iscoroutinefunction(function):
+            @functools.wraps(function)
+            async def hinted(*arguments, **named):
+                hint(self.delay_us, self.confidence)
+                return await function(*arguments, **named)
+        else:
+            @functools.wraps(function)
+            def hinted(*arguments, **named):
+                hint(self.delay_us, self.confidence)
+                return function(*arguments, **named)
+        return hinted
+
+
+class Error(RuntimeError):
+    """A stream could not be stopped, or let go on. code is enum gpreempt_result of gpreempt.h."""
+
+    OFF, INVALID, NOT_ENABLED, CAPTURING, LIMIT, DRIVER, UNSUPPORTED = range(1, 8)
+    _texts = {
+        OFF: "block-level preemption is not on in this process, or CUDA not initialised",
+        INVALID: "no such stream in the current context",
+        NOT_ENABLED: "the stream was not enabled, or ended since",
+        CAPTURING: "the stream is being captured",
+        LIMIT: "too many streams are enabled, or memory ran out",
+        DRIVER: "the driver refused a call",
+        UNSUPPORTED: "the driver lacks what is needed",
+    }
+
+    def __init__(self, function, code):
+        super().__init__(f"{function}: {self._texts.get(code, code)}")
+        self.code = code
+
+
+class State(ctypes.Structure):
+    """How it stands with a stream: level is "block", "queue" or None."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("_level", ctypes.c_int), ("_preempted", ctypes.c_int),
+                ("preemptions", ctypes.c_uint64), ("preempted_ns", ctypes.c_uint64)]
+
+    @property
+    def level(self):
+        return {number: name for name, number in _levels.items()}.get(self._level)
+
+    @property
+    def preempted(self):
+        return bool(self._preempted)
+
+
+_levels = {"queue": 1, "block": 2}
+_functions = {name: _find("gpreempt_stream_" + name, ctypes.c_void_p, *more) for name, more in {
+    "enable": [ctypes.c_int], "disable": [], "preempt": [ctypes.c_int], "restore": [ctypes.c_int],
+    "set_priority": [ctypes.c_int], "query": [ctypes.POINTER(State)],
+}.items()}
+
+
+def _handle(stream):
+    if stream is None:
+        return None
+    if hasattr(stream, "__cuda_stream__"):  # cuda-python's protocol: (version, handle)
+        return stream.__cuda_stream__()[1]
+    for attribute in ("cuda_stream", "ptr", "handle"):  # torch, cupy, numba
+        if hasattr(stream, attribute):
+            stream = getattr(stream, attribute)
+            break
+    return int(getattr(stream, "value", stream) or 0)
+
+
+def _call(name, stream, *arguments):
+    handle = _handle(stream)
+    function = _functions[name]
+    code = function(handle, *arguments) if function else Error.OFF
+    if code:
+        raise Error("gpreempt_stream_" + name, code)
+
+
+def enable(stream, level="block"):
+    """Makes a stream one that can be stopped."""
+    if level not in _levels:
+        raise ValueError(f'level = {level!r}: must be "block" or "queue"')
+    _call("enable", stream, _levels[level])
+
+
+def disable(stream):
+    """The inverse. A stopped stream goes on."""
+    _call("disable", stream)
+
+
+def preempt(stream, wait=True):
+    """Stops a stream, and waits until nothing of it runs any more."""
+    _call("preempt", stream, wait)
+
+
+def restore(stream, wait=False):
+    """Lets a stream go on. wait: until what was stopped has been launched again."""
+    _call("restore", stream, wait)
+
+
+def set_priority(stream, priority):
+    """Sets the priority of what is launched on a stream from now on: lower numbers first, 0 the least."""
+    _call("set_priority", stream, priority)
+
+
+def query(stream):
+    """Returns the State of a stream."""
+    state = State(size=ctypes.sizeof(State))
+    _call("query", stream, ctypes.byref(state))
+    return state
+
+
+class preempted:
+    """A context manager: the stream is stopped in its block."""
+
+    def __init__(self, stream, wait=True):
+        self.stream, self.wait = stream, wait
+
+    def __enter__(self):
+        preempt(self.stream, self.wait)
+        return self
+
+    def __exit__(self, *_):
+        restore(self.stream)
+        return False

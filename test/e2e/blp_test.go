@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Block-level preemption: chains.c, whose results show every block that ran twice, not at all or out of order,
+// beside a latency-critical worker under the simulated MPS server.
+
+func newStoppable(t *testing.T, settings string, environment ...string) *machine {
+	t.Helper()
+	m := newMachine(t, "", append(environment, "SIMCUDA_MPS=1")...)
+	m.configure(fmt.Sprintf("mechanisms = [\"blp\"]\n%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", settings, m.dir, m.dir))
+	return m
+}
+
+func (m *machine) startChains(role string) *process {
+	m.t.Helper()
+	program := filepath.Join(filepath.Dir(worker), "chains")
+	p := m.startAs(m.command(role, program, filepath.Join(root, "test/simcuda/kernels/sim.cubin")))
+	if line := p.hear(); line != "ready" {
+		m.t.Fatalf("chains: %q; stderr %s", line, p.stderr.String())
+	}
+	return p
+}
+
+func (p *process) chains(what string, rounds int) (hash uint32) {
+	p.m.t.Helper()
+	p.ask(fmt.Sprintf("%s %d", what, rounds), "hash %d", &hash)
+	return hash
+}
+
+func (m *machine) stops(p *process) uint64 {
+	m.t.Helper()
+	if blp := m.peer(p).BLP; blp != nil {
+		return blp.Stops
+	}
+	return 0
+}
+
+// fire makes requests of the latency-critical worker, each of which opens a window, until done is closed.
+func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := fmt.Fprintf(lc.stdin, "lc 5 %d %d %d stream\n", 1+i%2, 30+i%50, 300+37*(i%40)); err != nil {
+				return
+			}
+			if _, ok := <-lc.lines; !ok {
+				return
+			}
+		}
+	}()
+	return end
+}
+
+func TestStoppedChainsGoOn(t *testing.T) {
+	const enough = 200 // stops
+	for what, rounds := range map[string]int{
+		"single": 40, "default": 40, "several": 60, "blocking": 60, "legacy": 40, "behind": 30, "questions": 30, "endings": 30, "contexts": 3,
+		"captures": 40,
+	} {
+		t.Run(what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			plain := m.startChains("")
+			want := plain.chains(what, rounds)
+			plain.finish()
+
+			be, lc := m.startChains("be"), m.start("lc")
+			m.joined(be, lc)
+			done := make(chan struct{})
+			ended := fire(lc, done)
+			runs := 0
+			for deadline := time.Now().Add(6 * patience); m.stops(be) < enough; runs++ {
+				if got := be.chains(what, rounds); got != want {
+					t.Errorf("run %d: hash %d, undisturbed %d", runs, got, want)
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("only %d stops: %+v", m.stops(be), m.peers())
+				}
+			}
+			close(done)
+			<-ended
+			blp := m.peer(be).BLP
+			if blp == nil {
+				t.Fatalf("no counters: %+v", m.peers())
+			}
+			t.Logf("%d runs: %+v", runs, *blp)
+			if blp.Cuts == 0 || blp.ResumedBlocks == 0 || blp.GivenUp != 0 || blp.Launches == 0 {
+				t.Errorf("counters %+v", *blp)
+			}
+			lc.finish()
+			if _, stderr := be.finish(); stderr != "" {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
+// longWindow makes LC open a window that stays open, and returns when BE is stopped in it.
+func longWindow(m *machine, be, lc *process) {
+	m.t.Helper()
+	before := m.stops(be)
+	lc.say("lc 1 2 5000000 0 stream")
+	m.until("BE is stopped", func() bool { return m.stops(be) > before })
+}
+
+func TestStoppedProcessGoesOnWhenTheOtherDies(t *testing.T) {
+	m := newStoppable(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0")
+	plain := m.startChains("")
+	want := plain.chains("single", 200)
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	be.say("single 200")
+	longWindow(m, be, lc)
+	select {
+	case line := <-be.lines:
+		t.Fatalf("BE went on in the window: %s", line)
+	case <-time.After(300 * time.Millisecond): // it would take about 600 ms alone
+	}
+	_ = lc.cmd.Process.Kill()
+	var hash uint32
+	if _, err := fmt.Sscanf(be.hear(), "hash %d", &hash); err != nil || hash != want {
+		t.Errorf("hash %d, undisturbed %d: %v", hash, want, err)
+	}
+}
+
+func TestStoppedProcessKeepsItsShare(t *testing.T) {
+	m := newStoppable(t, "[hold]\nmax_ms = 50\n[share]\nmin_be = 0.5")
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	be.say("single 100")
+	longWindow(m, be, lc)
+	if line := be.hear(); !strings.HasPrefix(line, "hash ") { // while the window is open
+		t.Errorf("BE: %q", line)
+	}
+	if m.peer(lc).Counters.Windows == 0 || m.stops(be) < 2 {
+		t.Errorf("%+v", m.peers())
+	}
+}
+
+func TestExitWhileStopped(t *testing.T) {
+	m := newStoppable(t, "")
+	for range 5 {
+		be, lc := m.startChains("be"), m.start("lc")
+		m.joined(be, lc)
+		be.say("leave 400")
+		lc.say("lc 1 2 200000 0 stream")
+		if _, stderr := be.finish(); stderr != "" {
+			t.Errorf("stderr %q", stderr)
+		}
+		lc.hear()
+		lc.finish()
+	}
+}
+
+func TestFrozenProcessBlocksNobody(t *testing.T) {
+	m := newStoppable(t, "")
+	plain := m.startChains("")
+	want := plain.chains("single", 400)
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	be.say("single 400")
+	m.until("BE was stopped by a window", func() bool { lc.request(5, 1, "stream"); return m.stops(be) > 0 })
+	for range 5 {
+		if err := be.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		lc.request(5, 2, "stream")
+		if err := be.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		lc.request(2, 2, "stream")
+	}
+	var hash uint32
+	if _, err := fmt.Sscanf(be.hear(), "hash %d", &hash); err != nil || hash != want {
+		t.Errorf("hash %d, undisturbed %d: %v", hash, want, err)
+	}
+}
