@@ -38,7 +38,7 @@ struct gp_submission {
 	bool cooperative; // all blocks must be resident at once
 	bool cpu;         // may wait for the CPU: a host function, a value
 	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
-	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
+	CUfunction function;       // CUfunction or CUkernel as the caller gave it; with GP_OTHER, of the oldest launches
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
 	CUgraphExec graph;         // GP_GRAPH
 	// GP_MEMSET and GP_COPY of memory that has addresses: rows of width elements. All 0 where a call is of
@@ -149,6 +149,9 @@ struct gp_hooks {
 	// Carries a launch out, also a captured one, in place of the driver's function. False: it is to be
 	// called with what the caller gave.
 	bool (*launch)(struct gp_submission *, const struct gp_launch *, CUresult *);
+	// The same for a graph, not captured; false: it is a barrier. An instance is about to be changed.
+	bool (*launch_graph)(struct gp_submission *, CUresult *);
+	void (*graph_changed)(CUgraphExec);
 	// Between before_submit and the driver's call: the stream gets work that is no kernel.
 	void (*before_barrier)(struct gp_submission *);
 	// Carries out a GP_MEMSET or GP_COPY, in place of before_barrier and the driver's function. False: it could not.

@@ -668,6 +668,8 @@ void gp_blp_hooks(struct gp_hooks *hooks)
 	if (!blp_driver.cuMemAlloc)
 		return;
 	hooks->launch = gp_blp_launch;
+	hooks->launch_graph = gp_blp_launch_graph;
+	hooks->graph_changed = gp_blp_graph_changed;
 	hooks->before_barrier = before_barrier;
 	hooks->before_record = gp_blp_before_record;
 	hooks->after_record = gp_blp_after_record;
