@@ -576,7 +576,7 @@ func TestTorchProgramsServe(t *testing.T) {
 	for _, workload := range []string{"A", "http"} {
 		for _, system := range []string{"alone", "default", "sequential", "gpreempt-hints"} {
 			c := results.of(workload, system)
-			if c == nil || c.Note != "" || c.LC == nil || c.LC.N < 60 || c.Runs[0].Tasks[0].Offered < 90 {
+			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N < 60 || c.Runs[0].Tasks[0].Offered < 90 {
 				t.Fatalf("%s under %s: %+v\n%s", workload, system, c, &progress)
 			}
 			// A request is prepared, or sent and decoded, before it is submitted.

@@ -40,7 +40,7 @@ func colors(systems []string) map[string]color.Color {
 			all[name] = known
 			continue
 		}
-		all[name] = color.Gray{Y: uint8(60 + 35*others%175)}
+		all[name] = color.Gray{Y: uint8(40 + 20*others%200)}
 		others++
 	}
 	return all
