@@ -52,16 +52,18 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 
 # Everything that needs no GPU. The race detector sees the packages whose concurrency is Go's own; the fuzzers go
 # on from the committed corpus for a moment each.
-RACE := ./configs ./preempt/... ./cmd/... ./test/bench
+RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench
 FUZZ_TIME ?= 5s
 test: all
-	@unformatted=$$(gofmt -l cmd configs exports kernels preempt shim test); \
+	@unformatted=$$(gofmt -l cmd configs exports hints kernels patch preempt shim test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) test -count=1 ./...
 	$(GO) test -count=1 -race $(RACE)
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZ_TIME) ./configs
 	$(GO) test -run '^$$' -fuzz '^FuzzHeader$$' -fuzztime $(FUZZ_TIME) ./preempt/segment
+	$(GO) test -run '^$$' -fuzz '^FuzzPick$$' -fuzztime $(FUZZ_TIME) ./patch
+	$(GO) test -run '^$$' -fuzz '^FuzzCheck$$' -fuzztime $(FUZZ_TIME) ./patch/cache
 	./test/glibc.sh build/libgpreempt.so
 
 # Co-locates a latency-critical and a best-effort process, on the GPU or, where there is none, on the

@@ -38,7 +38,7 @@ struct gp_submission {
 	bool cooperative; // all blocks must be resident at once
 	bool cpu;         // may wait for the CPU: a host function, a value
 	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
-	CUfunction function;       // GP_KERNEL: CUfunction or CUkernel as the caller gave it
+	CUfunction function;       // CUfunction or CUkernel as the caller gave it; with GP_OTHER, of the oldest launches
 	uint32_t blocks[3], threads[3], shared_bytes; // GP_KERNEL
 	CUgraphExec graph;         // GP_GRAPH
 	// GP_MEMSET and GP_COPY of memory that has addresses: rows of width elements. All 0 where a call is of

@@ -92,11 +92,11 @@ OWN_PTSZ(cuLaunchKernelEx, (const void *config, CUfunction f, void **kernelParam
 	(config, f, kernelParams, extra))
 OWN(cuLaunchCooperativeKernelMultiDevice, (void *launchParamsList, unsigned int numDevices,
 	unsigned int flags), (launchParamsList, numDevices, flags))
-SUBMIT(cuLaunch, (CUfunction f), (f), .work = GP_OTHER, .stream = STREAM(NULL))
+SUBMIT(cuLaunch, (CUfunction f), (f), .work = GP_OTHER, .function = f, .stream = STREAM(NULL))
 SUBMIT(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height),
-	.work = GP_OTHER, .stream = STREAM(NULL))
+	.work = GP_OTHER, .function = f, .stream = STREAM(NULL))
 SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream), (f,
-	grid_width, grid_height, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
+	grid_width, grid_height, hStream), .work = GP_OTHER, .function = f, .stream = STREAM(hStream))
 GRAPH_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
 	hGraphExec, STREAM(hStream))
 

@@ -1,6 +1,6 @@
 // code.c - what is known of kernels, by handle.
 //
-// A table that launches read without a lock. It is a cache: whenever a module, library or context ends it is emptied
+// A table that launches read without a lock. It is a cache: whenever a module, library or context comes or ends it is emptied
 // as a whole, so that a handle that is used again is never taken for what it was. The generation is odd meanwhile.
 #define _GNU_SOURCE
 #include "code.h"

@@ -6,12 +6,11 @@ package preempt
 // #include "code.h"
 // #include "core.h"
 //
-// static void start_loads(void *symbol, void *armed, uint32_t when)
+// static const char *start_blp(void *symbol, void *armed)
 // {
-//	gp_load_start((void *(*)(const char *))symbol, armed);
-//	gp_blp_set(when);
+//	const char *missing = gp_load_start((void *(*)(const char *))symbol, armed);
+//	return missing ? missing : gp_blp_start((void *(*)(const char *))symbol);
 // }
-// static const char *start_blp(void *symbol) { return gp_blp_start((void *(*)(const char *))symbol); }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
 // static CUresult prepare_fill(int i, const char **call) { return gp_fill_prepare(&gp_context[i], call); }
@@ -29,6 +28,7 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -90,16 +90,20 @@ func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 
 func startLoads(config configs.Config, level int, driver Driver, log zerolog.Logger) {
 	when := blpWanted(config.Mechanisms, level)
-	if when != C.GP_BLP_OFF {
-		if missing := C.start_blp(driver.Symbol); missing != nil {
-			log.Warn().Str("missing", C.GoString(missing)).Msg("the driver is too old: no kernel is made preemptible")
-			when = C.GP_BLP_OFF
-		}
-	}
-	C.start_loads(driver.Symbol, driver.Armed, when)
 	if when == C.GP_BLP_OFF {
 		return
 	}
+	if missing := C.start_blp(driver.Symbol, driver.Armed); missing != nil {
+		log.Warn().Str("missing", C.GoString(missing)).Msg("the driver is too old: no kernel is made preemptible")
+		return
+	}
+	for _, name := range []string{"CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT"} { // rewritten code is no PTX
+		if value := os.Getenv(name); value != "" && value != "0" {
+			log.Warn().Str("variable", name).Msg("the driver is told to compile all code itself: no kernel is made preemptible")
+			return
+		}
+	}
+	C.gp_blp_set(when)
 	say := &sayOnce{log: log, said: map[string]bool{}}
 	for range rewriters {
 		go rewrite(driver.Rewriter, say)

@@ -21,6 +21,10 @@ const struct gp_code *gp_code_of(CUfunction);
 // gp_code_forget makes all handles unknown again. Called before any of them ends.
 void gp_code_forget(void);
 
+// gp_code_let_pass sets the hidden parameter of a function to be launched by cuLaunch, cuLaunchGrid and
+// cuLaunchGridAsync, whose parameters are set beforehand, so that every block passes.
+void gp_code_let_pass(CUfunction);
+
 // Whether code that is loaded in this process is to be rewritten.
 enum { GP_BLP_OFF, GP_BLP_ON, GP_BLP_UNDER_MPS };
 void gp_blp_set(uint32_t when);
@@ -47,7 +51,8 @@ struct gp_rewritten {
 
 // load.c
 extern _Atomic uint32_t gp_rewritten; // images in use, ever
-void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed);
+// Returns the name of a function that the driver lacks and that is needed, or NULL.
+const char *gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed);
 void gp_load_hooks(struct gp_hooks *);
 void gp_load_context_destroying(CUcontext);
 // What was loaded as a module or library; NULL if not by us, or as it came. The name is that of a kernel in it.

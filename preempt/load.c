@@ -44,10 +44,13 @@ enum { MAX_OPTIONS = 32, MAX_LIBRARY_OPTIONS = 8, BUCKETS = 1024 };
 
 static struct {
 	CUresult (*cuDeviceGetCount)(int *);
+	CUresult (*cuDriverGetVersion)(int *);
 	CUresult (*cuLibraryLoadData)(CUlibrary *, const void *, const int *, void *const *, unsigned, const int *,
 				      void *const *, unsigned);
 	CUresult (*cuLibraryGetModule)(CUmodule *, CUlibrary);
 	CUresult (*cuLibraryUnload)(CUlibrary);
+	CUresult (*cuParamSetv)(CUfunction, int, void *, unsigned);
+	CUresult (*cuParamSetSize)(CUfunction, unsigned);
 	CUresult (*cuLinkCreate)(unsigned, const int *, void *const *, CUlinkState *);
 	CUresult (*cuLinkAddData)(CUlinkState, int, const void *, size_t, const char *, unsigned, const int *, void *const *);
 	CUresult (*cuLinkComplete)(CUlinkState, void **, size_t *);
@@ -62,11 +65,11 @@ struct jit {
 	unsigned count;
 	int option[MAX_OPTIONS];
 	void *value[MAX_OPTIONS];
-	char text[MAX_OPTIONS * 24 + 1]; // for the cache
+	char text[16 + MAX_OPTIONS * 24]; // with the driver's version: what decides what its linker makes
 };
 
 struct module {
-	struct module *next;
+	struct module *next; // in a bucket
 	CUmodule handle;
 	CUcontext context;
 	const struct gp_rewritten *rewritten;
@@ -91,18 +94,16 @@ struct library {
 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; // of the lists; nothing is asked under it
-static struct module *modules;
+static struct module *modules[BUCKETS];
 static struct library *libraries[BUCKETS], *seconds[BUCKETS], *spare;
 
-static size_t bucket_of(CUlibrary l) { return (uintptr_t)l * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
+static size_t bucket_of(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
 
 // Whether it is wanted.
 
 static _Atomic uint32_t when; // GP_BLP_*
 
 void gp_blp_set(uint32_t w) { when = w; }
-
-static bool names_known(void) { return gp_driver.cuFuncGetName && gp_driver.cuKernelGetName && gp_driver.cuFuncGetModule; }
 
 bool gp_blp_wanted(void)
 {
@@ -120,12 +121,6 @@ bool gp_blp_wanted(void)
 			when = under ? GP_BLP_ON : GP_BLP_OFF;
 		if (!under)
 			return false;
-	}
-	if (!names_known()) { // CUDA 12.3
-		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver is too old to tell kernels' names: none is made preemptible"};
-		if (atomic_exchange(&when, GP_BLP_OFF) != GP_BLP_OFF)
-			gp_request(&log);
-		return false;
 	}
 	return true;
 }
@@ -164,9 +159,11 @@ static int common_capability(void)
 
 static const char *copy_options(struct jit *to, unsigned count, const int *option, void *const *value)
 {
-	char *text = to->text;
+	int version = 0;
+	if (driver.cuDriverGetVersion)
+		driver.cuDriverGetVersion(&version);
+	char *text = to->text + sprintf(to->text, "%d ", version);
 	to->count = 0;
-	*text = 0;
 	if (count && (!option || !value))
 		return "options that are missing";
 	for (unsigned i = 0; i < count; i++) {
@@ -309,13 +306,13 @@ static CUcontext current(void)
 static void remember(CUmodule handle, const struct gp_rewritten *r, bool of_library)
 {
 	struct module new = {.handle = handle, .context = current(), .rewritten = r, .of_library = of_library};
-	struct module *m;
+	struct module *m, **bucket = &modules[bucket_of(handle)];
 	pthread_mutex_lock(&registry);
-	for (m = modules; m && m->handle != handle; m = m->next)
+	for (m = *bucket; m && m->handle != handle; m = m->next)
 		;
 	if (!m && (m = calloc(1, sizeof *m))) {
-		m->next = modules;
-		modules = m;
+		m->next = *bucket;
+		*bucket = m;
 	} else if (m && !m->of_library && m->rewritten != r) {
 		unmap(m->rewritten); // of a module that ended with its context
 	}
@@ -330,17 +327,18 @@ static void remember(CUmodule handle, const struct gp_rewritten *r, bool of_libr
 static void drop(CUmodule handle, const struct gp_rewritten *of, bool stale)
 {
 	pthread_mutex_lock(&registry);
-	for (struct module **at = &modules; *at;) {
-		struct module *m = *at;
-		if (m->handle != handle && (!of || m->rewritten != of) && !(stale && m->stale)) {
-			at = &m->next;
-			continue;
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module **at = &modules[b]; *at;) {
+			struct module *m = *at;
+			if (m->handle != handle && (!of || m->rewritten != of) && !(stale && m->stale)) {
+				at = &m->next;
+				continue;
+			}
+			*at = m->next;
+			if (!m->of_library)
+				unmap(m->rewritten);
+			free(m);
 		}
-		*at = m->next;
-		if (!m->of_library)
-			unmap(m->rewritten);
-		free(m);
-	}
 	pthread_mutex_unlock(&registry);
 }
 
@@ -385,6 +383,7 @@ static void module_loaded(struct gp_load *load, CUmodule module)
 	if (module) {
 		image_read(r);
 		remember(module, r, false);
+		gp_code_forget(); // a handle that meant nothing before
 	} else {
 		failed("the driver did not load the rewritten module");
 		unmap(r);
@@ -402,13 +401,14 @@ static void module_unloading(CUmodule module)
 // A context may live on, if others hold it: what was loaded into it is still known then.
 void gp_load_context_destroying(CUcontext context)
 {
-	enum { MAX_STALE = 64 };
+	enum { MAX_STALE = 4096 };
 	int stale = 0;
 	if (!gp_rewritten)
 		return;
 	pthread_mutex_lock(&registry);
-	for (struct module *m = modules; m; m = m->next)
-		stale += m->stale |= m->context == context;
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module *m = modules[b]; m; m = m->next)
+			stale += m->stale |= m->context == context;
 	pthread_mutex_unlock(&registry);
 	if (stale > MAX_STALE)
 		drop(NULL, NULL, true);
@@ -528,6 +528,7 @@ static void settle(struct library *l)
 	l->next_second = seconds[b];
 	seconds[b] = l;
 	pthread_mutex_unlock(&registry);
+	gp_code_forget();
 }
 
 static CUlibrary library_used(CUlibrary handle)
@@ -649,7 +650,7 @@ const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kern
 {
 	struct module *m;
 	pthread_mutex_lock(&registry);
-	for (m = modules; m && m->handle != module; m = m->next)
+	for (m = modules[bucket_of(module)]; m && m->handle != module; m = m->next)
 		;
 	const struct gp_rewritten *r = m ? m->rewritten : NULL;
 	pthread_mutex_unlock(&registry);
@@ -669,13 +670,26 @@ static bool parameter_hidden(CUfunction function, size_t index)
 	return code && index == code->parameters;
 }
 
-void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
+void gp_code_let_pass(CUfunction function)
+{
+	CUdeviceptr none = 0;
+	const struct gp_code *code = gp_code_of(function);
+	if (!code || !driver.cuParamSetv || !driver.cuParamSetSize)
+		return;
+	driver.cuParamSetv(function, (int)code->hidden, &none, sizeof none);
+	driver.cuParamSetSize(function, code->bytes);
+}
+
+const char *gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
 {
 	armed = armed_word;
 	driver.cuDeviceGetCount = symbol("cuDeviceGetCount");
+	driver.cuDriverGetVersion = symbol("cuDriverGetVersion");
 	driver.cuLibraryLoadData = symbol("cuLibraryLoadData");
 	driver.cuLibraryGetModule = symbol("cuLibraryGetModule");
 	driver.cuLibraryUnload = symbol("cuLibraryUnload");
+	driver.cuParamSetv = symbol("cuParamSetv");
+	driver.cuParamSetSize = symbol("cuParamSetSize");
 	driver.cuLinkCreate = symbol("cuLinkCreate_v2");
 	driver.cuLinkAddData = symbol("cuLinkAddData_v2");
 	driver.cuLinkComplete = symbol("cuLinkComplete");
@@ -686,6 +700,8 @@ void gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed_word)
 	gp_driver.cuKernelGetName = symbol("cuKernelGetName");
 	gp_driver.cuKernelGetLibrary = symbol("cuKernelGetLibrary");
 	gp_driver.cuKernelGetParamInfo = symbol("cuKernelGetParamInfo");
+	return !gp_driver.cuFuncGetModule ? "cuFuncGetModule" : !gp_driver.cuFuncGetName ? "cuFuncGetName" :
+	       !gp_driver.cuKernelGetName ? "cuKernelGetName" : NULL; // CUDA 12.3
 }
 
 void gp_load_hooks(struct gp_hooks *hooks)

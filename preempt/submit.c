@@ -46,6 +46,8 @@ static void before_submit(struct gp_submission *s)
 {
 	struct gp_context *c = gp_current_context();
 	s->token = 0;
+	if (s->work == GP_OTHER && s->function)
+		gp_code_let_pass(s->function);
 	if (!c)
 		return;
 	struct gp_gpu *g = c->gpu;

@@ -28,7 +28,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/rs/zerolog"
@@ -46,12 +48,17 @@ type rewriter struct {
 	config configs.Config
 	log    zerolog.Logger
 
-	once sync.Once // what follows is made when code is loaded
-	made cache.Rewriter
+	once    sync.Once // what follows is made when code is loaded
+	made    cache.Rewriter
+	release *time.Timer
 }
+
+// Rewriting takes several times an image's memory, which is given back to the program when no more comes.
+const releaseAfter = time.Second
 
 func (r *rewriter) make() *cache.Rewriter {
 	r.once.Do(func() {
+		r.release = time.AfterFunc(releaseAfter, debug.FreeOSMemory)
 		notKept := func(err error) { r.log.Debug().Err(err).Msg("rewritten code is not kept") }
 		r.made = cache.Rewriter{Guards: kernels.Guard, Build: build(), Refuse: patch.WaitsForPeers, Failed: notKept}
 		if r.config.BLP.CacheMB == 0 {
@@ -159,6 +166,7 @@ func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Lin
 }
 
 func (r *rewriter) done(m cache.Mapping, err error) preempt.Mapping {
+	r.release.Reset(releaseAfter)
 	if err == nil && r.log.GetLevel() <= zerolog.DebugLevel {
 		for kernel, reason := range m.Refused() {
 			r.log.Debug().Str("kernel", kernel).Str("reason", reason).Msg("kernel is not preemptible")

@@ -20,9 +20,11 @@ type Rewriter struct {
 	Cache  *Cache          // nil: nothing is kept
 	Failed func(err error) // told that something could not be stored
 
-	once    sync.Once
-	guards  *patch.Guards
-	failure error
+	parse    sync.Once
+	guards   *patch.Guards
+	failure  error
+	identify sync.Once
+	identity string // of what rewrites
 }
 
 // Link is what the driver's linker is to make a cubin of, for RewriteLinked.
@@ -69,15 +71,16 @@ func (r *Rewriter) RewriteLinked(cubin io.ReaderAt, sm int, key Key) (Mapping, e
 }
 
 func (r *Rewriter) key(kind string, sm int, data []byte) (key Key) {
+	r.identify.Do(func() { r.identity = fmt.Sprintf("%s %q %x", magic, r.Build, sha256.Sum256(r.Guards)) })
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %q %x %q %d %d ", magic, r.Build, sha256.Sum256(r.Guards), kind, sm, len(data))
+	fmt.Fprintf(h, "%s %q %d %d ", r.identity, kind, sm, len(data))
 	h.Write(data)
 	h.Sum(key[:0])
 	return key
 }
 
 func (r *Rewriter) rewrite(picked patch.Picked, sm int, key Key) (Mapping, error) {
-	r.once.Do(func() { r.guards, r.failure = patch.ParseGuards(r.Guards) })
+	r.parse.Do(func() { r.guards, r.failure = patch.ParseGuards(r.Guards) })
 	if r.failure != nil {
 		return Mapping{}, r.failure
 	}

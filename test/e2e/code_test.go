@@ -247,13 +247,18 @@ func TestWhoRewrites(t *testing.T) {
 		{"be", `mechanisms = ["blp"]`, false, true},
 		{"3", `mechanisms = ["blp"]`, false, true},
 		{"lc", `mechanisms = ["blp"]`, false, false},
+		{"be force", `mechanisms = ["blp"]`, false, false},
 		{"off", `mechanisms = ["blp"]`, true, false},
 	} {
 		m := newMachine(t, test.settings, home, "CUDA_MPS_PIPE_DIRECTORY="+t.TempDir())
 		if test.mps {
 			m.environment = append(m.environment, "SIMCUDA_MPS=1")
 		}
-		got, _, stderr := runLoads(m, test.role, program, 0, sim("sim.cubin"))
+		role, forced := strings.CutSuffix(test.role, " force")
+		if forced {
+			m.environment = append(m.environment, "CUDA_FORCE_PTX_JIT=1")
+		}
+		got, _, stderr := runLoads(m, role, program, 0, sim("sim.cubin"))
 		if want := expect(test.rewrites, 3, 3); !slices.Equal(got.driver, want) {
 			t.Errorf("%+v: the driver sees %q, want %q; %s", test, got.driver, want, stderr)
 		}
