@@ -4,10 +4,10 @@ GO ?= go
 CC ?= gcc
 
 # Go does not see changes of a header outside the package that includes it; a changed flag it does.
-export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h exports/sockets.h hints/hints.h preempt/segment.h | cksum | cut -d ' ' -f 1)
+export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h exports/sockets.h hints/hints.h preempt/segment.h kernels/guard/guard.h kernels/fill.h api/gpreempt.h | cksum | cut -d ' ' -f 1)
 
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
-C_SOURCES := $(shell find exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
+C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check
@@ -74,8 +74,8 @@ demo: all
 install: build/libgpreempt.so build/gpreempt
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
-	install -D -m 0644 hints/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
-	install -D -m 0644 hints/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
+	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
+	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU.

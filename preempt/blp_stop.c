@@ -51,16 +51,20 @@ static bool record_drains(struct gp_domain *d)
 
 // Everything from here to resume: d->control is held.
 
-static void begin_stop(struct gp_domain *d)
+static void close_gate(struct gp_domain *d)
 {
-	CUcontext context = d->context;
-	bool pushed;
-
 	d->stopped = true;
 	d->flagged = d->drained = false;
 	blp_stopped++;
 	d->epoch++;
 	blp_changes++;
+}
+
+static void stop_blocks(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	bool pushed;
+
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
@@ -252,8 +256,8 @@ static bool relaunch(struct gp_domain *d)
 			blp_mark(d, s);
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
-		if (blp_pending(&d->stream_of[i]) && d->stream_of[i].unmarked)
-			blp_mark(d, &d->stream_of[i]);
+		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
+			blp_mark(d, &d->stream_of[i]); // also what a domain that was only held has in flight
 	return true;
 }
 
@@ -316,9 +320,39 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	if (d->context) {
 		d->reasons |= reason;
 		if (!d->stopped)
-			begin_stop(d);
+			close_gate(d);
+		if (!d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
+			stop_blocks(d);
 	}
 	pthread_mutex_unlock(&d->control);
+}
+
+// What is queued in a domain that is only held runs to its end, and is complete then.
+static bool wait_idle(struct gp_domain *d)
+{
+	uint64_t upto[BLP_STREAMS] = {0};
+	CUresult result;
+
+	pthread_mutex_lock(&d->lock);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (!e->driven && !e->complete) // noted down since the stop
+			break;
+		upto[e->stream] = at + 1;
+	}
+	bool recorded = record_drains(d);
+	uint32_t streams = d->streams;
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	pthread_mutex_lock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			blp_complete_to(d, &d->stream_of[i], upto[i]);
+	blp_advance(d);
+	pthread_mutex_unlock(&d->lock);
+	return recorded;
 }
 
 void gp_blp_drain(struct gp_domain *d)
@@ -326,7 +360,10 @@ void gp_blp_drain(struct gp_domain *d)
 	bool pushed;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
-		drain(d);
+		if (d->flagged)
+			drain(d);
+		else
+			wait_idle(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
@@ -345,6 +382,7 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 }
 
 bool gp_blp_stopped(struct gp_domain *d) { return d->epoch % 2; }
+bool gp_blp_given_up(struct gp_domain *d) { return d->given_up; }
 
 // The watcher.
 
