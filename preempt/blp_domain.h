@@ -8,7 +8,7 @@
 
 enum {
 	BLP_DOMAINS = 64,
-	BLP_LOG = 8192,             // entries; a power of two
+	BLP_LOG = 4096,             // entries; a power of two
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
 	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
@@ -22,6 +22,9 @@ enum {
 	BLP_SPECIAL = 64,           // streams with a domain of their own, or exempt
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
 };
+
+// A region is zeroed when all of the next one has been handed out.
+_Static_assert((int)BLP_LOG <= (int)BLP_REGION, "launches of a region that is zeroed may be in the log");
 
 struct blp_marker {
 	CUevent event;

@@ -35,7 +35,7 @@ static __device__ __forceinline__ unsigned int number_of_block()
 
 // One block of so many looks at the stop flag: a stop comes so many blocks later at most. All blocks of
 // all SMs would read the same word otherwise.
-#define BLOCKS_A_LOOK 4
+#define BLOCKS_A_LOOK 16
 
 // Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
 // their number. They stand where only a launch's first blocks come by.

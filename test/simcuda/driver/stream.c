@@ -16,7 +16,7 @@
 #define HOLDS 16
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
-#define BLOCKS_A_LOOK 4      // of those, one looks at the stop flag: kernels/guard/guard.cu
+#define BLOCKS_A_LOOK 16     // of those, one looks at the stop flag: kernels/guard/guard.cu
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -920,8 +920,8 @@ static struct guarded prepare(void) {
 	OK(cuModuleGetFunction(&g.chain, m, "sim_chain"));
 	OK(cuStreamCreate(&g.stream, 1));
 	OK(cuStreamCreate(&g.control, 1));
-	OK(cuMemAlloc_v2(&g.arena, GPREEMPT_ARENA_BYTES));
-	CHECK(g.arena % GPREEMPT_ARENA_BYTES == 0);
+	OK(cuMemAlloc_v2(&g.arena, 2 * GPREEMPT_ARENA_BYTES));
+	g.arena = (g.arena + GPREEMPT_ARENA_BYTES - 1) & ~(ptr)(GPREEMPT_ARENA_BYTES - 1);
 	OK(cuMemsetD32_v2(g.arena, 0, GPREEMPT_ARENA_BYTES / 4));
 	OK(cuMemAlloc_v2(&g.data, BLOCKS * PER_BLOCK * 4));
 	OK(cuMemsetD32_v2(g.data, 0, BLOCKS * PER_BLOCK));
@@ -953,7 +953,7 @@ static struct gpreempt_record record_of(const struct guarded *g, unsigned index)
 }
 
 static void set_record(const struct guarded *g, unsigned index, unsigned long long value) {
-	struct gpreempt_record r = {value, value};
+	struct gpreempt_record r = {.state = value, .done = value};
 	OK(cuMemcpyHtoD_v2(record_at(g, index), &r, sizeof r));
 }
 
