@@ -74,8 +74,8 @@ demo: all
 install: build/libgpreempt.so build/gpreempt
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
-	install -D -m 0644 hints/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
-	install -D -m 0644 hints/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
+	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
+	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU.
