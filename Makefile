@@ -4,10 +4,10 @@ GO ?= go
 CC ?= gcc
 
 # Go does not see changes of a header outside the package that includes it; a changed flag it does.
-export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h exports/sockets.h hints/hints.h preempt/segment.h | cksum | cut -d ' ' -f 1)
+export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h exports/sockets.h hints/hints.h preempt/segment.h kernels/guard/guard.h kernels/fill.h api/gpreempt.h | cksum | cut -d ' ' -f 1)
 
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
-C_SOURCES := $(shell find exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
+C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check

@@ -16,7 +16,9 @@
 extern "C" {
 #endif
 
+#ifndef GPREEMPT_WEAK
 #define GPREEMPT_WEAK __attribute__((weak))
+#endif
 
 /* Says that this process will put work on the GPU in delay_us microseconds (0: now), so that the GPU can be
  * taken from best-effort processes meanwhile: 300 hides a context switch. confidence is a probability, 0 to 1.
@@ -32,12 +34,12 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
 /* Streams of one process.
  *
  * A program with urgent work on one stream and work that can wait on another can stop the latter and let it go on
- * later. That needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role in
- * GPREEMPT_PRIORITY, be or lc. Kernels are then rewritten as they are loaded.
+ * later. That needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below lc:
+ * GPREEMPT_PRIORITY=be, or 1 to 7. Kernels are then rewritten as they are loaded.
  *
- * Work on a stopped stream is neither lost nor reordered. Calls that put work on it, and those that wait for it
- * (cuStreamSynchronize and the like), wait until it is restored: preempt from another thread than the one that
- * feeds the stream. A thread that has to wait for everything (cuCtxSynchronize, cuMemFree) waits for it too.
+ * Work on a stopped stream is neither lost nor reordered. Calls that put work on it may wait until it is restored, and
+ * those that wait for it (cuStreamSynchronize and the like) do, as does what waits for everything (cuCtxSynchronize,
+ * cuMemFree) or ends the stream: restore a stream from another thread than the ones that use it, or before.
  *
  * A stream is a CUstream, which is a cudaStream_t, of the context that is current on the calling thread; NULL is the
  * legacy default stream. The per-thread default stream cannot be used. Any thread may call any of the functions.

@@ -149,6 +149,9 @@ struct gp_hooks {
 	// Carries a launch out, also a captured one, in place of the driver's function. False: it is to be
 	// called with what the caller gave.
 	bool (*launch)(struct gp_submission *, const struct gp_launch *, CUresult *);
+	// The same for a graph, not captured; false: it is a barrier. An instance is about to be changed.
+	bool (*launch_graph)(struct gp_submission *, CUresult *);
+	void (*graph_changed)(CUgraphExec);
 	// Between before_submit and the driver's call: the stream gets work that is no kernel.
 	void (*before_barrier)(struct gp_submission *);
 	// Carries out a GP_MEMSET or GP_COPY, in place of before_barrier and the driver's function. False: it could not.

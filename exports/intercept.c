@@ -148,6 +148,28 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 		return armed_##name args; \
 	}
 
+#define ROW_GRAPH(name, null, params, args, instance, on) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_GRAPH, .graph = instance, .stream = on}; \
+		if (!hooks || captured(submission.stream)) \
+			return REAL(name) args; \
+		CUresult result; \
+		CALL(hooks, before_submit, &submission); \
+		if (!hooks->launch_graph || !hooks->launch_graph(&submission, &result)) { \
+			CALL(hooks, before_barrier, &submission); \
+			result = REAL(name) args; \
+		} \
+		CALL(hooks, after_submit, &submission, result); \
+		return result; \
+	} \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
 #define ROW_EVENT(name, null, params, args, event, on) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
@@ -277,10 +299,13 @@ static bool complete_any(struct completed *c, const void *given) {
 	       completes(k, k->function ? k->function : k->kernel, &c->memory);
 }
 
-#define ROW_NODE(name, null, params, args, complete) \
+#define ROW_NODE(name, null, params, args, complete, instance) \
 	CUresult name params { \
 		struct completed completed = {.memory = NULL}; \
-		if (gp_hooks() && nodeParams && complete(&completed, nodeParams)) \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks && (instance)) \
+			CALL(hooks, graph_changed, instance); \
+		if (hooks && nodeParams && complete(&completed, nodeParams)) \
 			nodeParams = &completed.copy; \
 		CUresult result = REAL(name) args; \
 		free(completed.memory); \
@@ -338,6 +363,21 @@ static bool complete_any(struct completed *c, const void *given) {
 			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
 		if (result == CUDA_SUCCESS && instance) \
 			CALL(hooks, graph_instantiated, *instance, graph); \
+		return result; \
+	}
+
+#define ROW_CHANGE(name, null, params, args, instance) \
+	CUresult name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (!hooks) \
+			return REAL(name) args; \
+		bool waits = armed(); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CALL(hooks, graph_changed, instance); \
+		CUresult result = REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
 		return result; \
 	}
 

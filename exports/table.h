@@ -10,7 +10,9 @@
 //   EVENT          event, stream: a submission that records an event
 //   STREAM_WAIT    event, stream: a submission that waits for an event
 //   EVENT_DESTROY, EVENT_SHARED  event
-//   NODE           which parameters of a node nodeParams points to
+//   GRAPH          instance, stream: its launch
+//   CHANGE         graph instance; may wait for the context
+//   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
 //   WAIT           enum gp_wait, stream, event or context
 //   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
@@ -35,6 +37,9 @@
 #define STREAM_WAIT(name, params, ...) ROW(STREAM_WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_WAIT_PTSZ(name, params, ...) STREAM_WAIT(name, params, __VA_ARGS__) \
 	ROW(STREAM_WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define GRAPH_PTSZ(name, params, ...) ROW(GRAPH, name, GP_STREAM_LEGACY, params, __VA_ARGS__) \
+	ROW(GRAPH, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
+#define CHANGE(name, params, ...) ROW(CHANGE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define NODE(name, params, ...) ROW(NODE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_DESTROY(name, params, ...) ROW(EVENT_DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_SHARED(name, params, ...) ROW(EVENT_SHARED, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
@@ -92,8 +97,8 @@ SUBMIT(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_w
 	.work = GP_OTHER, .function = f, .stream = STREAM(NULL))
 SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream), (f,
 	grid_width, grid_height, hStream), .work = GP_OTHER, .function = f, .stream = STREAM(hStream))
-SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
-	.work = GP_GRAPH, .graph = hGraphExec, .stream = STREAM(hStream))
+GRAPH_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
+	hGraphExec, STREAM(hStream))
 
 // Copies. Without a stream they run on the default stream; those between host and device
 // return when done, those within device memory do not wait (cuda.h, "API synchronization behavior").
@@ -436,8 +441,8 @@ WAIT(cuDestroyExternalMemory, (void *extMem), (extMem), GP_TAKE, NULL)
 WAIT(cuDestroyExternalSemaphore, (void *extSem), (extSem), GP_TAKE, NULL)
 WAIT(cuFuncLoad, (CUfunction function), (function), GP_WAIT_CONTEXT, NULL)
 WAIT(cuDeviceGraphMemTrim, (CUdevice device), (device), GP_WAIT_CONTEXT, NULL)
-WAIT(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, void *resultInfo), (hGraphExec,
-	hGraph, resultInfo), GP_TAKE, NULL)
+CHANGE(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, void *resultInfo), (hGraphExec,
+	hGraph, resultInfo), hGraphExec)
 WAIT(cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags), (peerContext, Flags),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_TAKE, NULL)
@@ -459,9 +464,8 @@ WAIT(cuArrayCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAll
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuArray3DCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuGraphExecUpdate, (CUgraphExec hGraphExec, CUgraph hGraph, void **hErrorNode_out,
-	void *updateResult_out), (hGraphExec, hGraph, hErrorNode_out, updateResult_out),
-	GP_TAKE, NULL)
+CHANGE(cuGraphExecUpdate, (CUgraphExec hGraphExec, CUgraph hGraph, void **hErrorNode_out,
+	void *updateResult_out), (hGraphExec, hGraph, hErrorNode_out, updateResult_out), hGraphExec)
 WAIT_PTSZ(cuGraphUpload, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream), GP_WAIT_CONTEXT,
 	NULL)
 WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
@@ -508,26 +512,28 @@ OWN(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCoun
 // Kernel nodes of graphs.
 NODE(cuGraphAddKernelNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
 	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
-	numDependencies, nodeParams), complete_v1)
+	numDependencies, nodeParams), complete_v1, NULL)
 NODE(cuGraphAddKernelNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
 	size_t numDependencies, const void *nodeParams), (phGraphNode, hGraph, dependencies,
-	numDependencies, nodeParams), complete_v2)
-NODE(cuGraphKernelNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams), complete_v1)
+	numDependencies, nodeParams), complete_v2, NULL)
+NODE(cuGraphKernelNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams), complete_v1, NULL)
 NODE(cuGraphKernelNodeSetParams_v2, (void *hNode, const void *nodeParams), (hNode, nodeParams),
-	complete_v2)
+	complete_v2, NULL)
 NODE(cuGraphExecKernelNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
-	(hGraphExec, hNode, nodeParams), complete_v1)
+	(hGraphExec, hNode, nodeParams), complete_v1, hGraphExec)
 NODE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
-	(hGraphExec, hNode, nodeParams), complete_v2)
+	(hGraphExec, hNode, nodeParams), complete_v2, hGraphExec)
 NODE(cuGraphAddNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
 	size_t numDependencies, void *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies,
-	nodeParams), complete_any)
+	nodeParams), complete_any, NULL)
 NODE(cuGraphAddNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
 	const void *dependencyData, size_t numDependencies, void *nodeParams), (phGraphNode, hGraph,
-	dependencies, dependencyData, numDependencies, nodeParams), complete_any)
-NODE(cuGraphNodeSetParams, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any)
+	dependencies, dependencyData, numDependencies, nodeParams), complete_any, NULL)
+NODE(cuGraphNodeSetParams, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any, NULL)
 NODE(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, void *hNode, void *nodeParams), (hGraphExec,
-	hNode, nodeParams), complete_any)
+	hNode, nodeParams), complete_any, hGraphExec)
+CHANGE(cuGraphNodeSetEnabled, (CUgraphExec hGraphExec, void *hNode, unsigned int isEnabled), (hGraphExec,
+	hNode, isEnabled), hGraphExec)
 
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -592,6 +598,8 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef LAUNCH_PTSZ
 #undef STREAM_WAIT
 #undef STREAM_WAIT_PTSZ
+#undef GRAPH_PTSZ
+#undef CHANGE
 #undef NODE
 #undef EVENT_DESTROY
 #undef EVENT_SHARED

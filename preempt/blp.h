@@ -27,6 +27,8 @@ void gp_blp_hooks(struct gp_hooks *);
 CUresult gp_blp_prepare(struct gp_context *, const char **call);
 void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
+void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
+void gp_blp_graph_changed(CUgraphExec); // or about to be destroyed
 void gp_blp_capture_beginning(void); // counted as begun
 void gp_blp_before_wait(enum gp_wait, void *);
 void gp_blp_waits_for_cpu(struct gp_submission *); // carried out
@@ -37,6 +39,7 @@ void gp_blp_watch(struct gp_gpu *);
 enum gp_blp_reason {
 	GP_BLP_WINDOW = 1, // a higher level has an open window
 	GP_BLP_ASKED = 2,  // the program asked for it
+	GP_BLP_HELD = 4,   // the program asked for no more to be launched: what is queued runs, unless there is another reason
 };
 
 // Launches a kernel in place of the driver's function; guarded ones are logged, others are barriers. False: nothing was
@@ -59,10 +62,11 @@ CUresult gp_blp_exempt(CUstream, bool exempt);
 // Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
 // from now on.
 void gp_blp_stop(struct gp_domain *, enum gp_blp_reason);
-// Returns when no block of a stopped domain runs any more.
+// Returns when no block of a stopped domain runs any more; where it is only held, when all that is queued has run.
 void gp_blp_drain(struct gp_domain *);
 // Takes the reason back. Without another, what was cut goes on, before anything that waits.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
 bool gp_blp_stopped(struct gp_domain *);
+bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: it is not stopped any more
 
 #endif

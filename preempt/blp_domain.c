@@ -52,6 +52,12 @@ const char *gp_blp_start(void *(*symbol)(const char *))
 	NEED(cuStreamDestroy, "cuStreamDestroy_v2");
 	NEED(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange");
 #undef NEED
+	*(void **)&blp_driver.cuGraphLaunch = symbol("cuGraphLaunch");
+	*(void **)&blp_driver.cuGraphInstantiate = symbol("cuGraphInstantiateWithFlags");
+	*(void **)&blp_driver.cuGraphExecDestroy = symbol("cuGraphExecDestroy");
+	*(void **)&blp_driver.cuGraphExecGetFlags = symbol("cuGraphExecGetFlags");
+	*(void **)&blp_driver.cuGraphKernelNodeGetParams = symbol("cuGraphKernelNodeGetParams_v2"); // CUDA 12
+	*(void **)&blp_driver.cuGraphExecKernelNodeSetParams = symbol("cuGraphExecKernelNodeSetParams_v2");
 	*(void **)&blp_driver.cuStreamWriteValue32 = symbol("cuStreamWriteValue32_v2");
 	*(void **)&blp_driver.cuLaunchKernelEx = symbol("cuLaunchKernelEx");
 	*(void **)&blp_driver.cuLaunchCooperativeKernel = symbol("cuLaunchCooperativeKernel");
@@ -298,6 +304,7 @@ void gp_blp_context_destroying(CUcontext context)
 		struct gp_domain *d = blp_domains[i];
 		if (d->context != context)
 			continue;
+		blp_drop_twins(d);
 		pthread_mutex_lock(&d->control);
 		pthread_mutex_lock(&d->lock);
 		d->context = NULL;

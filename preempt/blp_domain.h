@@ -8,18 +8,23 @@
 
 enum {
 	BLP_DOMAINS = 64,
-	BLP_LOG = 8192,             // entries; a power of two
+	BLP_LOG = 4096,             // entries; a power of two
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
-	BLP_IN_FLIGHT = 512,        // entries of one stream: what is queued takes time to drain
+	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
 	BLP_MARKER_EVERY = 32,      // entries of a stream
 	BLP_MARKERS = 256,
-	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record),
+	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
 	BLP_REGIONS = 8,            // of records, zeroed one at a time
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
+	BLP_GRANULE = 16,           // records of a graph come in so many
+	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPECIAL = 64,           // streams with a domain of their own, or exempt
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
 };
+
+// A region is zeroed when all of the next one has been handed out.
+_Static_assert((int)BLP_LOG <= (int)BLP_REGION, "launches of a region that is zeroed may be in the log");
 
 struct blp_marker {
 	CUevent event;
@@ -39,7 +44,18 @@ struct blp_stream {
 	CUevent drain, taint;    // made when first needed
 };
 
-enum blp_kind { BLP_LAUNCH, BLP_RECORD, BLP_WAIT };
+enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
+
+struct blp_twin { // blp_graph.c
+	_Atomic(CUgraphExec) of; // the program's; NULL: free
+	CUgraphExec own;
+	struct gp_domain *domain;
+	uint32_t first, count;   // records
+	struct gpreempt_record *image; // pinned
+	CUevent done;            // of the launch in flight, the entry below upto of a stream
+	uint16_t stream;
+	uint64_t upto;
+};
 
 struct blp_entry {
 	uint8_t kind;
@@ -50,6 +66,8 @@ struct blp_entry {
 	uint64_t ordinal;     // of its stream
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
+	struct blp_twin *twin; // BLP_GRAPH
+	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch
 	CUfunction function;  // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
 	uint32_t record;
@@ -86,6 +104,7 @@ struct gp_domain {
 	CUevent order, done;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
+	uint8_t granule[BLP_GRANULES]; // 1: taken
 	struct blp_entry *log;
 	char *bytes;
 	struct blp_marker marker[BLP_MARKERS];
@@ -111,6 +130,12 @@ struct blp_driver {
 	CUresult (*cuStreamDestroy)(CUstream);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *, int *);
 	// NULL where the driver lacks them
+	CUresult (*cuGraphLaunch)(CUgraphExec, CUstream);
+	CUresult (*cuGraphInstantiate)(CUgraphExec *, CUgraph, unsigned long long);
+	CUresult (*cuGraphExecDestroy)(CUgraphExec);
+	CUresult (*cuGraphExecGetFlags)(CUgraphExec, unsigned long long *);
+	CUresult (*cuGraphKernelNodeGetParams)(CUgraphNode, void *);
+	CUresult (*cuGraphExecKernelNodeSetParams)(CUgraphExec, CUgraphNode, const void *);
 	CUresult (*cuStreamWriteValue32)(CUstream, CUdeviceptr, uint32_t, unsigned);
 	CUresult (*cuLaunchKernelEx)(const void *, CUfunction, void **, void **);
 	CUresult (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -158,6 +183,12 @@ bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, uint32_t bytes, char **room);
 void blp_unappend(struct gp_domain *, struct blp_stream *);
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
+
+// blp_graph.c
+CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
+bool blp_graph_is_complete(struct blp_entry *); // by its image, which becomes that of its relaunch
+void blp_drop_twins(struct gp_domain *);
+bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
 
 // blp_stop.c
 bool blp_wanted_stopped(struct gp_domain *);

@@ -398,7 +398,7 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 static bool can_be_stopped(const struct gp_launch *l)
 {
 	bool large = false;
-	if (l->cooperative)
+	if (l->cooperative || (double)l->grid[0] * l->grid[1] * l->grid[2] >= GPREEMPT_CUT)
 		return false;
 	for (int i = 0; i < 3; i++)
 		large |= l->grid[i] >= MOST_CLUSTER_BLOCKS;
@@ -668,6 +668,8 @@ void gp_blp_hooks(struct gp_hooks *hooks)
 	if (!blp_driver.cuMemAlloc)
 		return;
 	hooks->launch = gp_blp_launch;
+	hooks->launch_graph = gp_blp_launch_graph;
+	hooks->graph_changed = gp_blp_graph_changed;
 	hooks->before_barrier = before_barrier;
 	hooks->before_record = gp_blp_before_record;
 	hooks->after_record = gp_blp_after_record;

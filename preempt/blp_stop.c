@@ -51,16 +51,20 @@ static bool record_drains(struct gp_domain *d)
 
 // Everything from here to resume: d->control is held.
 
-static void begin_stop(struct gp_domain *d)
+static void close_gate(struct gp_domain *d)
 {
-	CUcontext context = d->context;
-	bool pushed;
-
 	d->stopped = true;
 	d->flagged = d->drained = false;
 	blp_stopped++;
 	d->epoch++;
 	blp_changes++;
+}
+
+static void stop_blocks(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	bool pushed;
+
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
@@ -108,6 +112,25 @@ static bool copy_records(struct gp_domain *d, bool to_device)
 	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
 }
 
+// Copies the records of graphs that were in flight; back to the device only of those that were cut.
+static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
+{
+	CUresult result;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind != BLP_GRAPH || e->complete || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
+			continue;
+		const struct blp_twin *t = e->twin;
+		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+		if (to_device)
+			TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
+		else
+			TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
+		*any = true;
+	}
+	return true;
+}
+
 static bool settle(struct gp_domain *d)
 {
 	CUresult result;
@@ -127,9 +150,13 @@ static void classify(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (at < s->done)
 			continue;
-		if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
+		if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
+			e->complete = blp_graph_is_complete(e);
+			e->driven = false;
+			gp_count(&count->cuts, !e->complete);
+		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
-			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & (GPREEMPT_FROZEN - 1);
+			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & GPREEMPT_CUT;
 			if (r->state & GPREEMPT_FROZEN && cut < blocks) {
 				e->driven = false;
 				r->state = r->done = cut;
@@ -179,7 +206,8 @@ static bool drain(struct gp_domain *d)
 		d->last_record = e->record;
 	}
 	pthread_mutex_unlock(&d->lock);
-	if (d->first_record && (!copy_records(d, false) || !settle(d)))
+	bool any = d->first_record != 0;
+	if (!copy_records(d, false) || !copy_graphs(d, false, &any) || (any && !settle(d)))
 		return false;
 	pthread_mutex_lock(&d->lock);
 	classify(d);
@@ -216,7 +244,8 @@ static bool relaunch(struct gp_domain *d)
 			TRY(cuStreamWaitEvent, s->handle, d->order, 0);
 		}
 		previous = e->stream;
-		if (e->kind == BLP_LAUNCH && (result = blp_drive(d, e))) {
+		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
+		if (result) {
 			blp_give_up(d, result, "cuLaunchKernel");
 			return false;
 		}
@@ -227,8 +256,8 @@ static bool relaunch(struct gp_domain *d)
 			blp_mark(d, s);
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
-		if (blp_pending(&d->stream_of[i]) && d->stream_of[i].unmarked)
-			blp_mark(d, &d->stream_of[i]);
+		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
+			blp_mark(d, &d->stream_of[i]); // also what a domain that was only held has in flight
 	return true;
 }
 
@@ -238,7 +267,7 @@ static void abandon(struct gp_domain *d)
 	bool lost = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind == BLP_LAUNCH;
+		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH;
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
@@ -251,13 +280,13 @@ static void abandon(struct gp_domain *d)
 static void finish(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	bool pushed = false;
+	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
 		blp_give_up(d, 201, "cuCtxPushCurrent"); // CUDA_ERROR_INVALID_CONTEXT
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
-			(void)(copy_records(d, true) && set_flag(d, 0) && settle(d));
+			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
 		pthread_mutex_lock(&d->lock);
 		d->flagged = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
@@ -291,9 +320,39 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	if (d->context) {
 		d->reasons |= reason;
 		if (!d->stopped)
-			begin_stop(d);
+			close_gate(d);
+		if (!d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
+			stop_blocks(d);
 	}
 	pthread_mutex_unlock(&d->control);
+}
+
+// What is queued in a domain that is only held runs to its end, and is complete then.
+static bool wait_idle(struct gp_domain *d)
+{
+	uint64_t upto[BLP_STREAMS] = {0};
+	CUresult result;
+
+	pthread_mutex_lock(&d->lock);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (!e->driven && !e->complete) // noted down since the stop
+			break;
+		upto[e->stream] = at + 1;
+	}
+	bool recorded = record_drains(d);
+	uint32_t streams = d->streams;
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	pthread_mutex_lock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			blp_complete_to(d, &d->stream_of[i], upto[i]);
+	blp_advance(d);
+	pthread_mutex_unlock(&d->lock);
+	return recorded;
 }
 
 void gp_blp_drain(struct gp_domain *d)
@@ -301,7 +360,10 @@ void gp_blp_drain(struct gp_domain *d)
 	bool pushed;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
-		drain(d);
+		if (d->flagged)
+			drain(d);
+		else
+			wait_idle(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
@@ -320,6 +382,7 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 }
 
 bool gp_blp_stopped(struct gp_domain *d) { return d->epoch % 2; }
+bool gp_blp_given_up(struct gp_domain *d) { return d->given_up; }
 
 // The watcher.
 

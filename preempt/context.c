@@ -133,6 +133,7 @@ void gp_context_destroying(CUcontext handle)
 {
 	gp_mps_forget_context(handle);
 	struct gp_context *c = gp_find_context(handle);
+	gp_streams_forget_context(handle);
 	gp_blp_context_destroying(handle);
 	gp_load_context_destroying(handle);
 	if (!c)

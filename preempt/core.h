@@ -146,6 +146,9 @@ struct gp_driver {
 	CUresult (*cuKernelGetLibrary)(CUlibrary *, CUfunction);
 	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
+	CUresult (*cuStreamGetPriority)(CUstream, int *);
+	CUresult (*cuStreamIsCapturing)(CUstream, int *);
+	CUresult (*cuStreamSetAttribute)(CUstream, int, const void *);
 	CUresult (*cuPointerGetAttributes)(unsigned, int *, void **, CUdeviceptr);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode, int *);
@@ -244,6 +247,10 @@ void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with
 // fill.c
 void gp_fill_hooks(struct gp_hooks *);
 CUresult gp_fill_prepare(struct gp_context *, const char **call);
+
+// streams.c; before gp_blp_stream_destroying, gp_blp_context_destroying
+void gp_streams_forget(CUstream);
+void gp_streams_forget_context(CUcontext);
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised

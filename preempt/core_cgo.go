@@ -103,6 +103,9 @@ package preempt
 // #undef NEED
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
 //	gp_driver.cuCtxGetStreamPriorityRange = call_symbol(lookup, "cuCtxGetStreamPriorityRange");
+//	gp_driver.cuStreamGetPriority = call_symbol(lookup, "cuStreamGetPriority");
+//	gp_driver.cuStreamIsCapturing = call_symbol(lookup, "cuStreamIsCapturing");
+//	gp_driver.cuStreamSetAttribute = call_symbol(lookup, "cuStreamSetAttribute"); // CUDA 11
 //	gp_driver.cuPointerGetAttributes = call_symbol(lookup, "cuPointerGetAttributes");
 //	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");
 //	gp_driver.cuGraphNodeGetType = call_symbol(lookup, "cuGraphNodeGetType");

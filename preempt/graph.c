@@ -1,5 +1,6 @@
 // graph.c - finds the graphs that a hold would block: those with cooperative kernels that need every SM.
 #define _GNU_SOURCE
+#include "blp.h"
 #include "core.h"
 
 #include <stdlib.h>
@@ -70,6 +71,7 @@ enum { BLOCKED = sizeof blocked / sizeof *blocked };
 
 void gp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 {
+	gp_blp_graph_instantiated(exec, graph);
 	struct gp_context *c = gp_current_context();
 	if (!c || !graph || !gp_settings.hold || !gp_driver.cuGraphKernelNodeGetParams || !blocked_graph(c, graph, 0))
 		return;

@@ -1,6 +1,7 @@
 // loaded.c - kernels and graph instances that were launched before. The first launch of one may load its code,
 // for which the driver waits for the whole context.
 #define _GNU_SOURCE
+#include "blp.h"
 #include "core.h"
 
 static _Atomic(void *) loaded[4096];
@@ -36,5 +37,6 @@ void gp_forget_loaded(CUgraphExec exec)
 	for (size_t i = loaded_at(exec), n = 0; n < PROBES; n++, i = (i + 1) % LOADED)
 		if (loaded[i] == (void *)exec)
 			loaded[i] = NULL; // may end another's probe early: its next launch counts as a first one
+	gp_blp_graph_changed(exec);
 	gp_graph_destroying(exec);
 }

@@ -79,6 +79,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 void gp_stream_destroying(CUstream handle)
 {
 	gp_mps_forget_stream(handle);
+	gp_streams_forget(handle);
 	gp_blp_stream_destroying(handle);
 	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
 	// counts as complete.

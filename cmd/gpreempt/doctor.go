@@ -418,6 +418,9 @@ func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 			if d.wantsTimeslice() && p.TimesliceUs == 0 && !without {
 				return false
 			}
+			if m := d.config.Mechanisms; (m.Auto || m.MPS) && slices.Contains(p.Fallbacks, "mps") && !slices.Contains(p.Mechanisms, "mps") {
+				return false
+			}
 			if !d.wantsNothing() && len(p.Mechanisms) == 0 && len(p.Fallbacks) == 0 {
 				return false
 			}

@@ -44,7 +44,12 @@ typedef unsigned long long ptr;
 	F(cuStreamBeginCapture_v2, (handle, int))                                                          \
 	F(cuStreamEndCapture, (handle, handle *))                                                          \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))                             \
-	F(cuGraphLaunch, (handle, handle))
+	F(cuGraphLaunch, (handle, handle))                                                                 \
+	F(cuGraphExecDestroy, (handle))                                                                    \
+	F(cuGraphDestroy, (handle))                                                                        \
+	F(cuGraphCreate, (handle *, unsigned))                                                             \
+	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *))                \
+	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *))
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 DRIVER(DECLARE)
@@ -346,6 +351,44 @@ static uint32_t captures(unsigned rounds) {
 	return hash(data) * 31 + hash(aside);
 }
 
+// Graphs that are replayed, changed, and destroyed in flight.
+static uint32_t graphs(unsigned rounds) {
+	struct node { handle function; unsigned grid[3], block[3], shared; void **parameters, **extra; handle kernel, context; };
+	handle stream, graph, built, executable, changed, nodes[3];
+	ptr data = memory(), other = memory();
+	int n = PER_BLOCK;
+	uint32_t add = 5;
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	void *parameters[] = {&other, &n, &add, &kernel_us};
+	struct node p = {chain_kernel, {BLOCKS, 1, 1}, {1024, 1, 1}, 0, parameters, NULL, NULL, NULL};
+	OK(cuGraphCreate(&built, 0));
+	for (int i = 0; i < 3; i++, add++)
+		OK(cuGraphAddKernelNode_v2(&nodes[i], built, i ? &nodes[i - 1] : NULL, i > 0, &p));
+	OK(cuGraphInstantiateWithFlags(&changed, built, 0));
+	for (unsigned i = 0; i < rounds; i++) {
+		if (i % 8 == 0) {
+			OK(cuStreamBeginCapture_v2(stream, 0));
+			for (unsigned k = 0; k < 3; k++)
+				(k % 2 ? chain : chain_packed)(stream, data, i + k);
+			OK(cuStreamEndCapture(stream, &graph));
+			OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+			OK(cuGraphDestroy(graph));
+		}
+		OK(cuGraphLaunch(executable, stream));
+		chain(stream, data, i);
+		OK(cuGraphLaunch(changed, stream));
+		OK(cuGraphLaunch(executable, stream));
+		if (i == rounds / 2) {
+			add = i;
+			OK(cuGraphExecKernelNodeSetParams_v2(changed, nodes[1], &p));
+		}
+		if (i % 8 == 7)
+			OK(cuGraphExecDestroy(executable));
+	}
+	OK(cuStreamSynchronize(stream));
+	return hash(data) * 31 + hash(other);
+}
+
 char *image;
 
 int main(int count, char **argument) {
@@ -392,6 +435,8 @@ int main(int count, char **argument) {
 			h = contexts(rounds);
 		} else if (!strcmp(what, "captures")) {
 			h = captures(rounds);
+		} else if (!strcmp(what, "graphs")) {
+			h = graphs(rounds);
 		} else if (!strcmp(what, "leave")) { // with work in flight
 			ptr data = memory();
 			OK(cuStreamCreate(&stream, NON_BLOCKING));

@@ -157,6 +157,7 @@ typedef void function(void);
 	PAIR(cuStreamGetId, 12000, cuStreamGetId, cuStreamGetId_ptsz) \
 	PAIR(cuStreamGetPriority, 5050, cuStreamGetPriority, cuStreamGetPriority_ptsz) \
 	PAIR(cuStreamIsCapturing, 10000, cuStreamIsCapturing, cuStreamIsCapturing_ptsz) \
+	PAIR(cuStreamSetAttribute, 11000, cuStreamSetAttribute, cuStreamSetAttribute_ptsz) \
 	PAIR(cuStreamQuery, 2000, cuStreamQuery, cuStreamQuery_ptsz) \
 	PAIR(cuStreamSynchronize, 2000, cuStreamSynchronize, cuStreamSynchronize_ptsz) \
 	PAIR(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz) \

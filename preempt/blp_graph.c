@@ -1,0 +1,344 @@
+// blp_graph.c - graphs that can be stopped: those of guarded kernels alone.
+//
+// The program's instance stays as it is: its kernels always run. Beside it there is a twin whose kernels have records of
+// their own, which is launched in its place where launches are stopped. It goes on by being launched again, with records
+// that let every block exit that has run. It is in flight once at most, since its records are.
+#define _GNU_SOURCE
+#include "blp_domain.h"
+#include "code.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { // cuda.h
+	CU_GRAPH_NODE_TYPE_KERNEL = 0,
+	CU_GRAPH_NODE_TYPE_EMPTY = 5,
+	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
+	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
+	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
+	CU_EVENT_DISABLE_TIMING = 2,
+	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+	TWINS = 1024,
+};
+
+struct kernel_node { // CUDA_KERNEL_NODE_PARAMS_v2, cuda.h
+	CUfunction function;
+	unsigned grid[3], block[3], shared_bytes;
+	void **parameters, **extra;
+	CUfunction kernel; // where function is NULL
+	CUcontext context;
+};
+
+static struct blp_twin twins[TWINS];
+static _Atomic uint32_t used; // places, ever
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static struct blp_twin *find(CUgraphExec exec)
+{
+	for (uint32_t i = 0, n = used; i < n; i++)
+		if (twins[i].of == exec)
+			return &twins[i];
+	return NULL;
+}
+
+// Records behind those of the log, in whole granules. 0: there are none. making is held.
+static uint32_t take_records(struct gp_domain *d, uint32_t count)
+{
+	uint32_t granules = (count + BLP_GRANULE - 1) / BLP_GRANULE, run = 0;
+	for (uint32_t i = 0; i < BLP_GRANULES; i++) {
+		run = d->granule[i] ? 0 : run + 1;
+		if (run == granules) {
+			memset(&d->granule[i + 1 - run], 1, run);
+			return BLP_RECORDS + (i + 1 - run) * BLP_GRANULE;
+		}
+	}
+	return 0;
+}
+
+static void give_records(struct gp_domain *d, uint32_t first, uint32_t count)
+{
+	memset(&d->granule[(first - BLP_RECORDS) / BLP_GRANULE], 0, (count + BLP_GRANULE - 1) / BLP_GRANULE);
+}
+
+static bool attribute_set(CUgraphNode node, int id)
+{
+	struct gp_launch_attribute value = {0};
+	// Unknown to older drivers: then it is not set.
+	return !gp_driver.cuGraphKernelNodeGetAttribute(node, id, &value.value) && value.value.cooperative;
+}
+
+// The kernel of a node, if it can be stopped.
+static const struct gp_code *guarded(CUgraphNode node, struct kernel_node *k)
+{
+	if (blp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
+	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE) || attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
+		return NULL;
+	return gp_code_of(k->function ? k->function : k->kernel);
+}
+
+// How many kernels the graph has; 0: it can't be stopped.
+static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
+{
+	uint32_t kernels = 0;
+	*nodes = NULL;
+	if (gp_driver.cuGraphGetNodes(graph, NULL, count) || !*count || *count > BLP_GRANULES * BLP_GRANULE ||
+	    !(*nodes = calloc(*count, sizeof **nodes)) || gp_driver.cuGraphGetNodes(graph, *nodes, count))
+		return 0;
+	for (size_t i = 0; i < *count; i++) {
+		struct kernel_node k;
+		int type;
+		if (gp_driver.cuGraphNodeGetType((*nodes)[i], &type))
+			return 0;
+		if (type == CU_GRAPH_NODE_TYPE_EMPTY)
+			continue;
+		if (type != CU_GRAPH_NODE_TYPE_KERNEL || !guarded((*nodes)[i], &k))
+			return 0;
+		kernels++;
+	}
+	return kernels;
+}
+
+static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
+{
+	uint32_t next = t->first;
+	for (size_t i = 0; i < count; i++) {
+		struct kernel_node k;
+		int type;
+		if (gp_driver.cuGraphNodeGetType(nodes[i], &type))
+			return false;
+		if (type != CU_GRAPH_NODE_TYPE_KERNEL)
+			continue;
+		const struct gp_code *code = guarded(nodes[i], &k);
+		if (!code)
+			return false;
+		CUdeviceptr record = t->domain->arena + next++ * sizeof(struct gpreempt_record);
+		void *parameters[code->parameters + 1];
+		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);
+		parameters[code->parameters] = &record;
+		k.parameters = parameters;
+		if (blp_driver.cuGraphExecKernelNodeSetParams(t->own, nodes[i], &k))
+			return false;
+	}
+	return true;
+}
+
+// making is held.
+static void unmake(struct blp_twin *t)
+{
+	if (t->own)
+		blp_driver.cuGraphExecDestroy(t->own);
+	if (t->done)
+		blp_driver.cuEventDestroy(t->done);
+	if (t->image)
+		blp_driver.cuMemFreeHost(t->image);
+	if (t->first)
+		give_records(t->domain, t->first, t->count);
+	*t = (struct blp_twin){0};
+}
+
+static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count, uint32_t kernels,
+		 unsigned long long flags)
+{
+	void *pinned = NULL;
+	*t = (struct blp_twin){.domain = d, .count = kernels};
+	if (!(t->first = take_records(d, kernels)) ||
+	    gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
+		return false;
+	t->image = pinned;
+	return !blp_driver.cuEventCreate(&t->done, CU_EVENT_DISABLE_TIMING) &&
+	       !blp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
+	       set_records(t, nodes, count);
+}
+
+void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
+{
+	CUgraphNode *nodes = NULL;
+	CUcontext context = NULL;
+	unsigned long long flags = 0;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	size_t count;
+	uint32_t kernels;
+
+	if (!exec || !graph || !gp_rewritten || !blp_driver.cuGraphExecKernelNodeSetParams || !blp_driver.cuGraphInstantiate ||
+	    !blp_driver.cuGraphKernelNodeGetParams || !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes ||
+	    !gp_driver.cuGraphNodeGetType || gp_driver.cuCtxGetCurrent(&context) || !context)
+		return;
+	struct gp_domain *d = blp_domain_of(context, GP_STREAM_LEGACY);
+	if (!d || d->given_up || (blp_driver.cuGraphExecGetFlags && blp_driver.cuGraphExecGetFlags(exec, &flags)) ||
+	    flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+		return;
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode); // allocations, beside a capture
+	if ((kernels = kernels_of(graph, &nodes, &count))) {
+		pthread_mutex_lock(&making);
+		uint32_t i = 0;
+		while (i < TWINS && twins[i].own)
+			i++;
+		if (i < TWINS && make(&twins[i], d, graph, nodes, count, kernels, flags)) {
+			twins[i].of = exec;
+			if (i >= used)
+				used = i + 1;
+		} else if (i < TWINS) {
+			unmake(&twins[i]);
+		}
+		pthread_mutex_unlock(&making);
+	}
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	free(nodes);
+}
+
+// Waits for the launch that is in flight; the lock is given up meanwhile. False: the driver refused.
+static bool wait_for(struct gp_domain *d, struct blp_twin *t)
+{
+	CUcontext context = d->context;
+	bool pushed;
+	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
+		if (d->epoch % 2) {
+			blp_wait_resumed(d, 0);
+			continue;
+		}
+		uint32_t epoch = d->epoch;
+		pthread_mutex_unlock(&d->lock);
+		CUresult result = BLP_NOT_READY;
+		if (blp_enter(context, &pushed)) {
+			result = blp_driver.cuEventSynchronize(t->done);
+			blp_leave(pushed);
+		}
+		pthread_mutex_lock(&d->lock);
+		if (result)
+			return false;
+		if (d->epoch == epoch)
+			blp_complete_to(d, &d->stream_of[t->stream], t->upto);
+	}
+	return true;
+}
+
+static void drop(struct blp_twin *t)
+{
+	struct gp_domain *d = t->domain;
+	bool pushed;
+	pthread_mutex_lock(&d->lock);
+	CUcontext context = d->context;
+	wait_for(d, t);
+	pthread_mutex_unlock(&d->lock);
+	pthread_mutex_lock(&making);
+	t->of = NULL;
+	if (context && blp_enter(context, &pushed)) {
+		unmake(t);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&making);
+}
+
+// Its end, or a change of what it does: from then on it is a barrier.
+void gp_blp_graph_changed(CUgraphExec exec)
+{
+	struct blp_twin *t = exec ? find(exec) : NULL;
+	if (t)
+		drop(t);
+}
+
+void blp_drop_twins(struct gp_domain *d)
+{
+	for (uint32_t i = 0; i < used; i++)
+		if (twins[i].of && twins[i].domain == d)
+			drop(&twins[i]);
+}
+
+CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	CUstream stream = d->stream_of[e->stream].handle;
+	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+	CUresult result = 0;
+
+	blp_inside = true;
+	// Of the launch before, which is complete: not stopping the memset does no harm.
+	if (e->fresh)
+		result = blp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
+	if (!result)
+		result = blp_driver.cuGraphLaunch(t->own, stream);
+	if (!result)
+		result = blp_driver.cuEventRecord(t->done, stream);
+	blp_inside = false;
+	e->fresh = e->fresh && result;
+	e->driven = !result;
+	return result;
+}
+
+bool blp_graph_is_complete(struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	bool complete = true;
+	for (uint32_t i = 0; i < t->count; i++) {
+		struct gpreempt_record *r = &t->image[i];
+		complete &= !(r->state & GPREEMPT_FROZEN);
+		// A kernel that was not stopped is over: no block of it is to run again.
+		r->state = r->done = r->state & GPREEMPT_FROZEN ? r->state & GPREEMPT_CUT : GPREEMPT_CUT;
+	}
+	return complete;
+}
+
+bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
+{
+	struct blp_twin *t = s->graph ? find(s->graph) : NULL;
+	CUcontext context = NULL;
+	uint64_t deadline = 0;
+
+	if (!t || blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
+		return false;
+	struct gp_domain *d = blp_domain_of(context, s->stream);
+	if (!d || d != t->domain)
+		return false;
+	pthread_mutex_lock(&d->lock);
+	for (bool patient = true;;) {
+		struct blp_stream *stream;
+		if (d->context != context || d->given_up || gp_capturing() || t->of != s->graph ||
+		    !(stream = blp_find_stream(d, s->stream, true)))
+			break;
+		if (d->epoch % 2 && patient) {
+			if (!deadline)
+				deadline = blp_patience();
+			patient = blp_wait_resumed(d, deadline);
+			continue;
+		}
+		if (blp_is_tainted(d, stream))
+			break;
+		if (t->upto > d->stream_of[t->stream].done) {
+			if (!wait_for(d, t))
+				break;
+			continue;
+		}
+		if (!blp_make_room(d, stream, 0)) {
+			if (!(d->epoch % 2))
+				break;
+			patient = blp_wait_resumed(d, 0);
+			continue;
+		}
+		if (t->upto > d->stream_of[t->stream].done || (d->epoch % 2 && patient))
+			continue;
+		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
+		e->twin = t;
+		e->fresh = true;
+		uint64_t before = t->upto;
+		t->stream = e->stream;
+		t->upto = d->head;
+		*result = 0;
+		if (!(d->epoch % 2)) {
+			*result = blp_drive_graph(d, e);
+			if (*result) {
+				blp_unappend(d, stream);
+				t->upto = before;
+			} else {
+				blp_appended(d, stream);
+			}
+		}
+		pthread_mutex_unlock(&d->lock);
+		if (!*result)
+			gp_count(&d->gpu->stops.launches, t->count);
+		return true;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return false;
+}

@@ -1,0 +1,236 @@
+// A program that stops a stream of its own. Commands on standard input, an answer for each.
+#define _GNU_SOURCE
+#include "../../../api/gpreempt.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void *handle;
+typedef unsigned long long ptr;
+typedef struct CUstream_st *stream_t;
+
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) { \
+			fprintf(stderr, "preempt: line %d: %s returned %d\n", __LINE__, #call, r_); \
+			exit(1); \
+		} \
+	} while (0)
+
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuModuleLoad, (handle *, const char *)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
+	F(cuStreamGetPriority, (handle, int *)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))
+
+#define DECLARE(name, parameters) static int(*name) parameters;
+FUNCTIONS(DECLARE)
+
+enum { BLOCKS = 8000, CHAIN_us = 2000 };
+static handle context, background, urgent, chain, spin;
+static ptr memory; // of the simulated device, which is the host's
+static uint32_t want = 0;
+static atomic_uint launched;
+
+static void launch(unsigned count) {
+	unsigned n = 1, us = CHAIN_us;
+	for (unsigned i = 0; i < count; i++) {
+		void *parameters[] = {&memory, &n, &i, &us};
+		OK(cuLaunchKernel(chain, BLOCKS, 1, 1, 256, 1, 1, 0, background, parameters, NULL));
+		want = want * 3 + i;
+		launched++;
+	}
+}
+
+// How many blocks have which number of launches behind them is of no interest; that none changes is.
+static uint64_t sum(void) {
+	const _Atomic uint32_t *data = (const void *)(uintptr_t)memory;
+	uint64_t s = 0;
+	for (int i = 0; i < BLOCKS; i++)
+		s = s * 31 + data[i];
+	return s;
+}
+
+static void wait_urgent(uint64_t us) {
+	void *parameters[] = {&us};
+	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, urgent, parameters, NULL));
+	OK(cuStreamSynchronize(urgent));
+}
+
+static bool right(void) {
+	const uint32_t *data = (const void *)(uintptr_t)memory;
+	for (int i = 0; i < BLOCKS; i++)
+		if (data[i] != want) {
+			printf("block %d has %u, must have %u\n", i, data[i], want);
+			return false;
+		}
+	return true;
+}
+
+// Stops and restores while a chain runs; says how often nothing moved while it was stopped, and whether it all came out right.
+static void rounds(unsigned count, int level, int wait) {
+	unsigned still = 0, busy = 0;
+	OK(gpreempt_stream_enable(background, level));
+	for (unsigned i = 0; i < count; i++) {
+		launch(6);
+		usleep(rand() % 8000);
+		OK(gpreempt_stream_preempt(background, 1));
+		uint64_t before = sum();
+		wait_urgent(4000);
+		still += sum() == before;
+		busy += cuStreamQuery(background) == 600; // CUDA_ERROR_NOT_READY
+		OK(gpreempt_stream_restore(background, wait));
+	}
+	OK(cuStreamSynchronize(background));
+	struct gpreempt_stream_state state = {.size = sizeof state};
+	OK(gpreempt_stream_query(background, &state));
+	if (right())
+		printf("still %u busy %d preempted %llu, now %d, for %d level %d\n", still, busy > 0, (unsigned long long)state.preemptions, state.preempted,
+			state.preempted_ns >= count * 4000000ull, state.level);
+	OK(gpreempt_stream_disable(background));
+}
+
+static void *feed(void *unused) {
+	OK(cuCtxSetCurrent(context));
+	launch(3000); // more than a log holds back
+	return unused;
+}
+
+// A thread that feeds a stopped stream: it waits, at the latest when nothing more can be noted down.
+static void fed(int level) {
+	pthread_t thread;
+	OK(gpreempt_stream_enable(background, level));
+	OK(gpreempt_stream_preempt(background, 1));
+	uint64_t before = sum();
+	launched = 0;
+	OK(pthread_create(&thread, NULL, feed, NULL));
+	wait_urgent(20000);
+	bool unchanged = sum() == before, waits = launched < 3000;
+	OK(gpreempt_stream_restore(background, 0));
+	OK(pthread_join(thread, NULL));
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("unchanged %d waits %d launched %u\n", unchanged, waits, launched);
+	OK(gpreempt_stream_disable(background));
+}
+
+static void errors(void) {
+	struct gpreempt_stream_state state = {.size = sizeof state, .level = 9}, short_state = {.size = 1};
+	handle graph, other;
+#define SAY(what, call) printf(what " %d ", call) // one after the other, as arguments of one call need not be
+	SAY("level", gpreempt_stream_enable(background, 9));
+	SAY("thread", gpreempt_stream_enable((stream_t)2, GPREEMPT_LEVEL_BLOCK));
+	SAY("preempt", gpreempt_stream_preempt(background, 1));
+	SAY("restore", gpreempt_stream_restore(background, 1));
+	SAY("disable", gpreempt_stream_disable(background));
+	SAY("query", gpreempt_stream_query(background, &state));
+	SAY("level", state.level);
+	SAY("nowhere", gpreempt_stream_query(background, NULL));
+	SAY("short", gpreempt_stream_query(background, &short_state));
+	OK(cuStreamCreate(&other, 1));
+	OK(cuStreamBeginCapture_v2(other, 2));
+	SAY("capturing", gpreempt_stream_enable(other, GPREEMPT_LEVEL_BLOCK));
+	OK(cuStreamEndCapture(other, &graph));
+	SAY("enable", gpreempt_stream_enable(other, GPREEMPT_LEVEL_BLOCK));
+	SAY("again", gpreempt_stream_enable(other, GPREEMPT_LEVEL_QUEUE));
+	SAY("stop", gpreempt_stream_preempt(other, 0));
+	SAY("twice", gpreempt_stream_preempt(other, 1));
+	SAY("change", gpreempt_stream_enable(other, GPREEMPT_LEVEL_BLOCK));
+	SAY("same", gpreempt_stream_enable(other, GPREEMPT_LEVEL_QUEUE));
+	SAY("restore", gpreempt_stream_restore(other, 0));
+	SAY("twice", gpreempt_stream_restore(other, 1));
+	OK(gpreempt_stream_query(other, &state));
+	SAY("preemptions", (int)state.preemptions);
+	OK(cuStreamDestroy_v2(other));
+	SAY("gone", gpreempt_stream_preempt(other, 0));
+	OK(cuCtxSetCurrent(NULL));
+	SAY("no context", gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	SAY("either", gpreempt_stream_preempt(background, 1));
+	SAY("nor", gpreempt_stream_query(background, &state));
+	printf("\n");
+	OK(cuCtxSetCurrent(context));
+}
+
+static void priorities(int (*priority_of)(handle)) {
+	SAY("set", gpreempt_stream_set_priority(background, -3));
+	SAY("has", priority_of(background));
+	SAY("less", gpreempt_stream_set_priority(background, 1));
+	SAY("more", gpreempt_stream_set_priority(background, -6));
+	printf("\n");
+}
+
+// As many as there may be, and one.
+static void many(void) {
+	int last = 0, count = 0;
+	while (count < 200) {
+		handle s;
+		OK(cuStreamCreate(&s, 1));
+		if ((last = gpreempt_stream_enable(s, GPREEMPT_LEVEL_BLOCK)))
+			break;
+		count++;
+	}
+	printf("enabled %d then %d\n", count > 0, last);
+}
+
+int main(int argc, char **argv) {
+	handle library = dlopen("libcuda.so.1", RTLD_NOW), module;
+	char line[64];
+	unsigned n;
+	int level, wait;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!gpreempt_stream_enable || !gpreempt_stream_query) {
+		printf("no library\n");
+		return 0;
+	}
+	if (!library || argc != 2)
+		return 1;
+#define FIND(name, parameters) name = (int(*) parameters)dlsym(library, #name);
+	FUNCTIONS(FIND)
+	int early = gpreempt_stream_enable(NULL, GPREEMPT_LEVEL_BLOCK), before = gpreempt_stream_preempt(NULL, 1);
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoad(&module, argv[1]));
+	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuModuleLoad(&module, argv[1]));
+	int (*load)(handle *, const void *) = (int (*)(handle *, const void *))dlsym(library, "cuModuleLoadData");
+	OK(load(&module, "simulated image"));
+	OK(cuModuleGetFunction(&spin, module, "sim_spin_us"));
+	OK(cuStreamCreate(&background, 1));
+	OK(cuStreamCreate(&urgent, 1));
+	OK(cuMemAlloc_v2(&memory, BLOCKS * 4));
+	OK(cuMemsetD8Async(memory, 0, BLOCKS * 4, background));
+	OK(cuStreamSynchronize(background));
+	printf("before %d %d after %d\n", early, before, gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	gpreempt_stream_disable(background);
+	while (fgets(line, sizeof line, stdin))
+		if (sscanf(line, "rounds %u %d %d", &n, &level, &wait) == 3)
+			rounds(n, level, wait);
+		else if (sscanf(line, "fed %d", &level) == 1)
+			fed(level);
+		else if (strcmp(line, "errors\n") == 0)
+			errors();
+		else if (strcmp(line, "many\n") == 0)
+			many();
+		else if (strcmp(line, "priorities\n") == 0)
+			priorities((int (*)(handle))dlsym(library, "simcuda_stream_priority"));
+	return 0;
+}
