@@ -538,7 +538,11 @@ static CUlibrary library_used(CUlibrary handle)
 		return handle;
 	pthread_mutex_lock(&l->lock);
 	if (!l->settled) {
-		settle(l);
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // something may be captured meanwhile
+		if (!gp_driver.cuThreadExchangeStreamCaptureMode(&mode)) {
+			settle(l);
+			gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		}
 		release(l);
 		l->settled = true;
 	}
