@@ -41,7 +41,8 @@ type agent struct {
 	log     zerolog.Logger
 	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
 
-	stoppable bool // kernels are rewritten
+	stoppable bool   // kernels are rewritten
+	givenUp   uint64 // domains of which that was said
 
 	mutex      sync.Mutex // what follows: the agent's own goroutine, and changed
 	uuids      map[subdeviceKey][16]byte
@@ -455,4 +456,8 @@ func (a *agent) publish() {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
 	countBLP(a.gpu)
+	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
+		a.givenUp = n
+		a.log.Warn().Msg("the driver refused what stops and resumes kernels: those of a context always run from here on")
+	}
 }

@@ -284,10 +284,37 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
+// Nothing is in flight any more.
+static void end(struct gp_domain *d, CUcontext context)
+{
+	bool pushed;
+
+	blp_drop_twins(d);
+	pthread_mutex_lock(&d->control);
+	pthread_mutex_lock(&d->lock);
+	d->context = NULL;
+	d->reasons = 0;
+	if (d->stopped) {
+		d->stopped = false;
+		d->epoch++;
+		blp_changes++;
+		blp_stopped--;
+	}
+	d->head = d->tail = 0;
+	d->streams = 0;
+	pthread_cond_broadcast(&d->resumed);
+	pthread_mutex_unlock(&d->lock);
+	blp_forget_events(d);
+	if (blp_enter(context, &pushed)) {
+		release(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
 void gp_blp_context_destroying(CUcontext context)
 {
 	struct gp_context *c = gp_find_context(context);
-	bool pushed;
 
 	if (!c || !gp_context_pin(c, context))
 		return;
@@ -300,31 +327,9 @@ void gp_blp_context_destroying(CUcontext context)
 	for (uint32_t i = 0; i < specials; i++)
 		if (special[i].context == context)
 			special[i].handle = NULL;
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-		struct gp_domain *d = blp_domains[i];
-		if (d->context != context)
-			continue;
-		blp_drop_twins(d);
-		pthread_mutex_lock(&d->control);
-		pthread_mutex_lock(&d->lock);
-		d->context = NULL;
-		if (d->stopped) {
-			d->stopped = false;
-			d->epoch++;
-			blp_changes++;
-			blp_stopped--;
-		}
-		d->head = d->tail = 0;
-		d->streams = 0;
-		pthread_cond_broadcast(&d->resumed);
-		pthread_mutex_unlock(&d->lock);
-		blp_forget_events(d);
-		if (blp_enter(context, &pushed)) {
-			release(d);
-			blp_leave(pushed);
-		}
-		pthread_mutex_unlock(&d->control);
-	}
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->context == context)
+			end(blp_domains[i], context);
 }
 
 // Both wait for what the stream has in its present domain.
@@ -395,7 +400,13 @@ void gp_blp_stream_destroying(CUstream stream)
 		}
 		pthread_mutex_unlock(&d->lock);
 	}
-	for (uint32_t i = 0; i < specials; i++)
-		if (special[i].handle == stream)
-			special[i].handle = NULL;
+	for (uint32_t i = 0; i < specials; i++) {
+		if (special[i].handle != stream)
+			continue;
+		struct gp_domain *own = special[i].domain;
+		CUcontext context = special[i].context;
+		special[i].handle = NULL;
+		if (own)
+			end(own, context);
+	}
 }

@@ -194,7 +194,7 @@ bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
 bool blp_wanted_stopped(struct gp_domain *);
 
 // blp_event.c
-bool blp_record_is_latest(struct gp_domain *, CUevent, uint64_t upto);
+void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool gp_blp_before_record(struct gp_submission *, CUevent);
 void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
 bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);

@@ -91,10 +91,13 @@ void blp_forget_events(struct gp_domain *d)
 	pthread_mutex_unlock(&events_lock);
 }
 
-bool blp_record_is_latest(struct gp_domain *d, CUevent handle, uint64_t upto)
+void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
 {
-	struct event e = look(handle);
-	return e.domain == d && e.upto == upto;
+	pthread_mutex_lock(&events_lock); // so that it is not destroyed meanwhile
+	struct event *e = find(handle, false);
+	if (e && e->domain == d && e->upto == upto) // not recorded elsewhere since
+		blp_driver.cuEventRecord(handle, stream);
+	pthread_mutex_unlock(&events_lock);
 }
 
 void gp_blp_event_destroying(CUevent handle)

@@ -643,7 +643,13 @@ void gp_blp_flush_all(CUcontext context)
 		flush(context, NULL, true);
 }
 
-static void before_barrier(struct gp_submission *s) { gp_blp_flush(s->stream); }
+static void before_barrier(struct gp_submission *s)
+{
+	gp_blp_flush(s->stream);
+	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
+	if (d)
+		gp_count(&d->gpu->stops.uncovered, 1);
+}
 
 // After an operation that may wait for the CPU. What follows it on the stream can't be stopped, since stopping
 // waits for what is ahead, and the CPU may be waiting for the stop to end.

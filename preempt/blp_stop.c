@@ -249,8 +249,8 @@ static bool relaunch(struct gp_domain *d)
 			blp_give_up(d, result, "cuLaunchKernel");
 			return false;
 		}
-		if (e->kind == BLP_RECORD && blp_record_is_latest(d, e->event, at + 1))
-			TRY(cuEventRecord, e->event, s->handle);
+		if (e->kind == BLP_RECORD)
+			blp_record_again(d, e->event, at + 1, s->handle);
 		e->driven = true;
 		if (++s->unmarked >= BLP_MARKER_EVERY)
 			blp_mark(d, s);

@@ -14,14 +14,15 @@ static void gate(struct gp_gpu *g)
 
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = s->open & g->higher & ~g->ignored) && !g->forced) {
-		if (now - began > gp_settings.max_hold_ns) {
+		bool watched = gp_rewritten; // then blp_stop.c sees to this process's share
+		if (now - began > gp_settings.max_hold_ns && !watched) {
 			g->ignored |= blocking; // the agent looks at these again
 			break;
 		}
 		uint32_t seen = s->gate;
 		s->gate_waiters++;
 		if (s->open & g->higher & ~g->ignored && !g->forced)
-			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (now - began) + 1, true);
+			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (watched ? 0 : now - began) + 1, true);
 		s->gate_waiters--;
 		now = gp_now_ns();
 	}

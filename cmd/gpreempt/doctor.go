@@ -465,7 +465,7 @@ func (d *doctor) sayPeer(p segment.Peer, mps bool) {
 	case refused && mps:
 		d.say("preempt", warned, about+": the driver refused an RM control", "stop MPS")
 	case refused:
-		d.say("preempt", warned, about+": the driver refused an RM control", "this may be a sandbox; set mechanisms = [\"gate\"], which needs none")
+		d.say("preempt", warned, about+": the driver refused an RM control", "this may be a sandbox; set mechanisms = [\"gate\", \"blp\"], which need none")
 	case len(missing) > 0:
 		d.say("preempt", warned, about+": not in force because of "+strings.Join(missing, ", "), "")
 	case d.wantsTimeslice() && p.TimesliceUs == 0 && len(p.Fallbacks) == 0:

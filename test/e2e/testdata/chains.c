@@ -38,6 +38,7 @@ typedef unsigned long long ptr;
 	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))                                       \
 	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                                               \
 	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))                                            \
+	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned))                                       \
 	F(cuModuleLoadData, (handle *, const void *))                                                      \
 	F(cuModuleGetFunction, (handle *, handle, const char *))                                           \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
@@ -250,6 +251,41 @@ static uint32_t behind(unsigned rounds) {
 	return h * 31 + hash(data);
 }
 
+struct handshake { volatile bool go; };
+
+static void wait_for_program(void *argument) {
+	struct handshake *h = argument;
+	while (!h->go)
+		usleep(20);
+}
+
+// What is queued waits for the program, which goes on launching.
+static uint32_t handshakes(unsigned rounds) {
+	handle stream, beside;
+	ptr data = memory(), other = memory(), word;
+	OK(cuMemAlloc_v2(&word, 4));
+	OK(cuMemsetD32Async(word, 0, 1, NULL));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuStreamCreate(&beside, NON_BLOCKING));
+	for (unsigned i = 0; i < rounds; i++) {
+		struct handshake h = {false};
+		chain(stream, data, i);
+		OK(cuLaunchHostFunc(stream, wait_for_program, &h));
+		chain(stream, data, i + 1);
+		chain(beside, other, i);
+		OK(cuStreamWaitValue32_v2(beside, word, i + 1, 0));
+		for (unsigned k = 0; k < 3; k++) {
+			chain(stream, data, i + k);
+			chain(beside, other, i + k);
+		}
+		h.go = true;
+		*(volatile uint32_t *)(uintptr_t)word = i + 1;
+		OK(cuStreamSynchronize(stream));
+	}
+	OK(cuStreamSynchronize(beside));
+	return hash(data) * 31 + hash(other);
+}
+
 // Questions are answered with yes only when it is so.
 static uint32_t questions(unsigned rounds) {
 	handle stream, event;
@@ -435,6 +471,8 @@ int main(int count, char **argument) {
 			h = contexts(rounds);
 		} else if (!strcmp(what, "captures")) {
 			h = captures(rounds);
+		} else if (!strcmp(what, "handshakes")) {
+			h = handshakes(rounds);
 		} else if (!strcmp(what, "graphs")) {
 			h = graphs(rounds);
 		} else if (!strcmp(what, "leave")) { // with work in flight
