@@ -1,6 +1,6 @@
 package hints
 
-import "slices"
+import "math"
 
 // Prediction is when the next request is expected.
 type Prediction struct {
@@ -9,20 +9,21 @@ type Prediction struct {
 }
 
 const (
-	maxLag      = 4  // requests of a repeating pattern
-	remembered  = 32 // residuals, arrivals
-	enough      = 12 // predictions that must have been right for a confidence of one half
-	trusted     = 64 // more make no difference
-	warmUp      = 4  // repetitions before anything is predicted
-	padNs       = 15_000
+	maxLag      = 4      // requests of a repeating pattern
+	remembered  = 64     // residuals, arrivals
+	enough      = 12     // predictions that must have been right for a confidence of one half
+	trusted     = 64     // more make no difference
+	warmUp      = 4      // repetitions before anything is predicted
 	togetherNs  = 50_000 // arrivals so close are one request's
 	maxCycleNs  = 5_000_000_000
-	worthMissNs = 400_000 // an error above this is a miss even where the budget allows it
+	worthMissNs = 400_000 // a prediction that is off by more was wrong
+	randomPart  = 10      // and one that is off by more than this part of the usual interval: it may be chance
+	leastNoise  = 5_000   // nanoseconds by which no program comes regularly
 )
 
 // Arrivals learns online whether requests come in a regular pattern. It runs a few simple predictors side by
-// side, and believes one only after it was right many times. A prediction comes with its error, which decides
-// how early the GPU has to be taken; where that would cost more than the budget, there is no prediction.
+// side, and believes one only after it was right many times. A prediction comes with its errors, which decide
+// how early the GPU has to be taken: see aim.
 type Arrivals struct {
 	maxCost float64
 	times   []uint64 // the latest, oldest first
@@ -36,6 +37,7 @@ type expert struct {
 	gain  float64
 	phase []float64 // of the last lag requests, smoothed, oldest first
 	cycle float64
+	noise float64 // the usual distance of a request from its prediction
 	// since the start or the last break of the pattern
 	first     []float64 // the lag phases with which it began
 	seen      int
@@ -48,7 +50,7 @@ type expert struct {
 func NewArrivals(maxCost float64) *Arrivals {
 	a := &Arrivals{maxCost: maxCost}
 	for lag := 1; lag <= maxLag; lag++ {
-		for _, gain := range []float64{1, 0.25} {
+		for _, gain := range []float64{1, 0.25, 1.0 / 16} {
 			a.experts = append(a.experts, expert{lag: lag, gain: gain})
 		}
 	}
@@ -66,40 +68,34 @@ func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
 		}
 	}
 	a.times = appendBounded(a.times, atNs)
-	budget := a.budget()
+	interval := a.interval()
 	for i := range a.experts {
-		a.experts[i].arrived(float64(atNs), min(budget, worthMissNs))
+		a.experts[i].arrived(float64(atNs), min(interval/randomPart, worthMissNs))
 	}
 	var best *expert
-	var bestEarly, bestLate float64
+	var bestAim target
 	for i := range a.experts {
 		e := &a.experts[i]
 		if e.confidence() < 0.5 || len(e.residuals) < enough {
 			continue
 		}
-		early, late := padNs+max(0, -slices.Min(e.residuals)), max(0, slices.Max(e.residuals))
-		if early > budget {
-			continue
-		}
-		early = min(1.5*early, budget) // the worst is yet to come
-		if best == nil || early+late < bestEarly+bestLate {
-			best, bestEarly, bestLate = e, early, late
+		if t, ok := aim(e.residuals, budget(a.maxCost, interval)); ok && (best == nil || t.loss < bestAim.loss) {
+			best, bestAim = e, t
 		}
 	}
 	if best == nil {
 		return Prediction{}, false
 	}
 	at := best.predicted()
-	return Prediction{uint64(at - bestEarly), uint64(at + bestLate + padNs), best.confidence()}, at > float64(atNs)
+	return Prediction{uint64(at + bestAim.from), uint64(at + bestAim.to), best.confidence()}, at+bestAim.from > float64(atNs)
 }
 
-// budget is what waiting for one request may cost, in nanoseconds: some of it is left for errors.
-func (a *Arrivals) budget() float64 {
+// interval is the mean one of the latest requests, in nanoseconds.
+func (a *Arrivals) interval() float64 {
 	if len(a.times) < 2 {
 		return 0
 	}
-	interval := float64(a.times[len(a.times)-1]-a.times[0]) / float64(len(a.times)-1)
-	return 0.75 * a.maxCost * interval
+	return float64(a.times[len(a.times)-1]-a.times[0]) / float64(len(a.times)-1)
 }
 
 func (e *expert) confidence() float64 { return e.right / (e.right + enough) }
@@ -137,34 +133,46 @@ func (e *expert) arrived(at, tolerance float64) {
 			expected += e.cycle
 		}
 	}
-	switch {
-	case residual > tolerance || residual < -tolerance:
+	phase, cycle := e.gains()
+	correction := residual
+	if e.gain < 1 { // one that was held up says little of when the next one comes
+		limit := 3*e.noise + leastNoise
+		correction = max(-limit, min(limit, residual))
+	}
+	if residual > tolerance || residual < -tolerance {
 		e.miss()
 		if e.wrong > 2 {
 			e.begin(at)
 			e.seen = 1
 			return
 		}
-		if e.gain == 1 {
-			e.push(at)
-		} else {
-			e.push(expected + e.gain*max(-tolerance, min(tolerance, residual)))
-		}
+		e.push(expected + phase*correction)
 		return
-	case missed > 0:
+	}
+	if missed > 0 {
 		e.miss()
-	default:
+	} else {
 		e.right, e.wrong = min(e.right+1, trusted), 0
 		e.residuals = appendBounded(e.residuals, residual)
 	}
-	turns := float64(min((e.seen-1)/e.lag, remembered))
-	e.cycle += residual / turns
-	e.push(expected + e.gain*residual)
+	e.noise += (math.Abs(residual) - e.noise) / 16
+	e.cycle += cycle * correction / float64(e.lag)
+	e.push(expected + phase*correction)
+}
+
+// gains are by how much a prediction's error corrects the phase and the cycle: at first those that fit a line
+// through all that was seen, in the end those that follow a clock which drifts.
+func (e *expert) gains() (phase, cycle float64) {
+	n := float64(e.seen-1) / float64(e.lag)
+	if e.gain == 1 {
+		return 1, 1 / min(n, remembered/2)
+	}
+	return max(e.gain, 2*(2*n-1)/(n*(n+1))), max(e.gain*e.gain/2, 6/(n*(n+1)))
 }
 
 // miss: one may happen to the most regular program, two in a row are the end of trust.
 func (e *expert) miss() {
-	e.right /= 4
+	e.right /= 2
 	e.wrong++
 	if e.wrong > 1 {
 		e.right = 0

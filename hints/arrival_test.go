@@ -159,7 +159,15 @@ func TestOneMissedRequestDoesNotEndThePattern(t *testing.T) {
 }
 
 func TestTooExpensivePredictionsAreNotMade(t *testing.T) {
-	if o := play(NewArrivals(0.0001), periodic(rand.New(rand.NewPCG(1, 2)), 100, 1000, 30_000)); o.given > 0 {
+	random := rand.New(rand.NewPCG(1, 2))
+	times := make([]float64, 1000)
+	for i := range times {
+		times[i] = 1e9 + float64(i)*10*ms + 600*us*random.Float64()
+	}
+	if o := play(NewArrivals(0.0001), times); o.given > 5 {
 		t.Errorf("%+v", o)
+	}
+	if o := play(NewArrivals(0.02), times); o.given < 900 || o.cost() > 0.02 {
+		t.Errorf("where more is allowed: %+v, cost %.4f", o, o.cost())
 	}
 }

@@ -60,6 +60,7 @@ const (
 	mostKeys        = 256
 	mostConnections = 4096
 	enoughDelays    = 8
+	longestPause    = 4 // intervals
 	keptDelays      = 64
 )
 
@@ -79,10 +80,11 @@ func (l *learner) announced(a announcement) {
 	}
 	k.estimate = a.estimate
 	if k.lastNs != 0 && a.atNs > k.lastNs {
-		interval := min(float64(a.atNs-k.lastNs), 1e9)
+		interval := float64(a.atNs - k.lastNs)
 		if k.intervals == 0 {
 			k.intervals = interval
 		}
+		interval = min(interval, longestPause*k.intervals) // else it would allow more than is earned for a while
 		k.intervals += (interval - k.intervals) / 16
 	}
 	k.lastNs = a.atNs
@@ -181,23 +183,9 @@ func (k *keyRecord) estimated(maxCost float64) estimate {
 	if len(k.delays) < enoughDelays || k.count == 0 {
 		return estimate{}
 	}
-	sorted := slices.Sorted(slices.Values(k.delays))
-	budget := 0.75 * maxCost * k.intervals
-	start := max(0, sorted[0]-padNs)
-	for i := 0; ; i++ {
-		wait := 0.0
-		for _, d := range sorted {
-			wait += max(0, d-start)
-		}
-		if wait/float64(len(sorted)) <= budget {
-			break
-		}
-		if i >= len(sorted)/2 {
-			return estimate{}
-		}
-		start = sorted[i]
+	t, ok := aim(k.delays, budget(maxCost, k.intervals))
+	if !ok {
+		return estimate{}
 	}
-	// A few that come much later than the others are not worth waiting for.
-	last := sorted[len(sorted)-1-len(sorted)/32]
-	return estimate{uint64(start), uint64(max(0, last-start)), k.followed / k.count}
+	return estimate{uint64(max(0, t.from)), uint64(t.to - max(0, t.from)), k.followed / k.count}
 }

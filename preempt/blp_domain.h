@@ -8,10 +8,10 @@
 
 enum {
 	BLP_DOMAINS = 64,
-	BLP_LOG = 8192,             // entries; a power of two
+	BLP_LOG = 4096,             // entries; a power of two
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
-	BLP_IN_FLIGHT = 512,        // entries of one stream: what is queued takes time to drain
+	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
 	BLP_MARKER_EVERY = 32,      // entries of a stream
 	BLP_MARKERS = 256,
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
@@ -22,6 +22,9 @@ enum {
 	BLP_SPECIAL = 64,           // streams with a domain of their own, or exempt
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
 };
+
+// A region is zeroed when all of the next one has been handed out.
+_Static_assert((int)BLP_LOG <= (int)BLP_REGION, "launches of a region that is zeroed may be in the log");
 
 struct blp_marker {
 	CUevent event;

@@ -398,7 +398,7 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 static bool can_be_stopped(const struct gp_launch *l)
 {
 	bool large = false;
-	if (l->cooperative)
+	if (l->cooperative || (double)l->grid[0] * l->grid[1] * l->grid[2] >= GPREEMPT_CUT)
 		return false;
 	for (int i = 0; i < 3; i++)
 		large |= l->grid[i] >= MOST_CLUSTER_BLOCKS;

@@ -19,14 +19,18 @@ static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later 
 static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
 static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold
 static const uint64_t LONGEST_SWITCH_NS = 1000 * 1000;      // a longer sample says nothing about the switch
-static const uint64_t SAMPLE_POLL_NS = 10 * 1000;
+static const uint64_t SAMPLE_SPIN_NS = 300 * 1000, SAMPLE_POLL_NS = 10 * 1000;
+static const uint64_t SPIN_NS = 50 * 1000;                  // at most, before a guess is carried out
+static const uint64_t LONGEST_EARLY_NS = 150 * 1000, EARLY_STEP_NS = 1000;
+static const double SPIN_SHARE = 0.005, SPIN_SAVED_NS = 1e6; // of a processor's time, and of what was not used
+static const uint64_t REFILL_NS = 100 * 1000000;            // of credit, before a source that took too much goes on
 static const uint64_t FIRST_BACKOFF_NS = 1000000000, LAST_BACKOFF_NS = 64ull * 1000000000;
 enum {
 	MAILS = 64,
 	PENDING = 16,
 	SAMPLES = 32,
 	FEW_SAMPLES = 8,     // until then each hint is one
-	SAMPLE_EVERY = 16,   // hints, after that
+	SAMPLE_EVERY = 32,   // hints, after that
 	CU_STREAM_CAPTURE_MODE_RELAXED_ = 2, // cuda.h
 };
 
@@ -185,7 +189,10 @@ static void publish_off(uint32_t source, bool off)
 
 static uint64_t margin_ns = MARGIN_NS;
 static uint64_t switch_time_ns(void) { return switch_ns ? switch_ns : DEFAULT_SWITCH_NS; }
-static uint64_t lead_ns(void) { return switch_time_ns() + margin_ns; }
+static uint64_t announced_lead_ns(void) { return switch_time_ns() + margin_ns; }
+
+// Who guesses knows how early work may come, and named a time that allows for it: a margin would count twice.
+static uint64_t lead_ns(uint32_t source) { return announced(source) ? announced_lead_ns() : switch_time_ns(); }
 
 // The margin follows how late this thread wakes at its worst.
 static void learn_margin(uint64_t late_ns)
@@ -193,6 +200,39 @@ static void learn_margin(uint64_t late_ns)
 	margin_ns -= (margin_ns - MARGIN_NS) / 64;
 	if (late_ns > margin_ns)
 		margin_ns = late_ns < LONGEST_MARGIN_NS ? late_ns : LONGEST_MARGIN_NS;
+}
+
+// A guess is carried out exactly in time: the thread means to wake early by what it usually takes to wake, and
+// spins for the rest. What is usual, of three in four wakes, is learnt.
+static uint64_t early_ns = 50 * 1000;
+static double spin_credit_ns;
+
+static void learn_wake(uint64_t late_ns)
+{
+	bool later = late_ns > early_ns && spin_credit_ns > 0;
+	if (later && early_ns < LONGEST_EARLY_NS)
+		early_ns += 3 * EARLY_STEP_NS;
+	else if (!later)
+		early_ns -= early_ns < EARLY_STEP_NS ? early_ns : EARLY_STEP_NS;
+}
+
+static void spun(uint64_t ns)
+{
+	spin_credit_ns -= (double)ns;
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_own_slot(&gp_gpu[i]))
+			gp_count(&gp_own_slot(&gp_gpu[i])->hint_spun_ns, ns);
+}
+
+// Spins until due, or as long as it may, or until another hint comes. Returns the time.
+static uint64_t spin(uint64_t due, uint32_t seen)
+{
+	uint64_t from = gp_now_ns(), now = from, most = spin_credit_ns > 0 ? SPIN_NS : 0;
+
+	while (now < due && now - from < most && bell == seen)
+		now = gp_now_ns();
+	spun(now - from);
+	return now;
 }
 
 // The time from arming to running is short while the lower levels have no work and that of a switch while
@@ -223,9 +263,18 @@ static void learn_switch(uint64_t sample)
 			gp_own_slot(&gp_gpu[i])->hint_switch_us = (uint32_t)(switch_ns / 1000);
 }
 
+// What may be saved up, and owed: a second's.
+static double full_account_ns(void) { return gp_settings.hint_max_cost * 1e9; }
+
+// A hint that turns out to be wrong must not use up what many others need.
+static uint64_t most_at_once_ns(void) { return (uint64_t)(full_account_ns() / 8); }
+
 static void refill(uint64_t now)
 {
-	double most = gp_settings.hint_max_cost * 1e9, more = gp_settings.hint_max_cost * (double)(now - credited_ns);
+	double most = full_account_ns(), more = gp_settings.hint_max_cost * (double)(now - credited_ns);
+	spin_credit_ns += SPIN_SHARE * (double)(now - credited_ns);
+	if (spin_credit_ns > SPIN_SAVED_NS)
+		spin_credit_ns = SPIN_SAVED_NS;
 	credited_ns = now;
 	credit_ns = credit_ns + more < most ? credit_ns + more : most;
 	for (int i = 0; i < (int)GP_HINT_SOURCES; i++)
@@ -240,14 +289,22 @@ static uint64_t settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now
 	account[source].rate += ((hit ? 1 : 0) - account[source].rate) / MEMORY;
 	account[source].credit_ns -= (double)cost_ns;
 	credit_ns -= (double)cost_ns;
+	if (credit_ns < -full_account_ns())
+		credit_ns = -full_account_ns();
+	if (account[source].credit_ns < -full_account_ns())
+		account[source].credit_ns = -full_account_ns();
 	if (account[source].rate > 0.8)
 		account[source].backoff_ns = FIRST_BACKOFF_NS;
 	if (account[source].credit_ns > 0 && account[source].rate >= 0.5)
 		return 0;
 	uint64_t off = account[source].backoff_ns;
-	account[source].off_until_ns = now + off;
-	if (account[source].rate < 0.5) // else it is useful, only too expensive
+	if (account[source].rate < 0.5) {
 		account[source].backoff_ns = off * 2 < LAST_BACKOFF_NS ? off * 2 : LAST_BACKOFF_NS;
+	} else if (gp_settings.hint_max_cost > 0) { // useful, only too expensive
+		double debt_ns = -account[source].credit_ns / gp_settings.hint_max_cost;
+		off = debt_ns < (double)LAST_BACKOFF_NS ? (uint64_t)debt_ns + REFILL_NS : LAST_BACKOFF_NS;
+	}
+	account[source].off_until_ns = now + off;
 	COUNT(source, off, 1);
 	publish_off(source, true);
 	return off;
@@ -278,9 +335,11 @@ static uint64_t settle_copies(uint64_t now)
 	for (; hits && !account[GP_HINT_COPY].off_until_ns; hits--)
 		settle(GP_HINT_COPY, true, 0, now);
 	for (uint32_t i = 0; i < wrongs && !account[GP_HINT_COPY].off_until_ns; i++)
-		off = settle(GP_HINT_COPY, false, cost_ns / wrongs, now);
+		off = settle(GP_HINT_COPY, false, cost_ns / wrongs < most_at_once_ns() ? cost_ns / wrongs : most_at_once_ns(), now);
 	return off;
 }
+
+static bool sample_due(void) { return sample_count < FEW_SAMPLES || carried_out % SAMPLE_EVERY == 0; }
 
 static bool anybody_to_preempt(void)
 {
@@ -318,10 +377,12 @@ static void receive(const struct mail *m, uint64_t now)
 		active.began_ns = m->taken_ns;
 		active.end_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 		active.began_before = m->begun_before;
-		active.sampled = hold_begun(m->taken, m->begun_before) == NOT_YET ? m->taken : NULL;
+		active.sampled = sample_due() && hold_begun(m->taken, m->begun_before) == NOT_YET ? m->taken : NULL;
 		return;
 	}
 	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
+	if (valid > most_at_once_ns())
+		valid = most_at_once_ns();
 	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
 	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now ||
 	    account[m->source].off_until_ns || !anybody_to_preempt())
@@ -364,8 +425,7 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
 		uint32_t begun = c->hold.word[GP_HOLD_BEGUN];
 		gp_hold_arm(c);
-		if (c->hold.state == GP_HOLD_ARMED && !active.sampled &&
-		    (sample_count < FEW_SAMPLES || carried_out % SAMPLE_EVERY == 0)) {
+		if (c->hold.state == GP_HOLD_ARMED && !active.sampled && sample_due()) {
 			active.sampled = c;
 			active.began_before = begun;
 		}
@@ -378,7 +438,7 @@ gone:
 static void carry_out(const struct pending *p, uint64_t now)
 {
 	struct gp_context *chosen[GP_GPUS];
-	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * lead_ns();
+	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * announced_lead_ns();
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
 
@@ -473,7 +533,8 @@ static uint64_t attend(uint64_t now)
 	in_force = 0;
 	if (at) {
 		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0;
-		uint64_t lead = lead_ns() + (announced(active.source) ? LONGEST_MARGIN_NS : 0); // see take_at_once
+		// The switch is paid for with or without a hint. For take_at_once some more is free.
+		uint64_t lead = lead_ns(active.source) + (announced(active.source) ? LONGEST_MARGIN_NS : 0);
 		COUNT(active.source, hit, 1);
 		COUNT(active.source, waited_ns, waited);
 		if (active.taken)
@@ -500,7 +561,7 @@ uint64_t gp_hint_run(uint32_t *source)
 	}
 	for (;;) {
 		uint32_t seen = bell;
-		uint64_t now = gp_now_ns(), next = UINT64_MAX;
+		uint64_t began = gp_now_ns(), now = began, next = UINT64_MAX;
 		struct mail m;
 
 		refill(now);
@@ -525,24 +586,34 @@ uint64_t gp_hint_run(uint32_t *source)
 		for (int i = 0; i < MAILS && take_mail(&m); i++)
 			receive(&m, now);
 		for (int i = 0; i < pending_count;) {
-			uint64_t due = pending[i].start_ns > lead_ns() ? pending[i].start_ns - lead_ns() : 0;
+			bool guessed = !announced(pending[i].source);
+			uint64_t lead = lead_ns(pending[i].source), early = guessed ? early_ns : 0;
+			uint64_t due = pending[i].start_ns > lead ? pending[i].start_ns - lead : 0;
 			if (active.on && due < active.end_ns && due <= now) {
 				due = met() ? now : active.end_ns; // one at a time; the window stays open meanwhile
 				pending[i].postponed = true;
 			}
-			if (due > now || active.on) {
+			if (due > now + early || active.on) {
+				due -= active.on ? 0 : early;
 				next = due < next ? due : next;
 				i++;
 				continue;
 			}
-			if (due > pending[i].given_ns && !pending[i].postponed)
+			if (due > now) {
+				now = spin(due, seen);
+				if (bell != seen) {
+					next = now;
+					break;
+				}
+			} else if (!guessed && due > pending[i].given_ns && !pending[i].postponed) {
 				learn_margin(now - due);
+			}
 			struct pending p = pending[i];
 			pending[i] = pending[--pending_count];
 			carry_out(&p, now);
 		}
-		if (active.on && active.sampled)
-			next = now + SAMPLE_POLL_NS;
+		if (active.on && active.sampled) // exact to the microsecond, which sleeping is not
+			next = now - active.began_ns < SAMPLE_SPIN_NS ? 0 : now + SAMPLE_POLL_NS;
 		else if (active.on && active.end_ns < next)
 			next = active.end_ns;
 		uint32_t trust = 0;
@@ -550,13 +621,18 @@ uint64_t gp_hint_run(uint32_t *source)
 			if (account[i].credit_ns > 0 && !account[i].off_until_ns)
 				trust |= 1u << i;
 		trusted = trust;
-		published_lead_ns = lead_ns();
+		published_lead_ns = announced_lead_ns();
 		now = gp_now_ns();
-		if (next <= now)
+		if (next <= now) {
+			if (next == 0)
+				spun(now - began); // for the sample
 			continue;
+		}
 		asleep = 1;
 		gp_futex_wait(&bell, seen, next == UINT64_MAX ? 0 : next - now, false);
 		asleep = 0;
+		if (bell == seen && next - now > LONGEST_EARLY_NS)
+			learn_wake(gp_now_ns() > next ? gp_now_ns() - next : 0);
 	}
 }
 

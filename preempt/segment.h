@@ -97,7 +97,8 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	struct gp_hint_counters hint[GP_HINT_SOURCES];
 	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt
-	uint8_t pad2[184];
+	_Atomic uint64_t hint_spun_ns;    // time that hints made a processor spin
+	uint8_t pad2[176];
 };
 
 struct gp_segment {

@@ -57,7 +57,7 @@ static void before_submit(struct gp_submission *s)
 		g->ignored &= segment->open; // the next window counts again
 	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored))
 		gate(g);
-	s->token = (uintptr_t)c | (gp_all_complete(c) ? 0 : FOLLOWS);
+	s->token = (uintptr_t)c | (gp_holds(c) && !gp_all_complete(c) ? FOLLOWS : 0);
 	struct gp_stream *stream = gp_find_stream(c, s->stream, true);
 	if (stream)
 		s->sequence = ++stream->submitted;

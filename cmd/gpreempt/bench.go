@@ -33,6 +33,10 @@ func benchCommand() *cobra.Command {
 			if list {
 				return listCases(out, options)
 			}
+			if evaluation.plan && bench.IsEvaluation(options.Suite) {
+				evaluation.Options = options
+				return bench.PrintPlan(out, evaluation.EvaluationOptions)
+			}
 			if options.Library == "" {
 				library, err := bench.FindLibrary()
 				if err != nil {
@@ -68,7 +72,7 @@ func benchCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints or quick")
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps or blp-stream")
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 // evaluationFlags are the flags of bench for the suites of workloads.
 type evaluationFlags struct {
 	bench.EvaluationOptions
+	plan bool
 }
 
 func (e *evaluationFlags) add(command *cobra.Command) {
@@ -26,6 +28,7 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation: begin no workload that would not end by then (0: all)")
 	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation: folder of partial results; what is in it is not measured again")
 	flags.StringVar(&e.Python, "python", "python3", "evaluation: a Python with PyTorch and torchvision")
+	flags.BoolVar(&e.plan, "plan", false, "evaluation: say what would be measured and about how long it takes; needs no GPU")
 	flags.BoolVar(&e.Busy, "busy", false, "evaluation: measure though others use the GPU")
 }
 
@@ -53,23 +56,26 @@ func (e *evaluationFlags) run(ctx context.Context, out io.Writer, options bench.
 func reportCommand() *cobra.Command {
 	var folder, merged string
 	command := &cobra.Command{
-		Use:   "report DIR",
+		Use:   "report DIR|FILE...",
 		Short: "Make the report of an evaluation, with plots, from its result files",
-		Long: "Reads the result files of `gpreempt bench --suite paper` in DIR and writes evaluation.md and its plots\n" +
-			"(SVG). The same files give the same report.",
+		Long: "Reads result files of `gpreempt bench --suite paper`, those in folders too, as one and writes evaluation.md\n" +
+			"and its plots (SVG). Of what several files have, the last one's counts. The same files give the same report.",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
+			if len(args) == 0 {
 				return usage(fmt.Errorf("report: which folder of result files?"))
 			}
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			results, err := bench.ReadEvaluation(args[0])
+			results, err := bench.ReadEvaluation(args...)
 			if err != nil {
 				return err
 			}
 			if folder == "" {
 				folder = args[0]
+				if info, err := os.Stat(folder); err == nil && !info.IsDir() {
+					folder = filepath.Dir(folder)
+				}
 			}
 			if merged != "" {
 				if err := results.Write(merged); err != nil {
@@ -84,7 +90,7 @@ func reportCommand() *cobra.Command {
 			return err
 		},
 	}
-	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: DIR)")
+	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: the first DIR, or where the first FILE is)")
 	command.Flags().StringVar(&merged, "json", "", "write the results of all files to this one")
 	return command
 }

@@ -14,7 +14,7 @@ template <int words> struct Before {
 // precision, so that beyond 2^24 blocks in x, neighbours may share a number. That is harmless (they
 // run or exit together) except to the blocks of one cluster, which might then get different ones:
 // launches with explicit clusters must stay below 2^22 blocks in each dimension to be guarded.
-static __device__ __forceinline__ unsigned long long number_of_block()
+static __device__ __forceinline__ unsigned int number_of_block()
 {
 	unsigned int x, y, z, columns, rows;
 #if __CUDA_ARCH__ >= 900
@@ -30,13 +30,12 @@ static __device__ __forceinline__ unsigned long long number_of_block()
 	columns = gridDim.x;
 	rows = gridDim.y;
 #endif
-	// rows and z are 16 bits wide.
-	return x + (unsigned long long)columns * (y + rows * z);
+	return x + columns * (y + rows * z);
 }
 
 // One block of so many looks at the stop flag: a stop comes so many blocks later at most. All blocks of
 // all SMs would read the same word otherwise.
-#define BLOCKS_A_LOOK 4
+#define BLOCKS_A_LOOK 16
 
 // Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
 // their number. They stand where only a launch's first blocks come by.
@@ -55,22 +54,22 @@ static __device__ __forceinline__ unsigned int stop_flag(gpreempt_record *record
 }
 
 // Counts a block in an open state. Returns the state before.
-static __device__ __forceinline__ unsigned long long count(gpreempt_record *record, unsigned long long number)
+static __device__ __forceinline__ unsigned int count(gpreempt_record *record, unsigned int number)
 {
-	unsigned long long state;
+	unsigned int state;
 
-	asm volatile("atom.relaxed.gpu.global.max.s64 %0, [%1], %2;"
-		     : "=l"(state) : "l"(&record->state), "l"(GPREEMPT_OPEN | (number + 1)));
+	asm volatile("atom.relaxed.gpu.global.max.s32 %0, [%1], %2;"
+		     : "=r"(state) : "l"(&record->state), "r"(GPREEMPT_OPEN | (number + 1)));
 	return state;
 }
 
 // Sets bits of the state. Returns the state before.
-static __device__ __forceinline__ unsigned long long set(gpreempt_record *record, unsigned long long bits)
+static __device__ __forceinline__ unsigned int set(gpreempt_record *record, unsigned int bits)
 {
-	unsigned long long state;
+	unsigned int state;
 
-	asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
-		     : "=l"(state) : "l"(&record->state), "l"(bits));
+	asm volatile("atom.relaxed.gpu.global.or.b32 %0, [%1], %2;"
+		     : "=r"(state) : "l"(&record->state), "r"(bits));
 	return state;
 }
 
@@ -79,10 +78,9 @@ static __device__ __forceinline__ unsigned long long set(gpreempt_record *record
 // tear the block apart. The operations up to the first comparison do not wait for each other.
 static __device__ __forceinline__ bool must_exit(gpreempt_record *record)
 {
-	unsigned long long number = number_of_block(), done, state;
-	unsigned int stop = 0;
+	unsigned int number = number_of_block(), done, state, stop = 0;
 
-	asm volatile("ld.global.u64 %0, [%1];" : "=l"(done) : "l"(&record->done));
+	asm volatile("ld.global.u32 %0, [%1];" : "=r"(done) : "l"(&record->done));
 	if (number % BLOCKS_A_LOOK == 0)
 		stop = stop_flag(record);
 	state = count(record, number);

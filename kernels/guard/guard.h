@@ -8,24 +8,26 @@
 // place of the first record; record 0 is never handed out. Once set, the flag must stay set until every
 // launch with a record of the arena has ended: else one that was queued behind a stopped one would run
 // before the rest of that.
-#define GPREEMPT_ARENA_BYTES (2u << 20)
+#define GPREEMPT_ARENA_BYTES (16u << 20)
 
 // gpreempt_record.state: two bits, and below them a number of blocks.
-#define GPREEMPT_OPEN (1ULL << 63)   // blocks may begin and count themselves
-#define GPREEMPT_FROZEN (1ULL << 62) // a stop was seen: the number is the cut
+#define GPREEMPT_OPEN (1u << 31)   // blocks may begin and count themselves
+#define GPREEMPT_FROZEN (1u << 30) // a stop was seen: the number is the cut
 #define GPREEMPT_CUT (GPREEMPT_FROZEN - 1)
 
 // One per launch, in device memory. The address of the record is the guarded kernel's hidden last
 // parameter; 0 there lets every block pass.
 //
 // A launch's blocks are numbered in the order in which the hardware hands them out, x first; those of
-// a cluster share the cluster's number.
+// a cluster share the cluster's number. Launches with GPREEMPT_CUT or more of them get no record.
 //
 // Before a launch:    state = done = 0.
 // After it:           not FROZEN: every block ran, or had run before. FROZEN: the blocks from
 //                     cut = state & GPREEMPT_CUT on (perhaps none) did not run.
 // Before a relaunch:  state = done = cut, with the same grid, cluster and arguments; state = done =
 //                     GPREEMPT_CUT if no block is to run.
+// Each word has a cache line of its own: an atomic operation takes the line from L1, and done must stay there. Both in
+// one line, all blocks of all SMs meet at it twice, which cost an H200 2 ns a block, and a copy half its bandwidth.
 // Both words must be written before the launch in the order of its stream: done may come from an L1
 // cache, which keeps nothing from before the launch.
 //
@@ -47,8 +49,10 @@
 // cleared, and without that no state becomes open. And a block costs one trip to memory while the launch
 // is open, and after it was frozen.
 struct gpreempt_record {
-	unsigned long long state;
-	unsigned long long done; // blocks below this number have run in an earlier launch
+	unsigned int state;
+	unsigned int unused[31];
+	unsigned int done; // blocks below this number have run in an earlier launch
+	unsigned int unused_too[31];
 };
 
 #endif

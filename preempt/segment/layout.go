@@ -166,7 +166,8 @@ type Slot struct {
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
-	Pad2         [184]byte
+	HintSpunNs   atomic.Uint64
+	Pad2         [176]byte
 }
 
 // BLP is a copy of the counters of block-level preemption under their names in segment.h.

@@ -675,6 +675,7 @@ func TestSnapshots(t *testing.T) {
 	slot.Hint[3].WaitedNs.Store(1000)
 	slot.HintsOff.Store(1<<3 | 1<<31)
 	slot.HintSwitchUs.Store(190)
+	slot.HintSpunNs.Store(5000)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
 	slot.Kernels.Images.Store(11)
 	slot.Kernels.Cached.Store(12)
@@ -700,7 +701,7 @@ func TestSnapshots(t *testing.T) {
 		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
 		Counters: Counters{Windows: 9, GateWaits: 5},
-		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190,
+		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
 			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9},
 	}

@@ -51,6 +51,7 @@ func (s *Segment) join() {
 	p.Stop.clear()
 	p.HintsOff.Store(0)
 	p.HintSwitchUs.Store(0)
+	p.HintSpunNs.Store(0)
 	p.WindowOpenedNs.Store(0)
 	p.TimesliceUs.Store(0)
 	p.Mechanisms.Store(0)

@@ -44,6 +44,7 @@ type Peer struct {
 	Counters       Counters `json:"counters"`
 	Hints          []Hints  `json:"hints"`
 	HintSwitchUs   uint32   `json:"hint_switch_us"` // learnt; 0 until then
+	HintSpunNs     uint64   `json:"hint_spun_ns"`   // processor time
 	BLP            *BLP     `json:"blp,omitempty"`  // where kernels were loaded or launched for it
 }
 
@@ -143,7 +144,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			Mechanisms:  names(p.Mechanisms.Load(), mechanismNames),
 			Fallbacks:   names(p.Fallbacks.Load(), fallbackNames),
 			Counters:    p.Counters(),
-			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), BLP: p.ReadBLP(),
+			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 		})
 	}
 	return s

@@ -4,6 +4,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 
 // Options says what to measure.
 type Options struct {
-	Suite    string   // foundation, hints or quick
+	Suite    string   // foundation, hints, quick, blp-mps or blp-stream
 	Only     []string // names of cases; empty = all of the suite
 	Requests int      // LC requests a run; 0 = as the case says
 	Library  string   // path of libgpreempt.so
@@ -30,16 +31,22 @@ type Options struct {
 
 const quickRequests = 200
 
+// measured is the least that a case is expected to do.
+const measured = "measured"
+
 // session is one run of a suite.
 type session struct {
 	executable string
 	library    string
-	config     string // GPREEMPT_CONFIG of the workers; "": as it is
+	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
+	added      map[string][]string // variables of the environment, by kind of worker
+	addMPS     []string            // those that make a worker a client of our MPS server
 	info       info
 	iterations map[work]uint64
 	requests   int
 	progress   io.Writer
 	report     *Report
+	counted    counted // by the library, in the last BE process that ran together with LC
 }
 
 func (s *session) log(format string, arguments ...any) {
@@ -71,14 +78,26 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	if err := s.run(ctx, &s.info, "", "info"); err != nil {
 		return nil, fmt.Errorf("look at the GPU: %w", err)
 	}
-	s.report = &Report{Head: newHead(s.info, options, "time-sliced")}
-	if options.Suite != "hints" {
-		undo, err := s.configure(noHints)
+	mode, section := "time-sliced", noHints
+	switch options.Suite {
+	case "hints":
+		section = ""
+	case "blp-mps":
+		mode = "MPS"
+		quit, err := s.underMPS(ctx)
 		if err != nil {
 			return nil, err
 		}
-		defer undo()
+		defer quit()
+	case "blp-stream":
+		mode, section = "block-level preemption", onlyBLP+noHints
 	}
+	s.report = &Report{Head: newHead(s.info, options, mode)}
+	undo, err := s.configure(section)
+	if err != nil {
+		return nil, err
+	}
+	defer undo()
 	for _, c := range cases {
 		began := time.Now()
 		if err := c.measure(ctx, s, c.Name); err != nil {
@@ -88,7 +107,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 			s.log("%s: %v", c.Name, err)
 			missed := false
 			s.report.Cases = append(s.report.Cases, Row{
-				Case: c.Name, System: "gpreempt", Target: c.Target, Pass: &missed, Note: err.Error()})
+				Case: c.Name, System: "gpreempt", Target: cmp.Or(c.Target, measured), Pass: &missed, Note: err.Error()})
 		}
 		s.log("%-24s %5.1f s", c.Name, time.Since(began).Seconds())
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 func TestLatency(t *testing.T) {
@@ -117,12 +119,17 @@ func TestCases(t *testing.T) {
 	if err != nil || !slices.Equal(names(quick), []string{"1x40us-every-3ms", "50x10us-synced"}) {
 		t.Errorf("quick: %v, %v", names(quick), err)
 	}
-	all, err := Cases("foundation", nil)
-	hints, hintsErr := Cases("hints", nil)
-	if err != nil || hintsErr != nil || len(all)+len(hints) != len(allCases) {
-		t.Errorf("foundation: %v, %v, hints: %v, %v", names(all), err, names(hints), hintsErr)
+	var all []Case
+	for _, suite := range []string{"foundation", "hints", "blp-mps", "blp-stream"} {
+		of, err := Cases(suite, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		all = append(all, of...)
 	}
-	all = append(all, hints...)
+	if len(all) != len(allCases) {
+		t.Errorf("%d cases, of them in suites: %v", len(allCases), names(all))
+	}
 	for i, c := range all {
 		if slices.Contains(names(all[:i]), c.Name) {
 			t.Errorf("two cases are called %s", c.Name)
@@ -150,6 +157,38 @@ func TestLCOptions(t *testing.T) {
 	s := &session{info: info{SharedBytes: 100 << 10, Multiprocessors: 132}}
 	if _, err := s.lcOptions(t.Context(), synced(20, 200)); err == nil || !strings.Contains(err.Error(), "102400 bytes of shared memory here, the case needs 204800") {
 		t.Errorf("a block larger than the device allows: %v", err)
+	}
+}
+
+// A kernel of several waves has the blocks of one, only more of them.
+func TestWavesOfBlocks(t *testing.T) {
+	one := work{us: 10, blocksPerSM: 2}
+	many := one
+	many.waves = 50
+	s := &session{info: info{Multiprocessors: 132}, iterations: map[work]uint64{one: 777}}
+	for _, c := range []struct {
+		work   work
+		blocks string
+	}{{one, "264"}, {many, "13200"}} {
+		options, err := s.options(t.Context(), c.work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]string{} // a worker takes the last of an option
+		for i := 0; i+1 < len(options); i += 2 {
+			values[options[i]] = options[i+1]
+		}
+		if values["--blocks"] != c.blocks || values["--iterations"] != "777" {
+			t.Errorf("%+v: %v, want %s blocks of 777 iterations", c.work, options, c.blocks)
+		}
+	}
+}
+
+// 900 kernels of 1 ms in the second that requests left of two.
+func TestStreamsShare(t *testing.T) {
+	r := streamsResult{KernelNs: 1e6, Completed: 900, WallNs: 2e9, UrgentNs: 1e9}
+	if r.rate() != 450 || r.share() != 0.9 {
+		t.Errorf("rate %g, share %g, want 450 kernels/s and 0.9", r.rate(), r.share())
 	}
 }
 
@@ -285,6 +324,35 @@ func TestCommittedResults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestHintsOfTheNewestProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "segments")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if h := hintsIn(dir); h != nil {
+		t.Errorf("%+v of nobody", h)
+	}
+	for i := range 3 {
+		s, err := segment.Open(dir, [16]byte{byte(i)}, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		slot, err := s.Claim([]int{0, 7, 0}[i], "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := s.Slot(slot)
+		p.Hint[4].Given.Store(uint64(i + 1))
+		p.HintSwitchUs.Store(190)
+		p.HintSpunNs.Store(5)
+	}
+	want := &Hints{190, 5, []segment.Hints{{Source: "arrival", Given: 3}}}
+	if h := hintsIn(dir); !reflect.DeepEqual(h, want) {
+		t.Errorf("%+v, want %+v", h, want)
 	}
 }
 

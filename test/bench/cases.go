@@ -70,6 +70,13 @@ var allCases = []Case{
 	hinted("periodic-220hz", paced(4_545, 0, 5), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
 	hinted("poisson-100hz", paced(0, 10_000, 7), arrivalOnly, bothHinted(notWorse, littleLost)),
 	hinted("wrong-hints-100hz", wrongHints, explicitOnly, littleLost),
+	mpsPair("mps-1x40us-beside-10us-blocks", single, 10, p99Times(1.1)),
+	mpsPair("mps-1x40us-beside-100us-blocks", single, 100, criterion{}),
+	mpsPair("mps-50x10us-synced-beside-10us-blocks", synced(10, 0), 10, both(p99Times(1.15), shareAtLeast(0.85))),
+	mpsPair("mps-50x10us-synced-beside-100us-blocks", synced(10, 0), 100, shareAtLeast(0.85)),
+	streamCase("stream-10us-blocks", 10, 10, true),
+	streamCase("stream-100us-blocks", 100, 10, true),
+	streamCase("stream-10us-blocks-kernels-of-5ms", 10, 500, false),
 	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, measureLaunch},
 	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, measureBEAlone},
 	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, measureIdle},
@@ -90,7 +97,7 @@ func Cases(suite string, only []string) ([]Case, error) {
 		}
 	}
 	if len(picked) == 0 {
-		return nil, fmt.Errorf("no suite %q; there are foundation, hints and quick", suite)
+		return nil, fmt.Errorf("no suite %q; there are foundation, hints, quick, blp-mps and blp-stream", suite)
 	}
 	return picked, nil
 }
@@ -152,8 +159,8 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 	return options, nil
 }
 
-func (s *session) beRate(ctx context.Context, role string) (float64, error) {
-	options, err := s.options(ctx, bestEffort)
+func (s *session) beRate(ctx context.Context, rival work, role string) (float64, error) {
+	options, err := s.options(ctx, rival)
 	if err != nil {
 		return 0, err
 	}
@@ -166,13 +173,13 @@ func (s *session) beRate(ctx context.Context, role string) (float64, error) {
 
 // together runs an LC process while BE processes run, and gives the sum of the BE rates over the time
 // in which requests were measured.
-func (s *session) together(ctx context.Context, l load, rivals int, lcRole, beRole string) (lcResult, float64, error) {
+func (s *session) together(ctx context.Context, l load, rival work, rivals int, lcRole, beRole string) (lcResult, float64, error) {
 	var result lcResult
 	lcOptions, err := s.lcOptions(ctx, l)
 	if err != nil {
 		return result, 0, err
 	}
-	beOptions, err := s.options(ctx, bestEffort)
+	beOptions, err := s.options(ctx, rival)
 	if err != nil {
 		return result, 0, err
 	}
@@ -206,6 +213,9 @@ func (s *session) together(ctx context.Context, l load, rivals int, lcRole, beRo
 	case <-ctx.Done():
 		return result, 0, ctx.Err()
 	}
+	if beRole != "" && s.addMPS != nil {
+		s.counted = s.count(ctx, running[0].cmd.Process.Pid)
+	}
 	rate := 0.0
 	for _, w := range running {
 		var be beResult
@@ -230,7 +240,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if lcAlone == nil {
 		return errors.New("the LC process finished no request in time")
 	}
-	beAlone, err := s.beRate(ctx, "")
+	beAlone, err := s.beRate(ctx, bestEffort, "")
 	if err != nil {
 		return fmt.Errorf("BE alone: %w", err)
 	}
@@ -241,7 +251,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 		{"default", "", ""},
 		{"gpreempt", "lc", "be"},
 	} {
-		lc, rate, err := s.together(ctx, l, rivals, system.lcRole, system.beRole)
+		lc, rate, err := s.together(ctx, l, bestEffort, rivals, system.lcRole, system.beRole)
 		if err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
@@ -265,7 +275,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
 		return fmt.Errorf("gpreempt, LC alone: %w", err)
 	}
-	beUnderLibrary, err := s.beRate(ctx, "be")
+	beUnderLibrary, err := s.beRate(ctx, bestEffort, "be")
 	if err != nil {
 		return fmt.Errorf("gpreempt, BE alone: %w", err)
 	}
@@ -321,7 +331,7 @@ func measureBEAlone(ctx context.Context, s *session, name string) error {
 	rates := map[string][]float64{}
 	for range rounds {
 		for _, role := range []string{"", "be"} {
-			rate, err := s.beRate(ctx, role)
+			rate, err := s.beRate(ctx, bestEffort, role)
 			if err != nil {
 				return err
 			}

@@ -99,8 +99,9 @@ func figures(path string) ([]figure, error) {
 			if c.Ratio != nil {
 				add(c.Case, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI[0], c.Ratio.P99CI[1], false)
 			}
-			if c.BE != nil {
-				add(c.Case, c.System, "BE of alone", c.BE.Share, c.BE.Share, c.BE.Share, true)
+			if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
+				be := c.Throughput.BEOfDefault
+				add(c.Case, c.System, "BE of default", be, be, be, true)
 			}
 		}
 		return all, nil

@@ -32,8 +32,8 @@ type EvaluationOptions struct {
 const EvaluationSuites = "paper, full or smoke"
 
 const (
-	warmUp     = 500 * time.Millisecond // of a run, in which no request is counted
-	startAhead = 200 * time.Millisecond // from the order of a run to its start
+	warmUp     = 300 * time.Millisecond // of a run, in which no request is counted
+	startAhead = 100 * time.Millisecond // from the order of a run to its start
 	calibrated = 2 * time.Second        // a run that tells how long a request takes
 )
 
@@ -46,6 +46,7 @@ type evaluation struct {
 	folder   string            // temporary, on a memory-backed file system
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*program
+	broken   map[string]error // systems whose programs were waited for in vain
 	mps      *mpsDaemon
 	length   time.Duration
 	runsLeft int
@@ -57,28 +58,18 @@ type evaluation struct {
 // that the folder has by then. Workloads that could not be measured make an error beside the results of the
 // others.
 func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
-	picked, err := Workloads(options.Suite, options.Only)
+	e := &evaluation{options: options, session: &session{progress: options.Progress},
+		running: map[string]*program{}, configs: map[string]string{}, broken: map[string]error{}}
+	picked, err := e.pick()
 	if err != nil {
 		return nil, err
 	}
-	e := &evaluation{options: options, session: &session{progress: options.Progress},
-		running: map[string]*program{}, configs: map[string]string{},
-		length: time.Duration(options.Seconds * float64(time.Second))}
-	if e.systems, err = Systems(options.Systems); err != nil {
-		return nil, err
-	}
-	if options.Repeats < 1 || e.length < 2*warmUp {
-		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", options.Repeats, e.length, 2*warmUp)
-	}
-	if options.Part != "" {
-		var i, n int
-		if got, err := fmt.Sscanf(options.Part, "%d/%d", &i, &n); got != 2 || err != nil || i < 1 || i > n {
-			return nil, fmt.Errorf("part %q: must be i/n", options.Part)
-		}
-		picked = part(picked, e.cost, i, n)
-	}
 	defer e.close()
-	if err := e.prepare(ctx); err != nil {
+	devices := 1
+	for _, w := range picked {
+		devices = max(devices, w.devices())
+	}
+	if err := e.prepare(ctx, devices); err != nil {
 		return nil, err
 	}
 	known, err := ReadEvaluation(options.Folder)
@@ -87,17 +78,21 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 	}
 	var todo []Workload
 	for _, w := range picked {
-		if known != nil && !slices.ContainsFunc(e.systems, func(s System) bool { return known.of(w.Name, s.Name) == nil }) {
+		if known != nil && !slices.ContainsFunc(e.systems, func(s System) bool { return !e.knows(known, w, s) }) {
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
+			continue
+		}
+		if w.devices() > e.session.info.Devices {
+			e.session.log("%s: left out, it needs %d GPUs and there are %d", w.Name, w.devices(), e.session.info.Devices)
 			continue
 		}
 		todo = append(todo, w)
 		e.runsLeft += e.runs()
 	}
-	began := time.Now()
+	began, costs := time.Now(), e.costs(todo)
 	var failed []error
 	for i, w := range todo {
-		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+e.cost(w) > limit {
+		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
 			break
 		}
@@ -111,6 +106,12 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 			e.keepOnly(nil)
 			continue
 		}
+		if known != nil && len(known.workload(w.Name).Cases) > 0 { // under other systems
+			result = known.workload(w.Name).with(result)
+			if err := result.Summarise(); err != nil {
+				return nil, err
+			}
+		}
 		if err := result.Write(e.partial(w)); err != nil {
 			return nil, err
 		}
@@ -120,30 +121,46 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 	if err != nil {
 		return nil, errors.Join(append(failed, err)...)
 	}
-	results.Command = options.Command
 	return results, errors.Join(failed...)
+}
+
+// knows says whether a workload has been measured under a system. What failed is tried again for who asks for it.
+func (e *evaluation) knows(known *Evaluation, w Workload, system System) bool {
+	c := known.of(w.Name, system.Name)
+	return c != nil && (len(c.Runs) > 0 || len(e.options.Systems) == 0)
 }
 
 func (e *evaluation) runs() int { return e.options.Repeats * (len(e.systems) + 2) }
 
-// cost is about how many seconds a workload takes.
-func (e *evaluation) cost(w Workload) float64 {
-	const startSeconds = 8 // of programs, for each system with the library, which start one after another
-	library := 1
-	for _, system := range e.systems {
-		if system.Config != "" {
-			library++
-		}
+// pick is what the options ask for.
+func (e *evaluation) pick() ([]Workload, error) {
+	picked, err := Workloads(e.options.Suite, e.options.Only)
+	if err != nil {
+		return nil, err
 	}
-	return float64(e.runs())*(e.length+startAhead+drain/8).Seconds() + startSeconds*float64(library)
+	if e.systems, err = Systems(e.options.Systems); err != nil {
+		return nil, err
+	}
+	e.length = time.Duration(e.options.Seconds * float64(time.Second))
+	if e.options.Repeats < 1 || e.length < 2*warmUp {
+		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*warmUp)
+	}
+	if e.options.Part == "" {
+		return picked, nil
+	}
+	var i, n int
+	if got, err := fmt.Sscanf(e.options.Part, "%d/%d", &i, &n); got != 2 || err != nil || i < 1 || i > n {
+		return nil, fmt.Errorf("part %q: must be i/n", e.options.Part)
+	}
+	return part(picked, e.costs(picked), i, n), nil
 }
 
 func (e *evaluation) partial(w Workload) string {
 	return filepath.Join(e.options.Folder, w.Name+".json")
 }
 
-// prepare looks at the machine and makes what the programs need.
-func (e *evaluation) prepare(ctx context.Context) error {
+// prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
+func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	var err error
 	if e.session.executable, err = os.Executable(); err != nil {
 		return fmt.Errorf("find own executable: %w", err)
@@ -157,8 +174,10 @@ func (e *evaluation) prepare(ctx context.Context) error {
 	if err := os.MkdirAll(e.options.Folder, 0o755); err != nil {
 		return fmt.Errorf("make the folder of results: %w", err)
 	}
-	if busy := gpuBusy(ctx); busy != "" && !e.options.Busy {
-		return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+	for id := range devices {
+		if busy := gpuBusy(ctx, id); busy != "" && !e.options.Busy {
+			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+		}
 	}
 	if err := e.session.run(ctx, &e.session.info, "", "info"); err != nil {
 		return fmt.Errorf("look at the GPU: %w", err)
@@ -173,8 +192,8 @@ func (e *evaluation) prepare(ctx context.Context) error {
 	if e.python, err = exec.LookPath(e.options.Python); err != nil {
 		e.session.log("%v: workloads with PyTorch cannot be measured", err)
 	}
-	if err := os.WriteFile(filepath.Join(e.folder, "model.py"), modelProgram, 0o600); err != nil {
-		return fmt.Errorf("write the PyTorch program: %w", err)
+	if err := writeTorchPrograms(e.folder); err != nil {
+		return err
 	}
 	for _, system := range e.systems {
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
@@ -213,17 +232,24 @@ type member struct {
 	program *program
 }
 
-func key(system System, role string, program string, index int) string {
-	return fmt.Sprint(system.processes(role), role, program, index)
+func (m member) key(system System) string {
+	return fmt.Sprint(system.processes(m.role), m.role, m.Program, m.Device, m.index)
 }
+
+func (m member) own() bool {
+	_, own := ownPrograms[m.Program]
+	return own
+}
+
+func (e *evaluation) withAlone() []System { return append([]System{{Name: lcAlone}}, e.systems...) }
 
 // keepOnly ends the programs that no further workload needs.
 func (e *evaluation) keepOnly(next []Workload) {
 	needed := map[string]bool{}
 	if len(next) > 0 {
-		for _, system := range append([]System{{}}, e.systems...) {
+		for _, system := range e.withAlone() {
 			for _, m := range members(next[0], true, true) {
-				needed[key(system, m.role, m.Program, m.index)] = true
+				needed[m.key(system)] = true
 			}
 		}
 	}
@@ -254,10 +280,11 @@ func (e *evaluation) end(which func(string, *program) bool) {
 func members(w Workload, lc, be bool) []member {
 	var all []member
 	add := func(role string, tasks []Task) {
-		index := map[string]int{} // of processes of the same program
+		index := map[string]int{} // of processes of the same program on the same GPU
 		for _, task := range tasks {
-			all = append(all, member{Task: task, role: role, index: index[task.Program]})
-			index[task.Program]++
+			same := fmt.Sprint(task.Program, task.Device)
+			all = append(all, member{Task: task, role: role, index: index[same]})
+			index[same]++
 		}
 	}
 	if lc {
@@ -280,11 +307,11 @@ func (e *evaluation) start(ctx context.Context, system System, wanted []member) 
 	}
 	for i := range wanted {
 		m := &wanted[i]
-		k := key(system, m.role, m.Program, m.index)
+		k := m.key(system)
 		if m.program = e.running[k]; m.program != nil {
 			continue
 		}
-		if _, own := ownPrograms[m.Program]; !own && e.python == "" {
+		if !m.own() && e.python == "" {
 			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
 		}
 		p, err := e.startProgram(ctx, system, m.role, m.Task)
@@ -370,24 +397,35 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 	if system.Lock {
 		lock = filepath.Join(e.folder, "lock")
 	}
+	stop := filepath.Join(e.folder, "stop")
+	if err := os.Remove(stop); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return run, fmt.Errorf("begin a run: %w", err)
+	}
 	begin := now + startAhead
 	all := make([][]time.Duration, len(wanted))
 	for i, m := range wanted {
-		prepare, hint := 0, false
+		prepare, hint, until := 0, false, stop
 		if m.role == "lc" {
-			prepare, hint = w.PrepareUs, system.Hints == "given"
+			prepare, hint, until = w.PrepareUs, system.Hints == "given", "-"
 		}
 		if m.RateHz > 0 {
-			all[i] = m.arrivals(length, seed(w.Name, repeat, m.role, m.Program, m.index)) // the same under all systems
+			all[i] = m.arrivals(length, seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) // the same under all systems
 			if all[i] == nil {
 				all[i] = []time.Duration{}
 			}
 		}
-		if err := m.program.send(order(begin, begin+length, prepare, hint, lock, all[i])); err != nil {
+		if err := m.program.send(order(begin, begin+length, prepare, hint, lock, until, all[i])); err != nil {
 			return run, err
 		}
 	}
+	stopped := false
 	for i, m := range wanted {
+		if m.role != "lc" && !stopped { // the LC ones, which come first, have answered
+			if err := os.WriteFile(stop, nil, 0o600); err != nil {
+				return run, fmt.Errorf("end a run: %w", err)
+			}
+			stopped = true
+		}
 		a, err := m.program.answer(ctx, startAhead+length+drain+answerLimit)
 		if err != nil {
 			return run, err
@@ -453,12 +491,27 @@ func (v *variant) name() string {
 	return v.system.Name
 }
 
+// startPhases are the variants whose programs may make their contexts and warm up at the same time. Under the library a
+// system's processes know nothing of another's, and the best-effort ones of two of them would stop each other dead:
+// those that work at once are of one such system. The rest warm up together.
+func startPhases(variants []*variant) [][]*variant {
+	var phases [][]*variant
+	for _, v := range variants {
+		if v.system.Config == "" && len(phases) > 0 {
+			phases[0] = append(phases[0], v)
+		} else {
+			phases = append(phases, []*variant{v})
+		}
+	}
+	return phases
+}
+
 // measure measures a workload under all systems, in a new order in each repeat.
 func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, error) {
 	plain := System{Name: lcAlone}
 	variants := []*variant{{system: plain, lc: true}, {system: plain, be: true}}
 	for _, system := range e.systems {
-		variants = append(variants, &variant{system: system, lc: true, be: true})
+		variants = append(variants, &variant{system: system, lc: true, be: true, failed: e.broken[system.Name]})
 	}
 	began := time.Now()
 	fail := func(v *variant, err error) {
@@ -466,18 +519,10 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 		e.session.log("%s under %s: %v", w.Name, v.name(), err)
 		e.forget(v.tasks)
 	}
-	// Under the library a system's processes know nothing of another's, and the best-effort ones of two of them
-	// would stop each other dead: those that work at once, warming up, are of one such system. The rest warm up
-	// together.
-	var phases [][]*variant
 	for _, v := range variants {
 		v.tasks = members(w, v.lc, v.be)
-		if v.system.Config == "" && len(phases) > 0 {
-			phases[0] = append(phases[0], v)
-		} else {
-			phases = append(phases, []*variant{v})
-		}
 	}
+	phases := startPhases(variants)
 	step := func(v *variant, work func() error) error {
 		if v.failed != nil {
 			return nil
@@ -487,6 +532,9 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 			return err
 		}
 		fail(v, err)
+		if errors.Is(err, errNoAnswer) { // other workloads would wait as long for it
+			e.broken[v.system.Name] = fmt.Errorf("not tried after workload %s: %w", w.Name, err)
+		}
 		return nil
 	}
 	for _, v := range variants {

@@ -3,9 +3,10 @@
 //   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components>
 //
 // Control lines come on file descriptor 3: "init", before which CUDA is not used, then "go START_NS END_NS
-// PREPARE_NS HINT LOCK N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
-// requests back to back. Each of these is answered by a line of JSON on standard output; the end of the file ends
-// the worker. test/bench/torch/model.py serves the same protocol.
+// PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
+// requests back to back. LOCK is a file that requests hold, STOP one whose appearance after END_NS ends the run before
+// the limit; "-" is none. Each of these is answered by a line of JSON on standard output; the end of the file ends the
+// worker. test/bench/torch/model.py serves the same protocol.
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -288,6 +289,7 @@ struct evaluation_go {
 	uint64_t start, end, prepare_ns;
 	int (*hint)(int64_t, double);
 	int lock, queue; // -1: none
+	const char *stop; // NULL: none
 	int64_t count;
 	uint64_t *arrival_ns;
 };
@@ -321,19 +323,29 @@ static int open_lock(const char *path, const char *suffix)
 	return file;
 }
 
-// Requests back to back from start to end; one that is under way at the end counts in proportion.
+// Whether requests are still to be served: after the end those that wait are, for a while. Best-effort programs go on
+// for as long as latency-critical ones still serve such requests, which would otherwise find the GPU free, and no longer.
+static bool goes_on(const struct evaluation_go *go)
+{
+	uint64_t now = monotonic_ns();
+	return now < go->end || (now < go->end + DRAIN_NS && !(go->stop && access(go->stop, F_OK) == 0));
+}
+
+// Requests back to back from the start on; one that is under way at the end counts in proportion.
 static void serve_continuously(const struct evaluation_work *work, const struct evaluation_go *go)
 {
 	double completed = 0;
 	wait_for(go->start);
-	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), before, after = monotonic_ns();
+	uint64_t from = now_ns(CLOCK_PROCESS_CPUTIME_ID), cpu = 0, before, after = monotonic_ns();
 	do {
 		before = after;
 		request_under_lock(work, go);
 		after = monotonic_ns();
+		if (before >= go->end)
+			continue;
 		completed += after <= go->end ? 1 : (double)(go->end - before) / (after - before);
-	} while (after < go->end);
-	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+		cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
+	} while (goes_on(go));
 	printf("{\"completed\":%.3f,\"cpu_ns\":%llu", completed, (unsigned long long)cpu);
 }
 
@@ -346,7 +358,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		fail("no memory for %lld requests", (long long)go->count);
 	int64_t served = 0, in_time = 0;
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-	for (; served < go->count && monotonic_ns() < go->end + DRAIN_NS; served++) {
+	for (; served < go->count && goes_on(go); served++) {
 		uint64_t arrival = go->start + go->arrival_ns[served];
 		wait_for(arrival);
 		if (go->hint)
@@ -373,16 +385,19 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 
 static bool next_go(FILE *control, struct evaluation_go *go)
 {
-	static char lock[4096];
+	static char lock[4096], stop[4096];
 	int hint;
 	long long count;
 	unsigned long long start, end, prepare;
-	int fields = fscanf(control, " go %llu %llu %llu %d %4095s %lld", &start, &end, &prepare, &hint, lock, &count);
+	int fields = fscanf(control, " go %llu %llu %llu %d %4095s %4095s %lld", &start, &end, &prepare, &hint, lock, stop,
+			    &count);
 	if (fields == EOF)
 		return false;
-	if (fields != 6)
-		fail("control line: %d of 6 fields", fields);
+	if (fields != 7)
+		fail("control line: %d of 7 fields", fields);
 	*go = (struct evaluation_go){.start = start, .end = end, .prepare_ns = prepare, .lock = -1, .queue = -1, .count = count};
+	if (strcmp(stop, "-"))
+		go->stop = stop;
 	if (hint)
 		go->hint = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
 	if (strcmp(lock, "-")) {

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -109,11 +111,14 @@ func TestPartsCoverAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cost := func(w Workload) float64 { return float64(1 + len(w.BE)) }
+	var costs []float64
+	for _, w := range all {
+		costs = append(costs, float64(1+len(w.BE)))
+	}
 	for n := 1; n <= 5; n++ {
 		var names []string
 		for i := 1; i <= n; i++ {
-			for _, w := range part(all, cost, i, n) {
+			for _, w := range part(all, costs, i, n) {
 				names = append(names, w.Name)
 			}
 		}
@@ -136,7 +141,7 @@ func TestSystems(t *testing.T) {
 	for _, system := range all {
 		names = append(names, system.Name)
 	}
-	if want := []string{"default", "sequential", "mps", "mps-priority", "gpreempt-paper", "gpreempt", "gpreempt-hints"}; !slices.Equal(names, want) {
+	if want := []string{"default", "sequential", "mps", "mps-priority", "gpreempt-paper", "gpreempt", "gpreempt-hints", "gpreempt-mps"}; !slices.Equal(names, want) {
 		t.Errorf("systems %v, want %v", names, want)
 	}
 	if one, err := Systems([]string{"only-timeslice"}); err != nil || len(one) != 1 || !strings.Contains(one[0].Config, `["timeslice"]`) {
@@ -185,6 +190,25 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+func TestBootstrap(t *testing.T) {
+	values := []float64{4, 1, 3, 3, 2, 9}
+	sorted := slices.Sorted(slices.Values(values))
+	for _, q := range []float64{0, .1, .5, .77, .99, 1} {
+		// Each of five different values as often as it is there, the equal ones counted at the first of them.
+		if got, want := quantileOfCounted(sorted, []int{1, 1, 2, 0, 1, 1}, 6, q), quantile(sorted, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g: %g, want %g", q, got, want)
+		}
+		if got, want := quantileOfCounted(sorted, []int{0, 2, 0, 0, 3, 0}, 5, q), quantile([]float64{2, 2, 4, 4, 4}, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g of a resampling: %g, want %g", q, got, want)
+		}
+	}
+	e := bootstrap([][]float64{{1, 2, 3}, {2, 3, 4}}, seed("a"))
+	low, high := slices.Min(e.mean), slices.Max(e.mean)
+	if len(e.mean) != resamplings || low < 1 || high > 4 || low >= high || math.Abs(mean(e.mean)-2.5) > .1 {
+		t.Errorf("%d means from %g to %g, on average %g", len(e.mean), low, high, mean(e.mean))
+	}
+}
+
 // synthetic results: LC requests of these latencies, BE completing this many, in runs of two seconds.
 func synthetic(workload, system string, us []int, be float64) EvaluationCase {
 	c := EvaluationCase{Case: workload, System: system, About: "synthetic", Claimed: true, PrepareUs: 300}
@@ -218,7 +242,8 @@ func syntheticEvaluation() *Evaluation {
 			synthetic(workload, "default", []int{3500, 5000}, 200), synthetic(workload, "gpreempt", []int{1700}, 190),
 			synthetic(workload, "gpreempt-hints", []int{1510}, 150))
 	}
-	e.Cases = append(e.Cases, EvaluationCase{Case: "A", System: "mps", Note: "no daemon | here"})
+	e.Cases = append(e.Cases, EvaluationCase{Case: "A", System: "mps", Note: "no daemon | here"},
+		synthetic("A", "only-gate", []int{2500}, 190))
 	return e
 }
 
@@ -302,7 +327,7 @@ func TestEvaluationFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"NVIDIA Test", "GPreempt, USENIX ATC 2025", "% (A)", "no daemon / here", "cdf-A.svg", "rate.svg", "reached: lc p99 <= 1.25", "**missed**: lc p99 <= 1.10"} {
+	for _, want := range []string{"NVIDIA Test", "GPreempt, USENIX ATC 2025", "% (A)", "no daemon / here", "cdf-A.svg", "rate.svg", "ablation.svg", "| A | gpreempt | 1.12 (", "| reached |", "**missed**: total 0.833 of default", "| BE of alone | BE of default |", "of default time slicing"} {
 		if !bytes.Contains(text, []byte(want)) {
 			t.Errorf("the report lacks %q", want)
 		}
@@ -311,7 +336,8 @@ func TestEvaluationFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	document, err := FillTables([]byte(tableBegin+"test-paper.json -->\n"+tableEnd), folder)
-	for _, want := range []string{"| default |", "1.12 (0.95)", "1.01 (0.75) **missed**", "GPreempt, USENIX ATC 2025"} {
+	for _, want := range []string{"| default |", "1.12 (0.95)", "1.01 (0.75) **missed**", "GPreempt, USENIX ATC 2025", "- A, gpreempt-hints: total 0.833 of default\n", "](test/bench/results/evaluation/p99-models.svg)", "](test/bench/results/evaluation/evaluation.md)",
+		"| workload | LC p99 alone | only-gate |\n|---|---|---|\n| A | 1598 us | 1.63 (0.95) |\n\n"} {
 		if err != nil || !bytes.Contains(document, []byte(want)) {
 			t.Errorf("the README's table lacks %q: %v\n%s", want, err, document)
 		}
@@ -412,7 +438,7 @@ func TestGPUBusy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := gpuBusy(context.Background()); got != test.want {
+		if got := gpuBusy(context.Background(), 0); got != test.want {
 			t.Errorf("%+v: %q", test, got)
 		}
 	}
@@ -469,21 +495,9 @@ read line && echo "$line" > told && echo "$line" > quit
 
 // The smoke workload on the simulated driver, which stops in between and goes on.
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
-	build, err := filepath.Abs("../../build")
-	if err != nil {
-		t.Fatal(err)
-	}
-	library, driver := filepath.Join(build, "libgpreempt.so"), filepath.Join(build, "sim", "libcuda.so.1")
-	for _, path := range []string{library, driver} {
-		if _, err := os.Stat(path); err != nil {
-			t.Skipf("not built: %v; make builds it", err)
-		}
-	}
-	t.Setenv("LD_PRELOAD", driver)
-	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(driver))
-	t.Setenv("SIMCUDA_DIR", t.TempDir())
+	simulate(t)
 	var progress bytes.Buffer
-	options := EvaluationOptions{Options: Options{Suite: "smoke", Library: library, Progress: &progress},
+	options := EvaluationOptions{Options: Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress},
 		Systems: []string{"default", "sequential", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true}
 	results, err := Evaluate(context.Background(), options)
 	if err != nil {
@@ -507,6 +521,17 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if _, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
+	options.Systems = []string{"only-timeslice"}
+	results, err = Evaluate(context.Background(), options)
+	if err != nil {
+		t.Fatalf("another system: %v\n%s", err, &progress)
+	}
+	if c := results.of("spin", "gpreempt"); c == nil || c.LC == nil || c.Note != anotherRun {
+		t.Errorf("what was measured before another system: %+v", c)
+	}
+	if c := results.of("spin", "only-timeslice"); c == nil || c.LC == nil || c.Note != "" {
+		t.Errorf("another system: %+v", c)
+	}
 	deaf := filepath.Join(t.TempDir(), "deaf.toml")
 	if err := os.WriteFile(deaf, []byte("about = \"hints that nobody takes\"\nhints = \"given\""), 0o600); err != nil {
 		t.Fatal(err)
@@ -525,5 +550,233 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	options.Folder = t.TempDir()
 	if _, err := Evaluate(stopped, options); err == nil {
 		t.Error("an interrupted evaluation says it is complete")
+	}
+}
+
+// The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
+func TestTorchProgramsServe(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	simulate(t)
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", stub)
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	var progress bytes.Buffer
+	options := EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "two-gpus", "http"}, Library: builtLibrary(t), Progress: &progress},
+		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true}
+	results, err := Evaluate(context.Background(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	for _, workload := range []string{"A", "http"} {
+		for _, system := range []string{"alone", "default", "sequential", "gpreempt-hints"} {
+			c := results.of(workload, system)
+			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N < 60 || c.Runs[0].Tasks[0].Offered < 90 {
+				t.Fatalf("%s under %s: %+v\n%s", workload, system, c, &progress)
+			}
+			// A request is prepared, or sent and decoded, before it is submitted.
+			if c.LCSubmitted.P50Us <= 0 || c.LCSubmitted.P50Us >= c.LC.P50Us {
+				t.Errorf("%s under %s: %g us from submission, %g from arrival", workload, system, c.LCSubmitted.P50Us, c.LC.P50Us)
+			}
+			if system != "alone" && c.Throughput.BE <= 0 {
+				t.Errorf("%s under %s: BE did nothing", workload, system)
+			}
+		}
+	}
+	if results.of("two-gpus", "alone") != nil || !strings.Contains(progress.String(), "two-gpus: left out, it needs 2 GPUs and there are 1") {
+		t.Errorf("two GPUs where there is one:\n%s", &progress)
+	}
+}
+
+func builtLibrary(t *testing.T) string {
+	t.Helper()
+	library, err := filepath.Abs("../../build/libgpreempt.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(library); err != nil {
+		t.Skipf("not built: %v; make builds it", err)
+	}
+	return library
+}
+
+// simulate gives programs the simulated driver.
+func simulate(t *testing.T) {
+	t.Helper()
+	driver, err := filepath.Abs("../../build/sim/libcuda.so.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(driver); err != nil {
+		t.Skipf("not built: %v; make builds it", err)
+	}
+	t.Setenv("LD_PRELOAD", driver)
+	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(driver))
+	t.Setenv("SIMCUDA_DIR", t.TempDir())
+}
+
+func TestTwoGPUs(t *testing.T) {
+	for _, test := range []struct {
+		ours   string
+		device int
+		mps    bool
+		want   string
+	}{
+		{"", 0, false, ""}, {"", 1, false, "1"}, {"3,5", 0, false, "3"}, {"3,5", 1, false, "5"},
+		{"3,5", 1, true, "1"}, {"3,5", 0, true, "0"}, {"GPU-a", 1, false, "1"},
+	} {
+		if got := visibleDevices(test.ours, test.device, test.mps); got != test.want {
+			t.Errorf("%+v: %q", test, got)
+		}
+	}
+	picked, err := Workloads("paper", []string{"rate-100", "two-gpus"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := members(picked[0], true, true), members(picked[1], true, true)
+	keys := map[string]bool{}
+	for _, m := range two {
+		keys[m.key(System{})] = true
+	}
+	if len(keys) != 4 || picked[0].devices() != 1 || picked[1].devices() != 2 {
+		t.Errorf("processes %v on %d GPUs, and %d", keys, picked[0].devices(), picked[1].devices())
+	}
+	for _, m := range one {
+		if !keys[m.key(System{})] {
+			t.Errorf("%s of the first GPU is started again", m.Program)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	var out bytes.Buffer
+	options := EvaluationOptions{Options: Options{Suite: "paper"}, Repeats: 2, Seconds: 1.5}
+	if err := PrintPlan(&out, options); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, sequential", "\nA  ", "\nhttp  ", "--part 2/2: ", "two-gpus is left out"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the plan lacks %q:\n%s", want, &out)
+		}
+	}
+	// The first of two workloads with the same programs starts them; sequential needs none of its own.
+	e := &evaluation{options: EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "B"}}, Systems: []string{"default", "sequential"}, Repeats: 1, Seconds: 1}}
+	picked, err := e.pick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := map[string]bool{}
+	first, count := e.starting(picked[0], running)
+	if first < importTorch || count != 2 || len(running) != 2 {
+		t.Errorf("A: %s, %d processes", first, count)
+	}
+	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
+		t.Errorf("B after A: %s, %d processes", again, count)
+	}
+	options.Part = "3/2"
+	if err := PrintPlan(&out, options); err == nil {
+		t.Error("part 3 of 2 accepted")
+	}
+}
+
+func TestEvaluationsJoin(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, commit string, cases ...EvaluationCase) string {
+		e := &Evaluation{Head: Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: commit, Command: "gpreempt bench --part " + name}, Cases: cases}
+		path := filepath.Join(folder, name, "results.json")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first := write("1", "abc", synthetic("A", "alone", []int{1500}, 0), synthetic("A", "default", []int{3500}, 200), synthetic("A", "mps", []int{2500}, 200))
+	second := write("2", "abc", synthetic("Z", "alone", []int{1500}, 0))
+	third := write("3", "def", synthetic("A", "alone", []int{1000}, 0), synthetic("A", "default", []int{3000}, 100))
+	all, err := ReadEvaluation(first, filepath.Dir(second), third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.Commit != "abc; def" || strings.Count(all.Command, "; ") != 2 {
+		t.Errorf("commit %q, command %q", all.Commit, all.Command)
+	}
+	var names []string
+	for _, c := range all.Cases {
+		names = append(names, c.Case+" "+c.System)
+	}
+	if want := []string{"A alone", "A default", "A mps", "Z alone"}; !slices.Equal(names, want) {
+		t.Errorf("%v", names)
+	}
+	if c := all.of("A", "default"); c.LC.P50Us != 3049.5 || c.Note != "" {
+		t.Errorf("not the later file's: %+v", c)
+	}
+	if c := all.of("A", "mps"); c.Note != anotherRun {
+		t.Errorf("compared with another run, and says %q", c.Note)
+	}
+	if _, err := ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
+		t.Error("a file that is missing is accepted")
+	}
+}
+
+// Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
+func TestRunsEnd(t *testing.T) {
+	simulate(t)
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", stub)
+	e := &evaluation{session: &session{library: builtLibrary(t), progress: io.Discard}, folder: t.TempDir()}
+	if err := writeTorchPrograms(e.folder); err != nil {
+		t.Fatal(err)
+	}
+	if e.session.executable, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	stop := filepath.Join(e.folder, "stop")
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arrivals := make([]time.Duration, 3) // all when the run begins and ends
+	for _, name := range []string{"spin-short", "vgg19"} {
+		if e.python, err = exec.LookPath("python3"); err != nil && name == "vgg19" {
+			t.Skipf("no Python: %v", err)
+		}
+		p, err := e.startProgram(t.Context(), System{}, "be", Task{Program: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.end()
+		p.starting = true
+		started := []member{{program: p}}
+		if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			stop     string
+			unserved int
+		}{{stop, 3}, {"-", 0}, {filepath.Join(e.folder, "none"), 0}} {
+			now, err := monotonic()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.send(order(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
+				t.Fatal(err)
+			}
+			a, err := p.answer(t.Context(), time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.DoneNs) != len(arrivals)-test.unserved || a.Unserved != test.unserved {
+				t.Errorf("%s, stop %q: %d done, %d unserved", name, filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
+			}
+		}
 	}
 }

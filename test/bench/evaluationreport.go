@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -33,11 +32,16 @@ func (e *Evaluation) WriteReport(folder string) (string, error) {
 const method = `Every program is a process of its own. Requests arrive open-loop, by the clock with a phase that is drawn anew
 every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
 arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
-found no end counts with the time it had waited. The first half second of a run is not counted. Systems take
-turns in a new order in each repeat; processes of systems that do not run are idle meanwhile. Intervals are of 95 %
-(bootstrap over runs and requests). BE throughput is the mean of the BE programs', each of what it is without the
-LC ones; the total is LC and BE requests together, of default time slicing. Models have random weights, batch 1,
-fp32, CUDA graphs; distilbert is a transformer of its size.
+found no end within two seconds after the run counts with the time it had waited, BE going on meanwhile. Latencies of
+several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new order in each repeat; processes of systems that do
+not run are idle meanwhile. Intervals are of 95 %% (bootstrap over runs and requests). Models have random weights,
+batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
+
+Throughput is in requests that ended within a run, the total LC and BE together. *Of default* compares with the same
+programs under the driver's time slicing, that is without preemption; *of alone* compares BE with the BE programs
+without the LC ones. In both the driver shares the GPU among several BE programs by time slices, which costs them a part
+of it when their kernels are short. A system that runs BE programs at once (MPS) or one after another (the lock, this
+library's turns) gives them more than that: figures above 1.
 `
 
 func (e *Evaluation) markdown(plots []figurePlot) string {
@@ -46,7 +50,7 @@ func (e *Evaluation) markdown(plots []figurePlot) string {
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
 	}
-	fmt.Fprintf(&text, "%s, driver %s, CUDA %s, %s, commit %s. `%s`\n\n%s\n", e.GPU, e.Driver, e.CUDA, e.Date, e.Commit, e.Command, method)
+	fmt.Fprintf(&text, "%s, driver %s, CUDA %s, %s, commit %s. `%s`\n\n%s\n", e.GPU, e.Driver, e.CUDA, e.Date, e.Commit, e.Command, fmt.Sprintf(method, warmUp.Seconds()))
 	text.WriteString("## Published figures\n\n" + e.publishedTable() + "\n")
 	text.WriteString("## Targets\n\n" + e.targetTable() + "\n")
 	text.WriteString("## Systems\n\n| system | what it is |\n|---|---|\n")
@@ -72,7 +76,7 @@ func aboutSystem(name string) string {
 	case lcAlone:
 		return "the LC programs with the GPU to themselves"
 	case beAlone:
-		return "the BE programs without the LC ones"
+		return "the BE programs without the LC ones; where there are several, the driver shares the GPU among them"
 	}
 	if system, err := Systems([]string{name}); err == nil {
 		return system[0].About
@@ -83,24 +87,32 @@ func aboutSystem(name string) string {
 // targetTable says of every target whether it is reached, and by how much it is missed.
 func (e *Evaluation) targetTable() string {
 	var table strings.Builder
-	table.WriteString("| workload | system | LC p99 | LC mean | total | |\n|---|---|---|---|---|---|\n")
+	table.WriteString("Targets, of the LC programs alone and of default time slicing: " + targetsText + ".\n\n")
+	table.WriteString("| workload | system | LC p99, of alone (95 %) | LC mean, of alone (95 %) | total of default | BE of default | |\n|---|---|---|---|---|---|---|\n")
 	any := false
-	for _, c := range e.Cases {
+	for i := range e.Cases {
+		c := &e.Cases[i]
 		if c.Pass == nil {
 			continue
 		}
 		any = true
-		verdict := "reached"
-		if !*c.Pass {
-			verdict = "**missed**"
-		}
-		fmt.Fprintf(&table, "| %s | %s | %.2f x alone | %.3f x alone | %.1f %% of default | %s: %s |\n", c.Case, c.System,
-			c.Ratio.P99, c.Ratio.Mean, 100*c.Throughput.OfDefault, verdict, c.Target)
+		fmt.Fprintf(&table, "| %s | %s | %.2f (%s) | %.3f (%s) | %.3f | %.3f | %s |\n", c.Case, c.System, c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"),
+			c.Ratio.Mean, between(c.Ratio.MeanCI, 1, "%.3f"), c.Throughput.OfDefault, c.Throughput.BEOfDefault, c.verdict())
 	}
 	if !any {
 		return "None of the workloads with targets was measured.\n"
 	}
 	return table.String()
+}
+
+func (c *EvaluationCase) verdict() string {
+	switch {
+	case c.Pass == nil:
+		return ""
+	case *c.Pass:
+		return "reached"
+	}
+	return "**missed**: " + c.Missed
 }
 
 func between(interval [2]float64, unit float64, format string) string {
@@ -116,12 +128,48 @@ func (e *Evaluation) workloadSection(workload string) string {
 			continue
 		}
 		if !header {
-			fmt.Fprintf(&text, "## %s\n\n%s. Preparation of a request: %d us.\n\n", workload, capitalised(c.About), c.PrepareUs)
-			text.WriteString("| system | LC n | mean ms | p50 ms | p95 | p99 (95 %) | p99.9 | max | p99 of alone (95 %) | p50 from submission | LC/s | BE of alone | total of default | queued | CPU ms/request | |\n")
-			text.WriteString("|" + strings.Repeat("---|", 16) + "\n")
+			fmt.Fprintf(&text, "## %s\n\n%s.", workload, capitalised(c.About))
+			if c.PrepareUs > 0 {
+				fmt.Fprintf(&text, " Preparation of a request: %d us.", c.PrepareUs)
+			}
+			text.WriteString("\n\n| system | LC n | mean ms | p50 ms | p95 | p99 (95 %) | p99.9 | max | p99 of alone (95 %) | from submission p50 / p99 | LC/s | BE/s | BE of alone | BE of default | total of default | queued | CPU ms/request | |\n")
+			text.WriteString("|" + strings.Repeat("---|", 18) + "\n")
 			header = true
 		}
 		fmt.Fprintf(&text, "| %s | %s |\n", c.System, strings.Join(c.cells(), " | "))
+	}
+	return text.String() + e.bePrograms(workload)
+}
+
+// bePrograms says what each BE program got, where there are different ones.
+func (e *Evaluation) bePrograms(workload string) string {
+	var text strings.Builder
+	for i := range e.Cases {
+		c := &e.Cases[i]
+		if c.Case != workload || len(c.Runs) == 0 {
+			continue
+		}
+		var programs, offered []string
+		for _, t := range c.Runs[0].Tasks {
+			if t.Role != "lc" {
+				programs, offered = append(programs, t.Program), append(offered, "without pause")
+				if t.RateHz > 0 {
+					offered[len(offered)-1] = fmt.Sprintf("%g", t.RateHz)
+				}
+			}
+		}
+		if len(slices.Compact(slices.Sorted(slices.Values(programs)))) < 2 {
+			continue
+		}
+		if text.Len() == 0 {
+			fmt.Fprintf(&text, "\n| BE requests/s | %s |\n|%s\n", strings.Join(programs, " | "), strings.Repeat("---|", len(programs)+1))
+			fmt.Fprintf(&text, "| asked for | %s |\n", strings.Join(offered, " | "))
+		}
+		fmt.Fprintf(&text, "| %s |", c.System)
+		for _, rate := range c.perSecond("be") {
+			fmt.Fprintf(&text, " %.1f |", rate)
+		}
+		text.WriteString("\n")
 	}
 	return text.String()
 }
@@ -135,7 +183,7 @@ func capitalised(text string) string {
 
 // cells are the columns of the tables.
 func (c *EvaluationCase) cells() []string {
-	cells := slices.Repeat([]string{"-"}, 14)
+	cells := slices.Repeat([]string{"-"}, 16)
 	if d := c.LC; d != nil {
 		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
 		cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(d.N), ms(d.MeanUs), ms(d.P50Us), ms(d.P95Us)
@@ -146,30 +194,39 @@ func (c *EvaluationCase) cells() []string {
 		cells[7] = fmt.Sprintf("%.2f (%s)", c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"))
 	}
 	if c.LCSubmitted != nil {
-		cells[8] = fmt.Sprintf("%.2f", c.LCSubmitted.P50Us/1000)
+		cells[8] = fmt.Sprintf("%.2f / %.2f", c.LCSubmitted.P50Us/1000, c.LCSubmitted.P99Us/1000)
 	}
 	if c.Throughput != nil && c.LC != nil {
 		cells[9] = fmt.Sprintf("%.1f", c.Throughput.LC)
 	}
 	if c.BE != nil {
-		cells[10] = fmt.Sprintf("%.3f", c.BE.Share)
+		cells[10], cells[11] = fmt.Sprintf("%.1f", c.BE.Now), fmt.Sprintf("%.3f", c.BE.Share)
+	}
+	if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
+		cells[12] = fmt.Sprintf("%.3f", c.Throughput.BEOfDefault)
 	}
 	if c.Throughput != nil && c.Throughput.OfDefault > 0 {
-		cells[11] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
+		cells[13] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
 	}
 	if c.LC != nil {
-		cells[12] = fmt.Sprint(c.Queued)
+		cells[14] = fmt.Sprint(c.Queued)
 		if c.CPU != nil {
-			cells[13] = fmt.Sprintf("%.2f", c.CPU.LCMs)
+			cells[15] = fmt.Sprintf("%.2f", c.CPU.LCMs)
 		}
 	}
 	return append(cells, c.remarks())
 }
 
+// enough is the part of the LC requests that end within a run where they do not pile up.
+const enough = 0.95
+
 func (c *EvaluationCase) remarks() string {
 	var remarks []string
 	if c.Pass != nil {
-		remarks = append(remarks, map[bool]string{true: "reached", false: "**missed**"}[*c.Pass])
+		remarks = append(remarks, c.verdict())
+	}
+	if c.Throughput != nil && c.Throughput.LCOfAlone > 0 && c.Throughput.LCOfAlone < enough {
+		remarks = append(remarks, "LC requests come faster than they are served: their latencies grow for as long as the run lasts")
 	}
 	if c.Unserved > 0 {
 		remarks = append(remarks, fmt.Sprintf("%d requests found no end", c.Unserved))
@@ -191,7 +248,7 @@ func (e *Evaluation) Print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s, driver %s, CUDA %s%s\n\n", e.GPU, e.Driver, e.CUDA, kind)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "workload\tsystem\tn\tmean ms\tp50\tp95\tp99\tp99.9\tmax\tp99/alone\tp50 submitted\tLC/s\tBE/alone\ttotal/default\tqueued\tCPU ms\t")
+	fmt.Fprintln(table, "workload\tsystem\tn\tmean ms\tp50\tp95\tp99\tp99.9\tmax\tp99/alone\tsubmitted p50 / p99\tLC/s\tBE/s\tBE/alone\tBE/default\ttotal/default\tqueued\tCPU ms\t")
 	previous := ""
 	for i := range e.Cases {
 		c := &e.Cases[i]
@@ -208,22 +265,57 @@ func (e *Evaluation) Print(out io.Writer) error {
 	return nil
 }
 
-// evaluationTable shows a result file in the README: the published figures and, for each workload, the LC
-// latencies of the systems relative to alone.
-func evaluationTable(data []byte, name string) (string, error) {
-	var e Evaluation
-	if err := json.Unmarshal(data, &e); err != nil {
-		return "", fmt.Errorf("read results %s: %w", name, err)
+// reportFolder has the report of the committed results, seen from the README.
+const reportFolder = "test/bench/results/evaluation"
+
+// evaluationTable shows a result file in the README: the published figures, the plots of the report and, for each
+// workload, the LC latencies of the systems relative to alone.
+func evaluationTable(path string) (string, error) {
+	e, err := ReadEvaluation(path) // makes the figures as the report does
+	if err != nil {
+		return "", err
 	}
+	name := filepath.Base(path)
 	var text strings.Builder
-	text.WriteString(e.publishedTable() + "\n")
-	systems := e.names(systemName, func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone })
-	text.WriteString("LC p99, times alone; in brackets BE throughput of alone:\n\n| workload | LC p99 alone |")
-	for _, system := range systems {
-		text.WriteString(" " + system + " |")
+	if e.Simulated {
+		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
 	}
-	text.WriteString("\n|" + strings.Repeat("---|", len(systems)+2) + "\n")
-	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
+	text.WriteString(e.publishedTable() + "\n")
+	for _, b := range barPlots {
+		if b.headline && len(e.names(caseName, b.has)) > 0 {
+			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, reportFolder, b.file)
+		}
+	}
+	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n")
+	text.WriteString(e.p99Table(func(c *EvaluationCase) bool { return !optional(c.System) }))
+	toggled := func(c *EvaluationCase) bool { return optional(c.System) }
+	if len(e.names(caseName, toggled)) > 0 {
+		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))
+	}
+	var missed strings.Builder
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Pass != nil && !*c.Pass {
+			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Missed)
+		}
+	}
+	fmt.Fprintf(&text, "\nTargets of %s: %s.", strings.Join(claimed, ", "), targetsText)
+	if missed.Len() > 0 {
+		text.WriteString(" Missed:\n\n" + missed.String())
+	} else {
+		text.WriteString(" None of those measured is missed.\n")
+	}
+	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s). %s, driver %s, CUDA %s, %s, %s.\n",
+		reportFolder, ReportName, e.GPU, e.Driver, e.CUDA, e.Date, name)
+	return text.String(), nil
+}
+
+// p99Table compares some systems in all workloads that have one of them.
+func (e *Evaluation) p99Table(of func(*EvaluationCase) bool) string {
+	in := func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone && of(c) }
+	systems := e.names(systemName, in)
+	var text strings.Builder
+	fmt.Fprintf(&text, "| workload | LC p99 alone | %s |\n|%s\n", strings.Join(systems, " | "), strings.Repeat("---|", len(systems)+2))
+	for _, workload := range e.names(caseName, in) {
 		alone := "-"
 		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
 			alone = microseconds(c.LC.P99Us)
@@ -233,8 +325,8 @@ func evaluationTable(data []byte, name string) (string, error) {
 			cell := "-"
 			if c := e.of(workload, system); c != nil && c.Ratio != nil {
 				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
-				if c.BE != nil {
-					cell += fmt.Sprintf(" (%.2f)", c.BE.Share)
+				if c.Throughput.BEOfDefault > 0 {
+					cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)
 				}
 				if c.Pass != nil && !*c.Pass {
 					cell += " **missed**"
@@ -244,6 +336,5 @@ func evaluationTable(data []byte, name string) (string, error) {
 		}
 		text.WriteString("\n")
 	}
-	fmt.Fprintf(&text, "\n%s, driver %s, CUDA %s, %s, %s.\n", e.GPU, e.Driver, e.CUDA, e.Date, name)
-	return text.String(), nil
+	return text.String()
 }

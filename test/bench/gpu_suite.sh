@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
-# results, within about 9 minutes. Tables come last; result files go to OUT.
+# results, within about 9 minutes. Tables come last; result files go to OUT, what was said to OUT/suite.log.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
-# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, http.
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, http; of block-level
+# preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 8 minutes together.
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -22,11 +23,13 @@ trap 'rm -rf "$logs"' EXIT
 failed=0
 
 # part NAME SECONDS COMMAND...: a part that outlives its time is killed, its children too, and the rest
-# goes on.
+# goes on. NAME.MORE belongs to part NAME.
+names=()
 part() {
 	local name=$1 seconds=$2 began=$SECONDS status
 	shift 2
-	case " $parts " in *" $name "*) ;; *) return ;; esac
+	case " $parts " in *" ${name%.*} "*) ;; *) return ;; esac
+	names+=("$name")
 	timeout --kill-after=10 "$seconds" "$@" >"$logs/$name.out" 2>"$logs/$name.err" </dev/null
 	status=$?
 	printf '%s: status %d, %d s\n' "$name" "$status" $((SECONDS - began))
@@ -43,7 +46,7 @@ part identity 180 python3 "$torch/identity.py" --library "$library" --limit 120 
 	--json "$out/$gpu-identity.json"
 
 # The same as a user without privileges (65534, nobody), where this is root.
-if [ "$(id -u)" -eq 0 ]; then
+if [ "$(id -u)" -eq 0 ] && [[ " $parts " == *" unprivileged "* ]]; then
 	nobody=$(mktemp -d)
 	chmod 777 "$nobody"
 	cp "$library_dir/gpreempt" "$library" "$nobody"
@@ -58,11 +61,23 @@ part hints 280 "$library_dir/gpreempt" bench --suite hints --library "$library" 
 part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
 	--json "$out/$gpu-http.json"
 
-for name in foundation pytorch identity unprivileged hints http; do
-	if [ -e "$logs/$name.out" ]; then
-		printf '\n== %s\n' "$name"
-		cat "$logs/$name.out"
-		cat "$logs/$name.out" "$logs/$name.err" >"$out/$name.log"
+part blp-fire 240 python3 "$torch/fire.py" --library "$library" --command "$library_dir/gpreempt" \
+	--logs "$logs/blp-fire" --json "$out/$gpu-blp-fire.json"
+part blp-cost 240 python3 "$torch/cost.py" --library "$library" --command "$library_dir/gpreempt" \
+	--logs "$logs/blp-cost" --json "$out/$gpu-blp-cost.json"
+part blp-mps 100 "$library_dir/gpreempt" bench --suite blp-mps --library "$library" --json "$out/$gpu-blp-mps.json"
+part blp-mps.pytorch 200 python3 "$torch/mps_run.py" --library "$library" --command "$library_dir/gpreempt" \
+	--logs "$logs/blp-mps.pytorch" --json "$out/$gpu-blp-mps-pytorch.json"
+part blp-stream 100 "$library_dir/gpreempt" bench --suite blp-stream --library "$library" \
+	--json "$out/$gpu-blp-stream.json"
+
+for name in "${names[@]}"; do
+	printf '\n== %s\n' "$name"
+	cat "$logs/$name.out"
+	tail -n 1000 "$logs/$name".[oe]* >>"$logs/log"
+	if [ -d "$logs/$name" ]; then
+		tail -n 100 "$logs/$name"/* >>"$logs/log"
 	fi
 done
+cp "$logs/log" "$out/suite.log"
 exit "$failed"

@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The hints suite: the same LC requests under the library without and with hints.
@@ -75,7 +79,7 @@ var (
 
 func hinted(name string, l load, sources string, target hintTarget) Case {
 	return Case{name, target.text, []string{"hints"}, func(ctx context.Context, s *session, name string) error {
-		beAlone, err := s.beRate(ctx, "")
+		beAlone, err := s.beRate(ctx, bestEffort, "")
 		if err != nil {
 			return fmt.Errorf("BE alone: %w", err)
 		}
@@ -115,14 +119,16 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		if err != nil {
 			return Row{}, err
 		}
-		lc, rate, err := s.together(ctx, load, 1, lcRole, beRole)
+		hintsSoFar := s.followHints(ctx, system == "gpreempt-hints")
+		lc, rate, err := s.together(ctx, load, bestEffort, 1, lcRole, beRole)
+		hints := hintsSoFar()
 		undo()
 		if err != nil {
 			return Row{}, fmt.Errorf("%s: %w", system, err)
 		}
 		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
-		row.Ratio = ratio(row.LC, lcAlone)
+		row.Ratio, row.Hints = ratio(row.LC, lcAlone), hints
 		busy := lc.busy()
 		if system == "default" {
 			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
@@ -140,6 +146,51 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		s.report.Cases = append(s.report.Cases, row)
 	}
 	return row, nil
+}
+
+// followHints looks now and then what becomes of the hints of the newest LC process, until stop.
+func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *Hints) {
+	config, err := configs.Load(s.config)
+	if err != nil || !wanted { // a broken configuration is for the workers to report
+		return func() *Hints { return nil }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	seen := make(chan *Hints)
+	go func() {
+		var last *Hints
+		for {
+			if h := hintsIn(segment.Directory(config.Segment.Directory, os.Getuid())); h != nil {
+				last = h
+			}
+			select {
+			case <-ctx.Done():
+				seen <- last
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	return func() *Hints {
+		cancel()
+		return <-seen
+	}
+}
+
+// hintsIn is what became of the hints of the LC process that started last, or nil if there is none.
+func hintsIn(directory string) (found *Hints) {
+	snapshots, err := segment.SnapshotsIn(directory)
+	if err != nil {
+		return nil
+	}
+	started := uint64(0)
+	for _, snapshot := range snapshots {
+		for _, p := range snapshot.Peers {
+			if p.Level == 0 && p.StartedNs >= started {
+				started, found = p.StartedNs, &Hints{p.HintSwitchUs, p.HintSpunNs, p.Hints}
+			}
+		}
+	}
+	return found
 }
 
 // configure adds a section to the configuration that workers get, until undo.
@@ -171,7 +222,7 @@ func (s *session) configure(section string) (undo func(), err error) {
 // measurePreparation hints at the start of preparations of several lengths: what a switch adds to a request
 // falls by as much as it overlaps.
 func measurePreparation(ctx context.Context, s *session, name string) error {
-	beAlone, err := s.beRate(ctx, "")
+	beAlone, err := s.beRate(ctx, bestEffort, "")
 	if err != nil {
 		return fmt.Errorf("BE alone: %w", err)
 	}

@@ -30,7 +30,7 @@ func findTool(name string) (string, error) {
 // mpsDaemon is an MPS control daemon of our own, with its pipes in a folder of our own.
 type mpsDaemon struct {
 	cmd         *exec.Cmd
-	tool        string
+	tool, pipes string
 	environment []string
 	gone        chan struct{}
 }
@@ -46,7 +46,7 @@ func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
 			return nil, fmt.Errorf("start MPS: %w", err)
 		}
 	}
-	m := &mpsDaemon{tool: tool, gone: make(chan struct{}),
+	m := &mpsDaemon{tool: tool, pipes: pipes, gone: make(chan struct{}),
 		environment: append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
 	stderr := &lastBytes{}
 	m.cmd = exec.Command(tool, "-f") // in the foreground: ours to end
@@ -94,14 +94,14 @@ func (m *mpsDaemon) stop() {
 	<-m.gone
 }
 
-// gpuBusy says what makes measurements on the GPU meaningless, or "".
-func gpuBusy(ctx context.Context) string {
+// gpuBusy says what makes measurements on a GPU meaningless, or "".
+func gpuBusy(ctx context.Context, id int) string {
 	tool, err := findTool("nvidia-smi")
 	if err != nil {
 		return ""
 	}
 	query := func(what string) string {
-		text, err := exec.CommandContext(ctx, tool, "--id=0", what, "--format=csv,noheader,nounits").Output()
+		text, err := exec.CommandContext(ctx, tool, "--id="+strconv.Itoa(id), what, "--format=csv,noheader,nounits").Output()
 		if err != nil {
 			return ""
 		}

@@ -28,13 +28,22 @@ var systemColors = map[string]color.Color{
 	"gpreempt-paper": color.RGBA{86, 180, 233, 255},
 	"gpreempt":       color.RGBA{0, 114, 178, 255},
 	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
+	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
 }
 
-func systemColor(name string) color.Color {
-	if known, ok := systemColors[name]; ok {
-		return known
+// colors are those of systems in a plot; the ones that have none get shades of grey.
+func colors(systems []string) map[string]color.Color {
+	all := map[string]color.Color{}
+	others := 0
+	for _, name := range systems {
+		if known, ok := systemColors[name]; ok {
+			all[name] = known
+			continue
+		}
+		all[name] = color.Gray{Y: uint8(40 + 20*others%200)}
+		others++
 	}
-	return color.Gray{Y: 128}
+	return all
 }
 
 // figurePlot is a plot of the report.
@@ -69,18 +78,42 @@ type bars struct {
 	workloads           []string
 	logarithmic         bool
 	line                float64 // across all groups
+	headline            bool    // shown in the README
+	ablation            bool    // of the library with some of its mechanisms
 	value               func(*EvaluationCase) (float64, bool)
 }
 
-func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
-	has := func(c *EvaluationCase) bool {
-		if !slices.Contains(b.workloads, c.Case) {
-			return false
-		}
-		_, ok := b.value(c)
-		return ok
+var (
+	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
+	otherWorkloads = []string{"Y", "R", "Z", "two-gpus", "decode", "http", "spin"}
+	barPlots       = []bars{
+		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", modelWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", modelWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", otherWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
+		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", otherWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"be.svg", "BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, false, false, beOfDefault},
+		{"total.svg", "LC and BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, true, false, totalOfDefault},
+		{"ablation.svg", "LC p99 with some of the mechanisms, times alone", "times alone", slices.Concat(modelWorkloads, otherWorkloads), true, 0, false, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
 	}
-	workloads, systems := e.names(caseName, has), e.names(systemName, has)
+)
+
+// has says whether a case is in the plot.
+func (b bars) has(c *EvaluationCase) bool {
+	if !slices.Contains(b.workloads, c.Case) || optional(c.System) && !b.ablation {
+		return false
+	}
+	if b.ablation && !optional(c.System) && c.System != "default" && c.System != "gpreempt" {
+		return false
+	}
+	_, ok := b.value(c)
+	return ok
+}
+
+func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
+	workloads, systems := e.names(caseName, b.has), e.names(systemName, b.has)
+	if b.ablation {
+		workloads = e.names(caseName, func(c *EvaluationCase) bool { return b.has(c) && optional(c.System) })
+	}
 	if len(workloads) == 0 {
 		return nil, nil
 	}
@@ -91,7 +124,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		p.Y.Tick.Marker = powersOfTen{}
 	}
 	p.Y.Label.Text = b.axis
-	width := vg.Points(56 / float64(len(systems)))
+	width, hue := vg.Points(56/float64(len(systems))), colors(systems)
 	for i, system := range systems {
 		var values plotter.Values
 		for _, workload := range workloads {
@@ -111,7 +144,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 			return nil, fmt.Errorf("plot %s: %w", b.file, err)
 		}
 		chart.LineStyle.Width = 0
-		chart.Color = systemColor(system)
+		chart.Color = hue[system]
 		chart.Offset = width * vg.Length(float64(i)-float64(len(systems)-1)/2)
 		p.Add(chart)
 		p.Legend.Add(system, chart)
@@ -125,10 +158,11 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		p.Add(line)
 	}
 	p.NominalX(workloads...)
+	p.Y.Max += (p.Y.Max - p.Y.Min) / 20
 	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(260))
 }
 
-const legendWidth, plotMargin = 110, 12 // points
+const legendWidth, plotMargin = 150, 12 // points
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
 func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
@@ -176,9 +210,10 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
 	p.X.Tick.Marker = powersOfTen{}
 	any := false
+	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload && !optional(c.System) }))
 	for i := range e.Cases {
 		c := &e.Cases[i]
-		if c.Case != workload || c.System == beAlone {
+		if c.Case != workload || c.System == beAlone || optional(c.System) {
 			continue
 		}
 		sorted := slices.Sorted(slices.Values(slices.Concat(first(c.lcLatencies())...)))
@@ -186,17 +221,20 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			continue
 		}
 		any = true
-		const steps = 400
+		const steps, tail = 100, 20 // the last step has as many again
 		var points plotter.XYs
-		for step := range steps + 1 {
+		for step := range steps + tail {
 			q := float64(step) / steps
+			if step >= steps {
+				q = 1 - float64(steps+tail-1-step)/(steps*tail)
+			}
 			points = append(points, plotter.XY{X: math.Log10(quantile(sorted, q) / 1000), Y: q})
 		}
 		line, err := plotter.NewLine(points)
 		if err != nil {
 			return nil, fmt.Errorf("plot the latencies of %s: %w", workload, err)
 		}
-		line.Color, line.Width = systemColor(c.System), vg.Points(1.3)
+		line.Color, line.Width = hue[c.System], vg.Points(1.3)
 		if c.System == lcAlone {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
@@ -222,7 +260,9 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = axis, what
 	p.Y.Tick.Marker = powersOfTen{}
-	for _, system := range e.names(systemName, in) {
+	systems := e.names(systemName, in)
+	hue := colors(systems)
+	for _, system := range systems {
 		var points plotter.XYs
 		for _, workload := range workloads {
 			x, err := strconv.ParseFloat(strings.TrimPrefix(workload, prefix), 64)
@@ -239,7 +279,7 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 		if err != nil {
 			return nil, fmt.Errorf("plot %s: %w", file, err)
 		}
-		line.Color, dots.Color = systemColor(system), systemColor(system)
+		line.Color, dots.Color = hue[system], hue[system]
 		line.Width = vg.Points(1.3)
 		p.Add(line, dots)
 		p.Legend.Add(system, line)
@@ -256,11 +296,11 @@ func latencyRatio(of func(*Ratios) float64) func(*EvaluationCase) (float64, bool
 	}
 }
 
-func beShare(c *EvaluationCase) (float64, bool) {
-	if c.BE == nil || c.System == beAlone {
+func beOfDefault(c *EvaluationCase) (float64, bool) {
+	if c.Throughput == nil || c.Throughput.BEOfDefault == 0 {
 		return 0, false
 	}
-	return c.BE.Share, true
+	return c.Throughput.BEOfDefault, true
 }
 
 func totalOfDefault(c *EvaluationCase) (float64, bool) {
@@ -279,15 +319,7 @@ func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
 		}
 		return err
 	}
-	models, others := []string{"A", "B", "C", "D", "E", "REAL"}, []string{"Y", "R", "Z", "decode", "spin"}
-	for _, b := range []bars{
-		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", models, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", others, true, 0, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"be.svg", "BE throughput, of that without LC", "of BE alone", slices.Concat(models, others), false, 1, beShare},
-		{"total.svg", "LC and BE throughput, of default time slicing", "of default", slices.Concat(models, others), false, 1, totalOfDefault},
-	} {
+	for _, b := range barPlots {
 		if err := keep(e.drawBars(b, folder)); err != nil {
 			return nil, err
 		}

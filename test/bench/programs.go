@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,14 +21,33 @@ import (
 	"github.com/gpreempt/gpreempt/kernels"
 )
 
-//go:embed torch/model.py
-var modelProgram []byte
+// torchPrograms are written to a folder to be run there.
+//
+//go:embed torch/protocol.py torch/model.py torch/http_service.py torch/http_server.py torch/http_load.py
+var torchPrograms embed.FS
 
 const (
 	startLimit  = 100 * time.Second // of a program: many start at once, each makes a context
 	answerLimit = 30 * time.Second
 	drain       = 2 * time.Second // DRAIN_NS of the programs
 )
+
+func writeTorchPrograms(folder string) error {
+	entries, err := torchPrograms.ReadDir("torch")
+	if err != nil {
+		return fmt.Errorf("write the PyTorch programs: %w", err)
+	}
+	for _, entry := range entries {
+		text, err := torchPrograms.ReadFile("torch/" + entry.Name())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, entry.Name()), text, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("write the PyTorch programs: %w", err)
+		}
+	}
+	return nil
+}
 
 // program is a running task of the evaluation. It serves any number of runs.
 type program struct {
@@ -88,7 +107,11 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 			p.cmd.Stdin = bytes.NewReader(kernels.Bench)
 		}
 	} else {
-		p.cmd = exec.CommandContext(ctx, e.python, filepath.Join(e.folder, "model.py"), task.Program)
+		script := "model.py"
+		if task.Program == httpService {
+			script = "http_service.py"
+		}
+		p.cmd = exec.CommandContext(ctx, e.python, filepath.Join(e.folder, script), task.Program)
 	}
 	libraryRole, environment := "", system.BE
 	if role == "lc" {
@@ -108,6 +131,9 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 		"OMP_NUM_THREADS=1") // many programs share the processors
 	if config := e.configs[system.Name]; config != "" {
 		p.cmd.Env = append(p.cmd.Env, "GPREEMPT_CONFIG="+config)
+	}
+	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
+		p.cmd.Env = append(p.cmd.Env, visibleDevicesVariable+"="+visible)
 	}
 	for name, value := range environment {
 		p.cmd.Env = append(p.cmd.Env, name+"="+value)
@@ -143,7 +169,25 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 	return p, nil
 }
 
-var errEnded = errors.New("the program ended")
+const visibleDevicesVariable = "CUDA_VISIBLE_DEVICES"
+
+// visibleDevices lets a program see one of the GPUs that we may use; "" leaves it as it is. Clients of an MPS server
+// count those that the server sees.
+func visibleDevices(ours string, device int, mps bool) string {
+	list := strings.Split(ours, ",")
+	switch {
+	case ours == "" && device == 0:
+		return ""
+	case ours == "" || mps || device >= len(list):
+		return strconv.Itoa(device)
+	}
+	return list[device]
+}
+
+var (
+	errEnded    = errors.New("the program ended")
+	errNoAnswer = errors.New("no answer")
+)
 
 // line waits for the program's next line.
 func (p *program) line(ctx context.Context, limit time.Duration) ([]byte, error) {
@@ -157,7 +201,7 @@ func (p *program) line(ctx context.Context, limit time.Duration) ([]byte, error)
 		}
 		return line, nil
 	case <-timer.C:
-		return nil, fmt.Errorf("%s: no answer in %s", p.name, limit)
+		return nil, fmt.Errorf("%s: %w in %s", p.name, errNoAnswer, limit)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -174,7 +218,7 @@ func (p *program) end() {
 }
 
 // order is a run as a control line; without arrivals requests come back to back.
-func order(start, end time.Duration, prepareUs int, hint bool, lock string, arrivals []time.Duration) []byte {
+func order(start, end time.Duration, prepareUs int, hint bool, lock, stop string, arrivals []time.Duration) []byte {
 	count, hinted := len(arrivals), 0
 	if arrivals == nil {
 		count = -1
@@ -182,7 +226,7 @@ func order(start, end time.Duration, prepareUs int, hint bool, lock string, arri
 	if hint {
 		hinted = 1
 	}
-	text := fmt.Appendf(nil, "go %d %d %d %d %s %d", start, end, prepareUs*1000, hinted, lock, count)
+	text := fmt.Appendf(nil, "go %d %d %d %d %s %s %d", start, end, prepareUs*1000, hinted, lock, stop, count)
 	for _, at := range arrivals {
 		text = strconv.AppendInt(append(text, ' '), int64(at), 10)
 	}

@@ -28,7 +28,7 @@ var claims = []claim{
 	{"total throughput, of no preemption", gpreemptPaper, "88.6 % (A100)",
 		func(e *Evaluation) string {
 			return e.spread(claimed, "gpreempt-hints", func(c *EvaluationCase) float64 { return 100 * c.Throughput.OfDefault }, "%.1f %%")
-		}, "LC and BE requests, of default time slicing"},
+		}, "ours: LC and BE requests, of default time slicing"},
 	{"preemption without a hint", gpreemptPaper, "about 200 us (A100)",
 		func(e *Evaluation) string { return e.spread(busyBE, "gpreempt", addedUs, "%+.0f us") },
 		"ours: the median latency over alone with BE busy all the time: the switch and all else"},

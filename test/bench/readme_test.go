@@ -41,6 +41,7 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 		tableBegin + "h200-foundation.json -->\n| no end",
 		tableBegin + "h200-foundation.json",
 		tableBegin + "missing.json -->\n" + tableEnd,
+		tableBegin + "h200-missing.json -->\n" + tableEnd,
 	} {
 		if out, err := FillTables([]byte(document), "results"); err == nil {
 			t.Errorf("%q gives %q", document, out)
@@ -53,6 +54,11 @@ func TestReportIsOfTheResults(t *testing.T) {
 	const folder = "results/evaluation"
 	results, err := ReadEvaluation("results")
 	if errors.Is(err, errNoEvaluation) {
+		if *update {
+			if err := os.RemoveAll(folder); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if _, err := os.Stat(folder); err == nil {
 			t.Errorf("%s is of no results", folder)
 		}
@@ -62,7 +68,11 @@ func TestReportIsOfTheResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := folder
-	if !*update {
+	if *update {
+		if err := os.RemoveAll(folder); err != nil {
+			t.Fatal(err)
+		}
+	} else {
 		made = t.TempDir()
 	}
 	if _, err := results.WriteReport(made); err != nil {
@@ -71,6 +81,9 @@ func TestReportIsOfTheResults(t *testing.T) {
 	names, err := os.ReadDir(made)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if is, err := os.ReadDir(folder); err != nil || len(is) != len(names) {
+		t.Errorf("%s has files that are not of the committed results, or lacks some; run: make readme (%v)", folder, err)
 	}
 	for _, name := range names {
 		want, err := os.ReadFile(filepath.Join(made, name.Name()))

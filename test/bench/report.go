@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Head is what every result file begins with.
@@ -52,11 +54,14 @@ type Row struct {
 	LCAlone *Latency `json:"lc_alone,omitempty"`
 	Ratio   *Ratio   `json:"ratio,omitempty"`
 	BE      *Share   `json:"be,omitempty"`
+	Hints   *Hints   `json:"hints,omitempty"`
 	Value   *float64 `json:"value,omitempty"`
 	Unit    string   `json:"unit,omitempty"`
 	Target  string   `json:"target,omitempty"`
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
+
+	BLP json.RawMessage `json:"blp,omitempty"` // what the library counted in the BE process
 }
 
 // Latency sums up the latencies of the LC process's requests.
@@ -65,6 +70,13 @@ type Latency struct {
 	P50Us float64 `json:"p50_us"`
 	P99Us float64 `json:"p99_us"`
 	MaxUs float64 `json:"max_us"`
+}
+
+// Hints is what became of the LC process's hints, warm-up included, and what the library learnt and spent for them.
+type Hints struct {
+	SwitchUs uint32          `json:"switch_us"`
+	SpunNs   uint64          `json:"spun_ns"`
+	Sources  []segment.Hints `json:"sources"`
 }
 
 // Ratio compares with the same LC process alone.

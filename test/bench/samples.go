@@ -35,7 +35,7 @@ type EvaluationCase struct {
 	LCAlone     *Distribution `json:"lc_alone,omitempty"`
 	Ratio       *Ratios       `json:"ratio,omitempty"`
 	LCSubmitted *Distribution `json:"lc_from_submission,omitempty"` // from when its data was prepared
-	// BE.Share is the mean of the BE tasks' throughputs, each relative to the BE tasks without the LC ones.
+	// BE.Share is relative to the BE tasks without the LC ones, which the driver's time slicing shares the GPU among.
 	BE         *Share      `json:"be,omitempty"`
 	Throughput *Throughput `json:"throughput,omitempty"`
 	CPU        *CPU        `json:"cpu,omitempty"`
@@ -45,6 +45,7 @@ type EvaluationCase struct {
 
 	Target string      `json:"target,omitempty"`
 	Pass   *bool       `json:"pass,omitempty"`
+	Missed string      `json:"missed,omitempty"` // what of the target, and by how much
 	Note   string      `json:"note,omitempty"`
 	Runs   []RunResult `json:"runs,omitempty"`
 }
@@ -54,7 +55,9 @@ type Throughput struct {
 	LC        float64 `json:"lc_per_s"`
 	BE        float64 `json:"be_per_s"`
 	LCOfAlone float64 `json:"lc_of_alone,omitempty"`
-	OfDefault float64 `json:"total_of_default,omitempty"` // LC and BE, relative to default time slicing
+	// Relative to default time slicing, which is no preemption.
+	BEOfDefault float64 `json:"be_of_default,omitempty"`
+	OfDefault   float64 `json:"total_of_default,omitempty"` // LC and BE requests
 }
 
 // CPU is what the programs took of it. They wait actively for arrivals, under all systems alike.
@@ -240,67 +243,116 @@ func (e *Evaluation) Write(path string) error {
 
 var errNoEvaluation = errors.New("no results of an evaluation")
 
-// ReadEvaluation reads the results of a folder, those of several files as one. Files of other benchmarks are
-// passed over. The figures are made anew from the samples.
-func ReadEvaluation(folder string) (*Evaluation, error) {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
-	}
-	slices.Sort(paths)
+// ReadEvaluation reads results, those of several files as one: a path is a file, or a folder of which all files are
+// read but those of other benchmarks. What a later file has of a workload and a system replaces what an earlier one has.
+// The figures are made anew from the samples.
+func ReadEvaluation(paths ...string) (*Evaluation, error) {
 	var all *Evaluation
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("read results: %w", err)
+		files := []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			files, _ = filepath.Glob(filepath.Join(path, "*.json")) // sorted; the pattern is a good one
 		}
-		var one Evaluation
-		if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !IsEvaluation(one.Benchmark) {
-			continue
-		}
-		for i := range one.Cases {
-			for j := range one.Cases[i].Runs {
-				for k := range one.Cases[i].Runs[j].Tasks {
-					t := &one.Cases[i].Runs[j].Tasks[k]
-					if t.Role != "lc" {
-						continue
-					}
-					if err := t.decode(); err != nil {
-						return nil, fmt.Errorf("%s: %s under %s: %w", path, one.Cases[i].Case, one.Cases[i].System, err)
-					}
+		for _, file := range files {
+			one, err := readEvaluationFile(file)
+			if err != nil {
+				return nil, err
+			}
+			if one == nil {
+				if file == path {
+					return nil, fmt.Errorf("%s: %w", path, errNoEvaluation)
 				}
+				continue
 			}
-		}
-		if all == nil {
-			all = &one
-			continue
-		}
-		if one.GPU != all.GPU || one.Driver != all.Driver {
-			return nil, fmt.Errorf("read results: %s is of %s, driver %s; others of %s, driver %s", path, one.GPU, one.Driver, all.GPU, all.Driver)
-		}
-		all.Date = max(all.Date, one.Date)
-		if !strings.Contains(all.Commit, one.Commit) {
-			all.Commit += ", " + one.Commit
-		}
-		for _, c := range one.Cases {
-			if i := slices.IndexFunc(all.Cases, func(o EvaluationCase) bool { return o.Case == c.Case && o.System == c.System }); i >= 0 {
-				all.Cases[i] = c // of the later file
-			} else {
-				all.Cases = append(all.Cases, c)
+			if all != nil && (one.GPU != all.GPU || one.Driver != all.Driver) {
+				return nil, fmt.Errorf("read results: %s is of %s, driver %s; others of %s, driver %s", file, one.GPU, one.Driver, all.GPU, all.Driver)
 			}
+			all = all.with(one)
 		}
 	}
 	if all == nil {
-		return nil, fmt.Errorf("%s: %w", folder, errNoEvaluation)
+		return nil, fmt.Errorf("%s: %w", strings.Join(paths, ", "), errNoEvaluation)
 	}
+	return all, all.Summarise()
+}
+
+// readEvaluationFile gives nothing for what is no result file of an evaluation.
+func readEvaluationFile(path string) (*Evaluation, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var one Evaluation
+	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !IsEvaluation(one.Benchmark) {
+		return nil, nil
+	}
+	for i := range one.Cases {
+		for j := range one.Cases[i].Runs {
+			for k := range one.Cases[i].Runs[j].Tasks {
+				t := &one.Cases[i].Runs[j].Tasks[k]
+				if t.Role != "lc" {
+					continue
+				}
+				if err := t.decode(); err != nil {
+					return nil, fmt.Errorf("%s: %s under %s: %w", path, one.Cases[i].Case, one.Cases[i].System, err)
+				}
+			}
+		}
+	}
+	return &one, nil
+}
+
+// workload is the part of the results that is of a workload.
+func (e *Evaluation) workload(name string) *Evaluation {
+	one := *e
+	one.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c EvaluationCase) bool { return c.Case != name })
+	return &one
+}
+
+// anotherRun is the note of a case that stays from before its workload was measured again, under other systems: it is
+// compared with what was measured then.
+const anotherRun = "of an earlier run than what it is compared with"
+
+// with has the cases of later results too, and these in the place of its own.
+func (e *Evaluation) with(later *Evaluation) *Evaluation {
+	if e == nil {
+		e = &Evaluation{Head: later.Head, Environment: later.Environment}
+	}
+	all := *e
+	all.Date = max(e.Date, later.Date)
+	all.Commit, all.Command = addWords(e.Commit, later.Commit), addWords(e.Command, later.Command)
+	all.Cases = nil
+	for _, c := range e.Cases {
+		switch {
+		case later.of(c.Case, c.System) != nil:
+			continue
+		case later.of(c.Case, lcAlone) != nil && len(c.Runs) > 0:
+			c.Note = anotherRun
+		}
+		all.Cases = append(all.Cases, c)
+	}
+	all.Cases = append(all.Cases, later.Cases...)
 	slices.SortStableFunc(all.Cases, func(a, b EvaluationCase) int {
 		if by := workloadOrder(a.Case) - workloadOrder(b.Case); by != 0 {
 			return by
 		}
 		return systemOrder(a.System) - systemOrder(b.System)
 	})
-	return all, all.Summarise()
+	return &all
 }
+
+// addWords is a list of different words.
+func addWords(list, more string) string {
+	words := strings.Split(list, listed)
+	for _, word := range strings.Split(more, listed) {
+		if !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, listed)
+}
+
+const listed = "; "
 
 func workloadOrder(name string) int {
 	return slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 
@@ -31,9 +32,8 @@ type System struct {
 //go:embed systems/*.toml
 var systemFiles embed.FS
 
-// Systems returns the named systems, names ending in .toml being files; without names all that are not
-// optional.
-func Systems(names []string) ([]System, error) {
+// builtIn are the systems of systems/.
+var builtIn = sync.OnceValues(func() ([]System, error) {
 	var known []System
 	entries, err := systemFiles.ReadDir("systems")
 	if err != nil {
@@ -51,6 +51,17 @@ func Systems(names []string) ([]System, error) {
 		known = append(known, system)
 	}
 	slices.SortStableFunc(known, func(a, b System) int { return a.Order - b.Order })
+	return known, nil
+})
+
+// Systems returns the named systems, names ending in .toml being files; without names all that are not
+// optional.
+func Systems(names []string) ([]System, error) {
+	all, err := builtIn()
+	if err != nil {
+		return nil, err
+	}
+	known := slices.Clone(all)
 	if len(names) == 0 {
 		return slices.DeleteFunc(known, func(s System) bool { return s.Optional }), nil
 	}
@@ -79,6 +90,12 @@ func Systems(names []string) ([]System, error) {
 		picked = append(picked, known[i])
 	}
 	return picked, nil
+}
+
+// optional says whether a system is one of those that are measured only where they are asked for.
+func optional(name string) bool {
+	known, err := builtIn()
+	return err == nil && slices.ContainsFunc(known, func(s System) bool { return s.Name == name && s.Optional })
 }
 
 func parseSystem(file string, text []byte) (System, error) {

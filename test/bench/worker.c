@@ -3,7 +3,7 @@
 // runtime of the command would start: the process that is measured holds nothing but the worker, the
 // driver and, where it is preloaded, the library.
 //
-//   gpreempt bench-worker <info|calibrate|lc|be|launch|idle|mix> [--option value]...
+//   gpreempt bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
 //
 // The module with the kernels is read from standard input (not for info). One line "ready" and then
 // one line of JSON go to standard output. Every worker is bounded by --limit seconds.
@@ -44,6 +44,7 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuInit, (unsigned))                                                                      \
 	F(cuDriverGetVersion, (int *))                                                             \
 	F(cuDeviceGet, (CUdevice *, int))                                                          \
+	F(cuDeviceGetCount, (int *))                                                               \
 	F(cuDeviceGetName, (char *, int, CUdevice))                                                \
 	F(cuDeviceGetAttribute, (int *, int, CUdevice))                                            \
 	F(cuDevicePrimaryCtxSetFlags_v2, (CUdevice, unsigned))                                     \
@@ -56,7 +57,9 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                  \
 	F(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t))                                    \
 	F(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t))                                          \
+	F(cuCtxGetStreamPriorityRange, (int *, int *))                                             \
 	F(cuStreamCreate, (CUstream *, unsigned))                                                  \
+	F(cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                 \
 	F(cuStreamSynchronize, (CUstream))                                                         \
 	F(cuEventCreate, (CUevent *, unsigned))                                                    \
 	F(cuEventRecord, (CUevent, CUstream))                                                      \
@@ -229,16 +232,17 @@ static void ready(void)
 static void command_info(void)
 {
 	char name[256];
-	int version, shared;
+	int version, shared, devices;
 	load_driver();
 	CHECK(cuDeviceGetName(name, sizeof name, device));
 	CHECK(cuDriverGetVersion(&version));
+	CHECK(cuDeviceGetCount(&devices));
 	CHECK(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device));
 	for (char *c = name; *c; c++)
 		if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
 			*c = '_';
-	printf("{\"name\":\"%s\",\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d}\n", name, version,
-	       multiprocessors, shared);
+	printf("{\"name\":\"%s\",\"devices\":%d,\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d}\n", name,
+	       devices, version, multiprocessors, shared);
 }
 
 // The least time of several runs of `count` launches back to back.
@@ -288,11 +292,11 @@ static void command_calibrate(void)
 	printf("{\"iterations\":%llu}\n", (unsigned long long)(iterations ? iterations : 1));
 }
 
-// Uniform in [half, one and a half] of the mean; the same sequence in every run.
-static uint64_t jittered(uint64_t mean, uint32_t *state)
+// Uniform around the mean, from least on; the same sequence in every run.
+static uint64_t jittered(uint64_t mean, uint64_t least, uint32_t *state)
 {
 	*state = *state * 1664525u + 1013904223u;
-	return mean / 2 + (mean * (*state >> 8) >> 24);
+	return least + (2 * (mean - least) * (*state >> 8) >> 24);
 }
 
 // Exponential with this mean, the same sequence in every run; at most ten times the mean.
@@ -345,6 +349,9 @@ static void command_lc(void)
 	if (wrong_us && pthread_create(&wrong, NULL, give_wrong_hints, (void *)(uintptr_t)wrong_us))
 		fail("start a thread: %s", strerror(errno));
 	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
+	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
+	if (least_ns > gap_ns)
+		fail("--gap-least-us %llu: above --gap-us", (unsigned long long)least_ns / 1000);
 	uint32_t random = 1;
 	uint64_t *latency_ns = calloc(requests, sizeof *latency_ns);
 	if (!latency_ns)
@@ -364,7 +371,7 @@ static void command_lc(void)
 			tick += period_ns ? period_ns : exponential(poisson_ns, &random);
 			sleep_until(tick);
 		} else {
-			sleep_ns(jitter ? jittered(gap_ns, &random) : gap_ns);
+			sleep_ns(jitter ? jittered(gap_ns, least_ns, &random) : gap_ns);
 		}
 		if (hint)
 			hint(prepare_us, 1);
@@ -518,6 +525,7 @@ static void command_mix(void)
 }
 
 #include "evaluate.h"
+#include "streams.h"
 
 static const struct {
 	const char *name;
@@ -525,7 +533,7 @@ static const struct {
 } commands[] = {
 	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},   {"be", command_be},
 	{"idle", command_idle}, {"launch", command_launch},       {"mix", command_mix},
-	{"evaluate", command_evaluate},
+	{"evaluate", command_evaluate}, {"streams", command_streams},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

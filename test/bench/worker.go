@@ -26,14 +26,16 @@ const workerLimit = 60 * time.Second
 
 // work is the kernel a worker launches.
 type work struct {
-	us          int // wanted duration, alone on the GPU
-	blocksPerSM int
+	us          int // wanted duration, alone on the GPU; with waves: of a block
+	blocksPerSM int // at a time
+	waves       int // one after another; 0: 1
 	sharedBytes int
 	cooperative bool
 }
 
 type info struct {
 	Name            string `json:"name"`
+	Devices         int    `json:"devices"`
 	CUDA            int    `json:"cuda"`
 	Multiprocessors int    `json:"multiprocessors"`
 	SharedBytes     int    `json:"shared_bytes"`
@@ -113,7 +115,7 @@ func (s *session) start(ctx context.Context, role, kind string, options ...strin
 	ctx, cancel := context.WithTimeout(ctx, workerLimit)
 	options = append(options, "--limit", strconv.Itoa(int(workerLimit/time.Second)))
 	cmd := exec.CommandContext(ctx, s.executable, append([]string{"bench-worker", kind}, options...)...)
-	cmd.Env = s.environment(role)
+	cmd.Env = append(s.environment(role), s.added[kind]...)
 	cmd.Stdin = bytes.NewReader(kernels.Bench)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
@@ -214,6 +216,8 @@ func (s *session) run(ctx context.Context, result any, role, kind string, option
 // options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
 // iteration counts.
 func (s *session) options(ctx context.Context, w work) ([]string, error) {
+	waves := max(w.waves, 1)
+	w.waves = 0 // a block takes as long in the second wave
 	options := []string{
 		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
 		"--shared", strconv.Itoa(w.sharedBytes),
@@ -231,6 +235,9 @@ func (s *session) options(ctx context.Context, w work) ([]string, error) {
 		}
 		iterations = calibrated.Iterations
 		s.iterations[w] = iterations
+	}
+	if waves > 1 {
+		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))
 	}
 	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
 }

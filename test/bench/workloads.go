@@ -3,10 +3,8 @@ package bench
 import (
 	"fmt"
 	"hash/fnv"
-	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -16,6 +14,7 @@ type Task struct {
 	RateHz  float64 `json:"rate_hz,omitempty"` // 0: requests back to back
 	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty"
 	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
+	Device  int     `json:"device,omitempty"`  // which of the GPUs it uses
 }
 
 // Workload is LC tasks beside BE tasks.
@@ -38,6 +37,9 @@ var ownPrograms = map[string][]string{
 	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
 }
 
+// httpService is the program of torch/http_service.py. Its requests announce themselves by nothing but their arrival.
+const httpService = "http"
+
 // prepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
 const prepareUs = 300
 
@@ -47,6 +49,27 @@ func at(hz float64, arrival string, programs ...string) []Task {
 		tasks = append(tasks, Task{Program: program, RateHz: hz, Arrival: arrival})
 	}
 	return tasks
+}
+
+// eachOn has the tasks once on each of some GPUs.
+func eachOn(devices int, tasks []Task) []Task {
+	var all []Task
+	for device := range devices {
+		for _, task := range tasks {
+			task.Device = device
+			all = append(all, task)
+		}
+	}
+	return all
+}
+
+// devices is how many GPUs a workload needs.
+func (w Workload) devices() int {
+	most := 0
+	for _, task := range slices.Concat(w.LC, w.BE) {
+		most = max(most, task.Device)
+	}
+	return most + 1
 }
 
 func continuous(programs ...string) []Task { return at(0, "", programs...) }
@@ -98,8 +121,12 @@ var workloads = func() []Workload {
 		add([]string{"full"}, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent),
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
 	}
+	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
+		eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
 	add(everywhere, "decode", "sixteen tokens of a transformer, 10 times a second, beside training of ResNet-50",
 		at(10, "", "decode"), continuous("train"), prepareUs)
+	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
+		at(100, "", httpService), continuous("train"), 0)
 	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
 		at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
 	return all
@@ -127,15 +154,12 @@ func IsEvaluation(suite string) bool {
 }
 
 // part is the i-th of n runs of neighbouring items, of about equal cost.
-func part[T any](items []T, cost func(T) float64, i, n int) []T {
-	var total, sum float64
-	for _, item := range items {
-		total += cost(item)
-	}
+func part[T any](items []T, costs []float64, i, n int) []T {
+	total, before := sum(costs), 0.0
 	var mine []T
-	for _, item := range items {
-		middle := sum + cost(item)/2
-		sum += cost(item)
+	for j, item := range items {
+		middle := before + costs[j]/2
+		before += costs[j]
 		if int(middle/total*float64(n)) == i-1 {
 			mine = append(mine, item)
 		}
@@ -201,15 +225,4 @@ func (t Task) arrivals(length time.Duration, random *rand.Rand) []time.Duration 
 		times = append(times, time.Duration(now))
 	}
 	return times
-}
-
-// String is the task as the report shows it.
-func (t Task) String() string {
-	switch {
-	case t.Load > 0:
-		return fmt.Sprintf("%s at %g %% load", t.Program, math.Round(100*t.Load))
-	case t.RateHz == 0:
-		return t.Program + " without pause"
-	}
-	return strings.TrimSpace(fmt.Sprintf("%s %g/s %s", t.Program, math.Round(t.RateHz), t.Arrival))
 }

@@ -219,6 +219,9 @@ func TestPeriodicArrivals(t *testing.T) {
 		lc.ask("periodic 40 20000", "requests %d", &requests)
 		return m.hintsOf(lc, "arrival").Hit >= 10
 	})
+	if m.peer(lc).HintSpunNs == 0 {
+		t.Error("nobody spun, or it was not counted")
+	}
 	m.runs(be)
 }
 

@@ -196,9 +196,9 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned le
 		CHECK(cuStreamSynchronize(work));
 		CHECK(cuStreamSynchronize(control));
 		r = get_record(record_at);
-		unsigned long long cut = r.state & GPREEMPT_CUT;
+		unsigned cut = r.state & GPREEMPT_CUT;
 		if (cut > units_of(t) || cut < r.done)
-			fail("%s: cut at %llu of %llu, %llu before", t->name, cut, units_of(t), r.done);
+			fail("%s: cut at %u of %llu, %u before", t->name, cut, units_of(t), r.done);
 		if (!(r.state & GPREEMPT_FROZEN))
 			return launches + 1;
 		*midway += cut > r.done && cut < units_of(t);
@@ -275,7 +275,7 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 		bool left[2] = {true, true};
 		set_data();
 		for (int stops = 0; left[0] || left[1]; stops++) {
-			unsigned long long begun = r[1].done;
+			unsigned begun = r[1].done;
 			set_stop(zero, control);
 			CHECK(cuStreamSynchronize(control));
 			for (int k = 0; k < 2; k++)
@@ -302,7 +302,7 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 			if (left[0] && r[0].done < units_of(&queued[0])) {
 				skipped++;
 				if (!left[1] || r[1].done != begun)
-					fail("queued: the second of two launches began though the first was cut at %llu", r[0].done);
+					fail("queued: the second of two launches began though the first was cut at %u", r[0].done);
 			}
 		}
 		compare(&queued[1], "queued, stopped and resumed");
@@ -342,9 +342,9 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		launch(t, guarded, true, record_at, 0, buffer);
 		CHECK(cuStreamSynchronize(work));
 		compare(t, buffer ? "no stop, extra" : "no stop");
-		unsigned long long state = get_record(record_at).state;
+		unsigned state = get_record(record_at).state;
 		if (state != (GPREEMPT_OPEN | units_of(t)))
-			fail("%s: state %#llx after %llu blocks or clusters", t->name, state, units_of(t));
+			fail("%s: state %#x after %llu blocks or clusters", t->name, state, units_of(t));
 	}
 
 	set_data();
@@ -354,7 +354,7 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 	CHECK(cuStreamSynchronize(work));
 	get_data(after);
 	if (get_record(record_at).state != GPREEMPT_FROZEN || memcmp(after, before, words * 4) != 0)
-		fail("%s: stopped before it began, state %#llx", t->name, get_record(record_at).state);
+		fail("%s: stopped before it began, state %#x", t->name, get_record(record_at).state);
 
 	int midway = 0, launches = 0;
 	for (int i = 0; i < rounds && failures == failed; i++) {

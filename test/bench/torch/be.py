@@ -60,8 +60,10 @@ def run(step):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--fixed-algorithms", action="store_true",
+                        help="those that cuDNN thinks best, not those that were the fastest just now")
     options = parser.parse_args()
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not options.fixed_algorithms
     step = KINDS[options.kind]()
     for _ in range(5):
         step()

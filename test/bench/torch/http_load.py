@@ -15,7 +15,6 @@ import PIL.Image
 
 CONNECTIONS = 4
 WARM_UP = 100
-INTERVAL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
 
 
 def jpeg():
@@ -25,17 +24,27 @@ def jpeg():
     return out.getvalue()
 
 
-def run(requests, port):
+def connect(port):
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+
+
+def ask(connection, body):
+    """One request; what the service answers."""
+    connection.request("POST", "/infer", body, {"Content-Type": "image/jpeg"})
+    answer = connection.getresponse()
+    text = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"status {answer.status}")
+    return json.loads(text)
+
+
+def run(requests, port, interval_s):
     body, due, latencies = jpeg(), queue.Queue(), []
 
     def send():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = connect(port)
         while (at := due.get()) is not None:
-            connection.request("POST", "/infer", body, {"Content-Type": "image/jpeg"})
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 200:
-                raise RuntimeError(f"status {answer.status}")
+            ask(connection, body)
             latencies.append((at, time.monotonic_ns() - at))
         connection.close()
 
@@ -45,7 +54,7 @@ def run(requests, port):
     pace, at = random.Random(2), time.monotonic_ns()
     start = at
     for i in range(WARM_UP + requests):
-        at += int(INTERVAL_S * pace.uniform(0.5, 1.5) * 1e9)
+        at += int(interval_s * pace.uniform(0.5, 1.5) * 1e9)
         if i == WARM_UP:
             start = at
         time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
@@ -59,9 +68,11 @@ def run(requests, port):
 
 
 def main():
+    interval_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
     for line in sys.stdin:
         _, requests, port = line.split()
-        print(json.dumps(run(int(requests), int(port))), flush=True)
+        print(json.dumps(run(int(requests), int(port), interval_s)), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """The latency-critical process: ResNet-50, fp16, batch 1, copies to and from the GPU included.
 
-Prints one line of JSON when ready, then serves the lines on standard input: "run N" makes N requests and
-prints their latencies as JSON; the end of the input ends the process.
+Prints one line of JSON when ready, then serves the lines on standard input: "run N" makes N requests, "run N S"
+as many of them as S seconds allow, and prints their latencies as JSON; the end of the input ends the process.
 """
 import argparse
 import json
@@ -45,9 +45,14 @@ def main():
 
         print(json.dumps({"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}), flush=True)
         for line in sys.stdin:
-            requests = int(line.split()[1])
-            latencies = []
+            requests, *seconds = (int(word) for word in line.split()[1:])
+            latencies, began = [], time.monotonic()
             for i in range(requests + WARM_UP):
+                # Warm-up may take half of the time.
+                if seconds and i < WARM_UP and time.monotonic() - began > seconds[0] / 2:
+                    continue
+                if seconds and latencies and time.monotonic() - began > seconds[0]:
+                    break
                 if i == WARM_UP:
                     start = time.monotonic_ns()
                 time.sleep(options.gap_ms / 1000)

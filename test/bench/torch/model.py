@@ -1,20 +1,11 @@
 """A PyTorch program of the evaluation: one kind of request, open-loop or back to back.
 
-    python3 model.py MODEL          the control lines come on file descriptor 3
-
-Waits for the line "init" before it uses CUDA and prints "ready". Then it answers each line "go START_NS END_NS
-PREPARE_NS HINT LOCK N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS (time.monotonic_ns);
-N = -1 means requests back to back. The end of the control file ends the process. evaluate.h serves the same.
+    python3 model.py MODEL          the control lines come on file descriptor 3 (protocol.py)
 
 Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
 copies to and from the GPU belong to the request. `train` is a training step of ResNet-50, `decode` sixteen tokens
 of a transformer one after another, each read by the host.
 """
-import ctypes
-import fcntl
-import gc
-import json
-import os
 import sys
 import time
 
@@ -23,10 +14,9 @@ from torch import nn
 import torch.nn.functional as F
 import torchvision
 
-CONTROL = 3
+import protocol
+
 WARM_UP_REQUESTS = 10
-SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
-DRAIN_NS = 2_000_000_000  # how long requests that arrived in time are still served
 DECODE_TOKENS = 16
 VOCABULARY = 30522
 
@@ -171,117 +161,60 @@ def training():
     return request
 
 
-def wait_for(at):
-    ahead = at - SPIN_BEFORE_NS - time.monotonic_ns()
-    if ahead > 0:
-        time.sleep(ahead / 1e9)
-    while time.monotonic_ns() < at:
-        pass
-
-
-def find_hint():
-    """The library's gpreempt_hint, where it is preloaded and has it."""
-    try:
-        function = ctypes.CDLL(None).gpreempt_hint
-    except AttributeError:
-        return None
-    function.argtypes, function.restype = [ctypes.c_int64, ctypes.c_double], ctypes.c_int
-    return function
-
-
-class Lock:
-    """Held for the length of a request: requests of several processes run one after another. Who waits for it
-    holds the queue, so that nobody who has just had it gets it again before."""
-
-    def __init__(self, path):
-        self.files = [] if path == "-" else [os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                                             for suffix in ("", ".queue")]
-
-    def __enter__(self):
-        if self.files:
-            lock, queue = self.files
-            fcntl.flock(queue, fcntl.LOCK_EX)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            fcntl.flock(queue, fcntl.LOCK_UN)
-
-    def __exit__(self, *_):
-        if self.files:
-            fcntl.flock(self.files[0], fcntl.LOCK_UN)
-
-    def close(self):
-        for file in self.files:
-            os.close(file)
-
-
-def serve_continuously(request, start, end, lock):
+def serve_continuously(request, go):
     """Requests back to back; one that is under way at the end counts in proportion."""
-    completed = 0
-    wait_for(start)
-    cpu = time.process_time_ns()
+    completed, cpu = 0, 0
+    protocol.wait_for(go.start)
+    began = time.process_time_ns()
     after = time.monotonic_ns()
-    while after < end:
+    while go.goes_on():
         before = after
-        with lock:
+        with go.lock:
             request()
         after = time.monotonic_ns()
-        completed += 1 if after <= end else (end - before) / (after - before)
-    return {"completed": round(completed, 3), "cpu_ns": time.process_time_ns() - cpu}
+        if before < go.end:
+            completed += 1 if after <= go.end else (go.end - before) / (after - before)
+            cpu = time.process_time_ns() - began
+    return {"completed": round(completed, 3), "cpu_ns": cpu}
 
 
-def serve_arrivals(request, start, end, lock, prepare_ns, hint, arrivals):
+def serve_arrivals(request, go, hint):
     """A request is served when it arrives or, if others are still before it, after them; none is dropped."""
     submitted, done = [], []
     cpu = time.process_time_ns()
-    for arrival in arrivals:
-        if time.monotonic_ns() >= end + DRAIN_NS:
+    for arrival in go.arrivals:
+        if not go.goes_on():
             break
-        arrival += start
-        wait_for(arrival)
+        arrival += go.start
+        protocol.wait_for(arrival)
         if hint:
-            hint(prepare_ns // 1000, 1.0)
-        if prepare_ns:
-            until = time.monotonic_ns() + prepare_ns
+            hint(go.prepare_ns // 1000, 1.0)
+        if go.prepare_ns:
+            until = time.monotonic_ns() + go.prepare_ns
             while time.monotonic_ns() < until:
                 pass
         submitted.append(time.monotonic_ns() - arrival)
-        with lock:
+        with go.lock:
             request()
         done.append(time.monotonic_ns() - arrival)
-    in_time = sum(start + arrival + latency <= end for arrival, latency in zip(arrivals, done))
-    return {"completed": in_time, "unserved": len(arrivals) - len(done), "cpu_ns": time.process_time_ns() - cpu,
-            "submitted_ns": submitted, "done_ns": done}
+    return protocol.open_loop(go, submitted, done, time.process_time_ns() - cpu)
 
 
 def main():
     name = sys.argv[1]
-    control = os.fdopen(CONTROL)
-    if control.readline() != "init\n":
+    control = protocol.begin()
+    if not control:
         return
     if name == "train":
         torch.backends.cudnn.benchmark = True
-    hint = find_hint()
     with torch.no_grad():
         request = {"train": training, "decode": decoding}.get(name, lambda: inference(name))()
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        print("ready", flush=True)
-        for line in control:
-            _, start, end, prepare, hinted, path, count, *arrivals = line.split()
-            start, end, prepare, count = int(start), int(end), int(prepare), int(count)
-            lock = Lock(path)
-            if count < 0:
-                answer = serve_continuously(request, start, end, lock)
-            else:
-                answer = serve_arrivals(request, start, end, lock, prepare, hint if hinted == "1" else None,
-                                        [int(arrival) for arrival in arrivals])
-            lock.close()
-            answer["hinted"] = hinted == "1" and hint is not None
-            print(json.dumps(answer), flush=True)
-            gc.collect()
+        protocol.serve(control, lambda go, hint: serve_continuously(request, go) if go.arrivals is None
+                       else serve_arrivals(request, go, hint))
 
 
-main()
+if __name__ == "__main__":
+    main()

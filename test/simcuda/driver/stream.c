@@ -16,7 +16,7 @@
 #define HOLDS 16
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
-#define BLOCKS_A_LOOK 4      // of those, one looks at the stop flag: kernels/guard/guard.cu
+#define BLOCKS_A_LOOK 16     // of those, one looks at the stop flag: kernels/guard/guard.cu
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -170,7 +170,7 @@ static bool effect(const struct work *w, uint64_t from, uint64_t to) {
 
 // ---- kernels with a record of kernels/guard/guard.h
 
-typedef _Atomic unsigned long long word;
+typedef _Atomic unsigned int word;
 
 static bool record_valid(uint64_t record) {
 	uint64_t arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
@@ -183,9 +183,9 @@ static bool stopped(const struct gpreempt_record *record) {
 }
 
 // Counts a block in an open state. Returns the state before.
-static unsigned long long count(struct gpreempt_record *record, uint64_t number) {
-	unsigned long long before = atomic_load((word *)&record->state), counted = GPREEMPT_OPEN | (number + 1);
-	while ((long long)before < (long long)counted &&
+static unsigned count(struct gpreempt_record *record, uint64_t number) {
+	unsigned before = atomic_load((word *)&record->state), counted = GPREEMPT_OPEN | (unsigned)(number + 1);
+	while ((int)before < (int)counted &&
 		!atomic_compare_exchange_weak((word *)&record->state, &before, counted))
 		;
 	return before;
@@ -194,7 +194,7 @@ static unsigned long long count(struct gpreempt_record *record, uint64_t number)
 // What the guard does in the first thread of a block.
 static bool must_exit(struct gpreempt_record *record, uint64_t number) {
 	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
-	unsigned long long state = count(record, number);
+	unsigned state = count(record, number);
 	if (number < atomic_load((word *)&record->done))
 		return true;
 	if ((state & (GPREEMPT_OPEN | GPREEMPT_FROZEN)) == GPREEMPT_OPEN) {

@@ -920,8 +920,8 @@ static struct guarded prepare(void) {
 	OK(cuModuleGetFunction(&g.chain, m, "sim_chain"));
 	OK(cuStreamCreate(&g.stream, 1));
 	OK(cuStreamCreate(&g.control, 1));
-	OK(cuMemAlloc_v2(&g.arena, GPREEMPT_ARENA_BYTES));
-	CHECK(g.arena % GPREEMPT_ARENA_BYTES == 0);
+	OK(cuMemAlloc_v2(&g.arena, 2 * GPREEMPT_ARENA_BYTES));
+	g.arena = (g.arena + GPREEMPT_ARENA_BYTES - 1) & ~(ptr)(GPREEMPT_ARENA_BYTES - 1);
 	OK(cuMemsetD32_v2(g.arena, 0, GPREEMPT_ARENA_BYTES / 4));
 	OK(cuMemAlloc_v2(&g.data, BLOCKS * PER_BLOCK * 4));
 	OK(cuMemsetD32_v2(g.data, 0, BLOCKS * PER_BLOCK));
@@ -953,7 +953,7 @@ static struct gpreempt_record record_of(const struct guarded *g, unsigned index)
 }
 
 static void set_record(const struct guarded *g, unsigned index, unsigned long long value) {
-	struct gpreempt_record r = {value, value};
+	struct gpreempt_record r = {.state = value, .done = value};
 	OK(cuMemcpyHtoD_v2(record_at(g, index), &r, sizeof r));
 }
 
@@ -965,7 +965,7 @@ static unsigned value_at(const struct guarded *g, uint64_t index) {
 
 // Waits until a launch has begun a block.
 static void begun(const struct guarded *g, unsigned record) {
-	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned long long *)record_at(g, record) == 0;)
+	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned *)record_at(g, record) == 0;)
 		CHECK(now_us() < give_up);
 }
 
@@ -988,7 +988,7 @@ static void guarded(void) {
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
 	CHECK(now_us() - from < 1500000);
-	unsigned long long cut = record_of(&g, 2).state;
+	unsigned cut = record_of(&g, 2).state;
 	CHECK(cut & GPREEMPT_FROZEN);
 	cut &= GPREEMPT_CUT;
 	CHECK(cut > 0 && cut < BLOCKS);
@@ -999,13 +999,13 @@ static void guarded(void) {
 	flag(&g, 0);
 	set_record(&g, 2, cut);
 	launch(&g, false, 0, 1500000, 2);
-	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned long long *)record_at(&g, 2) == cut;)
+	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned *)record_at(&g, 2) == cut;)
 		CHECK(now_us() < give_up);
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
 	r = record_of(&g, 2);
 	CHECK((r.state & GPREEMPT_FROZEN) && r.done == cut && (r.state & GPREEMPT_CUT) > cut);
-	unsigned long long second = r.state & GPREEMPT_CUT;
+	unsigned second = r.state & GPREEMPT_CUT;
 	CHECK(second < BLOCKS);
 	// without the flag being taken away nothing begins
 	set_record(&g, 2, second);

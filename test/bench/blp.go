@@ -1,0 +1,228 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// The suites of block-level preemption: processes that share a context under an MPS server, and streams of one
+// process.
+
+const onlyBLP = "mechanisms = [\"blp\"]\n"
+
+// underMPS lets all workers be clients of a server of our own.
+func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
+	folder, err := os.MkdirTemp("", "gpreempt-mps")
+	if err != nil {
+		return nil, fmt.Errorf("create a folder for MPS: %w", err)
+	}
+	mps, err := startMPS(ctx, folder)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	s.addMPS = []string{"CUDA_MPS_PIPE_DIRECTORY=" + mps.pipes}
+	return func() {
+		mps.stop()
+		_ = os.RemoveAll(folder)
+	}, nil
+}
+
+// counted is what gpreempt top says of a process.
+type counted struct {
+	Pid        int             `json:"pid"`
+	Mechanisms []string        `json:"mechanisms"`
+	Fallbacks  []string        `json:"fallbacks"`
+	BLP        json.RawMessage `json:"blp"`
+}
+
+// count asks for what the library counted in a process so far; nothing where that is not known.
+func (s *session) count(ctx context.Context, pid int) counted {
+	var all struct {
+		GPUs []struct {
+			Peers []counted `json:"peers"`
+		} `json:"gpus"`
+	}
+	text, err := exec.CommandContext(ctx, s.executable, "top", "--once", "--json", "--config", s.config).Output()
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		s.log("what the library counted: %v", err)
+	}
+	for _, gpu := range all.GPUs {
+		for _, peer := range gpu.Peers {
+			if peer.Pid == pid {
+				return peer
+			}
+		}
+	}
+	return counted{}
+}
+
+func (c counted) note() string {
+	text := "BE has in force: " + strings.Join(c.Mechanisms, " ")
+	if len(c.Fallbacks) > 0 {
+		text += "; not in force: " + strings.Join(c.Fallbacks, ", ")
+	}
+	return text
+}
+
+func mpsPair(name string, l load, blockUs int, target criterion) Case {
+	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+	return Case{name, target.text, []string{"blp-mps"}, func(ctx context.Context, s *session, name string) error {
+		return s.measureMPS(ctx, name, l, rival, target)
+	}}
+}
+
+// measureMPS compares ways to share one context. "alone" is with the server, too.
+func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion) error {
+	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
+	options, err := s.lcOptions(ctx, l)
+	if err != nil {
+		return err
+	}
+	var alone lcResult
+	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
+		return fmt.Errorf("LC alone: %w", err)
+	}
+	lcAlone := latency(alone.LatenciesNs)
+	if lcAlone == nil {
+		return errors.New("the LC process finished no request in time")
+	}
+	beAlone, err := s.beRate(ctx, rival, "")
+	if err != nil {
+		return fmt.Errorf("BE alone: %w", err)
+	}
+	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
+	for _, system := range []struct{ name, lcRole, beRole, priority string }{
+		{"mps", "", "", ""},
+		{"mps-priority", "", "", "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one
+		{"gpreempt", "lc", "be", ""},
+	} {
+		s.added["be"] = s.addMPS
+		if system.priority != "" {
+			s.added["be"] = append([]string{system.priority}, s.addMPS...)
+		}
+		lc, rate, err := s.together(ctx, l, rival, 1, system.lcRole, system.beRole)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			failed := false // the other systems may do better
+			s.report.Cases = append(s.report.Cases, Row{Case: name, System: system.name, LCAlone: lcAlone, Pass: &failed,
+				Target: cmp.Or(target.text, measured), Note: err.Error()})
+			continue
+		}
+		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+		row.Ratio = ratio(row.LC, lcAlone)
+		// Where nobody makes way for requests they mostly wait for BE; what they take alone counts there.
+		busy := lc.busy()
+		if system.name != "gpreempt" {
+			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
+		}
+		if busy < 1 {
+			row.BE.Share = round(rate/beAlone/(1-busy), 3)
+		}
+		if system.name == "gpreempt" {
+			row.BLP, row.Note = s.counted.BLP, s.counted.note()
+			if target.met != nil {
+				pass := target.met(row)
+				row.Target, row.Pass = target.text, &pass
+			}
+		}
+		s.report.Cases = append(s.report.Cases, row)
+	}
+	return nil
+}
+
+type streamsResult struct {
+	StopsNs     []uint64 `json:"stops_ns"`
+	LatenciesNs []uint64 `json:"latencies_ns"`
+	KernelNs    float64  `json:"kernel_ns"`
+	Completed   float64  `json:"completed"`
+	WallNs      float64  `json:"wall_ns"`
+	UrgentNs    float64  `json:"urgent_ns"`
+}
+
+// rate is that of the kernels of the stream that can wait, and share its part of the time between requests.
+func (r *streamsResult) rate() float64  { return r.Completed / r.WallNs * 1e9 }
+func (r *streamsResult) share() float64 { return r.Completed * r.KernelNs / (r.WallNs - r.UrgentNs) }
+
+// stopWithinUs is how much longer than a block a stop may take.
+const stopWithinUs = 20
+
+func streamCase(name string, blockUs, waves int, targeted bool) Case {
+	target := ""
+	if targeted {
+		target = fmt.Sprintf("stop to last block gone: p99 <= one block + %d us", stopWithinUs)
+	}
+	rival := work{us: blockUs, blocksPerSM: 2, waves: waves}
+	return Case{name, target, []string{"blp-stream"}, func(ctx context.Context, s *session, name string) error {
+		return s.measureStreams(ctx, name, rival, target)
+	}}
+}
+
+// measureStreams has urgent requests, a kernel each, on one stream of a process and saturates another: alone, with
+// streams alike, with the urgent one at a higher priority, and with the other one stopped for them.
+func (s *session) measureStreams(ctx context.Context, name string, rival work, target string) error {
+	urgent, err := s.options(ctx, single.work)
+	if err != nil {
+		return err
+	}
+	options, err := s.options(ctx, rival)
+	if err != nil {
+		return err
+	}
+	options = append(options, "--urgent-iterations", urgent[len(urgent)-1])
+	if s.requests > 0 {
+		options = append(options, "--requests", strconv.Itoa(s.requests))
+	}
+	var lcAlone *Latency
+	for _, system := range []struct {
+		name, role string
+		options    []string
+	}{
+		{"alone", "", []string{"--alone", "1"}},
+		{"default", "", nil},
+		{"priority", "", []string{"--priority", "1"}},
+		{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}},
+	} {
+		var result streamsResult
+		if err := s.run(ctx, &result, system.role, "streams", append(options, system.options...)...); err != nil {
+			return fmt.Errorf("%s: %w", system.name, err)
+		}
+		row := Row{Case: name, System: system.name, LC: latency(result.LatenciesNs), LCAlone: lcAlone}
+		if row.LC == nil {
+			return fmt.Errorf("%s: no request was finished in time", system.name)
+		}
+		row.Ratio = ratio(row.LC, lcAlone)
+		if system.name == "alone" {
+			row.LCAlone, lcAlone = nil, row.LC
+		} else {
+			row.BE = &Share{Share: round(result.share(), 3), Alone: round(1e9/result.KernelNs, 2), Now: round(result.rate(), 2),
+				Unit: "kernels/s"}
+		}
+		s.report.Cases = append(s.report.Cases, row)
+		if len(result.StopsNs) == 0 {
+			continue
+		}
+		blockUs := result.KernelNs / float64(rival.waves) / 1000
+		stop := Row{Case: name + "-stop", System: system.name, LC: latency(result.StopsNs),
+			Note: fmt.Sprintf("from the call to the end of the last block; a block takes %.1f us", blockUs)}
+		if target != "" {
+			pass := stop.LC.P99Us <= blockUs+stopWithinUs
+			stop.Target, stop.Pass = target, &pass
+		}
+		s.report.Cases = append(s.report.Cases, stop)
+	}
+	return nil
+}

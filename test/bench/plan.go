@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// What takes time beside the runs themselves, as seen on an H200 with 16 processors.
+const (
+	aroundRun     = 100 * time.Millisecond // from the end of a run to the order of the next, beside startAhead
+	backlog       = 150 * time.Millisecond // after a run, on average: where LC requests pile up they take 2 s to end
+	importTorch   = 4 * time.Second        // in all processes at once
+	startProcess  = 100 * time.Millisecond
+	warmUpTorch   = 500 * time.Millisecond // a context, a model and its graph, in each process of a phase
+	warmUpOwn     = 100 * time.Millisecond
+	startOfAPhase = 300 * time.Millisecond
+)
+
+// costs are about how many seconds each of the workloads takes after the ones before.
+func (e *evaluation) costs(workloads []Workload) []float64 {
+	var all []float64
+	running := map[string]bool{}
+	for _, w := range workloads {
+		starting, _ := e.starting(w, running)
+		all = append(all, float64(e.runs())*(e.length+startAhead+aroundRun+backlog).Seconds()+starting.Seconds())
+	}
+	return all
+}
+
+// starting is about how long a workload's programs take to be ready, and how many they are. Running is what runs already
+// and becomes what runs then.
+func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duration, int) {
+	var variants []*variant
+	for _, system := range e.withAlone() {
+		variants = append(variants, &variant{system: system, tasks: members(w, true, true)})
+	}
+	var total time.Duration
+	torch := false
+	needed := map[string]bool{}
+	for _, phase := range startPhases(variants) {
+		starts := false
+		for _, v := range phase {
+			for _, m := range v.tasks {
+				k := m.key(v.system)
+				if needed[k] {
+					continue
+				}
+				needed[k] = true
+				if running[k] {
+					continue
+				}
+				starts = true
+				total += startProcess
+				if m.own() {
+					total += warmUpOwn
+				} else {
+					torch = true
+					total += warmUpTorch
+				}
+			}
+		}
+		if starts {
+			total += startOfAPhase
+		}
+	}
+	if torch {
+		total += importTorch
+	}
+	clear(running)
+	for k := range needed {
+		running[k] = true
+	}
+	return total, len(needed)
+}
+
+// partLimit is what a part of a plan takes at most.
+const partLimit = 8 * time.Minute
+
+// PrintPlan says what Evaluate would do and about how long it would take, without a GPU.
+func PrintPlan(out io.Writer, options EvaluationOptions) error {
+	e := &evaluation{options: options}
+	picked, err := e.pick()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, system := range e.withAlone() {
+		names = append(names, system.Name)
+		if system.Name == lcAlone {
+			names = append(names, beAlone)
+		}
+	}
+	fmt.Fprintf(out, "%d runs of %s of each workload under each of: %s\n\n", options.Repeats, e.length, strings.Join(names, ", "))
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "workload\tprocesses\tseconds\tuntil\twhat\t")
+	running := map[string]bool{}
+	costs := e.costs(picked)
+	total := 0.0
+	for i, w := range picked {
+		_, processes := e.starting(w, running)
+		total += costs[i]
+		fmt.Fprintf(table, "%s\t%d\t%.0f\t%s\t%s\t\n", w.Name, processes, costs[i], clock(total), w.About)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the plan: %w", err)
+	}
+	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with 16 processors.\n", clock(total))
+	if n := int(math.Ceil(total / partLimit.Seconds())); n > 1 && options.Part == "" {
+		for i := 1; i <= n; i++ {
+			mine := part(picked, costs, i, n)
+			if len(mine) == 0 {
+				continue
+			}
+			fmt.Fprintf(out, "--part %d/%d: %s to %s, about %s\n", i, n, mine[0].Name, mine[len(mine)-1].Name, clock(sum(e.costs(mine))))
+		}
+	}
+	for _, w := range picked {
+		if n := w.devices(); n > 1 {
+			fmt.Fprintf(out, "%s is left out where there are fewer than %d GPUs.\n", w.Name, n)
+		}
+	}
+	return nil
+}
+
+func clock(seconds float64) string {
+	return fmt.Sprintf("%d:%02d", int(math.Round(seconds))/60, int(math.Round(seconds))%60)
+}

@@ -1,0 +1,106 @@
+"""How the PyTorch programs of the evaluation are told what to do.
+
+A program waits for the line "init" on file descriptor 3 before it uses CUDA and prints "ready". Then it answers each line
+"go START_NS END_NS PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS
+(time.monotonic_ns); N = -1 means requests back to back. LOCK is a file that requests hold, STOP one whose appearance
+after END_NS ends the run before the limit; "-" is none. The end of the control file ends the program. evaluate.h serves
+the same.
+"""
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import time
+
+CONTROL = 3
+SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
+DRAIN_NS = 2_000_000_000  # how long requests that arrived in time are still served
+
+
+def begin():
+    """Waits to be let use CUDA; the control file, or None where that does not come."""
+    control = os.fdopen(CONTROL)
+    return control if control.readline() == "init\n" else None
+
+
+def wait_for(at):
+    ahead = at - SPIN_BEFORE_NS - time.monotonic_ns()
+    if ahead > 0:
+        time.sleep(ahead / 1e9)
+    while time.monotonic_ns() < at:
+        pass
+
+
+def find_hint():
+    """The library's gpreempt_hint, where it is preloaded and has it."""
+    try:
+        function = ctypes.CDLL(None).gpreempt_hint
+    except AttributeError:
+        return None
+    function.argtypes, function.restype = [ctypes.c_int64, ctypes.c_double], ctypes.c_int
+    return function
+
+
+class Lock:
+    """Held for the length of a request: requests of several processes run one after another. Who waits for it
+    holds the queue, so that nobody who has just had it gets it again before."""
+
+    def __init__(self, path):
+        self.files = [] if path == "-" else [os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                                             for suffix in ("", ".queue")]
+
+    def __enter__(self):
+        if self.files:
+            lock, queue = self.files
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(queue, fcntl.LOCK_UN)
+
+    def __exit__(self, *_):
+        if self.files:
+            fcntl.flock(self.files[0], fcntl.LOCK_UN)
+
+    def close(self):
+        for file in self.files:
+            os.close(file)
+
+
+class Go:
+    """A control line."""
+
+    def __init__(self, line):
+        self.line = line
+        _, start, end, prepare, hint, lock, stop, count, *arrivals = line.split()
+        self.start, self.end, self.prepare_ns = int(start), int(end), int(prepare)
+        self.hint, self.lock, self.stop = hint == "1", Lock(lock), stop
+        self.arrivals = None if count == "-1" else [int(arrival) for arrival in arrivals]
+
+    def goes_on(self):
+        """Whether requests are still to be served: after the end those that wait are, for a while. Best-effort
+        programs go on for as long as latency-critical ones still serve such requests, and no longer."""
+        now = time.monotonic_ns()
+        return now < self.end or (now < self.end + DRAIN_NS and not (self.stop != "-" and os.path.exists(self.stop)))
+
+
+def open_loop(go, submitted, done, cpu_ns):
+    """What is answered about requests that arrived: when they were submitted and done, counted from arrival."""
+    in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
+    return {"completed": in_time, "unserved": len(go.arrivals) - len(done), "cpu_ns": cpu_ns,
+            "submitted_ns": submitted, "done_ns": done}
+
+
+def serve(control, requests):
+    """Answers the control lines by what requests(go, hint) says about a run."""
+    hint = find_hint()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    print("ready", flush=True)
+    for line in control:
+        go = Go(line)
+        answer = requests(go, hint if go.hint else None)
+        go.lock.close()
+        answer["hinted"] = go.hint and hint is not None
+        print(json.dumps(answer), flush=True)
+        gc.collect()
