@@ -129,13 +129,13 @@ void blp_advance(struct gp_domain *d)
 	}
 }
 
-void blp_mark(struct gp_domain *d, struct blp_stream *s)
+void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	int m = d->free_marker;
 	if (m < 0 || blp_driver.cuEventRecord(d->marker[m].event, s->handle))
 		return;
 	d->free_marker = d->marker[m].next;
-	d->marker[m].upto = s->last;
+	d->marker[m].upto = upto;
 	d->marker[m].next = -1;
 	if (s->last_marker >= 0)
 		d->marker[s->last_marker].next = m;
@@ -145,10 +145,11 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s)
 	s->unmarked = 0;
 }
 
-// Only while the domain is not stopped: else the end of a launch says nothing.
+// While the domain is stopped the end of a launch says nothing. That may begin at any time, without the lock: so the
+// epoch is looked at after the question.
 static void poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
-	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event)) {
+	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event) && !(d->epoch % 2)) {
 		int m = s->first_marker;
 		s->first_marker = d->marker[m].next;
 		if (s->first_marker < 0)
@@ -214,7 +215,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		struct blp_stream *oldest = d->tail < d->head ? &d->stream_of[blp_entry_at(d, d->tail)->stream] : s;
 		if (oldest != s) {
 			if (oldest->first_marker < 0 && blp_pending(oldest))
-				blp_mark(d, oldest);
+				blp_mark(d, oldest, oldest->last);
 			poll_markers(d, oldest);
 		}
 		blp_advance(d);
@@ -223,7 +224,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		if (!blp_pending(s))
 			return false;
 		if (s->first_marker < 0)
-			blp_mark(d, s);
+			blp_mark(d, s, s->last);
 		if (s->first_marker < 0)
 			return false;
 		CUevent event = d->marker[s->first_marker].event;
@@ -294,7 +295,7 @@ void blp_appended(struct gp_domain *d, struct blp_stream *s)
 		return;
 	poll_markers(d, s);
 	blp_advance(d);
-	blp_mark(d, s);
+	blp_mark(d, s, s->last);
 }
 
 // Launches.
