@@ -170,7 +170,7 @@ static inline bool blp_pending(const struct blp_stream *s) { return s->handle &&
 bool blp_related_pending(struct gp_domain *, struct blp_stream *);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_advance(struct gp_domain *);
-void blp_mark(struct gp_domain *, struct blp_stream *);
+void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with

@@ -129,13 +129,13 @@ void blp_advance(struct gp_domain *d)
 	}
 }
 
-void blp_mark(struct gp_domain *d, struct blp_stream *s)
+void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	int m = d->free_marker;
 	if (m < 0 || blp_driver.cuEventRecord(d->marker[m].event, s->handle))
 		return;
 	d->free_marker = d->marker[m].next;
-	d->marker[m].upto = s->last;
+	d->marker[m].upto = upto;
 	d->marker[m].next = -1;
 	if (s->last_marker >= 0)
 		d->marker[s->last_marker].next = m;
@@ -145,8 +145,8 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s)
 	s->unmarked = 0;
 }
 
-// Only while the domain is not stopped: else the end of a launch says nothing. The stop does not wait for the lock,
-// so that is looked at after each question: an event that a stop let pass is seen no sooner than the stop.
+// While the domain is stopped the end of a launch says nothing. That may begin at any time, without the lock: so the
+// epoch is looked at after the question.
 static void poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
 	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event) && !(d->epoch % 2)) {
@@ -215,7 +215,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		struct blp_stream *oldest = d->tail < d->head ? &d->stream_of[blp_entry_at(d, d->tail)->stream] : s;
 		if (oldest != s) {
 			if (oldest->first_marker < 0 && blp_pending(oldest))
-				blp_mark(d, oldest);
+				blp_mark(d, oldest, oldest->last);
 			poll_markers(d, oldest);
 		}
 		blp_advance(d);
@@ -224,7 +224,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		if (!blp_pending(s))
 			return false;
 		if (s->first_marker < 0)
-			blp_mark(d, s);
+			blp_mark(d, s, s->last);
 		if (s->first_marker < 0)
 			return false;
 		CUevent event = d->marker[s->first_marker].event;
@@ -295,7 +295,7 @@ void blp_appended(struct gp_domain *d, struct blp_stream *s)
 		return;
 	poll_markers(d, s);
 	blp_advance(d);
-	blp_mark(d, s);
+	blp_mark(d, s, s->last);
 }
 
 // Launches.
@@ -494,6 +494,8 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	CUcontext context = NULL;
 
 	(void)submission;
+	if (!code && !blp_domains[0])
+		return false;
 	if (blp_inside || l->captured)
 		return code && pass(code, l, result);
 	if (blp_error) {
@@ -579,7 +581,7 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	return true;
 }
 
-static void flush(CUcontext context, CUstream handle, bool all)
+static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
 {
 	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -588,7 +590,7 @@ static void flush(CUcontext context, CUstream handle, bool all)
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail)
+		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except)
 			continue;
 		if (!known && !all) {
 			known = true;
@@ -615,7 +617,7 @@ static void flush(CUcontext context, CUstream handle, bool all)
 void gp_blp_flush(CUstream stream)
 {
 	CUcontext context = NULL;
-	if (blp_inside)
+	if (blp_inside || !blp_domains[0])
 		return;
 	// Default streams are those of the current context; of others, any context may ask.
 	if ((stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD) &&
@@ -634,13 +636,13 @@ void gp_blp_flush(CUstream stream)
 		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
 			return;
 	}
-	flush(context, stream, false);
+	flush(context, stream, false, 0);
 }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, true);
+		flush(context, NULL, true, 0);
 }
 
 static void before_barrier(struct gp_submission *s)
@@ -668,7 +670,13 @@ void gp_blp_waits_for_cpu(struct gp_submission *submission)
 	pthread_mutex_unlock(&d->lock);
 }
 
-void gp_blp_capture_beginning(void) { gp_blp_flush_all(NULL); }
+// So that while anything is captured the watcher has nothing to stop. A stream that the program stopped itself is
+// not what it captures.
+void gp_blp_capture_beginning(void)
+{
+	if (!blp_inside)
+		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD);
+}
 
 void gp_blp_hooks(struct gp_hooks *hooks)
 {

@@ -253,11 +253,11 @@ static bool relaunch(struct gp_domain *d)
 			blp_record_again(d, e->event, at + 1, s->handle);
 		e->driven = true;
 		if (++s->unmarked >= BLP_MARKER_EVERY)
-			blp_mark(d, s);
+			blp_mark(d, s, at + 1);
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
-			blp_mark(d, &d->stream_of[i]); // also what a domain that was only held has in flight
+			blp_mark(d, &d->stream_of[i], d->stream_of[i].last); // also what a domain that was only held has in flight
 	return true;
 }
 

@@ -150,6 +150,25 @@ static uint32_t single(unsigned rounds, handle stream) {
 	return h;
 }
 
+// Thousands of small launches, further ahead than what may be in flight.
+static uint32_t many(unsigned rounds) {
+	handle stream;
+	ptr data = memory();
+	int n = PER_BLOCK;
+	uint32_t add, us = 1, value = 1;
+	void *parameters[] = {&data, &n, &add, &us};
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	for (unsigned i = 0; i < rounds * 1000; i++) {
+		add = i;
+		OK(cuLaunchKernel(chain_kernel, 8, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+		value = next(value, add);
+	}
+	OK(cuStreamSynchronize(stream));
+	for (int i = 0; i < 8 * PER_BLOCK; i++)
+		CHECK(((volatile uint32_t *)(uintptr_t)data)[i] == value);
+	return hash(data);
+}
+
 // One buffer that is handed from stream to stream by events, one by each stream alone.
 static uint32_t several(unsigned rounds, unsigned flags) {
 	handle stream[STREAMS], event[STREAMS];
@@ -471,6 +490,8 @@ int main(int count, char **argument) {
 			h = contexts(rounds);
 		} else if (!strcmp(what, "captures")) {
 			h = captures(rounds);
+		} else if (!strcmp(what, "many")) {
+			h = many(rounds);
 		} else if (!strcmp(what, "handshakes")) {
 			h = handshakes(rounds);
 		} else if (!strcmp(what, "graphs")) {
