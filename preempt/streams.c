@@ -241,7 +241,7 @@ PUBLIC int gpreempt_stream_preempt(struct CUstream_st *stream, int wait)
 	stop(e);
 	pthread_mutex_unlock(&e->lock);
 	if (wait)
-		gp_blp_drain(domain);
+		gp_blp_quiesce(domain);
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	return gp_blp_given_up(domain) ? GPREEMPT_ERROR_DRIVER : GPREEMPT_SUCCESS;
 }
@@ -281,7 +281,9 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 	    priority > least || priority < greatest)
 		return GPREEMPT_ERROR_INVALID;
 	switch (gp_driver.cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value)) {
-	case CUDA_SUCCESS_: return GPREEMPT_SUCCESS;
+	case CUDA_SUCCESS_:
+		gp_mps_forget_stream(stream); // the program hears of this one
+		return GPREEMPT_SUCCESS;
 	case INVALID_HANDLE: return GPREEMPT_ERROR_INVALID;
 	case NOT_SUPPORTED: case INVALID_VALUE: return GPREEMPT_ERROR_UNSUPPORTED;
 	}
