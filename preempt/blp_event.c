@@ -213,6 +213,8 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	bool again, drive;
 
 	held.domain = NULL;
+	if (!blp_domains[0])
+		return false;
 	do {
 		if (!(d = enter(s, &stream))) {
 			gp_blp_flush(s->stream);
@@ -356,6 +358,8 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 	struct gp_domain *d;
 	CUcontext context = NULL;
 
+	if (!blp_domains[0])
+		return;
 	asked.domain = NULL;
 	asked.changes = blp_changes;
 	switch (kind) {

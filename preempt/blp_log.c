@@ -493,6 +493,8 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	CUcontext context = NULL;
 
 	(void)submission;
+	if (!code && !blp_domains[0])
+		return false;
 	if (blp_inside || l->captured)
 		return code && pass(code, l, result);
 	if (blp_error) {
@@ -578,7 +580,7 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	return true;
 }
 
-static void flush(CUcontext context, CUstream handle, bool all)
+static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
 {
 	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -587,7 +589,7 @@ static void flush(CUcontext context, CUstream handle, bool all)
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail)
+		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except)
 			continue;
 		if (!known && !all) {
 			known = true;
@@ -614,7 +616,7 @@ static void flush(CUcontext context, CUstream handle, bool all)
 void gp_blp_flush(CUstream stream)
 {
 	CUcontext context = NULL;
-	if (blp_inside)
+	if (blp_inside || !blp_domains[0])
 		return;
 	// Default streams are those of the current context; of others, any context may ask.
 	if ((stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD) &&
@@ -633,13 +635,13 @@ void gp_blp_flush(CUstream stream)
 		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
 			return;
 	}
-	flush(context, stream, false);
+	flush(context, stream, false, 0);
 }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, true);
+		flush(context, NULL, true, 0);
 }
 
 static void before_barrier(struct gp_submission *s)
@@ -667,7 +669,13 @@ void gp_blp_waits_for_cpu(struct gp_submission *submission)
 	pthread_mutex_unlock(&d->lock);
 }
 
-void gp_blp_capture_beginning(void) { gp_blp_flush_all(NULL); }
+// So that while anything is captured the watcher has nothing to stop. A stream that the program stopped itself is
+// not what it captures.
+void gp_blp_capture_beginning(void)
+{
+	if (!blp_inside)
+		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD);
+}
 
 void gp_blp_hooks(struct gp_hooks *hooks)
 {
