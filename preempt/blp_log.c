@@ -145,10 +145,11 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s)
 	s->unmarked = 0;
 }
 
-// Only while the domain is not stopped: else the end of a launch says nothing.
+// Only while the domain is not stopped: else the end of a launch says nothing. The stop does not wait for the lock,
+// so that is looked at after each question: an event that a stop let pass is seen no sooner than the stop.
 static void poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
-	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event)) {
+	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event) && !(d->epoch % 2)) {
 		int m = s->first_marker;
 		s->first_marker = d->marker[m].next;
 		if (s->first_marker < 0)
