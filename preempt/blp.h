@@ -62,8 +62,10 @@ CUresult gp_blp_exempt(CUstream, bool exempt);
 // Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
 // from now on.
 void gp_blp_stop(struct gp_domain *, enum gp_blp_reason);
-// Returns when no block of a stopped domain runs any more; where it is only held, when all that is queued has run.
+// Returns when no block of a stopped domain runs any more, and it is known what was cut.
 void gp_blp_drain(struct gp_domain *);
+// The first alone, for a caller who has something urgent to do. Where a domain is only held: when all that is queued has run.
+void gp_blp_quiesce(struct gp_domain *);
 // Takes the reason back. Without another, what was cut goes on, before anything that waits.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
 bool gp_blp_stopped(struct gp_domain *);

@@ -228,7 +228,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	// All that the place held before but what makes it one.
 	d->gpu = g;
 	d->reasons = 0;
-	d->stopped = d->flagged = d->drained = false;
+	d->stopped = d->flagged = d->quiet = d->drained = false;
 	d->epoch += d->epoch % 2;
 	d->given_up = 0;
 	d->error = 0;

@@ -81,7 +81,7 @@ struct gp_domain {
 	struct gp_gpu *gpu;
 	pthread_mutex_t control;      // who stops and resumes
 	uint32_t reasons;             // enum gp_blp_reason, under control, as is what follows
-	bool stopped, flagged, drained;
+	bool stopped, flagged, quiet, drained; // quiet: no block runs; drained: what was cut is known
 	uint64_t flagged_ns;
 	uint32_t first_record, last_record; // in the image; 0: none
 

@@ -12,6 +12,7 @@ enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
 };
 
+static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread hears of the end tens of microseconds later
 static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
 
 #define TRY(function, ...) \
@@ -54,7 +55,7 @@ static bool record_drains(struct gp_domain *d)
 static void close_gate(struct gp_domain *d)
 {
 	d->stopped = true;
-	d->flagged = d->drained = false;
+	d->flagged = d->quiet = d->drained = false;
 	blp_stopped++;
 	d->epoch++;
 	blp_changes++;
@@ -181,20 +182,38 @@ static void classify(struct gp_domain *d)
 }
 
 // Everything queued ends, without running where it has not begun. False: the driver refused.
-static bool drain(struct gp_domain *d)
+static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 {
 	struct gp_stop_counters *count = &d->gpu->stops;
+	uint64_t until = gp_now_ns() + awake_ns;
 	CUresult result;
 
-	if (!d->flagged || d->drained || d->given_up)
+	if (!d->flagged || d->quiet || d->given_up)
 		return !d->given_up;
-	for (uint32_t i = 0; i < d->streams; i++)
-		if (d->stream_of[i].draining)
+	for (uint32_t i = 0; i < d->streams; i++) {
+		if (!d->stream_of[i].draining)
+			continue;
+		result = BLP_NOT_READY;
+		while (result == BLP_NOT_READY && awake_ns && gp_now_ns() < until)
+			result = blp_driver.cuEventQuery(d->stream_of[i].drain);
+		if (result)
 			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	}
 	uint64_t took = gp_now_ns() - d->flagged_ns;
 	gp_count(&count->drain_ns, took);
 	if (took > count->drain_max_ns)
 		count->drain_max_ns = took;
+	d->quiet = true;
+	return true;
+}
+
+// Also finds out what was cut.
+static bool drain(struct gp_domain *d)
+{
+	if (!d->flagged || d->drained || d->given_up)
+		return !d->given_up;
+	if (!wait_quiet(d, 0))
+		return false;
 	pthread_mutex_lock(&d->lock);
 	d->first_record = d->last_record = 0;
 	for (uint64_t at = d->tail; at < d->head; at++) {
@@ -288,7 +307,7 @@ static void finish(struct gp_domain *d)
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
 		pthread_mutex_lock(&d->lock);
-		d->flagged = d->drained = false;
+		d->flagged = d->quiet = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
 			if (d->head != d->tail && (d->flagged = set_flag(d, 1))) {
@@ -327,6 +346,17 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	pthread_mutex_unlock(&d->control);
 }
 
+void gp_blp_drain(struct gp_domain *d)
+{
+	bool pushed;
+	pthread_mutex_lock(&d->control);
+	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
+		drain(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
 // What is queued in a domain that is only held runs to its end, and is complete then.
 static bool wait_idle(struct gp_domain *d)
 {
@@ -355,13 +385,13 @@ static bool wait_idle(struct gp_domain *d)
 	return recorded;
 }
 
-void gp_blp_drain(struct gp_domain *d)
+void gp_blp_quiesce(struct gp_domain *d)
 {
 	bool pushed;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
 		if (d->flagged)
-			drain(d);
+			wait_quiet(d, AWAKE_NS);
 		else
 			wait_idle(d);
 		blp_leave(pushed);

@@ -12,6 +12,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -32,6 +33,7 @@ static struct enabled {
 	_Atomic uint64_t preemptions, stopped_ns, since_ns; // since_ns: 0 while it is not stopped
 } enabled[STREAMS];
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER; // of who has which place
+static _Atomic bool ending; // the process ends: nothing is stopped any more
 static sem_t work;
 
 static CUcontext current(void)
@@ -71,7 +73,7 @@ static struct enabled *take(struct CUstream_st *stream, int *result)
 static void stop(struct enabled *e)
 {
 	e->going_on = false;
-	if (e->stopped)
+	if (e->stopped || ending)
 		return;
 	e->since_ns = gp_now_ns();
 	e->preemptions++;
@@ -113,6 +115,21 @@ static void *resume_streams(void *unused)
 	return unused;
 }
 
+// What ends with the process (a module, a context) waits for what its streams hold.
+static void end(void)
+{
+	ending = true;
+	for (int i = 0; i < STREAMS; i++) {
+		struct enabled *e = &enabled[i];
+		if (!e->stopped)
+			continue;
+		pthread_mutex_lock(&e->lock);
+		if (e->stream)
+			let_go(e);
+		pthread_mutex_unlock(&e->lock);
+	}
+}
+
 // Once. The program's signals are none of the thread's.
 static bool start_thread(void)
 {
@@ -122,7 +139,7 @@ static bool start_thread(void)
 
 	if (started)
 		return true;
-	if (sem_init(&work, 0, 0))
+	if (sem_init(&work, 0, 0) || atexit(end)) // run before what was registered earlier
 		return false;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -224,7 +241,7 @@ PUBLIC int gpreempt_stream_preempt(struct CUstream_st *stream, int wait)
 	stop(e);
 	pthread_mutex_unlock(&e->lock);
 	if (wait)
-		gp_blp_drain(domain);
+		gp_blp_quiesce(domain);
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	return gp_blp_given_up(domain) ? GPREEMPT_ERROR_DRIVER : GPREEMPT_SUCCESS;
 }
@@ -264,7 +281,9 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 	    priority > least || priority < greatest)
 		return GPREEMPT_ERROR_INVALID;
 	switch (gp_driver.cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value)) {
-	case CUDA_SUCCESS_: return GPREEMPT_SUCCESS;
+	case CUDA_SUCCESS_:
+		gp_mps_forget_stream(stream); // the program hears of this one
+		return GPREEMPT_SUCCESS;
 	case INVALID_HANDLE: return GPREEMPT_ERROR_INVALID;
 	case NOT_SUPPORTED: case INVALID_VALUE: return GPREEMPT_ERROR_UNSUPPORTED;
 	}

@@ -91,6 +91,13 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		}
 		p.finish()
 	})
+	t.Run("exit", func(t *testing.T) { // with the stream stopped
+		p := start(t)
+		p.say("leave")
+		if last, _ := p.finish(); last != "ended 1" {
+			t.Error(last)
+		}
+	})
 	for _, c := range []struct{ name, role, settings, want string }{
 		{"no role", "", "", "before 1 1 after 1"},
 		{"off", "off", "", "before 1 1 after 1"},

@@ -39,16 +39,19 @@ typedef struct CUstream_st *stream_t;
 	F(cuStreamEndCapture, (handle, handle *)) \
 	F(cuStreamGetPriority, (handle, int *)) \
 	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 FUNCTIONS(DECLARE)
 
 enum { BLOCKS = 8000, CHAIN_us = 2000 };
-static handle context, background, urgent, chain, spin;
-static ptr memory; // of the simulated device, which is the host's
+static handle context, background, urgent, chain;
+static ptr memory, scratch;
+static uint32_t have[BLOCKS];
 static uint32_t want = 0;
 static atomic_uint launched;
+static bool stopped_at_end;
 
 static void launch(unsigned count) {
 	unsigned n = 1, us = CHAIN_us;
@@ -60,26 +63,32 @@ static void launch(unsigned count) {
 	}
 }
 
-// How many blocks have which number of launches behind them is of no interest; that none changes is.
+static void read_memory(void) {
+	OK(cuMemcpyDtoHAsync_v2(have, memory, sizeof have, urgent));
+	OK(cuStreamSynchronize(urgent));
+}
+
+// How many launches each block has behind it is of no interest; that none changes is.
 static uint64_t sum(void) {
-	const _Atomic uint32_t *data = (const void *)(uintptr_t)memory;
 	uint64_t s = 0;
+	read_memory();
 	for (int i = 0; i < BLOCKS; i++)
-		s = s * 31 + data[i];
+		s = s * 31 + have[i];
 	return s;
 }
 
-static void wait_urgent(uint64_t us) {
-	void *parameters[] = {&us};
-	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, urgent, parameters, NULL));
+static void wait_urgent(unsigned us) {
+	unsigned n = 1;
+	void *parameters[] = {&scratch, &n, &n, &us};
+	OK(cuLaunchKernel(chain, 1, 1, 1, 256, 1, 1, 0, urgent, parameters, NULL));
 	OK(cuStreamSynchronize(urgent));
 }
 
 static bool right(void) {
-	const uint32_t *data = (const void *)(uintptr_t)memory;
+	read_memory();
 	for (int i = 0; i < BLOCKS; i++)
-		if (data[i] != want) {
-			printf("block %d has %u, must have %u\n", i, data[i], want);
+		if (have[i] != want) {
+			printf("block %d has %u, must have %u\n", i, have[i], want);
 			return false;
 		}
 	return true;
@@ -177,6 +186,22 @@ static void priorities(int (*priority_of)(handle)) {
 	printf("\n");
 }
 
+// What cudart does at the end of a program, registered when it starts.
+static void at_exit(void) {
+	if (context && stopped_at_end) {
+		OK(cuStreamSynchronize(background));
+		printf("ended %d\n", right());
+	}
+}
+
+static void leave(void) {
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	launch(10);
+	OK(gpreempt_stream_preempt(background, 1));
+	stopped_at_end = true;
+	exit(0);
+}
+
 // As many as there may be, and one.
 static void many(void) {
 	int last = 0, count = 0;
@@ -196,6 +221,7 @@ int main(int argc, char **argv) {
 	unsigned n;
 	int level, wait;
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	atexit(at_exit);
 	if (!gpreempt_stream_enable || !gpreempt_stream_query) {
 		printf("no library\n");
 		return 0;
@@ -210,13 +236,10 @@ int main(int argc, char **argv) {
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoad(&module, argv[1]));
 	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
-	OK(cuModuleLoad(&module, argv[1]));
-	int (*load)(handle *, const void *) = (int (*)(handle *, const void *))dlsym(library, "cuModuleLoadData");
-	OK(load(&module, "simulated image"));
-	OK(cuModuleGetFunction(&spin, module, "sim_spin_us"));
 	OK(cuStreamCreate(&background, 1));
 	OK(cuStreamCreate(&urgent, 1));
 	OK(cuMemAlloc_v2(&memory, BLOCKS * 4));
+	OK(cuMemAlloc_v2(&scratch, 4));
 	OK(cuMemsetD8Async(memory, 0, BLOCKS * 4, background));
 	OK(cuStreamSynchronize(background));
 	printf("before %d %d after %d\n", early, before, gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
@@ -228,6 +251,8 @@ int main(int argc, char **argv) {
 			fed(level);
 		else if (strcmp(line, "errors\n") == 0)
 			errors();
+		else if (strcmp(line, "leave\n") == 0)
+			leave();
 		else if (strcmp(line, "many\n") == 0)
 			many();
 		else if (strcmp(line, "priorities\n") == 0)
