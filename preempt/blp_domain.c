@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { // cuda.h
 	CU_STREAM_NON_BLOCKING = 1,
@@ -377,24 +376,7 @@ out:
 	return result;
 }
 
-// What frees and unloads as the process ends would wait for streams that nobody restores any more.
-static pid_t separated; // the process: a child of it has no domains
-
-static void restore_all(void)
-{
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && getpid() == separated; i++)
-		gp_blp_resume(blp_domains[i], GP_BLP_ASKED | GP_BLP_HELD);
-}
-
-CUresult gp_blp_separate(CUstream stream)
-{
-	static _Atomic bool once;
-	if (!__atomic_exchange_n((bool *)&once, true, __ATOMIC_ACQ_REL)) {
-		separated = getpid();
-		atexit(restore_all);
-	}
-	return specialise(stream, true, false);
-}
+CUresult gp_blp_separate(CUstream stream) { return specialise(stream, true, false); }
 CUresult gp_blp_exempt(CUstream stream, bool exempt) { return specialise(stream, false, exempt); }
 
 void gp_blp_stream_destroying(CUstream stream)
