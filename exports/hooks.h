@@ -49,6 +49,7 @@ struct gp_submission {
 		uint32_t value, element_bytes; // value: GP_MEMSET
 		const void *copy_2d;
 	} memory;
+	uint32_t wakes;
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
 };
 

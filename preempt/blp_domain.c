@@ -90,6 +90,8 @@ void blp_give_up(struct gp_domain *d, CUresult result, const char *call)
 	gp_count(&d->gpu->stops.given_up, 1);
 }
 
+bool blp_can_stop(struct gp_domain *d) { return d->gpu->higher || specials; }
+
 static int special_of(CUcontext context, CUstream stream)
 {
 	for (uint32_t i = 0, n = specials; i < n; i++)
@@ -234,7 +236,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
 	d->next_record = 1;
-	d->streams = d->tainted = 0;
+	d->streams = d->tainted = d->recorded = 0;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);
@@ -396,6 +398,7 @@ void gp_blp_stream_destroying(CUstream stream)
 			s->tainted = false;
 			s->done = s->last;
 			s->finished = s->entries;
+			s->blocks_finished = s->blocks;
 			s->handle = NULL;
 		}
 		pthread_mutex_unlock(&d->lock);

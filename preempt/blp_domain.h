@@ -12,6 +12,7 @@ enum {
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
 	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
+	BLP_BLOCKS_IN_FLIGHT = 1 << 17, // of one stream, but for two launches: a block that is skipped takes an H200 2 ns
 	BLP_MARKER_EVERY = 32,      // entries of a stream
 	BLP_MARKERS = 256,
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
@@ -39,6 +40,7 @@ struct blp_stream {
 	bool draining;           // drain is recorded
 	uint64_t last, done;     // sequence + 1: of the last entry; all of its entries below are complete
 	uint64_t entries, finished; // counts
+	uint64_t blocks, blocks_finished;
 	uint32_t unmarked;       // entries since the last marker
 	int first_marker, last_marker; // -1: none
 	CUevent drain, taint;    // made when first needed
@@ -64,13 +66,14 @@ struct blp_entry {
 	bool counted;  // was cut before
 	uint16_t stream;
 	uint64_t ordinal;     // of its stream
+	uint64_t blocks;      // of its stream up to here
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
 	struct blp_twin *twin; // BLP_GRAPH
 	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch
 	CUfunction function;  // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
-	uint32_t record;
+	uint32_t record;      // 0: none, it can't be stopped
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -95,6 +98,7 @@ struct gp_domain {
 	uint32_t next_record;
 	uint32_t streams;             // places ever used
 	uint32_t tainted;             // streams
+	uint32_t recorded;            // entries with records
 	int free_marker;
 
 	CUdeviceptr memory, arena;
@@ -172,6 +176,7 @@ void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
 void blp_taint(struct gp_domain *, struct blp_stream *);

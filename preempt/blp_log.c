@@ -110,13 +110,26 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	if (upto <= s->done)
 		return;
-	if (upto > d->tail)
+	if (upto > d->tail) {
 		s->finished = blp_entry_at(d, upto - 1)->ordinal;
+		s->blocks_finished = blp_entry_at(d, upto - 1)->blocks;
+	}
 	s->done = upto;
 	if (s->done >= s->last) {
 		s->finished = s->entries;
+		s->blocks_finished = s->blocks;
 		blp_drop_markers(d, s);
 	}
+}
+
+static bool has_record(const struct blp_entry *e)
+{
+	return e->kind == BLP_GRAPH || (e->kind == BLP_LAUNCH && e->record);
+}
+
+static uint64_t blocks_of(const struct blp_entry *e)
+{
+	return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2];
 }
 
 void blp_advance(struct gp_domain *d)
@@ -125,6 +138,7 @@ void blp_advance(struct gp_domain *d)
 		const struct blp_entry *e = blp_entry_at(d, d->tail);
 		if (!e->complete && d->tail >= d->stream_of[e->stream].done)
 			break;
+		d->recorded -= has_record(e);
 		d->tail++;
 	}
 }
@@ -194,7 +208,9 @@ static uint64_t bytes_at(struct gp_domain *d, uint32_t bytes)
 
 static bool has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
-	return d->head - d->tail < BLP_LOG && s->entries - s->finished < BLP_IN_FLIGHT &&
+	uint64_t entries = s->entries - s->finished;
+	return d->head - d->tail < BLP_LOG && entries < BLP_IN_FLIGHT &&
+	       (entries < 2 || s->blocks - s->blocks_finished < BLP_BLOCKS_IN_FLIGHT) &&
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
@@ -262,13 +278,17 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	e->driven = e->complete = e->counted = false;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;
+	e->blocks = s->blocks;
 	e->bytes_begin = d->bytes_head;
 	if (bytes) {
 		*room = d->bytes + at % BLP_BYTES;
 		d->bytes_head = at + bytes;
 	}
+	// While nobody could want a stop, launches go without a record, which costs their blocks next to nothing. Not behind
+	// one with a record: that may be cut when somebody comes.
 	if (kind == BLP_LAUNCH)
-		e->record = take_record(d);
+		e->record = d->recorded || blp_can_stop(d) ? take_record(d) : 0;
+	d->recorded += has_record(e);
 	s->last = ++d->head;
 	return e;
 }
@@ -278,8 +298,12 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 {
 	struct blp_entry *e = blp_entry_at(d, --d->head);
 	d->bytes_head = e->bytes_begin;
-	if (e->kind == BLP_LAUNCH)
-		d->next_record = e->record;
+	d->recorded -= has_record(e);
+	if (e->kind == BLP_LAUNCH) {
+		s->blocks -= blocks_of(e);
+		if (e->record)
+			d->next_record = e->record;
+	}
 	s->entries--;
 	s->last = s->done; // where nothing else is pending
 	for (uint64_t at = d->head; at > d->tail && at > s->done; at--)
@@ -291,7 +315,9 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
-	if (++s->unmarked < BLP_MARKER_EVERY)
+	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
+	bool large = e->kind == BLP_LAUNCH && blocks_of(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
+	if (++s->unmarked < BLP_MARKER_EVERY && !large)
 		return;
 	poll_markers(d, s);
 	blp_advance(d);
@@ -319,7 +345,7 @@ static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *
 CUresult blp_drive(struct gp_domain *d, struct blp_entry *e)
 {
 	size_t bytes = e->argument_bytes;
-	CUdeviceptr record = d->arena + e->record * sizeof(struct gpreempt_record);
+	CUdeviceptr record = e->record ? d->arena + e->record * sizeof(struct gpreempt_record) : 0;
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
 
 	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
@@ -471,6 +497,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 			continue;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
 		fill_in(e, l, code, room);
+		e->blocks = s->blocks += blocks_of(e);
 		*result = 0;
 		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption
 			*result = blp_drive(d, e);

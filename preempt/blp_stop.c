@@ -155,6 +155,8 @@ static void classify(struct gp_domain *d)
 			e->complete = blp_graph_is_complete(e);
 			e->driven = false;
 			gp_count(&count->cuts, !e->complete);
+		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH && !e->record) {
+			e->complete = true;
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
 			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & GPREEMPT_CUT;
@@ -218,7 +220,7 @@ static bool drain(struct gp_domain *d)
 	d->first_record = d->last_record = 0;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_LAUNCH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_LAUNCH || !e->record || !e->driven || e->complete || at < d->stream_of[e->stream].done)
 			continue;
 		if (!d->first_record)
 			d->first_record = e->record;

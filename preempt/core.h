@@ -232,7 +232,8 @@ void gp_remember_loaded(void *handle);
 void gp_forget_loaded(CUgraphExec);
 
 // window.c
-void gp_window_open(struct gp_context *);
+uint32_t gp_window_open(struct gp_context *); // returns who is to be woken then
+void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open

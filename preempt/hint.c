@@ -83,7 +83,7 @@ static void take_at_once(struct mail *m)
 	c->hint.met_ns = 0;
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
-	gp_window_open(c);
+	gp_window_wake(c->gpu, gp_window_open(c));
 	gp_hold_arm(c);
 }
 
@@ -419,7 +419,7 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 	c->hint.until_ns = end; // before the look at open: see close_window
 	c->hint.awaited_ns = now;
 	if (!c->open) {
-		gp_window_open(c);
+		gp_window_wake(c->gpu, gp_window_open(c));
 		active.taken = true;
 	}
 	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {

@@ -71,9 +71,12 @@ static void before_submit(struct gp_submission *s)
 		gp_note_gap(c, gp_now_ns() - idle_since);
 		c->idle_since_ns = 0;
 	}
-	// The hold goes first: behind a kernel it would come too late to keep the engine.
-	if (!c->open)
-		gp_window_open(c);
+	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window
+	// when the work is on its way: that takes longer than the launch.
+	if (!c->open && (s->wakes = gp_window_open(c)) && s->blocking) {
+		gp_window_wake(g, s->wakes);
+		s->wakes = 0;
+	}
 	if (!gp_holds(c))
 		return;
 	if ((s->work == GP_KERNEL && !gp_is_loaded(s->function)) || (s->work == GP_GRAPH && !gp_is_loaded(s->graph))) {
@@ -91,6 +94,8 @@ static void after_submit(struct gp_submission *s, CUresult result)
 	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
 	if (!c)
 		return;
+	if (s->wakes)
+		gp_window_wake(c->gpu, s->wakes);
 	if (result == CUDA_SUCCESS_ && !c->gpu->worked)
 		c->gpu->worked = 1;
 	if (s->token & LOADS) {
@@ -150,7 +155,7 @@ static void before_wait(enum gp_wait kind, void *what)
 	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
 		c->waits++;
 		if (!c->open && c->gpu->turn_peers)
-			gp_window_open(c);
+			gp_window_wake(c->gpu, gp_window_open(c));
 	}
 	if (kind == GP_WAIT_CONTEXT || kind == GP_TAKE) {
 		c->context_waits++;

@@ -14,6 +14,9 @@ enum {
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2, // cuda.h
 };
 
+// Who is to be woken when a window opens: this process's watcher, the agents of peers, those that stop blocks.
+enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
+
 static const uint64_t POLL_NS = 50 * 1000;           // how often the watcher asks about unfinished work
 static const uint64_t TURN_GRACE_NS = 2 * 1000 * 1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms
 static const uint64_t TURN_POLL_NS = 500 * 1000;
@@ -21,14 +24,16 @@ static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_COST_NS = 200 * 1000;    // a context switch on an H200
 static const uint64_t SWITCH_WEIGHT = 25;             // a switch in a request hurts this much more than BE time lost
 
-static void publish(struct gp_gpu *g, uint64_t now)
+// Returns who is to be woken.
+static uint32_t publish(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t bit = 1ull << g->slot;
+	uint32_t wakes = 0;
 
 	if (!s)
-		return;
+		return 0;
 	if (g->lower_peers) {
 		slot->window_opened_ns = now;
 		gp_count(&slot->windows, 1);
@@ -39,12 +44,13 @@ static void publish(struct gp_gpu *g, uint64_t now)
 	if (!(s->busy & bit)) {
 		s->busy |= bit;
 		if (g->turn_peers)
-			gp_ring(s);
+			wakes |= WAKE_AGENTS;
 	}
 	if (g->stoppable && g->lower_peers)
-		gp_ring_windows(s);
+		wakes |= WAKE_STOPPERS;
 	if (g->between && g->lower_peers)
-		gp_ring(s);
+		wakes |= WAKE_AGENTS;
+	return wakes;
 }
 
 static void unpublish(struct gp_gpu *g, uint64_t now)
@@ -71,23 +77,35 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 		gp_ring(s);
 }
 
-void gp_window_open(struct gp_context *c)
+uint32_t gp_window_open(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
+	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_spin_lock(&g->lock);
 	if (c->open) {
 		pthread_spin_unlock(&g->lock);
-		return;
+		return 0;
 	}
 	uint64_t now = gp_now_ns();
 	c->opened_ns = now;
 	if (g->open_contexts++ == 0)
-		publish(g, now);
+		wakes |= publish(g, now);
 	c->open = 1;
 	pthread_spin_unlock(&g->lock);
-	gp_wake++;
-	gp_futex_wake(&gp_wake, 1, false);
+	return wakes;
+}
+
+void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
+{
+	if (wakes & WAKE_STOPPERS)
+		gp_ring_windows(g->segment);
+	if (wakes & WAKE_AGENTS)
+		gp_ring(g->segment);
+	if (wakes & WAKE_WATCHER) {
+		gp_wake++;
+		gp_futex_wake(&gp_wake, 1, false);
+	}
 }
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
@@ -107,9 +125,9 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 void gp_gpu_attached(struct gp_gpu *g)
 {
 	pthread_spin_lock(&g->lock);
-	if (g->open_contexts)
-		publish(g, gp_now_ns());
+	uint32_t wakes = g->open_contexts ? publish(g, gp_now_ns()) : 0;
 	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
 }
 
 // False if work came in the meantime.
@@ -247,6 +265,7 @@ uint64_t gp_watch(void)
 void gp_gpu_rescind(struct gp_gpu *g)
 {
 	struct gp_segment *s = g->segment;
+	uint32_t wakes = 0;
 	if (!s)
 		return;
 	pthread_spin_lock(&g->lock);
@@ -259,9 +278,10 @@ void gp_gpu_rescind(struct gp_gpu *g)
 		gp_futex_wake(&s->gate, INT_MAX, true);
 		gp_ring_windows(s);
 	} else if (g->lower_peers && g->open_contexts && !(s->open & 1ull << g->slot)) {
-		publish(g, gp_now_ns()); // lower levels came while the window was open
+		wakes = publish(g, gp_now_ns()); // lower levels came while the window was open
 	}
 	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
 	for (int i = 0; i < GP_CONTEXTS && !g->lower_peers; i++)
 		if (gp_context[i].handle && gp_context[i].gpu == g)
 			gp_hold_release(&gp_context[i]);

@@ -520,7 +520,9 @@ static Round copies()
 			// To the host while the next kernel waits: what lands is what the kernel before it left.
 			CHECK(cudaMemcpyAsync(landing, data + i * PART % WORDS, PART * sizeof *data, cudaMemcpyDeviceToHost, stream));
 			landed[i] = {landing, PART, 0};
-			CHECK(cudaLaunchHostFunc(stream, look, &landed[i]));
+			// What is launched behind a host function can't be stopped before that has run: not behind each.
+			if (i % 8 == 4)
+				CHECK(cudaLaunchHostFunc(stream, look, &landed[i]));
 			mix<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, ROUNDS, i + 1);
 			CHECK(cudaMemcpyAsync(copy + WORDS / 2, quarter, WORDS / 4 * sizeof *copy, cudaMemcpyDeviceToDevice, stream));
 			gather<<<BLOCKS, THREADS, 0, stream>>>(data, copy, WORDS, ROUNDS, i);
@@ -557,8 +559,11 @@ static Round copies()
 			steps.add(copy, WORDS * sizeof *copy, stream);
 		}
 		CHECK(cudaStreamSynchronize(stream));
-		for (auto &one : landed)
-			steps.of_host.push_back(one.sum);
+		for (Word i = 0; i < LANDED; i++) {
+			if (i % 8 != 4)
+				look(&landed[i]);
+			steps.of_host.push_back(landed[i].sum);
+		}
 	};
 }
 
