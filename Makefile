@@ -1,5 +1,7 @@
 PREFIX ?= /usr/local
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Touched when the version is another one, for what carries it.
+$(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] || echo "$(VERSION)" > build/version)
 GO ?= go
 CC ?= gcc
 
@@ -40,7 +42,7 @@ build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/run
 		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
+build/gpreempt: build/version $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 

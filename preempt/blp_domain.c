@@ -174,7 +174,7 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	for (int i = 0; i < BLP_REGIONS; i++)
 		TRY(blp_driver, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
 	for (int i = 0; i < BLP_MARKERS; i++)
-		TRY(blp_driver, cuEventCreate, &d->marker[i].event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+		TRY(blp_driver, cuEventCreate, &d->marker[i].event, CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
 	TRY(blp_driver, cuStreamSynchronize, d->stream);
 #undef TRY
 	return 0;

@@ -206,11 +206,16 @@ static uint64_t bytes_at(struct gp_domain *d, uint32_t bytes)
 	return in_ring + bytes > BLP_BYTES ? at + BLP_BYTES - in_ring : at;
 }
 
+// What is in flight takes time to drain.
+static bool bounded(const struct blp_stream *s, uint64_t entries)
+{
+	return entries < BLP_IN_FLIGHT && (entries < 2 || s->blocks - s->blocks_finished < BLP_BLOCKS_IN_FLIGHT);
+}
+
 static bool has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	uint64_t entries = s->entries - s->finished;
-	return d->head - d->tail < BLP_LOG && entries < BLP_IN_FLIGHT &&
-	       (entries < 2 || s->blocks - s->blocks_finished < BLP_BLOCKS_IN_FLIGHT) &&
+	return d->head - d->tail < BLP_LOG && (!blp_can_stop(d) || bounded(s, entries)) &&
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
@@ -316,7 +321,7 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
-	bool large = e->kind == BLP_LAUNCH && blocks_of(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
+	bool large = e->kind == BLP_LAUNCH && e->record && blocks_of(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
 	if (++s->unmarked < BLP_MARKER_EVERY && !large)
 		return;
 	poll_markers(d, s);

@@ -65,6 +65,7 @@ func markdownTable(path, system string) (string, error) {
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
 	}
+	rivals := rivalsIn(report.Cases)
 	var pairs, values strings.Builder
 	var done []string
 	for _, row := range report.Cases {
@@ -72,17 +73,26 @@ func markdownTable(path, system string) (string, error) {
 		case slices.Contains(done, row.Case):
 		case row.LC != nil && row.System == "alone":
 			done = append(done, row.Case)
-			pairs.WriteString(pairLine(report.Cases, row, system))
+			pairs.WriteString(pairLine(report.Cases, row, rivals, system))
+		case row.LC != nil && row.Target != "" && rowOf(report.Cases, row.Case, "alone") == nil:
+			fmt.Fprintf(&values, "| %s | p99 %s (p50 %s) | %s |\n", row.Case, microseconds(row.LC.P99Us), microseconds(row.LC.P50Us), verdict(row))
 		case row.Value != nil && row.Target != "":
-			fmt.Fprintf(&values, "| %s | %.4g %s | %s |\n", noted(row), *row.Value, row.Unit, verdict(row))
+			fmt.Fprintf(&values, "| %s | %.4g %s | %s |\n", distinct(report.Cases, row), *row.Value, row.Unit, verdict(row))
 		case row.LC == nil && row.BE != nil && row.Target != "":
 			fmt.Fprintf(&values, "| %s | %.3f of alone | %s |\n", row.Case, row.BE.Now/row.BE.Alone, verdict(row))
 		}
 	}
 	var text strings.Builder
 	if pairs.Len() > 0 {
-		fmt.Fprintf(&text, "| LC beside BE | LC p99 alone | default time slicing | %s (p50) | x alone | BE of what LC leaves (default) | target |\n|---|---|---|---|---|---|---|\n", system)
-		text.WriteString(pairs.String())
+		text.WriteString("| LC beside BE | LC p99 alone |")
+		for _, rival := range rivals {
+			text.WriteString(" " + rivalNames[rival] + " |")
+		}
+		fmt.Fprintf(&text, " %s (p50) | x alone | BE of what LC leaves", system)
+		if len(rivals) > 0 {
+			text.WriteString(" (" + strings.Fields(rivalNames[rivals[0]])[0] + ")")
+		}
+		text.WriteString(" | target |\n|---|---|" + strings.Repeat("---|", len(rivals)) + "---|---|---|---|\n" + pairs.String())
 	}
 	if values.Len() > 0 {
 		if pairs.Len() > 0 {
@@ -94,21 +104,39 @@ func markdownTable(path, system string) (string, error) {
 	return text.String(), nil
 }
 
-func pairLine(rows []Row, alone Row, system string) string {
-	of := func(system string) *Row {
-		for i := range rows {
-			if rows[i].Case == alone.Case && rows[i].System == system {
-				return &rows[i]
-			}
+// What is shown beside this library, by the systems' names in result files.
+var rivalNames = map[string]string{
+	"default": "default time slicing", "mps": "MPS", "mps-priority": "MPS with priorities", "priority": "stream priorities",
+}
+
+func rivalsIn(rows []Row) (names []string) {
+	for _, row := range rows {
+		if rivalNames[row.System] != "" && row.LC != nil && !slices.Contains(names, row.System) {
+			names = append(names, row.System)
 		}
-		return nil
 	}
-	plain, ours := of("default"), of(system)
-	p99 := func(r *Row) string {
-		if r == nil || r.LC == nil {
-			return "-"
+	return names
+}
+
+func rowOf(rows []Row, name, system string) *Row {
+	for i := range rows {
+		if rows[i].Case == name && rows[i].System == system {
+			return &rows[i]
 		}
-		return microseconds(r.LC.P99Us)
+	}
+	return nil
+}
+
+func pairLine(rows []Row, alone Row, rivals []string, system string) string {
+	ours := rowOf(rows, alone.Case, system)
+	var plain *Row
+	theirs := ""
+	for i, rival := range rivals {
+		row := rowOf(rows, alone.Case, rival)
+		if i == 0 {
+			plain = row
+		}
+		theirs += p99(row) + " | "
 	}
 	ratio, share, target, mine := "-", "-", "", "-"
 	if ours != nil {
@@ -124,14 +152,28 @@ func pairLine(rows []Row, alone Row, system string) string {
 			}
 		}
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n", alone.Case, microseconds(alone.LC.P99Us), p99(plain), mine, ratio, share, target)
+	return fmt.Sprintf("| %s | %s | %s%s | %s | %s | %s |\n", alone.Case, microseconds(alone.LC.P99Us), theirs, mine, ratio, share, target)
 }
 
-func noted(r Row) string {
-	if r.Note == "" {
-		return r.Case
+func p99(r *Row) string {
+	if r == nil || r.LC == nil {
+		return "-"
 	}
-	return r.Case + ", " + r.Note
+	return microseconds(r.LC.P99Us)
+}
+
+// distinct is the name of a row's case, with the note where several rows have that name.
+func distinct(rows []Row, row Row) string {
+	count := 0
+	for _, other := range rows {
+		if other.Case == row.Case && other.Target != "" {
+			count++
+		}
+	}
+	if count < 2 || row.Note == "" {
+		return row.Case
+	}
+	return row.Case + ", " + row.Note
 }
 
 func microseconds(us float64) string {

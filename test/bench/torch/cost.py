@@ -103,9 +103,16 @@ def measure_coverage(bench, case):
     own = {name: times for name, times in kernels.items() if not name.startswith(("Memcpy", "Memset"))}
     total = sum(time_us for time_us, _ in own.values())
     lost = {name: time_us for name, (time_us, _) in own.items() if name in refused}
-    of_time = round(1 - sum(lost.values()) / max(total, 1e-9), 4) if launches else 0
+    # Which of the rewritten kernels' launches were not covered (cooperative ones, say) nobody tells: at worst the longest.
+    passed = round(sum(count for _, count in own.values()) * uncovered / max(launches + uncovered, 1))
+    at_worst = 0
+    for name in sorted(own.keys() - lost.keys(), key=lambda name: -own[name][0] / own[name][1]):
+        time_us, count = own[name]
+        at_worst += time_us * min(count, passed) / count
+        passed -= min(count, passed)
+    of_time = round(1 - (sum(lost.values()) + at_worst) / max(total, 1e-9), 4) if launches else 0
     longest = sorted(own, key=lambda name: -own[name][0])[:4]
-    time_note = (f"by name of the kernel: {len(own)} kernels, {total / 1000:.1f} ms a round, refused: "
+    time_note = (f"at least, the launches that were not covered being the longest: {len(own)} kernels, {total / 1000:.1f} ms a round, refused: "
                  + ("; ".join(f"{name[:60]} ({refused[name]}, {100 * us / total:.1f} %)" for name, us in lost.items())
                     or "none") + "; longest: " + ", ".join(name[:50] for name in longest))
     return [

@@ -20,6 +20,11 @@ def driver_version():
 def commit():
     if os.environ.get("GPREEMPT_COMMIT"):
         return os.environ["GPREEMPT_COMMIT"]
+    for option in ("--command", "--top"):  # what is measured may have been built elsewhere
+        if option in sys.argv[:-1]:
+            version = subprocess.run([sys.argv[sys.argv.index(option) + 1], "--version"], capture_output=True, text=True)
+            if version.returncode == 0 and version.stdout.split():
+                return version.stdout.split()[-1]
     git = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True)
     return git.stdout.strip() if git.returncode == 0 else "unknown"
 
