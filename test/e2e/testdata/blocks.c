@@ -2,7 +2,6 @@
 // on several streams, each compared with the same done by the CPU. Runs until its standard input ends.
 //	blocks IMAGE [SEED]    IMAGE: ../../simcuda/kernels/sim.cubin or sim.fatbin
 // Prints "rounds N" and exits 0, or says on standard error what differs and exits 1.
-#include <dlfcn.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,10 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef unsigned long long ptr;
-typedef void *handle;
-
-#define DRIVER(F)                                                                    \
+#define FUNCTIONS(F)                                                                    \
 	F(cuInit, (unsigned))                                                            \
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
 	F(cuCtxSetCurrent, (handle))                                                     \
@@ -50,17 +46,7 @@ typedef void *handle;
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))           \
 	F(cuGraphLaunch, (handle, handle))
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-DRIVER(DECLARE)
-
-#define OK(call)                                                                       \
-	do {                                                                               \
-		int r_ = (call);                                                               \
-		if (r_ != 0) {                                                                 \
-			fprintf(stderr, "blocks: line %d: %s returned %d\n", __LINE__, #call, r_); \
-			_exit(1);                                                                  \
-		}                                                                              \
-	} while (0)
+#include "driver.h"
 
 enum {
 	STREAMS = 4, // the last one is the legacy stream, the one before it blocks with that
@@ -83,21 +69,6 @@ static int owner[STREAMS];                    // of a stream: its buffer
 static handle increment[2], chain[2];         // CUfunction, CUkernel
 static uint32_t *pinned[STREAMS];
 static unsigned called[STREAMS], calls[STREAMS];
-
-static void find_driver(void) {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!library) {
-		fprintf(stderr, "blocks: %s\n", dlerror());
-		_exit(1);
-	}
-#define FIND(name, parameters)                                  \
-	name = (int(*) parameters)dlsym(library, #name);            \
-	if (!name) {                                                \
-		fprintf(stderr, "blocks: no %s\n", #name);              \
-		_exit(1);                                               \
-	}
-	DRIVER(FIND)
-}
 
 static unsigned one_of(unsigned n) { return (unsigned)(random() % n); }
 

@@ -1,24 +1,11 @@
 // Memsets and copies within device memory, mixed with kernels, on a stream; a model of the memory says what it must
 // hold. Commands on standard input: "run N": N operations; "seen": how many there were.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef void *handle;
-typedef unsigned long long ptr;
-
-#define OK(call) \
-	do { \
-		int r_ = (call); \
-		if (r_ != 0) { \
-			fprintf(stderr, "fills: line %d: %s returned %d\n", __LINE__, #call, r_); \
-			exit(1); \
-		} \
-	} while (0)
 
 #define FUNCTIONS(F) \
 	F(cuInit, (unsigned)) \
@@ -43,8 +30,7 @@ typedef unsigned long long ptr;
 	F(cuMemcpyAsync, (ptr, ptr, size_t, handle)) \
 	F(cuMemcpy2DAsync_v2, (const void *, handle))
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-FUNCTIONS(DECLARE)
+#include "driver.h"
 
 struct side { size_t x, y; int type; void *host; ptr device; void *array; size_t pitch; };
 struct copy_2d { struct side from, to; size_t width, height; };
@@ -164,13 +150,12 @@ static void refused(void) {
 }
 
 int main(int argc, char **argv) {
-	handle library = dlopen("libcuda.so.1", RTLD_NOW), context, module;
+	handle context, module;
 	char line[64];
 	unsigned n;
-	if (!library || argc != 2)
+	if (argc != 2)
 		return 1;
-#define FIND(name, parameters) name = (int(*) parameters)dlsym(library, #name);
-	FUNCTIONS(FIND)
+	find_driver();
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));

@@ -1,7 +1,6 @@
 // A program that stops a stream of its own. Commands on standard input, an answer for each.
 #define _GNU_SOURCE
 #include "../../../api/gpreempt.h"
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -11,18 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef void *handle;
-typedef unsigned long long ptr;
 typedef struct CUstream_st *stream_t;
-
-#define OK(call) \
-	do { \
-		int r_ = (call); \
-		if (r_ != 0) { \
-			fprintf(stderr, "preempt: line %d: %s returned %d\n", __LINE__, #call, r_); \
-			exit(1); \
-		} \
-	} while (0)
 
 #define FUNCTIONS(F) \
 	F(cuInit, (unsigned)) \
@@ -42,8 +30,7 @@ typedef struct CUstream_st *stream_t;
 	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-FUNCTIONS(DECLARE)
+#include "driver.h"
 
 enum { BLOCKS = 8000, CHAIN_us = 2000 };
 static handle context, background, urgent, chain;
@@ -216,7 +203,7 @@ static void many(void) {
 }
 
 int main(int argc, char **argv) {
-	handle library = dlopen("libcuda.so.1", RTLD_NOW), module;
+	handle library = NULL, module;
 	char line[64];
 	unsigned n;
 	int level, wait;
@@ -226,10 +213,9 @@ int main(int argc, char **argv) {
 		printf("no library\n");
 		return 0;
 	}
-	if (!library || argc != 2)
+	if (argc != 2)
 		return 1;
-#define FIND(name, parameters) name = (int(*) parameters)dlsym(library, #name);
-	FUNCTIONS(FIND)
+	library = find_driver();
 	int early = gpreempt_stream_enable(NULL, GPREEMPT_LEVEL_BLOCK), before = gpreempt_stream_preempt(NULL, 1);
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));

@@ -1,20 +1,8 @@
 // Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it
 // first prints the priority of the client and then becomes that program.
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-typedef void *handle;
-
-#define OK(call) \
-	do { \
-		int r_ = (call); \
-		if (r_ != 0) { \
-			fprintf(stderr, "priorities: line %d: %s returned %d\n", __LINE__, #call, r_); \
-			exit(1); \
-		} \
-	} while (0)
 
 #define FUNCTIONS(F) \
 	F(cuInit, (unsigned)) \
@@ -27,8 +15,7 @@ typedef void *handle;
 	F(simcuda_client_priority, (void)) \
 	F(simcuda_stream_priority, (handle))
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-FUNCTIONS(DECLARE)
+#include "driver.h"
 
 static void say(const char *what, handle stream) {
 	int heard = 99;
@@ -37,11 +24,8 @@ static void say(const char *what, handle stream) {
 }
 
 int main(int argc, char **argv) {
-	handle library = dlopen("libcuda.so.1", RTLD_NOW), context, stream, kept;
-	if (!library)
-		return 1;
-#define FIND(name, parameters) name = (int(*) parameters)dlsym(library, #name);
-	FUNCTIONS(FIND)
+	handle context, stream, kept;
+	find_driver();
 	OK(cuInit(0));
 	printf("client %d\n", simcuda_client_priority());
 	fflush(stdout);
