@@ -169,6 +169,18 @@ func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, hei
 	if e.Simulated {
 		p.Title.Text = "SIMULATED: says nothing about a GPU"
 	}
+	text, err := render(p, width, height)
+	if err != nil {
+		return nil, fmt.Errorf("draw plot %s: %w", file, err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, file), text, 0o644); err != nil {
+		return nil, fmt.Errorf("write plot %s: %w", file, err)
+	}
+	return &figurePlot{file, caption}, nil
+}
+
+// render makes an SVG of a plot, with its legend on the right.
+func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
 	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height)
 	whole := draw.New(canvas)
 	whole.SetColor(color.White)
@@ -179,13 +191,8 @@ func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, hei
 	p.Draw(draw.Crop(whole, 0, -vg.Points(legendWidth+plotMargin), 0, 0))
 	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
 	var text bytes.Buffer
-	if _, err := canvas.WriteTo(&text); err != nil {
-		return nil, fmt.Errorf("draw plot %s: %w", file, err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, file), text.Bytes(), 0o644); err != nil {
-		return nil, fmt.Errorf("write plot %s: %w", file, err)
-	}
-	return &figurePlot{file, caption}, nil
+	_, err := canvas.WriteTo(&text)
+	return text.Bytes(), err
 }
 
 // powersOfTen marks an axis that holds logarithms.

@@ -22,14 +22,24 @@ func TestReadmeShowsTheResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Contains(is, []byte(tableBegin)) {
-		t.Fatalf("%s has no table of results", readme)
+	if !bytes.Contains(is, []byte(tableBegin)) || !bytes.Contains(is, []byte("results/"+HeadlineFile)) {
+		t.Fatalf("%s lacks tables of results or the first figure", readme)
+	}
+	figure, err := Headline("results")
+	if err != nil {
+		t.Fatal(err)
 	}
 	if *update {
 		if err := os.WriteFile(readme, want, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.WriteFile(filepath.Join("results", HeadlineFile), figure, 0o644); err != nil {
+			t.Fatal(err)
+		}
 		return
+	}
+	if drawn, err := os.ReadFile(filepath.Join("results", HeadlineFile)); err != nil || !bytes.Equal(drawn, figure) {
+		t.Errorf("results/%s does not show the committed results; run: make readme", HeadlineFile)
 	}
 	if !bytes.Equal(is, want) {
 		t.Errorf("%s does not show the committed results; run: make readme", readme)
