@@ -339,7 +339,10 @@ static uint64_t settle_copies(uint64_t now)
 	return off;
 }
 
-static bool sample_due(void) { return sample_count < FEW_SAMPLES || carried_out % SAMPLE_EVERY == 0; }
+static bool sample_due(void)
+{
+	return sample_count < FEW_SAMPLES || (carried_out % SAMPLE_EVERY == 0 && spin_credit_ns > 0); // it spins
+}
 
 static bool anybody_to_preempt(void)
 {

@@ -74,7 +74,7 @@ struct module {
 	CUcontext context;
 	const struct gp_rewritten *rewritten;
 	bool of_library; // which owns the mapping
-	bool stale;	 // its context is said to have ended
+	bool stale;	 // its context is said to have ended, and nothing of it was launched since
 };
 
 struct library {
@@ -408,10 +408,15 @@ void gp_load_context_destroying(CUcontext context)
 	pthread_mutex_lock(&registry);
 	for (int b = 0; b < BUCKETS; b++)
 		for (struct module *m = modules[b]; m; m = m->next)
-			stale += m->stale |= m->context == context;
+			stale += m->stale;
 	pthread_mutex_unlock(&registry);
-	if (stale > MAX_STALE)
+	if (stale > MAX_STALE) // of contexts that ended before
 		drop(NULL, NULL, true);
+	pthread_mutex_lock(&registry);
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module *m = modules[b]; m; m = m->next)
+			m->stale |= m->context == context;
+	pthread_mutex_unlock(&registry);
 	gp_code_forget();
 }
 
@@ -650,6 +655,14 @@ static const struct gp_rewritten *search(CUmodule module, const char *kernel)
 	return found;
 }
 
+// With the lock: a module of the context is used.
+static void lives(CUcontext context)
+{
+	for (int b = 0; b < BUCKETS; b++)
+		for (struct module *m = modules[b]; m; m = m->next)
+			m->stale &= m->context != context;
+}
+
 const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kernel)
 {
 	struct module *m;
@@ -657,6 +670,8 @@ const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kern
 	for (m = modules[bucket_of(module)]; m && m->handle != module; m = m->next)
 		;
 	const struct gp_rewritten *r = m ? m->rewritten : NULL;
+	if (m && m->stale)
+		lives(m->context);
 	pthread_mutex_unlock(&registry);
 	if (r || !driver.cuLibraryGetModule || !kernel)
 		return r;

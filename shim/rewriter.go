@@ -97,6 +97,12 @@ func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
 		return preempt.Mapping{}, err
 	}
 	if picked.PTX {
+		switch {
+		case image.parts: // which the copy would not show
+			return preempt.Mapping{}, errors.New("linked of several fatbins as it is loaded")
+		case picked.Size > patch.DefaultMaxSize: // as a header says; the runtime ends a process that lacks memory
+			return preempt.Mapping{}, patch.ErrTooLarge
+		}
 		picked.Data = make([]byte, picked.Size)
 		if _, err := image.ReadAt(picked.Data, 0); err != nil {
 			return preempt.Mapping{}, err

@@ -101,7 +101,10 @@ class Error(RuntimeError):
 
     def __init__(self, function, code):
         super().__init__(f"{function}: {self._texts.get(code, code)}")
-        self.code = code
+        self.function, self.code = function, code
+
+    def __reduce__(self):  # or it could not come back from another process
+        return type(self), (self.function, self.code)
 
 
 class State(ctypes.Structure):

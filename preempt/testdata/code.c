@@ -205,6 +205,19 @@ int main(void)
 	load_module(6 * STEP);
 	CHECK(guarded(6 * STEP));
 
+	// Nor are many forgotten because others hold it.
+	enum { MANY = 5000 };
+	const size_t first = 4ul * TO_MODULE / STEP * STEP;
+	for (size_t i = 0; i < MANY; i++)
+		load_module(first + i * STEP);
+	for (int i = 0; i < 3; i++) {
+		gp_load_context_destroying((CUcontext)CONTEXT);
+		CHECK(guarded(first));
+	}
+	CHECK(guarded(first + (MANY - 1) * STEP) && guarded(2 * STEP));
+	for (size_t i = 0; i < MANY; i++)
+		hooks.module_unloading((CUmodule)(first + i * STEP));
+
 	// The driver sees something else than was rewritten.
 	rewritten_parameters = 2;
 	load_module(8 * STEP);
