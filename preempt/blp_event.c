@@ -137,12 +137,12 @@ bool blp_flush_event(CUevent handle)
 			pthread_mutex_unlock(&d->lock);
 			return true;
 		}
-		if (d->epoch % 2) {
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			pthread_mutex_unlock(&d->lock);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		CUcontext context = d->context;
 		if (!counted) {
 			counted = true;

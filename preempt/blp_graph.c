@@ -194,11 +194,11 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 	CUcontext context = d->context;
 	bool pushed;
 	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
-		if (d->epoch % 2) {
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		pthread_mutex_unlock(&d->lock);
 		CUresult result = BLP_NOT_READY;
 		if (blp_enter(context, &pushed)) {

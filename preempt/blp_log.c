@@ -589,11 +589,11 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	bool counted = false, pushed;
 
 	while (s->handle == handle && s->done < target && !d->given_up && d->context == context) {
-		if (d->epoch % 2) {
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		if (!counted) {
 			counted = true;
 			gp_count(&d->gpu->stops.barriers, 1);
