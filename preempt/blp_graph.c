@@ -194,6 +194,7 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 	CUcontext context = d->context;
 	bool pushed;
 	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
+		uint64_t upto = t->upto; // another thread that waits may launch it again first
 		uint32_t epoch = d->epoch; // once: a stop begins without the lock
 		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
@@ -208,8 +209,8 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 		pthread_mutex_lock(&d->lock);
 		if (result)
 			return false;
-		if (d->epoch == epoch)
-			blp_complete_to(d, &d->stream_of[t->stream], t->upto);
+		if (d->epoch == epoch && t->upto == upto)
+			blp_complete_to(d, &d->stream_of[t->stream], upto);
 	}
 	return true;
 }
