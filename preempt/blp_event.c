@@ -413,7 +413,7 @@ static bool is_over(enum gp_wait kind, void *what)
 			else
 				over = false;
 		}
-		if (over && kind == GP_ASK_STREAM && d->epoch % 2)
+		if (over && kind == GP_ASK_STREAM && (d->epoch % 2 || blp_changes != asked.changes))
 			over = !blp_related_pending(d, s);
 		pthread_mutex_unlock(&d->lock);
 	} else if (kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
