@@ -174,6 +174,7 @@ static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream 
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d)
 		return NULL;
+	blp_flush_others(d, context, s->stream);
 	pthread_mutex_lock(&d->lock);
 	if (d->context == context && !d->given_up && !gp_capturing() && (*stream = blp_find_stream(d, s->stream, true)))
 		return d;

@@ -292,6 +292,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d || d != t->domain)
 		return false;
+	blp_flush_others(d, context, s->stream);
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;

@@ -536,8 +536,11 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	}
 	gp_driver.cuCtxGetCurrent(&context);
 	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
-	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra) && log_launch(d, context, l, code, result))
-		return true;
+	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
+		blp_flush_others(d, context, l->stream);
+		if (log_launch(d, context, l, code, result))
+			return true;
+	}
 	gp_blp_flush(l->stream);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
@@ -613,7 +616,7 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	return true;
 }
 
-static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
+static void flush(CUcontext context, CUstream handle, bool all, uint32_t except, const struct gp_domain *but)
 {
 	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -622,7 +625,7 @@ static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except)
+		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except || d == but)
 			continue;
 		if (!known && !all) {
 			known = true;
@@ -668,13 +671,28 @@ void gp_blp_flush(CUstream stream)
 		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
 			return;
 	}
-	flush(context, stream, false, 0);
+	flush(context, stream, false, 0, NULL);
 }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, true, 0);
+		flush(context, NULL, true, 0, NULL);
+}
+
+// Of streams that the rules of the legacy stream order with this one, those of other domains, which stop and go on at
+// other times.
+void blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		unsigned flags;
+		if (blp_domains[i] == d || blp_domains[i]->context != context || blp_domains[i]->head == blp_domains[i]->tail)
+			continue;
+		// Without its lock, which is held while it goes on, for most streams.
+		if (stream == GP_STREAM_LEGACY || (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING)))
+			flush(context, stream, false, 0, d);
+		return;
+	}
 }
 
 static void before_barrier(struct gp_submission *s)
@@ -707,7 +725,7 @@ void gp_blp_waits_for_cpu(struct gp_submission *submission)
 void gp_blp_capture_beginning(void)
 {
 	if (!blp_inside)
-		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD);
+		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
 }
 
 void gp_blp_hooks(struct gp_hooks *hooks)
