@@ -30,6 +30,7 @@ static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNM
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
 {
 	struct blp_stream *unused = NULL;
+	CUcontext context = NULL;
 	unsigned flags = 0;
 
 	for (uint32_t i = 0; i < d->streams; i++) {
@@ -41,6 +42,10 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	// Every thread has a per-thread default stream of its own, which nobody else can launch on.
 	if (!insert || handle == GP_STREAM_PER_THREAD || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetFlags(handle, &flags)))
+		return NULL;
+	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
+	if (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetCtx &&
+	    (blp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
