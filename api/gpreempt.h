@@ -39,8 +39,9 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
  *
  * Work on a stopped stream is neither lost nor reordered. Calls that put work on it may wait until it is restored, and
  * those that wait for it (cuStreamSynchronize and the like) do, as does what waits for everything (cuCtxSynchronize,
- * cuMemFree) or ends the stream: restore a stream from another thread than the ones that use it, or before. When the
- * process exits, stopped streams go on.
+ * cuMemFree) or ends the stream: restore a stream from another thread than the ones that use it, or before. So do calls that
+ * put work on the legacy stream behind that of a stopped blocking stream, or the other way round: use streams that are
+ * non-blocking (CU_STREAM_NON_BLOCKING). When the process exits, stopped streams go on.
  *
  * A stream is a CUstream, which is a cudaStream_t, of the context that is current on the calling thread; NULL is the
  * legacy default stream. The per-thread default stream cannot be used. Any thread may call any of the functions.

@@ -134,6 +134,7 @@ struct blp_driver {
 	CUresult (*cuStreamDestroy)(CUstream);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *, int *);
 	// NULL where the driver lacks them
+	CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
 	CUresult (*cuGraphLaunch)(CUgraphExec, CUstream);
 	CUresult (*cuGraphInstantiate)(CUgraphExec *, CUgraph, unsigned long long);
 	CUresult (*cuGraphExecDestroy)(CUgraphExec);
@@ -164,7 +165,9 @@ struct gp_domain *blp_domain_of(CUcontext, CUstream);
 bool blp_is_exempt(CUcontext, CUstream);
 void blp_give_up(struct gp_domain *, CUresult, const char *call);
 
-// blp_log.c; all under gp_domain.lock
+// blp_log.c
+void blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+// All under gp_domain.lock.
 struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t sequence)
 {

@@ -137,12 +137,12 @@ bool blp_flush_event(CUevent handle)
 			pthread_mutex_unlock(&d->lock);
 			return true;
 		}
-		if (d->epoch % 2) {
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			pthread_mutex_unlock(&d->lock);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		CUcontext context = d->context;
 		if (!counted) {
 			counted = true;
@@ -174,6 +174,7 @@ static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream 
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d)
 		return NULL;
+	blp_flush_others(d, context, s->stream);
 	pthread_mutex_lock(&d->lock);
 	if (d->context == context && !d->given_up && !gp_capturing() && (*stream = blp_find_stream(d, s->stream, true)))
 		return d;
@@ -413,7 +414,7 @@ static bool is_over(enum gp_wait kind, void *what)
 			else
 				over = false;
 		}
-		if (over && kind == GP_ASK_STREAM && d->epoch % 2)
+		if (over && kind == GP_ASK_STREAM && (d->epoch % 2 || blp_changes != asked.changes))
 			over = !blp_related_pending(d, s);
 		pthread_mutex_unlock(&d->lock);
 	} else if (kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {

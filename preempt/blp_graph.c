@@ -194,11 +194,12 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 	CUcontext context = d->context;
 	bool pushed;
 	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
-		if (d->epoch % 2) {
+		uint64_t upto = t->upto; // another thread that waits may launch it again first
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		pthread_mutex_unlock(&d->lock);
 		CUresult result = BLP_NOT_READY;
 		if (blp_enter(context, &pushed)) {
@@ -208,8 +209,8 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 		pthread_mutex_lock(&d->lock);
 		if (result)
 			return false;
-		if (d->epoch == epoch)
-			blp_complete_to(d, &d->stream_of[t->stream], t->upto);
+		if (d->epoch == epoch && t->upto == upto)
+			blp_complete_to(d, &d->stream_of[t->stream], upto);
 	}
 	return true;
 }
@@ -291,6 +292,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d || d != t->domain)
 		return false;
+	blp_flush_others(d, context, s->stream);
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;

@@ -30,6 +30,7 @@ static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNM
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
 {
 	struct blp_stream *unused = NULL;
+	CUcontext context = NULL;
 	unsigned flags = 0;
 
 	for (uint32_t i = 0; i < d->streams; i++) {
@@ -41,6 +42,10 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	// Every thread has a per-thread default stream of its own, which nobody else can launch on.
 	if (!insert || handle == GP_STREAM_PER_THREAD || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetFlags(handle, &flags)))
+		return NULL;
+	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
+	if (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetCtx &&
+	    (blp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
@@ -536,8 +541,11 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	}
 	gp_driver.cuCtxGetCurrent(&context);
 	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
-	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra) && log_launch(d, context, l, code, result))
-		return true;
+	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
+		blp_flush_others(d, context, l->stream);
+		if (log_launch(d, context, l, code, result))
+			return true;
+	}
 	gp_blp_flush(l->stream);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
@@ -589,11 +597,11 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	bool counted = false, pushed;
 
 	while (s->handle == handle && s->done < target && !d->given_up && d->context == context) {
-		if (d->epoch % 2) {
+		uint32_t epoch = d->epoch; // once: a stop begins without the lock
+		if (epoch % 2) {
 			blp_wait_resumed(d, 0);
 			continue;
 		}
-		uint32_t epoch = d->epoch;
 		if (!counted) {
 			counted = true;
 			gp_count(&d->gpu->stops.barriers, 1);
@@ -613,7 +621,7 @@ static bool flush_one(struct gp_domain *d, struct blp_stream *s)
 	return true;
 }
 
-static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
+static void flush(CUcontext context, CUstream handle, bool all, uint32_t except, const struct gp_domain *but)
 {
 	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -622,7 +630,7 @@ static void flush(CUcontext context, CUstream handle, bool all, uint32_t except)
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except)
+		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except || d == but)
 			continue;
 		if (!known && !all) {
 			known = true;
@@ -668,13 +676,28 @@ void gp_blp_flush(CUstream stream)
 		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
 			return;
 	}
-	flush(context, stream, false, 0);
+	flush(context, stream, false, 0, NULL);
 }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, true, 0);
+		flush(context, NULL, true, 0, NULL);
+}
+
+// Of streams that the rules of the legacy stream order with this one, those of other domains, which stop and go on at
+// other times.
+void blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		unsigned flags;
+		if (blp_domains[i] == d || blp_domains[i]->context != context || blp_domains[i]->head == blp_domains[i]->tail)
+			continue;
+		// Without its lock, which is held while it goes on, for most streams.
+		if (stream == GP_STREAM_LEGACY || (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING)))
+			flush(context, stream, false, 0, d);
+		return;
+	}
 }
 
 static void before_barrier(struct gp_submission *s)
@@ -707,7 +730,7 @@ void gp_blp_waits_for_cpu(struct gp_submission *submission)
 void gp_blp_capture_beginning(void)
 {
 	if (!blp_inside)
-		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD);
+		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
 }
 
 void gp_blp_hooks(struct gp_hooks *hooks)

@@ -460,6 +460,10 @@ void gp_blp_watch(struct gp_gpu *g)
 	for (;;) {
 		struct gp_segment *s = g->segment;
 		if (!s) { // it is being attached anew, if at all
+			for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+				if (blp_domains[i]->gpu == g && blp_domains[i]->reasons & GP_BLP_WINDOW)
+					gp_blp_resume(blp_domains[i], GP_BLP_WINDOW);
+			stopped = false;
 			uint32_t seen = gp_events;
 			gp_futex_wait(&gp_events, seen, NO_SEGMENT_NS, false);
 			continue;

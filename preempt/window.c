@@ -98,10 +98,11 @@ uint32_t gp_window_open(struct gp_context *c)
 
 void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 {
-	if (wakes & WAKE_STOPPERS)
-		gp_ring_windows(g->segment);
-	if (wakes & WAKE_AGENTS)
-		gp_ring(g->segment);
+	struct gp_segment *s = g->segment; // NULL: given up since the window opened
+	if (s && wakes & WAKE_STOPPERS)
+		gp_ring_windows(s);
+	if (s && wakes & WAKE_AGENTS)
+		gp_ring(s);
 	if (wakes & WAKE_WATCHER) {
 		gp_wake++;
 		gp_futex_wake(&gp_wake, 1, false);

@@ -73,6 +73,14 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			p.finish()
 		})
 	}
+	t.Run("legacy stream", func(t *testing.T) {
+		p := start(t)
+		p.say("legacy 5")
+		if line := p.hear(); line != "in order" {
+			t.Error(line)
+		}
+		p.finish()
+	})
 	t.Run("errors", func(t *testing.T) {
 		p := start(t)
 		p.say("errors")

@@ -381,6 +381,33 @@ static uint32_t contexts(unsigned rounds) {
 	return h;
 }
 
+// Events are recorded while another context is current than the stream's.
+static uint32_t foreign(unsigned rounds) {
+	static handle other;
+	handle event, stream;
+	ptr data = memory();
+	uint32_t value = 1;
+	if (!other)
+		OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuEventCreate(&event, 2));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 8; k++) {
+			chain(stream, data, i + k);
+			value = next(value, i + k);
+		}
+		OK(cuCtxSetCurrent(other));
+		OK(cuEventRecord(event, stream));
+		OK(cuCtxSetCurrent(context));
+		OK(cuEventSynchronize(event));
+		CHECK(all_are(data, value));
+	}
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuEventDestroy_v2(event));
+	return hash(data);
+}
+
 // Launches that are captured, and others beside them.
 static uint32_t captures(unsigned rounds) {
 	handle stream, other, graph, executable;
@@ -488,6 +515,8 @@ int main(int count, char **argument) {
 			h = endings(rounds);
 		} else if (!strcmp(what, "contexts")) {
 			h = contexts(rounds);
+		} else if (!strcmp(what, "foreign")) {
+			h = foreign(rounds);
 		} else if (!strcmp(what, "captures")) {
 			h = captures(rounds);
 		} else if (!strcmp(what, "many")) {

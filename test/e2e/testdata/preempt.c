@@ -128,6 +128,35 @@ static void fed(int level) {
 	OK(gpreempt_stream_disable(background));
 }
 
+static void *launch_on_legacy(void *unused) {
+	OK(cuCtxSetCurrent(context));
+	background = NULL;
+	launch(1);
+	return unused;
+}
+
+// The legacy stream is ordered with a blocking one, which is stopped.
+static void legacy(unsigned count) {
+	handle before = background, blocking;
+	pthread_t thread;
+	OK(cuStreamCreate(&blocking, 0));
+	OK(gpreempt_stream_enable(blocking, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned i = 0; i < count; i++) {
+		background = blocking;
+		launch(3);
+		OK(gpreempt_stream_preempt(blocking, 1));
+		OK(pthread_create(&thread, NULL, launch_on_legacy, NULL));
+		wait_urgent(20000);
+		OK(gpreempt_stream_restore(blocking, 0));
+		OK(pthread_join(thread, NULL));
+	}
+	OK(cuStreamSynchronize(NULL));
+	if (right())
+		printf("in order\n");
+	OK(cuStreamDestroy_v2(blocking));
+	background = before;
+}
+
 static void errors(void) {
 	struct gpreempt_stream_state state = {.size = sizeof state, .level = 9}, short_state = {.size = 1};
 	handle graph, other;
@@ -235,6 +264,8 @@ int main(int argc, char **argv) {
 			rounds(n, level, wait);
 		else if (sscanf(line, "fed %d", &level) == 1)
 			fed(level);
+		else if (sscanf(line, "legacy %u", &n) == 1)
+			legacy(n);
 		else if (strcmp(line, "errors\n") == 0)
 			errors();
 		else if (strcmp(line, "leave\n") == 0)
