@@ -80,6 +80,14 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 #define CALLED(name, params)
 #define ROW_OWN(...)
 
+// The exported function; armed_ is what it does while the core wants to know.
+#define ENTRY(name, params, args) \
+	CUresult name params { \
+		if (likely(!armed())) \
+			return REAL(name) args; \
+		return armed_##name args; \
+	}
+
 #define ROW_SUBMIT(name, null, params, args, ...) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
@@ -97,11 +105,7 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 		CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ENTRY(name, params, args)
 
 // False: the driver's function is to be called with what the caller gave. A captured launch is none of the core's
 // business, but that of a rewritten kernel is not complete.
@@ -142,11 +146,7 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 			CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ENTRY(name, params, args)
 
 #define ROW_GRAPH(name, null, params, args, instance, on) \
 	static COLD CUresult armed_##name params { \
@@ -164,57 +164,35 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 		CALL(hooks, after_submit, &submission, result); \
 		return result; \
 	} \
-	CUresult name params { \
-		if (likely(!armed())) \
+	ENTRY(name, params, args)
+
+// An event takes a place in a stream's order. Without what the core does before, the driver's function is called; true: it
+// is not to be.
+#define ORDERED(name, null, params, args, event, on, before, after, done) \
+	static COLD CUresult armed_##name params { \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		DEFAULT_STREAM(null); \
+		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
+		if (!hooks || captured(submission.stream)) \
 			return REAL(name) args; \
-		return armed_##name args; \
-	}
+		CALL(hooks, before_submit, &submission); \
+		CUresult result = CUDA_SUCCESS; \
+		if (!hooks->before || !hooks->before(&submission, event)) { \
+			result = REAL(name) args; \
+			CALL(hooks, after, &submission, event, result); \
+		} \
+		CALL(hooks, after_submit, &submission, result); \
+		done; \
+		return result; \
+	} \
+	ENTRY(name, params, args)
 
 #define ROW_EVENT(name, null, params, args, event, on) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
-		if (!hooks || captured(submission.stream)) \
-			return REAL(name) args; \
-		CALL(hooks, before_submit, &submission); \
-		CUresult result = CUDA_SUCCESS; \
-		if (!hooks->before_record || !hooks->before_record(&submission, event)) { \
-			result = REAL(name) args; \
-			CALL(hooks, after_record, &submission, event, result); \
-		} \
-		CALL(hooks, after_submit, &submission, result); \
-		if (result == CUDA_SUCCESS) \
-			CALL(hooks, event_recorded, event, submission.stream); \
-		return result; \
-	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ORDERED(name, null, params, args, event, on, before_record, after_record, \
+		if (result == CUDA_SUCCESS) CALL(hooks, event_recorded, event, submission.stream))
 
 #define ROW_STREAM_WAIT(name, null, params, args, event, on) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
-		if (!hooks || captured(submission.stream)) \
-			return REAL(name) args; \
-		CALL(hooks, before_submit, &submission); \
-		CUresult result = CUDA_SUCCESS; \
-		if (!hooks->before_stream_wait || !hooks->before_stream_wait(&submission, event)) { \
-			result = REAL(name) args; \
-			CALL(hooks, after_stream_wait, &submission, event, result); \
-		} \
-		CALL(hooks, after_submit, &submission, result); \
-		return result; \
-	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ORDERED(name, null, params, args, event, on, before_stream_wait, after_stream_wait, )
 
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params { \
@@ -326,11 +304,7 @@ static bool complete_any(struct completed *c, const void *given) {
 		after_wait(hooks, kind, object, result); \
 		return result; \
 	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ENTRY(name, params, args)
 
 #define ROW_PINNED(name, null, params, args, ...) \
 	static COLD CUresult armed_##name params { \
@@ -344,11 +318,7 @@ static bool complete_any(struct completed *c, const void *given) {
 			CALL(hooks, pinned); \
 		return result; \
 	} \
-	CUresult name params { \
-		if (likely(!armed())) \
-			return REAL(name) args; \
-		return armed_##name args; \
-	}
+	ENTRY(name, params, args)
 
 #define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
 	CUresult name params { \
