@@ -51,13 +51,10 @@ void gp_blp_flush(CUstream);
 // The same for all streams of a context, or of the process (NULL).
 void gp_blp_flush_all(CUcontext);
 
-// The domain that launches on the stream belong to, in the context that is current; NULL: none (yet), or
-// the stream is exempt.
+// The domain that launches on the stream belong to, in the context that is current; NULL: none (yet).
 struct gp_domain *gp_blp_domain(CUstream);
 // Gives a stream of the current context a domain of its own, once.
 CUresult gp_blp_separate(CUstream);
-// Launches on an exempt stream always run at once, whatever is stopped.
-CUresult gp_blp_exempt(CUstream, bool exempt);
 
 // Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
 // from now on.
@@ -68,7 +65,6 @@ void gp_blp_drain(struct gp_domain *);
 void gp_blp_quiesce(struct gp_domain *);
 // Takes the reason back. Without another, what was cut goes on, before anything that waits.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
-bool gp_blp_stopped(struct gp_domain *);
 bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: it is not stopped any more
 
 #endif

@@ -27,7 +27,7 @@ __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 static struct {
 	_Atomic(CUstream) handle; // NULL: free
 	CUcontext context;
-	struct gp_domain *_Atomic domain; // NULL: exempt
+	struct gp_domain *_Atomic domain;
 } special[BLP_SPECIAL];
 static _Atomic uint32_t specials; // places ever used
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
@@ -81,9 +81,8 @@ void blp_leave(bool pushed)
 		gp_driver.cuCtxPopCurrent(&popped);
 }
 
-void blp_give_up(struct gp_domain *d, CUresult result, const char *call)
+void blp_give_up(struct gp_domain *d, CUresult result)
 {
-	(void)call;
 	if (d->given_up)
 		return;
 	d->error = result;
@@ -108,12 +107,6 @@ struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
 		return special[i].domain;
 	struct gp_context *c = gp_find_context(context);
 	return c ? c->domain : NULL;
-}
-
-bool blp_is_exempt(CUcontext context, CUstream stream)
-{
-	int i = specials ? special_of(context, stream) : -1;
-	return i >= 0 && !special[i].domain;
 }
 
 struct gp_domain *gp_blp_domain(CUstream stream)
@@ -335,8 +328,8 @@ void gp_blp_context_destroying(CUcontext context)
 			end(blp_domains[i], context);
 }
 
-// Both wait for what the stream has in its present domain.
-static CUresult specialise(CUstream stream, bool own, bool exempt)
+// Waits for what the stream has in its present domain.
+CUresult gp_blp_separate(CUstream stream)
 {
 	enum { INVALID_VALUE = 1, NOT_SUPPORTED = 801 }; // cuda.h
 	CUcontext context = NULL;
@@ -352,23 +345,16 @@ static CUresult specialise(CUstream stream, bool own, bool exempt)
 	gp_blp_flush(stream);
 	pthread_mutex_lock(&making);
 	int i = special_of(context, stream);
-	if (own && i >= 0 && special[i].domain)
+	if (i >= 0)
 		goto out;
-	if (!own && !exempt) {
-		if (i >= 0 && !special[i].domain)
-			special[i].handle = NULL;
+	for (i = 0; i < BLP_SPECIAL && special[i].handle; i++)
+		;
+	if (i == BLP_SPECIAL) {
+		result = NOT_SUPPORTED;
 		goto out;
 	}
-	if (own && (result = make(c->gpu, context, &call, &d)))
+	if ((result = make(c->gpu, context, &call, &d)))
 		goto out;
-	if (i < 0) {
-		for (i = 0; i < BLP_SPECIAL && special[i].handle; i++)
-			;
-		if (i == BLP_SPECIAL) {
-			result = NOT_SUPPORTED;
-			goto out;
-		}
-	}
 	special[i].domain = d;
 	special[i].context = context;
 	special[i].handle = stream;
@@ -378,9 +364,6 @@ out:
 	pthread_mutex_unlock(&making);
 	return result;
 }
-
-CUresult gp_blp_separate(CUstream stream) { return specialise(stream, true, false); }
-CUresult gp_blp_exempt(CUstream stream, bool exempt) { return specialise(stream, false, exempt); }
 
 void gp_blp_stream_destroying(CUstream stream)
 {

@@ -20,7 +20,7 @@ enum {
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
 	BLP_GRANULE = 16,           // records of a graph come in so many
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
-	BLP_SPECIAL = 64,           // streams with a domain of their own, or exempt
+	BLP_SPECIAL = 64,           // streams with a domain of their own
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
 };
 
@@ -162,8 +162,7 @@ extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
-bool blp_is_exempt(CUcontext, CUstream);
-void blp_give_up(struct gp_domain *, CUresult, const char *call);
+void blp_give_up(struct gp_domain *, CUresult);
 
 // blp_log.c
 void blp_flush_others(struct gp_domain *, CUcontext, CUstream);

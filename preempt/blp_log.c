@@ -269,12 +269,18 @@ static uint32_t take_record(struct gp_domain *d)
 	uint32_t record = d->next_record;
 	if (record % BLP_REGION == 0 || record == 1) {
 		uint32_t region = record / BLP_REGION, retired = (region + BLP_REGIONS - 2) % BLP_REGIONS;
-		if (d->zeroing[region])
-			blp_driver.cuEventSynchronize(d->zeroed[region]);
 		uint64_t skip = retired == 0; // the flag
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
-		blp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
-		d->zeroing[retired] = !blp_driver.cuEventRecord(d->zeroed[retired], d->stream);
+		CUresult result = d->zeroing[region] ? blp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
+		if (!result)
+			result = blp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
+		if (!result)
+			result = blp_driver.cuEventRecord(d->zeroed[retired], d->stream);
+		if (result) { // else a launch would find what another left, and skip blocks
+			blp_give_up(d, result);
+			return 0;
+		}
+		d->zeroing[retired] = true;
 	}
 	d->next_record = record + 1 == BLP_RECORDS ? 1 : record + 1;
 	return record;

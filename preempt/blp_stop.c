@@ -18,7 +18,7 @@ static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
 #define TRY(function, ...) \
 	do { \
 		if ((result = blp_driver.function(__VA_ARGS__))) { \
-			blp_give_up(d, result, #function); \
+			blp_give_up(d, result); \
 			return false; \
 		} \
 	} while (0)
@@ -267,7 +267,7 @@ static bool relaunch(struct gp_domain *d)
 		previous = e->stream;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 		if (result) {
-			blp_give_up(d, result, "cuLaunchKernel");
+			blp_give_up(d, result);
 			return false;
 		}
 		if (e->kind == BLP_RECORD)
@@ -304,7 +304,7 @@ static void finish(struct gp_domain *d)
 	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
-		blp_give_up(d, 201, "cuCtxPushCurrent"); // CUDA_ERROR_INVALID_CONTEXT
+		blp_give_up(d, 201); // CUDA_ERROR_INVALID_CONTEXT
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
@@ -413,7 +413,6 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 		gp_ring_windows(d->gpu->segment);
 }
 
-bool gp_blp_stopped(struct gp_domain *d) { return d->epoch % 2; }
 bool gp_blp_given_up(struct gp_domain *d) { return d->given_up; }
 
 // The watcher.
