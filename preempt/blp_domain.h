@@ -53,6 +53,7 @@ struct blp_twin { // blp_graph.c
 	CUgraphExec own;
 	struct gp_domain *domain;
 	uint32_t first, count;   // records
+	uint32_t *windows;       // of each of its kernels
 	struct gpreempt_record *image; // pinned
 	CUevent done;            // of the launch in flight, the entry below upto of a stream
 	uint16_t stream;
@@ -74,6 +75,8 @@ struct blp_entry {
 	CUfunction function;  // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
 	uint32_t record;      // 0: none, it can't be stopped
+	uint32_t cluster;     // blocks that share a number
+	uint8_t shift;        // ../kernels/guard/guard.h
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -87,6 +90,7 @@ struct gp_domain {
 	bool stopped, flagged, quiet, drained; // quiet: no block runs; drained: what was cut is known
 	uint64_t flagged_ns;
 	uint32_t first_record, last_record; // in the image; 0: none
+	uint64_t ranged;              // entries below this sequence have theirs there
 
 	_Atomic uint32_t epoch;       // odd while stopped or about to be; changed under control
 	_Atomic uint32_t given_up;    // a driver's error: everything passes
@@ -95,16 +99,16 @@ struct gp_domain {
 	pthread_cond_t resumed;
 	_Atomic uint64_t head, tail;  // sequences
 	uint64_t bytes_head;
-	uint32_t next_record;
+	_Atomic uint32_t oldest_record, next_record; // those from the first on may be in flight
 	uint32_t streams;             // places ever used
 	uint32_t tainted;             // streams
-	uint32_t recorded;            // entries with records
+	_Atomic uint32_t recorded;    // entries with records
 	int free_marker;
 
 	CUdeviceptr memory, arena;
 	CUstream stream;              // of ours: non-blocking, of the highest priority
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
-	uint32_t *word;               // pinned: 0 and 1
+	uint32_t *word;               // pinned: 0, then BLP_LOG times 1
 	CUevent order, done;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
@@ -123,6 +127,7 @@ struct blp_driver {
 	CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
 	CUresult (*cuMemcpyHtoDAsync)(CUdeviceptr, const void *, size_t, CUstream);
 	CUresult (*cuMemcpyDtoHAsync)(void *, CUdeviceptr, size_t, CUstream);
+	CUresult (*cuMemcpy2DAsync)(const void *, CUstream);
 	CUresult (*cuEventCreate)(CUevent *, unsigned);
 	CUresult (*cuEventDestroy)(CUevent);
 	CUresult (*cuEventRecord)(CUevent, CUstream);
@@ -175,6 +180,8 @@ static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t seque
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
 bool blp_related_pending(struct gp_domain *, struct blp_stream *);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
+uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift);
+uint8_t blp_shift(uint64_t blocks, bool cooperative);
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
