@@ -82,10 +82,12 @@ void blp_leave(bool pushed)
 		gp_driver.cuCtxPopCurrent(&popped);
 }
 
-void blp_give_up(struct gp_domain *d, CUresult result)
+void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 {
 	if (d->given_up)
 		return;
+	d->gpu->refusal = result;
+	d->gpu->refused = call;
 	d->error = result;
 	d->given_up = 1;
 	gp_count(&d->gpu->stops.given_up, 1);

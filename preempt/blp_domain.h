@@ -167,7 +167,7 @@ extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
-void blp_give_up(struct gp_domain *, CUresult);
+void blp_give_up(struct gp_domain *, const char *call, CUresult);
 
 // blp_log.c
 void blp_flush_others(struct gp_domain *, CUcontext, CUstream);

@@ -295,13 +295,18 @@ static uint32_t take_record(struct gp_domain *d)
 		uint32_t region = record / BLP_REGION, retired = (region + BLP_REGIONS - 2) % BLP_REGIONS;
 		uint64_t skip = retired == 0; // the flag
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
+		const char *call = "cuEventSynchronize";
 		CUresult result = d->zeroing[region] ? blp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
-		if (!result)
+		if (!result) {
+			call = "cuMemsetD8Async";
 			result = blp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
-		if (!result)
+		}
+		if (!result) {
+			call = "cuEventRecord";
 			result = blp_driver.cuEventRecord(d->zeroed[retired], d->stream);
+		}
 		if (result) { // else a launch would find what another left, and skip blocks
-			blp_give_up(d, result);
+			blp_give_up(d, call, result);
 			return 0;
 		}
 		d->zeroing[retired] = true;
@@ -494,10 +499,11 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	e->attribute_count = 0;
 	e->cluster = 1;
 	pack(code, l->parameters, l->extra, room);
-	// A kernel that may begin before the one ahead of it ends could run where that one was cut.
+	// A kernel that may begin before the one ahead of it ends could run where that one was cut. Without a record it does not
+	// follow one that has one.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
-		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+		if ((a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION || !e->record) && a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			e->attributes[e->attribute_count++] = *a;
 		if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			cooperative = a->value.cooperative;

@@ -18,7 +18,7 @@ static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
 #define TRY(function, ...) \
 	do { \
 		if ((result = blp_driver.function(__VA_ARGS__))) { \
-			blp_give_up(d, result); \
+			blp_give_up(d, #function, result); \
 			return false; \
 		} \
 	} while (0)
@@ -110,14 +110,14 @@ static void close_gate(struct gp_domain *d)
 static void stop_blocks(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	uint32_t frozen = d->next_record;
+	uint32_t oldest = d->oldest_record, frozen = d->next_record; // in this order: what is complete meanwhile does no harm
 	bool pushed;
 
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
 	if (d->recorded)
-		d->flagged = set_flag(d, 1) && freeze_launches(d, d->oldest_record, frozen);
+		d->flagged = set_flag(d, 1) && freeze_launches(d, oldest, frozen);
 	pthread_mutex_lock(&d->lock);
 	if (d->context == context) {
 		if (d->recorded && !d->flagged)
@@ -319,7 +319,7 @@ static bool relaunch(struct gp_domain *d)
 		previous = e->stream;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 		if (result) {
-			blp_give_up(d, result);
+			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
 		}
 		if (e->kind == BLP_RECORD)
@@ -356,7 +356,7 @@ static void finish(struct gp_domain *d)
 	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
-		blp_give_up(d, 201); // CUDA_ERROR_INVALID_CONTEXT
+		blp_give_up(d, "cuCtxPushCurrent", 201); // CUDA_ERROR_INVALID_CONTEXT
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
