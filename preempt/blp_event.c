@@ -65,6 +65,12 @@ static struct event look(CUevent handle)
 	return copy;
 }
 
+bool blp_is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
+{
+	struct event e = look(handle);
+	return e.domain == d && e.upto == upto;
+}
+
 // The event's latest record, if that says anything. False: no place for it.
 static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
@@ -124,45 +130,16 @@ static bool pending(struct gp_domain *d, const struct event *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Returns when the latest record of an event, as of now, is complete; true unless the driver refused.
-bool blp_flush_event(CUevent handle)
+// Returns when the latest record of an event, as of now, is complete, or the driver refused.
+static void flush_event(CUevent handle)
 {
-	struct event first = look(handle), e = first;
-	bool pushed, counted = false;
-
-	while (e.domain && e.domain == first.domain && e.upto == first.upto) {
-		struct gp_domain *d = e.domain;
-		pthread_mutex_lock(&d->lock);
-		if (!pending(d, &e)) {
-			pthread_mutex_unlock(&d->lock);
-			return true;
-		}
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			pthread_mutex_unlock(&d->lock);
-			continue;
-		}
-		CUcontext context = d->context;
-		if (!counted) {
-			counted = true;
-			gp_count(&d->gpu->stops.barriers, 1);
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = blp_driver.cuEventSynchronize(handle);
-			blp_leave(pushed);
-		}
-		if (result)
-			return false;
-		pthread_mutex_lock(&d->lock);
-		e = look(handle);
-		if (d->epoch == epoch && e.domain == d && e.upto == first.upto)
-			blp_complete_to(d, &d->stream_of[e.stream], e.upto);
-		pthread_mutex_unlock(&d->lock);
-	}
-	return true;
+	struct event e = look(handle);
+	if (!e.domain)
+		return;
+	pthread_mutex_lock(&e.domain->lock);
+	if (pending(e.domain, &e))
+		blp_wait_complete(e.domain, &e.domain->stream_of[e.stream], e.upto, handle, false);
+	pthread_mutex_unlock(&e.domain->lock);
 }
 
 // The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
@@ -290,7 +267,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		if (!(d = enter(s, &stream)) || d != e.domain) {
 			if (d)
 				pthread_mutex_unlock(&d->lock);
-			blp_flush_event(handle);
+			flush_event(handle);
 			return false;
 		}
 		if (!pending(d, &e)) {
@@ -303,7 +280,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 	} while (again);
 	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2)) {
 		pthread_mutex_unlock(&d->lock);
-		blp_flush_event(handle);
+		flush_event(handle);
 		return false;
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_WAIT, 0, NULL);
@@ -368,7 +345,7 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 		gp_blp_flush(what);
 		break;
 	case GP_WAIT_EVENT:
-		blp_flush_event(what);
+		flush_event(what);
 		break;
 	case GP_WAIT_CONTEXT:
 		break;
