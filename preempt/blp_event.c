@@ -159,28 +159,57 @@ static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream 
 	return NULL;
 }
 
-static void let_go(bool taint)
+// When an entry may be made. The domain's lock is held, but with AGAIN.
+enum turn {
+	NOW,
+	LATER, // after a long stop: it is only logged
+	AGAIN, // after a stop: everything may have changed
+	NEVER, // no room, or a stop
+};
+
+static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
 {
-	if (!held.domain)
-		return;
-	if (taint)
-		blp_taint(held.domain, held.stream);
-	pthread_mutex_unlock(&held.domain->lock);
-	held.domain = NULL;
+	enum turn turn = NOW;
+	if (d->epoch % 2) {
+		if (!*deadline)
+			*deadline = blp_patience();
+		if (blp_wait_resumed(d, *deadline)) {
+			pthread_mutex_unlock(&d->lock);
+			return AGAIN;
+		}
+		turn = LATER;
+	}
+	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) ? turn : NEVER;
 }
 
-// Waits for its turn to append; false: after a long stop the entry is only logged.
-static bool go(struct gp_domain *d, uint64_t *deadline, bool *again)
+// Once the entry is made. True: that is all. False: the driver's call follows, with the lock held.
+static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn)
 {
-	*again = false;
-	if (!(d->epoch % 2))
+	e->driven = turn == NOW;
+	if (turn == LATER) {
+		pthread_mutex_unlock(&d->lock);
 		return true;
-	if (!*deadline)
-		*deadline = blp_patience();
-	if (!blp_wait_resumed(d, *deadline))
+	}
+	held.domain = d;
+	held.stream = stream;
+	blp_inside = true;
+	return false;
+}
+
+// After the driver's call; false: no entry was made. The lock is still held.
+static bool appended(CUresult result)
+{
+	if (!held.domain)
 		return false;
-	*again = true;
+	blp_inside = false;
+	(result ? blp_unappend : blp_appended)(held.domain, held.stream);
 	return true;
+}
+
+static void let_go(void)
+{
+	pthread_mutex_unlock(&held.domain->lock);
+	held.domain = NULL;
 }
 
 bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
@@ -188,7 +217,7 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	uint64_t deadline = 0;
-	bool again, drive;
+	enum turn turn;
 
 	held.domain = NULL;
 	if (!blp_domains[0])
@@ -204,16 +233,9 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 			pthread_mutex_unlock(&d->lock);
 			return false;
 		}
-		if (look(handle).shared) {
-			pthread_mutex_unlock(&d->lock);
-			gp_blp_flush(s->stream);
-			return false;
-		}
-		drive = go(d, &deadline, &again);
-		if (again)
-			pthread_mutex_unlock(&d->lock);
-	} while (again);
-	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2) ||
+		turn = look(handle).shared ? NEVER : wait_turn(d, stream, &deadline);
+	} while (turn == AGAIN);
+	if (turn == NEVER ||
 	    !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, blp_is_tainted(d, stream))) {
 		remember(handle, NULL, 0, 0, false);
 		pthread_mutex_unlock(&d->lock);
@@ -222,30 +244,17 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
 	e->event = handle;
-	if (!drive) {
-		pthread_mutex_unlock(&d->lock);
-		return true;
-	}
-	e->driven = true;
-	held.domain = d;
-	held.stream = stream;
-	blp_inside = true;
-	return false;
+	return carried_out(d, stream, e, turn);
 }
 
 void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
 {
 	(void)s;
-	if (!held.domain)
+	if (!appended(result))
 		return;
-	blp_inside = false;
-	if (result) {
-		blp_unappend(held.domain, held.stream);
+	if (result)
 		remember(handle, NULL, 0, 0, false);
-	} else {
-		blp_appended(held.domain, held.stream);
-	}
-	let_go(false);
+	let_go();
 }
 
 bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
@@ -253,7 +262,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	uint64_t deadline = 0;
-	bool again, drive;
+	enum turn turn;
 
 	held.domain = NULL;
 	held.taints = false;
@@ -274,38 +283,25 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 			pthread_mutex_unlock(&d->lock);
 			return false;
 		}
-		drive = go(d, &deadline, &again);
-		if (again)
-			pthread_mutex_unlock(&d->lock);
-	} while (again);
-	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2)) {
+		turn = wait_turn(d, stream, &deadline);
+	} while (turn == AGAIN);
+	if (turn == NEVER) {
 		pthread_mutex_unlock(&d->lock);
 		flush_event(handle);
 		return false;
 	}
-	struct blp_entry *e = blp_append(d, stream, BLP_WAIT, 0, NULL);
-	if (!drive) {
-		pthread_mutex_unlock(&d->lock);
-		return true;
-	}
-	e->driven = true;
-	held.domain = d;
-	held.stream = stream;
-	blp_inside = true;
-	return false;
+	return carried_out(d, stream, blp_append(d, stream, BLP_WAIT, 0, NULL), turn);
 }
 
 void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
 {
+	bool taints = !result && held.taints;
 	(void)handle;
-	if (held.domain) {
-		blp_inside = false;
-		if (result)
-			blp_unappend(held.domain, held.stream);
-		else
-			blp_appended(held.domain, held.stream);
-		let_go(!result && held.taints);
-	} else if (!result && held.taints) {
+	if (appended(result)) {
+		if (taints)
+			blp_taint(held.domain, held.stream);
+		let_go();
+	} else if (taints) {
 		gp_blp_waits_for_cpu(s);
 	}
 }
