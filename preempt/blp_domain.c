@@ -348,6 +348,8 @@ CUresult gp_blp_separate(CUstream stream)
 	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
 		return INVALID_VALUE;
 	gp_blp_flush(stream);
+	if (!specials && (result = blp_driver.cuStreamSynchronize(stream))) // until now not all launches were logged
+		return result;
 	pthread_mutex_lock(&making);
 	int i = special_of(context, stream);
 	if (i >= 0)

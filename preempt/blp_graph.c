@@ -194,31 +194,13 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	free(nodes);
 }
 
-// Waits for the launch that is in flight; the lock is given up meanwhile. False: the driver refused.
+static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
+
+// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again first. False: the
+// driver refused.
 static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
-	CUcontext context = d->context;
-	bool pushed;
-	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
-		uint64_t upto = t->upto; // another thread that waits may launch it again first
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			continue;
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = blp_driver.cuEventSynchronize(t->done);
-			blp_leave(pushed);
-		}
-		pthread_mutex_lock(&d->lock);
-		if (result)
-			return false;
-		if (d->epoch == epoch && t->upto == upto)
-			blp_complete_to(d, &d->stream_of[t->stream], upto);
-	}
-	return true;
+	return blp_wait_complete(d, &d->stream_of[t->stream], t->upto, t->done, true);
 }
 
 static void drop(struct blp_twin *t)
@@ -314,7 +296,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 		}
 		if (blp_is_tainted(d, stream))
 			break;
-		if (t->upto > d->stream_of[t->stream].done) {
+		if (in_flight(d, t)) {
 			if (!wait_for(d, t))
 				break;
 			continue;
@@ -325,7 +307,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 			patient = blp_wait_resumed(d, 0);
 			continue;
 		}
-		if (t->upto > d->stream_of[t->stream].done || (d->epoch % 2 && patient))
+		if (in_flight(d, t) || (d->epoch % 2 && patient))
 			continue;
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
 		e->twin = t;

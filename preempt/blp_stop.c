@@ -202,11 +202,9 @@ static void classify(struct gp_domain *d)
 			e->complete = blp_graph_is_complete(e);
 			e->driven = false;
 			gp_count(&count->cuts, !e->complete);
-		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH && !e->record) {
-			e->complete = true;
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
-			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], ran = ((uint64_t)r->count << e->shift) * e->cluster;
+			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
 			// Clusters that the code itself asks for are not known here: complete, it does nothing when it is launched again.
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				e->driven = false;
