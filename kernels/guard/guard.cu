@@ -33,6 +33,10 @@ static __device__ __forceinline__ unsigned int number_of_block()
 	return x + columns * (y + rows * z);
 }
 
+// Of blocks that count themselves one in so many looks at the stop flag, without waiting for it: all blocks of all SMs
+// would read the same word otherwise.
+#define BLOCKS_A_LOOK 16
+
 // Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
 // their number. They stand where only a launch's first blocks come by.
 #ifndef PADDING
@@ -87,17 +91,24 @@ static __device__ __forceinline__ bool must_exit(unsigned long long hidden)
 {
 	unsigned int shift = (unsigned int)hidden & GPREEMPT_SHIFT, number = number_of_block() >> shift, done;
 	gpreempt_record *record = (gpreempt_record *)(hidden - shift);
+	unsigned int stop = 0;
 	Word now = {0, 0};
 
 	asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(done) : "l"(&record->done));
 	if (shift)
 		asm volatile("ld.global.ca.v2.u32 {%0, %1}, [%2];" : "=r"(now.count), "=r"(now.state) : "l"(record));
-	if (!(now.state & GPREEMPT_FROZEN) && now.count <= number)
+	if (!(now.state & GPREEMPT_FROZEN) && now.count <= number) {
+		if (number % BLOCKS_A_LOOK == 0)
+			stop = stop_flag(record);
 		now = count(record, number);
+	}
 	if (number < done)
 		return true;
-	if (is_open(now))
+	if (is_open(now)) {
+		if (stop)
+			set(record, GPREEMPT_FROZEN);
 		return false;
+	}
 	if (!(now.state & GPREEMPT_FROZEN)) {
 		if (stop_flag(record)) {
 			now = set(record, GPREEMPT_FROZEN);

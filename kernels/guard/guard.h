@@ -39,14 +39,15 @@
 // count and state are one word of 64 bits. A block asks with one atomic operation: the signed maximum of that
 // and {number + 1, OPEN}. It counts the block if the state is OPEN and nothing else, for all other states
 // are greater. The answer, the word before, decides:
-//   OPEN    The block has been counted and runs.
+//   OPEN    The block has been counted and runs. Every few blocks one also looks at the stop flag; if that is
+//           set, the block sets FROZEN, and itself is below the cut.
 //   FROZEN  The block runs if its number is below count: later blocks may run, too, and may wait for it.
 //   0       Nothing has begun. The block looks at the stop flag first, then sets either FROZEN, so that the
 //           cut is where the launch began, or OPEN and counts itself. Of two that disagree FROZEN decides.
 // Blocks below done exit whatever the answer, which changes nothing, as an open record counts at least done.
 //
 // So a launch that was queued behind a stopped one begins no block: none of its blocks can see the flag
-// cleared, and without that no state becomes open. Launches that have begun do not look at the flag: once it
+// cleared, and without that no state becomes open. Launches that have begun hardly look at the flag: once it
 // is set, who stops them writes GPREEMPT_FROZEN to their state, after which no more blocks are counted.
 //
 // One word takes a block of the whole GPU every half nanosecond. Where blocks of a large grid are done faster, windows

@@ -202,11 +202,16 @@ static uint64_t count(struct gpreempt_record *record, uint64_t number) {
 
 // What the guard does in the first thread of a block.
 static bool must_exit(struct gpreempt_record *record, uint64_t number) {
+	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
+	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
 	uint64_t before = count(record, number);
 	if (number < atomic_load((word *)&record->done))
 		return true;
-	if (is_open(before))
+	if (is_open(before)) {
+		if (stop)
+			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32);
 		return false;
+	}
 	if (!is_frozen(before)) {
 		if (stopped(record)) {
 			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) | (uint64_t)GPREEMPT_FROZEN << 32;
