@@ -32,7 +32,7 @@ func (e *Evaluation) WriteReport(folder string) (string, error) {
 const method = `Every program is a process of its own. Requests arrive open-loop, by the clock with a phase that is drawn anew
 every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
 arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
-found no end within two seconds after the run counts with the time it had waited, BE going on meanwhile. Latencies of
+found no end within a second after the run counts with the time it had waited, BE going on meanwhile. Latencies of
 several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new order in each repeat; processes of systems that do
 not run are idle meanwhile. Intervals are of 95 %% (bootstrap over runs and requests). Models have random weights,
 batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.

@@ -35,12 +35,12 @@ type mpsDaemon struct {
 	gone        chan struct{}
 }
 
-func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
+func startMPS(ctx context.Context, folder, name string) (*mpsDaemon, error) {
 	tool, err := findTool("nvidia-cuda-mps-control")
 	if err != nil {
 		return nil, err
 	}
-	pipes, logs := filepath.Join(folder, "mps"), filepath.Join(folder, "mps-log")
+	pipes, logs := filepath.Join(folder, name), filepath.Join(folder, name+"-log")
 	for _, path := range []string{pipes, logs} {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("start MPS: %w", err)
@@ -92,6 +92,7 @@ func (m *mpsDaemon) stop() {
 	}
 	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // the server is in the daemon's group
 	<-m.gone
+	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own
 }
 
 // gpuBusy says what makes measurements on a GPU meaningless, or "".

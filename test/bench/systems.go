@@ -22,6 +22,7 @@ type System struct {
 	About    string
 	Order    int
 	Optional bool              // only where it is asked for
+	Sweeps   bool              // also at the points of sweeps
 	MPS      bool              // the processes are clients of an MPS server
 	Lock     bool              // a request holds a lock that all processes share
 	Config   string            // of the library, which is preloaded where this is not empty
@@ -143,6 +144,18 @@ func (s System) libraryConfig(segment string) (string, error) {
 		return "", fmt.Errorf("config of the library: %w", err)
 	}
 	return text, nil
+}
+
+// pipes is the folder of the MPS server. This library's clients have a server of their own: a fault in one client is one
+// in all. Without MPS it is a folder where none is: a server that runs already serves nothing of this.
+func (s System) pipes() string {
+	switch {
+	case !s.MPS:
+		return "none"
+	case s.Config != "":
+		return "mps-" + s.Name
+	}
+	return "mps"
 }
 
 // processes says which systems may use the same processes: those that differ only in what a request does.
