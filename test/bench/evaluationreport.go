@@ -84,18 +84,43 @@ func aboutSystem(name string) string {
 	return "described by a file of the user's"
 }
 
+// withTargets are the cases for which there are targets.
+func (e *Evaluation) withTargets() []*EvaluationCase {
+	var all []*EvaluationCase
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// unmeasured says why a case has no verdict.
+func (c *EvaluationCase) unmeasured() string {
+	text := "not measured"
+	if len(c.Runs) > 0 {
+		text = "nothing to compare with"
+	}
+	if c.Note != "" {
+		text += ": " + inCell(c.Note)
+	}
+	return text
+}
+
+func inCell(text string) string { return strings.NewReplacer("|", "/", "\n", " ").Replace(text) }
+
 // targetTable says of every target whether it is reached, and by how much it is missed.
 func (e *Evaluation) targetTable() string {
 	var table strings.Builder
 	table.WriteString("Targets, of the LC programs alone and of default time slicing: " + targetsText + ".\n\n")
 	table.WriteString("| workload | system | LC p99, of alone (95 %) | LC mean, of alone (95 %) | total of default | BE of default | |\n|---|---|---|---|---|---|---|\n")
 	any := false
-	for i := range e.Cases {
-		c := &e.Cases[i]
+	for _, c := range e.withTargets() {
+		any = true
 		if c.Pass == nil {
+			fmt.Fprintf(&table, "| %s | %s | - | - | - | - | %s |\n", c.Case, c.System, c.unmeasured())
 			continue
 		}
-		any = true
 		fmt.Fprintf(&table, "| %s | %s | %.2f (%s) | %.3f (%s) | %.3f | %.3f | %s |\n", c.Case, c.System, c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"),
 			c.Ratio.Mean, between(c.Ratio.MeanCI, 1, "%.3f"), c.Throughput.OfDefault, c.Throughput.BEOfDefault, c.verdict())
 	}
@@ -235,7 +260,7 @@ func (c *EvaluationCase) remarks() string {
 		remarks = append(remarks, "**results differ**")
 	}
 	if c.Note != "" {
-		remarks = append(remarks, strings.NewReplacer("|", "/", "\n", " ").Replace(c.Note))
+		remarks = append(remarks, inCell(c.Note))
 	}
 	return strings.Join(remarks, "; ")
 }
@@ -293,16 +318,22 @@ func evaluationTable(path string) (string, error) {
 		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))
 	}
 	var missed strings.Builder
-	for i := range e.Cases {
-		if c := &e.Cases[i]; c.Pass != nil && !*c.Pass {
+	reached := 0
+	for _, c := range e.withTargets() {
+		switch {
+		case c.Pass == nil:
+			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.unmeasured())
+		case *c.Pass:
+			reached++
+		default:
 			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Missed)
 		}
 	}
-	fmt.Fprintf(&text, "\nTargets of %s: %s.", strings.Join(claimed, ", "), targetsText)
+	fmt.Fprintf(&text, "\nTargets of %s: %s. Reached in %d of %d cases", strings.Join(claimed, ", "), targetsText, reached, len(e.withTargets()))
 	if missed.Len() > 0 {
-		text.WriteString(" Missed:\n\n" + missed.String())
+		text.WriteString(", not in\n\n" + missed.String())
 	} else {
-		text.WriteString(" None of those measured is missed.\n")
+		text.WriteString(".\n")
 	}
 	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s). %s, driver %s, CUDA %s, %s, %s.\n",
 		reportFolder, ReportName, e.GPU, e.Driver, e.CUDA, e.Date, name)

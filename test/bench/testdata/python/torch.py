@@ -33,25 +33,14 @@ class Anything:
     def __getitem__(self, _):
         return self
 
-    def __matmul__(self, _):
-        return self
-
-    def __le__(self, _):
-        return self
-
     def __int__(self):
         return 1
-
-    def __iter__(self):
-        return iter((self, self, self))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         pass
-
-    __add__ = __radd__ = __matmul__
 
 
 class Graph(Anything):
@@ -73,9 +62,6 @@ class Cuda(Anything):
 class Module(Anything):
     def register_buffer(self, name, value):
         setattr(self, name, value)
-
-    def __call__(self, *inputs):
-        return self.forward(*inputs) if hasattr(type(self), "forward") else self
 
 
 class Network(Anything):
