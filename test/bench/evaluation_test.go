@@ -419,6 +419,18 @@ func TestCompare(t *testing.T) {
 	if err != nil || comparison.Worse() != 0 || len(comparison.Lines) == 0 {
 		t.Errorf("a file against itself: %+v, %v", comparison, err)
 	}
+	fire := filepath.Join("results", "h200-blp-fire.json")
+	text, err := os.ReadFile(fire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := filepath.Join(folder, "failed.json")
+	if err := os.WriteFile(failed, bytes.Replace(text, []byte(`"pass": true`), []byte(`"pass": false`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if comparison, err := Compare(fire, failed, .1); err != nil || comparison.Worse() != 1 || len(comparison.Lines) < 10 {
+		t.Errorf("a target that is no longer reached: %+v, %v", comparison, err)
+	}
 }
 
 // A stand-in for nvidia-smi that answers from files.
