@@ -13,7 +13,8 @@ import (
 const (
 	aroundRun     = 20 * time.Millisecond  // from the end of a run to the order of the next, beside startAhead
 	backlog       = 130 * time.Millisecond // after a run, on average: where LC requests pile up they take 1 s to end
-	importTorch   = 4 * time.Second        // in all processes at once
+	importTorch   = 4 * time.Second        // in a process, which keeps a processor busy
+	processors    = 16
 	startProcess  = 100 * time.Millisecond
 	warmUpTorch   = 500 * time.Millisecond // a context, a model and its graph, in each process of a phase
 	warmUpOwn     = 100 * time.Millisecond
@@ -35,7 +36,7 @@ func (e *evaluation) costs(workloads []Workload) []float64 {
 // and becomes what runs then.
 func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duration, int) {
 	var total time.Duration
-	torch := false
+	torch := 0
 	needed := map[string]bool{}
 	for _, phase := range startPhases(e.variants(w)) {
 		starts := false
@@ -54,7 +55,7 @@ func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duratio
 				if m.own() {
 					total += warmUpOwn
 				} else {
-					torch = true
+					torch++
 					total += warmUpTorch
 				}
 			}
@@ -63,8 +64,8 @@ func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duratio
 			total += startOfAPhase
 		}
 	}
-	if torch {
-		total += importTorch
+	if torch > 0 {
+		total += max(importTorch, importTorch*time.Duration(torch)/processors)
 	}
 	clear(running)
 	for k := range needed {
@@ -101,7 +102,7 @@ func PrintPlan(out io.Writer, options EvaluationOptions) error {
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the plan: %w", err)
 	}
-	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with 16 processors.\n", clock(total))
+	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
 	if n := int(math.Ceil(total / partLimit.Seconds())); n > 1 && options.Part == "" {
 		for i := 1; i <= n; i++ {
 			mine := part(picked, costs, i, n)

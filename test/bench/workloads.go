@@ -153,7 +153,11 @@ var workloads = func() []Workload {
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
 	}
 	for _, count := range []int{2, 4, 8} { // rate-100 has one
-		add(everywhere, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
+		suites := everywhere
+		if count == 4 {
+			suites = []string{"full"}
+		}
+		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
 			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
 	}
 	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
