@@ -134,7 +134,7 @@ func (e *evaluation) knows(known *Evaluation, w Workload, system System) bool {
 
 // systemsFor are those that a workload is measured under. The points of a sweep have fewer, unless some are asked for.
 func (e *evaluation) systemsFor(w Workload) []System {
-	if !w.sweep() || len(e.options.Systems) > 0 {
+	if !inSweep(w.Name) || len(e.options.Systems) > 0 {
 		return e.systems
 	}
 	return slices.DeleteFunc(slices.Clone(e.systems), func(s System) bool { return !s.Sweeps })
@@ -504,7 +504,7 @@ type variant struct {
 func (e *evaluation) variants(w Workload) []*variant {
 	plain := System{Name: lcAlone}
 	all := []*variant{{system: plain, lc: true}}
-	if !w.sweep() {
+	if !inSweep(w.Name) {
 		all = append(all, &variant{system: plain, be: true, once: true})
 	}
 	for _, system := range e.systemsFor(w) {

@@ -312,7 +312,13 @@ func evaluationTable(path string) (string, error) {
 		}
 	}
 	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n")
-	text.WriteString(e.p99Table(func(c *EvaluationCase) bool { return !optional(c.System) }))
+	usual := func(sweep bool) func(*EvaluationCase) bool {
+		return func(c *EvaluationCase) bool { return !optional(c.System) && inSweep(c.Case) == sweep }
+	}
+	text.WriteString(e.p99Table(usual(false)))
+	if len(e.names(caseName, usual(true))) > 0 {
+		text.WriteString("\nThe points of sweeps, under fewer systems:\n\n" + e.p99Table(usual(true)))
+	}
 	toggled := func(c *EvaluationCase) bool { return optional(c.System) }
 	if len(e.names(caseName, toggled)) > 0 {
 		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))

@@ -47,9 +47,8 @@ var claims = []claim{
 
 const notComparable = `
 No row compares like with like. The papers' GPUs (A100, GV100) switch between contexts in other times than this one, which
-has the stock driver. GPreempt's models were compiled otherwise, its requests of equal rates come in fixed phases, its
-recorded arrivals (REAL) are not public, and it gives averages. What can be compared is how systems stand to each other
-within one table.
+has the stock driver. GPreempt's requests of equal rates come in fixed phases, its recorded arrivals (REAL) are not public,
+and it gives averages. What can be compared is how systems stand to each other within one table.
 `
 
 var (

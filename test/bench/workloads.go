@@ -54,8 +54,9 @@ func (s sweep) at(workload string) (float64, bool) {
 	return x, err == nil
 }
 
-func (w Workload) sweep() bool {
-	return slices.ContainsFunc(sweeps, func(s sweep) bool { _, in := s.at(w.Name); return in })
+// inSweep says whether a workload is a point of one.
+func inSweep(workload string) bool {
+	return slices.ContainsFunc(sweeps, func(s sweep) bool { _, in := s.at(workload); return in })
 }
 
 // Programs of worker.c; the others are models of torch/model.py.
