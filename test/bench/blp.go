@@ -23,7 +23,7 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a folder for MPS: %w", err)
 	}
-	mps, err := startMPS(ctx, folder, "mps")
+	mps, err := startMPS(ctx, folder)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}

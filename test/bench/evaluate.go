@@ -47,8 +47,8 @@ type evaluation struct {
 	folder   string            // temporary, on a memory-backed file system
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*program
-	hung     map[string]int        // by system: how often its programs were waited for in vain
-	mps      map[string]*mpsDaemon // by the name of their pipes' folder
+	hung     map[string]int // by system: how often its programs were waited for in vain
+	mps      *mpsDaemon
 	length   time.Duration
 	runsLeft int
 	runsDone int
@@ -60,7 +60,7 @@ type evaluation struct {
 // others.
 func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
 	e := &evaluation{options: options, session: &session{progress: options.Progress},
-		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}, mps: map[string]*mpsDaemon{}}
+		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}}
 	picked, err := e.pick()
 	if err != nil {
 		return nil, err
@@ -238,8 +238,8 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 
 func (e *evaluation) close() {
 	e.end(func(string, *program) bool { return true })
-	for _, mps := range e.mps {
-		mps.stop()
+	if e.mps != nil {
+		e.mps.stop()
 	}
 	os.RemoveAll(e.folder)
 }
@@ -316,12 +316,12 @@ func members(w Workload, lc, be bool) []member {
 
 // start gets the processes of a system running, all at once.
 func (e *evaluation) start(ctx context.Context, system System, wanted []member) error {
-	if pipes := system.pipes(); system.MPS && e.mps[pipes] == nil {
-		mps, err := startMPS(ctx, e.folder, pipes)
+	if system.MPS && e.mps == nil {
+		mps, err := startMPS(ctx, e.folder)
 		if err != nil {
 			return err
 		}
-		e.mps[pipes] = mps
+		e.mps = mps
 	}
 	for i := range wanted {
 		m := &wanted[i]
@@ -383,11 +383,11 @@ func awaitReady(ctx context.Context, wanted []member) error {
 	return nil
 }
 
-// forget ends a system's programs: one of them failed, and the others may wait for it. An MPS server goes with all its
-// clients: what one of them does to it is done to all.
-func (e *evaluation) forget(system System, wanted []member) {
+// forget ends a system's programs: one of them failed, and the others may wait for it. With the server goes the MPS server of
+// theirs and all its clients: what one of them does to it is done to all.
+func (e *evaluation) forget(wanted []member, server bool) {
 	failed := func(_ string, p *program) bool {
-		return system.MPS && p.pipes == system.pipes() || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+		return server && p.mps || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
 	}
 	for k, p := range e.running {
 		if failed(k, p) {
@@ -395,9 +395,9 @@ func (e *evaluation) forget(system System, wanted []member) {
 		}
 	}
 	e.end(failed)
-	if mps := e.mps[system.pipes()]; mps != nil {
-		mps.stop()
-		delete(e.mps, system.pipes())
+	if server && e.mps != nil {
+		e.mps.stop()
+		e.mps = nil
 	}
 }
 
@@ -571,10 +571,11 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 		v.failures += times
 		v.note = err.Error()
 		e.session.log("%s under %s: %v", w.Name, v.name(), err)
-		if errors.Is(err, errNoAnswer) {
+		hung := errors.Is(err, errNoAnswer)
+		if hung {
 			e.hung[v.name()]++
 		}
-		e.forget(v.system, v.tasks)
+		e.forget(v.tasks, v.system.MPS && (hung || times < tries)) // one that does not even start has done nothing to others
 	}
 	step := func(v *variant, work func() error) error {
 		if v.failures >= tries {

@@ -477,7 +477,7 @@ func TestMPSDaemon(t *testing.T) {
 	tools := t.TempDir()
 	fakeMPS(t, tools)
 	folder := t.TempDir()
-	m, err := startMPS(context.Background(), folder, "mps")
+	m, err := startMPS(context.Background(), folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -508,7 +508,7 @@ func TestMPSDaemon(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tools, "nvidia-cuda-mps-control"), []byte("#!/bin/sh\necho no GPU >&2; exit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := startMPS(context.Background(), t.TempDir(), "mps"); err == nil || !strings.Contains(err.Error(), "no GPU") {
+	if _, err := startMPS(context.Background(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no GPU") {
 		t.Errorf("a daemon that ends: %v", err)
 	}
 }

@@ -35,12 +35,12 @@ type mpsDaemon struct {
 	gone        chan struct{}
 }
 
-func startMPS(ctx context.Context, folder, name string) (*mpsDaemon, error) {
+func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
 	tool, err := findTool("nvidia-cuda-mps-control")
 	if err != nil {
 		return nil, err
 	}
-	pipes, logs := filepath.Join(folder, name), filepath.Join(folder, name+"-log")
+	pipes, logs := filepath.Join(folder, "mps"), filepath.Join(folder, "mps-log")
 	for _, path := range []string{pipes, logs} {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("start MPS: %w", err)

@@ -59,7 +59,7 @@ type program struct {
 	gone    chan struct{} // closed when it has been waited for
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
-	pipes   string // folder of its MPS server's
+	mps     bool   // it is a client of the MPS server
 
 	starting, initialising bool // it has not been seen to be ready; it has been let go on to use CUDA
 }
@@ -125,8 +125,12 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 	p.cmd.Env = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
 		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
 	})
-	p.pipes = system.pipes()
-	p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, p.pipes), "PYTHONUNBUFFERED=1",
+	p.mps = system.MPS
+	pipes := "none" // a server that runs already serves none of this
+	if p.mps {
+		pipes = "mps"
+	}
+	p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1",
 		"OMP_NUM_THREADS=1") // many programs share the processors
 	if config := e.configs[system.Name]; config != "" {
 		p.cmd.Env = append(p.cmd.Env, "GPREEMPT_CONFIG="+config)

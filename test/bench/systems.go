@@ -146,18 +146,6 @@ func (s System) libraryConfig(segment string) (string, error) {
 	return text, nil
 }
 
-// pipes is the folder of the MPS server. This library's clients have a server of their own: a fault in one client is one
-// in all. Without MPS it is a folder where none is: a server that runs already serves nothing of this.
-func (s System) pipes() string {
-	switch {
-	case !s.MPS:
-		return "none"
-	case s.Config != "":
-		return "mps-" + s.Name
-	}
-	return "mps"
-}
-
 // processes says which systems may use the same processes: those that differ only in what a request does.
 func (s System) processes(role string) string {
 	environment := s.BE
