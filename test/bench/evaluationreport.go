@@ -33,8 +33,11 @@ const method = `Every program is a process of its own. Requests arrive open-loop
 every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
 arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
 found no end within a second after the run counts with the time it had waited, BE going on meanwhile. Latencies of
-several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new order in each repeat; processes of systems that do
-not run are idle meanwhile. Intervals are of 95 %% (bootstrap over runs and requests). Models have random weights,
+several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new
+order in each repeat, the BE programs without the LC ones in the first repeat only; processes of systems that do not run
+are idle meanwhile. A system that failed in a run was tried again in the next repeat: the last column says so. The points of
+sweeps (rate, prepare, load, be) are measured under fewer systems. Intervals are of 95 %% (bootstrap over runs and
+requests); a p99 of few requests is little more than their slowest. Models have random weights,
 batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
 
 Throughput is in requests that ended within a run, the total LC and BE together. *Of default* compares with the same
