@@ -362,11 +362,13 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 		break;
 	case GP_ASK_EVENT: {
 		struct event e = look(what);
-		if (e.domain) {
-			asked.domain = e.domain;
+		if ((d = e.domain)) {
+			pthread_mutex_lock(&d->lock); // held until the driver has the record too
+			asked.domain = d;
 			asked.stream = e.stream;
 			asked.upto = e.upto;
-			asked.handle = e.domain->stream_of[e.stream].handle;
+			asked.handle = d->stream_of[e.stream].handle;
+			pthread_mutex_unlock(&d->lock);
 		}
 	}
 	}
@@ -382,10 +384,10 @@ static bool is_over(enum gp_wait kind, void *what)
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = &d->stream_of[asked.stream];
 		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done) {
-			if (blp_changes == asked.changes && !(d->epoch % 2))
+			over = blp_changes == asked.changes && !(d->epoch % 2);
+			// The driver was asked about another record of the event where that is not the latest any more.
+			if (over && (kind == GP_ASK_STREAM || blp_is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
-			else
-				over = false;
 		}
 		if (over && kind == GP_ASK_STREAM && (d->epoch % 2 || blp_changes != asked.changes))
 			over = !blp_related_pending(d, s);

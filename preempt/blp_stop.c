@@ -110,14 +110,18 @@ static void close_gate(struct gp_domain *d)
 static void stop_blocks(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	uint32_t oldest = d->oldest_record, frozen = d->next_record; // in this order: what is complete meanwhile does no harm
+	uint32_t first = d->oldest_record, frozen = first; // read before next_record, which it could be ahead of otherwise
 	bool pushed;
 
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
-	if (d->recorded)
-		d->flagged = set_flag(d, 1) && freeze_launches(d, oldest, frozen);
+	if (d->recorded) {
+		uint32_t next = d->next_record;
+		d->flagged = set_flag(d, 1) && freeze_launches(d, first, next);
+		if (d->flagged)
+			frozen = next;
+	}
 	pthread_mutex_lock(&d->lock);
 	if (d->context == context) {
 		if (d->recorded && !d->flagged)

@@ -68,7 +68,7 @@ func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
 func TestStoppedChainsGoOn(t *testing.T) {
 	const enough = 200 // stops
 	for what, rounds := range map[string]int{
-		"single": 40, "default": 40, "several": 60, "blocking": 60, "legacy": 40, "behind": 30, "questions": 30, "endings": 30, "contexts": 3,
+		"single": 40, "default": 40, "several": 60, "blocking": 60, "legacy": 40, "behind": 30, "questions": 30, "crossed": 20, "endings": 30, "contexts": 3,
 		"foreign": 30, "captures": 40, "graphs": 20, "handshakes": 30, "many": 20, "together": 10,
 	} {
 		t.Run(what, func(t *testing.T) {

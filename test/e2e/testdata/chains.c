@@ -2,6 +2,8 @@
 // Says "ready", does at each line of its input "<what> <rounds>" a piece of work, and answers with a hash of the result, or
 // says which of its checks failed. Device memory of the simulated driver can be read by the CPU at any time.
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -366,6 +368,48 @@ static uint32_t questions(unsigned rounds) {
 	return hash(data);
 }
 
+static struct { handle event; _Atomic bool stop; } asker;
+
+static void *ask(void *none) {
+	int result = 0;
+	OK(cuCtxSetCurrent(context));
+	while (!asker.stop && (!result || result == NOT_READY))
+		result = cuEventQuery(asker.event);
+	CHECK(!result || result == NOT_READY);
+	return none;
+}
+
+// A thread asks about an event all the time, which is recorded behind work and then where there is none.
+static uint32_t crossed(unsigned rounds) {
+	handle stream, idle;
+	ptr data = memory();
+	uint32_t value = 1;
+	pthread_t thread;
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuStreamCreate(&idle, NON_BLOCKING));
+	OK(cuEventCreate(&asker.event, 2));
+	asker.stop = false;
+	CHECK(!pthread_create(&thread, NULL, ask, NULL));
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 4; k++) {
+			chain(stream, data, i + k);
+			value = next(value, i + k);
+			for (int n = 0; n < 20; n++) {
+				OK(cuEventRecord(asker.event, stream));
+				OK(cuEventRecord(asker.event, idle));
+			}
+		}
+		OK(cuStreamSynchronize(stream));
+		CHECK(all_are(data, value));
+	}
+	asker.stop = true;
+	CHECK(!pthread_join(thread, NULL));
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuStreamDestroy_v2(idle));
+	OK(cuEventDestroy_v2(asker.event));
+	return hash(data);
+}
+
 // Streams, events and memory that end while work is in flight.
 static uint32_t endings(unsigned rounds) {
 	uint32_t h = 0;
@@ -546,6 +590,8 @@ int main(int count, char **argument) {
 			h = behind(rounds);
 		} else if (!strcmp(what, "questions")) {
 			h = questions(rounds);
+		} else if (!strcmp(what, "crossed")) {
+			h = crossed(rounds);
 		} else if (!strcmp(what, "endings")) {
 			h = endings(rounds);
 		} else if (!strcmp(what, "contexts")) {
