@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -272,6 +276,50 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 			m.runs(be)
 		})
 	}
+}
+
+// What was learnt of a port holds for every connection to it, also where the client's port is the lower one.
+func TestRequestsOfNewConnections(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	be := m.start("be")
+	be.runBestEffort()
+	lc := m.startAs(m.command("lc", "python3", "testdata/server.py", "threads"))
+	m.joined(be, lc)
+	port := lc.hear()
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	infer := func() {
+		t.Helper()
+		for number--; number > 1024; number-- {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: number}, Timeout: patience}
+			connection, err := dialer.Dial("tcp", "127.0.0.1:"+port)
+			if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprint(connection, "GET /infer HTTP/1.0\r\n\r\n")
+			answer, err := io.ReadAll(connection)
+			connection.Close()
+			if err != nil || !strings.HasSuffix(string(answer), "done") {
+				t.Fatalf("%q, %v", answer, err)
+			}
+			return
+		}
+		t.Fatal("no port is free")
+	}
+	m.until("the port is known", func() bool {
+		infer()
+		return m.hintsOf(lc, "socket").Given > 0
+	})
+	before := m.hintsOf(lc, "socket")
+	for range 20 {
+		infer()
+	}
+	m.until("they are counted", func() bool { return m.hintsOf(lc, "socket").Given >= before.Given+15 })
 }
 
 func TestSocketsThatNoWorkFollows(t *testing.T) {
