@@ -364,6 +364,7 @@ uint64_t gp_hint_run(uint32_t *source)
 	for (;;) {
 		uint32_t seen = gp_hint_bell;
 		uint64_t began = gp_now_ns(), now = began, next = UINT64_MAX;
+		bool exact = false; // next is when a guess is to be carried out
 		struct mail m;
 
 		gp_hint_refill(now);
@@ -397,7 +398,12 @@ uint64_t gp_hint_run(uint32_t *source)
 			}
 			if (due > now + early || active.on) {
 				due -= active.on ? 0 : early;
-				next = due < next ? due : next;
+				bool nap = guessed && !active.on && due > now + 2 * gp_hint_nap_ns;
+				due -= nap ? gp_hint_nap_ns : 0;
+				if (due < next) {
+					next = due;
+					exact = guessed && !active.on && !nap;
+				}
 				i++;
 				continue;
 			}
@@ -433,7 +439,7 @@ uint64_t gp_hint_run(uint32_t *source)
 		asleep = 1;
 		gp_futex_wait(&gp_hint_bell, seen, next == UINT64_MAX ? 0 : next - now, false);
 		asleep = 0;
-		if (gp_hint_bell == seen && next - now > gp_hint_longest_early_ns)
+		if (exact && gp_hint_bell == seen && next - now > gp_hint_nap_ns / 3)
 			gp_hint_learn_wake(gp_now_ns() > next ? gp_now_ns() - next : 0);
 	}
 }

@@ -21,7 +21,7 @@ void gp_hint_ring(void); // any thread: there is something new
 
 // hint_time.c
 extern const uint64_t gp_hint_default_switch_ns, gp_hint_longest_switch_ns;
-extern const uint64_t gp_hint_longest_margin_ns, gp_hint_longest_early_ns;
+extern const uint64_t gp_hint_longest_margin_ns, gp_hint_nap_ns;
 uint64_t gp_hint_switch_ns(void);           // what a switch takes
 uint64_t gp_hint_lead_ns(uint32_t source);  // how long before the work a hint of the source is carried out
 uint64_t gp_hint_early_ns(uint32_t source); // how long before that the thread means to wake

@@ -4,10 +4,13 @@
 
 const uint64_t gp_hint_default_switch_ns = 200 * 1000;       // a context switch on an H200, until measured
 const uint64_t gp_hint_longest_switch_ns = 1000 * 1000;      // a longer sample says nothing about the switch
-const uint64_t gp_hint_longest_margin_ns = 100 * 1000, gp_hint_longest_early_ns = 150 * 1000;
+const uint64_t gp_hint_longest_margin_ns = 100 * 1000;
+// The longer a processor slept the later it wakes, on a virtual machine by hundreds of microseconds now and then. So the
+// thread wakes once more, so long before it has to.
+const uint64_t gp_hint_nap_ns = 300 * 1000;
 static const uint64_t MARGIN_NS = 30 * 1000;                 // waking up and launching the hold
 static const uint64_t SPIN_NS = 50 * 1000;                   // at most, before a guess is carried out
-static const uint64_t EARLY_STEP_NS = 1000;
+static const uint64_t LONGEST_EARLY_NS = 150 * 1000, EARLY_STEP_NS = 1000;
 static const double SPIN_SHARE = 0.005, SPIN_SAVED_NS = 1e6; // of a processor's time, and of what was not used
 enum {
 	SAMPLES = 32,
@@ -40,7 +43,7 @@ static double spin_credit_ns;
 void gp_hint_learn_wake(uint64_t late_ns)
 {
 	bool later = late_ns > early_ns && spin_credit_ns > 0;
-	if (later && early_ns < gp_hint_longest_early_ns)
+	if (later && early_ns < LONGEST_EARLY_NS)
 		early_ns += 3 * EARLY_STEP_NS;
 	else if (!later)
 		early_ns -= early_ns < EARLY_STEP_NS ? early_ns : EARLY_STEP_NS;
