@@ -31,7 +31,8 @@ static struct mail {
 	uint64_t taken_ns;
 	uint32_t begun_before; // see active
 } mail[MAILS];
-_Atomic uint32_t gp_hint_bell;
+_Atomic uint32_t gp_hint_bell, gp_hint_dropped;
+_Atomic uint64_t gp_hint_due_ns;
 static _Atomic uint32_t mail_end, asleep, overflowed[GP_HINT_SOURCES];
 static uint32_t mail_begin;
 
@@ -167,6 +168,12 @@ static enum begun hold_begun(struct gp_context *c, uint32_t before)
 	return begun;
 }
 
+static void drop(uint32_t source, enum gp_hint_dropped why)
+{
+	GP_HINT_COUNT(source, dropped, 1);
+	gp_hint_dropped = why;
+}
+
 // Sorts a hint in, or drops it.
 static void receive(const struct mail *m, uint64_t now)
 {
@@ -185,22 +192,20 @@ static void receive(const struct mail *m, uint64_t now)
 	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
 	if (valid > gp_hint_most_at_once_ns())
 		valid = gp_hint_most_at_once_ns();
-	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
-	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now ||
-	    gp_hint_off(m->source) || !anybody_to_preempt())
-		goto drop;
 	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + valid + gp_settings.hint_wait_ns;
-	if (active.on && start < active.end_ns)
-		goto drop;
+	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
+	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now)
+		return drop(m->source, GP_DROPPED_DOUBTFUL);
+	if (gp_hint_off(m->source))
+		return drop(m->source, GP_DROPPED_OFF);
+	if (!anybody_to_preempt())
+		return drop(m->source, GP_DROPPED_NOBODY);
+	if ((active.on && start < active.end_ns) || pending_count == PENDING)
+		return drop(m->source, GP_DROPPED_OVERLAPS);
 	for (int i = 0; i < pending_count; i++)
 		if (start < pending[i].end_ns && pending[i].start_ns < end)
-			goto drop;
-	if (pending_count == PENDING)
-		goto drop;
+			return drop(m->source, GP_DROPPED_OVERLAPS);
 	pending[pending_count++] = (struct pending){m->source, now, start, end, false};
-	return;
-drop:
-	GP_HINT_COUNT(m->source, dropped, 1);
 }
 
 static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
@@ -244,10 +249,8 @@ static void carry_out(const struct pending *p, uint64_t now)
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
 
-	if (!gp_hint_paid(p->source)) {
-		GP_HINT_COUNT(p->source, dropped, 1);
-		return;
-	}
+	if (!gp_hint_paid(p->source))
+		return drop(p->source, gp_hint_off(p->source) ? GP_DROPPED_OFF : GP_DROPPED_UNPAID);
 	// On each GPU the context that had work last; a GPU that the process no longer uses is left alone.
 	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
@@ -266,19 +269,15 @@ static void carry_out(const struct pending *p, uint64_t now)
 	bool busy = false;
 	for (int i = 0; i < count; i++)
 		busy |= chosen[i]->open && !chosen[i]->idle_since_ns;
-	if (!count) {
-		GP_HINT_COUNT(p->source, dropped, 1);
-		return;
-	}
+	if (!count)
+		return drop(p->source, GP_DROPPED_NOBODY);
 	if (busy || (arrived > p->given_ns && arrived >= since)) {
-		GP_HINT_COUNT(p->source, late, 1);
+		GP_HINT_COUNT(p->source, late, 1); // its request has taken note of when it was due
 		return;
 	}
 	uint32_t free = 0; // a caller may be ahead by a moment: then this one is a duplicate
-	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-		GP_HINT_COUNT(p->source, dropped, 1);
-		return;
-	}
+	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return drop(p->source, GP_DROPPED_OVERLAPS);
 	carried_out++;
 	memset(&active, 0, sizeof active);
 	active.on = true;
@@ -344,6 +343,7 @@ static uint64_t attend(uint64_t now)
 		off = gp_hint_settle(active.source, true, waited > lead ? waited - lead : 0, now);
 	} else {
 		GP_HINT_COUNT(active.source, wrong, 1);
+		gp_hint_dropped = GP_DROPPED_WRONG;
 		GP_HINT_COUNT(active.source, waited_ns, now - active.began_ns);
 		off = gp_hint_settle(active.source, false, now - active.began_ns + gp_hint_switch_ns(), now);
 		gp_wake++; // the watcher closes the window
@@ -429,6 +429,11 @@ uint64_t gp_hint_run(uint32_t *source)
 			if (gp_hint_paid(i))
 				trust |= 1u << i;
 		trusted = trust;
+		uint64_t first = UINT64_MAX;
+		for (int i = 0; i < pending_count; i++)
+			if (pending[i].start_ns - gp_hint_lead_ns(pending[i].source) < first)
+				first = pending[i].start_ns - gp_hint_lead_ns(pending[i].source);
+		gp_hint_due_ns = pending_count ? first : 0;
 		published_lead_ns = gp_hint_lead_ns(GP_HINT_EXPLICIT);
 		now = gp_now_ns();
 		if (next <= now) {

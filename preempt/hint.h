@@ -16,7 +16,8 @@
 static inline bool gp_hint_announced(uint32_t source) { return source == GP_HINT_EXPLICIT || source == GP_HINT_NVTX; }
 
 // hint.c
-extern _Atomic uint32_t gp_hint_bell;
+extern _Atomic uint32_t gp_hint_bell, gp_hint_dropped;
+extern _Atomic uint64_t gp_hint_due_ns; // of the next hint; 0: there is none
 void gp_hint_ring(void); // any thread: there is something new
 
 // hint_time.c

@@ -12,7 +12,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
 		return;
 	uint64_t now = gp_now_ns();
 	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
-	bool awaited = c->hint.awaited_ns && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL);
+	uint64_t awaited = c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 
 	if (awaited) {
@@ -21,7 +21,12 @@ void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
 	}
 	if (awaited || !c->open) {
 		gp_last_arrival_ns = now;
-		gp_arrivals.at_ns[gp_arrivals.count++ % 256] = now;
+		struct gp_arrival *a = &gp_arrivals.arrival[gp_arrivals.count++ % 256];
+		a->held_ns = awaited;
+		a->due_ns = gp_hint_due_ns;
+		a->ready = awaited && gp_hold_begun(&c->hold);
+		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
+		a->at_ns = now;
 	}
 	// A copy that opens the window is a hint that kernels follow.
 	if (!slot || !c->gpu->lower_peers)

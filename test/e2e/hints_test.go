@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -73,6 +75,45 @@ func TestExplicitHints(t *testing.T) {
 			}
 			m.runs(be)
 		})
+	}
+}
+
+// What became of the hints for each request stands in a file.
+func TestRequestsAreLogged(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "requests")
+	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+
+		fmt.Sprintf("max_cost = 0.4\nwait_us = 20000\nlog = %q\n", log))
+	lc, _ := m.pair()
+	var listened int
+	lc.ask("hints 1 0 doubtful", "listened %d", &listened)
+	m.until("it is dropped", func() bool { return m.hintsOf(lc, "explicit").Dropped == 1 })
+	lc.request(1, 1, "stream")
+	m.until("a request has a hold", func() bool {
+		lc.ask("hinted 10 1000 20000", "listened %d", &listened)
+		text, _ := os.ReadFile(log)
+		return strings.Contains(string(text), `"ready":true`)
+	})
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doubtful := 0
+	for line := range strings.Lines(string(text)) {
+		var r struct {
+			AtNs    uint64 `json:"at_ns"`
+			HeldUs  uint64 `json:"held_us"`
+			Ready   bool
+			Dropped string
+		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.AtNs == 0 || r.Ready && r.HeldUs == 0 {
+			t.Errorf("%q: %v", line, err)
+		}
+		if r.Dropped == "doubtful" {
+			doubtful++
+		}
+	}
+	if doubtful != 1 {
+		t.Errorf("%d requests follow a doubtful hint in\n%s", doubtful, text)
 	}
 }
 
