@@ -412,6 +412,21 @@ func TestRangesAnnounceRequests(t *testing.T) {
 	}
 }
 
+// A range long before its work is not switched off before that is learnt.
+func TestRangesAreLearntFirst(t *testing.T) {
+	m := newMachine(t, only+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
+	lc, _ := m.pair()
+	var loaded int
+	lc.ask("ranges 8 request 0", "loaded %d", &loaded)
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "nvtx")
+		return h.Given > 0 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
+	})
+	if h := m.hintsOf(lc, "nvtx"); h.Given != 3 || h.TimesOff != 0 {
+		t.Errorf("%+v, must be 3 given", h)
+	}
+}
+
 func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
 	m := newMachine(t, only+"nvtx = [\"request\"]\n", "NVTX_INJECTION64_PATH=/nowhere/tool.so")
 	lc, _ := m.pair()
