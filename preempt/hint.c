@@ -68,8 +68,9 @@ static void take_at_once(struct mail *m)
 	c->hint.met_ns = 0;
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
-	gp_window_wake(c->gpu, gp_window_open(c));
+	uint32_t wakes = gp_window_open(c);
 	gp_hold_arm(c);
+	gp_window_wake(c->gpu, wakes);
 }
 
 void gp_hint_ring(void)
@@ -215,9 +216,10 @@ static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
 }
 
 // The hold in one context, whose window is then open. With the lock the context is not destroyed meanwhile.
-static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
+static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint64_t end)
 {
 	CUcontext popped;
+	uint32_t wakes = 0;
 
 	pthread_mutex_lock(&c->query_lock);
 	if (!c->handle)
@@ -225,8 +227,13 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 	c->hint.met_ns = 0;
 	c->hint.until_ns = end; // before the look at open: see close_window
 	c->hint.awaited_ns = now;
+	// Work that came since it was found idle may not have seen that it is awaited: nothing else would end the wait.
+	if (c->activity != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
+		c->hint.met_ns = now;
+		c->hint.until_ns = 0;
+	}
 	if (!c->open) {
-		gp_window_wake(c->gpu, gp_window_open(c));
+		wakes = gp_window_open(c);
 		active.taken = true;
 	}
 	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
@@ -238,6 +245,7 @@ static void hold_for(struct gp_context *c, uint64_t now, uint64_t end)
 		}
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
+	gp_window_wake(c->gpu, wakes); // the switch need not wait for it
 gone:
 	pthread_mutex_unlock(&c->query_lock);
 }
@@ -245,6 +253,7 @@ gone:
 static void carry_out(const struct pending *p, uint64_t now)
 {
 	struct gp_context *chosen[GP_GPUS];
+	uint64_t activity[GP_GPUS];
 	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * gp_hint_lead_ns(GP_HINT_EXPLICIT);
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
@@ -263,8 +272,10 @@ static void carry_out(const struct pending *p, uint64_t now)
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;
 		}
-		if (best)
+		if (best) {
+			activity[count] = best->activity;
 			chosen[count++] = best;
+		}
 	}
 	bool busy = false;
 	for (int i = 0; i < count; i++)
@@ -285,7 +296,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 	active.began_ns = now;
 	active.end_ns = p->end_ns;
 	for (int i = 0; i < count; i++)
-		hold_for(chosen[i], now, p->end_ns);
+		hold_for(chosen[i], activity[i], now, p->end_ns);
 }
 
 // Ends the wait for work: the windows close as usual from here on. Returns when work came, or 0.
