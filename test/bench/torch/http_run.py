@@ -65,10 +65,20 @@ def followed(log, gpu):
     return {"requests": dict(counts), "slowest": parts[:SLOWEST_KEPT]}
 
 
+def counted(top, pid):
+    """What became of a process's hints by source, warm-up included, as gpreempt top has it."""
+    text = subprocess.run([top, "top", "--once", "--json"], capture_output=True, text=True).stdout
+    for gpu in json.loads(text)["gpus"] if text else []:
+        for peer in gpu["peers"]:
+            if peer["pid"] == pid:
+                return {"switch_us": peer["hint_switch_us"], "spun_ns": peer["hint_spun_ns"], "sources": peer["hints"] or []}
+    return {}
+
+
 def measure(options, configs, log):
     rows = {"gpu": [], "end-to-end": []}
     alone, be_rate, mean_alone = {}, None, None
-    hints = []
+    hints = {}
     for system, lc_role, be_role in (("default", None, None), ("gpreempt", "lc", "be"), ("gpreempt-hints", "lc", "be")):
         server = Program("http_server.py", library=options.library, role=lc_role, config=configs[system])
         be = Program("be.py", "train", library=options.library, role=be_role, config=configs[system])
@@ -87,7 +97,7 @@ def measure(options, configs, log):
             end_to_end, gpu = load(server, port, options.requests)
             time.sleep(0.5)  # a step of BE: it passes the end of the interval
             if system == "gpreempt-hints" and options.top:
-                hints.append(subprocess.run([options.top, "top", "--once"], capture_output=True, text=True).stdout)
+                hints = counted(options.top, server.process.pid)
             be.send("stop")
             now = rate(be.answer(60), end_to_end["start_ns"], end_to_end["end_ns"])
         finally:
@@ -105,16 +115,16 @@ def measure(options, configs, log):
                 row["target"] = f"p99 <= {limit} x alone, BE >= {BE_LIMIT} of what LC leaves"
                 row["pass"] = row["ratio"]["p99"] <= limit and share >= BE_LIMIT
                 if part == "gpu":
-                    row["hints"] = followed(log, gpu)
+                    row["hints"] = hints | followed(log, gpu)
             rows[part].append(row)
-    return rows["gpu"] + rows["end-to-end"], hints
+    return rows["gpu"] + rows["end-to-end"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
     parser.add_argument("--json")
-    parser.add_argument("--top", help="path of gpreempt, to print what became of the hints")
+    parser.add_argument("--top", help="path of gpreempt, to count the hints by source")
     parser.add_argument("--requests", type=int, default=1500)
     parser.add_argument("--be-seconds", type=float, default=4)
     options = parser.parse_args()
@@ -129,16 +139,16 @@ def main():
             configs[system] = str(pathlib.Path(folder, f"{system}.toml"))
             pathlib.Path(configs[system]).write_text(f"{text}\n{section}")
         try:
-            rows, hints = measure(options, configs, log)
-            report["cases"] += rows
+            report["cases"] += measure(options, configs, log)
         except (RuntimeError, OSError) as error:
-            hints = []
             report["cases"].append({"case": "http-resnet50", "system": "gpreempt", "pass": False, "note": str(error)})
             print(error, file=sys.stderr)
     if options.json:
         results.write(report, options.json)
     print_table(report["cases"])
-    print(*hints, sep="\n")
+    for row in report["cases"]:
+        if "hints" in row:
+            print(json.dumps({name: value for name, value in row["hints"].items() if name != "slowest"}, indent=1))
 
 
 main()
