@@ -12,7 +12,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check
+.PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check results
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
@@ -80,15 +80,32 @@ install: build/libgpreempt.so build/gpreempt
 	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 
-# Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU.
+# Measures a suite, or a part of test/bench/gpu_suite.sh, again and says what is worse, beyond noise, than in the committed
+# results of this kind of GPU.
 BENCH_SUITE ?= foundation
 BENCH_GPU ?= h200
+BENCH_NEW := build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
 bench-check: build/gpreempt build/libgpreempt.so
 	@mkdir -p build/bench-check
-	build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts \
-		--json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
-	@rm -rf build/bench-check/parts # they are for going on after an interruption
-	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
+	@rm -rf build/bench-check/parts $(BENCH_NEW) # parts are for going on after an interruption
+	if build/gpreempt bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
+		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW); \
+	else \
+		GPREEMPT_PARTS=$(BENCH_SUITE) GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build build/bench-check; \
+	fi
+	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW)
+
+# Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A part
+# that fails leaves the figures that are there. Interrupted, the evaluation goes on where it was.
+RESULTS := build/results
+PAPER_FLAGS ?= --seconds 1.2 --repeats 2
+results: all
+	@mkdir -p $(RESULTS)
+	-GPREEMPT_PARTS="foundation pytorch identity unprivileged hints hints-arrivals http blp-fire blp-cost blp-mps blp-stream" \
+		GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build $(RESULTS)
+	-build/gpreempt bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
+	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results
+	$(MAKE) readme
 
 # Writes the README's tables and the report of the evaluation from the committed results; tests compare them.
 readme:

@@ -458,6 +458,7 @@ func (a *agent) publish() {
 	countBLP(a.gpu)
 	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
 		a.givenUp = n
-		a.log.Warn().Msg("the driver refused what stops and resumes kernels: those of a context always run from here on")
+		call, result := refused(a.gpu)
+		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused what stops and resumes kernels: those of a context always run from here on")
 	}
 }

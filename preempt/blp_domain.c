@@ -41,6 +41,7 @@ const char *gp_blp_start(void *(*symbol)(const char *))
 	NEED(cuMemsetD8Async, "cuMemsetD8Async");
 	NEED(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
 	NEED(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
+	NEED(cuMemcpy2DAsync, "cuMemcpy2DAsync_v2");
 	NEED(cuEventCreate, "cuEventCreate");
 	NEED(cuEventDestroy, "cuEventDestroy_v2");
 	NEED(cuEventRecord, "cuEventRecord");
@@ -81,10 +82,12 @@ void blp_leave(bool pushed)
 		gp_driver.cuCtxPopCurrent(&popped);
 }
 
-void blp_give_up(struct gp_domain *d, CUresult result)
+void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 {
 	if (d->given_up)
 		return;
+	d->gpu->refusal = result;
+	d->gpu->refused = call;
 	d->error = result;
 	d->given_up = 1;
 	gp_count(&d->gpu->stops.given_up, 1);
@@ -158,11 +161,13 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	TRY(blp_driver, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES);
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	TRY(blp_driver, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES, d->stream);
-	TRY(gp_driver, cuMemHostAlloc, &pinned, (BLP_LOG + 2) * sizeof *d->image + 64, CU_MEMHOSTALLOC_PORTABLE);
+	TRY(gp_driver, cuMemHostAlloc, &pinned, (BLP_LOG + 2) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
+	    CU_MEMHOSTALLOC_PORTABLE);
 	d->image = pinned;
 	d->word = (uint32_t *)(d->image + BLP_LOG + 2);
 	d->word[0] = 0;
-	d->word[1] = 1;
+	for (int i = 1; i <= BLP_LOG; i++)
+		d->word[i] = 1;
 	TRY(blp_driver, cuEventCreate, &d->order, CU_EVENT_DISABLE_TIMING);
 	TRY(blp_driver, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
@@ -229,7 +234,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	d->error = 0;
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
-	d->next_record = 1;
+	d->oldest_record = d->next_record = 1;
 	d->streams = d->tainted = d->recorded = 0;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
@@ -343,6 +348,8 @@ CUresult gp_blp_separate(CUstream stream)
 	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
 		return INVALID_VALUE;
 	gp_blp_flush(stream);
+	if (!specials && (result = blp_driver.cuStreamSynchronize(stream))) // until now not all launches were logged
+		return result;
 	pthread_mutex_lock(&making);
 	int i = special_of(context, stream);
 	if (i >= 0)

@@ -53,6 +53,7 @@ struct blp_twin { // blp_graph.c
 	CUgraphExec own;
 	struct gp_domain *domain;
 	uint32_t first, count;   // records
+	uint32_t *windows;       // of each of its kernels
 	struct gpreempt_record *image; // pinned
 	CUevent done;            // of the launch in flight, the entry below upto of a stream
 	uint16_t stream;
@@ -73,7 +74,9 @@ struct blp_entry {
 	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch
 	CUfunction function;  // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
-	uint32_t record;      // 0: none, it can't be stopped
+	uint32_t record;      // 0: the domain was given up
+	uint32_t cluster;     // blocks that share a number
+	uint8_t shift;        // ../kernels/guard/guard.h
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -87,6 +90,7 @@ struct gp_domain {
 	bool stopped, flagged, quiet, drained; // quiet: no block runs; drained: what was cut is known
 	uint64_t flagged_ns;
 	uint32_t first_record, last_record; // in the image; 0: none
+	uint64_t ranged;              // entries below this sequence have theirs there
 
 	_Atomic uint32_t epoch;       // odd while stopped or about to be; changed under control
 	_Atomic uint32_t given_up;    // a driver's error: everything passes
@@ -95,16 +99,16 @@ struct gp_domain {
 	pthread_cond_t resumed;
 	_Atomic uint64_t head, tail;  // sequences
 	uint64_t bytes_head;
-	uint32_t next_record;
+	_Atomic uint32_t oldest_record, next_record; // those from the first on may be in flight
 	uint32_t streams;             // places ever used
-	uint32_t tainted;             // streams
-	uint32_t recorded;            // entries with records
+	_Atomic uint32_t tainted;     // streams
+	_Atomic uint32_t recorded;    // entries with records
 	int free_marker;
 
 	CUdeviceptr memory, arena;
 	CUstream stream;              // of ours: non-blocking, of the highest priority
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
-	uint32_t *word;               // pinned: 0 and 1
+	uint32_t *word;               // pinned: 0, then BLP_LOG times 1
 	CUevent order, done;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
@@ -123,6 +127,7 @@ struct blp_driver {
 	CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
 	CUresult (*cuMemcpyHtoDAsync)(CUdeviceptr, const void *, size_t, CUstream);
 	CUresult (*cuMemcpyDtoHAsync)(void *, CUdeviceptr, size_t, CUstream);
+	CUresult (*cuMemcpy2DAsync)(const void *, CUstream);
 	CUresult (*cuEventCreate)(CUevent *, unsigned);
 	CUresult (*cuEventDestroy)(CUevent);
 	CUresult (*cuEventRecord)(CUevent, CUstream);
@@ -162,34 +167,51 @@ extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
-void blp_give_up(struct gp_domain *, CUresult);
+void blp_give_up(struct gp_domain *, const char *call, CUresult);
+bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
 
-// blp_log.c
-void blp_flush_others(struct gp_domain *, CUcontext, CUstream);
-// All under gp_domain.lock.
-struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
+// blp_log.c, all under gp_domain.lock
 static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t sequence)
 {
 	return &d->log[sequence % BLP_LOG];
 }
+static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2]; }
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
+// Whether work of two streams is ordered by the rules of the legacy stream.
+static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool blocking)
+{
+	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) || (handle == GP_STREAM_LEGACY && s->blocking);
+}
 bool blp_related_pending(struct gp_domain *, struct blp_stream *);
+struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
-bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
-CUresult blp_drive(struct gp_domain *, struct blp_entry *);
-bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
-void blp_taint(struct gp_domain *, struct blp_stream *);
 // Waits while the domain is stopped, until the deadline (0: none); false: it has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
 uint64_t blp_patience(void); // a deadline from now
 // Room for one more entry, which may be waited for; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
+bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
 struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, uint32_t bytes, char **room);
 void blp_unappend(struct gp_domain *, struct blp_stream *);
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
+
+// blp_launch.c
+uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // what a record counts
+uint8_t blp_shift(uint64_t blocks, bool cooperative);
+CUresult blp_drive(struct gp_domain *, struct blp_entry *); // under gp_domain.lock
+bool gp_blp_complete(CUfunction, struct gp_arguments *);
+
+// blp_barrier.c
+// Under gp_domain.lock, which is given up meanwhile: waits until the stream's entries below upto are complete, for an event
+// that was recorded behind them, or for the stream (NULL). The event is one of ours or the program's, which may be recorded
+// elsewhere meanwhile, and is no longer waited for then. False: the driver refused.
+bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, CUevent, bool own);
+void blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with; under gp_domain.lock
+void blp_taint(struct gp_domain *, struct blp_stream *);      // likewise
 
 // blp_graph.c
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
@@ -201,12 +223,12 @@ bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
 bool blp_wanted_stopped(struct gp_domain *);
 
 // blp_event.c
+bool blp_is_record(CUevent, struct gp_domain *, uint64_t upto); // whether its latest record is that entry
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool gp_blp_before_record(struct gp_submission *, CUevent);
 void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
 bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);
 void gp_blp_after_stream_wait(struct gp_submission *, CUevent, CUresult);
-bool blp_flush_event(CUevent);
 void gp_blp_event_destroying(CUevent);
 void gp_blp_event_shared(CUevent);
 CUresult gp_blp_answer(enum gp_wait, void *, CUresult);

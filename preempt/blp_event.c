@@ -65,6 +65,12 @@ static struct event look(CUevent handle)
 	return copy;
 }
 
+bool blp_is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
+{
+	struct event e = look(handle);
+	return e.domain == d && e.upto == upto;
+}
+
 // The event's latest record, if that says anything. False: no place for it.
 static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
@@ -124,45 +130,16 @@ static bool pending(struct gp_domain *d, const struct event *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Returns when the latest record of an event, as of now, is complete; true unless the driver refused.
-bool blp_flush_event(CUevent handle)
+// Returns when the latest record of an event, as of now, is complete, or the driver refused.
+static void flush_event(CUevent handle)
 {
-	struct event first = look(handle), e = first;
-	bool pushed, counted = false;
-
-	while (e.domain && e.domain == first.domain && e.upto == first.upto) {
-		struct gp_domain *d = e.domain;
-		pthread_mutex_lock(&d->lock);
-		if (!pending(d, &e)) {
-			pthread_mutex_unlock(&d->lock);
-			return true;
-		}
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			pthread_mutex_unlock(&d->lock);
-			continue;
-		}
-		CUcontext context = d->context;
-		if (!counted) {
-			counted = true;
-			gp_count(&d->gpu->stops.barriers, 1);
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = blp_driver.cuEventSynchronize(handle);
-			blp_leave(pushed);
-		}
-		if (result)
-			return false;
-		pthread_mutex_lock(&d->lock);
-		e = look(handle);
-		if (d->epoch == epoch && e.domain == d && e.upto == first.upto)
-			blp_complete_to(d, &d->stream_of[e.stream], e.upto);
-		pthread_mutex_unlock(&d->lock);
-	}
-	return true;
+	struct event e = look(handle);
+	if (!e.domain)
+		return;
+	pthread_mutex_lock(&e.domain->lock);
+	if (pending(e.domain, &e))
+		blp_wait_complete(e.domain, &e.domain->stream_of[e.stream], e.upto, handle, false);
+	pthread_mutex_unlock(&e.domain->lock);
 }
 
 // The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
@@ -182,28 +159,57 @@ static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream 
 	return NULL;
 }
 
-static void let_go(bool taint)
+// When an entry may be made. The domain's lock is held, but with AGAIN.
+enum turn {
+	NOW,
+	LATER, // after a long stop: it is only logged
+	AGAIN, // after a stop: everything may have changed
+	NEVER, // no room, or a stop
+};
+
+static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
 {
-	if (!held.domain)
-		return;
-	if (taint)
-		blp_taint(held.domain, held.stream);
-	pthread_mutex_unlock(&held.domain->lock);
-	held.domain = NULL;
+	enum turn turn = NOW;
+	if (d->epoch % 2) {
+		if (!*deadline)
+			*deadline = blp_patience();
+		if (blp_wait_resumed(d, *deadline)) {
+			pthread_mutex_unlock(&d->lock);
+			return AGAIN;
+		}
+		turn = LATER;
+	}
+	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) ? turn : NEVER;
 }
 
-// Waits for its turn to append; false: after a long stop the entry is only logged.
-static bool go(struct gp_domain *d, uint64_t *deadline, bool *again)
+// Once the entry is made. True: that is all. False: the driver's call follows, with the lock held.
+static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn)
 {
-	*again = false;
-	if (!(d->epoch % 2))
+	e->driven = turn == NOW;
+	if (turn == LATER) {
+		pthread_mutex_unlock(&d->lock);
 		return true;
-	if (!*deadline)
-		*deadline = blp_patience();
-	if (!blp_wait_resumed(d, *deadline))
+	}
+	held.domain = d;
+	held.stream = stream;
+	blp_inside = true;
+	return false;
+}
+
+// After the driver's call; false: no entry was made. The lock is still held.
+static bool appended(CUresult result)
+{
+	if (!held.domain)
 		return false;
-	*again = true;
+	blp_inside = false;
+	(result ? blp_unappend : blp_appended)(held.domain, held.stream);
 	return true;
+}
+
+static void let_go(void)
+{
+	pthread_mutex_unlock(&held.domain->lock);
+	held.domain = NULL;
 }
 
 bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
@@ -211,7 +217,7 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	uint64_t deadline = 0;
-	bool again, drive;
+	enum turn turn;
 
 	held.domain = NULL;
 	if (!blp_domains[0])
@@ -227,16 +233,9 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 			pthread_mutex_unlock(&d->lock);
 			return false;
 		}
-		if (look(handle).shared) {
-			pthread_mutex_unlock(&d->lock);
-			gp_blp_flush(s->stream);
-			return false;
-		}
-		drive = go(d, &deadline, &again);
-		if (again)
-			pthread_mutex_unlock(&d->lock);
-	} while (again);
-	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2) ||
+		turn = look(handle).shared ? NEVER : wait_turn(d, stream, &deadline);
+	} while (turn == AGAIN);
+	if (turn == NEVER ||
 	    !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, blp_is_tainted(d, stream))) {
 		remember(handle, NULL, 0, 0, false);
 		pthread_mutex_unlock(&d->lock);
@@ -245,30 +244,17 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
 	e->event = handle;
-	if (!drive) {
-		pthread_mutex_unlock(&d->lock);
-		return true;
-	}
-	e->driven = true;
-	held.domain = d;
-	held.stream = stream;
-	blp_inside = true;
-	return false;
+	return carried_out(d, stream, e, turn);
 }
 
 void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
 {
 	(void)s;
-	if (!held.domain)
+	if (!appended(result))
 		return;
-	blp_inside = false;
-	if (result) {
-		blp_unappend(held.domain, held.stream);
+	if (result)
 		remember(handle, NULL, 0, 0, false);
-	} else {
-		blp_appended(held.domain, held.stream);
-	}
-	let_go(false);
+	let_go();
 }
 
 bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
@@ -276,7 +262,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	uint64_t deadline = 0;
-	bool again, drive;
+	enum turn turn;
 
 	held.domain = NULL;
 	held.taints = false;
@@ -290,45 +276,32 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		if (!(d = enter(s, &stream)) || d != e.domain) {
 			if (d)
 				pthread_mutex_unlock(&d->lock);
-			blp_flush_event(handle);
+			flush_event(handle);
 			return false;
 		}
 		if (!pending(d, &e)) {
 			pthread_mutex_unlock(&d->lock);
 			return false;
 		}
-		drive = go(d, &deadline, &again);
-		if (again)
-			pthread_mutex_unlock(&d->lock);
-	} while (again);
-	if (!blp_make_room(d, stream, 0) || (drive && d->epoch % 2)) {
+		turn = wait_turn(d, stream, &deadline);
+	} while (turn == AGAIN);
+	if (turn == NEVER) {
 		pthread_mutex_unlock(&d->lock);
-		blp_flush_event(handle);
+		flush_event(handle);
 		return false;
 	}
-	struct blp_entry *e = blp_append(d, stream, BLP_WAIT, 0, NULL);
-	if (!drive) {
-		pthread_mutex_unlock(&d->lock);
-		return true;
-	}
-	e->driven = true;
-	held.domain = d;
-	held.stream = stream;
-	blp_inside = true;
-	return false;
+	return carried_out(d, stream, blp_append(d, stream, BLP_WAIT, 0, NULL), turn);
 }
 
 void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
 {
+	bool taints = !result && held.taints;
 	(void)handle;
-	if (held.domain) {
-		blp_inside = false;
-		if (result)
-			blp_unappend(held.domain, held.stream);
-		else
-			blp_appended(held.domain, held.stream);
-		let_go(!result && held.taints);
-	} else if (!result && held.taints) {
+	if (appended(result)) {
+		if (taints)
+			blp_taint(held.domain, held.stream);
+		let_go();
+	} else if (taints) {
 		gp_blp_waits_for_cpu(s);
 	}
 }
@@ -368,7 +341,7 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 		gp_blp_flush(what);
 		break;
 	case GP_WAIT_EVENT:
-		blp_flush_event(what);
+		flush_event(what);
 		break;
 	case GP_WAIT_CONTEXT:
 		break;

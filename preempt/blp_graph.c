@@ -73,7 +73,8 @@ static bool attribute_set(CUgraphNode node, int id)
 static const struct gp_code *guarded(CUgraphNode node, struct kernel_node *k)
 {
 	if (blp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
-	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE) || attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
+	    !k->grid[0] || !k->grid[1] || !k->grid[2] || (double)k->grid[0] * k->grid[1] * k->grid[2] >= GPREEMPT_MOST ||
+	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
 		return NULL;
 	return gp_code_of(k->function ? k->function : k->kernel);
 }
@@ -113,7 +114,11 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		const struct gp_code *code = guarded(nodes[i], &k);
 		if (!code)
 			return false;
-		CUdeviceptr record = t->domain->arena + next++ * sizeof(struct gpreempt_record);
+		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
+		uint8_t shift = blp_shift(blocks, cooperative);
+		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
+		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
 		void *parameters[code->parameters + 1];
 		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);
 		parameters[code->parameters] = &record;
@@ -133,6 +138,7 @@ static void unmake(struct blp_twin *t)
 		blp_driver.cuEventDestroy(t->done);
 	if (t->image)
 		blp_driver.cuMemFreeHost(t->image);
+	free(t->windows);
 	if (t->first)
 		give_records(t->domain, t->first, t->count);
 	*t = (struct blp_twin){0};
@@ -143,7 +149,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 {
 	void *pinned = NULL;
 	*t = (struct blp_twin){.domain = d, .count = kernels};
-	if (!(t->first = take_records(d, kernels)) ||
+	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
 	    gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
 		return false;
 	t->image = pinned;
@@ -188,31 +194,13 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	free(nodes);
 }
 
-// Waits for the launch that is in flight; the lock is given up meanwhile. False: the driver refused.
+static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
+
+// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again first. False: the
+// driver refused.
 static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
-	CUcontext context = d->context;
-	bool pushed;
-	while (d->context == context && !d->given_up && t->upto > d->stream_of[t->stream].done) {
-		uint64_t upto = t->upto; // another thread that waits may launch it again first
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			continue;
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = blp_driver.cuEventSynchronize(t->done);
-			blp_leave(pushed);
-		}
-		pthread_mutex_lock(&d->lock);
-		if (result)
-			return false;
-		if (d->epoch == epoch && t->upto == upto)
-			blp_complete_to(d, &d->stream_of[t->stream], upto);
-	}
-	return true;
+	return blp_wait_complete(d, &d->stream_of[t->stream], t->upto, t->done, true);
 }
 
 static void drop(struct blp_twin *t)
@@ -274,9 +262,10 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	bool complete = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
-		complete &= !(r->state & GPREEMPT_FROZEN);
-		// A kernel that was not stopped is over: no block of it is to run again.
-		r->state = r->done = r->state & GPREEMPT_FROZEN ? r->state & GPREEMPT_CUT : GPREEMPT_CUT;
+		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i];
+		complete &= ran;
+		r->state = 0;
+		r->done = r->count = ran ? GPREEMPT_MOST : r->count;
 	}
 	return complete;
 }
@@ -307,7 +296,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 		}
 		if (blp_is_tainted(d, stream))
 			break;
-		if (t->upto > d->stream_of[t->stream].done) {
+		if (in_flight(d, t)) {
 			if (!wait_for(d, t))
 				break;
 			continue;
@@ -318,7 +307,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 			patient = blp_wait_resumed(d, 0);
 			continue;
 		}
-		if (t->upto > d->stream_of[t->stream].done || (d->epoch % 2 && patient))
+		if (in_flight(d, t) || (d->epoch % 2 && patient))
 			continue;
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
 		e->twin = t;

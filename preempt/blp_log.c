@@ -1,29 +1,10 @@
-// blp_log.c - the log of a domain: what was launched and is not known to be complete; and the launch path.
+// blp_log.c - the log of a domain: what was launched and is not known to be complete.
 #define _GNU_SOURCE
 #include "blp_domain.h"
-#include "code.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { // cuda.h
-	CU_LAUNCH_PARAM_BUFFER_POINTER = 1,
-	CU_LAUNCH_PARAM_BUFFER_SIZE = 2,
-	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
-	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
-	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
-	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
-	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
-	CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12,
-	CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13,
-	CU_STREAM_NON_BLOCKING = 1,
-	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-	MOST_CLUSTER_BLOCKS = 1 << 22, // of a grid, in each dimension: see ../kernels/guard/guard.cu
-	ALIGNMENT = 16,
-};
-
-static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
+enum { CU_STREAM_NON_BLOCKING = 1 }; // cuda.h
 
 // Streams.
 
@@ -56,45 +37,12 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	return unused;
 }
 
-// Whether work of two streams is ordered by the rules of the legacy stream.
-static bool related(const struct blp_stream *s, CUstream handle, bool blocking)
-{
-	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) || (handle == GP_STREAM_LEGACY && s->blocking);
-}
-
 bool blp_related_pending(struct gp_domain *d, struct blp_stream *of)
 {
 	for (uint32_t i = 0; i < d->streams; i++)
-		if (blp_pending(&d->stream_of[i]) && related(&d->stream_of[i], of->handle, of->blocking))
+		if (blp_pending(&d->stream_of[i]) && blp_related(&d->stream_of[i], of->handle, of->blocking))
 			return true;
 	return false;
-}
-
-bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
-{
-	bool found = false;
-	for (uint32_t i = 0; d->tainted && i < d->streams; i++) {
-		struct blp_stream *s = &d->stream_of[i];
-		if (!s->handle || !s->tainted || !related(s, of->handle, of->blocking))
-			continue;
-		if (blp_driver.cuEventQuery(s->taint) == BLP_NOT_READY) {
-			found = true;
-			continue;
-		}
-		s->tainted = false;
-		d->tainted--;
-	}
-	return found;
-}
-
-void blp_taint(struct gp_domain *d, struct blp_stream *s)
-{
-	enum { CU_EVENT_DISABLE_TIMING = 2 }; // cuda.h
-	if ((!s->taint && blp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
-	    blp_driver.cuEventRecord(s->taint, s->handle))
-		return;
-	d->tainted += !s->tainted;
-	s->tainted = true;
 }
 
 // Completion.
@@ -132,10 +80,7 @@ static bool has_record(const struct blp_entry *e)
 	return e->kind == BLP_GRAPH || (e->kind == BLP_LAUNCH && e->record);
 }
 
-static uint64_t blocks_of(const struct blp_entry *e)
-{
-	return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2];
-}
+static uint32_t following(uint32_t record) { return record + 1 == BLP_RECORDS ? 1 : record + 1; }
 
 void blp_advance(struct gp_domain *d)
 {
@@ -144,8 +89,12 @@ void blp_advance(struct gp_domain *d)
 		if (!e->complete && d->tail >= d->stream_of[e->stream].done)
 			break;
 		d->recorded -= has_record(e);
+		if (e->kind == BLP_LAUNCH && e->record)
+			d->oldest_record = following(e->record);
 		d->tail++;
 	}
+	if (d->tail == d->head)
+		d->oldest_record = d->next_record;
 }
 
 void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
@@ -217,10 +166,11 @@ static bool bounded(const struct blp_stream *s, uint64_t entries)
 	return entries < BLP_IN_FLIGHT && (entries < 2 || s->blocks - s->blocks_finished < BLP_BLOCKS_IN_FLIGHT);
 }
 
-static bool has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
+bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	uint64_t entries = s->entries - s->finished;
-	return d->head - d->tail < BLP_LOG && (!blp_can_stop(d) || bounded(s, entries)) &&
+	uint32_t records = (d->next_record + (BLP_RECORDS - 1) - d->oldest_record) % (BLP_RECORDS - 1);
+	return d->head - d->tail < BLP_LOG && records < BLP_LOG && (!blp_can_stop(d) || bounded(s, entries)) &&
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
@@ -233,7 +183,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	for (;;) {
 		if (s->handle != handle || d->context != context)
 			return false;
-		if (has_room(d, s, bytes))
+		if (blp_has_room(d, s, bytes))
 			return true;
 		if (d->epoch % 2 || d->given_up)
 			return false;
@@ -245,7 +195,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			poll_markers(d, oldest);
 		}
 		blp_advance(d);
-		if (has_room(d, s, bytes))
+		if (blp_has_room(d, s, bytes))
 			return true;
 		if (!blp_pending(s))
 			return false;
@@ -271,18 +221,23 @@ static uint32_t take_record(struct gp_domain *d)
 		uint32_t region = record / BLP_REGION, retired = (region + BLP_REGIONS - 2) % BLP_REGIONS;
 		uint64_t skip = retired == 0; // the flag
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
+		const char *call = "cuEventSynchronize";
 		CUresult result = d->zeroing[region] ? blp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
-		if (!result)
+		if (!result) {
+			call = "cuMemsetD8Async";
 			result = blp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
-		if (!result)
+		}
+		if (!result) {
+			call = "cuEventRecord";
 			result = blp_driver.cuEventRecord(d->zeroed[retired], d->stream);
+		}
 		if (result) { // else a launch would find what another left, and skip blocks
-			blp_give_up(d, result);
+			blp_give_up(d, call, result);
 			return 0;
 		}
 		d->zeroing[retired] = true;
 	}
-	d->next_record = record + 1 == BLP_RECORDS ? 1 : record + 1;
+	d->next_record = following(record);
 	return record;
 }
 
@@ -300,10 +255,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		*room = d->bytes + at % BLP_BYTES;
 		d->bytes_head = at + bytes;
 	}
-	// While nobody could want a stop, launches go without a record, which costs their blocks next to nothing. Not behind
-	// one with a record: that may be cut when somebody comes.
 	if (kind == BLP_LAUNCH)
-		e->record = d->recorded || blp_can_stop(d) ? take_record(d) : 0;
+		e->record = take_record(d);
 	d->recorded += has_record(e);
 	s->last = ++d->head;
 	return e;
@@ -315,11 +268,8 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 	struct blp_entry *e = blp_entry_at(d, --d->head);
 	d->bytes_head = e->bytes_begin;
 	d->recorded -= has_record(e);
-	if (e->kind == BLP_LAUNCH) {
-		s->blocks -= blocks_of(e);
-		if (e->record)
-			d->next_record = e->record;
-	}
+	if (e->kind == BLP_LAUNCH) // its record may have been frozen by now, and is not used again
+		s->blocks -= blp_blocks(e);
 	s->entries--;
 	s->last = s->done; // where nothing else is pending
 	for (uint64_t at = d->head; at > d->tail && at > s->done; at--)
@@ -332,427 +282,10 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
-	bool large = e->kind == BLP_LAUNCH && e->record && blocks_of(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
+	bool large = e->kind == BLP_LAUNCH && e->record && blp_blocks(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
 	if (++s->unmarked < BLP_MARKER_EVERY && !large)
 		return;
 	poll_markers(d, s);
 	blp_advance(d);
 	blp_mark(d, s, s->last);
-}
-
-// Launches.
-
-static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream,
-			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters, void **extra)
-{
-	if (!attribute_count)
-		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream, parameters,
-						extra);
-	struct { // CUlaunchConfig, cuda.h
-		uint32_t grid[3], block[3], shared_bytes;
-		CUstream stream;
-		const struct gp_launch_attribute *attributes;
-		uint32_t attribute_count;
-	} config = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, stream, attributes, attribute_count};
-	_Static_assert(sizeof config == 56, "CUlaunchConfig");
-	return blp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
-}
-
-CUresult blp_drive(struct gp_domain *d, struct blp_entry *e)
-{
-	size_t bytes = e->argument_bytes;
-	CUdeviceptr record = e->record ? d->arena + e->record * sizeof(struct gpreempt_record) : 0;
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
-
-	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
-	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, d->stream_of[e->stream].handle, e->attributes,
-				      e->attribute_count, NULL, extra);
-	blp_inside = false;
-	e->driven = !result;
-	return result;
-}
-
-struct buffer { const char *bytes; size_t size; };
-
-static struct buffer given_buffer(void **extra)
-{
-	struct buffer b = {NULL, 0};
-	for (; extra && extra[0]; extra += 2) {
-		if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_POINTER)
-			b.bytes = extra[1];
-		else if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_SIZE)
-			b.size = *(const size_t *)extra[1];
-		else
-			break;
-	}
-	return b;
-}
-
-// False: the caller gave no arguments where there are some, of which the driver is to complain.
-static bool has_arguments(const struct gp_code *code, void **parameters, void **extra)
-{
-	return parameters || !code->parameters || given_buffer(extra).bytes;
-}
-
-static void pack(const struct gp_code *code, void **parameters, void **extra, char *to)
-{
-	memset(to, 0, code->bytes);
-	if (parameters) {
-		for (uint16_t i = 0; i < code->parameters; i++)
-			memcpy(to + code->parameter[i].offset, parameters[i], code->parameter[i].size);
-		return;
-	}
-	struct buffer b = given_buffer(extra);
-	if (b.bytes)
-		memcpy(to, b.bytes, b.size < code->hidden ? b.size : code->hidden);
-}
-
-// With the hidden parameter 0: every block runs.
-static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult *result)
-{
-	if (!has_arguments(code, l->parameters, l->extra))
-		return false;
-	CUdeviceptr none = 0;
-	bool by_pointers = l->parameters || !l->extra;
-	void *parameters[by_pointers ? code->parameters + 1 : 1];
-	char bytes[by_pointers ? 1 : code->bytes];
-	size_t size = code->bytes;
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &size, NULL};
-
-	if (by_pointers) {
-		for (uint16_t i = 0; i < code->parameters; i++)
-			parameters[i] = l->parameters[i];
-		parameters[code->parameters] = &none;
-	} else {
-		pack(code, NULL, l->extra, bytes);
-	}
-	if (l->cooperative && !l->attribute_count)
-		*result = blp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
-							       l->block[2], l->shared_bytes, l->stream, parameters);
-	else
-		*result = call_driver(l->function, l->grid, l->block, l->shared_bytes, l->stream, l->attributes, l->attribute_count,
-				      by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
-	return true;
-}
-
-// Launches that the guard can't number, or that do more than run a kernel. Such an event would have to be
-// recorded again.
-static bool can_be_stopped(const struct gp_launch *l)
-{
-	bool large = false;
-	if (l->cooperative || (double)l->grid[0] * l->grid[1] * l->grid[2] >= GPREEMPT_CUT)
-		return false;
-	for (int i = 0; i < 3; i++)
-		large |= l->grid[i] >= MOST_CLUSTER_BLOCKS;
-	for (uint32_t i = 0; i < l->attribute_count; i++)
-		switch (l->attributes[i].id) {
-		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-			if (l->attributes[i].value.cooperative)
-				return false;
-			break;
-		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-			if (large)
-				return false;
-			break;
-		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-		case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-			return false;
-		}
-	return true;
-}
-
-static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, char *room)
-{
-	e->function = l->function;
-	memcpy(e->grid, l->grid, sizeof e->grid);
-	memcpy(e->block, l->block, sizeof e->block);
-	e->shared_bytes = l->shared_bytes;
-	e->arguments = room;
-	e->argument_bytes = code->bytes;
-	e->attributes = (struct gp_launch_attribute *)(room + round_up(code->bytes));
-	e->attribute_count = 0;
-	pack(code, l->parameters, l->extra, room);
-	// A kernel that may begin before the one ahead of it ends could run where that one was cut.
-	for (uint32_t i = 0; i < l->attribute_count; i++)
-		if (l->attributes[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-			e->attributes[e->attribute_count++] = l->attributes[i];
-}
-
-// False: to be launched as a barrier.
-static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_launch *l, const struct gp_code *code,
-		       CUresult *result)
-{
-	uint32_t bytes = (uint32_t)(round_up(code->bytes) + l->attribute_count * sizeof *l->attributes);
-	uint64_t deadline = 0;
-	bool patient = true;
-	char *room = NULL;
-
-	bytes = (uint32_t)round_up(bytes);
-	pthread_mutex_lock(&d->lock);
-	for (;;) {
-		struct blp_stream *s;
-		if (d->context != context || d->given_up || gp_capturing() || !(s = blp_find_stream(d, l->stream, true)))
-			break;
-		if (d->epoch % 2 && (patient || !has_room(d, s, bytes))) {
-			if (!deadline)
-				deadline = blp_patience();
-			patient = blp_wait_resumed(d, patient ? deadline : 0);
-			continue;
-		}
-		if (blp_is_tainted(d, s))
-			break;
-		if (!blp_make_room(d, s, bytes)) {
-			if (d->epoch % 2)
-				continue;
-			break;
-		}
-		if (d->epoch % 2 && patient)
-			continue;
-		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
-		fill_in(e, l, code, room);
-		e->blocks = s->blocks += blocks_of(e);
-		*result = 0;
-		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption
-			*result = blp_drive(d, e);
-			if (*result)
-				blp_unappend(d, s);
-			else
-				blp_appended(d, s);
-		}
-		pthread_mutex_unlock(&d->lock);
-		if (!*result)
-			gp_count(&d->gpu->stops.launches, 1);
-		return true;
-	}
-	pthread_mutex_unlock(&d->lock);
-	return false;
-}
-
-bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, CUresult *result)
-{
-	const struct gp_code *code = gp_code_of(l->function);
-	CUcontext context = NULL;
-
-	(void)submission;
-	if (!code && !blp_domains[0])
-		return false;
-	if (blp_inside || l->captured)
-		return code && pass(code, l, result);
-	if (blp_error) {
-		*result = blp_error;
-		return true;
-	}
-	gp_driver.cuCtxGetCurrent(&context);
-	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
-	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
-		blp_flush_others(d, context, l->stream);
-		if (log_launch(d, context, l, code, result))
-			return true;
-	}
-	gp_blp_flush(l->stream);
-	if (d)
-		gp_count(&d->gpu->stops.uncovered, 1);
-	return code && pass(code, l, result);
-}
-
-static bool complete(CUfunction function, struct gp_arguments *a)
-{
-	static const CUdeviceptr none;
-	const struct gp_code *code = gp_code_of(function);
-	if (!code || !has_arguments(code, a->parameters, a->extra))
-		return false;
-	if (a->parameters || !a->extra) {
-		void **parameters = malloc((code->parameters + 1u) * sizeof *parameters);
-		if (!parameters)
-			return false;
-		for (uint16_t i = 0; i < code->parameters; i++)
-			parameters[i] = a->parameters[i];
-		parameters[code->parameters] = (void *)&none;
-		*a = (struct gp_arguments){parameters, NULL, parameters};
-		return true;
-	}
-	struct {
-		void *extra[5];
-		size_t size;
-		char bytes[];
-	} *memory = malloc(sizeof *memory + code->bytes);
-	if (!memory)
-		return false;
-	pack(code, NULL, a->extra, memory->bytes);
-	memory->size = code->bytes;
-	memory->extra[0] = (void *)CU_LAUNCH_PARAM_BUFFER_POINTER;
-	memory->extra[1] = memory->bytes;
-	memory->extra[2] = (void *)CU_LAUNCH_PARAM_BUFFER_SIZE;
-	memory->extra[3] = &memory->size;
-	memory->extra[4] = NULL;
-	*a = (struct gp_arguments){NULL, memory->extra, memory};
-	return true;
-}
-
-// Barriers.
-
-// Waits until what the stream has in the log now is complete. Gives up the lock meanwhile; false after an error.
-static bool flush_one(struct gp_domain *d, struct blp_stream *s)
-{
-	CUstream handle = s->handle;
-	CUcontext context = d->context;
-	uint64_t target = s->last;
-	bool counted = false, pushed;
-
-	while (s->handle == handle && s->done < target && !d->given_up && d->context == context) {
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			continue;
-		}
-		if (!counted) {
-			counted = true;
-			gp_count(&d->gpu->stops.barriers, 1);
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = blp_driver.cuStreamSynchronize(handle);
-			blp_leave(pushed);
-		}
-		pthread_mutex_lock(&d->lock);
-		if (result)
-			return false;
-		if (d->epoch == epoch && s->handle == handle)
-			blp_complete_to(d, s, target);
-	}
-	return true;
-}
-
-static void flush(CUcontext context, CUstream handle, bool all, uint32_t except, const struct gp_domain *but)
-{
-	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	bool blocking = true, known = handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD, relaxed = false;
-	unsigned flags;
-
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except || d == but)
-			continue;
-		if (!known && !all) {
-			known = true;
-			blocking = !blp_driver.cuStreamGetFlags(handle, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
-		}
-		pthread_mutex_lock(&d->lock);
-		for (uint32_t s = 0; s < d->streams; s++) {
-			if (!blp_pending(&d->stream_of[s]) || !(all || related(&d->stream_of[s], handle, blocking)))
-				continue;
-			if (!relaxed && gp_capturing()) {
-				gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-				relaxed = true;
-			}
-			if (!flush_one(d, &d->stream_of[s]))
-				break;
-		}
-		blp_advance(d);
-		pthread_mutex_unlock(&d->lock);
-	}
-	if (relaxed)
-		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-void gp_blp_flush(CUstream stream)
-{
-	CUcontext context = NULL;
-	if (blp_inside || !blp_domains[0])
-		return;
-	// Default streams are those of the current context; of others, any context may ask.
-	if ((stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD) &&
-	    (gp_driver.cuCtxGetCurrent(&context) || !context))
-		return;
-	if (!context) {
-		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !context; i++) {
-			struct gp_domain *d = blp_domains[i];
-			if (!d->context || d->head == d->tail)
-				continue;
-			pthread_mutex_lock(&d->lock);
-			if (blp_find_stream(d, stream, false))
-				context = d->context;
-			pthread_mutex_unlock(&d->lock);
-		}
-		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
-			return;
-	}
-	flush(context, stream, false, 0, NULL);
-}
-
-void gp_blp_flush_all(CUcontext context)
-{
-	if (!blp_inside)
-		flush(context, NULL, true, 0, NULL);
-}
-
-// Of streams that the rules of the legacy stream order with this one, those of other domains, which stop and go on at
-// other times.
-void blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
-{
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-		unsigned flags;
-		if (blp_domains[i] == d || blp_domains[i]->context != context || blp_domains[i]->head == blp_domains[i]->tail)
-			continue;
-		// Without its lock, which is held while it goes on, for most streams.
-		if (stream == GP_STREAM_LEGACY || (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING)))
-			flush(context, stream, false, 0, d);
-		return;
-	}
-}
-
-static void before_barrier(struct gp_submission *s)
-{
-	gp_blp_flush(s->stream);
-	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
-	if (d)
-		gp_count(&d->gpu->stops.uncovered, 1);
-}
-
-// After an operation that may wait for the CPU. What follows it on the stream can't be stopped, since stopping
-// waits for what is ahead, and the CPU may be waiting for the stop to end.
-void gp_blp_waits_for_cpu(struct gp_submission *submission)
-{
-	CUcontext context = NULL;
-	if (gp_driver.cuCtxGetCurrent(&context) || !context)
-		return;
-	struct gp_domain *d = blp_domain_of(context, submission->stream);
-	if (!d)
-		return;
-	pthread_mutex_lock(&d->lock);
-	struct blp_stream *s = d->context == context ? blp_find_stream(d, submission->stream, true) : NULL;
-	if (s)
-		blp_taint(d, s);
-	pthread_mutex_unlock(&d->lock);
-}
-
-// So that while anything is captured the watcher has nothing to stop. A stream that the program stopped itself is
-// not what it captures.
-void gp_blp_capture_beginning(void)
-{
-	if (!blp_inside)
-		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
-}
-
-void gp_blp_hooks(struct gp_hooks *hooks)
-{
-	if (!blp_driver.cuMemAlloc)
-		return;
-	hooks->launch = gp_blp_launch;
-	hooks->launch_graph = gp_blp_launch_graph;
-	hooks->graph_changed = gp_blp_graph_changed;
-	hooks->before_barrier = before_barrier;
-	hooks->before_record = gp_blp_before_record;
-	hooks->after_record = gp_blp_after_record;
-	hooks->before_stream_wait = gp_blp_before_stream_wait;
-	hooks->after_stream_wait = gp_blp_after_stream_wait;
-	hooks->answer = gp_blp_answer;
-	hooks->event_destroying = gp_blp_event_destroying;
-	hooks->event_shared = gp_blp_event_shared;
-	hooks->complete = complete;
 }

@@ -18,7 +18,7 @@ static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
 #define TRY(function, ...) \
 	do { \
 		if ((result = blp_driver.function(__VA_ARGS__))) { \
-			blp_give_up(d, result); \
+			blp_give_up(d, #function, result); \
 			return false; \
 		} \
 	} while (0)
@@ -30,6 +30,52 @@ static bool set_flag(struct gp_domain *d, uint32_t value)
 	if (blp_driver.cuStreamWriteValue32 && !blp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
 		return true;
 	TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
+	return true;
+}
+
+// Lets the launches of so many records begin no further block. The flag has been set: else one might begin as what is
+// ahead of it ends.
+static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
+{
+	enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };
+	CUresult result;
+	struct { // CUDA_MEMCPY2D, cuda.h
+		size_t x, y;
+		unsigned type;
+		const void *host;
+		CUdeviceptr device;
+		void *array;
+		size_t pitch;
+	} from = {.type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
+	  to = {.type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)};
+
+	for (uint32_t rows; count; first += rows, count -= rows) {
+		rows = count < BLP_LOG ? count : BLP_LOG;
+		to.device = d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
+		struct { __typeof__(from) from, to; size_t width, rows; } copy = {from, to, sizeof *d->word, rows};
+		_Static_assert(sizeof copy == 128 && GPREEMPT_FROZEN == 1, "CUDA_MEMCPY2D, and what d->word holds");
+		TRY(cuMemcpy2DAsync, &copy, d->stream);
+	}
+	return true;
+}
+
+// The launches of the log from a record on, up to another.
+static bool freeze_launches(struct gp_domain *d, uint32_t from, uint32_t to)
+{
+	if (to < from)
+		return freeze(d, from, BLP_RECORDS - from) && freeze(d, 1, to - 1);
+	return freeze(d, from, to - from);
+}
+
+// d->lock is held.
+static bool freeze_graphs(struct gp_domain *d)
+{
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind == BLP_GRAPH && e->driven && !e->complete && at >= d->stream_of[e->stream].done &&
+		    !freeze(d, e->twin->first, e->twin->count))
+			return false;
+	}
 	return true;
 }
 
@@ -64,18 +110,19 @@ static void close_gate(struct gp_domain *d)
 static void stop_blocks(struct gp_domain *d)
 {
 	CUcontext context = d->context;
+	uint32_t oldest = d->oldest_record, frozen = d->next_record; // in this order: what is complete meanwhile does no harm
 	bool pushed;
 
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
-	if (d->head != d->tail)
-		d->flagged = set_flag(d, 1);
+	if (d->recorded)
+		d->flagged = set_flag(d, 1) && freeze_launches(d, oldest, frozen);
 	pthread_mutex_lock(&d->lock);
 	if (d->context == context) {
-		if (d->head != d->tail && !d->flagged)
+		if (d->recorded && !d->flagged)
 			d->flagged = set_flag(d, 1);
-		if (d->flagged) {
+		if (d->flagged && freeze_launches(d, frozen, d->next_record) && freeze_graphs(d)) {
 			d->flagged_ns = gp_now_ns();
 			gp_count(&d->gpu->stops.stops, 1);
 			record_drains(d);
@@ -155,21 +202,23 @@ static void classify(struct gp_domain *d)
 			e->complete = blp_graph_is_complete(e);
 			e->driven = false;
 			gp_count(&count->cuts, !e->complete);
-		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH && !e->record) {
-			e->complete = true;
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
-			uint64_t blocks = (uint64_t)e->grid[0] * e->grid[1] * e->grid[2], cut = r->state & GPREEMPT_CUT;
-			if (r->state & GPREEMPT_FROZEN && cut < blocks) {
+			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
+			// Clusters that the code itself asks for are not known here: complete, it does nothing when it is launched again.
+			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				e->driven = false;
-				r->state = r->done = cut;
+				r->state = 0;
+				r->done = r->count;
 				gp_count(&count->cuts, 1);
 				if (!e->counted)
-					gp_count(&count->resumed_blocks, blocks - cut);
+					gp_count(&count->resumed_blocks, blocks - ran);
 				e->counted = true;
 			} else {
 				e->complete = true;
 			}
+		} else if (!e->complete && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
+			d->image[place_in_image(e->record, d->first_record)].state = 0; // frozen before the driver had it
 		} else if (!e->complete && e->driven) {
 			// An event counts as reached where nothing before it, on any stream, is left to do.
 			e->complete = !any;
@@ -220,12 +269,13 @@ static bool drain(struct gp_domain *d)
 	d->first_record = d->last_record = 0;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_LAUNCH || !e->record || !e->driven || e->complete || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_LAUNCH || !e->record || e->complete || at < d->stream_of[e->stream].done)
 			continue;
 		if (!d->first_record)
 			d->first_record = e->record;
 		d->last_record = e->record;
 	}
+	d->ranged = d->head;
 	pthread_mutex_unlock(&d->lock);
 	bool any = d->first_record != 0;
 	if (!copy_records(d, false) || !copy_graphs(d, false, &any) || (any && !settle(d)))
@@ -267,7 +317,7 @@ static bool relaunch(struct gp_domain *d)
 		previous = e->stream;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 		if (result) {
-			blp_give_up(d, result);
+			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
 		}
 		if (e->kind == BLP_RECORD)
@@ -304,7 +354,7 @@ static void finish(struct gp_domain *d)
 	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
-		blp_give_up(d, 201); // CUDA_ERROR_INVALID_CONTEXT
+		blp_give_up(d, "cuCtxPushCurrent", 201); // CUDA_ERROR_INVALID_CONTEXT
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
@@ -312,7 +362,8 @@ static void finish(struct gp_domain *d)
 		d->flagged = d->quiet = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
-			if (d->head != d->tail && (d->flagged = set_flag(d, 1))) {
+			if (d->recorded && (d->flagged = set_flag(d, 1)) &&
+			    freeze_launches(d, d->oldest_record, d->next_record) && freeze_graphs(d)) {
 				d->flagged_ns = gp_now_ns();
 				gp_count(&d->gpu->stops.stops, 1);
 				record_drains(d);

@@ -51,6 +51,8 @@ struct gp_gpu {
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
 	struct gp_stop_counters stops; // the agent copies them into the slot
+	_Atomic(const char *) refused; // the driver's function that made a domain be given up
+	_Atomic uint32_t refusal;      // what it returned
 };
 
 struct gp_hold {

@@ -32,6 +32,11 @@ package preempt
 //	gp_gpu_attached(&gp_gpu[i]);
 // }
 // static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
+// static const char *gpu_refused(int i, uint32_t *result)
+// {
+//	*result = gp_gpu[i].refusal;
+//	return gp_gpu[i].refused;
+// }
 // static int gpu_worked(int i) { return gp_gpu[i].worked; }
 // static int gpu_mps(int i) { return gp_gpu[i].mps; }
 // static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
@@ -220,6 +225,13 @@ func probe(i int, on bool) { C.gpu_probe(C.int(i), C.int(bit(on))) }
 
 // countBLP copies the counters of block-level preemption to where others see them.
 func countBLP(i int) { C.gpu_count_blp(C.int(i)) }
+
+// refused is the driver's function that last made a domain be given up, and what it returned.
+func refused(i int) (call string, result int) {
+	var code C.uint32_t
+	name := C.gpu_refused(C.int(i), &code)
+	return C.GoString(name), int(code)
+}
 
 func setPeers(i int, lowerPeers, turnPeers, between, stoppable int, lower, higher uint64) {
 	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint32_t(stoppable), C.uint64_t(lower), C.uint64_t(higher))

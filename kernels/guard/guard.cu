@@ -33,8 +33,8 @@ static __device__ __forceinline__ unsigned int number_of_block()
 	return x + columns * (y + rows * z);
 }
 
-// One block of so many looks at the stop flag: a stop comes so many blocks later at most. All blocks of
-// all SMs would read the same word otherwise.
+// Of blocks that count themselves one in so many looks at the stop flag, without waiting for it: all blocks of all SMs
+// would read the same word otherwise.
 #define BLOCKS_A_LOOK 16
 
 // Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
@@ -53,83 +53,102 @@ static __device__ __forceinline__ unsigned int stop_flag(gpreempt_record *record
 	return stop;
 }
 
-// Counts a block in an open state. Returns the state before.
-static __device__ __forceinline__ unsigned int count(gpreempt_record *record, unsigned int number)
-{
-	unsigned int state;
+// The word of count and state.
+struct Word {
+	unsigned int count, state;
+};
 
-	asm volatile("atom.relaxed.gpu.global.max.s32 %0, [%1], %2;"
-		     : "=r"(state) : "l"(&record->state), "r"(GPREEMPT_OPEN | (number + 1)));
-	return state;
+static __device__ __forceinline__ Word word(unsigned long long bits)
+{
+	return {(unsigned int)bits, (unsigned int)(bits >> 32)};
 }
 
-// Sets bits of the state. Returns the state before.
-static __device__ __forceinline__ unsigned int set(gpreempt_record *record, unsigned int bits)
+// Counts a block in an open state. Returns the word before.
+static __device__ __forceinline__ Word count(gpreempt_record *record, unsigned int number)
 {
-	unsigned int state;
+	unsigned long long before, counted = (unsigned long long)GPREEMPT_OPEN << 32 | (number + 1);
 
-	asm volatile("atom.relaxed.gpu.global.or.b32 %0, [%1], %2;"
-		     : "=r"(state) : "l"(&record->state), "r"(bits));
-	return state;
+	asm volatile("atom.relaxed.gpu.global.max.s64 %0, [%1], %2;" : "=l"(before) : "l"(record), "l"(counted));
+	return word(before);
 }
+
+// Sets bits of the state. Returns the word before.
+static __device__ __forceinline__ Word set(gpreempt_record *record, unsigned int bits)
+{
+	unsigned long long before;
+
+	asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
+		     : "=l"(before) : "l"(record), "l"((unsigned long long)bits << 32));
+	return word(before);
+}
+
+static __device__ __forceinline__ bool is_open(Word w) { return (int)w.state < 0 && !(w.state & GPREEMPT_FROZEN); }
 
 // Whether the block that calls must exit; guard.h says how that is found. One thread of the block asks: a
 // load by each costs more than the rest of the guard, and an answer of its own for each thread would
 // tear the block apart. The operations up to the first comparison do not wait for each other.
-static __device__ __forceinline__ bool must_exit(gpreempt_record *record)
+static __device__ __forceinline__ bool must_exit(unsigned long long hidden)
 {
-	unsigned int number = number_of_block(), done, state, stop = 0;
+	unsigned int shift = (unsigned int)hidden & GPREEMPT_SHIFT, number = number_of_block() >> shift, done;
+	gpreempt_record *record = (gpreempt_record *)(hidden - shift);
+	unsigned int stop = 0;
+	Word now = {0, 0};
 
-	asm volatile("ld.global.u32 %0, [%1];" : "=r"(done) : "l"(&record->done));
-	if (number % BLOCKS_A_LOOK == 0)
-		stop = stop_flag(record);
-	state = count(record, number);
+	asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(done) : "l"(&record->done));
+	if (shift)
+		asm volatile("ld.global.ca.v2.u32 {%0, %1}, [%2];" : "=r"(now.count), "=r"(now.state) : "l"(record));
+	if (!(now.state & GPREEMPT_FROZEN) && now.count <= number) {
+		if (number % BLOCKS_A_LOOK == 0)
+			stop = stop_flag(record);
+		now = count(record, number);
+	}
 	if (number < done)
 		return true;
-	if ((state & (GPREEMPT_OPEN | GPREEMPT_FROZEN)) == GPREEMPT_OPEN) {
+	if (is_open(now)) {
 		if (stop)
 			set(record, GPREEMPT_FROZEN);
 		return false;
 	}
-	if (!(state & GPREEMPT_FROZEN)) {
+	if (!(now.state & GPREEMPT_FROZEN)) {
 		if (stop_flag(record)) {
-			state = set(record, GPREEMPT_FROZEN) | GPREEMPT_FROZEN;
+			now = set(record, GPREEMPT_FROZEN);
+			now.state |= GPREEMPT_FROZEN;
 		} else {
 			set(record, GPREEMPT_OPEN);
-			state = count(record, number);
+			now = count(record, number);
 		}
 #pragma unroll
 		for (int i = 0; i < PADDING; i++)
 			asm volatile("pmevent 1;");
 	}
-	return (state & GPREEMPT_FROZEN) && number >= (state & GPREEMPT_CUT);
+	return (now.state & GPREEMPT_FROZEN) && number >= now.count;
 }
 
-static __device__ __forceinline__ void guard(gpreempt_record *record)
+static __device__ __forceinline__ void guard(unsigned long long hidden)
 {
 	// No record's address has 0 in its lower half: that would be the first of an arena.
-	if ((unsigned int)(unsigned long long)record) {
+	if ((unsigned int)hidden) {
 		bool leave = false;
 		if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0)
-			leave = must_exit(record);
+			leave = must_exit(hidden);
 		if (__syncthreads_or(leave))
 			asm volatile("exit;");
 	}
 	asm volatile("pmevent 0;"); // PMTRIG: here the guarded kernel begins
 }
 
-template <int words> __global__ void gpreempt_guard(Before<words>, gpreempt_record *record)
+template <int words> __global__ void gpreempt_guard(Before<words>, unsigned long long hidden)
 {
-	guard(record);
+	guard(hidden);
 }
 
 // Their parameter offsets differ in every bit that a parameter offset has.
-template __global__ void gpreempt_guard<1>(Before<1>, gpreempt_record *);
-template __global__ void gpreempt_guard<2>(Before<2>, gpreempt_record *);
-template __global__ void gpreempt_guard<3>(Before<3>, gpreempt_record *);
-template __global__ void gpreempt_guard<14>(Before<14>, gpreempt_record *);
-template __global__ void gpreempt_guard<55>(Before<55>, gpreempt_record *);
-template __global__ void gpreempt_guard<318>(Before<318>, gpreempt_record *);
-template __global__ void gpreempt_guard<1365>(Before<1365>, gpreempt_record *);
-template __global__ void gpreempt_guard<2730>(Before<2730>, gpreempt_record *);
-template __global__ void gpreempt_guard<4094>(Before<4094>, gpreempt_record *);
+template __global__ void gpreempt_guard<1>(Before<1>, unsigned long long);
+template __global__ void gpreempt_guard<2>(Before<2>, unsigned long long);
+template __global__ void gpreempt_guard<3>(Before<3>, unsigned long long);
+template __global__ void gpreempt_guard<14>(Before<14>, unsigned long long);
+template __global__ void gpreempt_guard<55>(Before<55>, unsigned long long);
+template __global__ void gpreempt_guard<318>(Before<318>, unsigned long long);
+template __global__ void gpreempt_guard<1365>(Before<1365>, unsigned long long);
+template __global__ void gpreempt_guard<2730>(Before<2730>, unsigned long long);
+template __global__ void gpreempt_guard<4094>(Before<4094>, unsigned long long);

@@ -10,48 +10,54 @@
 // before the rest of that.
 #define GPREEMPT_ARENA_BYTES (16u << 20)
 
-// gpreempt_record.state: two bits, and below them a number of blocks.
-#define GPREEMPT_OPEN (1u << 31)   // blocks may begin and count themselves
-#define GPREEMPT_FROZEN (1u << 30) // a stop was seen: the number is the cut
-#define GPREEMPT_CUT (GPREEMPT_FROZEN - 1)
+// gpreempt_record.state; 0: no block has begun.
+#define GPREEMPT_OPEN (1u << 31) // blocks may begin and count themselves
+#define GPREEMPT_FROZEN 1u       // stopped: count is the cut
+#define GPREEMPT_MOST (1u << 30) // launches with so many blocks, or more, get no record
 
-// One per launch, in device memory. The address of the record is the guarded kernel's hidden last
-// parameter; 0 there lets every block pass.
+// The low bits of the hidden parameter, which is the record's address otherwise: how many low bits of a block's
+// number do not count. 2^shift neighbours, a window, run or exit together.
+#define GPREEMPT_SHIFT 31u
+#define GPREEMPT_WHOLE 31u // one window: a launch whose blocks wait for each other in any order
+
+// One per launch, in device memory. The address of the record and the shift are the guarded kernel's hidden
+// last parameter; 0 there lets every block pass.
 //
 // A launch's blocks are numbered in the order in which the hardware hands them out, x first; those of
-// a cluster share the cluster's number. Launches with GPREEMPT_CUT or more of them get no record.
+// a cluster share the cluster's number. From here on a number is that of a window.
 //
-// Before a launch:    state = done = 0.
-// After it:           not FROZEN: every block ran, or had run before. FROZEN: the blocks from
-//                     cut = state & GPREEMPT_CUT on (perhaps none) did not run.
-// Before a relaunch:  state = done = cut, with the same grid, cluster and arguments; state = done =
-//                     GPREEMPT_CUT if no block is to run.
-// Each word has a cache line of its own: an atomic operation takes the line from L1, and done must stay there. Both in
+// Before a launch:    state = 0, count = done = 0.
+// After it:           not FROZEN: every block ran, or had run before. FROZEN: the windows from
+//                     count on (perhaps none) did not run.
+// Before a relaunch:  state = 0, count = done = what count was, with the same grid, cluster, shift and
+//                     arguments; count = done = GPREEMPT_MOST if no block is to run.
+// done has a cache line of its own: an atomic operation takes the line from L1, and done must stay there. Both in
 // one line, all blocks of all SMs meet at it twice, which cost an H200 2 ns a block, and a copy half its bandwidth.
-// Both words must be written before the launch in the order of its stream: done may come from an L1
-// cache, which keeps nothing from before the launch.
+// Both must be written before the launch in the order of its stream: they may come from an L1 cache, which
+// keeps nothing from before the launch.
 //
-// A block asks with one atomic operation: the signed maximum of the state and OPEN | number + 1. That
-// counts the block if the state is open and not frozen, and nothing else, for all other states are
-// greater. The answer, the state before, decides:
-//   OPEN, not FROZEN  The block has been counted and runs. Every few blocks one also looks at the stop
-//                     flag, without waiting for it before the atomic operation; if it is set, the
-//                     block sets FROZEN, and itself is below the cut.
-//   FROZEN            The block runs if its number is below the cut: later blocks may run, too, and
-//                     may wait for it.
-//   neither           Nothing has begun. The block looks at the stop flag first, then sets either
-//                     FROZEN, so that the cut is where the launch began, or OPEN and counts itself. Of
-//                     two that disagree the first decides: FROZEN keeps the cut, whatever comes later.
-// Blocks below done exit before any of that; their atomic operation changes nothing, as an open state
-// counts at least done.
+// count and state are one word of 64 bits. A block asks with one atomic operation: the signed maximum of that
+// and {number + 1, OPEN}. It counts the block if the state is OPEN and nothing else, for all other states
+// are greater. The answer, the word before, decides:
+//   OPEN    The block has been counted and runs. Every few blocks one also looks at the stop flag; if that is
+//           set, the block sets FROZEN, and itself is below the cut.
+//   FROZEN  The block runs if its number is below count: later blocks may run, too, and may wait for it.
+//   0       Nothing has begun. The block looks at the stop flag first, then sets either FROZEN, so that the
+//           cut is where the launch began, or OPEN and counts itself. Of two that disagree FROZEN decides.
+// Blocks below done exit whatever the answer, which changes nothing, as an open record counts at least done.
 //
 // So a launch that was queued behind a stopped one begins no block: none of its blocks can see the flag
-// cleared, and without that no state becomes open. And a block costs one trip to memory while the launch
-// is open, and after it was frozen.
+// cleared, and without that no state becomes open. Launches that have begun hardly look at the flag: once it
+// is set, who stops them writes GPREEMPT_FROZEN to their state, after which no more blocks are counted.
+//
+// One word takes a block of the whole GPU every half nanosecond. Where blocks of a large grid are done faster, windows
+// help: a block that finds itself counted or frozen out in what its SM's L1 cache holds of the word needs no
+// more. That may be old, but what was counted stays counted, and what is frozen stays as it is.
 struct gpreempt_record {
+	unsigned int count; // windows that have begun
 	unsigned int state;
-	unsigned int unused[31];
-	unsigned int done; // blocks below this number have run in an earlier launch
+	unsigned int unused[30];
+	unsigned int done; // windows below this number have run in an earlier launch
 	unsigned int unused_too[31];
 };
 

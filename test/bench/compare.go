@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -115,6 +116,17 @@ func figures(path string) ([]figure, error) {
 			add(row.Case, row.System, "LC p50 of alone", row.Ratio.P50, row.Ratio.P50, row.Ratio.P50, false)
 			add(row.Case, row.System, "LC p99 of alone", row.Ratio.P99, row.Ratio.P99, row.Ratio.P99, false)
 		}
+		if row.Value != nil && row.Pass != nil {
+			// What counts most of them is not better for being more: whether the target is reached is compared, and parts.
+			reached := 0.0
+			if *row.Pass {
+				reached = 1
+			}
+			add(row.Case, row.System, "target reached", reached, reached, reached, true)
+			if strings.HasPrefix(row.Unit, "of ") {
+				add(row.Case, row.System, row.Unit, *row.Value, *row.Value, *row.Value, true)
+			}
+		}
 		if row.BE != nil {
 			add(row.Case, row.System, "BE share", row.BE.Share, row.BE.Share, row.BE.Share, true)
 		}
@@ -145,7 +157,11 @@ func (c *Comparison) Print(out io.Writer) error {
 		case d.Better:
 			verdict = "better"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%s\n", d.Case, d.System, d.Figure, d.Committed, d.New, d.New/d.Committed, verdict)
+		ratio := "-"
+		if d.Committed != 0 {
+			ratio = fmt.Sprintf("%.2f", d.New/d.Committed)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.3f\t%s\t%s\n", d.Case, d.System, d.Figure, d.Committed, d.New, ratio, verdict)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the comparison: %w", err)

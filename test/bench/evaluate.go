@@ -32,9 +32,10 @@ type EvaluationOptions struct {
 const EvaluationSuites = "paper, full or smoke"
 
 const (
-	warmUp     = 300 * time.Millisecond // of a run, in which no request is counted
-	startAhead = 100 * time.Millisecond // from the order of a run to its start
-	calibrated = 2 * time.Second        // a run that tells how long a request takes
+	warmUp     = 200 * time.Millisecond // of a run, in which no request is counted
+	startAhead = 40 * time.Millisecond  // from the order of a run to its start
+	calibrated = 700 * time.Millisecond // a run that tells how long a request takes
+	tries      = 2                      // of a system that fails, in a workload; and of one that hangs, in all workloads
 )
 
 // evaluation is one call of Evaluate.
@@ -46,7 +47,7 @@ type evaluation struct {
 	folder   string            // temporary, on a memory-backed file system
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*program
-	broken   map[string]error // systems whose programs were waited for in vain
+	hung     map[string]int // by system: how often its programs were waited for in vain
 	mps      *mpsDaemon
 	length   time.Duration
 	runsLeft int
@@ -59,7 +60,7 @@ type evaluation struct {
 // others.
 func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
 	e := &evaluation{options: options, session: &session{progress: options.Progress},
-		running: map[string]*program{}, configs: map[string]string{}, broken: map[string]error{}}
+		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}}
 	picked, err := e.pick()
 	if err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 	}
 	var todo []Workload
 	for _, w := range picked {
-		if known != nil && !slices.ContainsFunc(e.systems, func(s System) bool { return !e.knows(known, w, s) }) {
+		if known != nil && !slices.ContainsFunc(e.systemsFor(w), func(s System) bool { return !e.knows(known, w, s) }) {
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
@@ -87,7 +88,7 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 			continue
 		}
 		todo = append(todo, w)
-		e.runsLeft += e.runs()
+		e.runsLeft += e.runs(w)
 	}
 	began, costs := time.Now(), e.costs(todo)
 	var failed []error
@@ -98,13 +99,13 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		}
 		result, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
-			return nil, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())
+			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err()))
+			break
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, err))
 			e.session.log("%v", failed[len(failed)-1])
 			e.keepOnly(nil)
-			continue
 		}
 		if known != nil && len(known.workload(w.Name).Cases) > 0 { // under other systems
 			result = known.workload(w.Name).with(result)
@@ -124,13 +125,32 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 	return results, errors.Join(failed...)
 }
 
-// knows says whether a workload has been measured under a system. What failed is tried again for who asks for it.
+// knows says whether a workload has been measured under a system. What failed is tried again for who asks for it, and a
+// workload of which there is nothing to compare with.
 func (e *evaluation) knows(known *Evaluation, w Workload, system System) bool {
-	c := known.of(w.Name, system.Name)
-	return c != nil && (len(c.Runs) > 0 || len(e.options.Systems) == 0)
+	alone, c := known.of(w.Name, lcAlone), known.of(w.Name, system.Name)
+	return alone != nil && len(alone.Runs) > 0 && c != nil && (len(c.Runs) > 0 || len(e.options.Systems) == 0)
 }
 
-func (e *evaluation) runs() int { return e.options.Repeats * (len(e.systems) + 2) }
+// systemsFor are those that a workload is measured under. The points of a sweep have fewer, unless some are asked for.
+func (e *evaluation) systemsFor(w Workload) []System {
+	if !inSweep(w.Name) || len(e.options.Systems) > 0 {
+		return e.systems
+	}
+	return slices.DeleteFunc(slices.Clone(e.systems), func(s System) bool { return !s.Sweeps })
+}
+
+func (e *evaluation) runs(w Workload) int {
+	n := 0
+	for _, v := range e.variants(w) {
+		if v.once {
+			n++
+		} else {
+			n += e.options.Repeats
+		}
+	}
+	return n
+}
 
 // pick is what the options ask for.
 func (e *evaluation) pick() ([]Workload, error) {
@@ -241,15 +261,13 @@ func (m member) own() bool {
 	return own
 }
 
-func (e *evaluation) withAlone() []System { return append([]System{{Name: lcAlone}}, e.systems...) }
-
 // keepOnly ends the programs that no further workload needs.
 func (e *evaluation) keepOnly(next []Workload) {
 	needed := map[string]bool{}
 	if len(next) > 0 {
-		for _, system := range e.withAlone() {
-			for _, m := range members(next[0], true, true) {
-				needed[m.key(system)] = true
+		for _, v := range e.variants(next[0]) {
+			for _, m := range v.tasks {
+				needed[m.key(v.system)] = true
 			}
 		}
 	}
@@ -365,10 +383,11 @@ func awaitReady(ctx context.Context, wanted []member) error {
 	return nil
 }
 
-// forget ends a system's programs: one of them failed, and the others may wait for it.
-func (e *evaluation) forget(wanted []member) {
+// forget ends a system's programs: one of them failed, and the others may wait for it. With the server goes the MPS server of
+// theirs and all its clients: what one of them does to it is done to all.
+func (e *evaluation) forget(wanted []member, server bool) {
 	failed := func(_ string, p *program) bool {
-		return slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+		return server && p.mps || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
 	}
 	for k, p := range e.running {
 		if failed(k, p) {
@@ -376,6 +395,10 @@ func (e *evaluation) forget(wanted []member) {
 		}
 	}
 	e.end(failed)
+	if server && e.mps != nil {
+		e.mps.stop()
+		e.mps = nil
+	}
 }
 
 func monotonic() (time.Duration, error) {
@@ -468,11 +491,29 @@ func (e *evaluation) calibrate(ctx context.Context, w *Workload, wanted []member
 
 // variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
 type variant struct {
-	system System
-	lc, be bool
-	tasks  []member
-	failed error
-	runs   []RunResult
+	system   System
+	lc, be   bool
+	once     bool // and not in each repeat
+	tasks    []member
+	failures int
+	note     string // of the last of them
+	runs     []RunResult
+}
+
+// variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
+func (e *evaluation) variants(w Workload) []*variant {
+	plain := System{Name: lcAlone}
+	all := []*variant{{system: plain, lc: true}}
+	if !inSweep(w.Name) {
+		all = append(all, &variant{system: plain, be: true, once: true})
+	}
+	for _, system := range e.systemsFor(w) {
+		all = append(all, &variant{system: system, lc: true, be: true})
+	}
+	for _, v := range all {
+		v.tasks = members(w, v.lc, v.be)
+	}
+	return all
 }
 
 // Names of what is measured without the other tasks, in result files.
@@ -506,60 +547,73 @@ func startPhases(variants []*variant) [][]*variant {
 	return phases
 }
 
-// measure measures a workload under all systems, in a new order in each repeat.
+// measure measures a workload under all systems, in a new order in each repeat. What went wrong is told in the result's
+// notes; where the programs can not even be run without any system, it is an error, too.
 func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, error) {
-	plain := System{Name: lcAlone}
-	variants := []*variant{{system: plain, lc: true}, {system: plain, be: true}}
-	for _, system := range e.systems {
-		variants = append(variants, &variant{system: system, lc: true, be: true, failed: e.broken[system.Name]})
-	}
-	began := time.Now()
-	fail := func(v *variant, err error) {
-		v.failed = err
-		e.session.log("%s under %s: %v", w.Name, v.name(), err)
-		e.forget(v.tasks)
-	}
+	variants := e.variants(w)
+	runsAfter := e.runsLeft - e.runs(w)
+	err := e.measureVariants(ctx, &w, variants)
+	e.runsLeft = runsAfter
+	result := e.result()
 	for _, v := range variants {
-		v.tasks = members(w, v.lc, v.be)
+		c := EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Note: v.note, Runs: v.runs}
+		if err != nil && c.Note == "" {
+			c.Note = err.Error()
+		}
+		result.Cases = append(result.Cases, c)
 	}
-	phases := startPhases(variants)
+	return result, errors.Join(err, result.Summarise())
+}
+
+func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants []*variant) error {
+	began := time.Now()
+	fail := func(v *variant, err error, times int) {
+		v.failures += times
+		v.note = err.Error()
+		e.session.log("%s under %s: %v", w.Name, v.name(), err)
+		hung := errors.Is(err, errNoAnswer)
+		if hung {
+			e.hung[v.name()]++
+		}
+		e.forget(v.tasks, v.system.MPS && (hung || times < tries)) // one that does not even start has done nothing to others
+	}
 	step := func(v *variant, work func() error) error {
-		if v.failed != nil {
+		if v.failures >= tries {
 			return nil
 		}
 		err := work()
-		if err == nil || v.system.Name == plain.Name || ctx.Err() != nil {
+		if err == nil || v.system.Name == lcAlone || ctx.Err() != nil {
 			return err
 		}
-		fail(v, err)
-		if errors.Is(err, errNoAnswer) { // other workloads would wait as long for it
-			e.broken[v.system.Name] = fmt.Errorf("not tried after workload %s: %w", w.Name, err)
-		}
+		fail(v, err, tries) // it would fail again
 		return nil
 	}
 	for _, v := range variants {
+		if e.hung[v.name()] >= tries && v.system.Name != lcAlone { // each time costs a minute
+			v.failures, v.note = tries, "not tried: it did not answer in earlier workloads"
+		}
 		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	for _, phase := range phases {
+	for _, phase := range startPhases(variants) {
 		for _, v := range phase {
 			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		for _, v := range phase {
 			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	e.session.log("%s: %d processes, started in %.0f s", w.Name, len(e.running), time.Since(began).Seconds())
-	if err := e.calibrate(ctx, &w, variants[0].tasks); err != nil {
-		return nil, err
+	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())
+	if err := e.calibrate(ctx, w, variants[0].tasks); err != nil {
+		return err
 	}
 	for _, v := range variants {
-		fresh := members(w, v.lc, v.be)
+		fresh := members(*w, v.lc, v.be)
 		for i := range v.tasks {
 			v.tasks[i].Task = fresh[i].Task
 		}
@@ -569,17 +623,24 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 		random := seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
-			began := time.Now()
-			e.runsLeft--
-			if v.failed != nil {
+			if v.once && len(v.runs) > 0 {
 				continue
 			}
-			run, err := e.run(ctx, v.system, w, repeat, e.length, v.tasks)
+			began := time.Now()
+			e.runsLeft--
+			if v.failures >= tries {
+				continue
+			}
+			err := e.restart(ctx, v)
+			var run RunResult
+			if err == nil {
+				run, err = e.run(ctx, v.system, *w, repeat, e.length, v.tasks)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if err != nil {
-				if ctx.Err() != nil {
-					return nil, err
-				}
-				fail(v, err)
+				fail(v, fmt.Errorf("repeat %d: %w", repeat, err), 1)
 				continue
 			}
 			v.runs = append(v.runs, run)
@@ -589,16 +650,16 @@ func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, erro
 				(e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Round(time.Second))
 		}
 	}
-	result := e.result()
-	for _, v := range variants {
-		c := EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Runs: v.runs}
-		if v.failed != nil {
-			c.Note = v.failed.Error()
-		}
-		result.Cases = append(result.Cases, c)
+	return nil
+}
+
+// restart starts again what ended when a run failed, be it another system's that has the same programs.
+func (e *evaluation) restart(ctx context.Context, v *variant) error {
+	if err := e.start(ctx, v.system, v.tasks); err != nil {
+		return err
 	}
-	if err := result.Summarise(); err != nil {
-		return nil, err
+	if err := initialise(v.tasks); err != nil {
+		return err
 	}
-	return result, nil
+	return awaitReady(ctx, v.tasks)
 }

@@ -22,7 +22,7 @@ enum {
 };
 static const double WEATHER_STEP = 0.001;
 static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
-static const uint64_t DRAIN_NS = 2000000000;   // how long requests that arrived in time are still served
+static const uint64_t DRAIN_NS = 1000000000;   // how long requests that arrived in time are still served
 
 static CUdeviceptr graph_row, graph_column, graph_state, graph_queued, graph_frontier, graph_next, graph_count, graph_sum;
 static CUdeviceptr weather_state, weather_stage, weather_tendency;

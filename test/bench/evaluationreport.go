@@ -32,9 +32,12 @@ func (e *Evaluation) WriteReport(folder string) (string, error) {
 const method = `Every program is a process of its own. Requests arrive open-loop, by the clock with a phase that is drawn anew
 every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
 arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
-found no end within two seconds after the run counts with the time it had waited, BE going on meanwhile. Latencies of
-several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new order in each repeat; processes of systems that do
-not run are idle meanwhile. Intervals are of 95 %% (bootstrap over runs and requests). Models have random weights,
+found no end within a second after the run counts with the time it had waited, BE going on meanwhile. Latencies of
+several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new
+order in each repeat, the BE programs without the LC ones in the first repeat only; processes of systems that do not run
+are idle meanwhile. A system that failed in a run was tried again in the next repeat: the last column says so. The points of
+sweeps (rate, prepare, load, be) are measured under fewer systems. Intervals are of 95 %% (bootstrap over runs and
+requests); a p99 of few requests is little more than their slowest. Models have random weights,
 batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
 
 Throughput is in requests that ended within a run, the total LC and BE together. *Of default* compares with the same
@@ -84,18 +87,43 @@ func aboutSystem(name string) string {
 	return "described by a file of the user's"
 }
 
+// withTargets are the cases for which there are targets.
+func (e *Evaluation) withTargets() []*EvaluationCase {
+	var all []*EvaluationCase
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// unmeasured says why a case has no verdict.
+func (c *EvaluationCase) unmeasured() string {
+	text := "not measured"
+	if len(c.Runs) > 0 {
+		text = "nothing to compare with"
+	}
+	if c.Note != "" {
+		text += ": " + inCell(c.Note)
+	}
+	return text
+}
+
+func inCell(text string) string { return strings.NewReplacer("|", "/", "\n", " ").Replace(text) }
+
 // targetTable says of every target whether it is reached, and by how much it is missed.
 func (e *Evaluation) targetTable() string {
 	var table strings.Builder
 	table.WriteString("Targets, of the LC programs alone and of default time slicing: " + targetsText + ".\n\n")
 	table.WriteString("| workload | system | LC p99, of alone (95 %) | LC mean, of alone (95 %) | total of default | BE of default | |\n|---|---|---|---|---|---|---|\n")
 	any := false
-	for i := range e.Cases {
-		c := &e.Cases[i]
+	for _, c := range e.withTargets() {
+		any = true
 		if c.Pass == nil {
+			fmt.Fprintf(&table, "| %s | %s | - | - | - | - | %s |\n", c.Case, c.System, c.unmeasured())
 			continue
 		}
-		any = true
 		fmt.Fprintf(&table, "| %s | %s | %.2f (%s) | %.3f (%s) | %.3f | %.3f | %s |\n", c.Case, c.System, c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"),
 			c.Ratio.Mean, between(c.Ratio.MeanCI, 1, "%.3f"), c.Throughput.OfDefault, c.Throughput.BEOfDefault, c.verdict())
 	}
@@ -235,7 +263,7 @@ func (c *EvaluationCase) remarks() string {
 		remarks = append(remarks, "**results differ**")
 	}
 	if c.Note != "" {
-		remarks = append(remarks, strings.NewReplacer("|", "/", "\n", " ").Replace(c.Note))
+		remarks = append(remarks, inCell(c.Note))
 	}
 	return strings.Join(remarks, "; ")
 }
@@ -287,22 +315,34 @@ func evaluationTable(path string) (string, error) {
 		}
 	}
 	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n")
-	text.WriteString(e.p99Table(func(c *EvaluationCase) bool { return !optional(c.System) }))
+	usual := func(sweep bool) func(*EvaluationCase) bool {
+		return func(c *EvaluationCase) bool { return !optional(c.System) && inSweep(c.Case) == sweep }
+	}
+	text.WriteString(e.p99Table(usual(false)))
+	if len(e.names(caseName, usual(true))) > 0 {
+		text.WriteString("\nThe points of sweeps, under fewer systems:\n\n" + e.p99Table(usual(true)))
+	}
 	toggled := func(c *EvaluationCase) bool { return optional(c.System) }
 	if len(e.names(caseName, toggled)) > 0 {
 		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))
 	}
 	var missed strings.Builder
-	for i := range e.Cases {
-		if c := &e.Cases[i]; c.Pass != nil && !*c.Pass {
+	reached := 0
+	for _, c := range e.withTargets() {
+		switch {
+		case c.Pass == nil:
+			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.unmeasured())
+		case *c.Pass:
+			reached++
+		default:
 			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Missed)
 		}
 	}
-	fmt.Fprintf(&text, "\nTargets of %s: %s.", strings.Join(claimed, ", "), targetsText)
+	fmt.Fprintf(&text, "\nTargets of %s: %s. Reached in %d of %d cases", strings.Join(claimed, ", "), targetsText, reached, len(e.withTargets()))
 	if missed.Len() > 0 {
-		text.WriteString(" Missed:\n\n" + missed.String())
+		text.WriteString(", not in\n\n" + missed.String())
 	} else {
-		text.WriteString(" None of those measured is missed.\n")
+		text.WriteString(".\n")
 	}
 	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s). %s, driver %s, CUDA %s, %s, %s.\n",
 		reportFolder, ReportName, e.GPU, e.Driver, e.CUDA, e.Date, name)

@@ -92,6 +92,7 @@ func (m *mpsDaemon) stop() {
 	}
 	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // the server is in the daemon's group
 	<-m.gone
+	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own
 }
 
 // gpuBusy says what makes measurements on a GPU meaningless, or "".

@@ -11,9 +11,10 @@ import (
 
 // What takes time beside the runs themselves, as seen on an H200 with 16 processors.
 const (
-	aroundRun     = 100 * time.Millisecond // from the end of a run to the order of the next, beside startAhead
-	backlog       = 150 * time.Millisecond // after a run, on average: where LC requests pile up they take 2 s to end
-	importTorch   = 4 * time.Second        // in all processes at once
+	aroundRun     = 20 * time.Millisecond  // from the end of a run to the order of the next, beside startAhead
+	backlog       = 130 * time.Millisecond // after a run, on average: where LC requests pile up they take 1 s to end
+	importTorch   = 4 * time.Second        // in a process, which keeps a processor busy
+	processors    = 16
 	startProcess  = 100 * time.Millisecond
 	warmUpTorch   = 500 * time.Millisecond // a context, a model and its graph, in each process of a phase
 	warmUpOwn     = 100 * time.Millisecond
@@ -26,7 +27,7 @@ func (e *evaluation) costs(workloads []Workload) []float64 {
 	running := map[string]bool{}
 	for _, w := range workloads {
 		starting, _ := e.starting(w, running)
-		all = append(all, float64(e.runs())*(e.length+startAhead+aroundRun+backlog).Seconds()+starting.Seconds())
+		all = append(all, float64(e.runs(w))*(e.length+startAhead+aroundRun+backlog).Seconds()+starting.Seconds())
 	}
 	return all
 }
@@ -34,14 +35,10 @@ func (e *evaluation) costs(workloads []Workload) []float64 {
 // starting is about how long a workload's programs take to be ready, and how many they are. Running is what runs already
 // and becomes what runs then.
 func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duration, int) {
-	var variants []*variant
-	for _, system := range e.withAlone() {
-		variants = append(variants, &variant{system: system, tasks: members(w, true, true)})
-	}
 	var total time.Duration
-	torch := false
+	torch := 0
 	needed := map[string]bool{}
-	for _, phase := range startPhases(variants) {
+	for _, phase := range startPhases(e.variants(w)) {
 		starts := false
 		for _, v := range phase {
 			for _, m := range v.tasks {
@@ -58,7 +55,7 @@ func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duratio
 				if m.own() {
 					total += warmUpOwn
 				} else {
-					torch = true
+					torch++
 					total += warmUpTorch
 				}
 			}
@@ -67,8 +64,8 @@ func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duratio
 			total += startOfAPhase
 		}
 	}
-	if torch {
-		total += importTorch
+	if torch > 0 {
+		total += max(importTorch, importTorch*time.Duration(torch)/processors)
 	}
 	clear(running)
 	for k := range needed {
@@ -87,28 +84,25 @@ func PrintPlan(out io.Writer, options EvaluationOptions) error {
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, system := range e.withAlone() {
+	names := []string{lcAlone, beAlone}
+	for _, system := range e.systems {
 		names = append(names, system.Name)
-		if system.Name == lcAlone {
-			names = append(names, beAlone)
-		}
 	}
-	fmt.Fprintf(out, "%d runs of %s of each workload under each of: %s\n\n", options.Repeats, e.length, strings.Join(names, ", "))
+	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", options.Repeats, e.length, beAlone, strings.Join(names, ", "))
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "workload\tprocesses\tseconds\tuntil\twhat\t")
+	fmt.Fprintln(table, "workload\tsystems\tprocesses\tseconds\tuntil\twhat\t")
 	running := map[string]bool{}
 	costs := e.costs(picked)
 	total := 0.0
 	for i, w := range picked {
 		_, processes := e.starting(w, running)
 		total += costs[i]
-		fmt.Fprintf(table, "%s\t%d\t%.0f\t%s\t%s\t\n", w.Name, processes, costs[i], clock(total), w.About)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%.0f\t%s\t%s\t\n", w.Name, len(e.systemsFor(w)), processes, costs[i], clock(total), w.About)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the plan: %w", err)
 	}
-	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with 16 processors.\n", clock(total))
+	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
 	if n := int(math.Ceil(total / partLimit.Seconds())); n > 1 && options.Part == "" {
 		for i := 1; i <= n; i++ {
 			mine := part(picked, costs, i, n)

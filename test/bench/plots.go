@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -255,10 +255,11 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 }
 
 // drawSweep shows how a figure follows a number in the workloads' names.
-func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*EvaluationCase) (float64, bool), file, caption, folder string) (*figurePlot, error) {
+func (e *Evaluation) drawSweep(along sweep, axis, what string, value func(*EvaluationCase) (float64, bool), file, caption, folder string) (*figurePlot, error) {
 	in := func(c *EvaluationCase) bool {
 		_, ok := value(c)
-		return ok && strings.HasPrefix(c.Case, prefix)
+		_, there := along.at(c.Case)
+		return ok && there
 	}
 	workloads := e.names(caseName, in)
 	if len(workloads) < 2 {
@@ -272,16 +273,14 @@ func (e *Evaluation) drawSweep(prefix, axis, what string, value func(*Evaluation
 	for _, system := range systems {
 		var points plotter.XYs
 		for _, workload := range workloads {
-			x, err := strconv.ParseFloat(strings.TrimPrefix(workload, prefix), 64)
-			if err != nil {
-				return nil, fmt.Errorf("plot %s: %w", file, err)
-			}
+			x, _ := along.at(workload)
 			if c := e.of(workload, system); c != nil {
 				if y, ok := value(c); ok && y > 0 {
 					points = append(points, plotter.XY{X: x, Y: math.Log10(y)})
 				}
 			}
 		}
+		slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
 		line, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
 			return nil, fmt.Errorf("plot %s: %w", file, err)
@@ -337,13 +336,16 @@ func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
 		}
 		return c.LC.P99Us / 1000, true
 	}
-	for _, s := range []struct{ prefix, axis, file, caption string }{
-		{"rate-", "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
-		{"prepare-", "preparation of a request (us)", "prepare.svg", "LC p99 by the time that preparation takes"},
-		{"be-", "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
-		{"load-", "LC load (%)", "load.svg", "LC p99 by the load"},
+	for _, s := range []struct {
+		along               sweep
+		axis, file, caption string
+	}{
+		{rateSweep, "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
+		{prepareSweep, "preparation of a request (us)", "prepare.svg", "LC p99 by the time that preparation takes"},
+		{beSweep, "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
+		{loadSweep, "LC load (%)", "load.svg", "LC p99 by the load"},
 	} {
-		if err := keep(e.drawSweep(s.prefix, s.axis, "LC p99 (ms)", p99Ms, s.file, s.caption, folder)); err != nil {
+		if err := keep(e.drawSweep(s.along, s.axis, "LC p99 (ms)", p99Ms, s.file, s.caption, folder)); err != nil {
 			return nil, err
 		}
 	}

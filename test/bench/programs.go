@@ -26,10 +26,11 @@ import (
 //go:embed torch/protocol.py torch/model.py torch/http_service.py torch/http_server.py torch/http_load.py
 var torchPrograms embed.FS
 
-const (
-	startLimit  = 100 * time.Second // of a program: many start at once, each makes a context
-	answerLimit = 30 * time.Second
-	drain       = 2 * time.Second // DRAIN_NS of the programs
+const drain = time.Second // DRAIN_NS of the programs
+
+var ( // variables for tests, which wait for them in vain
+	startLimit  = 80 * time.Second // of a program: dozens start at once, each makes a context
+	answerLimit = 10 * time.Second // after the drain
 )
 
 func writeTorchPrograms(folder string) error {
@@ -58,6 +59,7 @@ type program struct {
 	gone    chan struct{} // closed when it has been waited for
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
+	mps     bool   // it is a client of the MPS server
 
 	starting, initialising bool // it has not been seen to be ready; it has been let go on to use CUDA
 }
@@ -123,8 +125,9 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 	p.cmd.Env = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
 		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
 	})
+	p.mps = system.MPS
 	pipes := "none" // a server that runs already serves none of this
-	if system.MPS {
+	if p.mps {
 		pipes = "mps"
 	}
 	p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1",

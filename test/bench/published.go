@@ -45,6 +45,12 @@ var claims = []claim{
 		}, "ours is workload A: VGG-19 beside ResNet-152"},
 }
 
+const notComparable = `
+No row compares like with like. The papers' GPUs (A100, GV100) switch between contexts in other times than this one, which
+has the stock driver. GPreempt's requests of equal rates come in fixed phases, its recorded arrivals (REAL) are not public,
+and it gives averages. What can be compared is how systems stand to each other within one table.
+`
+
 var (
 	claimed = []string{"A", "B", "C", "D", "E", "REAL", "Y", "Z"}
 	busyBE  = []string{"R", "rate-100"}
@@ -90,5 +96,5 @@ func (e *Evaluation) publishedTable() string {
 	for _, c := range claims {
 		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", c.what, c.published, c.source, c.here(e), c.caveat)
 	}
-	return table.String()
+	return table.String() + notComparable
 }

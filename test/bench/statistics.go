@@ -274,7 +274,7 @@ func (c *EvaluationCase) judge() {
 	var missed []string
 	atMost := func(what string, value, limit float64, ci [2]float64) {
 		if value > limit {
-			missed = append(missed, fmt.Sprintf("%s %.3f x alone (95 %%: %.3f to %.3f)", what, value, ci[0], ci[1]))
+			missed = append(missed, fmt.Sprintf("%s %.3f x alone (95 %%: %.3f to %.3f), %.3f above %g", what, value, ci[0], ci[1], value-limit, limit))
 		}
 	}
 	switch c.System {
@@ -289,7 +289,7 @@ func (c *EvaluationCase) judge() {
 		return
 	}
 	if c.Throughput.OfDefault < throughputLimit {
-		missed = append(missed, fmt.Sprintf("total %.3f of default", c.Throughput.OfDefault))
+		missed = append(missed, fmt.Sprintf("total %.3f of default, %.3f below %.2f", c.Throughput.OfDefault, throughputLimit-c.Throughput.OfDefault, throughputLimit))
 	}
 	pass := len(missed) == 0
 	c.Pass, c.Missed = &pass, strings.Join(missed, ", ")

@@ -5,6 +5,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,6 +26,37 @@ type Workload struct {
 	PrepareUs   int  // what a request's data takes the CPU before the GPU gets work
 	Claimed     bool // the targets hold for it
 	suites      []string
+}
+
+// Sweeps are the beginnings of the names of workloads that differ in the number that follows. Workloads that are a point of a
+// sweep, too, come under their name.
+var (
+	rateSweep, prepareSweep = sweep{"rate-", nil}, sweep{"prepare-", map[string]float64{"rate-100": prepareUs}}
+	loadSweep, beSweep      = sweep{"load-", nil}, sweep{"be-", map[string]float64{"rate-100": 1}}
+	sweeps                  = []sweep{rateSweep, prepareSweep, loadSweep, beSweep}
+)
+
+type sweep struct {
+	prefix string
+	others map[string]float64
+}
+
+// at is a workload's place in the sweep.
+func (s sweep) at(workload string) (float64, bool) {
+	if x, ok := s.others[workload]; ok {
+		return x, true
+	}
+	digits, ok := strings.CutPrefix(workload, s.prefix)
+	if !ok {
+		return 0, false
+	}
+	x, err := strconv.ParseFloat(digits, 64)
+	return x, err == nil
+}
+
+// inSweep says whether a workload is a point of one.
+func inSweep(workload string) bool {
+	return slices.ContainsFunc(sweeps, func(s sweep) bool { _, in := s.at(workload); return in })
 }
 
 // Programs of worker.c; the others are models of torch/model.py.
@@ -80,8 +113,7 @@ var (
 	everywhere = []string{"paper", "full"}
 )
 
-// workloads are those of the GPreempt paper, the first nine, and what it does not have. Their order keeps
-// those together that share programs.
+// workloads are those of the GPreempt paper, the first nine, and what it does not have, in the order of the report.
 var workloads = func() []Workload {
 	all := []Workload{
 		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", at(100, "", "vgg19"), at(100, "", "resnet152"), prepareUs, true, everywhere},
@@ -113,18 +145,26 @@ var workloads = func() []Workload {
 		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us),
 			at(100, "", "vgg19"), continuous("resnet152"), us)
 	}
-	for _, count := range []int{1, 2, 4, 8} {
-		add([]string{"full"}, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
-			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
-	}
 	for _, percent := range []int{10, 30, 50, 70, 90} {
-		add([]string{"full"}, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent),
+		suites := everywhere
+		if percent == 30 || percent == 70 {
+			suites = []string{"full"}
+		}
+		add(suites, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent),
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
+	}
+	for _, count := range []int{2, 4, 8} { // rate-100 has one
+		suites := everywhere
+		if count == 4 {
+			suites = []string{"full"}
+		}
+		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
+			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
 	}
 	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
 		eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
-	add(everywhere, "decode", "sixteen tokens of a transformer, 10 times a second, beside training of ResNet-50",
-		at(10, "", "decode"), continuous("train"), prepareUs)
+	add(everywhere, "decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
+		at(25, "", "decode"), continuous("train"), prepareUs)
 	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
 		at(100, "", httpService), continuous("train"), 0)
 	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
@@ -132,7 +172,10 @@ var workloads = func() []Workload {
 	return all
 }()
 
-// Workloads picks those of a suite.
+// firstMeasured come before the others: in this order each program is started once, or runs on from the workload before.
+var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B", "be-8", "be-4", "be-2"}
+
+// Workloads picks those of a suite, in the order in which they are measured.
 func Workloads(suite string, only []string) ([]Workload, error) {
 	var picked []Workload
 	for _, w := range workloads {
@@ -140,6 +183,13 @@ func Workloads(suite string, only []string) ([]Workload, error) {
 			picked = append(picked, w)
 		}
 	}
+	turn := func(w Workload) int {
+		if i := slices.Index(firstMeasured, w.Name); i >= 0 {
+			return i
+		}
+		return len(firstMeasured)
+	}
+	slices.SortStableFunc(picked, func(a, b Workload) int { return turn(a) - turn(b) })
 	for _, name := range only {
 		if !slices.ContainsFunc(picked, func(w Workload) bool { return w.Name == name }) {
 			return nil, fmt.Errorf("suite %q has no workload %q", suite, name)

@@ -1,6 +1,6 @@
 // Runs kernels of an original cubin and of the same cubin rewritten, on a GPU, and compares what they
 // leave bit by bit: with no record, with a record and no stop, stopped before they begin, and stopped
-// and resumed at random moments.
+// and resumed at random moments, by single blocks, by windows and as a whole.
 //
 //	patch_check ORIGINAL GUARDED [ROUNDS] [more rewritten cubins or fatbins, which only have to load]
 #include <cuda.h>
@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #define DRIVER(X)                                                                                                      \
 	X(cuInit) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)                 \
 	X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemAlloc) X(cuMemFree)    \
-	X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync) X(cuMemsetD8) X(cuStreamCreate) X(cuStreamSynchronize)     \
+	X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync) X(cuMemcpy2DAsync) X(cuMemsetD8) X(cuStreamCreate) X(cuStreamSynchronize)     \
 	X(cuCtxSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventElapsedTime) X(cuEventSynchronize)               \
 	X(cuGetErrorName) X(cuFuncSetAttribute) X(cuModuleUnload) X(cuMemHostAlloc)               \
 	X(cuLibraryLoadData) X(cuLibraryUnload)
@@ -78,12 +79,16 @@ static const struct test tests[] = {
 	{"launched_in_clusters", {20000, 1, 1}, 64, 0, 0, 0, true},
 };
 
-enum { BINS = 4096, SPIN_NS = 20000 };
+static const unsigned shifts[] = {0, 4, 9, GPREEMPT_WHOLE};
+
+enum { SHIFTS = sizeof(shifts) / sizeof(*shifts) };
+
+enum { BINS = 4096, SPIN_NS = 20000, MOST_RECORDS = 256 };
 
 static CUstream work, control;
 static CUdeviceptr arena, record_at, data, bins;
 static unsigned *before, *expected, *after; // data and bins
-static unsigned *one, *zero;		    // page-locked
+static unsigned *one, *zero, *frozen;	    // page-locked
 static size_t words;
 static unsigned char extra[32768];
 
@@ -94,6 +99,11 @@ static unsigned long long units_of(const struct test *t)
 {
 	unsigned long long blocks = (unsigned long long)t->grid[0] * t->grid[1] * t->grid[2];
 	return t->cluster ? blocks / t->cluster : blocks;
+}
+
+static unsigned long long windows_of(const struct test *t, unsigned shift)
+{
+	return (units_of(t) + (1ull << shift) - 1) >> shift;
 }
 
 static void launch(const struct test *t, CUfunction function, bool guarded, CUdeviceptr record, unsigned spin_ns, bool buffer)
@@ -160,6 +170,17 @@ static bool compare(const struct test *t, const char *what)
 
 static void set_stop(unsigned *value, CUstream stream) { CHECK(cuMemcpyHtoDAsync(arena, value, 4, stream)); }
 
+// Sets the stop flag for launches that have not begun, then freezes those of so many records from record_at on.
+static void stop_all(unsigned records)
+{
+	set_stop(one, control);
+	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = frozen, .srcPitch = sizeof(*frozen),
+			      .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstPitch = sizeof(struct gpreempt_record),
+			      .dstDevice = record_at + offsetof(struct gpreempt_record, state),
+			      .WidthInBytes = sizeof(*frozen), .Height = records};
+	CHECK(cuMemcpy2DAsync(&rows, control));
+}
+
 static void set_record(CUdeviceptr at, struct gpreempt_record r)
 {
 	CHECK(cuMemcpyHtoD(at, &r, sizeof(r)));
@@ -180,29 +201,31 @@ static void wait_us(unsigned us)
 }
 
 // Launches until nothing is left, with a stop at a random moment of each launch but the last few.
-static int interrupted_run(const struct test *t, CUfunction guarded, unsigned length_us, int *midway)
+static int interrupted_run(const struct test *t, CUfunction guarded, unsigned shift, unsigned length_us, int *midway)
 {
-	struct gpreempt_record r = {0, 0};
+	struct gpreempt_record r = {0};
 	int launches = 0;
 	for (;; launches++) {
 		set_record(record_at, r);
 		set_stop(zero, control);
 		CHECK(cuStreamSynchronize(control));
-		launch(t, guarded, true, record_at, SPIN_NS, false);
+		launch(t, guarded, true, record_at + shift, SPIN_NS, false);
 		if (launches < 8) {
 			wait_us((unsigned)rand() % (length_us + 20));
-			set_stop(one, control);
+			stop_all(1);
 		}
 		CHECK(cuStreamSynchronize(work));
 		CHECK(cuStreamSynchronize(control));
 		r = get_record(record_at);
-		unsigned cut = r.state & GPREEMPT_CUT;
-		if (cut > units_of(t) || cut < r.done)
-			fail("%s: cut at %u of %llu, %u before", t->name, cut, units_of(t), r.done);
-		if (!(r.state & GPREEMPT_FROZEN))
+		if (r.count > windows_of(t, shift) || r.count < r.done)
+			fail("%s: shift %u: cut at %u of %llu, %u before", t->name, shift, r.count, windows_of(t, shift), r.done);
+		if (r.count == windows_of(t, shift))
 			return launches + 1;
-		*midway += cut > r.done && cut < units_of(t);
-		r.state = r.done = cut;
+		if (!(r.state & GPREEMPT_FROZEN))
+			fail("%s: shift %u: %u of %llu, but not frozen", t->name, shift, r.count, windows_of(t, shift));
+		*midway += r.count > r.done;
+		r.state = 0;
+		r.done = r.count;
 	}
 }
 
@@ -238,7 +261,7 @@ static float time_us(const struct test *t, CUfunction function, bool guarded, CU
 		CHECK(cuMemsetD8(bins, 0, BINS * 4));
 		CHECK(cuCtxSynchronize());
 		if (record)
-			set_record(record_at, (struct gpreempt_record){0, 0});
+			set_record(record_at, (struct gpreempt_record){0});
 		CHECK(cuEventRecord(start, work));
 		launch(t, function, guarded, record, spin_ns, false);
 		CHECK(cuEventRecord(end, work));
@@ -271,7 +294,7 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 		length_us += (unsigned)time_us(&queued[k], plain[k], false, 0, SPIN_NS, 2);
 
 	for (int i = 0; i < rounds && failures == failed; i++) {
-		struct gpreempt_record r[2] = {{0, 0}, {0, 0}};
+		struct gpreempt_record r[2] = {{0}, {0}};
 		bool left[2] = {true, true};
 		set_data();
 		for (int stops = 0; left[0] || left[1]; stops++) {
@@ -288,7 +311,7 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 			}
 			if (stops < 8) {
 				wait_us((unsigned)rand() % (length_us + 20));
-				set_stop(one, control);
+				stop_all(6);
 			}
 			CHECK(cuStreamSynchronize(work));
 			CHECK(cuStreamSynchronize(control));
@@ -296,8 +319,9 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 				if (!left[k])
 					continue;
 				r[k] = get_record(at[k]);
-				left[k] = r[k].state & GPREEMPT_FROZEN;
-				r[k].state = r[k].done = r[k].state & GPREEMPT_CUT;
+				left[k] = r[k].count < units_of(&queued[k]);
+				r[k].state = 0;
+				r[k].done = r[k].count;
 			}
 			if (left[0] && r[0].done < units_of(&queued[0])) {
 				skipped++;
@@ -337,29 +361,35 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		CHECK(cuStreamSynchronize(work));
 		compare(t, buffer ? "no record, extra" : "no record");
 
-		set_data();
-		set_record(record_at, (struct gpreempt_record){0, 0});
-		launch(t, guarded, true, record_at, 0, buffer);
-		CHECK(cuStreamSynchronize(work));
-		compare(t, buffer ? "no stop, extra" : "no stop");
-		unsigned state = get_record(record_at).state;
-		if (state != (GPREEMPT_OPEN | units_of(t)))
-			fail("%s: state %#x after %llu blocks or clusters", t->name, state, units_of(t));
+		for (int i = 0; i < SHIFTS; i++) {
+			set_data();
+			set_record(record_at, (struct gpreempt_record){0});
+			launch(t, guarded, true, record_at + shifts[i], 0, buffer);
+			CHECK(cuStreamSynchronize(work));
+			compare(t, buffer ? "no stop, extra" : "no stop");
+			struct gpreempt_record r = get_record(record_at);
+			if (r.state != GPREEMPT_OPEN || r.count != windows_of(t, shifts[i]))
+				fail("%s: shift %u: state %#x, count %u after %llu blocks or clusters", t->name, shifts[i], r.state,
+				     r.count, units_of(t));
+		}
 	}
 
-	set_data();
-	set_record(record_at, (struct gpreempt_record){0, 0});
-	set_stop(one, work);
-	launch(t, guarded, true, record_at, 0, false);
-	CHECK(cuStreamSynchronize(work));
-	get_data(after);
-	if (get_record(record_at).state != GPREEMPT_FROZEN || memcmp(after, before, words * 4) != 0)
-		fail("%s: stopped before it began, state %#x", t->name, get_record(record_at).state);
+	for (int i = 0; i < 2 * SHIFTS; i++) { // by the flag, by the record
+		set_data();
+		set_record(record_at, (struct gpreempt_record){.state = i % 2 ? GPREEMPT_FROZEN : 0});
+		set_stop(i % 2 ? zero : one, work);
+		launch(t, guarded, true, record_at + shifts[i / 2], 0, false);
+		CHECK(cuStreamSynchronize(work));
+		get_data(after);
+		struct gpreempt_record r = get_record(record_at);
+		if (r.state != GPREEMPT_FROZEN || r.count || memcmp(after, before, words * 4) != 0)
+			fail("%s: shift %u: stopped before it began, state %#x, count %u", t->name, shifts[i / 2], r.state, r.count);
+	}
 
 	int midway = 0, launches = 0;
 	for (int i = 0; i < rounds && failures == failed; i++) {
 		set_data();
-		launches += interrupted_run(t, guarded, length_us, &midway);
+		launches += interrupted_run(t, guarded, shifts[i % SHIFTS], length_us, &midway);
 		compare(t, "stopped and resumed");
 	}
 	if (midway == 0 && units_of(t) > 2000)
@@ -396,11 +426,12 @@ static void cost(CUmodule original, CUmodule rewritten, const char *kernel, unsi
 	struct test t = {kernel, {grid, 1, 1}, block, 0, 0, 0, false};
 	CHECK(cuModuleGetFunction(&plain, original, kernel));
 	CHECK(cuModuleGetFunction(&guarded, rewritten, kernel));
-	float us[3] = {time_us(&t, plain, false, 0, argument, 20), time_us(&t, guarded, true, 0, argument, 20),
-		       time_us(&t, guarded, true, record_at, argument, 20)};
+	float us[] = {time_us(&t, plain, false, 0, argument, 20), time_us(&t, guarded, true, 0, argument, 20),
+		      time_us(&t, guarded, true, record_at, argument, 20), time_us(&t, guarded, true, record_at + 9, argument, 20),
+		      time_us(&t, guarded, true, record_at + 11, argument, 20)};
 	printf("cost %7u blocks of %4u, %-8s", grid, block, what);
-	for (int i = 0; i < 3; i++) {
-		static const char *const names[] = {"original", "without record", "with record"};
+	for (int i = 0; i < 5; i++) {
+		static const char *const names[] = {"original", "without record", "with record", "windows of 512", "of 2048"};
 		printf("%s %s %.1f us", i ? "," : "", names[i], us[i]);
 		if (i)
 			printf(" (%+.1f %%)", (us[i] / us[0] - 1) * 100);
@@ -435,6 +466,41 @@ static void costs(CUmodule original, CUmodule rewritten)
 	CHECK(cuMemFree(data));
 	CHECK(cuMemFree(bins));
 	bins = all_bins;
+}
+
+// How long a stop takes to reach blocks that follow each other at once: from the call to the last block's begin,
+// of grids that fill the GPU many times over, and how long what is queued behind takes to exit.
+static void stops(CUmodule rewritten)
+{
+	CUfunction guarded;
+	struct test t = {"busy", {1 << 17, 1, 1}, 1024, 0, 0, 0, false};
+	struct timespec from, to;
+	int clock_khz;
+	CHECK(cuDeviceGetAttribute(&clock_khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0));
+	CHECK(cuModuleGetFunction(&guarded, rewritten, t.name));
+	for (unsigned shift = 0; shift <= 11; shift += 11) {
+		for (unsigned records = 1; records <= MOST_RECORDS; records *= 16) {
+			long best = 1000000000, sum = 0, calls = 0;
+			for (int i = 0; i < 20; i++) {
+				set_record(record_at, (struct gpreempt_record){0});
+				set_stop(zero, control);
+				CHECK(cuStreamSynchronize(control));
+				launch(&t, guarded, true, record_at + shift, 10 * (unsigned)clock_khz / 1000, false);
+				wait_us(200 + (unsigned)i);
+				clock_gettime(CLOCK_MONOTONIC, &from);
+				stop_all(records);
+				clock_gettime(CLOCK_MONOTONIC, &to);
+				calls += (to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
+				CHECK(cuStreamSynchronize(work));
+				clock_gettime(CLOCK_MONOTONIC, &to);
+				long ns = (to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
+				best = ns < best ? ns : best;
+				sum += ns;
+			}
+			printf("stop of blocks of 10 us, shift %2u, %3u records: until the launch has ended %.1f us mean, %.1f us least; the calls take %.1f us\n",
+			       shift, records, sum / 20e3, best / 1e3, calls / 20e3);
+		}
+	}
 }
 
 static void hung(int signal)
@@ -474,6 +540,9 @@ static void start(void)
 	CHECK(cuMemAlloc(&bins, BINS * 4));
 	CHECK(cuMemHostAlloc((void **)&one, 4, 0));
 	CHECK(cuMemHostAlloc((void **)&zero, 4, 0));
+	CHECK(cuMemHostAlloc((void **)&frozen, MOST_RECORDS * sizeof(*frozen), 0));
+	for (int i = 0; i < MOST_RECORDS; i++)
+		frozen[i] = GPREEMPT_FROZEN;
 	*one = 1;
 	*zero = 0;
 	for (size_t i = 0; i < sizeof(extra); i++)
@@ -507,6 +576,8 @@ int main(int argc, char **argv)
 	set_stop(zero, control);
 	CHECK(cuStreamSynchronize(control));
 	costs(original, rewritten);
+	alarm(60);
+	stops(rewritten);
 	for (int i = 4; i < argc; i++) {
 		CUlibrary library;
 		void *image = read_file(argv[i]);

@@ -15,7 +15,7 @@ import time
 
 CONTROL = 3
 SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
-DRAIN_NS = 2_000_000_000  # how long requests that arrived in time are still served
+DRAIN_NS = 1_000_000_000  # how long requests that arrived in time are still served
 
 
 def begin():

@@ -42,6 +42,7 @@ typedef unsigned long long ptr;
 	F(cuModuleLoadData, (handle *, const void *))                                                      \
 	F(cuModuleGetFunction, (handle *, handle, const char *))                                           \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchCooperativeKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
 	F(cuStreamBeginCapture_v2, (handle, int))                                                          \
 	F(cuStreamEndCapture, (handle, handle *))                                                          \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))                             \
@@ -113,6 +114,37 @@ static uint32_t hash(ptr data) {
 	OK(cuMemcpyDtoH_v2(words, data, sizeof words));
 	for (int i = 0; i < WORDS; i++)
 		h = (h ^ words[i]) * 16777619u;
+	return h;
+}
+
+// Between chains in blocks: cooperative ones, none of whose blocks may run without the others, and grids of so many blocks
+// that these are stopped in windows.
+static uint32_t together(unsigned rounds, handle stream) {
+	enum { RESIDENT = 264, MANY = 20000 };
+	ptr data = memory(), large;
+	uint32_t value = 1, large_value = 1;
+	OK(cuMemAlloc_v2(&large, MANY * 4));
+	OK(cuMemsetD32Async(large, 1, MANY, NULL));
+	OK(cuStreamSynchronize(NULL));
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 4; k++) {
+			int of_block = WORDS / RESIDENT, one = 1;
+			unsigned add = i + k;
+			void *parameters[] = {&data, &of_block, &add, &kernel_us}, *many[] = {&large, &one, &add, &kernel_us};
+			chain(stream, data, add);
+			OK(cuLaunchCooperativeKernel(chain_kernel, RESIDENT, 1, 1, 1024, 1, 1, 0, stream, parameters));
+			value = next(next(value, add), add);
+			OK(cuLaunchKernel(chain_kernel, MANY, 1, 1, 64, 1, 1, 0, stream, many, NULL));
+			large_value = next(large_value, add);
+		}
+		OK(cuStreamSynchronize(stream));
+		CHECK(all_are(data, value));
+		for (int k = 0; k < MANY; k++)
+			CHECK(((volatile uint32_t *)(uintptr_t)large)[k] == large_value);
+	}
+	uint32_t h = hash(data);
+	OK(cuMemFree_v2(large));
+	OK(cuMemFree_v2(data));
 	return h;
 }
 
@@ -499,6 +531,9 @@ int main(int count, char **argument) {
 		if (!strcmp(what, "single")) {
 			OK(cuStreamCreate(&stream, NON_BLOCKING));
 			h = single(rounds, stream);
+		} else if (!strcmp(what, "together")) {
+			OK(cuStreamCreate(&stream, NON_BLOCKING));
+			h = together(rounds, stream);
 		} else if (!strcmp(what, "default")) {
 			h = single(rounds, NULL);
 		} else if (!strcmp(what, "several")) {

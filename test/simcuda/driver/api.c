@@ -1,5 +1,6 @@
 // api.c - the exported driver API but for modules (modules.c), capture and graphs (capture.c) and lookup (symbols.c).
 #define _GNU_SOURCE
+#include "../../../kernels/guard/guard.h"
 #include "sim.h"
 
 #include <stdio.h>
@@ -1192,7 +1193,8 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	uint64_t resident = (uint64_t)machine.sms * (uint64_t)kernel_blocks_per_sm(w->kernel, threads, shared);
 	if ((uint64_t)grid[0] * grid[1] * grid[2] > resident)
 		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-	return w->hidden ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; // its blocks wait for each other: none may be cut
+	bool cut = w->hidden && (w->hidden & GPREEMPT_SHIFT) != GPREEMPT_WHOLE; // though its blocks wait for each other
+	return cut ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,

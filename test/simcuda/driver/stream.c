@@ -16,7 +16,6 @@
 #define HOLDS 16
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
-#define BLOCKS_A_LOOK 16     // of those, one looks at the stop flag: kernels/guard/guard.cu
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -172,8 +171,12 @@ static bool effect(const struct work *w, uint64_t from, uint64_t to) {
 
 typedef _Atomic unsigned int word;
 
-static bool record_valid(uint64_t record) {
-	uint64_t arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
+static struct gpreempt_record *record_of(uint64_t hidden) {
+	return (struct gpreempt_record *)(hidden & ~(uint64_t)GPREEMPT_SHIFT);
+}
+
+static bool record_valid(uint64_t hidden) {
+	uint64_t record = (uint64_t)record_of(hidden), arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
 	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
 		address_valid(arena, GPREEMPT_ARENA_BYTES);
 }
@@ -182,42 +185,50 @@ static bool stopped(const struct gpreempt_record *record) {
 	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
 }
 
-// Counts a block in an open state. Returns the state before.
-static unsigned count(struct gpreempt_record *record, uint64_t number) {
-	unsigned before = atomic_load((word *)&record->state), counted = GPREEMPT_OPEN | (unsigned)(number + 1);
-	while ((int)before < (int)counted &&
-		!atomic_compare_exchange_weak((word *)&record->state, &before, counted))
+// Of count and state as one word.
+static _Atomic uint64_t *both(struct gpreempt_record *record) { return (_Atomic uint64_t *)record; }
+
+static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
+
+static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
+
+// Counts a window in an open state. Returns the word before.
+static uint64_t count(struct gpreempt_record *record, uint64_t number) {
+	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
+	while ((int64_t)before < (int64_t)counted && !atomic_compare_exchange_weak(both(record), &before, counted))
 		;
 	return before;
 }
 
 // What the guard does in the first thread of a block.
 static bool must_exit(struct gpreempt_record *record, uint64_t number) {
+	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
 	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
-	unsigned state = count(record, number);
+	uint64_t before = count(record, number);
 	if (number < atomic_load((word *)&record->done))
 		return true;
-	if ((state & (GPREEMPT_OPEN | GPREEMPT_FROZEN)) == GPREEMPT_OPEN) {
+	if (is_open(before)) {
 		if (stop)
-			atomic_fetch_or((word *)&record->state, GPREEMPT_FROZEN);
+			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32);
 		return false;
 	}
-	if (!(state & GPREEMPT_FROZEN)) {
+	if (!is_frozen(before)) {
 		if (stopped(record)) {
-			state = atomic_fetch_or((word *)&record->state, GPREEMPT_FROZEN) | GPREEMPT_FROZEN;
+			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) | (uint64_t)GPREEMPT_FROZEN << 32;
 		} else {
-			atomic_fetch_or((word *)&record->state, GPREEMPT_OPEN);
-			state = count(record, number);
+			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_OPEN << 32);
+			before = count(record, number);
 		}
 	}
-	return (state & GPREEMPT_FROZEN) && number >= (state & GPREEMPT_CUT);
+	return is_frozen(before) && number >= (uint32_t)before;
 }
 
 // Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
 static void begin_wave(struct op *o) {
-	struct gpreempt_record *record = (struct gpreempt_record *)o->work.hidden;
+	struct gpreempt_record *record = record_of(o->work.hidden);
 	const struct work *w = &o->work;
-	uint64_t blocks = blocks_of(w), done = atomic_load((word *)&record->done);
+	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
+	uint64_t blocks = blocks_of(w), done = (uint64_t)atomic_load((word *)&record->done) << shift;
 	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
 	uint64_t resident = (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
 	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
@@ -225,7 +236,7 @@ static void begin_wave(struct op *o) {
 		o->next_block = done < blocks ? done : blocks;
 	o->wave_from = o->wave_to = o->next_block;
 	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
-		if (must_exit(record, o->next_block)) {
+		if (must_exit(record, o->next_block >> shift)) {
 			o->next_block = blocks; // frozen: so do all behind it
 		} else {
 			o->wave_to = ++o->next_block;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -933,12 +934,22 @@ static ptr record_at(const struct guarded *g, unsigned index) {
 	return index ? g->arena + index * sizeof(struct gpreempt_record) : 0;
 }
 
-static void launch(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record) {
+static void launch_shifted(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record, unsigned shift) {
 	int per_block = PER_BLOCK;
-	ptr hidden = record_at(g, record), data = g->data;
+	ptr hidden = record_at(g, record) | shift, data = g->data;
 	void *increment[] = {&data, &per_block, &us, &hidden}, *multiply[] = {&data, &per_block, &argument, &us, &hidden};
 	OK(cuLaunchKernel(chain ? g->chain : g->increment, BLOCKS / 200, 100, 2, 64, 1, 1, 0, g->stream,
 		chain ? multiply : increment, NULL));
+}
+
+static void launch(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record) {
+	launch_shifted(g, chain, argument, us, record, 0);
+}
+
+// What stops launches that have begun.
+static void freeze(const struct guarded *g, unsigned record) {
+	OK(cuStreamWriteValue32_v2(g->control, record_at(g, record) + offsetof(struct gpreempt_record, state), GPREEMPT_FROZEN, 0));
+	OK(cuStreamSynchronize(g->control));
 }
 
 static void flag(const struct guarded *g, uint32_t value) {
@@ -953,7 +964,7 @@ static struct gpreempt_record record_of(const struct guarded *g, unsigned index)
 }
 
 static void set_record(const struct guarded *g, unsigned index, unsigned long long value) {
-	struct gpreempt_record r = {.state = value, .done = value};
+	struct gpreempt_record r = {.count = (unsigned)value, .done = (unsigned)value};
 	OK(cuMemcpyHtoD_v2(record_at(g, index), &r, sizeof r));
 }
 
@@ -976,7 +987,7 @@ static void guarded(void) {
 	launch(&g, false, 0, 1000, 1);
 	OK(cuStreamSynchronize(g.stream));
 	struct gpreempt_record r = record_of(&g, 1);
-	CHECK(r.state == (GPREEMPT_OPEN | BLOCKS) && r.done == 0);
+	CHECK(r.state == GPREEMPT_OPEN && r.count == BLOCKS && r.done == 0);
 	CHECK(value_at(&g, 0) == 2 && value_at(&g, BLOCKS * PER_BLOCK - 1) == 2);
 
 	// stopped midway: ends early, what begins behind it runs no block
@@ -986,13 +997,14 @@ static void guarded(void) {
 	launch(&g, false, 0, 100000, 4);
 	begun(&g, 2);
 	flag(&g, 1);
+	freeze(&g, 2);
 	OK(cuStreamSynchronize(g.stream));
 	CHECK(now_us() - from < 1500000);
-	unsigned cut = record_of(&g, 2).state;
-	CHECK(cut & GPREEMPT_FROZEN);
-	cut &= GPREEMPT_CUT;
+	CHECK(record_of(&g, 2).state == GPREEMPT_FROZEN);
+	unsigned cut = record_of(&g, 2).count;
 	CHECK(cut > 0 && cut < BLOCKS);
-	CHECK(record_of(&g, 3).state == GPREEMPT_FROZEN && record_of(&g, 4).state == GPREEMPT_FROZEN);
+	for (unsigned i = 3; i < 5; i++)
+		CHECK(record_of(&g, i).state == GPREEMPT_FROZEN && record_of(&g, i).count == 0);
 	CHECK(value_at(&g, 0) == 3 && value_at(&g, cut * PER_BLOCK - 1) == 3 && value_at(&g, cut * PER_BLOCK) == 2);
 
 	// goes on, is stopped again, goes on
@@ -1002,16 +1014,17 @@ static void guarded(void) {
 	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned *)record_at(&g, 2) == cut;)
 		CHECK(now_us() < give_up);
 	flag(&g, 1);
+	freeze(&g, 2);
 	OK(cuStreamSynchronize(g.stream));
 	r = record_of(&g, 2);
-	CHECK((r.state & GPREEMPT_FROZEN) && r.done == cut && (r.state & GPREEMPT_CUT) > cut);
-	unsigned second = r.state & GPREEMPT_CUT;
+	CHECK(r.state == GPREEMPT_FROZEN && r.done == cut && r.count > cut);
+	unsigned second = r.count;
 	CHECK(second < BLOCKS);
 	// without the flag being taken away nothing begins
 	set_record(&g, 2, second);
 	launch(&g, false, 0, 1500000, 2);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 2).state == (second | GPREEMPT_FROZEN));
+	CHECK(record_of(&g, 2).state == GPREEMPT_FROZEN && record_of(&g, 2).count == second);
 	flag(&g, 0);
 	for (unsigned i = 2; i < 5; i++)
 		set_record(&g, i, i == 2 ? second : 0);
@@ -1019,19 +1032,40 @@ static void guarded(void) {
 	launch(&g, true, 5, 10000, 3);
 	launch(&g, false, 0, 10000, 4);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 2).state == (GPREEMPT_OPEN | BLOCKS));
+	CHECK(record_of(&g, 2).state == GPREEMPT_OPEN && record_of(&g, 2).count == BLOCKS);
 	unsigned *all = malloc(BLOCKS * PER_BLOCK * 4);
 	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
 	for (unsigned i = 0; i < BLOCKS * PER_BLOCK; i++)
 		CHECK(all[i] == (2 + 1) * 3 + 5 + 1);
 
 	// all blocks done in an earlier launch: nothing runs again
-	set_record(&g, 4, GPREEMPT_CUT);
+	set_record(&g, 4, GPREEMPT_MOST);
 	launch(&g, false, 0, 10000, 4);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(value_at(&g, 7) == 15 && record_of(&g, 4).state == GPREEMPT_CUT);
+	CHECK(value_at(&g, 7) == 15 && record_of(&g, 4).state == 0);
+
+	// windows of 512 blocks are cut between two of them, one window not at all
+	OK(cuMemsetD32_v2(g.data, 0, BLOCKS * PER_BLOCK));
+	launch_shifted(&g, false, 0, 1500000, 5, 9);
+	begun(&g, 5);
+	freeze(&g, 5);
+	OK(cuStreamSynchronize(g.stream));
+	r = record_of(&g, 5);
+	CHECK(r.state == GPREEMPT_FROZEN && r.count > 0 && r.count < BLOCKS >> 9);
+	CHECK(value_at(&g, (r.count << 9) * PER_BLOCK - 1) == 1 && value_at(&g, (r.count << 9) * PER_BLOCK) == 0);
+	set_record(&g, 5, r.count);
+	launch_shifted(&g, false, 0, 10000, 5, 9);
+	launch_shifted(&g, false, 0, 100000, 6, GPREEMPT_WHOLE);
+	begun(&g, 6);
+	freeze(&g, 6);
+	launch_shifted(&g, false, 0, 10000, 6, GPREEMPT_WHOLE); // frozen: but all of its one window ran
+	OK(cuStreamSynchronize(g.stream));
+	CHECK(record_of(&g, 6).state == GPREEMPT_FROZEN && record_of(&g, 6).count == 1);
+	OK(cuMemcpyDtoH_v2(all, g.data, BLOCKS * PER_BLOCK * 4));
+	for (unsigned i = 0; i < BLOCKS * PER_BLOCK; i++)
+		CHECK(all[i] == 3);
 	// a record that nobody allocated is a fault
-	g.arena += GPREEMPT_ARENA_BYTES;
+	g.arena += 2 * GPREEMPT_ARENA_BYTES;
 	launch(&g, false, 0, 10, 1);
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
@@ -1064,7 +1098,7 @@ static void fills(void) { // kernels/fill.cu, with and without a record
 	// stopped before it begins
 	flag(&g, 1);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 1).state == (GPREEMPT_OPEN | blocks) || record_of(&g, 1).state == GPREEMPT_FROZEN);
+	CHECK(record_of(&g, 1).count == blocks || record_of(&g, 1).state == GPREEMPT_FROZEN);
 	OK(cuMemsetD32_v2(record_at(&g, 2), 0, 4));
 	OK(cuCtxSynchronize());
 	record = record_at(&g, 2);
@@ -1124,7 +1158,7 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	}
 	OK(cuGraphLaunch(exec, g.stream));
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(record_of(&g, 1).state == (GPREEMPT_OPEN | BLOCKS) && record_of(&g, 2).state == (GPREEMPT_OPEN | BLOCKS) && value_at(&g, 9) == 8);
+	CHECK(record_of(&g, 1).count == BLOCKS && record_of(&g, 2).count == BLOCKS && value_at(&g, 9) == 8);
 	// the graph itself is as it was, and another instance has no records
 	OK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}));
 	for (unsigned i = 1; i < 3; i++)
@@ -1140,7 +1174,7 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	CHECK(value_at(&g, 9) == 33 * 3 + 6);
 	OK(cuGraphAddEmptyNode(&nodes[1], graph, NULL, 0));
 	CHECK(cuGraphExecUpdate_v2(exec, graph, (uint64_t[3]){0}) == 910);
-	// cooperative launches: none that is too large, none with a record
+	// cooperative launches: none that is too large, none that could be cut
 	int cooperative[16];
 	OK(cuGraphKernelNodeGetAttribute(nodes[0], 2, cooperative));
 	CHECK(!cooperative[0]);
@@ -1148,8 +1182,11 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	OK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment));
 	hidden = record_at(&g, 1);
 	CHECK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment) == 1);
+	hidden |= GPREEMPT_WHOLE;
+	OK(cuLaunchCooperativeKernel(g.increment, 264, 1, 1, 64, 1, 1, 0, g.stream, increment));
+	set_record(&g, 1, 0);
 	OK(cuStreamSynchronize(g.stream));
-	CHECK(value_at(&g, 9) == 106);
+	CHECK(value_at(&g, 9) == 107);
 }
 
 static void mps(void) { // kernels of processes run side by side, each at its share

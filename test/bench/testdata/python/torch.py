@@ -1,5 +1,24 @@
-"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself."""
+"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself.
+
+STUB_FAILS is what goes wrong, once where STUB_ONCE is a file, which then goes: "at-start" and "in-run" end the program,
+"hangs-at-start" and "hangs-in-run" let it wait.
+"""
+import os
 import sys
+import time
+
+IN_RUN = 30  # replays of a graph, those that warm up before
+
+
+def fail_at(place):
+    fails, once = os.environ.get("STUB_FAILS"), os.environ.get("STUB_ONCE")
+    if fails not in (place, "hangs-" + place) or once and not os.path.exists(once):
+        return
+    if once:
+        os.remove(once)
+    if fails != place:
+        time.sleep(1000)
+    sys.exit("as told by STUB_FAILS")
 
 
 class Anything:
@@ -24,14 +43,38 @@ class Anything:
         pass
 
 
-class Module:
-    pass
+class Graph(Anything):
+    def __init__(self):
+        self.replays = 0
+
+    def replay(self):
+        self.replays += 1
+        if self.replays > IN_RUN:
+            fail_at("in-run")
+
+
+class Cuda(Anything):
+    def CUDAGraph(self):
+        fail_at("at-start")
+        return Graph()
+
+
+class Module(Anything):
+    def register_buffer(self, name, value):
+        setattr(self, name, value)
 
 
 class Network(Anything):
     Module = Module
 
+    def ModuleList(self, modules):
+        return list(modules)
+
+
+class Torch(Anything):
+    cuda = Cuda()
+
 
 for name in "torch", "torch.nn.functional", "torchvision", "PIL", "PIL.Image":
-    sys.modules[name] = Anything()
+    sys.modules[name] = Torch() if name == "torch" else Anything()
 sys.modules["torch.nn"] = sys.modules["torch"].nn = Network()
