@@ -39,6 +39,7 @@ type Config struct {
 		NVTX                            [MaxRanges]string // names of ranges; "" beyond the last
 		MaxCost, MinConfidence          float64
 		WaitUs                          uint64
+		Log                             string
 	}
 	BLP struct {
 		CacheDirectory string
@@ -169,6 +170,7 @@ var settings = []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
+	text("hints.log", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Hints.Log }),
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
 	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),

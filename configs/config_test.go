@@ -123,6 +123,7 @@ func TestParseErrors(t *testing.T) {
 		{"segment.directory = \"/a\\nb\"", `segment.directory = "/a\nb": must be an absolute path`},
 		{"segment.group = \"a b\"", `segment.group = "a b": must be the name or number of a group, or ""`},
 		{"log.level = \"loud\"", `log.level = "loud": must be "trace", "debug", "info", "warn", "error" or "off"`},
+		{"hints.log = \"x\"", `hints.log = "x": must be an absolute path, or ""`},
 		{"log.file = \"x\"", `log.file = "x": must be an absolute path, or "" for standard error`},
 		{"window.grace_min_us = 501", `window.grace_min_us = 501: must not be above window.grace_max_us = 500`},
 		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},

@@ -39,8 +39,8 @@ LIBC(int, close, (int fd), (fd), forget(hooks, fd), forget(hooks, fd))
 LIBC(int, dup2, (int fd, int to), (fd, to), forget(hooks, to), forget(hooks, result))
 LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), forget(hooks, to), forget(hooks, result))
 LIBC(int, accept, (int fd, struct sockaddr *restrict from, socklen_t *restrict length), (fd, from, length), ,
-	forget(hooks, result))
+	was_accepted(hooks, result))
 LIBC(int, accept4, (int fd, struct sockaddr *restrict from, socklen_t *restrict length, int flags), (fd, from,
-	length, flags), , forget(hooks, result))
+	length, flags), , was_accepted(hooks, result))
 
 #undef LIBC

@@ -52,11 +52,18 @@ static void selected(const struct gp_socket_hooks *hooks, const fd_set *in, int 
 }
 
 // Told before a descriptor is closed, while it is still this thread's, and after, as another may have looked at it
-// meanwhile. Not every close is seen, such as that of fclose: where a new connection is seen it is forgotten too.
+// meanwhile.
 static void forget(const struct gp_socket_hooks *hooks, int fd) {
 	int saved_errno = errno;
 	if (fd >= 0)
 		hooks->closed(fd);
+	errno = saved_errno;
+}
+
+static void was_accepted(const struct gp_socket_hooks *hooks, int fd) {
+	int saved_errno = errno;
+	if (fd >= 0)
+		hooks->accepted(fd);
 	errno = saved_errno;
 }
 

@@ -7,8 +7,10 @@
 struct gp_socket_hooks {
 	// Something was read from a descriptor, of whatever kind, or may be (ready). errno may be changed.
 	void (*readable)(int fd, bool ready);
-	// A descriptor is about to be closed or replaced, or just was, or is a new connection's.
+	// A descriptor is about to be closed or replaced, or just was.
 	void (*closed)(int fd);
+	// A descriptor is a new connection's, made by a client of this process.
+	void (*accepted)(int fd);
 };
 
 // Implemented by exports/. While there are no hooks, and in a forked child, an intercepted call costs a load and

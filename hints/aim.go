@@ -52,11 +52,15 @@ func aim(errors []float64, budget float64) (best target, ok bool) {
 	return best, ok
 }
 
-// affordable is the earliest time from which the mean wait for the requests, until end at most, is within budget.
+// affordable is the earliest time from which the mean wait for the requests is within budget: until end at most, and
+// then for the switch to them all the same.
 func affordable(sorted []float64, end, budget float64) float64 {
 	total, allowed := 0.0, budget*float64(len(sorted))
 	for i := len(sorted) - 1; ; i-- {
 		total += min(sorted[i], end)
+		if sorted[i] > end {
+			allowed -= switchNs
+		}
 		from := (total - allowed) / float64(len(sorted)-i)
 		if i == 0 || from >= sorted[i-1] {
 			return from

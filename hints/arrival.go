@@ -18,6 +18,7 @@ const (
 	maxCycleNs  = 5_000_000_000
 	worthMissNs = 400_000 // a prediction that is off by more was wrong
 	randomPart  = 10      // and one that is off by more than this part of the usual interval: it may be chance
+	believable  = 1.5     // times the loss of the best expert is one that may be right where it is not
 	leastNoise  = 5_000   // nanoseconds by which no program comes regularly
 )
 
@@ -72,22 +73,40 @@ func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
 	for i := range a.experts {
 		a.experts[i].arrived(float64(atNs), min(interval/randomPart, worthMissNs))
 	}
-	var best *expert
-	var bestAim target
+	var best *candidate
+	candidates := make([]candidate, 0, len(a.experts))
 	for i := range a.experts {
 		e := &a.experts[i]
 		if e.confidence() < 0.5 || len(e.residuals) < enough {
 			continue
 		}
-		if t, ok := aim(e.residuals, budget(a.maxCost, interval)); ok && (best == nil || t.loss < bestAim.loss) {
-			best, bestAim = e, t
+		t, ok := aim(e.residuals, budget(a.maxCost, interval))
+		if !ok {
+			continue
+		}
+		candidates = append(candidates, candidate{e, t})
+		if c := &candidates[len(candidates)-1]; best == nil || c.loss < best.loss {
+			best = c
 		}
 	}
 	if best == nil {
 		return Prediction{}, false
 	}
-	at := best.predicted()
-	return Prediction{uint64(at + bestAim.from), uint64(at + bestAim.to), best.confidence()}, at+bestAim.from > float64(atNs)
+	from, to := best.predicted()+best.from, best.predicted()+best.to
+	// One that was held up, or a new pace? Only the next request tells: it is expected at all times that fit.
+	for _, c := range candidates {
+		apart := math.Abs(c.predicted() - best.predicted())
+		if apart > best.usual()+padNs && apart < min(2*worthMissNs, interval/4) && c.loss < believable*best.loss {
+			from, to = max(float64(atNs)+1, min(from, c.predicted()+c.from)), max(to, c.predicted()+c.to)
+		}
+	}
+	return Prediction{uint64(from), uint64(to), best.confidence()}, from > float64(atNs)
+}
+
+// candidate is an expert that may be believed, and when it would have the GPU.
+type candidate struct {
+	*expert
+	target
 }
 
 // interval is the mean one of the latest requests, in nanoseconds.
@@ -101,6 +120,9 @@ func (a *Arrivals) interval() float64 {
 func (e *expert) confidence() float64 { return e.right / (e.right + enough) }
 
 func (e *expert) predicted() float64 { return e.phase[0] + e.cycle }
+
+// usual is the distance from its prediction that a request that was not held up has at most.
+func (e *expert) usual() float64 { return 3*e.noise + leastNoise }
 
 func (e *expert) begin(at float64) {
 	*e = expert{lag: e.lag, gain: e.gain, first: []float64{at}, phase: []float64{at}}
@@ -136,8 +158,7 @@ func (e *expert) arrived(at, tolerance float64) {
 	phase, cycle := e.gains()
 	correction := residual
 	if e.gain < 1 { // one that was held up says little of when the next one comes
-		limit := 3*e.noise + leastNoise
-		correction = max(-limit, min(limit, residual))
+		correction = max(-e.usual(), min(e.usual(), residual))
 	}
 	if residual > tolerance || residual < -tolerance {
 		e.miss()

@@ -36,9 +36,12 @@ package hints
 // {
 //	syscall(SYS_futex, &gp_arrived->bell, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 // }
-// static uint64_t next_arrival(uint32_t i)
+// struct arrived { uint64_t at_ns, held_ns, due_ns; uint32_t ready, dropped; };
+// static struct arrived next_arrival(uint32_t i)
 // {
-//	return __atomic_exchange_n((uint64_t *)&gp_arrived->at_ns[i % 256], 0, __ATOMIC_ACQ_REL);
+//	struct gp_arrival *a = &gp_arrived->arrival[i % 256];
+//	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
+//	return (struct arrived){at, a->held_ns, a->due_ns, a->ready, a->dropped};
 // }
 // static uint32_t arrivals_count(void) { return gp_arrived->count; }
 // static uint32_t announcements_count(void) { return gp_announcements; }
@@ -61,6 +64,7 @@ package hints
 import "C"
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 )
@@ -72,6 +76,7 @@ type Options struct {
 	Explicit, Socket, Arrival bool
 	NVTX                      []string // names of ranges
 	MaxCost, MinConfidence    float64
+	Log                       string // file to which a line is added for each request; "": none
 }
 
 // Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
@@ -86,7 +91,7 @@ func Start(o Options) {
 		C.free(unsafe.Pointer(text))
 	}
 	C.start(o.Give, o.Arrivals, C.double(o.MinConfidence), listens)
-	if o.Socket || o.Arrival || len(o.NVTX) > 0 {
+	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != "" {
 		go learn(o)
 	}
 }
@@ -102,12 +107,15 @@ func learn(o Options) {
 	l.publishFor = func(c connection, likely float64) {
 		C.gp_connection_likely(C.uint32_t(c.fd), C.uint32_t(c.generation), C.uint32_t(likely*1e6))
 	}
+	requests := openRequestLog(o.Log)
 	predictor := NewArrivals(o.MaxCost)
 	var announcementsRead, arrivalsRead uint32
 	for {
 		seen := C.bell()
 		announced := announcements(&announcementsRead)
-		for _, at := range arrivals(&arrivalsRead) {
+		for _, a := range arrivals(&arrivalsRead) {
+			requests.write(a)
+			at := a.AtNs
 			for len(announced) > 0 && announced[0].atNs <= at {
 				l.announced(announced[0])
 				announced = announced[1:]
@@ -125,14 +133,14 @@ func learn(o Options) {
 }
 
 // arrivals reads what came since; what was overwritten meanwhile is lost.
-func arrivals(read *uint32) (times []uint64) {
+func arrivals(read *uint32) (list []Request) {
 	for end := uint32(C.arrivals_count()); *read != end; *read++ {
-		if at := uint64(C.next_arrival(C.uint32_t(*read))); at != 0 {
-			times = append(times, at)
+		if a := C.next_arrival(C.uint32_t(*read)); a.at_ns != 0 {
+			list = append(list, request(uint64(a.at_ns), uint64(a.held_ns), uint64(a.due_ns), a.ready != 0, int(a.dropped)))
 		}
 	}
-	slices.Sort(times)
-	return times
+	slices.SortFunc(list, func(a, b Request) int { return cmp.Compare(a.AtNs, b.AtNs) })
+	return list
 }
 
 func announcements(read *uint32) (list []announcement) {

@@ -25,7 +25,23 @@ typedef void gp_hint_fn(enum gp_hint_source, uint64_t start_ns, uint64_t valid_n
 struct gp_arrivals {
 	_Atomic uint32_t bell;
 	_Atomic uint32_t count;
-	_Atomic uint64_t at_ns[256];
+	struct gp_arrival {
+		_Atomic uint64_t at_ns;    // stored last
+		_Atomic uint64_t held_ns;  // since when a hint kept the GPU for it; 0: none did
+		_Atomic uint64_t due_ns;   // when the next hint known then was to be carried out; 0: none was known
+		_Atomic uint32_t ready;    // the GPU was there already
+		_Atomic uint32_t dropped;  // enum gp_hint_dropped: the latest hint that came to nothing since the request before
+	} arrival[256];
+};
+
+enum gp_hint_dropped {
+	GP_DROPPED_NONE,
+	GP_DROPPED_DOUBTFUL, // not confident enough, or of no sensible time
+	GP_DROPPED_OFF,      // its source was off
+	GP_DROPPED_UNPAID,   // or had cost too much
+	GP_DROPPED_OVERLAPS, // another hint is for the same time
+	GP_DROPPED_NOBODY,   // nothing to preempt, or that may be preempted
+	GP_DROPPED_WRONG,    // the wait for the work ended before it came
 };
 
 #endif

@@ -12,6 +12,8 @@ type learner struct {
 	keys        map[uint64]*keyRecord
 	connections map[connection]*record
 	outstanding []announcement
+	lastNs      uint64
+	interval    float64 // nanoseconds between announcements that work followed, of all keys, smoothed: they share what waiting may cost
 	publish     func(estimate uint32, key uint64, e estimate)
 	publishFor  func(c connection, likely float64)
 }
@@ -48,10 +50,8 @@ func (r *record) add(followed bool) {
 
 type keyRecord struct {
 	record
-	estimate  uint32
-	delays    []float64 // the latest, in nanoseconds
-	lastNs    uint64
-	intervals float64 // nanoseconds between announcements, smoothed
+	estimate uint32
+	delays   []float64 // the latest, in nanoseconds
 }
 
 const (
@@ -79,15 +79,6 @@ func (l *learner) announced(a announcement) {
 		l.keys[a.key] = k
 	}
 	k.estimate = a.estimate
-	if k.lastNs != 0 && a.atNs > k.lastNs {
-		interval := float64(a.atNs - k.lastNs)
-		if k.intervals == 0 {
-			k.intervals = interval
-		}
-		interval = min(interval, longestPause*k.intervals) // else it would allow more than is earned for a while
-		k.intervals += (interval - k.intervals) / 16
-	}
-	k.lastNs = a.atNs
 	if len(l.outstanding) >= mostOutstanding {
 		l.settle(0, false)
 	}
@@ -122,6 +113,7 @@ func (l *learner) arrived(atNs uint64) {
 		return
 	}
 	a := l.outstanding[best]
+	l.pace(a.atNs)
 	if k := l.keys[a.key]; k != nil {
 		if len(k.delays) >= keptDelays {
 			k.delays = k.delays[1:]
@@ -129,6 +121,18 @@ func (l *learner) arrived(atNs uint64) {
 		k.delays = append(k.delays, float64(atNs-a.atNs))
 	}
 	l.settle(best, true)
+}
+
+func (l *learner) pace(atNs uint64) {
+	if l.lastNs != 0 && atNs > l.lastNs {
+		interval := float64(atNs - l.lastNs)
+		if l.interval == 0 {
+			l.interval = interval
+		}
+		interval = min(interval, longestPause*l.interval) // else it would allow more than is earned for a while
+		l.interval += (interval - l.interval) / 16
+	}
+	l.lastNs = max(l.lastNs, atNs)
 }
 
 // expire gives up announcements that nothing followed.
@@ -156,7 +160,7 @@ func (l *learner) settle(i int, followed bool) {
 	}
 	c.add(followed)
 	if l.publish != nil {
-		l.publish(a.estimate, a.key, k.estimated(l.maxCost))
+		l.publish(a.estimate, a.key, k.estimated(budget(l.maxCost, l.interval)))
 		l.publishFor(a.connection, c.likely(&k.record))
 	}
 }
@@ -179,11 +183,11 @@ func (k *keyRecord) middle() (middle, spread float64) {
 
 // estimated is when work is to be expected: as early as the cost of waiting for it allows, and not at all where
 // it would miss half of the requests then.
-func (k *keyRecord) estimated(maxCost float64) estimate {
+func (k *keyRecord) estimated(budget float64) estimate {
 	if len(k.delays) < enoughDelays || k.count == 0 {
 		return estimate{}
 	}
-	t, ok := aim(k.delays, budget(maxCost, k.intervals))
+	t, ok := aim(k.delays, budget)
 	if !ok {
 		return estimate{}
 	}

@@ -87,6 +87,27 @@ func TestWaitingIsBoundedByTheBudget(t *testing.T) {
 	}
 }
 
+// Two ports share what waiting may cost.
+func TestPortsShareTheBudget(t *testing.T) {
+	wait := func(ports int) (ns float64) {
+		random := rand.New(rand.NewPCG(1, 2))
+		tr, at := newTraffic(0.02), 1e9
+		for i := range 600 {
+			at += 10 * ms
+			tr.announce(at, uint64(80+i%ports), uint32(5+i%ports))
+			tr.arrive(at + 3*ms + 0.5*ms*random.Float64())
+		}
+		tr.play()
+		for range 1000 {
+			ns += max(0, 3*ms+0.5*ms*random.Float64()-float64(tr.estimates[80].delayNs)) / 1000
+		}
+		return ns
+	}
+	if one, two := wait(1), wait(2); two > 1.1*one {
+		t.Errorf("waits %v ns for a request on one port, %v on one of two", one, two)
+	}
+}
+
 // The connection of a metrics scraper uses the port of the requests, which go on meanwhile.
 func TestConnectionsAreToldApart(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -245,6 +245,20 @@ func TestRequestsFindTheGPUReady(t *testing.T) {
 		}
 		return times
 	}
+	heldUp := func(part, ns float64, n int) []float64 {
+		r, times, middle := random(), []float64{}, 60.0
+		for i := range n {
+			if r.IntN(40) == 0 {
+				middle = 50 + 90*r.Float64()
+			}
+			late := (middle + 6*r.NormFloat64()) * us
+			if r.Float64() < part {
+				late += ns * (0.8 + 0.4*r.Float64())
+			}
+			times = append(times, 1e9+float64(i)*1e9/220+late)
+		}
+		return times
+	}
 	drift := byTheClock(newSleeper(), 100, 6000)
 	for i := range drift {
 		drift[i] += float64(i*i) * 100 // 200 ns a request more each time
@@ -268,6 +282,8 @@ func TestRequestsFindTheGPUReady(t *testing.T) {
 		{"20 Hz", byTheClock(newSleeper(), 20, 2000), 0.993, 0.01},
 		{"100 Hz", byTheClock(newSleeper(), 100, 6000), 0.993, 0.015},
 		{"220 Hz", byTheClock(newSleeper(), 220, 10000), 0.993, 0.02},
+		{"220 Hz, 1 % held up", heldUp(0.01, 300*us, 10000), 0.996, 0.02},
+		{"220 Hz, 1 % longer", heldUp(0.01, 450*us, 10000), 0.996, 0.02},
 		{"sleeps 10 ms", sleeping(newSleeper(), 10*ms, 6000), 0.99, 0.015},
 		{"sleeps 4 ms", sleeping(newSleeper(), 4*ms, 6000), 0.99, 0.02},
 		{"100 Hz, 1 % missed", slots(100, 6000, 0.01), 0.975, 0.015},

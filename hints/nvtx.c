@@ -52,9 +52,9 @@ struct callbacks { // NvtxExportTableCallbacks
 	int (*GetModuleFunctionTable)(int module, void ****out_table, unsigned *out_size);
 };
 
-enum { NAME_BYTES = 64, STRINGS = 256 };
+enum { NAME_BYTES = 64, STRINGS = 256, MOST_BELIEVED = 3 };
 static char names[GP_RANGES][NAME_BYTES];
-static _Atomic uint32_t name_count;
+static _Atomic uint32_t name_count, believed[GP_RANGES];
 
 void gp_nvtx_name(uint32_t i, const char *name)
 {
@@ -75,8 +75,9 @@ static void begun(const char *name)
 			continue;
 		uint64_t now = gp_clock_ns();
 		gp_hint_fn *give = gp_give;
-		// Whoever names a range wants it to be believed until more is known.
-		if (!gp_estimate[i].likely_ppm)
+		// Whoever names a range wants it to be believed until more is known; not so often that a source which was
+		// only not learnt yet is switched off.
+		if (!gp_estimate[i].likely_ppm && believed[i] < MOST_BELIEVED && believed[i]++ < MOST_BELIEVED)
 			give(GP_HINT_NVTX, now, 0, 1);
 		gp_announce(GP_HINT_NVTX, i, i + 1, GP_FDS, 0, UINT32_MAX, now);
 		return;

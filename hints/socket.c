@@ -22,7 +22,7 @@ static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long i
 enum { UNKNOWN, OTHER, STREAM };
 
 static struct connection {
-	_Atomic uint32_t kind, generation;
+	_Atomic uint32_t kind, generation, accepted;
 	_Atomic uint64_t key;
 	_Atomic uint32_t estimate;
 	_Atomic uint32_t likely_ppm; // UINT32_MAX: not known
@@ -39,13 +39,14 @@ static uint64_t hash(uint64_t seed, const void *bytes, size_t size)
 
 static const uint64_t HASH = 14695981039346656037ull;
 
-// The server's side of an inet connection names it: the lower port, as clients' are ephemeral.
-static uint64_t inet_key(int fd)
+// The server's side of an inet connection names it. Where nobody saw whose that is it is the lower port, as those of
+// clients are ephemeral.
+static uint64_t inet_key(int fd, bool accepted)
 {
 	struct sockaddr_storage a;
-	uint16_t port[2] = {0, 0};
+	uint16_t port[2] = {0, UINT16_MAX};
 
-	for (int side = 0; side < 2; side++) {
+	for (int side = 0; side < 2 - accepted; side++) {
 		socklen_t size = sizeof a;
 		if ((side ? getpeername : getsockname)(fd, (struct sockaddr *)&a, &size))
 			return 0;
@@ -96,7 +97,7 @@ static uint32_t look(int fd, struct connection *c)
 	if (type == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
 		domain = option(fd, SO_DOMAIN);
 		if (domain == AF_INET || domain == AF_INET6)
-			key = inet_key(fd);
+			key = inet_key(fd, c->accepted);
 		else if (domain == AF_UNIX)
 			key = unix_key(fd);
 	}
@@ -146,10 +147,20 @@ static void readable(int fd, bool ready)
 
 static void closed(int fd)
 {
-	if (fd < 0 || fd >= GP_FDS || connection[fd].kind == UNKNOWN)
+	if (fd < 0 || fd >= GP_FDS)
+		return;
+	connection[fd].accepted = 0;
+	if (connection[fd].kind == UNKNOWN)
 		return;
 	connection[fd].generation++;
 	connection[fd].kind = UNKNOWN;
+}
+
+static void accepted(int fd)
+{
+	closed(fd); // not every close is seen
+	if (fd < GP_FDS)
+		connection[fd].accepted = 1;
 }
 
 void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
@@ -158,6 +169,6 @@ void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
 		connection[fd].likely_ppm = likely_ppm;
 }
 
-static const struct gp_socket_hooks hooks = {readable, closed};
+static const struct gp_socket_hooks hooks = {readable, closed, accepted};
 
 const void *gp_socket_hooks(void) { return &hooks; }

@@ -181,6 +181,11 @@ void gp_hold_release(struct gp_context *);
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);
 void gp_hold_yield(struct gp_context *);
+// A link of the chain that is armed runs, or did.
+static inline bool gp_hold_begun(const struct gp_hold *h)
+{
+	return h->state == GP_HOLD_ARMED && (int32_t)(h->word[GP_HOLD_BEGUN] - h->chain) >= 0;
+}
 enum gp_fit {
 	GP_FITS,
 	GP_SPREADS, // takes another wave of blocks

@@ -55,7 +55,7 @@ func gpreemptStart() {
 			Give: preempt.HintFunction(), Arrivals: preempt.Arrivals(),
 			Explicit: config.Hints.Explicit, Socket: config.Hints.Socket, Arrival: config.Hints.Arrival,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
-			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence,
+			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: config.Hints.Log,
 		})
 		if config.Hints.Socket {
 			exports.InstallSockets(hints.SocketHooks())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -350,9 +351,45 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 		p.HintSwitchUs.Store(190)
 		p.HintSpunNs.Store(5)
 	}
-	want := &Hints{190, 5, []segment.Hints{{Source: "arrival", Given: 3}}}
+	want := &Hints{SwitchUs: 190, SpunNs: 5, Sources: []segment.Hints{{Source: "arrival", Given: 3}}}
 	if h := hintsIn(dir); !reflect.DeepEqual(h, want) {
 		t.Errorf("%+v, want %+v", h, want)
+	}
+}
+
+// The latest lines of the log are those of the requests that count.
+func TestWhatBecameOfRequests(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "requests")
+	var h Hints
+	if err := h.follow(log, []uint64{1}); err != nil || h.Requests != nil {
+		t.Errorf("no log: %+v, %v", h, err)
+	}
+	const lines = `{"at_ns":1,"dropped":"off"}
+{"at_ns":2,"held_us":230,"ready":true}
+{"at_ns":3,"held_us":100}
+{"at_ns":4,"due_us":30}
+{"at_ns":5,"due_us":-30}
+{"at_ns":6,"dropped":"unpaid"}
+{"at_ns":7}
+`
+	if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.follow(log, []uint64{60_000, 150_000, 250_000, 240_000, 260_000, 240_000}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"ready": 1, "on the way": 1, "before its hint": 1, "overslept": 1, "unpaid": 1, "not hinted": 1}
+	if !maps.Equal(h.Requests, want) {
+		t.Errorf("%v, want %v", h.Requests, want)
+	}
+	if first := (SlowRequest{4, 260, Request{Dropped: "unpaid"}}); len(h.Slowest) != 6 || h.Slowest[0] != first {
+		t.Errorf("%+v, want %+v first", h.Slowest, first)
+	}
+	if err := os.WriteFile(log, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if h.follow(log, []uint64{1}) == nil {
+		t.Error("a torn line is no error")
 	}
 }
 

@@ -1,11 +1,15 @@
 package bench
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -115,6 +119,16 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		case "gpreempt-hints":
 			lcRole, beRole, load, section = "lc", "be", l, sources
 		}
+		requestLog := ""
+		if system == "gpreempt-hints" {
+			dir, err := os.MkdirTemp("", "gpreempt-bench")
+			if err != nil {
+				return Row{}, fmt.Errorf("create a folder for the log of requests: %w", err)
+			}
+			defer os.RemoveAll(dir)
+			requestLog = filepath.Join(dir, "requests")
+			section += fmt.Sprintf("log = %q\n", requestLog)
+		}
 		undo, err := s.configure(section)
 		if err != nil {
 			return Row{}, err
@@ -128,6 +142,11 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		}
 		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+		if hints != nil {
+			if err := hints.follow(requestLog, lc.LatenciesNs); err != nil {
+				return Row{}, fmt.Errorf("%s: %w", system, err)
+			}
+		}
 		row.Ratio, row.Hints = ratio(row.LC, lcAlone), hints
 		busy := lc.busy()
 		if system == "default" {
@@ -176,6 +195,57 @@ func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *Hi
 	}
 }
 
+const slowestKept = 24
+
+// follow adds what became of the requests with these latencies, the latest of the log.
+func (h *Hints) follow(path string, latenciesNs []uint64) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) { // no request came
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the log of requests: %w", err)
+	}
+	var requests []Request
+	for line := range bytes.Lines(text) {
+		var r Request
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("read the log of requests: %q: %w", line, err)
+		}
+		requests = append(requests, r)
+	}
+	n := len(latenciesNs)
+	if len(requests) < n { // the learner of hints was too slow for some: which is not known
+		return nil
+	}
+	requests = requests[len(requests)-n:]
+	h.Requests = map[string]int{}
+	for i, r := range requests {
+		h.Requests[r.outcome()]++
+		r.AtNs = 0
+		h.Slowest = append(h.Slowest, SlowRequest{i, round(float64(latenciesNs[i])/1000, 1), r})
+	}
+	slices.SortStableFunc(h.Slowest, func(a, b SlowRequest) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
+	h.Slowest = h.Slowest[:min(slowestKept, n)]
+	return nil
+}
+
+func (r Request) outcome() string {
+	switch {
+	case r.Ready:
+		return "ready"
+	case r.HeldUs != 0:
+		return "on the way"
+	case r.DueUs != nil && *r.DueUs > 0:
+		return "before its hint"
+	case r.DueUs != nil:
+		return "overslept"
+	case r.Dropped != "":
+		return r.Dropped
+	}
+	return "not hinted"
+}
+
 // hintsIn is what became of the hints of the LC process that started last, or nil if there is none.
 func hintsIn(directory string) (found *Hints) {
 	snapshots, err := segment.SnapshotsIn(directory)
@@ -186,7 +256,7 @@ func hintsIn(directory string) (found *Hints) {
 	for _, snapshot := range snapshots {
 		for _, p := range snapshot.Peers {
 			if p.Level == 0 && p.StartedNs >= started {
-				started, found = p.StartedNs, &Hints{p.HintSwitchUs, p.HintSpunNs, p.Hints}
+				started, found = p.StartedNs, &Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}
 			}
 		}
 	}

@@ -77,6 +77,25 @@ type Hints struct {
 	SwitchUs uint32          `json:"switch_us"`
 	SpunNs   uint64          `json:"spun_ns"`
 	Sources  []segment.Hints `json:"sources"`
+	// Of the requests that count: how many found the GPU how, and the slowest.
+	Requests map[string]int `json:"requests,omitempty"`
+	Slowest  []SlowRequest  `json:"slowest,omitempty"`
+}
+
+// Request is what became of the hints for a request: a line of the file that the setting hints.log names.
+type Request struct {
+	AtNs    uint64 `json:"at_ns,omitempty"`
+	HeldUs  int64  `json:"held_us,omitempty"`
+	Ready   bool   `json:"ready,omitempty"`
+	DueUs   *int64 `json:"due_us,omitempty"`
+	Dropped string `json:"dropped,omitempty"`
+}
+
+// SlowRequest is the n-th request that counts.
+type SlowRequest struct {
+	N         int     `json:"n"`
+	LatencyUs float64 `json:"latency_us"`
+	Request
 }
 
 // Ratio compares with the same LC process alone.

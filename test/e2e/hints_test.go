@@ -1,11 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +75,45 @@ func TestExplicitHints(t *testing.T) {
 			}
 			m.runs(be)
 		})
+	}
+}
+
+// What became of the hints for each request stands in a file.
+func TestRequestsAreLogged(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "requests")
+	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+
+		fmt.Sprintf("max_cost = 0.4\nwait_us = 20000\nlog = %q\n", log))
+	lc, _ := m.pair()
+	var listened int
+	lc.ask("hints 1 0 doubtful", "listened %d", &listened)
+	m.until("it is dropped", func() bool { return m.hintsOf(lc, "explicit").Dropped == 1 })
+	lc.request(1, 1, "stream")
+	m.until("a request has a hold", func() bool {
+		lc.ask("hinted 10 1000 20000", "listened %d", &listened)
+		text, _ := os.ReadFile(log)
+		return strings.Contains(string(text), `"ready":true`)
+	})
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doubtful := 0
+	for line := range strings.Lines(string(text)) {
+		var r struct {
+			AtNs    uint64 `json:"at_ns"`
+			HeldUs  uint64 `json:"held_us"`
+			Ready   bool
+			Dropped string
+		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.AtNs == 0 || r.Ready && r.HeldUs == 0 {
+			t.Errorf("%q: %v", line, err)
+		}
+		if r.Dropped == "doubtful" {
+			doubtful++
+		}
+	}
+	if doubtful != 1 {
+		t.Errorf("%d requests follow a doubtful hint in\n%s", doubtful, text)
 	}
 }
 
@@ -274,6 +319,50 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 	}
 }
 
+// What was learnt of a port holds for every connection to it, also where the client's port is the lower one.
+func TestRequestsOfNewConnections(t *testing.T) {
+	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	be := m.start("be")
+	be.runBestEffort()
+	lc := m.startAs(m.command("lc", "python3", "testdata/server.py", "threads"))
+	m.joined(be, lc)
+	port := lc.hear()
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	infer := func() {
+		t.Helper()
+		for number--; number > 1024; number-- {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: number}, Timeout: patience}
+			connection, err := dialer.Dial("tcp", "127.0.0.1:"+port)
+			if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprint(connection, "GET /infer HTTP/1.0\r\n\r\n")
+			answer, err := io.ReadAll(connection)
+			connection.Close()
+			if err != nil || !strings.HasSuffix(string(answer), "done") {
+				t.Fatalf("%q, %v", answer, err)
+			}
+			return
+		}
+		t.Fatal("no port is free")
+	}
+	m.until("the port is known", func() bool {
+		infer()
+		return m.hintsOf(lc, "socket").Given > 0
+	})
+	before := m.hintsOf(lc, "socket")
+	for range 20 {
+		infer()
+	}
+	m.until("they are counted", func() bool { return m.hintsOf(lc, "socket").Given >= before.Given+15 })
+}
+
 func TestSocketsThatNoWorkFollows(t *testing.T) {
 	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
 	be := m.start("be")
@@ -320,6 +409,21 @@ func TestRangesAnnounceRequests(t *testing.T) {
 			return m.hintsOf(lc, "nvtx").Hit >= 15
 		})
 		m.runs(be)
+	}
+}
+
+// A range long before its work is not switched off before that is learnt.
+func TestRangesAreLearntFirst(t *testing.T) {
+	m := newMachine(t, only+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
+	lc, _ := m.pair()
+	var loaded int
+	lc.ask("ranges 8 request 0", "loaded %d", &loaded)
+	m.until("every hint has come to something", func() bool {
+		h := m.hintsOf(lc, "nvtx")
+		return h.Given > 0 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
+	})
+	if h := m.hintsOf(lc, "nvtx"); h.Given != 3 || h.TimesOff != 0 {
+		t.Errorf("%+v, must be 3 given", h)
 	}
 }
 

@@ -1,7 +1,8 @@
 """The latency-critical process: ResNet-50, fp16, batch 1, copies to and from the GPU included.
 
 Prints one line of JSON when ready, then serves the lines on standard input: "run N" makes N requests, "run N S"
-as many of them as S seconds allow, and prints their latencies as JSON; the end of the input ends the process.
+as many of them as S seconds allow, and prints their latencies as JSON; "range NAME US" has an NVTX range of that name
+begin so long before each request from then on; the end of the input ends the process.
 """
 import argparse
 import json
@@ -44,7 +45,12 @@ def main():
             return scores.float().cpu()
 
         print(json.dumps({"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}), flush=True)
+        name, prepare_us = None, 0
         for line in sys.stdin:
+            if line.startswith("range"):
+                _, name, us = line.split()
+                prepare_us = int(us)
+                continue
             requests, *seconds = (int(word) for word in line.split()[1:])
             latencies, began = [], time.monotonic()
             for i in range(requests + WARM_UP):
@@ -56,10 +62,17 @@ def main():
                 if i == WARM_UP:
                     start = time.monotonic_ns()
                 time.sleep(options.gap_ms / 1000)
+                if name:
+                    torch.cuda.nvtx.range_push(name)
+                    begun = time.monotonic_ns()
+                    while time.monotonic_ns() - begun < prepare_us * 1000:
+                        pass
                 arrived = time.monotonic_ns()
                 request()
                 if i >= WARM_UP:
                     latencies.append(time.monotonic_ns() - arrived)
+                if name:
+                    torch.cuda.nvtx.range_pop()
             print(json.dumps({"start_ns": start, "end_ns": time.monotonic_ns(),
                               "latencies_ns": latencies}), flush=True)
 
