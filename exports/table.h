@@ -64,12 +64,14 @@
 #define OWN_PTSZ(name, params, args) OWN(name, params, args) \
 	ROW(OWN, name##_ptsz, GP_STREAM_PER_THREAD, params, args, )
 
-// Start-up and lookup, in start.c and lookup.c.
+// Start-up and lookup, in start.c, lookup.c and cudart.c.
 OWN(cuInit, (unsigned int Flags), (Flags))
 OWN(cuGetProcAddress, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags), (symbol,
 	pfn, cudaVersion, flags))
 OWN(cuGetProcAddress_v2, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags,
 	void *symbolStatus), (symbol, pfn, cudaVersion, flags, symbolStatus))
+OWN(cuGetExportTable, (const void **ppExportTable, const void *pExportTableId), (ppExportTable,
+	pExportTableId))
 
 // Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c; the oldest
 // launches take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape), so they
@@ -395,8 +397,6 @@ WAIT(cuCtxSynchronize, (void), (), GP_TAKE, GP_CURRENT)
 WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_TAKE, ctx)
 WAIT(cuCtxSetLimit, (int limit, size_t value), (limit, value), GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxResetPersistingL2Cache, (void), (), GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name),
-	GP_WAIT_CONTEXT, NULL)
 WAIT(cuModuleGetGlobal_v2, (CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize), GP_WAIT_CONTEXT, NULL)
@@ -480,6 +480,7 @@ OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOp
 	void **optionValues), (module, image, numOptions, options, optionValues))
 OWN(cuModuleLoadFatBinary, (CUmodule *module, const void *fatCubin), (module, fatCubin))
 OWN(cuModuleUnload, (CUmodule hmod), (hmod))
+OWN(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name))
 OWN(cuLibraryLoadData, (CUlibrary *library, const void *code, void *jitOptions, void **jitOptionsValues,
 	unsigned int numJitOptions, void *libraryOptions, void **libraryOptionValues,
 	unsigned int numLibraryOptions), (library, code, jitOptions, jitOptionsValues, numJitOptions,

@@ -239,8 +239,8 @@ const struct gp_rewritten *gp_rewritten_library(CUlibrary handle)
 static void library_module(CUlibrary handle, CUmodule module)
 {
 	struct library *l = find_second(handle);
-	if (l)
-		gp_module_remember(module, l->rewritten, true);
+	if (l || gp_blp_wanted())
+		gp_module_remember(module, l ? l->rewritten : NULL, true);
 }
 
 static void kernel_function(CUfunction kernel, CUfunction function)

@@ -269,4 +269,6 @@ void gp_load_hooks(struct gp_hooks *hooks)
 	gp_module_hooks(hooks);
 	gp_library_hooks(hooks);
 	hooks->parameter_hidden = parameter_hidden;
+	hooks->code_wanted = gp_blp_wanted;
+	hooks->code_missed = gp_load_failed;
 }

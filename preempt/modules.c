@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "load.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -9,7 +10,7 @@ struct module {
 	struct module *next; // in a bucket
 	CUmodule handle;
 	CUcontext context;
-	const struct gp_rewritten *rewritten;
+	const struct gp_rewritten *rewritten; // NULL: it was loaded as it came
 	bool of_library; // which owns the mapping
 	bool stale;	 // its context is said to have ended, and nothing of it was launched since
 };
@@ -34,7 +35,7 @@ void gp_module_remember(CUmodule handle, const struct gp_rewritten *r, bool of_l
 	if (!m && (m = calloc(1, sizeof *m))) {
 		m->next = *bucket;
 		*bucket = m;
-	} else if (m && !m->of_library && m->rewritten != r) {
+	} else if (m && !m->of_library && m->rewritten && m->rewritten != r) {
 		gp_rewritten_unmap(m->rewritten); // of a module that ended with its context
 	}
 	if (m) {
@@ -56,7 +57,7 @@ static void drop(CUmodule handle, const struct gp_rewritten *of, bool stale)
 				continue;
 			}
 			*at = m->next;
-			if (!m->of_library)
+			if (!m->of_library && m->rewritten)
 				gp_rewritten_unmap(m->rewritten);
 			free(m);
 		}
@@ -64,6 +65,16 @@ static void drop(CUmodule handle, const struct gp_rewritten *of, bool stale)
 }
 
 void gp_modules_drop(const struct gp_rewritten *of) { drop(NULL, of, false); }
+
+static bool known(CUmodule handle)
+{
+	pthread_mutex_lock(&registry);
+	const struct module *m;
+	for (m = modules[gp_bucket(handle)]; m && m->handle != handle; m = m->next)
+		;
+	pthread_mutex_unlock(&registry);
+	return m != NULL;
+}
 
 static const void *module_loading(struct gp_load *load)
 {
@@ -103,7 +114,10 @@ static const void *module_loading(struct gp_load *load)
 static void module_loaded(struct gp_load *load, CUmodule module)
 {
 	const struct gp_rewritten *r = load->token;
-	if (module) {
+	if (!r) {
+		if (gp_blp_wanted())
+			gp_module_remember(module, NULL, false);
+	} else if (module) {
 		gp_rewritten_read(r);
 		gp_module_remember(module, r, false);
 		gp_code_forget(); // a handle that meant nothing before
@@ -111,6 +125,20 @@ static void module_loaded(struct gp_load *load, CUmodule module)
 		gp_load_failed("the driver did not load the rewritten module");
 		gp_rewritten_unmap(r);
 	}
+}
+
+// module_function counts a kernel whose module nobody was seen to load.
+static void module_function(CUmodule module)
+{
+	static atomic_bool said;
+	struct gp_request log = {.what = GP_REQUEST_LOG, .path = "code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: "
+								  "a program of CUDA 12 or later is needed"};
+	if (!gp_blp_wanted() || known(module))
+		return;
+	gp_count(&gp_kernels.seen, 1);
+	gp_count(&gp_kernels.refused[GP_REFUSED_RUNTIME], 1);
+	if (!atomic_exchange(&said, true))
+		gp_request(&log);
 }
 
 static void module_unloading(CUmodule module)
@@ -168,5 +196,6 @@ void gp_module_hooks(struct gp_hooks *hooks)
 {
 	hooks->module_loading = module_loading;
 	hooks->module_loaded = module_loaded;
+	hooks->module_function = module_function;
 	hooks->module_unloading = module_unloading;
 }
