@@ -106,6 +106,9 @@ struct gp_hooks {
 	// or NULL for all.
 	void (*before_wait)(enum gp_wait, void *stream_event_or_context);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
+	// Around what may make the process a client of an MPS server: the driver's initialisation, and what makes contexts.
+	void (*connecting)(void);
+	void (*connected)(void);
 	// Life cycle. context_current: a context became usable on this thread (created, retained or
 	// made current); called often, must be cheap. context_destroying: before the driver destroys it.
 	void (*context_current)(CUcontext);
