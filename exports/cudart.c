@@ -2,10 +2,10 @@
 // but by a function in a table, which cuGetExportTable returns for an identifier.
 //
 // NVIDIA documents neither. The runtimes of 10.2 and 11.1 were seen to call one function of the table for it, and those
-// who write drivers of their own (ZLUDA, Wine) agree on what that is. They get a copy of the table in which it is
-// ours. From 11.2 on a runtime checks at its start that it has to do with NVIDIA's driver
-// (cudaErrorSoftwareValidityNotEstablished), and would refuse the copy: it gets the driver's table, and its code is
-// loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
+// who stand for the driver (ZLUDA, Wine) agree on what that is. They get a copy of the table in which it is ours. From
+// 11.2 on a runtime checks at its start that it has to do with NVIDIA's driver
+// (cudaErrorSoftwareValidityNotEstablished), by the same sources also where its tables are, and would refuse a copy:
+// it gets the driver's table, and its code is loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
 #include "layer.h"
 
 #include <link.h>

@@ -134,7 +134,34 @@ static bool succeeded(const char *call, CUresult result, struct gp_request *r)
 	return !result;
 }
 
-// compile lets the driver's linker make a cubin of PTX, in the current context.
+// A library may be used where no context is current, but the linker needs one: then it is any that is known.
+static struct gp_context *enter_context(void)
+{
+	CUcontext current = NULL;
+	if (gp_driver.cuCtxGetCurrent(&current) || current)
+		return NULL;
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		CUcontext handle = c->handle;
+		if (!handle || !gp_context_pin(c, handle))
+			continue;
+		if (!gp_driver.cuCtxPushCurrent(handle))
+			return c;
+		gp_context_unpin(c);
+	}
+	return NULL;
+}
+
+static void leave_context(struct gp_context *c)
+{
+	CUcontext popped;
+	if (!c)
+		return;
+	gp_driver.cuCtxPopCurrent(&popped);
+	gp_context_unpin(c);
+}
+
+// compile lets the driver's linker make a cubin of PTX.
 static void compile(struct gp_request *r, const struct gp_jit *jit)
 {
 	CUlinkState state;
@@ -173,8 +200,11 @@ const struct gp_rewritten *gp_rewrite(const void *image, size_t bytes, int sm, c
 	struct gp_request r = {.what = GP_REQUEST_REWRITE, .image = image, .image_bytes = bytes, .sm = (uint32_t)sm, .options = jit->text};
 	gp_count(&gp_kernels.images, 1);
 	gp_request(&r);
-	if (r.answer == GP_ANSWER_LINK)
+	if (r.answer == GP_ANSWER_LINK) {
+		struct gp_context *c = enter_context();
 		compile(&r, jit);
+		leave_context(c);
+	}
 	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
 	if (r.answer != GP_ANSWER_DONE) {
 		gp_load_failed(r.reason);

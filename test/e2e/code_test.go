@@ -138,6 +138,11 @@ func TestLoadsOfPTX(t *testing.T) {
 	if got, blp, stderr = runLoads(m, "be", program, 6, text); blp.ImagesCached != 6+ownImages || stderr != "" {
 		t.Errorf("the second time %+v, %s", blp, stderr)
 	}
+	uncached := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_CUBIN="+sim("sim.cubin"))
+	got, blp, stderr = runLoads(uncached, "be", compile(t, "testdata/code.c", "-DNO_CONTEXT"), 6, text)
+	if want := expect(true, 3, 3); !slices.Equal(got.driver, want) || stderr != "" {
+		t.Errorf("while no context is current the driver sees %q, want %q; %+v, %s", got.driver, want, blp, stderr)
+	}
 	if err := os.Remove(files()[0]); err != nil {
 		t.Fatal(err)
 	}

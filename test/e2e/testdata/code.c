@@ -94,6 +94,7 @@ static void parameters(const char *what, int (*info)(handle, size_t, size_t *, s
 }
 
 static const char kernel_name[] = "sim_chain";
+static handle context;
 
 static void use_module(handle module) {
 	handle function = NULL;
@@ -111,8 +112,12 @@ static void use_library(handle library) {
 	size_t bytes = 0;
 	uint64_t written = 0x1234567890abcdef, read = 0;
 
+#ifdef NO_CONTEXT
+	CHECK(cuCtxSetCurrent, NULL);
+#endif
 	CHECK(cuLibraryGetKernelCount, &count, library);
 	CHECK(cuLibraryGetKernel, &kernel, library, kernel_name);
+	CHECK(cuCtxSetCurrent, context);
 	CHECK(cuKernelGetName, &name, kernel);
 	CHECK(cuKernelGetLibrary, &of, kernel);
 	CHECK(cuKernelGetFunction, &function, kernel);
@@ -171,7 +176,7 @@ static void load_by_table(handle *module, const void *wrapper) {
 
 int main(int argc, char **argv) {
 	enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6, CU_LIBRARY_BINARY_IS_PRESERVED = 1 };
-	handle context, module = NULL, library = NULL;
+	handle module = NULL, library = NULL;
 	char log[64], copy[] = "copyXXXXXX";
 	int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES}, preserved = CU_LIBRARY_BINARY_IS_PRESERVED;
 	void *values[] = {log, (void *)sizeof log}, *yes = (void *)1;
