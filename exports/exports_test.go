@@ -32,7 +32,7 @@ func build(tb testing.TB) bench {
 		tb.Skip("no C compiler")
 	}
 	b := bench{TB: tb, dir: tb.TempDir()}
-	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c", "sockets.c", "loading.c",
+	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c", "sockets.c", "loading.c", "cudart.c",
 		"testdata/hooks.c", "-Wl,--version-script=exports.map")
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")
@@ -177,6 +177,31 @@ func TestLookups(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The table by which old CUDA runtimes load code has one function replaced, in a copy, where it is of a form that is known.
+func TestRuntimeTable(t *testing.T) {
+	b := build(t)
+	for _, test := range []struct {
+		bytes, want string
+		env         []string
+	}{
+		{"56", "another: 6\n", active},
+		{"80", "another: 6\n", active},
+		{"512", "another: 6\n", active},
+		{"520", "the driver's:\n", active},
+		{"48", "the driver's:\n", active},
+		{"57", "the driver's:\n", active},
+		{"0", "the driver's:\n", active},
+		{"80", "the driver's:\n", nil},
+		{"80", "the driver's:\n", append(active, "TEST_NO_CODE=1")},
+	} {
+		got := b.run("program", "table", append(test.env, "TEST_TABLE_BYTES="+test.bytes), "libgp.so")
+		missed := strings.HasPrefix(test.want, "the driver's") && len(test.env) == 1
+		if !strings.HasSuffix(got, test.want) || missed != strings.Contains(got, "missed: the driver's table for CUDA runtimes up to 11.1, of "+test.bytes+" bytes") {
+			t.Errorf("%s bytes, %q: got\n%s", test.bytes, test.env, got)
+		}
+	}
 }
 
 func TestExportMapIsGenerated(t *testing.T) {

@@ -106,6 +106,9 @@ struct gp_hooks {
 	// or NULL for all.
 	void (*before_wait)(enum gp_wait, void *stream_event_or_context);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
+	// Around what may make the process a client of an MPS server: the driver's initialisation, and what makes contexts.
+	void (*connecting)(void);
+	void (*connected)(void);
 	// Life cycle. context_current: a context became usable on this thread (created, retained or
 	// made current); called often, must be cheap. context_destroying: before the driver destroys it.
 	void (*context_current)(CUcontext);
@@ -127,11 +130,13 @@ struct gp_hooks {
 	void (*capture_beginning)(void);
 	void (*capture_ended)(void);
 	// Code. A module may be loaded from another image than the program gave: from what module_loading
-	// returns, if not NULL; module_loaded tells then what came of it, NULL if nothing. A library may have
+	// returns, if not NULL; module_loaded tells then what came of it, NULL if nothing. It also tells of a module
+	// that was loaded as it came: the token is NULL. module_function: a function of a module was asked for. A library may have
 	// another one in its place, from its first use on: library_used returns it, or the library itself, and
 	// library_of is the inverse.
 	const void *(*module_loading)(struct gp_load *);
 	void (*module_loaded)(struct gp_load *, CUmodule);
+	void (*module_function)(CUmodule);
 	void (*module_unloading)(CUmodule);
 	void (*library_loaded)(const struct gp_load *, CUlibrary);
 	CUlibrary (*library_used)(CUlibrary);
@@ -142,6 +147,9 @@ struct gp_hooks {
 	void (*kernel_function)(CUfunction kernel, CUfunction function);
 	// Whether a parameter of a kernel, counted from 0, is none of the program's.
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
+	// Whether code is to be rewritten in this process; and why some of it cannot be.
+	bool (*code_wanted)(void);
+	void (*code_missed)(const char *reason);
 	// Pinned memory was made, as before copies (after the call succeeded, not during a capture).
 	void (*pinned)(void);
 

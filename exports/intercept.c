@@ -390,10 +390,23 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-#define ROW_CONTEXT(name, null, params, args, context) \
+#define CONNECT(call) \
+	({ \
+		const struct gp_hooks *connecting = gp_hooks(); \
+		if (connecting) \
+			CALL(connecting, connecting); \
+		CUresult connected = call; \
+		if (connecting) \
+			CALL(connecting, connected); \
+		connected; \
+	})
+
+#define ROW_CONTEXT(name, null, params, args, context) CONTEXT_ROW(name, params, REAL(name) args, context)
+#define ROW_CONTEXT_NEW(name, null, params, args, context) CONTEXT_ROW(name, params, CONNECT(REAL(name) args), context)
+#define CONTEXT_ROW(name, params, call, context) \
 	CUresult name params { \
 		gp_start(); \
-		CUresult result = REAL(name) args; \
+		CUresult result = call; \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks && result == CUDA_SUCCESS && (context)) \
 			CALL(hooks, context_current, context); \
@@ -416,7 +429,7 @@ static bool complete_any(struct completed *c, const void *given) {
 
 CUresult cuInit(unsigned int flags) {
 	gp_start();
-	return REAL(cuInit)(flags);
+	return CONNECT(REAL(cuInit)(flags));
 }
 
 // cuLaunchKernelEx. CUlaunchConfig, cuda.h.
@@ -588,7 +601,7 @@ static bool known_device(CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 	gp_start();
-	CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+	CUresult result = CONNECT(REAL(cuDevicePrimaryCtxRetain)(context, device));
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || result != CUDA_SUCCESS || !context || !known_device(device))
 		return result;

@@ -52,6 +52,10 @@ extern _Atomic(void *) gp_real[GP_ROWS];
 void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
 bool gp_is_ours(const void *address);   // lies inside this library
 
+// loading.c; what a table of the driver has (cudart.c). Without options, which otherwise follow the code.
+typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
+CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
+
 // sockets.c
 extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 void gp_find_libc(void);

@@ -46,26 +46,45 @@ static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmod
 	return result == CUDA_SUCCESS;
 }
 
-#define LOAD_MODULE(name, args, ...) \
+static CUresult load_as_it_came(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result) {
+	load->token = NULL;
+	if (result == CUDA_SUCCESS && module && hooks)
+		CALL(hooks, module_loaded, load, *module);
+	return result;
+}
+
+#define LOAD_MODULE(other, ...) \
 	struct call call = begin(); \
 	struct gp_load load = {__VA_ARGS__}; \
-	return end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : REAL(name) args);
+	return end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : load_as_it_came(call.hooks, &load, module, other));
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-	LOAD_MODULE(cuModuleLoad, (module, path), .path = path)
+	LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-	LOAD_MODULE(cuModuleLoadData, (module, image), .image = image)
+	LOAD_MODULE(REAL(cuModuleLoadData)(module, image), .image = image)
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, void *options, void **values) {
-	LOAD_MODULE(cuModuleLoadDataEx, (module, image, count, options, values), .image = image, .options = count,
+	LOAD_MODULE(REAL(cuModuleLoadDataEx)(module, image, count, options, values), .image = image, .options = count,
 		.option = options, .value = values)
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-	LOAD_MODULE(cuModuleLoadFatBinary, (module, image), .image = image)
+	LOAD_MODULE(REAL(cuModuleLoadFatBinary)(module, image), .image = image)
+}
+
+CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *image, uintptr_t options, uintptr_t last) {
+	LOAD_MODULE(drivers(module, image, NULL, NULL, options, last), .image = image)
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+	struct call call = begin();
+	CUresult result = REAL(cuModuleGetFunction)(function, module, name);
+	if (result == CUDA_SUCCESS && call.hooks)
+		CALL(call.hooks, module_function, module);
+	return end(call, result);
 }
 
 CUresult cuModuleUnload(CUmodule module) {

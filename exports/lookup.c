@@ -271,16 +271,21 @@ PUBLIC void *dlopen(const char *file, int mode) {
 	TAIL next(file, mode);
 }
 
+// Runtimes that ask here for cuGetExportTable (11.3 and later) are not those for which cudart.c is.
+static bool substituted(const char *symbol) {
+	return !symbol || strcmp(symbol, "cuGetExportTable") != 0;
+}
+
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
 	CUresult result = REAL(cuGetProcAddress)(symbol, pfn, version, flags);
-	if (result == CUDA_SUCCESS && pfn && gp_active())
+	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
 		*pfn = substitute(*pfn);
 	return result;
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, void *status) {
 	CUresult result = REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
-	if (result == CUDA_SUCCESS && pfn && gp_active())
+	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
 		*pfn = substitute(*pfn);
 	return result;
 }

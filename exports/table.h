@@ -20,6 +20,7 @@
 //   CAPTURE_BEGIN, CAPTURE_END  stream
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
+//   CONTEXT_NEW    the same, and it is made
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is used by the layer itself and not intercepted.
 // STREAM(handle) replaces a NULL handle by the function's default stream.
@@ -59,17 +60,20 @@
 	ROW(CAPTURE_END, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define DESTROY(name, params, ...) ROW(DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define CONTEXT(name, params, ...) ROW(CONTEXT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define CONTEXT_NEW(name, params, ...) ROW(CONTEXT_NEW, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_CREATE(name, params, ...) ROW(STREAM_CREATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define OWN(name, params, args) ROW(OWN, name, GP_STREAM_LEGACY, params, args, )
 #define OWN_PTSZ(name, params, args) OWN(name, params, args) \
 	ROW(OWN, name##_ptsz, GP_STREAM_PER_THREAD, params, args, )
 
-// Start-up and lookup, in start.c and lookup.c.
+// Start-up and lookup, in start.c, lookup.c and cudart.c.
 OWN(cuInit, (unsigned int Flags), (Flags))
 OWN(cuGetProcAddress, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags), (symbol,
 	pfn, cudaVersion, flags))
 OWN(cuGetProcAddress_v2, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags,
 	void *symbolStatus), (symbol, pfn, cudaVersion, flags, symbolStatus))
+OWN(cuGetExportTable, (const void **ppExportTable, const void *pExportTableId), (ppExportTable,
+	pExportTableId))
 
 // Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c; the oldest
 // launches take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape), so they
@@ -395,8 +399,6 @@ WAIT(cuCtxSynchronize, (void), (), GP_TAKE, GP_CURRENT)
 WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_TAKE, ctx)
 WAIT(cuCtxSetLimit, (int limit, size_t value), (limit, value), GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxResetPersistingL2Cache, (void), (), GP_WAIT_CONTEXT, NULL)
-WAIT(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name),
-	GP_WAIT_CONTEXT, NULL)
 WAIT(cuModuleGetGlobal_v2, (CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize), GP_WAIT_CONTEXT, NULL)
@@ -480,6 +482,7 @@ OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOp
 	void **optionValues), (module, image, numOptions, options, optionValues))
 OWN(cuModuleLoadFatBinary, (CUmodule *module, const void *fatCubin), (module, fatCubin))
 OWN(cuModuleUnload, (CUmodule hmod), (hmod))
+OWN(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name))
 OWN(cuLibraryLoadData, (CUlibrary *library, const void *code, void *jitOptions, void **jitOptionsValues,
 	unsigned int numJitOptions, void *libraryOptions, void **libraryOptionValues,
 	unsigned int numLibraryOptions), (library, code, jitOptions, jitOptionsValues, numJitOptions,
@@ -559,14 +562,14 @@ CAPTURE_END_PTSZ(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), (hStr
 	STREAM(hStream))
 
 // Contexts and streams. Primary contexts and cuStreamDestroy are in intercept.c.
-CONTEXT(cuCtxCreate_v4, (CUcontext *pctx, void *ctxCreateParams, unsigned int flags, CUdevice dev),
+CONTEXT_NEW(cuCtxCreate_v4, (CUcontext *pctx, void *ctxCreateParams, unsigned int flags, CUdevice dev),
 	(pctx, ctxCreateParams, flags, dev), pctx ? *pctx : NULL)
 CONTEXT(cuCtxAttach, (CUcontext *pctx, unsigned int flags), (pctx, flags), pctx ? *pctx : NULL)
-CONTEXT(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
+CONTEXT_NEW(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
 	pctx ? *pctx : NULL)
-CONTEXT(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
+CONTEXT_NEW(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
 	pctx ? *pctx : NULL)
-CONTEXT(cuCtxCreate_v3, (CUcontext *pctx, void *paramsArray, int numParams, unsigned int flags,
+CONTEXT_NEW(cuCtxCreate_v3, (CUcontext *pctx, void *paramsArray, int numParams, unsigned int flags,
 	CUdevice dev), (pctx, paramsArray, numParams, flags, dev), pctx ? *pctx : NULL)
 CONTEXT(cuCtxFromGreenCtx, (CUcontext *pContext, void *hCtx), (pContext, hCtx),
 	pContext ? *pContext : NULL)
@@ -614,6 +617,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef CAPTURE_END_PTSZ
 #undef DESTROY
 #undef CONTEXT
+#undef CONTEXT_NEW
 #undef STREAM_CREATE
 #undef OWN
 #undef OWN_PTSZ

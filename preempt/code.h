@@ -49,7 +49,7 @@ struct gp_rewritten {
 	} kernel[];
 };
 
-// load.c
+// load.c, modules.c, libraries.c
 extern _Atomic uint32_t gp_rewritten; // images in use, ever
 // Returns the name of a function that the driver lacks and that is needed, or NULL.
 const char *gp_load_start(void *(*symbol)(const char *), _Atomic uint32_t *armed);
@@ -82,6 +82,7 @@ struct gp_request {
 	_Atomic uint32_t answered;
 	struct gp_request *next;
 };
+// request.c
 void gp_request(struct gp_request *);             // returns when it is answered
 struct gp_request *gp_request_next(void);         // waits for one
 void gp_request_answer(struct gp_request *, int answer);

@@ -14,7 +14,7 @@ func TestCode(t *testing.T) {
 	for _, sanitizer := range []string{"", "-fsanitize=address,undefined", "-fsanitize=thread"} {
 		t.Run(sanitizer, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "code")
-			build := exec.Command("cc", "-std=gnu11", "-O1", "-g", "-Wall", "-o", program, "testdata/code.c", "code.c", "load.c", "core.c", "-lpthread")
+			build := exec.Command("cc", "-std=gnu11", "-O1", "-g", "-Wall", "-o", program, "testdata/code.c", "code.c", "load.c", "modules.c", "libraries.c", "request.c", "core.c", "-lpthread")
 			if sanitizer != "" {
 				build.Args = append(build.Args, sanitizer)
 			}

@@ -262,6 +262,8 @@ void gp_streams_forget_context(CUcontext);
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised
+void gp_mps_connecting(void);
+void gp_mps_connected(void);
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);
 void gp_stream_priority(CUstream, int *priority);

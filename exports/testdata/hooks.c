@@ -42,6 +42,8 @@ static void stream_priority(CUstream s, int *priority) { SAY("priority of %p is 
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
 static void graph_destroying(CUgraphExec e) { SAY("graph %p destroying", (void *)e); }
 static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
+static bool code_wanted(void) { return getenv("TEST_NO_CODE") == NULL; }
+static void code_missed(const char *reason) { SAY("missed: %s", reason); }
 
 static const struct gp_hooks hooks = {
 	.before_submit = before_submit, .after_submit = after_submit, .event_recorded = event_recorded,
@@ -49,6 +51,7 @@ static const struct gp_hooks hooks = {
 	.context_destroying = context_destroying, .stream_destroying = stream_destroying, .stream_creating = stream_creating,
 	.stream_created = stream_created, .stream_priority = stream_priority, .graph_instantiated = graph_instantiated,
 	.graph_destroying = graph_destroying, .rm_ioctl = rm_ioctl,
+	.code_wanted = code_wanted, .code_missed = code_missed,
 };
 
 static bool blocked(int signal) {

@@ -63,10 +63,11 @@ const (
 	RefusedPeers
 	RefusedSM
 	RefusedImage
+	RefusedRuntime
 )
 
 // RefusalNames are the reasons, in the order of enum gp_refusal.
-var RefusalNames = []string{"form", "room", "peers", "sm", "image"}
+var RefusalNames = []string{"form", "room", "peers", "sm", "image", "runtime"}
 
 // KernelCounters is struct gp_kernel_counters.
 type KernelCounters struct {

@@ -186,7 +186,7 @@ func TestLayout(t *testing.T) {
 		"sizeof(struct gp_segment)": fileSize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_SOURCES": HintSources,
 		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
-		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_IMAGE + 1": uint64(len(RefusalNames)),
+		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
 		"GP_MECHANISM_TIMESLICE": MechanismTimeslice, "GP_MECHANISM_HOLD": MechanismHold, "GP_MECHANISM_GATE": MechanismGate, "GP_MECHANISM_TURNS": MechanismTurns,
 		"GP_MECHANISM_BLP": MechanismBLP, "GP_MECHANISM_MPS": MechanismMPS,
 		"GP_FALLBACK_CONTROL_REFUSED": FallbackControlRefused, "GP_FALLBACK_NO_TSG": FallbackNoTSG, "GP_FALLBACK_NO_HOLD": FallbackNoHold,

@@ -98,6 +98,10 @@ static void *symbol(const char *name)
 	return NULL;
 }
 
+// Contexts are of no concern here.
+bool gp_context_pin(struct gp_context *c, CUcontext handle) { return c->handle == handle; }
+void gp_context_unpin(struct gp_context *c) { (void)c; }
+
 // The rewriter.
 static _Atomic int refuse_all;
 
@@ -228,6 +232,22 @@ int main(void)
 	rewritten_parameters = 3;
 	gp_code_forget();
 	CHECK(guarded(8 * STEP));
+
+	// A module that nobody was seen to load, and one that was loaded as it came.
+	hooks.module_function((CUmodule)(8ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 0);
+	uint64_t seen = gp_kernels.seen;
+	hooks.module_function((CUmodule)(10ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 1 && gp_kernels.seen == seen + 1);
+	load.token = NULL;
+	hooks.module_loaded(&load, (CUmodule)(10ul * STEP));
+	hooks.module_function((CUmodule)(10ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 1 && !guarded(10 * STEP));
+	load_module(10 * STEP); // the handle means another one
+	CHECK(guarded(10 * STEP));
+	hooks.module_loaded(&load, (CUmodule)(10ul * STEP));
+	gp_code_forget();
+	CHECK(!guarded(10 * STEP));
 
 	// The driver does not load it, or nothing can be rewritten.
 	load.token = NULL;

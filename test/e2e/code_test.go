@@ -99,20 +99,20 @@ func TestLoadsLookTheSame(t *testing.T) {
 	program := compile(t, "testdata/code.c")
 	images := []string{sim("sim.fatbin"), sim("sim.cubin")}
 	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, images...)
-	if want := slices.Concat(expect(false, 4, 3), expect(false, 3, 3)); !slices.Equal(plain.driver, want) {
+	if want := slices.Concat(expect(false, 5, 3), expect(false, 3, 3)); !slices.Equal(plain.driver, want) {
 		t.Fatalf("without the library the driver sees %q, want %q", plain.driver, want)
 	}
 	setting, files := cacheIn(t)
 	m := newMachine(t, setting)
-	for run, cached := range []uint64{11, 13 + ownImages} { // of the first run, the first of each image is not
-		got, blp, stderr := runLoads(m, "be", program, 13, images...)
+	for run, cached := range []uint64{12, 14 + ownImages} { // of the first run, the first of each image is not
+		got, blp, stderr := runLoads(m, "be", program, 14, images...)
 		if !slices.Equal(got.program, plain.program) {
 			t.Errorf("run %d: the program sees\n%q, without the library\n%q", run, got.program, plain.program)
 		}
-		if want := slices.Concat(expect(true, 4, 3), expect(true, 3, 3)); !slices.Equal(got.driver, want) {
+		if want := slices.Concat(expect(true, 5, 3), expect(true, 3, 3)); !slices.Equal(got.driver, want) {
 			t.Errorf("run %d: the driver sees\n%q, want\n%q", run, got.driver, want)
 		}
-		if blp.ImagesCached != cached || blp.KernelsSeen != 39+ownKernels || blp.KernelsGuarded != 39+ownKernels || len(blp.KernelsRefused) != 0 || stderr != "" {
+		if blp.ImagesCached != cached || blp.KernelsSeen != 42+ownKernels || blp.KernelsGuarded != 42+ownKernels || len(blp.KernelsRefused) != 0 || stderr != "" {
 			t.Errorf("run %d: %+v, %s", run, blp, stderr)
 		}
 	}
@@ -138,14 +138,38 @@ func TestLoadsOfPTX(t *testing.T) {
 	if got, blp, stderr = runLoads(m, "be", program, 6, text); blp.ImagesCached != 6+ownImages || stderr != "" {
 		t.Errorf("the second time %+v, %s", blp, stderr)
 	}
+	uncached := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_CUBIN="+sim("sim.cubin"))
+	got, blp, stderr = runLoads(uncached, "be", compile(t, "testdata/code.c", "-DNO_CONTEXT"), 6, text)
+	if want := expect(true, 3, 3); !slices.Equal(got.driver, want) || stderr != "" {
+		t.Errorf("while no context is current the driver sees %q, want %q; %+v, %s", got.driver, want, blp, stderr)
+	}
 	if err := os.Remove(files()[0]); err != nil {
 		t.Fatal(err)
 	}
 	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, text)
 	got, blp, stderr = runLoads(m, "be", program, 6, text)
-	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) || blp.KernelsRefused["image"] != 6 ||
+	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) || blp.KernelsRefused["image"] != 6 || len(blp.KernelsRefused) != 1 ||
 		strings.Count(stderr, "not preemptible: cuLinkAddData: CUDA error") != 1 {
 		t.Errorf("without a linker the program sees\n%q, the driver %q; %+v, %s", got.program, got.driver, blp, stderr)
+	}
+}
+
+// CUDA runtimes from 11.2 on check that the driver's table for them is the driver's: they get that. What they load is unseen,
+// which is counted and said.
+func TestRuntimesThatCheck(t *testing.T) {
+	t.Parallel()
+	for _, runtime := range []string{"-DCHECKS", "-DLOOKS_UP"} {
+		program := compile(t, "testdata/code.c", runtime)
+		setting, _ := cacheIn(t)
+		plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, sim("sim.fatbin"))
+		got, blp, stderr := runLoads(newMachine(t, setting), "be", program, 7, sim("sim.fatbin"))
+		want := slices.Concat(expect(true, 4, 0), expect(false, 1, 0), expect(true, 0, 3))
+		if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, want) {
+			t.Errorf("%s: the program sees\n%q\n%q, without the library\n%q\n%q", runtime, got.program, got.driver, plain.program, plain.driver)
+		}
+		if blp.KernelsRefused["runtime"] != 1 || len(blp.KernelsRefused) != 1 || strings.Count(stderr, "that a CUDA runtime of 11.2 to 11.8 loads runs as it came") != 1 {
+			t.Errorf("%s: %+v, %s", runtime, blp, stderr)
+		}
 	}
 }
 

@@ -108,6 +108,12 @@ func TestChildrenUnderMPS(t *testing.T) {
 			}
 		})
 	}
+	t.Run("without the library", func(t *testing.T) {
+		m := newMachine(t, "", pipe, "SIMCUDA_MPS=1")
+		if got := output(t, m.command("be", program, "LD_PRELOAD="+filepath.Join(root, "build/sim/libcuda.so.1"), program, "/bin/true")); got != "client 1\nclient 0\n" {
+			t.Errorf("got %q", got)
+		}
+	})
 	t.Run("the environment", func(t *testing.T) {
 		m := newMachine(t, "", pipe, "SIMCUDA_MPS=1")
 		got := output(t, m.command("lc", "/usr/bin/env"))

@@ -1,7 +1,6 @@
 // A best-effort program whose every block leaves a trace that a second run of it, or another order, would spoil.
 // Says "ready", does at each line of its input "<what> <rounds>" a piece of work, and answers with a hash of the result, or
 // says which of its checks failed. Device memory of the simulated driver can be read by the CPU at any time.
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,10 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef void *handle;
-typedef unsigned long long ptr;
-
-#define DRIVER(F)                                                                                          \
+#define FUNCTIONS(F)                                                                                          \
 	F(cuInit, (unsigned))                                                                              \
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                                                       \
 	F(cuCtxSetCurrent, (handle))                                                                       \
@@ -55,17 +51,8 @@ typedef unsigned long long ptr;
 	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *))                \
 	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *))
 
-#define DECLARE(name, parameters) static int(*name) parameters;
-DRIVER(DECLARE)
+#include "driver.h"
 
-#define OK(call)                                                                                    \
-	do {                                                                                        \
-		int r_ = (call);                                                                    \
-		if (r_ != 0) {                                                                      \
-			printf("line %d: %s returned %d\n", __LINE__, #call, r_);                   \
-			exit(1);                                                                    \
-		}                                                                                   \
-	} while (0)
 #define CHECK(condition)                                                                            \
 	do {                                                                                        \
 		if (!(condition)) {                                                                 \
@@ -552,15 +539,13 @@ char *image;
 int main(int count, char **argument) {
 	char line[128], what[32];
 	unsigned rounds;
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 	FILE *file = count > 1 ? fopen(argument[1], "rb") : NULL;
-	if (!library || !file)
+	if (!file)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	image = calloc(1, 1 << 20);
 	CHECK(fread(image, 1, 1 << 20, file) > 0);
-#define FIND(name, parameters) CHECK(name = (int(*) parameters)dlsym(library, #name));
-	DRIVER(FIND)
+	find_driver();
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));

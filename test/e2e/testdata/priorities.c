@@ -1,7 +1,8 @@
 // Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it
-// first prints the priority of the client and then becomes that program.
+// first prints the priority of the client and then becomes that program; NAME=VALUE before it is put into its environment.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
@@ -30,6 +31,8 @@ int main(int argc, char **argv) {
 	printf("client %d\n", simcuda_client_priority());
 	fflush(stdout);
 	if (argc > 1) {
+		for (; strchr(argv[1], '='); argv++)
+			putenv(argv[1]);
 		execv(argv[1], argv + 1);
 		return 127;
 	}

@@ -53,6 +53,7 @@ typedef void function(void);
 	NAME(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
 	NAME(cuGetErrorName, 6000, cuGetErrorName) \
 	NAME(cuGetErrorString, 6000, cuGetErrorString) \
+	NAME(cuGetExportTable, 3000, cuGetExportTable) \
 	NAME(cuGraphAddEmptyNode, 10000, cuGraphAddEmptyNode) \
 	NAME(cuGraphAddKernelNode, 10000, cuGraphAddKernelNode) \
 	NAME(cuGraphAddKernelNode, 12000, cuGraphAddKernelNode_v2) \
