@@ -206,3 +206,28 @@ CUresult cuKernelGetParamCount(CUfunction kernel, size_t *count) {
 CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
 	return count_shown(function, count, REAL(cuFuncGetParamCount)(function, count));
 }
+
+// A launch that is stopped is repeated later, when the program may have allowed its kernel less shared memory again, for
+// another launch: the limit is only ever raised.
+static bool lowers(int attribute, int value, CUresult result, int now) {
+	enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 }; // cuda.h
+	const struct gp_hooks *hooks = gp_hooks();
+	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&
+	       hooks && hooks->code_wanted && hooks->code_wanted();
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+	int now = 0;
+	CUresult result = REAL(cuFuncGetAttribute)(&now, attribute, function);
+	if (lowers(attribute, value, result, now))
+		return CUDA_SUCCESS;
+	return REAL(cuFuncSetAttribute)(function, attribute, value);
+}
+
+CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device) {
+	int now = 0;
+	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
+	if (lowers(attribute, value, result, now))
+		return CUDA_SUCCESS;
+	return REAL(cuKernelSetAttribute)(attribute, value, kernel, device);
+}

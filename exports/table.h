@@ -475,7 +475,7 @@ WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned in
 WAIT(cuProfilerStart, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStop, (void), (), GP_WAIT_CONTEXT, NULL)
 
-// Code, in loading.c. Apart from the last five, these too wait, or may wait, for the whole context.
+// Code, in loading.c. Apart from the last seven, these too wait, or may wait, for the whole context.
 OWN(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))
 OWN(cuModuleLoadData, (CUmodule *module, const void *image), (module, image))
 OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions, void *options,
@@ -511,6 +511,8 @@ OWN(cuKernelGetParamCount, (CUfunction kernel, size_t *paramCount), (kernel, par
 OWN(cuFuncGetParamInfo, (CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize),
 	(func, paramIndex, paramOffset, paramSize))
 OWN(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCount))
+OWN(cuFuncSetAttribute, (CUfunction hfunc, int attrib, int value), (hfunc, attrib, value))
+OWN(cuKernelSetAttribute, (int attrib, int val, CUfunction kernel, CUdevice dev), (attrib, val, kernel, dev))
 
 // Kernel nodes of graphs.
 NODE(cuGraphAddKernelNode, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
@@ -593,6 +595,8 @@ OWN(cuStreamDestroy_v2, (CUstream hStream), (hStream))
 OWN(cuStreamDestroy, (CUstream hStream), (hStream))
 
 // Called, not intercepted.
+CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))
+CALLED(cuKernelGetAttribute, (int *pi, int attrib, CUfunction kernel, CUdevice dev))
 CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 
 #undef SUBMIT

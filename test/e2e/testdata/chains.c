@@ -39,6 +39,7 @@
 	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned))                                       \
 	F(cuModuleLoadData, (handle *, const void *))                                                      \
 	F(cuModuleGetFunction, (handle *, handle, const char *))                                           \
+	F(cuFuncSetAttribute, (handle, int, int))                                                          \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
 	F(cuLaunchCooperativeKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
 	F(cuStreamBeginCapture_v2, (handle, int))                                                          \
@@ -117,10 +118,13 @@ static uint32_t together(unsigned rounds, handle stream) {
 	OK(cuStreamSynchronize(NULL));
 	for (unsigned i = 0; i < rounds; i++) {
 		for (unsigned k = 0; k < 4; k++) {
-			int of_block = WORDS / RESIDENT, one = 1;
+			int of_block = WORDS / RESIDENT, one = 1, per_block = PER_BLOCK;
 			unsigned add = i + k;
-			void *parameters[] = {&data, &of_block, &add, &kernel_us}, *many[] = {&large, &one, &add, &kernel_us};
-			chain(stream, data, add);
+			void *parameters[] = {&data, &of_block, &add, &kernel_us}, *many[] = {&large, &one, &add, &kernel_us}, *plain[] = {&data, &per_block, &add, &kernel_us};
+			// As libraries do: as much shared memory is allowed as the next launch needs, and no more.
+			unsigned shared = k % 2 ? 100000 : 0;
+			OK(cuFuncSetAttribute(chain_kernel, 8, (int)shared));
+			OK(cuLaunchKernel(chain_kernel, BLOCKS, 1, 1, 1024, 1, 1, shared, stream, plain, NULL));
 			OK(cuLaunchCooperativeKernel(chain_kernel, RESIDENT, 1, 1, 1024, 1, 1, 0, stream, parameters));
 			value = next(next(value, add), add);
 			OK(cuLaunchKernel(chain_kernel, MANY, 1, 1, 64, 1, 1, 0, stream, many, NULL));

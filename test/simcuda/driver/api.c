@@ -1187,6 +1187,9 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
 		shared > (unsigned)machine.shared_per_block_optin)
 		return CUDA_ERROR_INVALID_VALUE;
+	int allowed = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - f->definition->kernel->shared_bytes;
+	if ((int)shared > allowed) // MAX_DYNAMIC_SHARED_SIZE_BYTES
+		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = launch_arguments(w, f->definition, parameters, extra);
 	if (r != CUDA_SUCCESS || !cooperative)
 		return r;
