@@ -389,7 +389,7 @@ void gp_blp_stream_destroying(CUstream stream)
 			s->tainted = false;
 			s->done = s->last;
 			s->finished = s->entries;
-			s->blocks_finished = s->blocks;
+			s->threads_finished = s->threads;
 			s->handle = NULL;
 		}
 		pthread_mutex_unlock(&d->lock);

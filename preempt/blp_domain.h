@@ -12,7 +12,10 @@ enum {
 	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
 	BLP_STREAMS = 256,          // of a domain; launches on others are not covered
 	BLP_IN_FLIGHT = 128,        // entries of one stream: what is queued takes time to drain
-	BLP_BLOCKS_IN_FLIGHT = 1 << 17, // of one stream, but for two launches: a block that is skipped takes an H200 2 ns
+	// Threads of one stream, but for two launches: a block that is skipped takes an H200 2 ns where it has 1024 threads,
+	// and with 256 or less 0.6 ns.
+	BLP_THREADS_IN_FLIGHT = 1 << 27,
+	BLP_LEAST_THREADS = 256, // of a block, in that count
 	BLP_MARKER_EVERY = 32,      // entries of a stream
 	BLP_MARKERS = 256,
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
@@ -40,7 +43,7 @@ struct blp_stream {
 	bool draining;           // drain is recorded
 	uint64_t last, done;     // sequence + 1: of the last entry; all of its entries below are complete
 	uint64_t entries, finished; // counts
-	uint64_t blocks, blocks_finished;
+	uint64_t threads, threads_finished;
 	uint32_t unmarked;       // entries since the last marker
 	int first_marker, last_marker; // -1: none
 	CUevent drain, taint;    // made when first needed
@@ -67,7 +70,7 @@ struct blp_entry {
 	bool counted;  // was cut before
 	uint16_t stream;
 	uint64_t ordinal;     // of its stream
-	uint64_t blocks;      // of its stream up to here
+	uint64_t threads;     // of its stream up to here
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
 	struct blp_twin *twin; // BLP_GRAPH
@@ -176,6 +179,7 @@ static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t seque
 	return &d->log[sequence % BLP_LOG];
 }
 static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2]; }
+uint64_t blp_threads(const struct blp_entry *); // as BLP_THREADS_IN_FLIGHT counts them
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
 // Whether work of two streams is ordered by the rules of the legacy stream.
 static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool blocking)

@@ -229,7 +229,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 			continue;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
 		fill_in(e, l, code, room);
-		e->blocks = s->blocks += blp_blocks(e);
+		e->threads = s->threads += blp_threads(e);
 		*result = 0;
 		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption
 			*result = drive(d, e, l->parameters, code->parameters);

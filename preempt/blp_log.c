@@ -65,12 +65,12 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		return;
 	if (upto > d->tail) {
 		s->finished = blp_entry_at(d, upto - 1)->ordinal;
-		s->blocks_finished = blp_entry_at(d, upto - 1)->blocks;
+		s->threads_finished = blp_entry_at(d, upto - 1)->threads;
 	}
 	s->done = upto;
 	if (s->done >= s->last) {
 		s->finished = s->entries;
-		s->blocks_finished = s->blocks;
+		s->threads_finished = s->threads;
 		blp_drop_markers(d, s);
 	}
 }
@@ -160,10 +160,16 @@ static uint64_t bytes_at(struct gp_domain *d, uint32_t bytes)
 	return in_ring + bytes > BLP_BYTES ? at + BLP_BYTES - in_ring : at;
 }
 
+uint64_t blp_threads(const struct blp_entry *e)
+{
+	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
+	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
+}
+
 // What is in flight takes time to drain.
 static bool bounded(const struct blp_stream *s, uint64_t entries)
 {
-	return entries < BLP_IN_FLIGHT && (entries < 2 || s->blocks - s->blocks_finished < BLP_BLOCKS_IN_FLIGHT);
+	return entries < BLP_IN_FLIGHT && (entries < 2 || s->threads - s->threads_finished < BLP_THREADS_IN_FLIGHT);
 }
 
 bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
@@ -249,7 +255,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	e->driven = e->complete = e->counted = false;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;
-	e->blocks = s->blocks;
+	e->threads = s->threads;
 	e->bytes_begin = d->bytes_head;
 	if (bytes) {
 		*room = d->bytes + at % BLP_BYTES;
@@ -269,7 +275,7 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 	d->bytes_head = e->bytes_begin;
 	d->recorded -= has_record(e);
 	if (e->kind == BLP_LAUNCH) // its record may have been frozen by now, and is not used again
-		s->blocks -= blp_blocks(e);
+		s->threads -= blp_threads(e);
 	s->entries--;
 	s->last = s->done; // where nothing else is pending
 	for (uint64_t at = d->head; at > d->tail && at > s->done; at--)
@@ -282,7 +288,7 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
-	bool large = e->kind == BLP_LAUNCH && e->record && blp_blocks(e) >= BLP_BLOCKS_IN_FLIGHT / 4;
+	bool large = e->kind == BLP_LAUNCH && e->record && blp_threads(e) >= BLP_THREADS_IN_FLIGHT / 4;
 	if (++s->unmarked < BLP_MARKER_EVERY && !large)
 		return;
 	poll_markers(d, s);
