@@ -46,6 +46,9 @@ enum gp_blp_reason {
 // done, the driver's function is to be called. Also for kernels of ours: s may then be NULL.
 bool gp_blp_launch(struct gp_submission *s, const struct gp_launch *, CUresult *);
 
+// Whether launches need not wait at the gate, since the context's domain logs them: it is stopped, or about to be.
+bool gp_blp_logs(struct gp_context *);
+
 // Returns when the launches that come before new work of the stream are complete. A stop is waited out.
 void gp_blp_flush(CUstream);
 // The same for all streams of a context, or of the process (NULL).

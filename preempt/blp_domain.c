@@ -20,7 +20,7 @@ enum { // cuda.h
 struct blp_driver blp_driver;
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 _Atomic uint32_t blp_changes, blp_stopped;
-_Atomic CUresult blp_error;
+_Atomic CUresult blp_error, blp_late;
 __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
 // Streams that do not belong to the domain of their context.

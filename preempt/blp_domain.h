@@ -66,6 +66,7 @@ struct blp_twin { // blp_graph.c
 struct blp_entry {
 	uint8_t kind;
 	bool driven;   // handed to the driver since it was last found incomplete
+	bool accepted; // by the driver, once
 	bool complete; // though others before it may not be
 	bool counted;  // was cut before
 	uint16_t stream;
@@ -162,6 +163,7 @@ extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 extern _Atomic uint32_t blp_changes, blp_stopped;
 
 extern _Atomic CUresult blp_error; // the program must hear of: launches were lost
+extern _Atomic CUresult blp_late;  // of a launch that was only logged, and refused by the driver later: for the next one to return
 
 // Set while this thread is inside a call of the driver's under gp_domain.lock.
 extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));

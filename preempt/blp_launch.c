@@ -71,6 +71,7 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 				      e->attribute_count, given ? parameters : NULL, given ? NULL : extra);
 	blp_inside = false;
 	e->driven = !result;
+	e->accepted |= !result;
 	return result;
 }
 
@@ -202,8 +203,6 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 		       CUresult *result)
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
-	uint64_t deadline = 0;
-	bool patient = true;
 	char *room = NULL;
 
 	bytes = (uint32_t)round_up(bytes);
@@ -212,10 +211,8 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 		struct blp_stream *s;
 		if (d->context != context || d->given_up || gp_capturing() || !(s = blp_find_stream(d, l->stream, true)))
 			break;
-		if (d->epoch % 2 && (patient || !blp_has_room(d, s, bytes))) {
-			if (!deadline)
-				deadline = blp_patience();
-			patient = blp_wait_resumed(d, patient ? deadline : 0);
+		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
+			blp_wait_resumed(d, 0);
 			continue;
 		}
 		if (blp_is_tainted(d, s))
@@ -225,13 +222,11 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 				continue;
 			break;
 		}
-		if (d->epoch % 2 && patient)
-			continue;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
 		fill_in(e, l, code, room);
 		e->threads = s->threads += blp_threads(e);
 		*result = 0;
-		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption
+		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption, and the program goes on meanwhile
 			*result = drive(d, e, l->parameters, code->parameters);
 			if (*result)
 				blp_unappend(d, s);
@@ -261,6 +256,8 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 		*result = blp_error;
 		return true;
 	}
+	if (blp_late && (*result = __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL)))
+		return true;
 	gp_driver.cuCtxGetCurrent(&context);
 	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
@@ -273,6 +270,9 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 		blp_flush_others(d, context, l->stream);
 		if (log_launch(d, context, l, code, result))
 			return true;
+		pthread_mutex_lock(&d->lock);
+		blp_wait_resumed(d, blp_patience()); // it did not wait at the gate
+		pthread_mutex_unlock(&d->lock);
 	}
 	gp_blp_flush(l->stream);
 	if (d)

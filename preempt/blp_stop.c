@@ -320,6 +320,11 @@ static bool relaunch(struct gp_domain *d)
 		}
 		previous = e->stream;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
+		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // the program's own mistake
+			blp_late = result;
+			e->complete = true;
+			continue;
+		}
 		if (result) {
 			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
@@ -466,6 +471,23 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 	pthread_mutex_unlock(&d->control);
 	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // for the watcher to take back
 		gp_ring_windows(d->gpu->segment);
+}
+
+// A window that has just opened stops the domain within so much.
+static const uint64_t HEARD_NS = 100 * 1000;
+
+bool gp_blp_logs(struct gp_context *c)
+{
+	struct gp_domain *d = c->domain;
+	if (!d)
+		return false;
+	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
+		if (d->epoch % 2)
+			return true;
+		if (gp_now_ns() >= until)
+			return false;
+	}
+	return false;
 }
 
 bool gp_blp_given_up(struct gp_domain *d) { return d->given_up; }

@@ -55,7 +55,7 @@ static void before_submit(struct gp_submission *s)
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
 		g->ignored &= segment->open; // the next window counts again
-	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored))
+	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored) && !(s->work == GP_KERNEL && gp_code_of(s->function) && gp_blp_logs(c)))
 		gate(g);
 	s->token = (uintptr_t)c | (gp_holds(c) && !gp_all_complete(c) ? FOLLOWS : 0);
 	struct gp_stream *stream = gp_find_stream(c, s->stream, true);

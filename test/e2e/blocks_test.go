@@ -70,6 +70,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			if line := p.hear(); line != "unchanged 1 waits 1 launched 3000" {
 				t.Error(line)
 			}
+			if c.level == block && c.waited == 1 {
+				p.say("refused")
+				if line := p.hear(); line != "at once 0 next 1" {
+					t.Error(line)
+				}
+			}
 			p.finish()
 		})
 	}

@@ -128,6 +128,23 @@ static void fed(int level) {
 	OK(gpreempt_stream_disable(background));
 }
 
+// What is launched into a stopped stream is only noted down: that the driver refuses it is told by the next launch.
+static void refused(void) {
+	unsigned n = 1, us = 10;
+	void *parameters[] = {&memory, &n, &n, &us};
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_preempt(background, 1));
+	int at_once = cuLaunchKernel(chain, BLOCKS, 1, 1, 2000, 1, 1, 0, background, parameters, NULL);
+	launch(1);
+	OK(gpreempt_stream_restore(background, 1));
+	int next = cuLaunchKernel(chain, BLOCKS, 1, 1, 256, 1, 1, 0, background, parameters, NULL);
+	launch(1);
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("at once %d next %d\n", at_once, next);
+	OK(gpreempt_stream_disable(background));
+}
+
 static void *launch_on_legacy(void *unused) {
 	OK(cuCtxSetCurrent(context));
 	background = NULL;
@@ -266,6 +283,8 @@ int main(int argc, char **argv) {
 			fed(level);
 		else if (sscanf(line, "legacy %u", &n) == 1)
 			legacy(n);
+		else if (strcmp(line, "refused\n") == 0)
+			refused();
 		else if (strcmp(line, "errors\n") == 0)
 			errors();
 		else if (strcmp(line, "leave\n") == 0)
