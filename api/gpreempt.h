@@ -37,11 +37,13 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
  * later. That needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below lc:
  * GPREEMPT_PRIORITY=be, or 1 to 7. Kernels are then rewritten as they are loaded.
  *
- * Work on a stopped stream is neither lost nor reordered. Calls that put work on it may wait until it is restored, and
- * those that wait for it (cuStreamSynchronize and the like) do, as does what waits for everything (cuCtxSynchronize,
- * cuMemFree) or ends the stream: restore a stream from another thread than the ones that use it, or before. So do calls that
- * put work on the legacy stream behind that of a stopped blocking stream, or the other way round: use streams that are
- * non-blocking (CU_STREAM_NON_BLOCKING). When the process exits, stopped streams go on.
+ * Work on a stopped stream is neither lost nor reordered. Kernels launched on it are noted down and launched when it
+ * is restored; where the driver refuses one then, the next launch returns its error. Other calls that put work on
+ * it, and launches when more than a hundred wait, wait until it is restored, and those that wait for it
+ * (cuStreamSynchronize and the like) do, as does what waits for everything (cuCtxSynchronize, cuMemFree) or ends the
+ * stream: restore a stream from another thread than the ones that use it, or before. So do calls that put work on
+ * the legacy stream behind that of a stopped blocking stream, or the other way round: use streams that are non-
+ * blocking (CU_STREAM_NON_BLOCKING). When the process exits, stopped streams go on.
  *
  * A stream is a CUstream, which is a cudaStream_t, of the context that is current on the calling thread; NULL is the
  * legacy default stream. The per-thread default stream cannot be used. Any thread may call any of the functions.

@@ -69,18 +69,7 @@ static struct enabled *take(struct CUstream_st *stream, int *result)
 	return NULL;
 }
 
-// Under e->lock, as is let_go.
-static void stop(struct enabled *e)
-{
-	e->going_on = false;
-	if (e->stopped || ending)
-		return;
-	e->since_ns = gp_now_ns();
-	e->preemptions++;
-	e->stopped = true;
-	gp_blp_stop(e->domain, e->level == GPREEMPT_LEVEL_QUEUE ? GP_BLP_HELD : GP_BLP_ASKED);
-}
-
+// Under e->lock, as is stop.
 static void let_go(struct enabled *e)
 {
 	e->going_on = false;
@@ -93,6 +82,18 @@ static void let_go(struct enabled *e)
 	e->stopped_ns += gp_now_ns() - e->since_ns;
 	e->since_ns = 0;
 	e->stopped = false;
+}
+
+static void stop(struct enabled *e)
+{
+	if (e->going_on) // what was launched since is not to wait for another restoration
+		let_go(e);
+	if (e->stopped || ending)
+		return;
+	e->since_ns = gp_now_ns();
+	e->preemptions++;
+	e->stopped = true;
+	gp_blp_stop(e->domain, e->level == GPREEMPT_LEVEL_QUEUE ? GP_BLP_HELD : GP_BLP_ASKED);
 }
 
 static void *resume_streams(void *unused)

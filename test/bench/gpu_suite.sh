@@ -57,7 +57,7 @@ if [ "$(id -u)" -eq 0 ] && [[ " $parts " == *" unprivileged "* ]]; then
 	rm -rf "$nobody"
 fi
 
-part hints 280 "$library_dir/gpreempt" bench --suite hints --library "$library" --json "$out/$gpu-hints.json"
+part hints 340 "$library_dir/gpreempt" bench --suite hints --library "$library" --json "$out/$gpu-hints.json"
 part hints-arrivals 100 "$library_dir/gpreempt" bench --suite hints --only periodic-100hz,periodic-220hz,poisson-100hz \
 	--library "$library" --json "$out/$gpu-hints-arrivals.json"
 part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
