@@ -101,7 +101,7 @@ RESULTS := build/results
 PAPER_FLAGS ?= --seconds 1.2 --repeats 2
 results: all
 	@mkdir -p $(RESULTS)
-	-GPREEMPT_PARTS="foundation pytorch identity unprivileged hints hints-arrivals http blp-fire blp-cost blp-mps blp-stream" \
+	-GPREEMPT_PARTS="foundation pytorch identity unprivileged hints http nvtx blp-fire blp-cost blp-mps blp-stream" \
 		GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build $(RESULTS)
 	-build/gpreempt bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
 	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results

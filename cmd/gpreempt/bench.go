@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,8 +63,8 @@ func benchCommand() *cobra.Command {
 			if printed := report.Print(out); printed != nil {
 				return printed
 			}
-			if resultFile != "" && err == nil {
-				err = report.Write(resultFile)
+			if resultFile != "" && len(report.Cases) > 0 { // also what there was before an interruption
+				err = errors.Join(err, report.Write(resultFile))
 			}
 			if missed := report.Missed(); err == nil && missed > 0 && strict {
 				err = fmt.Errorf("%d targets missed", missed)

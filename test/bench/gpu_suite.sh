@@ -2,8 +2,8 @@
 # Everything that is measured on a GPU: the foundation suite, PyTorch co-location and the identity of
 # results, within about 9 minutes. Tables come last; result files go to OUT, what was said to OUT/suite.log.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
-# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default), hints, hints-arrivals, http, nvtx; of
-# block-level preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 8 minutes together.
+# GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default); hints, http, nvtx, within about 9
+# minutes; of block-level preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 9 minutes.
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -58,8 +58,6 @@ if [ "$(id -u)" -eq 0 ] && [[ " $parts " == *" unprivileged "* ]]; then
 fi
 
 part hints 340 "$library_dir/gpreempt" bench --suite hints --library "$library" --json "$out/$gpu-hints.json"
-part hints-arrivals 100 "$library_dir/gpreempt" bench --suite hints --only periodic-100hz,periodic-220hz,poisson-100hz \
-	--library "$library" --json "$out/$gpu-hints-arrivals.json"
 part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
 	--json "$out/$gpu-http.json"
 part nvtx 90 python3 "$torch/nvtx_run.py" --library "$library" --json "$out/$gpu-nvtx.json"
