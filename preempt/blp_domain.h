@@ -207,6 +207,7 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 // blp_launch.c
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // what a record counts
 uint8_t blp_shift(uint64_t blocks, bool cooperative);
+bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *); // under gp_domain.lock
 bool gp_blp_complete(CUfunction, struct gp_arguments *);
 

@@ -14,6 +14,7 @@ enum { // cuda.h
 	CU_GRAPH_NODE_TYPE_KERNEL = 0,
 	CU_GRAPH_NODE_TYPE_EMPTY = 5,
 	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
 	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
 	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
 	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
@@ -73,7 +74,7 @@ static bool attribute_set(CUgraphNode node, int id)
 static const struct gp_code *guarded(CUgraphNode node, struct kernel_node *k)
 {
 	if (blp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
-	    !k->grid[0] || !k->grid[1] || !k->grid[2] || (double)k->grid[0] * k->grid[1] * k->grid[2] >= GPREEMPT_MOST ||
+	    !blp_can_number(k->function ? k->function : k->kernel, k->grid, attribute_set(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)) ||
 	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
 		return NULL;
 	return gp_code_of(k->function ? k->function : k->kernel);

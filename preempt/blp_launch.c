@@ -16,6 +16,7 @@ enum { // cuda.h
 	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
 	CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12,
 	CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13,
+	CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH = 11,
 	MOST_CLUSTER_BLOCKS = 1 << 22, // of a grid, in each dimension: see ../kernels/guard/guard.cu
 	ALIGNMENT = 16,
 };
@@ -140,20 +141,35 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 	return true;
 }
 
-// Launches that the guard can't number, or that do more than run a kernel. Such an event would have to be
+// Whether the kernel was compiled for clusters, or it can't be known.
+static bool has_clusters(CUfunction f)
+{
+	CUfunction function;
+	int width = 0;
+	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
+		function = f;
+	return gp_driver.cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, function) || width > 0;
+}
+
+bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
+{
+	if (!grid[0] || !grid[1] || !grid[2] || (double)grid[0] * grid[1] * grid[2] >= GPREEMPT_MOST)
+		return false;
+	bool large = grid[0] >= MOST_CLUSTER_BLOCKS || grid[1] >= MOST_CLUSTER_BLOCKS || grid[2] >= MOST_CLUSTER_BLOCKS;
+	return !large || !(clusters || has_clusters(f));
+}
+
+// Not launches that the guard can't number, or that do more than run a kernel. Such an event would have to be
 // recorded again.
 static bool can_be_stopped(const struct gp_launch *l)
 {
-	bool large = false;
-	if ((l->cooperative && !blp_driver.cuLaunchKernelEx) || (double)l->grid[0] * l->grid[1] * l->grid[2] >= GPREEMPT_MOST)
+	bool clusters = false;
+	if (l->cooperative && !blp_driver.cuLaunchKernelEx)
 		return false;
-	for (int i = 0; i < 3; i++)
-		large |= l->grid[i] >= MOST_CLUSTER_BLOCKS;
 	for (uint32_t i = 0; i < l->attribute_count; i++)
 		switch (l->attributes[i].id) {
 		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-			if (large)
-				return false;
+			clusters = true;
 			break;
 		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
 		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
@@ -161,7 +177,7 @@ static bool can_be_stopped(const struct gp_launch *l)
 		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
 			return false;
 		}
-	return true;
+	return blp_can_number(l->function, l->grid, clusters);
 }
 
 static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, char *room)

@@ -309,6 +309,10 @@ func TestCommittedResults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if IsEvaluation(suiteOf(t, text)) {
+				checkEvaluation(t, file)
+				return
+			}
 			r := decode(t, text)
 			if r.Schema != 1 || r.Simulated || r.GPU == "" || r.Driver == "" || r.Command == "" || len(r.Cases) == 0 {
 				t.Errorf("schema %d, simulated %v, GPU %q, driver %q, command %q, %d rows", r.Schema, r.Simulated, r.GPU, r.Driver, r.Command, len(r.Cases))
@@ -325,6 +329,34 @@ func TestCommittedResults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func suiteOf(t *testing.T, text []byte) string {
+	var head Head
+	if err := json.Unmarshal(text, &head); err != nil {
+		t.Fatal(err)
+	}
+	return head.Benchmark
+}
+
+// What a committed evaluation says follows from its samples.
+func checkEvaluation(t *testing.T, file string) {
+	read, err := readEvaluationFile(file)
+	if err != nil || read == nil {
+		t.Fatalf("%v, %v", read, err)
+	}
+	again, err := ReadEvaluation(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < 100 {
+		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
+	}
+	for i, c := range read.Cases {
+		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) {
+			t.Errorf("%s, %s: %+v, made anew from the samples %+v", c.Case, c.System, c.LC, again.Cases[i].LC)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,8 +102,9 @@ func gpuBusy(ctx context.Context, id int) string {
 	if err != nil {
 		return ""
 	}
+	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
 	query := func(what string) string {
-		text, err := exec.CommandContext(ctx, tool, "--id="+strconv.Itoa(id), what, "--format=csv,noheader,nounits").Output()
+		text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
 		if err != nil {
 			return ""
 		}
