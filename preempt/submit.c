@@ -105,12 +105,12 @@ static void after_submit(struct gp_submission *s, CUresult result)
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}
-	if (c->hold.state == GP_HOLD_ARMED && s->work <= GP_GRAPH) {
+	if (s->work <= GP_GRAPH && gp_holds(c)) {
 		enum gp_fit fit = s->work == GP_KERNEL ? gp_hold_fit(c, s) : gp_graph_fit(s->graph);
 		bool follows = s->token & FOLLOWS;
 		// A link that made room would sit down between this kernel and those before it; with nothing
-		// before it, it cannot.
-		if (fit != GP_FITS && !follows && s->work == GP_KERNEL)
+		// before it, it cannot. Where there is no hold, none may be armed before this is over, by a hint for one.
+		if (fit != GP_FITS && !follows && s->work == GP_KERNEL && c->hold.state == GP_HOLD_ARMED)
 			gp_hold_step(c);
 		else if (fit == GP_BLOCKED)
 			gp_hold_yield(c);
