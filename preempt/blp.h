@@ -1,10 +1,11 @@
 // blp.h - block-level preemption: launches of rewritten kernels that stop between two blocks and go on later.
 //
-// A domain is what stops together: all streams of a context, or one stream that was given a domain of its own. Every
-// launch of a guarded kernel in a domain is put into the domain's log, with its arguments, until it is known to be
-// complete; so are records of events and waits for them, where they follow such launches. A stop sets the flag that
-// every block reads as it begins. What is queued then ends without running, in order; from the records of the launches
-// (../kernels/guard/guard.h) it is known where each was cut, and what is left is launched again in the order of the log.
+// A domain is what stops together: all streams of a context, or one stream that was given a domain of its own. While
+// somebody lives who could want a stop, every launch of a guarded kernel in a domain is put into the domain's log, with
+// its arguments, until it is known to be complete; so are records of events and waits for them, where they follow such
+// launches. A stop sets the flag that a launch's first blocks read, and freezes the records of launches that have begun
+// (../kernels/guard/guard.h). What is queued then ends without running, in order; from the records it is known where each
+// was cut, and what is left is launched again in the order of the log, as is what was only logged meanwhile.
 //
 // Nothing else may overtake what was cut. Work that can neither be stopped nor repeated (a barrier: a copy, a host
 // function, a kernel without guard) waits on the host until the launches before it on its stream are complete.
