@@ -55,6 +55,14 @@ static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *
 	return blp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
 }
 
+// Puts the hidden parameter behind those that the program gave.
+static void with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden)
+{
+	for (uint16_t i = 0; i < count; i++)
+		to[i] = given[i];
+	to[count] = (void *)hidden;
+}
+
 // given are the count arguments as the program has them, NULL to take those of the log.
 static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, uint16_t count)
 {
@@ -64,9 +72,8 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
 
 	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
-	for (uint16_t i = 0; given && i < count; i++)
-		parameters[i] = given[i];
-	parameters[given ? count : 0] = &record;
+	if (given)
+		with_hidden(parameters, given, count, &record);
 	blp_inside = true;
 	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, d->stream_of[e->stream].handle, e->attributes,
 				      e->attribute_count, given ? parameters : NULL, given ? NULL : extra);
@@ -126,9 +133,7 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &size, NULL};
 
 	if (by_pointers) {
-		for (uint16_t i = 0; i < code->parameters; i++)
-			parameters[i] = l->parameters[i];
-		parameters[code->parameters] = &none;
+		with_hidden(parameters, l->parameters, code->parameters, &none);
 	} else {
 		pack(code, NULL, l->extra, bytes);
 	}
@@ -306,9 +311,7 @@ bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 		void **parameters = malloc((code->parameters + 1u) * sizeof *parameters);
 		if (!parameters)
 			return false;
-		for (uint16_t i = 0; i < code->parameters; i++)
-			parameters[i] = a->parameters[i];
-		parameters[code->parameters] = (void *)&none;
+		with_hidden(parameters, a->parameters, code->parameters, &none);
 		*a = (struct gp_arguments){parameters, NULL, parameters};
 		return true;
 	}

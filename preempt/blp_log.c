@@ -288,7 +288,7 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
-	bool large = e->kind == BLP_LAUNCH && e->record && blp_threads(e) >= BLP_THREADS_IN_FLIGHT / 4;
+	bool large = e->kind == BLP_LAUNCH && blp_threads(e) >= BLP_THREADS_IN_FLIGHT / 4;
 	if (++s->unmarked < BLP_MARKER_EVERY && !large)
 		return;
 	poll_markers(d, s);

@@ -107,6 +107,18 @@ static void close_gate(struct gp_domain *d)
 	blp_changes++;
 }
 
+// Freezes what is in flight from a record on, and graphs, and begins to drain. d->lock is held.
+static void stop_the_rest(struct gp_domain *d, uint32_t from)
+{
+	if (d->recorded && !d->flagged)
+		d->flagged = set_flag(d, 1);
+	if (!d->flagged || !freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
+		return;
+	d->flagged_ns = gp_now_ns();
+	gp_count(&d->gpu->stops.stops, 1);
+	record_drains(d);
+}
+
 static void stop_blocks(struct gp_domain *d)
 {
 	CUcontext context = d->context;
@@ -123,15 +135,8 @@ static void stop_blocks(struct gp_domain *d)
 			frozen = next;
 	}
 	pthread_mutex_lock(&d->lock);
-	if (d->context == context) {
-		if (d->recorded && !d->flagged)
-			d->flagged = set_flag(d, 1);
-		if (d->flagged && freeze_launches(d, frozen, d->next_record) && freeze_graphs(d)) {
-			d->flagged_ns = gp_now_ns();
-			gp_count(&d->gpu->stops.stops, 1);
-			record_drains(d);
-		}
-	}
+	if (d->context == context)
+		stop_the_rest(d, frozen);
 	pthread_mutex_unlock(&d->lock);
 	blp_leave(pushed);
 }
@@ -371,12 +376,7 @@ static void finish(struct gp_domain *d)
 		d->flagged = d->quiet = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
-			if (d->recorded && (d->flagged = set_flag(d, 1)) &&
-			    freeze_launches(d, d->oldest_record, d->next_record) && freeze_graphs(d)) {
-				d->flagged_ns = gp_now_ns();
-				gp_count(&d->gpu->stops.stops, 1);
-				record_drains(d);
-			}
+			stop_the_rest(d, d->oldest_record);
 			pthread_mutex_unlock(&d->lock);
 			continue;
 		}

@@ -204,3 +204,17 @@ func (r *lcResult) mean() float64 {
 func (r *lcResult) busy() float64 {
 	return r.mean() * float64(len(r.LatenciesNs)) / float64(r.EndNs-r.StartNs)
 }
+
+// share is the rate of BE, of its rate alone and of what the requests beside it leave. Where nobody makes way for them
+// they mostly wait for BE: what they take alone counts there.
+func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool) *Share {
+	busy := lc.busy()
+	if !makesWay {
+		busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
+	}
+	s := &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}
+	if busy < 1 {
+		s.Share = round(rate/beAlone/(1-busy), 3)
+	}
+	return s
+}

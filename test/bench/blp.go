@@ -122,16 +122,8 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			continue
 		}
 		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt")}
 		row.Ratio = ratio(row.LC, lcAlone)
-		// Where nobody makes way for requests they mostly wait for BE; what they take alone counts there.
-		busy := lc.busy()
-		if system.name != "gpreempt" {
-			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
-		}
-		if busy < 1 {
-			row.BE.Share = round(rate/beAlone/(1-busy), 3)
-		}
 		if system.name == "gpreempt" {
 			row.BLP, row.Note = s.counted.BLP, s.counted.note()
 			if target.met != nil {

@@ -256,15 +256,8 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
 		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt")}
 		row.Ratio = ratio(row.LC, lcAlone)
-		busy := lc.busy()
-		if system.name == "default" {
-			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
-		}
-		if busy < 1 {
-			row.BE.Share = round(rate/beAlone/(1-busy), 3)
-		}
 		if system.name == "gpreempt" && target.met != nil {
 			pass := target.met(row)
 			row.Target, row.Pass = target.text, &pass

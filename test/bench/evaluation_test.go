@@ -573,19 +573,26 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	}
 }
 
-// The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
-func TestTorchProgramsServe(t *testing.T) {
+// standInTorch is a Python whose PyTorch is a stand-in that does nothing.
+func standInTorch(t *testing.T) (python string) {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skipf("no Python: %v", err)
 	}
-	simulate(t)
 	stub, err := filepath.Abs("testdata/python")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PYTHONPATH", stub)
 	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	return python
+}
+
+// The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
+func TestTorchProgramsServe(t *testing.T) {
+	python := standInTorch(t)
+	simulate(t)
 	var progress bytes.Buffer
 	options := EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http"}, Library: builtLibrary(t), Progress: &progress},
 		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true}
@@ -615,17 +622,8 @@ func TestTorchProgramsServe(t *testing.T) {
 
 // What goes wrong in one system is told in its case, and costs the others nothing.
 func TestFailuresAreTheirOwn(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
+	python := standInTorch(t)
 	simulate(t)
-	stub, err := filepath.Abs("testdata/python")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PYTHONPATH", stub)
-	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
 	folder := t.TempDir()
 	fakeMPS(t, folder)
 	defer func(start, answer time.Duration) { startLimit, answerLimit = start, answer }(startLimit, answerLimit)

@@ -141,20 +141,13 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 			return Row{}, fmt.Errorf("%s: %w", system, err)
 		}
 		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}}
+			BE: share(rate, beAlone, &lc, &alone, system != "default")}
 		if hints != nil {
 			if err := hints.follow(requestLog, lc.LatenciesNs); err != nil {
 				return Row{}, fmt.Errorf("%s: %w", system, err)
 			}
 		}
 		row.Ratio, row.Hints = ratio(row.LC, lcAlone), hints
-		busy := lc.busy()
-		if system == "default" {
-			busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
-		}
-		if busy < 1 {
-			row.BE.Share = round(rate/beAlone/(1-busy), 3)
-		}
 		switch {
 		case system == "gpreempt":
 			unhinted = row

@@ -290,17 +290,24 @@ func client(t *testing.T, port string) (request func(path string)) {
 	}
 }
 
+// serve starts a server, whose sockets are the only source of hints, beside BE work. It answers at the port.
+func serve(t *testing.T, way string) (m *machine, be, lc *process, port string) {
+	t.Helper()
+	m = newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	be = m.start("be")
+	be.runBestEffort()
+	lc = m.startAs(m.command("lc", "python3", "testdata/server.py", way))
+	m.joined(be, lc)
+	return m, be, lc, lc.hear()
+}
+
 // How long before its kernel a request's data comes is learnt; what comes over a connection that no kernels
 // follow is not taken for requests.
 func TestSocketsAnnounceRequests(t *testing.T) {
 	for _, way := range []string{"threads", "asyncio"} {
 		t.Run(way, func(t *testing.T) {
-			m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
-			be := m.start("be")
-			be.runBestEffort()
-			lc := m.startAs(m.command("lc", "python3", "testdata/server.py", way))
-			m.joined(be, lc)
-			infer := client(t, lc.hear())
+			m, be, lc, port := serve(t, way)
+			infer := client(t, port)
 			m.until("requests are met by hints", func() bool {
 				infer("/infer")
 				return m.hintsOf(lc, "socket").Hit >= 10
@@ -321,12 +328,7 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 
 // What was learnt of a port holds for every connection to it, also where the client's port is the lower one.
 func TestRequestsOfNewConnections(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
-	be := m.start("be")
-	be.runBestEffort()
-	lc := m.startAs(m.command("lc", "python3", "testdata/server.py", "threads"))
-	m.joined(be, lc)
-	port := lc.hear()
+	m, _, lc, port := serve(t, "threads")
 	number, err := strconv.Atoi(port)
 	if err != nil {
 		t.Fatal(err)
@@ -364,12 +366,7 @@ func TestRequestsOfNewConnections(t *testing.T) {
 }
 
 func TestSocketsThatNoWorkFollows(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
-	be := m.start("be")
-	be.runBestEffort()
-	lc := m.startAs(m.command("lc", "python3", "testdata/server.py", "threads"))
-	m.joined(be, lc)
-	port := lc.hear()
+	m, _, lc, port := serve(t, "threads")
 	infer, metrics := client(t, port), client(t, port)
 	m.until("requests are met by hints", func() bool {
 		infer("/infer")

@@ -11,6 +11,7 @@ program. native.cu serves the same.
 """
 import json
 import os
+import pathlib
 import select
 import sys
 import time
@@ -21,6 +22,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from model import capture  # noqa: E402
 
 warnings.simplefilter("ignore")
 STEPS = 50
@@ -204,16 +208,7 @@ def transformer_generation():
         position.add_(1)
         return logits
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = capture(step)
 
     def round():
         sums = []
