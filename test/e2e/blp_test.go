@@ -65,6 +65,18 @@ func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
 	return end
 }
 
+// Where blocks of a cluster might run without each other the launch runs as it came.
+func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
+	m := newStoppable(t, "")
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	be.chains("vast", 1)
+	m.until("both launches are counted", func() bool {
+		blp := m.peer(be).BLP
+		return blp != nil && blp.Launches == 1 && blp.Uncovered == 1
+	})
+}
+
 func TestStoppedChainsGoOn(t *testing.T) {
 	const enough = 200 // stops
 	for what, rounds := range map[string]int{

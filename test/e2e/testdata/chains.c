@@ -141,6 +141,24 @@ static uint32_t together(unsigned rounds, handle stream) {
 	return h;
 }
 
+// Grids of so many blocks that those of one cluster might get different numbers, of a kernel without clusters and with.
+static uint32_t vast(handle stream) {
+	enum { REQUIRED_CLUSTER_WIDTH = 11, MANY = 1 << 22 };
+	ptr data = memory();
+	int none = 0;
+	unsigned add = 1, us = 1;
+	void *parameters[] = {&data, &none, &add, &us};
+	for (int width = 0; width <= 2; width += 2) {
+		OK(cuFuncSetAttribute(chain_kernel, REQUIRED_CLUSTER_WIDTH, width));
+		OK(cuLaunchKernel(chain_kernel, MANY, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	}
+	OK(cuFuncSetAttribute(chain_kernel, REQUIRED_CLUSTER_WIDTH, 0));
+	OK(cuStreamSynchronize(stream));
+	uint32_t h = hash(data);
+	OK(cuMemFree_v2(data));
+	return h;
+}
+
 // One stream, waited for now and then in different ways.
 static uint32_t single(unsigned rounds, handle stream) {
 	ptr data = memory();
@@ -564,6 +582,9 @@ int main(int count, char **argument) {
 		if (!strcmp(what, "single")) {
 			OK(cuStreamCreate(&stream, NON_BLOCKING));
 			h = single(rounds, stream);
+		} else if (!strcmp(what, "vast")) {
+			OK(cuStreamCreate(&stream, NON_BLOCKING));
+			h = vast(stream);
 		} else if (!strcmp(what, "together")) {
 			OK(cuStreamCreate(&stream, NON_BLOCKING));
 			h = together(rounds, stream);
