@@ -70,11 +70,18 @@ func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
 	m := newStoppable(t, "")
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
-	be.chains("vast", 1)
-	m.until("both launches are counted", func() bool {
-		blp := m.peer(be).BLP
-		return blp != nil && blp.Launches == 1 && blp.Uncovered == 1
+	var stoppable, not uint64
+	m.until("launches of clusters are not stopped", func() bool {
+		be.chains("vast", 1)
+		if blp := m.peer(be).BLP; blp != nil {
+			stoppable, not = blp.Launches, blp.Uncovered
+		}
+		return not >= 3
 	})
+	// One of each at a time; the context's domain may have been made between the first two.
+	if stoppable+1 < not || stoppable > not+1 {
+		t.Errorf("%d launches could be stopped, %d could not", stoppable, not)
+	}
 }
 
 func TestStoppedChainsGoOn(t *testing.T) {

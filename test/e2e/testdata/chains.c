@@ -144,19 +144,19 @@ static uint32_t together(unsigned rounds, handle stream) {
 // Grids of so many blocks that those of one cluster might get different numbers, of a kernel without clusters and with.
 static uint32_t vast(handle stream) {
 	enum { REQUIRED_CLUSTER_WIDTH = 11, MANY = 1 << 22 };
-	ptr data = memory();
+	ptr data;
 	int none = 0;
 	unsigned add = 1, us = 1;
 	void *parameters[] = {&data, &none, &add, &us};
+	OK(cuMemAlloc_v2(&data, 4)); // not touched
 	for (int width = 0; width <= 2; width += 2) {
 		OK(cuFuncSetAttribute(chain_kernel, REQUIRED_CLUSTER_WIDTH, width));
 		OK(cuLaunchKernel(chain_kernel, MANY, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 	}
 	OK(cuFuncSetAttribute(chain_kernel, REQUIRED_CLUSTER_WIDTH, 0));
 	OK(cuStreamSynchronize(stream));
-	uint32_t h = hash(data);
 	OK(cuMemFree_v2(data));
-	return h;
+	return MANY;
 }
 
 // One stream, waited for now and then in different ways.
