@@ -367,7 +367,8 @@ func TestRewriter(t *testing.T) {
 	for _, k := range list {
 		guarded[k.Name] = k.Guarded
 	}
-	if want := map[string]bool{"sim_chain": false, "sim_increment": true, "sim_unknown": true}; !maps.Equal(guarded, want) || m.Cached {
+	if want := map[string]bool{"sim_chain": false, "sim_increment": true, "sim_unknown": true,
+		"sim_marlin": true, "sim_lamport": true, "sim_barrier": true}; !maps.Equal(guarded, want) || m.Cached {
 		t.Errorf("guarded %v, want %v; %+v", guarded, want, m)
 	}
 	if _, report, err := patch.Cubin(out, patch.Options{Guards: r.guards}); err != nil || report.Guarded() != 1 {
@@ -403,7 +404,7 @@ func TestRewriter(t *testing.T) {
 	}
 
 	refuse := Rewriter{Guards: kernels.Guard, Refuse: func(string) string { return "all" }}
-	if m, _ := rewrite(&refuse, cubin, 90, ""); le.Uint64(m.Data()[atImageBytes:]) != 0 || le.Uint32(m.Data()[atKernels:]) != 3 {
+	if m, _ := rewrite(&refuse, cubin, 90, ""); le.Uint64(m.Data()[atImageBytes:]) != 0 || le.Uint32(m.Data()[atKernels:]) != 6 {
 		t.Errorf("nothing is guarded: %+v", m)
 	}
 	for what, data := range map[string][]byte{"no image": []byte("no image"), "cut short": cubin[:2000], "nothing": nil} {

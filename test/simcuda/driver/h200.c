@@ -32,6 +32,7 @@ const struct machine machine = {
 	.host_bytes_per_us = 50000,
 	.device_bytes_per_us = 2000000,
 	.kernel_overhead_ns = 2000,
+	.block_ns = 2,
 	.gpfifo_class = 0xC86F,  // HOPPER_CHANNEL_GPFIFO_A, clc86f.h
 	.compute_class = 0xCBC0, // HOPPER_COMPUTE_A, clcbc0.h
 	.compute_engine = 1,     // NV2080_ENGINE_TYPE_GRAPHICS, cl2080_notification.h
@@ -109,6 +110,15 @@ bool sim_mps(void) {
 		state = e && *e && strcmp(e, "0") != 0 ? 2 : 1;
 	}
 	return state == 2;
+}
+
+uint64_t sim_block_ns(void) {
+	static _Atomic uint64_t ns = UINT64_MAX;
+	if (ns == UINT64_MAX) {
+		const char *e = getenv("SIMCUDA_BLOCK_NS");
+		ns = e && *e ? strtoull(e, NULL, 10) : machine.block_ns;
+	}
+	return ns;
 }
 
 int machine_attribute(int device, int attribute, int *value) {

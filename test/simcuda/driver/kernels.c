@@ -76,6 +76,51 @@ static bool chain_block(const uint64_t *a, uint64_t number) {
 	return at != NULL;
 }
 
+// Those whose blocks wait for each other, with (unsigned *word, int *data, int n_per_block, unsigned us_total).
+static enum progress increment_and(enum progress next, const uint64_t *a, uint64_t number) {
+	return increment_block((uint64_t[]){a[1], a[2]}, number) ? next : FAULTS;
+}
+
+static enum progress marlin_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+	if (!address_valid(a[0], 4))
+		return FAULTS;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
+	uint32_t turn = (uint32_t)(blocks - 1 - b->number);
+	if (atomic_load(word) != turn)
+		return WAITS;
+	enum progress progress = increment_and(ENDS, a, b->number);
+	atomic_store(word, b->number ? turn + 1 : 0);
+	return progress;
+}
+
+static enum progress lamport_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+	if (!address_valid(a[0], 4))
+		return FAULTS;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
+	if (!b->target) {
+		b->target = blocks;
+		enum progress progress = increment_and(b->number ? ENDS : PROCEEDS, a, b->number);
+		atomic_fetch_add(word, 1);
+		return progress;
+	}
+	if (atomic_load(word) != b->target)
+		return WAITS;
+	atomic_store(word, 0);
+	return ENDS;
+}
+
+static enum progress barrier_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+	if (!address_valid(a[0], 4))
+		return FAULTS;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
+	if (!b->target) {
+		enum progress progress = increment_and(PROCEEDS, a, b->number);
+		b->target = (atomic_fetch_add(word, 1) / blocks + 1) * blocks;
+		return progress;
+	}
+	return (int32_t)(atomic_load(word) - (uint32_t)b->target) < 0 ? WAITS : increment_and(ENDS, a, b->number);
+}
+
 // The kernels of kernels/fill.cu.
 static uint64_t moved_duration(uint64_t bytes) {
 	return bytes * 1000 / machine.device_bytes_per_us;
@@ -143,19 +188,22 @@ static uint64_t hold_limit(const uint64_t *a) {
 }
 
 static const struct kernel kernels[] = {
-	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL},
-	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL},
-	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL},
-	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL},
-	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish, NULL},
-	{"sim_increment", 3, {8, 4, 4}, 16, 0, 0, increment_duration, NULL, NULL, NULL, increment_block},
-	{"sim_chain", 4, {8, 4, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, chain_block},
-	{"gpreempt_fill", 6, {8, 8, 8, 8, 8, 4}, 38, 0, 0, wide_duration, NULL, NULL, NULL, wide_fill},
-	{"gpreempt_copy", 7, {8, 8, 8, 8, 8, 8, 8}, 58, 0, 0, wide_duration, NULL, NULL, NULL, wide_copy},
-	{"gpreempt_fill_narrow", 6, {8, 8, 8, 4, 4, 4}, 22, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_fill},
-	{"gpreempt_copy_narrow", 7, {8, 8, 8, 4, 4, 8, 8}, 26, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_copy},
+	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
+	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
+	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
+	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL, NULL},
+	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish, NULL, NULL},
+	{"sim_increment", 3, {8, 4, 4}, 16, 0, 0, increment_duration, NULL, NULL, NULL, increment_block, NULL},
+	{"sim_chain", 4, {8, 4, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, chain_block, NULL},
+	{"sim_marlin", 4, {8, 8, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, NULL, marlin_proceed},
+	{"sim_lamport", 4, {8, 8, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, NULL, lamport_proceed},
+	{"sim_barrier", 4, {8, 8, 4, 4}, 16, 0, 0, chain_duration, NULL, NULL, NULL, NULL, barrier_proceed},
+	{"gpreempt_fill", 6, {8, 8, 8, 8, 8, 4}, 38, 0, 0, wide_duration, NULL, NULL, NULL, wide_fill, NULL},
+	{"gpreempt_copy", 7, {8, 8, 8, 8, 8, 8, 8}, 58, 0, 0, wide_duration, NULL, NULL, NULL, wide_copy, NULL},
+	{"gpreempt_fill_narrow", 6, {8, 8, 8, 4, 4, 4}, 22, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_fill, NULL},
+	{"gpreempt_copy_narrow", 7, {8, 8, 8, 4, 4, 8, 8}, 26, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_copy, NULL},
 };
-const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL};
+const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL};
 
 const struct kernel *kernel_at(int index) {
 	return (size_t)index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;

@@ -87,6 +87,7 @@ struct machine {
 	uint64_t copy_latency_ns;
 	uint64_t host_bytes_per_us, device_bytes_per_us;
 	uint64_t kernel_overhead_ns; // added to every kernel's duration
+	uint64_t block_ns;           // between the beginnings of two blocks
 	uint32_t gpfifo_class, compute_class;
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
@@ -96,6 +97,7 @@ extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
 bool sim_mps(void); // processes are clients of an MPS server
+uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
 
 // ---- the compute engine that processes share (engine.c)
@@ -144,6 +146,11 @@ void rm_forked(void);
 
 // ---- what kernels do, by name (kernels.c)
 #define KERNEL_PARAMETERS 8
+enum progress { WAITS, PROCEEDS, ENDS, FAULTS };
+struct place { // where a block runs, of a kernel whose blocks wait for each other
+	uint64_t number, until; // run clock: until then it is at work
+	uint64_t target;        // what it waits for, the kernel's own; 0 at first
+};
 struct kernel {
 	const char *name;
 	int parameters;
@@ -154,6 +161,7 @@ struct kernel {
 	uint64_t (*limit_ns)(const uint64_t *argument);
 	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
 	bool (*block)(const uint64_t *argument, uint64_t number); // or of each
+	enum progress (*proceed)(const uint64_t *argument, uint64_t blocks, struct place *); // or its blocks wait for each other
 };
 const struct kernel *kernel_find(const char *name);
 const struct kernel *kernel_at(int index);  // NULL behind the last
@@ -213,6 +221,8 @@ struct op {
 	uint64_t next_block;         // of a kernel with a record: the first that has not been handed out
 	uint64_t wave_from, wave_to; // the blocks that run
 	uint64_t wave_end, wave_ns;  // until when, run clock, and how long each wave takes
+	struct place *place;         // of a kernel whose blocks wait for each other: those that run
+	uint64_t places, next_begin_run;
 	uint64_t started_ns, done_ns;
 	struct op **dep;
 	int deps;

@@ -3,8 +3,7 @@
 // A stream is a queue; its head runs when what it depends on is done. Kernels advance with the run
 // clock of the context's TSG (engine.c), everything else with real time.
 #define _GNU_SOURCE
-#include "../../../kernels/guard/guard.h"
-#include "sim.h"
+#include "executor.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 #include <time.h>
 
 #define NEVER UINT64_MAX
-#define HOLDS 16
+#define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
@@ -38,6 +37,7 @@ void op_unref(struct op *o) {
 		op_unref(o->dep[i]);
 	free(o->dep);
 	free(o->work.staged);
+	free(o->place);
 	free(o);
 }
 
@@ -119,22 +119,6 @@ struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
 
 // ---- the executor
 
-struct pass {
-	struct CUctx_st *c;
-	struct engine engine;
-	bool running;      // our TSG has the engine
-	uint64_t run;      // run clock now
-	uint64_t deadline; // when something is due
-	struct op *hold[HOLDS];
-	int holds;
-	bool completed;
-};
-
-static void due(struct pass *p, uint64_t at) {
-	if (at < p->deadline)
-		p->deadline = at;
-}
-
 static bool dependencies_done(struct op *o) {
 	for (int i = 0; i < o->deps; i++)
 		if (!o->dep[i]->done)
@@ -142,135 +126,8 @@ static bool dependencies_done(struct op *o) {
 	return true;
 }
 
-static uint64_t blocks_of(const struct work *w) {
-	return (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
-}
-
 static uint64_t kernel_ns(const struct work *w) {
 	return w->kernel->duration_ns(w->argument, blocks_of(w)) + machine.kernel_overhead_ns;
-}
-
-static void fault(struct CUctx_st *c) {
-	if (!c->error)
-		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
-}
-
-// The effect of the blocks from .. to - 1, which have ended.
-static bool effect(const struct work *w, uint64_t from, uint64_t to) {
-	const struct kernel *k = w->kernel;
-	if (k->block) {
-		for (uint64_t n = from; n < to; n++)
-			if (!k->block(w->argument, n))
-				return false;
-		return true;
-	}
-	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument); // with the last block
-}
-
-// ---- kernels with a record of kernels/guard/guard.h
-
-typedef _Atomic unsigned int word;
-
-static struct gpreempt_record *record_of(uint64_t hidden) {
-	return (struct gpreempt_record *)(hidden & ~(uint64_t)GPREEMPT_SHIFT);
-}
-
-static bool record_valid(uint64_t hidden) {
-	uint64_t record = (uint64_t)record_of(hidden), arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
-	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
-		address_valid(arena, GPREEMPT_ARENA_BYTES);
-}
-
-static bool stopped(const struct gpreempt_record *record) {
-	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
-}
-
-// Of count and state as one word.
-static _Atomic uint64_t *both(struct gpreempt_record *record) { return (_Atomic uint64_t *)record; }
-
-static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
-
-static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
-
-// Counts a window in an open state. Returns the word before.
-static uint64_t count(struct gpreempt_record *record, uint64_t number) {
-	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
-	while ((int64_t)before < (int64_t)counted && !atomic_compare_exchange_weak(both(record), &before, counted))
-		;
-	return before;
-}
-
-// What the guard does in the first thread of a block.
-static bool must_exit(struct gpreempt_record *record, uint64_t number) {
-	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
-	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
-	uint64_t before = count(record, number);
-	if (number < atomic_load((word *)&record->done))
-		return true;
-	if (is_open(before)) {
-		if (stop)
-			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32);
-		return false;
-	}
-	if (!is_frozen(before)) {
-		if (stopped(record)) {
-			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) | (uint64_t)GPREEMPT_FROZEN << 32;
-		} else {
-			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_OPEN << 32);
-			before = count(record, number);
-		}
-	}
-	return is_frozen(before) && number >= (uint32_t)before;
-}
-
-// Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
-static void begin_wave(struct op *o) {
-	struct gpreempt_record *record = record_of(o->work.hidden);
-	const struct work *w = &o->work;
-	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
-	uint64_t blocks = blocks_of(w), done = (uint64_t)atomic_load((word *)&record->done) << shift;
-	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
-	uint64_t resident = (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
-	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
-	if (o->next_block < done)
-		o->next_block = done < blocks ? done : blocks;
-	o->wave_from = o->wave_to = o->next_block;
-	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
-		if (must_exit(record, o->next_block >> shift)) {
-			o->next_block = blocks; // frozen: so do all behind it
-		} else {
-			o->wave_to = ++o->next_block;
-		}
-	}
-	if (o->wave_to > o->wave_from)
-		o->wave_end += o->wave_ns;
-	o->end_run = o->wave_end + (blocks - o->next_block + resident - 1) / resident * o->wave_ns;
-}
-
-// True when the launch is over, be it because it was stopped.
-static bool step_guarded(struct pass *p, struct op *o) {
-	if (!o->wave_end) {
-		if (!record_valid(o->work.hidden)) {
-			fault(p->c);
-			return true;
-		}
-		o->wave_end = o->start_run + machine.kernel_overhead_ns;
-	}
-	while (p->run >= o->wave_end) {
-		if (!effect(&o->work, o->wave_from, o->wave_to)) {
-			fault(p->c);
-			return true;
-		}
-		o->wave_from = o->wave_to;
-		if (o->next_block == blocks_of(&o->work)) {
-			o->end_run = o->wave_end;
-			return true;
-		}
-		begin_wave(o);
-	}
-	if (p->running)
-		due(p, engine_after(&p->engine, p->c->tsg, o->wave_end - p->run));
-	return false;
 }
 
 // True when the kernel at the head of s is over.
@@ -288,6 +145,13 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 			fault(p->c);
 			return true;
 		}
+	}
+	if (k->proceed) {
+		if (!step_waiting(p, o))
+			return false;
+		s->end_run = o->end_run;
+		s->chain = true;
+		return true;
 	}
 	if (k->over) {
 		if (!p->running)
@@ -434,6 +298,10 @@ static struct publication outlook(const struct pass *p) {
 				continue;
 			if (o->work.kind != OP_KERNEL)
 				break;
+			if (o->work.kernel->proceed) {
+				n.hold_until = UNKNOWN;
+				break;
+			}
 			if (o->work.kernel->over) {
 				uint64_t from = o->started_ns ? o->started_ns : now + (end - p->run);
 				uint64_t until = from + o->work.kernel->limit_ns(o->work.argument);

@@ -33,12 +33,17 @@ static __device__ unsigned step()
 	return blockDim.x * blockDim.y * blockDim.z;
 }
 
+static __device__ void increment(int *data, int n_per_block)
+{
+	for (unsigned i = first(); i < (unsigned)n_per_block; i += step())
+		data[number() * n_per_block + i]++;
+}
+
 // Adds 1 to each of the block's n_per_block elements.
 extern "C" __global__ void sim_increment(int *data, int n_per_block, unsigned us_total)
 {
 	take(us_total);
-	for (unsigned i = first(); i < (unsigned)n_per_block; i += step())
-		data[number() * n_per_block + i]++;
+	increment(data, n_per_block);
 }
 
 // Multiplies each of the block's elements by 3 and adds: the order of launches shows in the result. The hidden
@@ -50,6 +55,65 @@ extern "C" __global__ void sim_chain(unsigned *data, int n_per_block, unsigned a
 		unsigned *at = &data[number() * n_per_block + i];
 		*at = *at * 3 + add;
 	}
+}
+
+static __device__ unsigned total()
+{
+	return gridDim.x * gridDim.y * gridDim.z;
+}
+
+static __device__ unsigned look(unsigned *word)
+{
+	return atomicAdd(word, 0);
+}
+
+// The next three wait for blocks of their own launch without being launched cooperatively. Their word is 0 at first.
+// sim_marlin: each block waits for the one of the next higher number, as the reduction of Marlin does.
+extern "C" __global__ void sim_marlin(unsigned *word, int *data, int n_per_block, unsigned us_total)
+{
+	unsigned turn = total() - 1 - (unsigned)number();
+	take(us_total);
+	if (first() == 0)
+		while (look(word) != turn)
+			__nanosleep(100);
+	__syncthreads();
+	increment(data, n_per_block);
+	__threadfence();
+	__syncthreads();
+	if (first() == 0)
+		atomicExch(word, number() ? turn + 1 : 0);
+}
+
+// Block 0 waits for all others, as the Lamport protocols of FlashInfer and TensorRT-LLM do.
+extern "C" __global__ void sim_lamport(unsigned *word, int *data, int n_per_block, unsigned us_total)
+{
+	take(us_total);
+	increment(data, n_per_block);
+	__syncthreads();
+	if (first() == 0)
+		atomicAdd(word, 1);
+	if (number() == 0 && first() == 0) {
+		while (look(word) != total())
+			__nanosleep(100);
+		atomicExch(word, 0);
+	}
+}
+
+// All wait for all, in the middle: a grid barrier written by hand. The word counts on, from launch to launch of as
+// many blocks. More blocks than the GPU holds at once never end.
+extern "C" __global__ void sim_barrier(unsigned *word, int *data, int n_per_block, unsigned us_total)
+{
+	take(us_total);
+	increment(data, n_per_block);
+	__threadfence();
+	__syncthreads();
+	if (first() == 0) {
+		unsigned target = (atomicAdd(word, 1) / total() + 1) * total();
+		while ((int)(look(word) - target) < 0)
+			__nanosleep(100);
+	}
+	__syncthreads();
+	increment(data, n_per_block);
 }
 
 // A kernel of which the simulated driver knows no more than its image says.

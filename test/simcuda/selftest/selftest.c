@@ -718,7 +718,7 @@ static void describes(handle m, bool guarded) { // what every image of sim.cu sa
 	handle increment, chain, other;
 	unsigned n;
 	OK(cuModuleGetFunctionCount(&n, m));
-	CHECK(n == 3);
+	CHECK(n == 6);
 	OK(cuModuleGetFunction(&increment, m, "sim_increment"));
 	OK(cuModuleGetFunction(&chain, m, "sim_chain"));
 	OK(cuModuleGetFunction(&other, m, "sim_unknown"));
@@ -832,10 +832,13 @@ static void libraries(void) {
 	free(guarded); // the driver has a copy
 	unsigned n;
 	OK(cuLibraryGetKernelCount(&n, l));
-	CHECK(n == 3);
+	CHECK(n == 6);
 	OK(cuLibraryEnumerateKernels(kernels, 8, l));
 	OK(cuLibraryGetKernel(&k, l, "sim_increment"));
-	CHECK((kernels[0] == k) + (kernels[1] == k) + (kernels[2] == k) == 1 && !kernels[3]);
+	unsigned found = 0;
+	for (unsigned i = 0; i < n; i++)
+		found += kernels[i] == k;
+	CHECK(found == 1 && !kernels[n]);
 	const char *name;
 	OK(cuKernelGetName(&name, k));
 	CHECK(strcmp(name, "sim_increment") == 0);
@@ -1070,6 +1073,62 @@ static void guarded(void) {
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
+// The blocks of these wait for each other, in three ways. Their results tell whether every block ran once.
+static handle waiting_kernel(const char *name) {
+	handle m, f;
+	OK(cuModuleLoadData(&m, image("guarded.cubin", NULL)));
+	OK(cuModuleGetFunction(&f, m, name));
+	return f;
+}
+
+static void launch_waiting(const struct guarded *g, handle f, unsigned blocks, ptr word, handle stream, unsigned record, unsigned shift) {
+	int per_block = 1;
+	unsigned us = 100;
+	ptr hidden = record_at(g, record) | shift, data = g->data;
+	void *parameters[] = {&word, &data, &per_block, &us, &hidden};
+	OK(cuLaunchKernel(f, blocks, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void waiting(void) {
+	enum { GRID = 132 };
+	setenv("SIMCUDA_BLOCK_NS", "200000", 1); // so that a stop comes between the beginnings of two blocks
+	struct guarded g = prepare();
+	ptr word = g.data + 4 * BLOCKS;
+	const struct { const char *name; unsigned each; } kernels[] = {{"sim_marlin", 1}, {"sim_lamport", 1}, {"sim_barrier", 2}};
+	for (unsigned k = 0; k < 3; k++) {
+		handle f = waiting_kernel(kernels[k].name);
+		unsigned record = 1 + k;
+		OK(cuMemsetD32_v2(g.data, 0, BLOCKS));
+		OK(cuMemsetD32_v2(word, 0, 1));
+		launch_waiting(&g, f, GRID, word, g.stream, 0, 0);
+		launch_waiting(&g, f, GRID, word, g.stream, 0, 0);
+		OK(cuStreamSynchronize(g.stream));
+		CHECK(value_at(&g, 0) == 2 * kernels[k].each && value_at(&g, GRID - 1) == 2 * kernels[k].each);
+		// cut in the middle it does not end: its blocks wait for those that exited
+		launch_waiting(&g, f, GRID, word, g.stream, record, 0);
+		begun(&g, record);
+		freeze(&g, record);
+		struct timespec t = {0, 100000000};
+		nanosleep(&t, NULL);
+		CHECK(cuStreamQuery(g.stream) == 600);
+		struct gpreempt_record r = record_of(&g, record);
+		CHECK(r.state == GPREEMPT_FROZEN && r.count > 0 && r.count < GRID);
+		// but with those beside it
+		set_record(&g, record + 8, r.count);
+		launch_waiting(&g, f, GRID, word, g.control, record + 8, 0);
+		OK(cuStreamSynchronize(g.control));
+		OK(cuStreamSynchronize(g.stream));
+		for (unsigned i = 0; i < GRID; i++)
+			CHECK(value_at(&g, i) == 3 * kernels[k].each);
+		// in one window it is stopped as a whole or not at all
+		launch_waiting(&g, f, GRID, word, g.stream, record + 16, GPREEMPT_WHOLE);
+		begun(&g, record + 16);
+		freeze(&g, record + 16);
+		OK(cuStreamSynchronize(g.stream));
+		CHECK(value_at(&g, GRID - 1) == 4 * kernels[k].each);
+	}
+}
+
 static void fills(void) { // kernels/fill.cu, with and without a record
 	struct guarded g = prepare();
 	handle m, set, copy, narrow, by_name;
@@ -1237,7 +1296,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
+	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
 };
 

@@ -1,0 +1,192 @@
+// blocks.c - launches whose blocks count one by one: those with a record of kernels/guard/guard.h, which a stop cuts,
+// and those whose blocks wait for each other.
+#include "../../../kernels/guard/guard.h"
+#include "executor.h"
+
+#include <stdlib.h>
+
+#define BLOCK_LOOK_NS 20000 // a block that waits looks at its word
+
+// The effect of the blocks from .. to - 1, which have ended.
+bool effect(const struct work *w, uint64_t from, uint64_t to) {
+	const struct kernel *k = w->kernel;
+	if (k->block) {
+		for (uint64_t n = from; n < to; n++)
+			if (!k->block(w->argument, n))
+				return false;
+		return true;
+	}
+	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument); // with the last block
+}
+
+// ---- launches with a record
+
+typedef _Atomic unsigned int word;
+
+static struct gpreempt_record *record_of(uint64_t hidden) {
+	return (struct gpreempt_record *)(hidden & ~(uint64_t)GPREEMPT_SHIFT);
+}
+
+static bool record_valid(uint64_t hidden) {
+	uint64_t record = (uint64_t)record_of(hidden), arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
+	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
+		address_valid(arena, GPREEMPT_ARENA_BYTES);
+}
+
+static bool stopped(const struct gpreempt_record *record) {
+	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
+}
+
+// Of count and state as one word.
+static _Atomic uint64_t *both(struct gpreempt_record *record) { return (_Atomic uint64_t *)record; }
+
+static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
+
+static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
+
+// Counts a window in an open state. Returns the word before.
+static uint64_t count(struct gpreempt_record *record, uint64_t number) {
+	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
+	while ((int64_t)before < (int64_t)counted && !atomic_compare_exchange_weak(both(record), &before, counted))
+		;
+	return before;
+}
+
+// What the guard does in the first thread of a block.
+static bool must_exit(struct gpreempt_record *record, uint64_t number) {
+	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
+	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
+	uint64_t before = count(record, number);
+	if (number < atomic_load((word *)&record->done))
+		return true;
+	if (is_open(before)) {
+		if (stop)
+			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32);
+		return false;
+	}
+	if (!is_frozen(before)) {
+		if (stopped(record)) {
+			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) | (uint64_t)GPREEMPT_FROZEN << 32;
+		} else {
+			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_OPEN << 32);
+			before = count(record, number);
+		}
+	}
+	return is_frozen(before) && number >= (uint32_t)before;
+}
+
+static uint64_t blocks_at_once(const struct work *w) { // as many as the machine holds
+	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
+	return (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
+}
+
+// Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
+static void begin_wave(struct op *o) {
+	struct gpreempt_record *record = record_of(o->work.hidden);
+	const struct work *w = &o->work;
+	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
+	uint64_t blocks = blocks_of(w), done = (uint64_t)atomic_load((word *)&record->done) << shift;
+	uint64_t resident = blocks_at_once(w);
+	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
+	if (o->next_block < done)
+		o->next_block = done < blocks ? done : blocks;
+	o->wave_from = o->wave_to = o->next_block;
+	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
+		if (must_exit(record, o->next_block >> shift)) {
+			o->next_block = blocks; // frozen: so do all behind it
+		} else {
+			o->wave_to = ++o->next_block;
+		}
+	}
+	if (o->wave_to > o->wave_from)
+		o->wave_end += o->wave_ns;
+	o->end_run = o->wave_end + (blocks - o->next_block + resident - 1) / resident * o->wave_ns;
+}
+
+bool step_guarded(struct pass *p, struct op *o) {
+	if (!o->wave_end) {
+		if (!record_valid(o->work.hidden)) {
+			fault(p->c);
+			return true;
+		}
+		o->wave_end = o->start_run + machine.kernel_overhead_ns;
+	}
+	while (p->run >= o->wave_end) {
+		if (!effect(&o->work, o->wave_from, o->wave_to)) {
+			fault(p->c);
+			return true;
+		}
+		o->wave_from = o->wave_to;
+		if (o->next_block == blocks_of(&o->work)) {
+			o->end_run = o->wave_end;
+			return true;
+		}
+		begin_wave(o);
+	}
+	if (p->running)
+		due(p, engine_after(&p->engine, p->c->tsg, o->wave_end - p->run));
+	return false;
+}
+
+// ---- launches whose blocks wait for each other
+
+// Hands out blocks, one after the other, while there is room. Those that a stop makes exit at once take neither time nor
+// room.
+static void begin_blocks(struct pass *p, struct op *o) {
+	const struct work *w = &o->work;
+	uint64_t blocks = blocks_of(w), resident = blocks_at_once(w), apart = sim_block_ns();
+	for (; o->next_block < blocks && o->places < resident; o->next_block++) {
+		if (p->run < o->next_begin_run) {
+			due(p, engine_after(&p->engine, p->c->tsg, o->next_begin_run - p->run));
+			return;
+		}
+		if (w->hidden && must_exit(record_of(w->hidden), o->next_block >> (w->hidden & GPREEMPT_SHIFT)))
+			continue;
+		o->next_begin_run += apart;
+		o->place[o->places++] = (struct place){.number = o->next_block, .until = p->run + o->wave_ns};
+	}
+}
+
+static bool begin_waiting(struct pass *p, struct op *o) {
+	const struct work *w = &o->work;
+	uint64_t blocks = blocks_of(w), resident = blocks_at_once(w);
+	if (w->hidden && !record_valid(w->hidden)) {
+		fault(p->c);
+		return false;
+	}
+	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
+	o->next_begin_run = o->start_run + machine.kernel_overhead_ns;
+	if (!(o->place = calloc(resident, sizeof *o->place)))
+		abort();
+	return true;
+}
+
+// Every block keeps its place while it waits; those behind it begin only where a place is free.
+bool step_waiting(struct pass *p, struct op *o) {
+	if (!p->running)
+		return false;
+	if (!o->place && !begin_waiting(p, o))
+		return true;
+	for (bool moved = true; moved;) {
+		begin_blocks(p, o);
+		moved = false;
+		for (uint64_t i = 0; i < o->places;) {
+			struct place *b = &o->place[i];
+			enum progress progress = p->run < b->until ? WAITS : o->work.kernel->proceed(o->work.argument, blocks_of(&o->work), b);
+			if (progress == FAULTS) {
+				fault(p->c);
+				return true;
+			}
+			if (progress == ENDS)
+				*b = o->place[--o->places];
+			else
+				i++;
+			moved |= progress != WAITS;
+		}
+	}
+	o->end_run = p->run;
+	for (uint64_t i = 0; i < o->places; i++)
+		due(p, p->run < o->place[i].until ? engine_after(&p->engine, p->c->tsg, o->place[i].until - p->run)
+			: now_ns() + BLOCK_LOOK_NS);
+	return o->places == 0 && o->next_block == blocks_of(&o->work);
+}

@@ -1,0 +1,41 @@
+// executor.h - what the thread that carries out a context's work (stream.c) and the launches whose blocks count one
+// by one (blocks.c) share.
+#ifndef SIM_EXECUTOR_H
+#define SIM_EXECUTOR_H
+
+#include "sim.h"
+
+#define NEVER UINT64_MAX
+#define HOLDS 16
+
+struct pass { // one look of the executor at all that its context has to do
+	struct CUctx_st *c;
+	struct engine engine;
+	bool running;      // our TSG has the engine
+	uint64_t run;      // run clock now
+	uint64_t deadline; // when something is due
+	struct op *hold[HOLDS];
+	int holds;
+	bool completed;
+};
+
+static inline void due(struct pass *p, uint64_t at) {
+	if (at < p->deadline)
+		p->deadline = at;
+}
+
+static inline uint64_t blocks_of(const struct work *w) {
+	return (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
+}
+
+static inline void fault(struct CUctx_st *c) {
+	if (!c->error)
+		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+// Each: true when the launch is over, be it because it was stopped.
+bool step_guarded(struct pass *, struct op *); // it has a record
+bool step_waiting(struct pass *, struct op *); // its blocks wait for each other
+bool effect(const struct work *, uint64_t from, uint64_t to); // of the blocks from .. to - 1, which have ended
+
+#endif
