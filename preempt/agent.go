@@ -55,8 +55,9 @@ type agent struct {
 	probeAfter uint64
 	askedTurn  uint64 // the turn that this process waits for to end, and since when
 	askedNs    uint64
-	dead       bool // lost its slot for good
-	refused    bool // an RM control was refused: no timeslices, no turns
+	alone      bool   // has no slot: its segment is memory of its own, and it tries to join again
+	said       string // why it could not, last
+	refused    bool   // an RM control was refused: no timeslices, no turns
 	noTurns    bool
 	turns      bool
 	boosted    bool
@@ -75,11 +76,17 @@ type peers struct {
 
 func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
 
+func (a *agent) lacks(fallback uint32) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.own().Fallbacks.Or(fallback)
+}
+
 // changed is called when TSGs of the process came or went.
 func (a *agent) changed() {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	if a.dead {
+	if a.alone {
 		return
 	}
 	a.applyTimeslice()
@@ -101,22 +108,11 @@ func (a *agent) run() {
 func (a *agent) step() time.Duration {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	if a.dead {
+	if !a.belongs() {
 		return heartbeat
 	}
 	now := segment.Now()
 	a.own().HeartbeatNs.Store(now)
-	if err := a.segment.Relock(); errors.Is(err, segment.ErrLost) {
-		// The application closed our descriptor and another process took the slot.
-		slot, err := a.segment.Claim(a.core.level, programName())
-		if err != nil {
-			a.log.Error().Err(err).Msg("lost the slot: no preemption on this GPU from here on")
-			a.leave()
-			return heartbeat
-		}
-		a.slot = slot
-		attachGPU(a.gpu, a.segment.Pointer(), slot)
-	}
 	a.segment.Reap()
 	p := a.peers()
 	turns := a.takesTurns(p)
@@ -151,11 +147,51 @@ func (a *agent) step() time.Duration {
 	return wait
 }
 
+// belongs sees that this process has its slot, in the segment that others who come get too, and joins again where it
+// has not: the file was removed, as logind does with all of a user's at the last logout, or the application closed our
+// descriptor and another process took the slot.
+func (a *agent) belongs() bool {
+	gone, lost := a.segment.Check(), error(nil)
+	if !a.alone {
+		lost = a.segment.Relock()
+	}
+	owned := !a.alone && !errors.Is(lost, segment.ErrLost)
+	if owned && !errors.Is(gone, segment.ErrLost) {
+		return true
+	}
+	if gone == nil { // the same file: two descriptors of it would drop each other's locks
+		a.segment.Leave()
+	}
+	next, slot, err := a.core.join(a.gpu)
+	if err != nil {
+		if a.said != err.Error() {
+			a.said = err.Error()
+			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("can not join the segment again: no preemption between this process and those that are not in its old one")
+		}
+		if !owned && !a.alone {
+			a.leave()
+		}
+		return owned
+	}
+	if owned {
+		a.segment.Release()
+	}
+	if !moveGPU(a.gpu, next.Pointer(), slot, owned) {
+		next.Close()
+		return owned
+	}
+	next.Succeed(a.segment)
+	a.segment, a.slot, a.alone, a.said, a.opened = next, slot, false, "", nil
+	a.log = a.core.logOf(a.gpu, slot)
+	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
+	return true
+}
+
 // leave ends what this process does on the GPU: the slot may be another's by now.
 func (a *agent) leave() {
-	a.dead = true
+	a.alone = true
 	setPeers(a.gpu, 0, 0, 0, 0, 0, 0)
-	attachGPU(a.gpu, nil, 0)
+	isolateGPU(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
 		if err := errors.Join(t.schedule(true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {

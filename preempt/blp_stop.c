@@ -13,7 +13,7 @@ enum {
 };
 
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread hears of the end tens of microseconds later
-static const uint64_t NO_SEGMENT_NS = 100 * 1000 * 1000;
+static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // other memory may have come in the segment's place: nobody rings the old
 
 #define TRY(function, ...) \
 	do { \
@@ -535,15 +535,6 @@ void gp_blp_watch(struct gp_gpu *g)
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		struct gp_segment *s = g->segment;
-		if (!s) { // it is being attached anew, if at all
-			for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-				if (blp_domains[i]->gpu == g && blp_domains[i]->reasons & GP_BLP_WINDOW)
-					gp_blp_resume(blp_domains[i], GP_BLP_WINDOW);
-			stopped = false;
-			uint32_t seen = gp_events;
-			gp_futex_wait(&gp_events, seen, NO_SEGMENT_NS, false);
-			continue;
-		}
 		uint32_t seen = s->windows;
 		g->ignored &= s->open;
 		bool want = s->open & g->higher & ~g->ignored;
@@ -569,6 +560,6 @@ void gp_blp_watch(struct gp_gpu *g)
 		stopped = want;
 		if (!want && !g->forced)
 			next = 0;
-		gp_futex_wait(&s->windows, seen, next, true);
+		gp_futex_wait(&s->windows, seen, next ? next : MOVED_NS, true);
 	}
 }

@@ -79,7 +79,7 @@ func (c *Core) run() {
 			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
 				if a != nil {
-					a.own().Fallbacks.Or(segment.FallbackNoHold)
+					a.lacks(segment.FallbackNoHold)
 				}
 			}
 		}
@@ -95,32 +95,38 @@ func (c *Core) run() {
 	}
 }
 
-func (c *Core) attach(gpu int) (*agent, error) {
+// join opens the segment of a GPU and takes a slot.
+func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 	base, gid := c.config.Segment.Directory, -1
 	dir := segment.Directory(base, os.Getuid())
 	if name := c.config.Segment.Group; name != "" {
-		var err error
 		if gid, err = segment.GroupID(name); err != nil {
-			return nil, err
+			return nil, -1, err
 		}
 		dir = segment.GroupDirectory(base, gid)
 	}
-	s, err := segment.Open(dir, gpuUUID(gpu), gid)
-	if err != nil {
-		return nil, err
+	if s, err = segment.Open(dir, gpuUUID(gpu), gid); err != nil {
+		return nil, -1, err
 	}
 	if err := s.Replaced(); err != nil {
 		c.log.Warn().Err(err).Msg("made a new segment: programs that still use the old one are not seen")
 	}
-	slot, err := s.Claim(c.level, programName())
-	if err != nil {
+	if slot, err = s.Claim(c.level, programName()); err != nil {
 		s.Close()
+		return nil, -1, err
+	}
+	return s, slot, nil
+}
+
+func (c *Core) attach(gpu int) (*agent, error) {
+	s, slot, err := c.join(gpu)
+	if err != nil {
 		return nil, err
 	}
 	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
-	a.log = c.log.With().Str("gpu", segment.UUID(a.uuid)).Int("slot", slot).Logger()
+	a.log = c.logOf(gpu, slot)
 	attachGPU(gpu, s.Pointer(), slot)
 	a.log.Info().Int("priority", c.level).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {
@@ -134,6 +140,10 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	}
 	go a.run()
 	return a, nil
+}
+
+func (c *Core) logOf(gpu, slot int) zerolog.Logger {
+	return c.log.With().Str("gpu", segment.UUID(gpuUUID(gpu))).Int("slot", slot).Logger()
 }
 
 // setArmed makes submissions of this process be reported while any GPU needs it.

@@ -34,7 +34,8 @@ struct gp_gpu {
 	uint8_t uuid[16];
 	int mps; // contexts are shared through an MPS server: one TSG for all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
-	// Set by the agent when it has attached the segment; NULL before.
+	// Set once, by the agent, when it has attached the segment; NULL before. Other memory may come in its place
+	// (gp_gpu_move).
 	_Atomic(struct gp_segment *) segment;
 	uint32_t slot;
 	// Kept by the agent as peers come and go.
@@ -245,6 +246,7 @@ void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open
 void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
+bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
 void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 

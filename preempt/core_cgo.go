@@ -8,6 +8,7 @@ package preempt
 // #cgo CFLAGS: -std=gnu11 -O2 -Wall
 // #cgo LDFLAGS: -lpthread
 // #include <stdlib.h>
+// #include <sys/mman.h>
 // #include <sys/prctl.h>
 // #include "core.h"
 //
@@ -31,6 +32,13 @@ package preempt
 //	gp_gpu[i].segment = segment;
 //	gp_gpu_attached(&gp_gpu[i]);
 // }
+// // Memory that nobody else has, for a process that has lost its place.
+// static void *nobodys_memory(void)
+// {
+//	void *memory = mmap(NULL, sizeof(struct gp_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+//	return memory == MAP_FAILED ? NULL : memory;
+// }
+// static int gpu_move(int i, void *memory, uint32_t slot, int owned) { return gp_gpu_move(&gp_gpu[i], memory, slot, owned); }
 // static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
 // static const char *gpu_refused(int i, uint32_t *result)
 // {
@@ -212,6 +220,18 @@ func gpuUUID(i int) (uuid [16]byte) {
 
 func attachGPU(i int, segment unsafe.Pointer, slot int) {
 	C.gpu_attach(C.int(i), segment, C.uint32_t(slot))
+}
+
+// moveGPU puts other memory, mapped for this alone, in the place of a GPU's segment; owned says whether the slot there is
+// still this process's.
+func moveGPU(i int, memory unsafe.Pointer, slot int, owned bool) bool {
+	return C.gpu_move(C.int(i), memory, C.uint32_t(slot), C.int(bit(owned))) != 0
+}
+
+// isolateGPU lets this process talk to itself: its slot is another's.
+func isolateGPU(i int) bool {
+	memory := C.nobodys_memory()
+	return memory != nil && moveGPU(i, memory, 0, false)
 }
 
 // underMPS says whether contexts on the GPU are shared through an MPS server.

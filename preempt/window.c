@@ -8,6 +8,8 @@
 #include "core.h"
 
 #include <limits.h>
+#include <string.h>
+#include <sys/mman.h>
 
 enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
@@ -121,6 +123,31 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	else if (!g->open_contexts)
 		s->busy &= ~bit;
 	pthread_spin_unlock(&g->lock);
+}
+
+// Puts other memory, a mapping of its own, in the segment's place, where this process has a slot, or where nobody else
+// looks. The address stays, so nobody ever holds a pointer to what is gone; a slot that is still owned goes along. Who does
+// not hold the lock may meanwhile read either memory, or count in a slot of another process: nothing is decided by that.
+bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
+{
+	struct gp_segment *s = g->segment, *next = memory;
+
+	pthread_spin_lock(&g->lock);
+	uint64_t now = gp_now_ns();
+	if (owned) {
+		if (g->open_contexts)
+			unpublish(g, now);
+		memcpy(&next->slot[slot], &s->slot[g->slot], sizeof next->slot[slot]);
+	}
+	bool moved = mremap(next, sizeof *next, sizeof *next, MREMAP_MAYMOVE | MREMAP_FIXED, s) != MAP_FAILED;
+	if (moved)
+		g->slot = slot;
+	if (g->probing)
+		s->busy |= 1ull << g->slot;
+	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
+	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+	return moved;
 }
 
 void gp_gpu_attached(struct gp_gpu *g)

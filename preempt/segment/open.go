@@ -106,8 +106,7 @@ func (s *Segment) attach(dir string, gpu [16]byte) error {
 	if err != nil {
 		return err
 	}
-	s.memory, err = unix.Mmap(s.fd, 0, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
+	if s.memory, err = mapShared(s.fd); err != nil {
 		return fmt.Errorf("map: %w", err)
 	}
 	s.Header = header(s.memory)
@@ -327,16 +326,40 @@ func (s *Segment) Close() error {
 	defer s.mutex.Unlock()
 	s.Header = nil
 	if s.memory != nil {
-		if err := unix.Munmap(s.memory); err != nil {
+		if err := unmap(s.memory); err != nil {
 			return fmt.Errorf("unmap segment %s: %w", s.path, err)
 		}
 		s.memory = nil
 	}
+	s.closeFile()
+	return nil
+}
+
+func (s *Segment) closeFile() {
 	if s.fd >= 0 && s.isOurs(s.fd) {
 		unix.Close(s.fd)
 	}
 	s.fd = -1
-	return nil
+}
+
+// Leave closes the file, and with it gives up what this process locks in it. The memory stays.
+func (s *Segment) Leave() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.closeFile()
+	s.slot = -1
+}
+
+// Succeed tells that the memory of s lies where that of the segment before it lay, whose memory is gone and whose slot was
+// released.
+func (s *Segment) Succeed(before *Segment) {
+	before.mutex.Lock()
+	defer before.mutex.Unlock()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.memory, s.Header = before.memory, before.Header
+	before.memory, before.Header = nil, nil
+	before.closeFile()
 }
 
 // Replaced says what was wrong with a file that Open found in the segment's place and set aside; nil is usual.

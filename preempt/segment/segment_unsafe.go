@@ -28,6 +28,17 @@ func newImage() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), fileSize)
 }
 
+// mapShared maps a file of fileSize bytes. Not by unix.Mmap, which keeps a list by address: this mapping may be moved.
+func mapShared(fd int) ([]byte, error) {
+	address, err := unix.MmapPtr(fd, 0, nil, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(address), fileSize), nil
+}
+
+func unmap(memory []byte) error { return unix.MunmapPtr(unsafe.Pointer(&memory[0]), fileSize) }
+
 // Pointer is the mapping, for C.
 func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }
 

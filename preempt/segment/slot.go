@@ -170,13 +170,22 @@ func (s *Segment) reopen() error {
 	return nil
 }
 
-// checkFile makes s.fd usable and sees that others who open the segment get the same file.
+// Check sees that others who open the segment get the same file. The error is ErrLost where they do not.
+func (s *Segment) Check() error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.checkFile()
+}
+
 func (s *Segment) checkFile() error {
 	if err := s.reopen(); err != nil {
 		return err
 	}
 	var stat unix.Stat_t
-	if err := unix.Lstat(s.path, &stat); err != nil || (inode{uint64(stat.Dev), stat.Ino}) != s.inode {
+	switch err := unix.Lstat(s.path, &stat); {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: the file was removed", ErrLost)
+	case err != nil || (inode{uint64(stat.Dev), stat.Ino}) != s.inode:
 		return fmt.Errorf("%w: the file was replaced", ErrLost)
 	}
 	return nil

@@ -539,6 +539,49 @@ func TestCorruptSegment(t *testing.T) {
 	}
 }
 
+// The file through which processes know of each other is removed while they run, as logind does with all of a user's at
+// the last logout.
+func TestRemovedSegment(t *testing.T) {
+	for _, mechanisms := range []string{`"auto"`, `["blp"]`} {
+		t.Run(mechanisms, func(t *testing.T) {
+			m := newMachine(t, "mechanisms = "+mechanisms)
+			be, lc := m.start("be"), m.start("lc")
+			m.joined(be, lc)
+			be.runBestEffort()
+			started := m.peer(lc).StartedNs
+			files, err := filepath.Glob(filepath.Join(m.segments(), "*.seg"))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("segments %v, %v", files, err)
+			}
+			for round, what := range []string{files[0], m.segments()} {
+				if err := os.RemoveAll(what); err != nil {
+					t.Fatal(err)
+				}
+				late := m.start("be")
+				m.joined(be, lc, late)
+				if mechanisms == `"auto"` {
+					m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 && m.peer(late).TimesliceUs == 1 })
+				}
+				windows := m.peer(lc).Counters.Windows
+				if _, hash := lc.request(5, 3, "stream"); hash != sums(uint32(round+1)*15) {
+					t.Errorf("hash %d of LC, must be %d", hash, sums(uint32(round+1)*15))
+				}
+				if peer := m.peer(lc); peer.Counters.Windows == windows || peer.StartedNs != started {
+					t.Errorf("LC, started at %d and with %d windows before: %+v", started, windows, peer)
+				}
+				n := be.count()
+				m.until("BE progresses", func() bool { return be.count() > n })
+				late.finish()
+			}
+			for _, p := range []*process{be, lc} {
+				if _, stderr := p.finish(); strings.Count(stderr, "joined the segment again") != 2 {
+					t.Errorf("stderr %q: must say of each removal, in a line, that the process joined again", stderr)
+				}
+			}
+		})
+	}
+}
+
 func TestGroupByNumber(t *testing.T) {
 	m := newMachine(t, "")
 	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
