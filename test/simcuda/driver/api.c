@@ -160,7 +160,7 @@ API CUresult cuInit(unsigned flags) {
 API CUresult cuDriverGetVersion(int *version) {
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
-	*version = machine.driver_version;
+	*version = sim_driver_version();
 	return CUDA_SUCCESS;
 }
 

@@ -90,11 +90,13 @@ CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
 	return CUDA_SUCCESS;
 }
 
-DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
+static CUresult begin(CUstream s, int mode, CUgraph into) {
 	struct CUstream_st *st;
 	CUresult r = mode >= 0 && mode <= 2 ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (into && !handle_is(into, H_GRAPH))
+		return leave(CUDA_ERROR_INVALID_VALUE);
 	if (st->legacy)
 		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (st->capture)
@@ -103,11 +105,22 @@ DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
 	if (!c)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*c = (struct capture){.graph = graph_new(), .origin = st, .ctx = st->ctx, .next = captures,
-		.id = next_capture++, .mode = mode, .thread = pthread_self()};
+		.id = next_capture++, .mode = mode, .thread = pthread_self(), .into = into};
 	captures = c;
 	st->capture = c;
 	st->capture_sequence = 1;
 	return leave(CUDA_SUCCESS);
+}
+
+DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
+	return begin(s, mode, NULL);
+}
+
+// Of 13.3. The callback, which would be asked about nodes whose parameters changed, is not simulated.
+DUAL(cuStreamBeginRecaptureToGraph, _ptsz, (CUstream s, int mode, CUgraph graph, void *callback, void *user),
+	(s, mode, graph, callback, user)) {
+	(void)user;
+	return !graph ? CUDA_ERROR_INVALID_VALUE : callback ? CUDA_ERROR_NOT_SUPPORTED : begin(s, mode, graph);
 }
 
 DUAL(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *out), (s, out)) {
@@ -136,9 +149,11 @@ DUAL(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *out), (s, out)) {
 			*at = c->next;
 			break;
 		}
+	if (r == CUDA_SUCCESS && c->into && !(handle_is(c->into, H_GRAPH) && graph_replace(c->into, c->graph)))
+		r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	if (r == CUDA_SUCCESS)
-		*out = c->graph;
-	else
+		*out = c->into ? c->into : c->graph;
+	if (r != CUDA_SUCCESS || c->into)
 		graph_free(c->graph);
 	free(c);
 	return leave(r);

@@ -47,6 +47,15 @@ CUgraph graph_new(void) {
 	return g;
 }
 
+bool graph_replace(CUgraph to, CUgraph from) {
+	bool same = to->nodes == from->nodes;
+	for (CUgraphNode a = to->first, b = from->first; a && b && same; a = a->next, b = b->next)
+		same = a->work.kind == b->work.kind;
+	for (CUgraphNode a = to->first, b = from->first; a && b && same; a = a->next, b = b->next)
+		set_work(a, &b->work);
+	return same;
+}
+
 API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
 	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)

@@ -103,6 +103,15 @@ static const struct {
 	{123, 1},        // CAN_USE_STREAM_WAIT_VALUE_NOR
 };
 
+int sim_driver_version(void) {
+	static _Atomic int version;
+	if (!version) {
+		const char *e = getenv("SIMCUDA_VERSION");
+		version = e && *e ? atoi(e) : machine.driver_version;
+	}
+	return version;
+}
+
 bool sim_mps(void) {
 	static _Atomic int state; // 1 no, 2 yes
 	if (!state) {

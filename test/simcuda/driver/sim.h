@@ -96,6 +96,7 @@ struct machine {
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
+int sim_driver_version(void);
 bool sim_mps(void); // processes are clients of an MPS server
 uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
@@ -348,6 +349,7 @@ struct capture {
 	int mode;
 	pthread_t thread;
 	bool invalid;
+	CUgraph into; // the graph that is captured anew, NULL = a new one
 };
 struct CUgraphNode_st {
 	struct work work;
@@ -360,6 +362,7 @@ struct CUgraph_st {
 };
 CUgraph graph_new(void);
 void graph_free(CUgraph);
+bool graph_replace(CUgraph to, CUgraph from); // its nodes' parameters; false: other nodes
 CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
 CUresult capture_unsafe(struct CUctx_st *);           // a call that is illegal while something captures

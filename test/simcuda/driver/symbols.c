@@ -164,7 +164,14 @@ typedef void function(void);
 	PAIR(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz) \
 	PAIR(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz) \
 	PAIR(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz) \
-	NAME(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
+	NAME(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode) \
+	PAIR(cuLaunchHostFunc, 13010, cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz) \
+	PAIR(cuStreamBeginCaptureToCig, 13010, cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig_ptsz) \
+	PAIR(cuStreamEndCaptureToCig, 13010, cuStreamEndCaptureToCig, cuStreamEndCaptureToCig_ptsz) \
+	PAIR(cuMemcpyWithAttributesAsync, 13020, cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz) \
+	PAIR(cuMemcpy3DWithAttributesAsync, 13020, cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz) \
+	PAIR(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz) \
+	PAIR(cuFabricCpyBatchAsync, 13050, cuFabricCpyBatchAsync, cuFabricCpyBatchAsync_ptsz)
 
 #define DECLARE1(name, version, symbol) extern function symbol;
 #define DECLARE2(name, version, symbol, per_thread) extern function symbol, per_thread;
@@ -191,7 +198,7 @@ static CUresult lookup(const char *name, void **out, int version, uint64_t flags
 	const struct symbol *best = NULL;
 	int found = 1; // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
 	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
-		if (strcmp(symbols[i].name, name) == 0) {
+		if (strcmp(symbols[i].name, name) == 0 && symbols[i].version <= sim_driver_version()) {
 			if (symbols[i].version <= version && (!best || symbols[i].version > best->version))
 				best = &symbols[i];
 			found = best ? 0 : 2; // CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT

@@ -20,6 +20,7 @@
 typedef unsigned long long ptr;
 typedef void *handle;
 int cuInit(unsigned);
+int cuDriverGetVersion(int *);
 int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
 int cuDevicePrimaryCtxRetain(handle *, int);
 int cuDevicePrimaryCtxRelease_v2(int);
@@ -687,6 +688,98 @@ static void lookup(void) {
 	}
 }
 
+struct attributes {
+	int order, where[4];
+	unsigned flags;
+};
+struct copy_3d {
+	struct {
+		int type;
+		ptr address;
+		size_t row, layer;
+		int hint[2];
+	} from, to;
+	size_t width, height, depth;
+	int order;
+	unsigned flags;
+};
+
+static void *newer(const char *name, int version) { // what a driver of that version has
+	void *p = NULL;
+	int status = 0;
+	OK(cuGetProcAddress_v2(name, &p, version, 0, &status));
+	CHECK((p != NULL) == (status == 0));
+	return p;
+}
+
+static void versions(void) {
+	int version;
+	setenv("SIMCUDA_VERSION", "13020", 1);
+	start();
+	OK(cuDriverGetVersion(&version));
+	CHECK(version == 13020);
+	CHECK(newer("cuLaunchHostFunc", 13000) == dlsym(RTLD_DEFAULT, "cuLaunchHostFunc"));
+	CHECK(newer("cuLaunchHostFunc", 13010) == dlsym(RTLD_DEFAULT, "cuLaunchHostFunc_v2"));
+	CHECK(!newer("cuStreamBeginRecaptureToGraph", 99000)); // of 13.3
+	CHECK(newer("cuStreamBeginCaptureToCig", 13020));
+	int (*copy)(ptr, ptr, size_t, const struct attributes *, handle) = newer("cuMemcpyWithAttributesAsync", 13020);
+	int (*copy_3d)(const struct copy_3d *, unsigned long long, handle) = newer("cuMemcpy3DWithAttributesAsync", 13020);
+	int (*host)(handle, void (*)(void *), void *, unsigned) = newer("cuLaunchHostFunc", 13020);
+	handle s;
+	OK(cuStreamCreate(&s, 1));
+	ptr a, b;
+	OK(cuMemAlloc_v2(&a, 1024));
+	OK(cuMemAlloc_v2(&b, 1024));
+	OK(cuMemsetD32_v2(a, 7, 256));
+	OK(cuMemsetD32_v2(b, 0, 256));
+	struct attributes attributes = {.order = 1};
+	spin(s, 5000);
+	OK(copy(b, a, 64, &attributes, s));
+	CHECK(cuStreamQuery(s) == 600);
+	attributes.order = 2; // over when the call returns
+	OK(copy(b + 64, a, 64, &attributes, s));
+	CHECK(cuStreamQuery(s) == 0);
+	CHECK(copy(b, a, 64, NULL, s) == 1);
+	// two layers of two rows of 8 bytes
+	struct copy_3d c = {.from = {1, a, 32, 4, {0}}, .to = {1, b + 256, 16, 2, {0}}, .width = 8, .height = 2, .depth = 2, .order = 1};
+	OK(copy_3d(&c, 0, s));
+	_Atomic uint32_t calls = 0;
+	OK(host(s, bump, &calls, 1));
+	CHECK(host(s, bump, &calls, 2) == 1);
+	OK(cuStreamSynchronize(s));
+	CHECK(calls == 1);
+	uint32_t v[256];
+	OK(cuMemcpyDtoH_v2(v, b, sizeof v));
+	for (unsigned i = 0; i < 256; i++)
+		CHECK(v[i] == (i < 32 || (i >= 64 && i < 80 && i % 4 < 2) ? 7 : 0));
+}
+
+static void recaptured(void) { // a graph captured anew, which drivers have from 13.3 on
+	setenv("SIMCUDA_VERSION", "13030", 1);
+	start();
+	int (*again)(handle, int, handle, void *, void *) = newer("cuStreamBeginRecaptureToGraph", 13030);
+	handle s, graph, same, exec;
+	ptr data;
+	uint32_t value;
+	OK(cuStreamCreate(&s, 1));
+	OK(cuMemAlloc_v2(&data, 4));
+	OK(cuMemsetD32_v2(data, 0, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	add(s, data, 1, 1);
+	OK(cuStreamEndCapture(s, &graph));
+	OK(again(s, 0, graph, NULL, NULL));
+	add(s, data, 1, 5);
+	OK(cuStreamEndCapture(s, &same));
+	CHECK(same == graph);
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuGraphLaunch(exec, s));
+	OK(cuStreamSynchronize(s));
+	OK(cuMemcpyDtoH_v2(&value, data, 4));
+	CHECK(value == 5);
+	OK(again(s, 0, graph, NULL, NULL)); // other nodes
+	CHECK(cuStreamEndCapture(s, &same) == 901);
+}
+
 // ---- images, of the folder that IMAGES names: kernels/sim.cu
 
 static char *image(const char *name, size_t *bytes) {
@@ -1297,7 +1390,7 @@ static const struct {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
 	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
-	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"busy", busy}, {"idle", idle},
+	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"versions", versions}, {"recaptured", recaptured}, {"busy", busy}, {"idle", idle},
 };
 
 int main(int argc, char **argv) {
