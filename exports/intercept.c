@@ -75,6 +75,7 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 
 #define DEFAULT_STREAM(stream) __attribute__((unused)) const CUstream default_stream = stream
 #define STREAM(handle) ((CUstream)(handle) ? (CUstream)(handle) : default_stream)
+#define ADDRESS(of) ((void *)(uintptr_t)(of))
 
 #define ROW(kind, ...) ROW_##kind(__VA_ARGS__)
 #define CALLED(name, params)
@@ -295,7 +296,7 @@ static bool complete_any(struct completed *c, const void *given) {
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		if (!hooks || (kind != GP_WAIT_CONTEXT && kind != GP_TAKE && capturing_anywhere())) \
+		if (!hooks || (!gp_waits_for_context(kind) && capturing_anywhere())) \
 			return REAL(name) args; \
 		before_wait(hooks, kind, object); \
 		CUresult result = REAL(name) args; \

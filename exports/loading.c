@@ -19,15 +19,15 @@ struct call {
 	bool waits;
 };
 
-static struct call begin_as(enum gp_wait wait) {
+static struct call begin_as(enum gp_wait wait, CUcontext context) {
 	struct call call = {.hooks = gp_hooks(), .wait = wait};
 	call.waits = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.waits)
-		CALL(call.hooks, before_wait, wait, NULL);
+		CALL(call.hooks, before_wait, wait, context);
 	return call;
 }
 
-static struct call begin(void) { return begin_as(GP_WAIT_CONTEXT); }
+static struct call begin(void) { return begin_as(GP_WAIT_CONTEXT, NULL); }
 
 static CUresult end(struct call call, CUresult result) {
 	if (call.waits)
@@ -87,8 +87,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	return end(call, result);
 }
 
-CUresult cuModuleUnload(CUmodule module) {
-	struct call call = begin_as(GP_TAKE);
+CUresult cuModuleUnload(CUmodule module) { // of the current context
+	struct call call = begin_as(GP_TAKE, GP_CURRENT);
 	if (call.hooks)
 		CALL(call.hooks, module_unloading, module);
 	return end(call, REAL(cuModuleUnload)(module));
@@ -118,7 +118,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *optio
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-	struct call call = begin_as(GP_TAKE);
+	struct call call = begin_as(GP_TAKE, NULL);
 	if (call.hooks)
 		CALL(call.hooks, library_unloading, library);
 	return end(call, REAL(cuLibraryUnload)(library));

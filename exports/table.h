@@ -13,7 +13,7 @@
 //   GRAPH          instance, stream: its launch
 //   CHANGE         graph instance; may wait for the context
 //   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
-//   WAIT           enum gp_wait, stream, event or context
+//   WAIT           enum gp_wait, stream, event, context or address
 //   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        hook called before, handle; may wait for the context
@@ -23,7 +23,7 @@
 //   CONTEXT_NEW    the same, and it is made
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is used by the layer itself and not intercepted.
-// STREAM(handle) replaces a NULL handle by the function's default stream.
+// STREAM(handle) replaces a NULL handle by the function's default stream; ADDRESS is what GP_TAKE_MEMORY is told.
 //
 // The includer defines ROW(kind, name, default_stream, parameters, arguments, ...) and CALLED; both are
 // undefined at the end.
@@ -405,17 +405,17 @@ WAIT(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize), GP_W
 WAIT(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 	unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_TAKE, NULL)
+WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
 PINNED(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize))
-WAIT(cuMemFreeHost, (void *p), (p), GP_TAKE, NULL)
+WAIT(cuMemFreeHost, (void *p), (p), GP_TAKE_MEMORY, ADDRESS(p))
 PINNED(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags))
 WAIT(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytesize, unsigned int flags), (dptr, bytesize,
 	flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcOpenMemHandle_v2, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_TAKE, NULL)
+WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
 PINNED(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
-WAIT(cuMemHostUnregister, (void *p), (p), GP_TAKE, NULL)
+WAIT(cuMemHostUnregister, (void *p), (p), GP_TAKE_MEMORY, ADDRESS(p))
 WAIT(cuArrayCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuArrayDestroy, (void *hArray), (hArray), GP_TAKE, NULL)
@@ -425,15 +425,15 @@ WAIT(cuMipmappedArrayCreate, (void **pHandle, const void *pMipmappedArrayDesc,
 	unsigned int numMipmapLevels), (pHandle, pMipmappedArrayDesc, numMipmapLevels), GP_WAIT_CONTEXT,
 	NULL)
 WAIT(cuMipmappedArrayDestroy, (void *hMipmappedArray), (hMipmappedArray), GP_TAKE, NULL)
-WAIT(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE, NULL)
+WAIT(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE_MEMORY, ADDRESS(ptr))
 WAIT(cuMemCreate, (unsigned long long *handle, size_t size, const void *prop,
 	unsigned long long flags), (handle, size, prop, flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemRelease, (unsigned long long handle), (handle), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemMap, (CUdeviceptr ptr, size_t size, size_t offset, unsigned long long handle,
 	unsigned long long flags), (ptr, size, offset, handle, flags), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE, NULL)
+WAIT(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE_MEMORY, ADDRESS(ptr))
 WAIT(cuMemSetAccess, (CUdeviceptr ptr, size_t size, const void *desc, size_t count), (ptr, size,
-	desc, count), GP_TAKE, NULL)
+	desc, count), GP_TAKE_MEMORY, ADDRESS(ptr))
 WAIT(cuMemPoolTrimTo, (void *pool, size_t minBytesToKeep), (pool, minBytesToKeep), GP_WAIT_CONTEXT,
 	NULL)
 WAIT(cuMemPoolCreate, (void **pool, const void *poolProps), (pool, poolProps), GP_WAIT_CONTEXT,
@@ -447,7 +447,7 @@ CHANGE(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, void *resu
 	hGraph, resultInfo), hGraphExec)
 WAIT(cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags), (peerContext, Flags),
 	GP_WAIT_CONTEXT, NULL)
-WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_TAKE, NULL)
+WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_TAKE, GP_CURRENT)
 WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_TAKE, NULL)
 WAIT(cuGreenCtxCreate, (void **phCtx, void *desc, CUdevice dev, unsigned int flags), (phCtx, desc,
 	dev, flags), GP_WAIT_CONTEXT, NULL)
@@ -460,7 +460,7 @@ WAIT(cuMemAlloc, (unsigned int *dptr, unsigned int bytesize), (dptr, bytesize), 
 WAIT(cuMemAllocPitch, (unsigned int *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
 	unsigned int Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height,
 	ElementSizeBytes), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_TAKE, NULL)
+WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
 PINNED(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize))
 WAIT(cuArrayCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)

@@ -52,8 +52,9 @@ bool gp_blp_logs(struct gp_context *);
 
 // Returns when the launches that come before new work of the stream are complete. A stop is waited out.
 void gp_blp_flush(CUstream);
-// The same for all streams of a context, or of the process (NULL).
+// The same for all streams of a context, or of the process (NULL); and of the GPU that some memory belongs to.
 void gp_blp_flush_all(CUcontext);
+void gp_blp_flush_owner(CUdeviceptr);
 
 // The domain that launches on the stream belong to, in the context that is current; NULL: none (yet).
 struct gp_domain *gp_blp_domain(CUstream);

@@ -41,8 +41,9 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	return true;
 }
 
-// Without a record nothing is cut: who only wants to be behind it need not wait.
-static void flush(CUcontext context, CUstream handle, bool all, uint32_t except, const struct gp_domain *but)
+// Of a context and a GPU, NULL: of all. Without a record nothing is cut: who only wants to be behind it need not wait.
+static void flush(CUcontext context, const struct gp_gpu *gpu, CUstream handle, bool all, uint32_t except,
+		  const struct gp_domain *but)
 {
 	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -51,7 +52,7 @@ static void flush(CUcontext context, CUstream handle, bool all, uint32_t except,
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || d->head == d->tail || d->reasons & except || d == but)
+		if (!d->context || (context && d->context != context) || (gpu && d->gpu != gpu) || d->head == d->tail || d->reasons & except || d == but)
 			continue;
 		if (!known && !all) {
 			known = true;
@@ -98,13 +99,34 @@ void gp_blp_flush(CUstream stream)
 		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
 			return;
 	}
-	flush(context, stream, false, 0, NULL);
+	flush(context, NULL, stream, false, 0, NULL);
 }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, true, 0, NULL);
+		flush(context, NULL, NULL, true, 0, NULL);
+}
+
+// What other GPUs run is not waited for: it may wait, as the kernels of a collective operation do, for what the calling
+// thread launches later. All contexts of the GPU: green ones use the memory of the primary one.
+void gp_blp_flush_owner(CUdeviceptr address)
+{
+	enum { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 }; // cuda.h
+	int attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal = -1;
+	void *value = &ordinal;
+	struct gp_context *current = gp_current_context();
+	struct gp_gpu *gpu = current ? current->gpu : NULL; // where nobody knows: such as addresses that are only reserved
+
+	if (blp_inside)
+		return;
+	if (!gp_driver.cuPointerGetAttributes || gp_driver.cuPointerGetAttributes(1, &attribute, &value, address))
+		gpu = NULL;
+	else
+		for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+			if (gp_gpu[i].device == ordinal)
+				gpu = &gp_gpu[i];
+	flush(NULL, gpu, NULL, true, 0, NULL);
 }
 
 // Of streams that the rules of the legacy stream order with this one, those of other domains, which stop and go on at
@@ -117,7 +139,7 @@ void blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 			continue;
 		// Without its lock, which is held while it goes on, for most streams.
 		if (stream == GP_STREAM_LEGACY || (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING)))
-			flush(context, stream, false, 0, d);
+			flush(context, NULL, stream, false, 0, d);
 		return;
 	}
 }
@@ -178,7 +200,7 @@ void gp_blp_waits_for_cpu(struct gp_submission *submission)
 void gp_blp_capture_beginning(void)
 {
 	if (!blp_inside)
-		flush(NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
+		flush(NULL, NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
 }
 
 void gp_blp_hooks(struct gp_hooks *hooks)

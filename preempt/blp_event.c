@@ -351,6 +351,9 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 		else if (!gp_driver.cuCtxGetCurrent(&context) && context)
 			gp_blp_flush_all(context);
 		break;
+	case GP_TAKE_MEMORY:
+		gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what);
+		break;
 	case GP_ASK_STREAM:
 		if ((d = enter_stream(what, &stream))) {
 			asked.domain = d;

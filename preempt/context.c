@@ -54,6 +54,7 @@ static struct gp_gpu *gpu_of(CUdevice device)
 			continue;
 		}
 		memcpy(g->uuid, uuid, sizeof uuid);
+		g->device = device;
 		pthread_spin_init(&g->lock, PTHREAD_PROCESS_PRIVATE);
 		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
 		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);

@@ -32,6 +32,7 @@ struct gp_stream {
 struct gp_gpu {
 	_Atomic uint32_t known; // 1 once uuid is valid
 	uint8_t uuid[16];
+	CUdevice device; // its ordinal
 	int mps; // contexts are shared through an MPS server: one TSG for all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
 	// Set once, by the agent, when it has attached the segment; NULL before. Other memory may come in its place

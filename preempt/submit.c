@@ -157,7 +157,7 @@ static void before_wait(enum gp_wait kind, void *what)
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c));
 	}
-	if (kind == GP_WAIT_CONTEXT || kind == GP_TAKE) {
+	if (gp_waits_for_context(kind)) {
 		c->context_waits++;
 		if (c->hold.state == GP_HOLD_ARMED) {
 			gp_hold_release(c);
@@ -187,7 +187,7 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	waiting.context = NULL;
 	if (waits(kind))
 		c->waits--;
-	if (kind == GP_WAIT_CONTEXT || kind == GP_TAKE) {
+	if (gp_waits_for_context(kind)) {
 		c->context_waits--;
 		if (c->open && gp_holds(c))
 			gp_hold_arm(c);

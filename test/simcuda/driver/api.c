@@ -855,7 +855,8 @@ static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) 
 		return leave(CUDA_SUCCESS);
 	if (!memory_known(p, kind))
 		return leave(unknown);
-	context_wait(c);
+	struct CUctx_st *owner = memory_owner(p);
+	context_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c);
 	memory_remove(p, kind);
 	return leave(c->error);
 }
@@ -1116,6 +1117,9 @@ API CUresult cuPointerGetAttributes(unsigned n, int *attribute, void **value, CU
 		return r;
 	uint64_t start, bytes;
 	bool known = memory_range(p, &start, &bytes), device = memory_is_device(p);
+	struct CUctx_st *owner = memory_owner(p);
+	if (owner && handle_is(owner, H_CONTEXT))
+		c = owner;
 	for (unsigned i = 0; i < n; i++)
 		switch (attribute[i]) {
 		case 1: *(CUcontext *)value[i] = known ? c : NULL; break; // CONTEXT

@@ -8,6 +8,7 @@
 struct block {
 	uint64_t address, bytes;
 	enum memory_kind kind;
+	struct CUctx_st *owner; // whose context was current
 };
 static struct block *blocks;
 static size_t count, room;
@@ -22,7 +23,7 @@ bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind) {
 		blocks = b;
 		room = more;
 	}
-	blocks[count++] = (struct block){address, bytes, kind};
+	blocks[count++] = (struct block){address, bytes, kind, context_current()};
 	if (kind == MEMORY_DEVICE)
 		device_bytes += bytes;
 	return true;
@@ -82,6 +83,11 @@ bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes) {
 	if (b)
 		*start = b->address, *bytes = b->bytes;
 	return b != NULL;
+}
+
+struct CUctx_st *memory_owner(uint64_t address) {
+	struct block *b = covering(address);
+	return b ? b->owner : NULL;
 }
 
 uint64_t memory_in_use(void) {

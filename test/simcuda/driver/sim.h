@@ -282,6 +282,7 @@ bool memory_known(uint64_t address, enum memory_kind kind);
 bool memory_pinned(uint64_t address); // host memory that the device reaches directly
 bool memory_is_device(uint64_t address);
 bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes); // what it lies in
+struct CUctx_st *memory_owner(uint64_t address); // NULL = none
 uint64_t memory_in_use(void);         // device bytes
 bool address_valid(uint64_t address, uint64_t bytes);
 

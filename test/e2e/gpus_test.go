@@ -1,0 +1,36 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+)
+
+// What is freed waits for the GPU that it belongs to, and for no other: the kernels of a collective operation on several
+// GPUs wait for one another, and the thread that frees is to launch some of them.
+func TestFreesWaitForTheirGPU(t *testing.T) {
+	m := newStoppable(t, "", "SIMCUDA_DEVICES=2")
+	be := m.startAs(m.command("be", compile(t, "testdata/gpus.c"), simulated("sim.cubin")))
+	if line := be.hear(); line != "ready" {
+		t.Fatal(line)
+	}
+	lc := m.start("lc")
+	m.joined(be, lc)
+	m.until("launches are logged", func() bool {
+		be.say("memory 0 0 1000")
+		be.hear()
+		blp := m.peer(be).BLP
+		return blp != nil && blp.Barriers > 0
+	})
+	for _, c := range []struct {
+		what     string
+		of, from int
+		runs     int
+	}{{"memory", 1, 1, 1}, {"memory", 1, 0, 1}, {"memory", 0, 1, 0}, {"memory", 0, 0, 0}, {"host", 1, 1, 1}, {"host", 0, 1, 0}, {"module", 1, 1, 1}} {
+		be.say("%s %d %d %d", c.what, c.of, c.from, 1000000)
+		if line, want := be.hear(), fmt.Sprintf("%s %d %d runs %d", c.what, c.of, c.from, c.runs); line != want {
+			t.Errorf("%q, want %q", line, want)
+		}
+	}
+	be.finish()
+	lc.finish()
+}

@@ -1,0 +1,77 @@
+// A program with work on two GPUs. Says "ready" and, for each line of its input, what was freed while GPU 0 ran a kernel,
+// and whether that still ran when the free had returned.
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FUNCTIONS(F)                                           \
+	F(cuInit, (unsigned))                                  \
+	F(cuDevicePrimaryCtxRetain, (handle *, int))           \
+	F(cuCtxSetCurrent, (handle))                           \
+	F(cuModuleLoad, (handle *, const char *))              \
+	F(cuModuleUnload, (handle))                            \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuStreamCreate, (handle *, unsigned))                \
+	F(cuStreamSynchronize, (handle))                       \
+	F(cuStreamQuery, (handle))                             \
+	F(cuMemAlloc_v2, (ptr *, size_t))                      \
+	F(cuMemFree_v2, (ptr))                                 \
+	F(cuMemHostAlloc, (void **, size_t, unsigned))         \
+	F(cuMemFreeHost, (void *))                             \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+
+#include "driver.h"
+
+enum { BLOCKS = 1320, THREADS = 256, NON_BLOCKING = 1, NOT_READY = 600 };
+
+int main(int count, char **argument) {
+	handle context[2], module[2], kernel, stream;
+	char line[64], what[16];
+	unsigned us;
+	int from;
+	ptr data;
+
+	if (count != 2)
+		return 2;
+	find_driver();
+	OK(cuInit(0));
+	for (int i = 1; i >= 0; i--) {
+		OK(cuDevicePrimaryCtxRetain(&context[i], i));
+		OK(cuCtxSetCurrent(context[i]));
+		OK(cuModuleLoad(&module[i], argument[1]));
+	}
+	OK(cuModuleGetFunction(&kernel, module[0], "sim_chain"));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuMemAlloc_v2(&data, BLOCKS * sizeof(uint32_t)));
+	puts("ready");
+	fflush(stdout);
+	// What is freed, of which GPU, while the context of which is current, and how long the kernel runs.
+	for (int of; fgets(line, sizeof line, stdin) && sscanf(line, "%15s %d %d %u", what, &of, &from, &us) == 4;) {
+		int n = 1, add = 1;
+		void *parameters[] = {&data, &n, &add, &us}, *host = NULL;
+		handle spare = NULL;
+		ptr memory = 0;
+		OK(cuCtxSetCurrent(context[of]));
+		if (!strcmp(what, "memory"))
+			OK(cuMemAlloc_v2(&memory, 4096));
+		else if (!strcmp(what, "host"))
+			OK(cuMemHostAlloc(&host, 4096, 0));
+		else
+			OK(cuModuleLoad(&spare, argument[1]));
+		OK(cuCtxSetCurrent(context[0]));
+		OK(cuLaunchKernel(kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
+		OK(cuCtxSetCurrent(context[from]));
+		if (memory)
+			OK(cuMemFree_v2(memory));
+		else if (host)
+			OK(cuMemFreeHost(host));
+		else
+			OK(cuModuleUnload(spare));
+		int after = cuStreamQuery(stream);
+		OK(cuCtxSetCurrent(context[0]));
+		OK(cuStreamSynchronize(stream));
+		printf("%s %d %d runs %d\n", what, of, from, after == NOT_READY);
+		fflush(stdout);
+	}
+	return 0;
+}
