@@ -59,28 +59,31 @@ func (c *Core) prepareHolds() (later bool, err error) {
 // run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
 func (c *Core) run() {
 	runtime.LockOSThread() // prepareHolds makes contexts current
+	said := map[int]string{} // by GPU: why it has no agent
 	for {
 		seen := eventsSeen()
+		outside := false
 		for i := 0; i < maxGPUs && gpuKnown(i); i++ {
 			a, known := c.agents[i]
 			if !known {
 				var err error
 				if a, err = c.attach(i); err != nil {
-					c.log.Error().Err(err).Msg("no preemption on this GPU")
+					outside = true
+					if said[i] != err.Error() {
+						said[i] = err.Error()
+						c.log.Error().Err(err).Msg("no preemption on this GPU until that is mended")
+					}
+					continue
 				}
-				c.agents[i] = a // nil: tried once
+				c.agents[i] = a
 			}
-			if a != nil {
-				a.changed()
-			}
+			a.changed()
 		}
 		later, err := c.prepareHolds()
 		if err != nil {
 			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
-				if a != nil {
-					a.lacks(segment.FallbackNoHold)
-				}
+				a.lacks(segment.FallbackNoHold)
 			}
 		}
 		laterBLP, err := prepareDomains()
@@ -90,6 +93,8 @@ func (c *Core) run() {
 		limit := uint64(0)
 		if later || laterBLP {
 			limit = 50e6
+		} else if outside {
+			limit = uint64(heartbeat)
 		}
 		waitEvents(seen, limit)
 	}

@@ -141,7 +141,15 @@ func (d *doctor) checkDirectory() {
 		d.say("segment", failed, fmt.Sprintf("%s: %v", dir, err), advice)
 		return
 	}
-	if err := writable(segmentDirectory(d.config)); err != nil {
+	own, gid, err := segmentDirectory(d.config)
+	if err == nil {
+		err = segment.CheckDirectory(own, gid)
+	}
+	if err != nil { // says itself what to do
+		d.say("segment", failed, err.Error(), "")
+		return
+	}
+	if err := writable(own); err != nil {
 		d.say("segment", failed, err.Error(), advice)
 		return
 	}
@@ -152,14 +160,13 @@ func (d *doctor) checkDirectory() {
 	d.say("segment", ok, dir+" is writable", "")
 }
 
-func segmentDirectory(config configs.Config) string {
-	dir := segment.Directory(config.Segment.Directory, os.Getuid())
-	if group := config.Segment.Group; group != "" {
-		if gid, err := segment.GroupID(group); err == nil {
-			dir = segment.GroupDirectory(config.Segment.Directory, gid)
-		}
+// segmentDirectory is where programs of this user meet, and the group whose members may: -1 for none.
+func segmentDirectory(config configs.Config) (dir string, gid int, err error) {
+	if config.Segment.Group == "" {
+		return segment.Directory(config.Segment.Directory, os.Getuid()), -1, nil
 	}
-	return dir
+	gid, err = segment.GroupID(config.Segment.Group)
+	return segment.GroupDirectory(config.Segment.Directory, gid), gid, err
 }
 
 // writable tries a file in dir, or above it where dir does not exist yet.

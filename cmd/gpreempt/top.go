@@ -144,7 +144,7 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 
 // readSegments reads this user's segments, and the group's if there is one.
 func readSegments(base, group string) ([]segment.Snapshot, error) {
-	all, err := segment.Snapshots(base, os.Getuid())
+	all, err := readDirectory(segment.Directory(base, os.Getuid()), -1)
 	if err != nil || group == "" {
 		return all, err
 	}
@@ -152,8 +152,15 @@ func readSegments(base, group string) ([]segment.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared, err := segment.SnapshotsIn(segment.GroupDirectory(base, gid))
+	shared, err := readDirectory(segment.GroupDirectory(base, gid), gid)
 	return append(all, shared...), err
+}
+
+func readDirectory(dir string, gid int) ([]segment.Snapshot, error) {
+	if err := segment.CheckDirectory(dir, gid); err != nil {
+		return nil, err
+	}
+	return segment.SnapshotsIn(dir)
 }
 
 type peerKey struct {

@@ -148,19 +148,43 @@ func (s *Segment) openOrCreate(dirfd int, name string, gpu [16]byte) error {
 
 // openDirectory opens dir, created if need be. A new directory gets its name last, with everything set.
 func openDirectory(dir string, gid int) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Open(dir, flags, 0)
+	if err := CheckDirectory(dir, gid); err != nil {
+		return -1, err
+	}
+	fd, err := openPrivate(dir, gid)
 	if errors.Is(err, unix.ENOENT) {
 		if err := createDirectory(dir, gid); err != nil && !errors.Is(err, unix.EEXIST) {
 			return -1, fmt.Errorf("create directory: %w", err)
 		}
-		fd, err = unix.Open(dir, flags, 0)
+		fd, err = openPrivate(dir, gid)
+	}
+	return fd, err
+}
+
+// CheckDirectory sees that nobody took the name of the directory who is not to have it: anybody can, where its place can
+// be written by all. That it is not there yet is fine.
+func CheckDirectory(dir string, gid int) error {
+	var stat unix.Stat_t
+	err := unix.Lstat(dir, &stat)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
 	}
 	if err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return -1, fmt.Errorf("%w: %s is not a directory", ErrUnsafe, dir)
-		}
-		return -1, fmt.Errorf("open directory: %w", err)
+		return fmt.Errorf("directory %s: %w", dir, err)
+	}
+	if err = private(&stat, gid); err == nil && stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		err = fmt.Errorf("%w: not a directory", ErrUnsafe)
+	}
+	if err != nil {
+		return fmt.Errorf("directory %s: %w; have it removed (user %d, who owns it, and root can), or set segment.directory to another place for all programs", dir, err, stat.Uid)
+	}
+	return nil
+}
+
+func openPrivate(dir string, gid int) (int, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open directory %s: %w", dir, err)
 	}
 	var stat unix.Stat_t
 	if err = unix.Fstat(fd, &stat); err == nil {

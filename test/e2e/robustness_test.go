@@ -582,6 +582,40 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
+// Somebody else made the directory. Once it is removed, those who wait for it join.
+func TestSquatter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give directories away")
+	}
+	m := newMachine(t, "")
+	if err := os.Mkdir(m.segments(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(m.segments(), 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(m.dir, "log")
+	m.environment = append(m.environment, "GPREEMPT_LOG=warn:"+log)
+	p := m.start("lc")
+	p.request(5, 3, "stream")
+	said := func() string {
+		text, _ := os.ReadFile(log)
+		return string(text)
+	}
+	m.until("it says so", func() bool { return said() != "" })
+	if err := os.Remove(m.segments()); err != nil {
+		t.Fatal(err)
+	}
+	m.joined(p)
+	p.request(5, 3, "stream")
+	if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+		t.Errorf("last line %q, stderr %q", last, stderr)
+	}
+	if text := said(); strings.Count(text, "\n") != 1 || !strings.Contains(text, m.segments()+": unsafe segment: owned by user 4711, must be 0; have it removed") {
+		t.Errorf("it says %q", text)
+	}
+}
+
 func TestGroupByNumber(t *testing.T) {
 	m := newMachine(t, "")
 	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
