@@ -101,14 +101,26 @@ static void come_up(void) {
 	}
 }
 
+// What our own writing to a log makes for the writing thread: nobody reads it any more, or it is as long as a limit allows.
+// Go's threads keep them blocked for ever.
+static const int of_writing[] = {SIGPIPE, SIGXFSZ};
+
+static void take_back(const sigset_t *pending_before) {
+	for (size_t i = 0; i < sizeof of_writing / sizeof *of_writing; i++) {
+		sigset_t one;
+		sigemptyset(&one);
+		sigaddset(&one, of_writing[i]);
+		if (sigismember(pending_before, of_writing[i]) == 0)
+			sigtimedwait(&one, NULL, &(struct timespec){0});
+	}
+}
+
 void gp_run_blocked(void (*run)(void)) {
-	sigset_t all, before, pipe, pending;
+	sigset_t all, before, pending;
 	stack_t signal_stack;
 	sigfillset(&all);
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	bool had_pipe = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+	sigpending(&pending);
 	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
 	if (threads_can_start()) {
@@ -120,7 +132,6 @@ void gp_run_blocked(void (*run)(void)) {
 	}
 	if (have_stack) // Go leaves one of its own to a thread that had none
 		sigaltstack(&signal_stack, NULL);
-	if (!had_pipe) // it comes of our own writing to a log that nobody reads
-		sigtimedwait(&pipe, NULL, &(struct timespec){0});
+	take_back(&pending);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -616,6 +616,36 @@ func TestSquatter(t *testing.T) {
 	}
 }
 
+// A log, and what else the library writes, meets the limit of files' sizes: that ends nobody by SIGXFSZ.
+func TestFileSizeLimit(t *testing.T) {
+	for _, kilobytes := range []int{0, 1} {
+		t.Run(fmt.Sprint(kilobytes), func(t *testing.T) {
+			m := newMachine(t, `mechanisms = ["timeslice", "hold", "blp"]
+hints.log = "`+filepath.Join(t.TempDir(), "hints")+`"
+`)
+			log := filepath.Join(m.dir, "log")
+			other := m.start("be") // makes the segment
+			m.joined(other)
+			m.environment = append(m.environment, "GPREEMPT_LOG=debug:"+log)
+			limited := func(role string) *process {
+				return m.startAs(m.command(role, "prlimit", fmt.Sprintf("--fsize=%d", 1024*kilobytes), worker))
+			}
+			lc, be := limited("lc"), limited("be")
+			m.joined(lc, be)
+			be.runBestEffort()
+			for range 10 { // each request is a line of hints.log
+				lc.request(2, 2, "stream")
+			}
+			for _, p := range []*process{lc, be} {
+				p.finish()
+			}
+			if info, err := os.Stat(log); err != nil || info.Size() != int64(1024*kilobytes) {
+				t.Errorf("the log did not meet its limit: %v, %v", info, err)
+			}
+		})
+	}
+}
+
 func TestGroupByNumber(t *testing.T) {
 	m := newMachine(t, "")
 	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
