@@ -1212,7 +1212,9 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		return r;
 	struct work w;
 	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
-	return leave(r == CUDA_SUCCESS ? put(s, &w, NULL) : r);
+	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
+	sim_doorbell();
+	return r;
 }
 
 DUAL(cuLaunchKernel, _ptsz,

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 1u
+#define LAYOUT 2u
 #define DEVICES 8
 #define NEVER UINT64_MAX
 
@@ -143,6 +143,10 @@ static void advance_shared(struct engine *e, uint64_t now) {
 	}
 }
 
+bool engine_turned(const struct engine *e, int tsg) {
+	return !sim_mps() && e->turned && e->current == tsg && e->next < 0;
+}
+
 uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns) {
 	if (!sim_mps())
 		return e->at + run_ns;
@@ -155,12 +159,35 @@ bool engine_running(const struct engine *e, int tsg) {
 	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
 }
 
-static uint64_t work_end(const struct engine *e) { // of the loaded TSG, if left alone
+// When the loaded TSG, left alone, is at a point of its run clock and a time has come.
+static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t until) {
+	const struct tsg *t = &e->tsg[e->current];
+	uint64_t end = run_ns > t->ran_ns ? e->at + (run_ns - t->ran_ns) : e->at;
+	return end > until ? end : until;
+}
+
+static uint64_t work_end(const struct engine *e) { // of what the loaded TSG can run as long as it stays
 	const struct tsg *t = &e->tsg[e->current];
 	if (!runnable(t, e->at))
 		return e->at;
-	uint64_t end = t->work_ns > t->ran_ns ? e->at + (t->work_ns - t->ran_ns) : e->at;
-	return end > t->hold_until ? end : t->hold_until;
+	return e->turned ? both_reached(e, t->begun_ns, t->begun_until) : both_reached(e, t->work_ns, t->hold_until);
+}
+
+// When the host engine has found nothing to fetch in any channel of the loaded TSG, while another TSG has work, and
+// turns to that. Kernels that were fetched run on; what is submitted now is fetched when the TSG is loaded again.
+static uint64_t turn_end(const struct engine *e) {
+	const struct tsg *t = &e->tsg[e->current];
+	if (e->turned)
+		return NEVER;
+	if (!e->dry)
+		return both_reached(e, t->methods_ns, t->methods_until);
+	if (!e->contended)
+		return NEVER;
+	return (e->dry > e->contended ? e->dry : e->contended) + sim_look_ns();
+}
+
+static bool has_methods(const struct tsg *t, uint64_t at) {
+	return t->methods_ns > t->ran_ns || t->methods_until > at;
 }
 
 static uint64_t slice_end(const struct engine *e) {
@@ -179,14 +206,15 @@ uint64_t engine_next(const struct engine *e) {
 		return e->switch_end;
 	if (e->current < 0 || !runnable(&e->tsg[e->current], e->at))
 		return NEVER;
-	uint64_t work = work_end(e), slice = slice_end(e);
-	return work < slice ? work : slice;
+	uint64_t work = work_end(e), slice = slice_end(e), turn = turn_end(e);
+	uint64_t next = work < slice ? work : slice;
+	return next < turn ? next : turn;
 }
 
 static void begin_switch(struct engine *e, int to, bool busy) {
 	e->next = to;
 	e->switch_end = e->at + (busy ? machine.switch_busy_ns : machine.switch_idle_ns);
-	e->contended = 0;
+	e->contended = e->dry = e->turned = 0;
 	e->switches++;
 }
 
@@ -215,11 +243,20 @@ static void advance(struct engine *e, uint64_t now) {
 			continue;
 		}
 		if (other < 0)
-			e->contended = 0;
+			e->contended = e->turned = 0;
 		else if (!e->contended)
 			e->contended = e->at;
+		if (e->turned && work_end(e) <= e->at) {
+			begin_switch(e, other, false);
+			continue;
+		}
+		if (has_methods(&e->tsg[e->current], e->at))
+			e->dry = 0;
+		else if (!e->dry)
+			e->dry = e->at;
 		uint64_t until = engine_next(e);
 		bool expired = other >= 0 && slice_end(e) <= until && slice_end(e) <= now;
+		bool turns = e->dry && turn_end(e) <= until && turn_end(e) <= now;
 		uint64_t to = until < now ? until : now;
 		e->tsg[e->current].ran_ns += to - e->at;
 		e->at = to;
@@ -227,6 +264,8 @@ static void advance(struct engine *e, uint64_t now) {
 			break;
 		if (expired && runnable(&e->tsg[e->current], e->at))
 			begin_switch(e, other, true);
+		else if (turns)
+			e->turned = e->at;
 	}
 	if (e->at < now)
 		e->at = now;

@@ -419,7 +419,9 @@ DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
 	stream_submit_many(st, e->work, e->n);
 	op_unref(e->last);
 	e->last = stream_submit(st, &(struct work){.kind = OP_MARK}, NULL);
-	return leave(CUDA_SUCCESS);
+	leave(CUDA_SUCCESS);
+	sim_doorbell();
+	return CUDA_SUCCESS;
 }
 
 DUAL(cuGraphUpload, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {

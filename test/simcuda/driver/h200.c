@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 const struct machine machine = {
 	.name = "Simulated H200",
@@ -25,6 +26,7 @@ const struct machine machine = {
 	.switch_busy_ns = 190000,
 	.switch_idle_ns = 20000,
 	.load_ns = 20000,
+	.look_ns = 200000, // a GPU takes a few us; a thread of ours may lose the CPU between two doorbells
 	.timeslice_us = 2048,
 	.copy_timeslice_us = 1024,
 	.control_ns = 150000,
@@ -121,13 +123,31 @@ bool sim_mps(void) {
 	return state == 2;
 }
 
+// A time that a test sets instead of the machine's, in units of so many ns.
+static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise) {
+	if (*ns == UINT64_MAX) {
+		const char *e = getenv(name);
+		*ns = e && *e ? strtoull(e, NULL, 10) * unit : otherwise;
+	}
+	return *ns;
+}
+
 uint64_t sim_block_ns(void) {
 	static _Atomic uint64_t ns = UINT64_MAX;
-	if (ns == UINT64_MAX) {
-		const char *e = getenv("SIMCUDA_BLOCK_NS");
-		ns = e && *e ? strtoull(e, NULL, 10) : machine.block_ns;
-	}
-	return ns;
+	return setting(&ns, "SIMCUDA_BLOCK_NS", 1, machine.block_ns);
+}
+
+uint64_t sim_look_ns(void) {
+	static _Atomic uint64_t ns = UINT64_MAX;
+	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
+}
+
+void sim_doorbell(void) {
+	static _Atomic uint64_t gap = UINT64_MAX;
+	uint64_t ns = setting(&gap, "SIMCUDA_DOORBELL_US", 1000, 0);
+	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+	if (ns)
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 }
 
 int machine_attribute(int device, int attribute, int *value) {

@@ -82,6 +82,7 @@ struct machine {
 	uint64_t switch_busy_ns; // leaving a TSG in the middle of a kernel
 	uint64_t switch_idle_ns; // leaving a TSG that has no methods
 	uint64_t load_ns;        // a timeslice shorter than this gives no run time at all
+	uint64_t look_ns;        // without methods for so long, the loaded TSG is turned from
 	uint64_t timeslice_us, copy_timeslice_us;
 	uint64_t control_ns;     // one RM control, synchronous
 	uint64_t copy_latency_ns;
@@ -98,6 +99,8 @@ int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unk
 int sim_devices(void);
 int sim_driver_version(void);
 bool sim_mps(void); // processes are clients of an MPS server
+uint64_t sim_look_ns(void);  // as machine.look_ns, or as a test wants it
+void sim_doorbell(void);     // behind a launch: the time to the next doorbell
 uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
 
@@ -113,6 +116,8 @@ struct tsg {
 	uint64_t ran_ns;     // run clock: how long this TSG has been running
 	uint64_t work_ns;    // the run clock at which the kernels it is known to have end
 	uint64_t hold_until; // CLOCK_MONOTONIC; until then a kernel without a known end runs
+	uint64_t begun_ns, begun_until;     // the same of the kernels that have been fetched
+	uint64_t methods_ns, methods_until; // until when, by either clock, its channels have methods to fetch
 };
 struct engine {
 	uint64_t at;         // the time that this state describes
@@ -121,6 +126,8 @@ struct engine {
 	uint64_t switch_end;
 	uint64_t granted;    // when current got the engine, or became busy again
 	uint64_t contended;  // since when another TSG has been runnable, 0 = none is
+	uint64_t dry;        // since when the channels of current have had no methods, 0 = they have
+	uint64_t turned;     // when the host engine turned from current, whose kernels run on, to the next; 0 = it has not
 	uint64_t switches;
 	struct tsg tsg[ENGINE_TSGS];
 };
@@ -131,6 +138,7 @@ void engine_leave(void); // take all of this process's TSGs off
 // Brings the state up to now and applies change (may be NULL) to it.
 void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
 bool engine_running(const struct engine *, int tsg);
+bool engine_turned(const struct engine *, int tsg); // it runs what was fetched, and fetches nothing
 uint64_t engine_next(const struct engine *); // time of the next transition, UINT64_MAX = none
 uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG has run so much more
 _Atomic uint32_t *engine_bell(int device, int tsg);
@@ -216,6 +224,9 @@ struct work { // what an operation does; also a graph node
 struct op {
 	int refs;
 	bool done, started, chained;
+	bool with_previous;      // fetched with the operation before it: nodes of one graph
+	bool blocked;            // waits for more than kernels before it in its stream
+	uint64_t rung_ns;        // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
 	struct work work;
 	uint64_t end_ns;         // copy: when it is over
 	uint64_t start_run, end_run; // kernel: run clock

@@ -67,6 +67,8 @@ struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op 
 		add_dependency(o, c->legacy->last);
 	}
 	o->chained = s->head != NULL;
+	o->rung_ns = now_ns();
+	o->blocked = o->deps || (s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
 	if (s->tail)
 		s->tail->next = o;
 	else
@@ -79,8 +81,11 @@ struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op 
 }
 
 void stream_submit_many(struct CUstream_st *s, const struct work *w, int n) {
-	for (int i = 0; i < n; i++)
-		op_unref(stream_submit(s, &w[i], NULL));
+	for (int i = 0; i < n; i++) {
+		struct op *o = stream_submit(s, &w[i], NULL);
+		o->with_previous = i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL;
+		op_unref(o);
+	}
 }
 
 void op_wait(struct op *o) {
@@ -135,6 +140,10 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 	const struct kernel *k = o->work.kernel;
 	if (p->c->error)
 		return true; // nothing runs after a fault
+	if (!o->started && p->turned && !o->with_previous) {
+		p->unfetched = true;
+		return false;
+	}
 	if (!o->started) {
 		o->started = true;
 		o->start_run = o->chained && s->chain && !o->deps ? s->end_run : p->run;
@@ -278,44 +287,104 @@ static void complete(struct pass *p, struct CUstream_st *s) {
 
 struct publication {
 	int tsg;
-	uint64_t work_ns, hold_until;
+	uint64_t work_ns, hold_until, begun_ns, begun_until, methods_ns, methods_until;
+	uint64_t rung_ns; // the first doorbell for what has not been fetched
 };
+
+static bool published(const struct tsg *t, const struct publication *n) {
+	return n->work_ns == t->work_ns && n->hold_until == t->hold_until && n->begun_ns == t->begun_ns &&
+		n->begun_until == t->begun_until && n->methods_ns == t->methods_ns && n->methods_until == t->methods_until;
+}
 
 static void publish(struct engine *e, void *argument) {
 	const struct publication *n = argument;
-	e->tsg[n->tsg].work_ns = n->work_ns;
-	e->tsg[n->tsg].hold_until = n->hold_until;
+	struct tsg *t = &e->tsg[n->tsg];
+	t->work_ns = n->work_ns;
+	t->hold_until = n->hold_until;
+	t->begun_ns = n->begun_ns;
+	t->begun_until = n->begun_until;
+	t->methods_ns = n->methods_ns;
+	t->methods_until = n->methods_until;
+	// We may hear of a doorbell late: one that rang before the engine turned was in time.
+	if (engine_turned(e, n->tsg) && n->rung_ns < e->turned)
+		e->dry = e->turned = 0;
+}
+
+static void later(uint64_t *end, uint64_t at) {
+	if (at > *end)
+		*end = at;
+}
+
+// Whether a channel has methods behind the kernel. Records of events are none, nodes of its graph neither.
+static bool followed(const struct op *kernel) {
+	for (const struct op *o = kernel->next; o; o = o->next)
+		switch (o->work.kind) {
+		case OP_MARK:
+			if (o->deps)
+				return true;
+			break;
+		case OP_KERNEL:
+			if (!o->with_previous)
+				return true;
+			break;
+		case OP_MEMSET:
+		case OP_WAIT_VALUE:
+		case OP_WRITE_VALUE: return true;
+		default: return false;
+		}
+	return false;
+}
+
+// Until when a kernel without a known end may run.
+static uint64_t last_moment(const struct pass *p, const struct op *o, uint64_t start_run) {
+	uint64_t now = now_ns();
+	if (o->work.kernel->proceed)
+		return UNKNOWN;
+	uint64_t until = (o->started_ns ? o->started_ns : now + (start_run - p->run)) + o->work.kernel->limit_ns(o->work.argument);
+	if (until < now + 2 * LIVENESS_NS && !p->running)
+		until = now + 2 * LIVENESS_NS; // it has to run once more to see that it is over
+	return until;
+}
+
+static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct publication *n) {
+	uint64_t end = p->run;
+	for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
+		if (o->work.kind == OP_MARK)
+			continue;
+		if (o->work.kind != OP_KERNEL)
+			break;
+		if (o->blocked)
+			o->rung_ns = now_ns();
+		o->blocked = false;
+		if (!o->started && !o->with_previous) {
+			later(&n->methods_ns, end);
+			if (o->rung_ns < n->rung_ns)
+				n->rung_ns = o->rung_ns;
+		}
+		if (!o->work.kernel->duration_ns || o->work.kernel->proceed) {
+			uint64_t until = last_moment(p, o, end);
+			later(&n->hold_until, until);
+			if (o->started)
+				later(&n->begun_until, until);
+			if (followed(o))
+				later(&n->methods_until, until);
+			break;
+		}
+		end = o->started ? o->end_run : end + kernel_ns(&o->work);
+		if (o->started)
+			later(&n->begun_ns, end);
+		bool kernel_next = o->next && o->next->work.kind == OP_KERNEL; // which says so itself
+		if (!kernel_next && followed(o))
+			later(&n->methods_ns, end);
+	}
+	later(&n->work_ns, end);
 }
 
 // What our TSG has to run, as far as it is known without asking the host again.
 static struct publication outlook(const struct pass *p) {
-	struct publication n = {.tsg = p->c->tsg};
-	uint64_t now = now_ns();
-	for (struct CUstream_st *s = p->c->streams; s; s = s->next) {
-		uint64_t end = p->run;
-		for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
-			if (o->work.kind == OP_MARK)
-				continue;
-			if (o->work.kind != OP_KERNEL)
-				break;
-			if (o->work.kernel->proceed) {
-				n.hold_until = UNKNOWN;
-				break;
-			}
-			if (o->work.kernel->over) {
-				uint64_t from = o->started_ns ? o->started_ns : now + (end - p->run);
-				uint64_t until = from + o->work.kernel->limit_ns(o->work.argument);
-				if (until < now + 2 * LIVENESS_NS && !p->running)
-					until = now + 2 * LIVENESS_NS; // it has to run once more to see that it is over
-				if (until > n.hold_until)
-					n.hold_until = until;
-				break;
-			}
-			end = o->started ? o->end_run : end + kernel_ns(&o->work);
-		}
-		if (end > n.work_ns)
-			n.work_ns = end;
-	}
+	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
+	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
+		stream_outlook(p, s, &n);
 	return n;
 }
 
@@ -323,6 +392,7 @@ static void look(struct pass *p, struct publication *n) {
 	engine_update(p->c->device, n ? publish : NULL, n, &p->engine);
 	p->running = engine_running(&p->engine, p->c->tsg);
 	p->run = p->engine.tsg[p->c->tsg].ran_ns;
+	p->turned = engine_turned(&p->engine, p->c->tsg);
 }
 
 static void run_streams(struct pass *p) {
@@ -393,10 +463,10 @@ static void *executor(void *argument) {
 		}
 		struct publication n = outlook(&p);
 		const struct tsg *t = &p.engine.tsg[c->tsg];
-		bool was_running = p.running;
-		if (n.work_ns != t->work_ns || n.hold_until != t->hold_until) {
+		bool was_running = p.running, was_turned = p.turned;
+		if (!published(t, &n)) {
 			look(&p, &n);
-			if (!was_running && p.running)
+			if ((!was_running && p.running) || (was_turned && !p.turned))
 				continue; // the engine was free: what is due has to be worked out anew
 		}
 		t = &p.engine.tsg[c->tsg];
@@ -405,7 +475,7 @@ static void *executor(void *argument) {
 		if (work && !p.running) {
 			due(&p, transition);
 			due(&p, p.engine.at + LIVENESS_NS);
-		} else if (p.holds) {
+		} else if (p.holds || p.unfetched) {
 			due(&p, transition);
 		}
 		if (p.running && p.holds) {

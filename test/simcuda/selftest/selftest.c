@@ -583,6 +583,110 @@ static void holding(void) {
 	end(be);
 }
 
+// ---- the host engine turns from a TSG whose channels have no methods, though its kernels run on
+
+struct turning {
+	pid_t be;
+	uint32_t *words;
+	handle s, side;
+	uint32_t sequence;
+};
+
+enum { LIMIT_MS = 300 };
+
+static struct turning beside_best_effort(void) {
+	_Atomic uint32_t *shared = shared_words();
+	struct turning t = {.be = best_effort(1, &shared[0], NULL)};
+	until(&shared[0], 2);
+	start();
+	timeslice(10000000);
+	t.words = host_words();
+	OK(cuStreamCreate(&t.s, 1));
+	OK(cuStreamCreate(&t.side, 1));
+	request_us(t.s);
+	return t;
+}
+
+static void release(struct turning *t) {
+	atomic_store((_Atomic uint32_t *)t->words, t->sequence);
+	OK(cuStreamSynchronize(t->side));
+	CHECK(t->words[1] != t->sequence); // by us, not by the limit
+}
+
+static void pause_ms(long ms) {
+	struct timespec t = {0, ms * 1000000};
+	nanosleep(&t, NULL);
+}
+
+// Holds in as many launches or, in one graph, as many nodes; then a request, a while later.
+static uint64_t held_request_us(struct turning *t, int links, bool graph) {
+	handle captured, exec;
+	t->sequence++;
+	if (graph)
+		OK(cuStreamBeginCapture_v2(t->side, 0));
+	for (int i = 0; i < links; i++)
+		hold(t->side, t->words, t->sequence, LIMIT_MS * 1000000ull);
+	if (graph) {
+		OK(cuStreamEndCapture(t->side, &captured));
+		OK(cuGraphInstantiateWithFlags(&exec, captured, 0));
+		OK(cuGraphLaunch(exec, t->side));
+	}
+	pause_ms(5);
+	return request_us(t->s);
+}
+
+static void turning(void) {
+	struct turning t = beside_best_effort();
+	// a chain of two holds the engine as long as it is wanted, and requests within it are quick
+	CHECK(held_request_us(&t, 2, false) < 50000);
+	CHECK(request_us(t.s) < 50000);
+	release(&t);
+	// of a single kernel, or one graph of two, nothing is left to fetch: the request waits for the limit
+	CHECK(held_request_us(&t, 1, false) > (LIMIT_MS - 50) * 1000);
+	CHECK(t.words[1] == t.sequence);
+	OK(cuStreamSynchronize(t.side));
+	uint64_t graph = held_request_us(&t, 2, true);
+	CHECK(graph > (LIMIT_MS - 50) * 1000 && t.words[1] == t.sequence);
+	OK(cuStreamSynchronize(t.side));
+	// or for its own timeslice, whichever is over first
+	timeslice(40000);
+	uint64_t slice = held_request_us(&t, 1, false);
+	CHECK(slice > 30000 && slice < (LIMIT_MS - 50) * 1000);
+	release(&t);
+	// or for whoever releases the kernel
+	timeslice(10000000);
+	t.sequence++;
+	hold(t.side, t.words, t.sequence, 10000000000ull);
+	pause_ms(5);
+	spin(t.s, 40);
+	pause_ms(50);
+	CHECK(cuStreamQuery(t.s) == 600);
+	release(&t);
+	OK(cuStreamSynchronize(t.s));
+	// a kernel with an end does it too; what was queued behind it is fetched in time
+	spin(t.side, 100000);
+	pause_ms(5);
+	CHECK(request_us(t.s) > 70000);
+	OK(cuStreamSynchronize(t.side));
+	spin(t.side, 50000);
+	spin(t.side, 50000);
+	pause_ms(5);
+	CHECK(request_us(t.s) < 30000);
+	OK(cuStreamSynchronize(t.side));
+	end(t.be);
+	// nobody to turn to
+	CHECK(held_request_us(&t, 1, false) < 50000);
+	release(&t);
+}
+
+static void doorbells(void) { // the engine looks between the doorbells of a chain
+	setenv("SIMCUDA_DOORBELL_US", "5000", 1);
+	struct turning t = beside_best_effort();
+	CHECK(held_request_us(&t, 2, false) > (LIMIT_MS - 50) * 1000);
+	OK(cuStreamSynchronize(t.side));
+	end(t.be);
+}
+
 static void killed(void) { // kill -9 at any instruction must not stop the others
 	_Atomic uint32_t *shared = shared_words();
 	start();
@@ -1388,7 +1492,8 @@ static const struct {
 	void (*run)(void);
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
-	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding}, {"killed", killed},
+	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding},
+	{"turning", turning}, {"doorbells", doorbells}, {"killed", killed},
 	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"versions", versions}, {"recaptured", recaptured}, {"busy", busy}, {"idle", idle},
 };
