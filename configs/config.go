@@ -40,6 +40,7 @@ type Config struct {
 		MaxCost, MinConfidence          float64
 		WaitUs                          uint64
 		Log                             string
+		LogMB                           uint64
 	}
 	BLP struct {
 		CacheDirectory string
@@ -69,15 +70,18 @@ func Default() Config {
 
 // Load reads the file at path over the defaults.
 func Load(path string) (Config, error) {
-	data, err := read(path)
+	data, err := read(path, false)
 	if err != nil {
 		return Config{}, fmt.Errorf("read config: %w", err)
 	}
 	return Parse(path, data)
 }
 
-// read does not wait, which would be in the program's cuInit, as for the writer of a FIFO.
-func read(path string) ([]byte, error) {
+var errDirectory = errors.New("is a directory")
+
+// read does not wait, which would be in the program's cuInit, as for the writer of a FIFO. A file that nobody named, but
+// that was found, must be this user's where that is root.
+func read(path string, found bool) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -87,8 +91,17 @@ func read(path string) ([]byte, error) {
 	if err := unix.Fstat(fd, &info); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
-	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+	switch info.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		return nil, fmt.Errorf("%s: %w", path, errDirectory)
+	default:
 		return nil, fmt.Errorf("%s: must be a regular file", path)
+	}
+	if found {
+		if err := OwnedByRoot(&info); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	const most = 1 << 20 // bytes
 	data, size := make([]byte, most+1), 0
@@ -112,34 +125,72 @@ func Parse(name string, data []byte) (Config, error) {
 	return overlay(Default(), name, data)
 }
 
-// Find returns the path of the configuration file in force, if there is one. That GPREEMPT_CONFIG names
-// no readable file is an error, because someone meant it to.
-func Find(getenv func(string) string) (path string, found bool, err error) {
-	if path := getenv("GPREEMPT_CONFIG"); path != "" {
-		info, err := os.Stat(path)
+// Read returns the configuration in force and the file that it is from: "" where there is none, and the defaults are.
+// That GPREEMPT_CONFIG names no readable file is an error, because someone meant it to. Passed is about files at the
+// usual places that root does not obey, because another user could have written them. With an error the config is that of
+// the defaults.
+func Read(getenv func(string) string) (config Config, path string, passed, err error) {
+	config = Default()
+	if path = getenv("GPREEMPT_CONFIG"); path != "" {
+		found, err := named(path)
+		if err != nil {
+			return config, "", nil, err
+		}
+		return found, path, nil, nil
+	}
+	for _, place := range places(getenv) {
+		data, err := read(place, true)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: no such file", path)
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, errDirectory):
+			continue
+		case errors.Is(err, errOthers):
+			passed = errors.Join(passed, err)
+			continue
 		case err != nil:
-			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: %w", path, err)
-		case info.IsDir():
-			return "", false, fmt.Errorf("GPREEMPT_CONFIG = %q: is a directory, must be a TOML file", path)
+			return config, place, passed, fmt.Errorf("read config: %w", err)
 		}
-		return path, true, nil
+		found, err := Parse(place, data)
+		if err != nil {
+			return config, place, passed, err
+		}
+		return found, place, passed, nil
 	}
-	places := []string{"gpreempt.toml"}
+	return config, "", passed, nil
+}
+
+func named(path string) (Config, error) {
+	data, err := read(path, false)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Config{}, fmt.Errorf("GPREEMPT_CONFIG = %q: no such file", path)
+	case errors.Is(err, errDirectory):
+		return Config{}, fmt.Errorf("GPREEMPT_CONFIG = %q: is a directory, must be a TOML file", path)
+	case err != nil:
+		return Config{}, fmt.Errorf("GPREEMPT_CONFIG = %q: %w", path, err)
+	}
+	return Parse(path, data)
+}
+
+func places(getenv func(string) string) []string {
+	list := []string{"gpreempt.toml"}
 	if home := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(home) {
-		places = append(places, filepath.Join(home, "gpreempt/gpreempt.toml"))
+		list = append(list, filepath.Join(home, "gpreempt/gpreempt.toml"))
 	} else if home := getenv("HOME"); filepath.IsAbs(home) {
-		places = append(places, filepath.Join(home, ".config/gpreempt/gpreempt.toml"))
+		list = append(list, filepath.Join(home, ".config/gpreempt/gpreempt.toml"))
 	}
-	places = append(places, "/etc/gpreempt/gpreempt.toml")
-	for _, place := range places {
-		if info, err := os.Stat(place); err == nil && !info.IsDir() {
-			return place, true, nil
-		}
+	return append(list, "/etc/gpreempt/gpreempt.toml")
+}
+
+// errOthers is wrapped by errors about files that root neither reads nor writes: others may have prepared them.
+var errOthers = errors.New("root passes over what another user owns or can write")
+
+// OwnedByRoot is an error where this process is root's and the open file could have been prepared by another user.
+func OwnedByRoot(info *unix.Stat_t) error {
+	const othersWrite = 0o022
+	if os.Geteuid() == 0 && (info.Uid != 0 || info.Mode&othersWrite != 0) {
+		return fmt.Errorf("owned by user %d, mode %04o: %w", info.Uid, info.Mode&0o7777, errOthers)
 	}
-	return "", false, nil
+	return nil
 }
 
 // setting is one key of the file: what it may hold and where that goes. set returns false for a value
@@ -171,6 +222,7 @@ var settings = []setting{
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
 	text("hints.log", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Hints.Log }),
+	integer("hints.log_mb", 1, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Hints.LogMB }),
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
 	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),

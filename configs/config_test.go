@@ -20,6 +20,7 @@ func TestDefault(t *testing.T) {
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
 	want.Hints.Explicit, want.Hints.Copy, want.Hints.Socket, want.Hints.Arrival = true, true, true, true
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
+	want.Hints.LogMB = 64
 	want.BLP.CacheMB = 2048
 	want.Segment.Directory = "/dev/shm"
 	want.Log.Level = "warn"
@@ -163,8 +164,8 @@ func TestFind(t *testing.T) {
 	getenv := func(key string) string { return env[key] }
 	check := func(want string) {
 		t.Helper()
-		if path, found, err := Find(getenv); path != want || !found || err != nil {
-			t.Errorf("Find() = %q, %v, %v; want %q", path, found, err, want)
+		if config, path, passed, err := Read(getenv); path != want || passed != nil || err != nil || config != Default() {
+			t.Errorf("Read() = %q, %v, %v; want %q", path, passed, err, want)
 		}
 	}
 	home := write(dir + "/home/.config/gpreempt/gpreempt.toml")
@@ -178,9 +179,56 @@ func TestFind(t *testing.T) {
 	check(dir + "/mine.toml")
 	for _, bad := range []string{dir + "/none.toml", dir} {
 		env["GPREEMPT_CONFIG"] = bad
-		if path, found, err := Find(getenv); err == nil || found || path != "" || !strings.Contains(err.Error(), bad) {
-			t.Errorf("Find() with GPREEMPT_CONFIG=%s = %q, %v, %v", bad, path, found, err)
+		if config, path, passed, err := Read(getenv); err == nil || passed != nil || path != "" || !strings.Contains(err.Error(), bad) || config != Default() {
+			t.Errorf("Read() with GPREEMPT_CONFIG=%s = %q, %v, %v", bad, path, passed, err)
 		}
+	}
+}
+
+// Whoever works as root in a folder of somebody else's does not obey what lies there.
+func TestRootPassesOverOthersFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	dir := t.TempDir()
+	t.Chdir(dir)
+	env := map[string]string{"HOME": dir}
+	getenv := func(key string) string { return env[key] }
+	for name, prepare := range map[string]func(file string) error{
+		"another's":          func(file string) error { return os.Chown(file, 4711, 0) },
+		"a group's to write": func(file string) error { return os.Chmod(file, 0o664) },
+		"everybody's":        func(file string) error { return os.Chmod(file, 0o602) },
+		"a link to another's": func(file string) error {
+			if err := os.Rename(file, "other"); err != nil {
+				return err
+			}
+			if err := os.Chown("other", 4711, 0); err != nil {
+				return err
+			}
+			return os.Symlink("other", file)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const file = "gpreempt.toml"
+			defer os.Remove(file)
+			if err := os.WriteFile(file, []byte("hold.max_ms = 77"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if config, path, passed, err := Read(getenv); config.Hold.MaxMs != 77 || path != file || passed != nil || err != nil {
+				t.Errorf("root's own: %q, %v, %v", path, passed, err)
+			}
+			if err := prepare(file); err != nil {
+				t.Fatal(err)
+			}
+			if config, path, passed, err := Read(getenv); config != Default() || path != "" || passed == nil || err != nil || !strings.HasPrefix(passed.Error(), "gpreempt.toml: owned by user ") {
+				t.Errorf("Read() = %q, %v, %v", path, passed, err)
+			}
+			env["GPREEMPT_CONFIG"] = dir + "/" + file
+			if config, path, _, err := Read(getenv); config.Hold.MaxMs != 77 || path == "" || err != nil {
+				t.Errorf("named: %q, %v", path, err)
+			}
+			delete(env, "GPREEMPT_CONFIG")
+		})
 	}
 }
 

@@ -65,6 +65,7 @@ import "C"
 
 import (
 	"cmp"
+	"io"
 	"slices"
 	"unsafe"
 )
@@ -76,7 +77,7 @@ type Options struct {
 	Explicit, Socket, Arrival bool
 	NVTX                      []string // names of ranges
 	MaxCost, MinConfidence    float64
-	Log                       string // file to which a line is added for each request; "": none
+	Log                       io.Writer // gets a line for each request; nil: none
 }
 
 // Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
@@ -91,7 +92,7 @@ func Start(o Options) {
 		C.free(unsafe.Pointer(text))
 	}
 	C.start(o.Give, o.Arrivals, C.double(o.MinConfidence), listens)
-	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != "" {
+	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != nil {
 		go learn(o)
 	}
 }
@@ -107,14 +108,13 @@ func learn(o Options) {
 	l.publishFor = func(c connection, likely float64) {
 		C.gp_connection_likely(C.uint32_t(c.fd), C.uint32_t(c.generation), C.uint32_t(likely*1e6))
 	}
-	requests := openRequestLog(o.Log)
 	predictor := NewArrivals(o.MaxCost)
 	var announcementsRead, arrivalsRead uint32
 	for {
 		seen := C.bell()
 		announced := announcements(&announcementsRead)
 		for _, a := range arrivals(&arrivalsRead) {
-			requests.write(a)
+			write(o.Log, a)
 			at := a.AtNs
 			for len(announced) > 0 && announced[0].atNs <= at {
 				l.announced(announced[0])

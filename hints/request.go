@@ -2,8 +2,7 @@ package hints
 
 import (
 	"encoding/json"
-
-	"golang.org/x/sys/unix"
+	"io"
 )
 
 // Request is what became of the hints for a request, a line of the file that hints.log names.
@@ -32,28 +31,11 @@ func request(atNs, heldNs, dueNs uint64, ready bool, why int) Request {
 	return r
 }
 
-// requestLog is the file, or -1.
-type requestLog int
-
-func openRequestLog(path string) requestLog {
-	if path == "" {
-		return -1
-	}
-	// Not an os.File: nothing of the runtime's poller is wanted in somebody else's process.
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return -1
-	}
-	return requestLog(fd)
-}
-
-func (r requestLog) write(request Request) {
-	if r < 0 {
+func write(log io.Writer, request Request) {
+	if log == nil {
 		return
 	}
-	line, err := json.Marshal(request)
-	if err != nil {
-		return
+	if line, err := json.Marshal(request); err == nil {
+		_, _ = log.Write(append(line, '\n'))
 	}
-	_, _ = unix.Write(int(r), append(line, '\n'))
 }

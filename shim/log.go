@@ -3,9 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // stderr is os.Stderr without its way of ending the process by SIGPIPE when nobody reads any more.
@@ -18,27 +21,39 @@ func (stderr) Write(p []byte) (int, error) {
 
 // logFile is a file whose descriptor the program may close at any time, as daemons close all that they do not
 // know, and get again for a file of its own.
+//
+// Any number of processes may write to it. One that is longer than the limit, if there is one, is renamed by whoever
+// notices, to a name that ends in .1.
 type logFile struct {
-	path  string
-	mutex sync.Mutex
-	fd    int
-	is    unix.Stat_t
+	path    string
+	limit   int64           // bytes; 0: none
+	renamed func(to string) // told after this process has renamed it
+	mutex   sync.Mutex
+	fd      int
+	is      unix.Stat_t
 }
 
 func (f *logFile) open() error {
-	const flags = unix.O_CREAT | unix.O_APPEND | unix.O_WRONLY | unix.O_CLOEXEC | unix.O_NONBLOCK
+	flags := unix.O_CREAT | unix.O_APPEND | unix.O_WRONLY | unix.O_CLOEXEC | unix.O_NONBLOCK
+	if os.Geteuid() == 0 { // a link could be another user's
+		flags |= unix.O_NOFOLLOW
+	}
 	fd, err := unix.Open(f.path, flags, 0o600)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", f.path, err)
 	}
-	if err = unix.Fstat(fd, &f.is); err == nil && f.is.Mode&unix.S_IFMT != unix.S_IFREG {
+	var is unix.Stat_t
+	if err = unix.Fstat(fd, &is); err == nil && is.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = errors.New("must be a regular file")
+	}
+	if err == nil {
+		err = configs.OwnedByRoot(&is)
 	}
 	if err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("%s: %w", f.path, err)
 	}
-	f.fd = fd
+	f.fd, f.is = fd, is
 	return nil
 }
 
@@ -50,7 +65,31 @@ func (f *logFile) Write(p []byte) (int, error) {
 		if err := f.open(); err != nil {
 			return len(p), nil // nobody to tell
 		}
+		now = f.is
+	}
+	if f.limit > 0 && now.Size+int64(len(p)) > f.limit && now.Size > 0 {
+		f.rename()
 	}
 	_, _ = unix.Write(f.fd, p)
 	return len(p), nil
+}
+
+// rename begins the file anew. Of several processes that found it too long, the one that locks it while it still has its
+// name renames it.
+func (f *logFile) rename() {
+	var named unix.Stat_t
+	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return // another one is at it: next time
+	}
+	before, to := f.fd, f.path+".1"
+	defer func() { _ = unix.Flock(before, unix.LOCK_UN) }()
+	if unix.Lstat(f.path, &named) == nil && named.Dev == f.is.Dev && named.Ino == f.is.Ino {
+		if unix.Rename(f.path, to) != nil {
+			return
+		}
+		f.renamed(to)
+	}
+	if f.open() == nil {
+		defer unix.Close(before)
+	}
 }

@@ -8,6 +8,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -35,8 +36,11 @@ func init() {
 //
 //export gpreemptStart
 func gpreemptStart() {
-	config, priority, err := settings(os.Getenv)
+	config, priority, passed, err := settings(os.Getenv)
 	log := logger(config)
+	if passed != nil {
+		log.Warn().Msg(passed.Error())
+	}
 	if err != nil {
 		log.Error().Msg(err.Error() + "; running without preemption")
 		return
@@ -55,7 +59,7 @@ func gpreemptStart() {
 			Give: preempt.HintFunction(), Arrivals: preempt.Arrivals(),
 			Explicit: config.Hints.Explicit, Socket: config.Hints.Socket, Arrival: config.Hints.Arrival,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
-			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: config.Hints.Log,
+			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
 		})
 		if config.Hints.Socket {
 			exports.InstallSockets(hints.SocketHooks())
@@ -66,27 +70,31 @@ func gpreemptStart() {
 }
 
 // settings reads the environment and the configuration file. The config is usable for logging even
-// when there is an error.
-func settings(getenv func(string) string) (configs.Config, configs.Priority, error) {
-	config := configs.Default()
+// when there is an error; passed is why a file is not obeyed.
+func settings(getenv func(string) string) (config configs.Config, priority configs.Priority, passed, err error) {
+	config, _, passed, err = configs.Read(getenv)
 	logError := configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
-	priority, err := configs.ParsePriority(getenv("GPREEMPT_PRIORITY"))
-	if err != nil {
-		return config, priority, err
+	priority, priorityError := configs.ParsePriority(getenv("GPREEMPT_PRIORITY"))
+	return config, priority, passed, cmp.Or(priorityError, err, logError)
+}
+
+// requestLog is the file that hints.log names, nil where that is none.
+func requestLog(config configs.Config, log zerolog.Logger) io.Writer {
+	if config.Hints.Log == "" {
+		return nil
 	}
-	path, found, err := configs.Find(getenv)
-	if err != nil {
-		return config, priority, err
-	}
-	if found {
-		loaded, err := configs.Load(path)
-		if err != nil {
-			return config, priority, err
+	said := false
+	file := &logFile{path: config.Hints.Log, limit: int64(config.Hints.LogMB) << 20, renamed: func(to string) {
+		if !said { // by one goroutine
+			said = true
+			log.Warn().Str("file", to).Msg("hints.log has reached hints.log_mb: it was renamed and begun anew, as it will be from here on")
 		}
-		config = loaded
-		logError = configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+	}}
+	if err := file.open(); err != nil {
+		log.Warn().Err(err).Msg("no hints.log")
+		return nil
 	}
-	return config, priority, logError
+	return file
 }
 
 // logger writes to standard error or the configured file, never to standard output.

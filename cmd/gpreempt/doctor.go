@@ -117,11 +117,14 @@ func (d *doctor) print(out io.Writer, asJSON bool) error {
 }
 
 func (d *doctor) checkConfig(file string) {
-	config, path, err := loadConfig(file)
+	config, path, passed, err := loadConfig(file)
 	if err == nil {
 		_, err = configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY"))
 	}
 	d.config = config
+	if passed != nil {
+		d.say("config", warned, passed.Error(), "give it to root alone, or name it by GPREEMPT_CONFIG")
+	}
 	switch {
 	case err != nil:
 		d.config = configs.Default()

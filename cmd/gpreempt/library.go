@@ -98,26 +98,20 @@ func setEnv(env []string, key, value string) []string {
 }
 
 // loadConfig reads the configuration as the library would; file, if not empty, stands for
-// GPREEMPT_CONFIG. path is "" when the defaults are in force.
-func loadConfig(file string) (config configs.Config, path string, err error) {
+// GPREEMPT_CONFIG. path is "" when the defaults are in force; passed is why a file is not obeyed.
+func loadConfig(file string) (config configs.Config, path string, passed, err error) {
 	getenv := func(key string) string {
 		if key == "GPREEMPT_CONFIG" && file != "" {
 			return file
 		}
 		return os.Getenv(key)
 	}
-	path, found, err := configs.Find(getenv)
+	config, path, passed, err = configs.Read(getenv)
 	if err != nil {
-		if file != "" {
-			err = fmt.Errorf("--config: %s", strings.TrimPrefix(err.Error(), "GPREEMPT_CONFIG = "))
+		if rest, isName := strings.CutPrefix(err.Error(), "GPREEMPT_CONFIG = "); isName && file != "" {
+			err = fmt.Errorf("--config: %s", rest)
 		}
-		return configs.Config{}, "", err
+		return configs.Config{}, path, passed, err
 	}
-	config = configs.Default()
-	if found {
-		if config, err = configs.Load(path); err != nil {
-			return configs.Config{}, path, err
-		}
-	}
-	return config, path, configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+	return config, path, passed, configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
 }

@@ -108,7 +108,7 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 	if given("config") && config == "" {
 		return nil, errors.New(`--config "": must be the path of a TOML file`)
 	}
-	_, path, err := loadConfig(config)
+	_, path, _, err := loadConfig(config)
 	if err != nil || path == "" {
 		return env, err
 	}

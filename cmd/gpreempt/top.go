@@ -58,7 +58,7 @@ For processes whose kernels are rewritten so that they can stop between blocks (
 			if interval < 100*time.Millisecond {
 				return usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
 			}
-			settings, _, err := loadConfig(config)
+			settings, _, _, err := loadConfig(config)
 			if err != nil {
 				return usage(err)
 			}

@@ -54,6 +54,39 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// Root works in a folder of another user, who would switch preemption off and have a file overwritten.
+func TestRootInOthersFolder(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	m := newMachine(t, "")
+	folder, home := t.TempDir(), t.TempDir()
+	log, planted := filepath.Join(m.dir, "log"), filepath.Join(folder, "gpreempt.toml")
+	for path, text := range map[string]string{
+		planted: fmt.Sprintf("mechanisms = []\n[log]\nfile = %q\n", log),
+		filepath.Join(home, "gpreempt", "gpreempt.toml"): fmt.Sprintf("[segment]\ndirectory = %q\n", m.dir),
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(planted, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	m.environment = append(m.environment, "GPREEMPT_CONFIG=", "XDG_CONFIG_HOME="+home)
+	cmd := m.command("lc", worker)
+	cmd.Dir = folder
+	p := m.startAs(cmd)
+	p.request(2, 2, "stream")
+	m.until("it is preempted by root's own configuration", func() bool { return slices.Contains(m.peer(p).Mechanisms, "hold") })
+	if last, stderr := p.finish(); last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "gpreempt.toml: owned by user 4711, mode 0600: root passes over what another user owns or can write") {
+		t.Errorf("last line %q, stderr %q", last, stderr)
+	}
+	if _, err := os.Stat(log); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the log that the other user named: %v", err)
+	}
+}
+
 func TestFork(t *testing.T) {
 	for _, role := range []string{"", "lc", "be"} {
 		t.Run("role="+role, func(t *testing.T) {
