@@ -1210,10 +1210,10 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	CUresult r = enter_stream(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
-	struct work w;
+	struct work w = {0};
 	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
 	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
-	sim_doorbell();
+	sim_doorbell(w.kernel);
 	return r;
 }
 

@@ -420,7 +420,7 @@ DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
 	op_unref(e->last);
 	e->last = stream_submit(st, &(struct work){.kind = OP_MARK}, NULL);
 	leave(CUDA_SUCCESS);
-	sim_doorbell();
+	sim_doorbell(NULL);
 	return CUDA_SUCCESS;
 }
 

@@ -142,9 +142,12 @@ uint64_t sim_look_ns(void) {
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
 }
 
-void sim_doorbell(void) {
+void sim_doorbell(const struct kernel *k) {
 	static _Atomic uint64_t gap = UINT64_MAX;
 	uint64_t ns = setting(&gap, "SIMCUDA_DOORBELL_US", 1000, 0);
+	const char *of = ns ? strchr(getenv("SIMCUDA_DOORBELL_US"), ':') : NULL;
+	if (of && !(k && strcmp(k->name, of + 1) == 0))
+		return;
 	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 	if (ns)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);

@@ -100,7 +100,6 @@ int sim_devices(void);
 int sim_driver_version(void);
 bool sim_mps(void); // processes are clients of an MPS server
 uint64_t sim_look_ns(void);  // as machine.look_ns, or as a test wants it
-void sim_doorbell(void);     // behind a launch: the time to the next doorbell
 uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
 
@@ -176,6 +175,8 @@ const struct kernel *kernel_find(const char *name);
 const struct kernel *kernel_at(int index);  // NULL behind the last
 extern const struct kernel kernel_unknown;  // what all others do: nothing, for a while
 int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
+
+void sim_doorbell(const struct kernel *); // behind a launch: the time to the next doorbell; NULL: a graph's
 
 // ---- what images say (image.c)
 struct parameter {
