@@ -206,10 +206,13 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 
 // blp_launch.c
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // what a record counts
-uint8_t blp_shift(uint64_t blocks, bool cooperative);
+uint8_t blp_shift(uint64_t blocks, bool whole);
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *); // under gp_domain.lock
 bool gp_blp_complete(CUfunction, struct gp_arguments *);
+
+// blp_fit.c; may ask the driver, the first time
+bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes);
 
 // blp_barrier.c
 // Under gp_domain.lock, which is given up meanwhile: waits until the stream's entries below upto are complete, for an event

@@ -117,7 +117,8 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 			return false;
 		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
-		uint8_t shift = blp_shift(blocks, cooperative);
+		CUfunction f = k.function ? k.function : k.kernel;
+		uint8_t shift = blp_shift(blocks, cooperative || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
 		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
 		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
 		void *parameters[code->parameters + 1];

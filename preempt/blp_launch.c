@@ -30,11 +30,11 @@ uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)
 
 // Large grids have windows of 512 to 2048 blocks, about as many as run at a time, and 32 of them at least: copying, 2^18
 // blocks took an H200 27 % longer without windows and 2 % with (../test/gpu/patch_check.c).
-uint8_t blp_shift(uint64_t blocks, bool cooperative)
+uint8_t blp_shift(uint64_t blocks, bool whole)
 {
 	enum { LEAST = 14, FEWEST = 5, LARGEST = 11 }; // log2: of blocks, of windows, of a window
 	int size = 63 - __builtin_clzll(blocks);
-	if (cooperative)
+	if (whole)
 		return GPREEMPT_WHOLE;
 	return size < LEAST ? 0 : size - FEWEST > LARGEST ? LARGEST : (uint8_t)(size - FEWEST);
 }
@@ -185,7 +185,7 @@ static bool can_be_stopped(const struct gp_launch *l)
 	return blp_can_number(l->function, l->grid, clusters);
 }
 
-static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, char *room)
+static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, bool whole, char *room)
 {
 	bool cooperative = l->cooperative;
 	e->function = l->function;
@@ -216,7 +216,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	uint64_t blocks = blp_blocks(e);
 	if (!e->cluster || !blocks || blocks % e->cluster) // of which the driver is to complain
 		e->cluster = 1;
-	e->shift = blp_shift(blocks ? blocks : 1, cooperative);
+	e->shift = blp_shift(blocks ? blocks : 1, whole || cooperative);
 }
 
 // False: to be launched as a barrier.
@@ -225,6 +225,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
+	bool whole = blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes);
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
@@ -244,7 +245,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 			break;
 		}
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
-		fill_in(e, l, code, room);
+		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
 		*result = 0;
 		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption, and the program goes on meanwhile

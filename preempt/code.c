@@ -17,7 +17,7 @@ static struct {
 	_Atomic(const struct gp_code *) code;
 } slot[SLOTS];
 static uint32_t slots_used; // under lock, as is all writing
-static _Atomic uint32_t generation;
+_Atomic uint32_t gp_code_generation;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct gp_code no_code;
@@ -38,11 +38,11 @@ static const struct gp_code *find(CUfunction function)
 
 static void forget(void)
 {
-	atomic_fetch_add(&generation, 1);
+	atomic_fetch_add(&gp_code_generation, 1);
 	for (size_t i = 0; slots_used && i < SLOTS; i++)
 		atomic_store_explicit(&slot[i].handle, NULL, memory_order_relaxed);
 	slots_used = 0;
-	atomic_fetch_add(&generation, 1);
+	atomic_fetch_add(&gp_code_generation, 1);
 }
 
 static void insert(CUfunction function, const struct gp_code *code)
@@ -147,14 +147,14 @@ static const struct gp_code *known(const struct gp_code *code) { return code == 
 static __attribute__((noinline, cold)) const struct gp_code *learn(CUfunction function)
 {
 	pthread_mutex_lock(&lock);
-	uint32_t seen = generation;
+	uint32_t seen = gp_code_generation;
 	const struct gp_code *code = find(function);
 	pthread_mutex_unlock(&lock);
 	if (code)
 		return known(code);
 	code = ask(function);
 	pthread_mutex_lock(&lock);
-	if (seen == generation)
+	if (seen == gp_code_generation)
 		insert(function, code);
 	pthread_mutex_unlock(&lock);
 	return known(code);
@@ -164,10 +164,10 @@ const struct gp_code *gp_code_of(CUfunction function)
 {
 	if (!atomic_load_explicit(&gp_rewritten, memory_order_relaxed) || !function)
 		return NULL;
-	uint32_t before = atomic_load_explicit(&generation, memory_order_acquire);
+	uint32_t before = atomic_load_explicit(&gp_code_generation, memory_order_acquire);
 	const struct gp_code *code = find(function);
 	atomic_thread_fence(memory_order_acquire);
-	if (!code || before % 2 || before != atomic_load_explicit(&generation, memory_order_relaxed))
+	if (!code || before % 2 || before != atomic_load_explicit(&gp_code_generation, memory_order_relaxed))
 		return learn(function);
 	return known(code);
 }

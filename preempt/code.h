@@ -18,6 +18,9 @@ struct gp_code {
 // as it came. Lock-free once it is known; the first call for a handle asks the driver.
 const struct gp_code *gp_code_of(CUfunction);
 
+// Changes as handles become unknown.
+extern _Atomic uint32_t gp_code_generation;
+
 // gp_code_forget makes all handles unknown again. Called before any of them ends.
 void gp_code_forget(void);
 

@@ -1,0 +1,91 @@
+// A best-effort program whose blocks wait for other blocks of their launch, or of launches on other streams. Says "ready",
+// and for each line of its input "<what> <kernel> <blocks> <threads> <launches>" how many of its elements are wrong.
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FUNCTIONS(F)                                             \
+	F(cuInit, (unsigned))                                    \
+	F(cuDevicePrimaryCtxRetain, (handle *, int))             \
+	F(cuCtxSetCurrent, (handle))                             \
+	F(cuModuleLoad, (handle *, const char *))                \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuStreamCreate, (handle *, unsigned))                  \
+	F(cuStreamSynchronize, (handle))                         \
+	F(cuStreamBeginCapture_v2, (handle, int))                \
+	F(cuStreamEndCapture, (handle, handle *))                \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphLaunch, (handle, handle))                       \
+	F(cuGraphExecDestroy, (handle))                          \
+	F(cuGraphDestroy, (handle))                              \
+	F(cuMemAlloc_v2, (ptr *, size_t))                        \
+	F(cuMemsetD8_v2, (ptr, unsigned char, size_t))           \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+
+#include "driver.h"
+
+enum { MOST = 1 << 14, NON_BLOCKING = 1, US = 300 };
+static handle module;
+static ptr word, data;
+
+static void launch(handle kernel, unsigned blocks, unsigned threads, handle stream) {
+	int n = 1, us = US;
+	void *parameters[] = {&word, &data, &n, &us};
+	OK(cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void in_graph(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream) {
+	handle graph, instance;
+	OK(cuStreamBeginCapture_v2(stream, 2)); // relaxed
+	launch(kernel, blocks, threads, stream);
+	launch(kernel, blocks, threads, stream);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	for (int i = 0; i < launches; i += 2)
+		OK(cuGraphLaunch(instance, stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+}
+
+int main(int count, char **argument) {
+	static int result[MOST];
+	char line[128], what[16], name[32];
+	handle context, stream;
+	unsigned blocks, threads;
+	int launches;
+
+	if (count != 2)
+		return 2;
+	find_driver();
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoad(&module, argument[1]));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuMemAlloc_v2(&word, 4));
+	OK(cuMemAlloc_v2(&data, sizeof result));
+	puts("ready");
+	fflush(stdout);
+	while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %31s %u %u %d", what, name, &blocks, &threads, &launches) == 5) {
+		handle kernel;
+		OK(cuModuleGetFunction(&kernel, module, name));
+		OK(cuMemsetD8_v2(word, 0, 4));
+		OK(cuMemsetD8_v2(data, 0, sizeof result));
+		if (!strcmp(what, "graph"))
+			in_graph(kernel, blocks, threads, launches, stream);
+		else
+			for (int i = 0; i < launches; i++)
+				launch(kernel, blocks, threads, stream);
+		OK(cuStreamSynchronize(stream));
+		OK(cuMemcpyDtoH_v2(result, data, sizeof result));
+		int wrong = 0, times = strcmp(name, "sim_barrier") ? 1 : 2;
+		for (unsigned i = 0; i < MOST; i++)
+			wrong += result[i] != (i < blocks ? launches * times : 0);
+		printf("wrong %d\n", wrong);
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// startWaits starts waits.c and an LC process that fires, as soon as that stops it.
+func startWaits(t *testing.T, environment ...string) (m *machine, be *process, end func()) {
+	t.Helper()
+	m = newStoppable(t, "", environment...)
+	be = m.startAs(m.command("be", compile(t, "testdata/waits.c"), simulated("sim.cubin")))
+	if line := be.hear(); line != "ready" {
+		t.Fatal(line)
+	}
+	lc := m.start("lc")
+	m.joined(be, lc)
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	return m, be, func() {
+		close(done)
+		<-ended
+		lc.finish()
+	}
+}
+
+// runStopped repeats a piece of work until it was stopped often enough.
+func (m *machine) runStopped(be *process, enough uint64, work string) {
+	m.t.Helper()
+	first := m.stops(be)
+	for deadline := time.Now().Add(6 * patience); m.stops(be) < first+enough; {
+		be.say("%s", work)
+		if line := be.hear(); line != "wrong 0" {
+			m.t.Fatalf("%s: %s, after %d stops", work, line, m.stops(be)-first)
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("%s: only %d stops: %+v", work, m.stops(be)-first, m.peers())
+		}
+	}
+}
+
+// Blocks that wait for blocks of their launch that began later, without a cooperative launch: a stop between them would
+// never end. All of them fit on the GPU at once, so they are stopped as a whole.
+func TestBlocksThatWaitForLaterOnesAreNotParted(t *testing.T) {
+	// A launch's blocks take so long to begin that most stops come meanwhile.
+	m, be, end := startWaits(t, "SIMCUDA_BLOCK_NS=5000")
+	for _, kernel := range []string{"sim_marlin", "sim_lamport", "sim_barrier"} {
+		for _, how := range []string{"launch", "graph"} {
+			m.runStopped(be, 40, fmt.Sprintf("%s %s 132 256 40", how, kernel))
+		}
+	}
+	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 || blp.DrainMaxNs > uint64(time.Second) {
+		t.Errorf("%+v", *blp)
+	}
+	end()
+	be.finish()
+}
