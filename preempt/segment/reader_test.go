@@ -1,0 +1,50 @@
+package segment
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReader(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "segments")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(dir, [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	slot, err := s.Claim(3, "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReader(s.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for windows := range uint64(3) {
+		s.Slot(slot).Windows.Store(windows)
+		s.Header.Open.Store(windows & 1 << slot)
+		look, err := r.Look()
+		if err != nil || len(look.Peers) != 1 {
+			t.Fatalf("%+v, %v", look, err)
+		}
+		p := look.Peers[0]
+		if p.Slot != slot || int(p.Pid) != os.Getpid() || p.Level != 3 || p.Open != (windows == 1) || p.Counters.Windows != windows {
+			t.Errorf("after %d windows: %+v", windows, p)
+		}
+	}
+	if err := os.Truncate(s.Path(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Look(); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("of a truncated file: %v", err)
+	}
+	if _, err := OpenReader(s.Path()); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("opened a truncated file: %v", err)
+	}
+}
