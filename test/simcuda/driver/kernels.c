@@ -190,6 +190,7 @@ static uint64_t hold_limit(const uint64_t *a) {
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
+	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
 	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL, NULL},
 	{"sim_copy", 3, {8, 8, 8}, 16, 0, 0, fixed_duration, NULL, NULL, copy_finish, NULL, NULL},
