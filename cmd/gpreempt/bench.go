@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpreempt/gpreempt/test/bench"
 )
@@ -31,12 +32,15 @@ func benchCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			out := command.OutOrStdout()
+			if err := checkOptions(command, options.Suite); err != nil {
+				return usage(err)
+			}
 			if list {
 				return listCases(out, options)
 			}
-			if evaluation.plan && bench.IsEvaluation(options.Suite) {
-				evaluation.Options = options
-				return bench.PrintPlan(out, evaluation.EvaluationOptions)
+			evaluation.settle(command, options)
+			if evaluation.plan {
+				return evaluation.printPlan(out)
 			}
 			if options.Library == "" {
 				library, err := bench.FindLibrary()
@@ -56,7 +60,13 @@ func benchCommand() *cobra.Command {
 			if bench.IsEvaluation(options.Suite) {
 				return evaluation.run(ctx, out, options, resultFile)
 			}
-			report, err := bench.Run(ctx, options)
+			var report *bench.Report
+			var err error
+			if options.Suite == bench.StallsSuite {
+				report, err = evaluation.measureStalls(ctx, options)
+			} else {
+				report, err = bench.Run(ctx, options)
+			}
 			if report == nil {
 				return err
 			}
@@ -66,6 +76,9 @@ func benchCommand() *cobra.Command {
 			if resultFile != "" && len(report.Cases) > 0 { // also what there was before an interruption
 				err = errors.Join(err, report.Write(resultFile))
 			}
+			if failed := report.Failed(); err == nil && failed > 0 {
+				err = fmt.Errorf("%d cases could not be measured", failed)
+			}
 			if missed := report.Missed(); err == nil && missed > 0 && strict {
 				err = fmt.Errorf("%d targets missed", missed)
 			}
@@ -73,7 +86,7 @@ func benchCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps or blp-stream")
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps, blp-stream or stalls")
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
@@ -85,9 +98,59 @@ func benchCommand() *cobra.Command {
 	return command
 }
 
+// What options are for, beside the suites of cases.
+const (
+	forCases = 1 << iota
+	forEvaluations
+	forStalls
+	forLists // --list
+	forPlans // --plan
+	forAll   = forCases | forEvaluations | forStalls | forLists | forPlans
+)
+
+// optionIsFor says which suites an option is for, and whether listing and planning take notice of it.
+var optionIsFor = map[string]int{
+	"suite": forAll, "only": forAll, "help": forAll,
+	"list": forCases | forEvaluations | forStalls | forLists, "plan": forEvaluations | forStalls | forPlans,
+	"library": forCases | forEvaluations | forStalls, "json": forCases | forEvaluations | forStalls,
+	"quiet": forCases | forEvaluations | forStalls, "strict": forCases | forStalls,
+	"requests": forCases | forStalls | forPlans, "repeats": forEvaluations | forPlans, "part": forEvaluations | forPlans,
+	"seconds": forEvaluations | forStalls | forPlans, "systems": forEvaluations | forStalls | forPlans,
+	"minutes": forEvaluations | forStalls, "out": forEvaluations | forStalls,
+	"python": forEvaluations | forStalls, "busy": forEvaluations | forStalls,
+}
+
+// checkOptions refuses options that would be passed over.
+func checkOptions(command *cobra.Command, suite string) (err error) {
+	kind := forCases
+	switch {
+	case bench.IsEvaluation(suite):
+		kind = forEvaluations
+	case suite == bench.StallsSuite:
+		kind = forStalls
+	}
+	list, plan := command.Flags().Changed("list"), command.Flags().Changed("plan")
+	command.Flags().Visit(func(flag *pflag.Flag) {
+		takes := optionIsFor[flag.Name]
+		switch {
+		case err != nil:
+		case takes&kind == 0:
+			err = fmt.Errorf("--%s does not apply to suite %q", flag.Name, suite)
+		case list && takes&forLists == 0:
+			err = fmt.Errorf("--%s does not apply to --list", flag.Name)
+		case plan && takes&forPlans == 0:
+			err = fmt.Errorf("--%s does not apply to --plan", flag.Name)
+		}
+	})
+	return err
+}
+
 func listCases(out io.Writer, options bench.Options) error {
 	if bench.IsEvaluation(options.Suite) {
 		return listWorkloads(out, options)
+	}
+	if options.Suite == bench.StallsSuite {
+		return bench.ListStallCases(out, options.Only)
 	}
 	cases, err := bench.Cases(options.Suite, options.Only)
 	if err != nil {

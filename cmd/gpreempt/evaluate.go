@@ -6,13 +6,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpreempt/gpreempt/test/bench"
 )
 
-// evaluationFlags are the flags of bench for the suites of workloads.
+// evaluationFlags are the flags of bench for the suites of workloads, and for the one that looks for stalls.
 type evaluationFlags struct {
 	bench.EvaluationOptions
 	plan bool
@@ -21,15 +22,38 @@ type evaluationFlags struct {
 func (e *evaluationFlags) add(command *cobra.Command) {
 	flags := command.Flags()
 	flags.Lookup("suite").Usage += "; evaluations: " + bench.EvaluationSuites
-	flags.StringSliceVar(&e.Systems, "systems", nil, "evaluate only these systems, or files that describe others (.toml)")
+	flags.StringSliceVar(&e.Systems, "systems", nil, "evaluation, stalls: only these systems, or files that describe others (.toml)")
 	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved")
-	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up")
+	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up; stalls: of a case (default: as the case says)")
 	flags.StringVar(&e.Part, "part", "", "evaluation: i/n, only the i-th of n parts of the suite")
-	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation: begin no workload that would not end by then (0: all)")
-	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation: folder of partial results; what is in it is not measured again")
-	flags.StringVar(&e.Python, "python", "python3", "evaluation: a Python with PyTorch and torchvision")
-	flags.BoolVar(&e.plan, "plan", false, "evaluation: say what would be measured and about how long it takes; needs no GPU")
-	flags.BoolVar(&e.Busy, "busy", false, "evaluation: measure though others use the GPU")
+	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation, stalls: begin nothing that would not end by then (0: all)")
+	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation, stalls: folder of partial results; what is in it is not measured again")
+	flags.StringVar(&e.Python, "python", "python3", "evaluation, stalls: a Python with PyTorch and torchvision")
+	flags.BoolVar(&e.plan, "plan", false, "evaluation, stalls: say what would be measured and about how long it takes; needs no GPU")
+	flags.BoolVar(&e.Busy, "busy", false, "evaluation, stalls: measure though others use the GPU")
+}
+
+// settle takes the options that all suites have.
+func (e *evaluationFlags) settle(command *cobra.Command, options bench.Options) {
+	e.Options = options
+	if options.Suite == bench.StallsSuite && !command.Flags().Changed("seconds") {
+		e.Seconds = 0 // each case has its own
+	}
+}
+
+func (e *evaluationFlags) printPlan(out io.Writer) error {
+	if e.Suite == bench.StallsSuite {
+		return bench.PrintStallsPlan(out, e.EvaluationOptions)
+	}
+	return bench.PrintPlan(out, e.EvaluationOptions)
+}
+
+// goOn tells how to go on after an error.
+func (e *evaluationFlags) goOn(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w\nWhat was measured is in %s; the same command goes on from there", err, e.Folder)
 }
 
 // run measures and prints the table; the result file is that of all partial results of the folder.
@@ -45,11 +69,18 @@ func (e *evaluationFlags) run(ctx context.Context, out io.Writer, options bench.
 				return err
 			}
 		}
+		if failed := results.Failed(); err == nil && len(failed) > 0 {
+			err = fmt.Errorf("%d cases could not be measured, or not in all runs: %s", len(failed), strings.Join(failed, ", "))
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("%w\nWhat was measured is in %s; the same command goes on from there", err, e.Folder)
-	}
-	return nil
+	return e.goOn(err)
+}
+
+// measureStalls measures; the report is that of all partial results of the folder.
+func (e *evaluationFlags) measureStalls(ctx context.Context, options bench.Options) (*bench.Report, error) {
+	e.Options = options
+	report, err := bench.MeasureStalls(ctx, e.EvaluationOptions)
+	return report, e.goOn(err)
 }
 
 // reportCommand is `gpreempt report`.

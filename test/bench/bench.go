@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,11 +46,14 @@ type session struct {
 	iterations map[work]uint64
 	requests   int
 	progress   io.Writer
+	saying     sync.Mutex
 	report     *Report
 	counted    counted // by the library, in the last BE process that ran together with LC
 }
 
 func (s *session) log(format string, arguments ...any) {
+	s.saying.Lock()
+	defer s.saying.Unlock()
 	fmt.Fprintf(s.progress, format+"\n", arguments...)
 }
 

@@ -222,8 +222,8 @@ func TestEnvironment(t *testing.T) {
 func report() *Report {
 	reached, missed, ns := true, false, 12.5
 	return &Report{Head: Head{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
-		{Case: "pair", System: "alone", LC: &Latency{10, 1, 2, 3}},
-		{Case: "pair", System: "gpreempt", LC: &Latency{10, 4, 5, 6}, LCAlone: &Latency{10, 1, 2, 3}, Ratio: &Ratio{4, 2.5},
+		{Case: "pair", System: "alone", LC: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}},
+		{Case: "pair", System: "gpreempt", LC: &Latency{N: 10, P50Us: 4, P99Us: 5, MaxUs: 6}, LCAlone: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}, Ratio: &Ratio{P50: 4, P99: 2.5},
 			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
 		{Case: "launch", System: "gpreempt", Value: &ns, Unit: "ns more", Target: "cheap", Pass: &reached, Note: "role lc"},
 		{Case: "broken", System: "gpreempt", Target: "works", Pass: &missed, Note: "no such GPU"},

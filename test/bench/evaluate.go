@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,12 +54,16 @@ type evaluation struct {
 	spent    time.Duration
 }
 
+func newEvaluation(options EvaluationOptions) *evaluation {
+	return &evaluation{options: options, session: &session{progress: options.Progress},
+		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}}
+}
+
 // Evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
 // that the folder has by then. Workloads that could not be measured make an error beside the results of the
 // others.
 func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
-	e := &evaluation{options: options, session: &session{progress: options.Progress},
-		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}}
+	e := newEvaluation(options)
 	picked, err := e.pick()
 	if err != nil {
 		return nil, err
@@ -287,11 +290,7 @@ func (e *evaluation) end(which func(string, *program) bool) {
 		}
 		p.end()
 		delete(e.running, k)
-		for line := range strings.Lines(p.stderr.all()) {
-			if strings.Contains(line, "gpreempt") {
-				e.session.log("%s: %s", p.name, strings.TrimSpace(line))
-			}
-		}
+		e.passOn(p)
 	}
 }
 
@@ -425,6 +424,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 		return run, fmt.Errorf("begin a run: %w", err)
 	}
 	begin := now + startAhead
+	run.begin = begin
 	all := make([][]time.Duration, len(wanted))
 	for i, m := range wanted {
 		prepare, hint, until := 0, false, stop

@@ -1,14 +1,16 @@
 // The worker of the evaluation: a program of one kind of request, open-loop or back to back. Included by worker.c.
 //
-//   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components>
+//   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components|gemms>
 //
 // Control lines come on file descriptor 3: "init", before which CUDA is not used, then "go START_NS END_NS
 // PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
 // requests back to back. LOCK is a file that requests hold, STOP one whose appearance after END_NS ends the run before
 // the limit; "-" is none. Each of these is answered by a line of JSON on standard output; the end of the file ends the
-// worker. test/bench/torch/model.py serves the same protocol.
+// worker. Where GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for
+// how long the thread did not run though it could have. test/bench/torch/model.py serves the same protocol.
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 
 enum {
 	EVALUATION_CONTROL = 3,
@@ -19,6 +21,10 @@ enum {
 	DEGREE = 16,
 	RANK_ROUNDS = 10,
 	WARM_UP_REQUESTS = 5,
+	GEMMS = 5,
+	GEMM_SIDE = 1024,
+	GEMM_TILE = 64, // evaluation.cu
+	MAX_STREAMS = 64,
 };
 static const double WEATHER_STEP = 0.001;
 static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
@@ -29,6 +35,10 @@ static CUdeviceptr weather_state, weather_stage, weather_tendency;
 static CUfunction kernel_a, kernel_b, kernel_c, kernel_fill;
 static uint32_t vertices, edges, source_vertex;
 static uint64_t spin_iterations, spin_kernels;
+static CUdeviceptr gemm_left, gemm_right, gemm_result[GEMMS];
+static CUstream gemm_stream[MAX_STREAMS];
+static uint64_t gemm_streams, gemm_next;
+static uint64_t queued_ns; // when all of the latest request was; of work that does not say, 0
 
 static CUdeviceptr allocate(size_t bytes)
 {
@@ -260,7 +270,71 @@ static void request_spin(void)
 	void *parameters[] = {&memory, &spin_iterations};
 	for (uint64_t i = 0; i < spin_kernels; i++)
 		CHECK(cuLaunchKernel(kernel_a, multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+	queued_ns = monotonic_ns();
 	CHECK(cuStreamSynchronize(stream));
+}
+
+// ---- Products of half-precision matrices, each on the next of a number of streams
+
+static CUdeviceptr some_halves(uint32_t seed)
+{
+	size_t halves = (size_t)GEMM_SIDE * GEMM_SIDE;
+	uint16_t *host = malloc(halves * sizeof *host);
+	if (!host)
+		fail("no memory for a matrix of %d", GEMM_SIDE);
+	for (size_t i = 0; i < halves; i++) {
+		seed = seed * 1664525u + 1013904223u;
+		host[i] = (seed >> 16 & 0x8000) | 0x2c00 | (seed >> 8 & 0x3ff); // of either sign, from 1/16 to 1/8
+	}
+	CUdeviceptr matrix = allocate(halves * sizeof *host);
+	CHECK(cuMemcpyHtoD_v2(matrix, host, halves * sizeof *host));
+	free(host);
+	return matrix;
+}
+
+static void set_up_gemms(void)
+{
+	gemm_streams = number("streams", 1);
+	if (gemm_streams < 1 || gemm_streams > MAX_STREAMS)
+		fail("--streams %llu: 1 to %d", (unsigned long long)gemm_streams, MAX_STREAMS);
+	for (uint64_t i = 0; i < gemm_streams; i++)
+		CHECK(cuStreamCreate(&gemm_stream[i], CU_STREAM_NON_BLOCKING));
+	gemm_left = some_halves(1);
+	gemm_right = some_halves(2);
+	for (int i = 0; i < GEMMS; i++)
+		gemm_result[i] = allocate(sizeof(uint16_t) * GEMM_SIDE * GEMM_SIDE);
+	kernel_a = function("evaluation_gemm");
+}
+
+static void request_gemms(void)
+{
+	uint32_t side = GEMM_SIDE;
+	unsigned tiles = GEMM_SIDE / GEMM_TILE;
+	uint64_t first = gemm_next;
+	gemm_next += GEMMS;
+	for (int i = 0; i < GEMMS; i++) {
+		void *parameters[] = {&gemm_left, &gemm_right, &gemm_result[i], &side};
+		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0, gemm_stream[(first + i) % gemm_streams], parameters, NULL));
+	}
+	queued_ns = monotonic_ns();
+	for (uint64_t i = 0; i < GEMMS && i < gemm_streams; i++)
+		CHECK(cuStreamSynchronize(gemm_stream[(first + i) % gemm_streams]));
+}
+
+// FNV-1a of the products, which every request must give again.
+static uint64_t gemms_hash(void)
+{
+	uint32_t words = GEMM_SIDE * GEMM_SIDE / 2, *host = malloc(words * sizeof *host);
+	if (!host)
+		fail("no memory for %u words", words);
+	uint64_t hash = 14695981039346656037ull;
+	for (int i = 0; i < GEMMS; i++) {
+		CHECK(cuMemcpyDtoH_v2(host, gemm_result[i], words * sizeof *host));
+		for (uint32_t j = 0; j < words; j++)
+			hash = (hash ^ host[j]) * 1099511628211ull;
+	}
+	free(host);
+	return hash;
 }
 
 static const struct evaluation_work {
@@ -274,6 +348,7 @@ static const struct evaluation_work {
 	{"sssp", set_up_search, request_sssp, graph_hash},
 	{"pagerank", set_up_pagerank, request_pagerank, graph_hash},
 	{"components", set_up_components, request_components, graph_hash},
+	{"gemms", set_up_gemms, request_gemms, gemms_hash},
 };
 
 static void wait_for(uint64_t at)
@@ -349,15 +424,58 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 	printf("{\"completed\":%.3f,\"cpu_ns\":%llu", completed, (unsigned long long)cpu);
 }
 
+// What the kernel says of the calling thread.
+struct scheduled {
+	uint64_t delay_ns; // that it waited for a processor; 0 where the kernel does not count it
+	uint64_t switches; // away from it that it did not ask for
+};
+
+static struct scheduled scheduled_so_far(void)
+{
+	static int file = -2;
+	struct scheduled now = {0};
+	char text[96];
+	struct rusage usage;
+	if (file == -2)
+		file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+	ssize_t length = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
+	unsigned long long ran, delay;
+	if (length > 0) {
+		text[length] = 0;
+		if (sscanf(text, "%llu %llu", &ran, &delay) == 2)
+			now.delay_ns = delay;
+	}
+	if (getrusage(RUSAGE_THREAD, &usage) == 0)
+		now.switches = usage.ru_nivcsw;
+	return now;
+}
+
+static void print_list(const char *name, const uint64_t *values, int64_t count)
+{
+	printf(",\"%s\":[", name);
+	for (int64_t i = 0; i < count; i++)
+		printf("%s%llu", i ? "," : "", (unsigned long long)values[i]);
+	printf("]");
+}
+
+static uint64_t *list_of(int64_t count)
+{
+	uint64_t *list = calloc(count + 1, sizeof *list);
+	if (!list)
+		fail("no memory for %lld requests", (long long)count);
+	return list;
+}
+
 // A request is served when it arrives or, if others are still before it, after them; none is dropped. Those that
 // arrived in time and found no end are counted.
 static void serve_arrivals(const struct evaluation_work *work, const struct evaluation_go *go)
 {
-	uint64_t *submitted = calloc(go->count + 1, sizeof *submitted), *done = calloc(go->count + 1, sizeof *done);
-	if (!submitted || !done)
-		fail("no memory for %lld requests", (long long)go->count);
+	uint64_t *submitted = list_of(go->count), *done = list_of(go->count);
+	uint64_t *queued = list_of(go->count), *delay = list_of(go->count), *switches = list_of(go->count);
+	bool trace = getenv("GPREEMPT_BENCH_TRACE");
 	int64_t served = 0, in_time = 0;
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+	struct scheduled before = scheduled_so_far();
 	for (; served < go->count && goes_on(go); served++) {
 		uint64_t arrival = go->start + go->arrival_ns[served];
 		wait_for(arrival);
@@ -366,21 +484,30 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		for (uint64_t from = monotonic_ns(); go->prepare_ns && monotonic_ns() - from < go->prepare_ns;)
 			;
 		submitted[served] = monotonic_ns() - arrival;
+		queued_ns = 0;
 		request_under_lock(work, go);
 		uint64_t now = monotonic_ns();
 		done[served] = now - arrival;
 		in_time += now <= go->end;
+		if (!trace)
+			continue;
+		queued[served] = queued_ns ? queued_ns - arrival : 0;
+		struct scheduled after = scheduled_so_far(); // since the request before
+		delay[served] = after.delay_ns - before.delay_ns;
+		switches[served] = after.switches - before.switches;
+		before = after;
 	}
 	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu,\"submitted_ns\":[", (long long)in_time,
-	       (long long)(go->count - served), (unsigned long long)cpu);
-	for (int64_t i = 0; i < served; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)submitted[i]);
-	printf("],\"done_ns\":[");
-	for (int64_t i = 0; i < served; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)done[i]);
-	printf("]");
-	free(submitted), free(done);
+	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu", (long long)in_time, (long long)(go->count - served),
+	       (unsigned long long)cpu);
+	print_list("submitted_ns", submitted, served);
+	print_list("done_ns", done, served);
+	if (trace) {
+		print_list("queued_ns", queued, served);
+		print_list("delay_ns", delay, served);
+		print_list("switches", switches, served);
+	}
+	free(submitted), free(done), free(queued), free(delay), free(switches);
 }
 
 static bool next_go(FILE *control, struct evaluation_go *go)

@@ -3,7 +3,8 @@
 # results, within about 9 minutes. Tables come last; result files go to OUT, what was said to OUT/suite.log.
 #   test/bench/gpu_suite.sh LIBRARY_DIR OUT     LIBRARY_DIR has gpreempt and libgpreempt.so
 # GPREEMPT_PARTS picks parts: "foundation pytorch identity unprivileged" (default); hints, http, nvtx, within about 9
-# minutes; of block-level preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 9 minutes.
+# minutes; of block-level preemption blp-fire, blp-cost, blp-mps, blp-stream, within about 9 minutes; stalls, which goes on
+# where it was when it is called again with the same OUT, 9 minutes at a time, about half an hour in all.
 set -uo pipefail
 if [ $# -ne 2 ]; then
 	echo "usage: $0 LIBRARY_DIR OUT" >&2
@@ -71,6 +72,9 @@ part blp-mps.pytorch 200 python3 "$torch/mps_run.py" --library "$library" --comm
 	--logs "$logs/blp-mps.pytorch" --json "$out/$gpu-blp-mps-pytorch.json"
 part blp-stream 100 "$library_dir/gpreempt" bench --suite blp-stream --library "$library" \
 	--json "$out/$gpu-blp-stream.json"
+
+part stalls 560 "$library_dir/gpreempt" bench --suite stalls --library "$library" --minutes 8.7 --out "$out/stalls" \
+	--json "$out/$gpu-stalls.json"
 
 for name in "${names[@]}"; do
 	printf '\n== %s\n' "$name"

@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -192,20 +190,9 @@ const slowestKept = 24
 
 // follow adds what became of the requests with these latencies, the latest of the log.
 func (h *Hints) follow(path string, latenciesNs []uint64) error {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) { // no request came
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the log of requests: %w", err)
-	}
-	var requests []Request
-	for line := range bytes.Lines(text) {
-		var r Request
-		if err := json.Unmarshal(line, &r); err != nil {
-			return fmt.Errorf("read the log of requests: %q: %w", line, err)
-		}
-		requests = append(requests, r)
+	requests, err := readRequests(path)
+	if err != nil || requests == nil {
+		return err
 	}
 	n := len(latenciesNs)
 	if len(requests) < n { // the learner of hints was too slow for some: which is not known

@@ -73,7 +73,18 @@ type answer struct {
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
 	Hinted      bool     `json:"hinted"` // it was told to give hints, and the library takes them
+
+	trace
 }
+
+// trace is what a program with traceVariable in its environment tells of each request besides.
+type trace struct {
+	QueuedNs []uint64 `json:"queued_ns"` // from arrival until all of it was queued on the GPU; 0: unknown
+	DelayNs  []uint64 `json:"delay_ns"`  // since the request before: that its thread waited for a processor
+	Switches []uint64 `json:"switches"`  // and how often it lost one
+}
+
+const traceVariable = "GPREEMPT_BENCH_TRACE"
 
 // lastBytes keeps the end of what is written to it.
 type lastBytes struct {
@@ -254,6 +265,11 @@ func (p *program) answer(ctx context.Context, limit time.Duration) (answer, erro
 	}
 	if len(a.SubmittedNs) != len(a.DoneNs) {
 		return a, fmt.Errorf("%s: %d requests submitted, %d done", p.name, len(a.SubmittedNs), len(a.DoneNs))
+	}
+	for _, list := range [][]uint64{a.QueuedNs, a.DelayNs, a.Switches} {
+		if n := len(a.QueuedNs); len(list) != n || n != 0 && n != len(a.DoneNs) {
+			return a, fmt.Errorf("%s: %d requests done, traces of %d and %d", p.name, len(a.DoneNs), n, len(list))
+		}
 	}
 	return a, nil
 }

@@ -61,15 +61,17 @@ type Row struct {
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
 
-	BLP json.RawMessage `json:"blp,omitempty"` // what the library counted in the BE process
+	BLP    json.RawMessage `json:"blp,omitempty"`    // what the library counted in the BE process
+	Stalls *Stalls         `json:"stalls,omitempty"` // of the suite of that name
 }
 
 // Latency sums up the latencies of the LC process's requests.
 type Latency struct {
-	N     int     `json:"n"`
-	P50Us float64 `json:"p50_us"`
-	P99Us float64 `json:"p99_us"`
-	MaxUs float64 `json:"max_us"`
+	N      int     `json:"n"`
+	P50Us  float64 `json:"p50_us"`
+	P99Us  float64 `json:"p99_us"`
+	P999Us float64 `json:"p999_us,omitempty"` // where there are requests enough for it
+	MaxUs  float64 `json:"max_us"`
 }
 
 // Hints is what became of the LC process's hints, warm-up included, and what the library learnt and spent for them.
@@ -100,8 +102,9 @@ type SlowRequest struct {
 
 // Ratio compares with the same LC process alone.
 type Ratio struct {
-	P50 float64 `json:"p50"`
-	P99 float64 `json:"p99"`
+	P50  float64 `json:"p50"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999,omitempty"`
 }
 
 // Share is what the BE processes got: the rates alone and now, and Share, their part of what LC left them.
@@ -150,11 +153,26 @@ func (r *Report) Write(path string) error {
 func (r *Report) withdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]
-		failed := row.Pass != nil && !*row.Pass && row.LC == nil && row.Value == nil && row.Note != ""
-		if !failed {
+		if !row.failed() {
 			row.Target, row.Pass = "", nil
 		}
 	}
+}
+
+// failed says whether the row tells why a case could not be measured, or not to its end.
+func (row Row) failed() bool {
+	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil || row.Stalls != nil)
+}
+
+// Failed counts the rows of what could not be measured.
+func (r *Report) Failed() int {
+	failed := 0
+	for _, row := range r.Cases {
+		if row.failed() {
+			failed++
+		}
+	}
+	return failed
 }
 
 // Missed counts the targets that were not reached.
@@ -168,13 +186,33 @@ func (r *Report) Missed() int {
 	return missed
 }
 
-// Print writes the table for people.
-func (r *Report) Print(out io.Writer) error {
+// title is the first lines of what people read.
+func (r *Report) title() string {
 	kind := ""
 	if r.Simulated {
 		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
 	}
-	fmt.Fprintf(out, "%s, driver %s, CUDA %s, %s%s\n\n", r.GPU, r.Driver, r.CUDA, r.Mode, kind)
+	return fmt.Sprintf("%s, driver %s, CUDA %s, %s%s\n", r.GPU, r.Driver, r.CUDA, r.Mode, kind)
+}
+
+// verdict is a row's target, whether it was reached, and the note.
+func (row Row) verdict() string {
+	text := row.Target
+	if row.Pass != nil {
+		text = map[bool]string{true: "reached: ", false: "MISSED: "}[*row.Pass] + text
+	}
+	if row.Note != "" {
+		text = strings.TrimSpace(text + " (" + row.Note + ")")
+	}
+	return text
+}
+
+// Print writes the table for people.
+func (r *Report) Print(out io.Writer) error {
+	if r.Benchmark == StallsSuite {
+		return r.printStalls(out)
+	}
+	fmt.Fprintln(out, r.title())
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "case\tsystem\tLC p50 us\tp99 us\tmax us\tn\tp99/alone\tBE rate\tof alone\tof what LC leaves\ttarget\t")
 	previous := ""
@@ -202,14 +240,7 @@ func (r *Report) Print(out io.Writer) error {
 		if row.Value != nil {
 			cells[0] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
-		target := row.Target
-		if row.Pass != nil {
-			target = map[bool]string{true: "reached: ", false: "MISSED: "}[*row.Pass] + target
-		}
-		if row.Note != "" {
-			target = strings.TrimSpace(target + " (" + row.Note + ")")
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", name, row.System, strings.Join(cells, "\t"), target)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", name, row.System, strings.Join(cells, "\t"), row.verdict())
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the table: %w", err)

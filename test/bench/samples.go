@@ -71,6 +71,8 @@ type RunResult struct {
 	Repeat  int       `json:"repeat"`
 	Seconds float64   `json:"seconds"`
 	Tasks   []TaskRun `json:"tasks"`
+
+	begin time.Duration // CLOCK_MONOTONIC; while it is new
 }
 
 // TaskRun is what a task did in a run.
@@ -88,6 +90,7 @@ type TaskRun struct {
 	Samples string `json:"samples,omitempty"`
 
 	samples samples
+	trace   trace // while it is new
 }
 
 type samples struct{ arrival, submitted, done []time.Duration } // from the run's start, from arrival, from arrival
@@ -101,7 +104,7 @@ func (t *TaskRun) set(arrivals []time.Duration, a answer) {
 		s.done = append(s.done, time.Duration(a.DoneNs[i]))
 	}
 	t.Samples = s.encode()
-	t.samples = s
+	t.samples, t.trace = s, a.trace
 }
 
 func (s samples) encode() string {
@@ -353,6 +356,19 @@ func addWords(list, more string) string {
 }
 
 const listed = "; "
+
+// failed says whether the case could not be measured, or not in all its runs.
+func (c EvaluationCase) failed() bool { return c.Note != "" && c.Note != anotherRun }
+
+// Failed names the cases that could not be measured, or not in all their runs.
+func (e *Evaluation) Failed() (names []string) {
+	for _, c := range e.Cases {
+		if c.failed() {
+			names = append(names, c.Case+" under "+c.System)
+		}
+	}
+	return names
+}
 
 func workloadOrder(name string) int {
 	return slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })

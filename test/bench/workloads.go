@@ -14,7 +14,7 @@ import (
 type Task struct {
 	Program string  `json:"program"`
 	RateHz  float64 `json:"rate_hz,omitempty"` // 0: requests back to back
-	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty"
+	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty", "uniform"
 	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
 	Device  int     `json:"device,omitempty"`  // which of the GPUs it uses
 }
@@ -68,6 +68,10 @@ var ownPrograms = map[string][]string{
 	"components": {"--work", "components"},
 	"spin-short": {"--work", "spin", "--iterations", "12500", "--kernels", "10"},
 	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
+	"spin-many":  {"--work", "spin", "--iterations", "12500", "--kernels", "200"},
+	"gemms":      {"--work", "gemms"}, // five products of half-precision matrices
+	"gemms-s8":   {"--work", "gemms", "--streams", "8"},
+	"gemms-s33":  {"--work", "gemms", "--streams", "33"},
 }
 
 // httpService is the program of torch/http_service.py. Its requests announce themselves by nothing but their arrival.
@@ -224,6 +228,9 @@ func seed(parts ...any) *rand.Rand {
 	return rand.New(rand.NewPCG(hash.Sum64(), 1))
 }
 
+// shortestGap is that of uniform arrivals, as a part of the mean: with the longest it makes 0.3 to 4 ms of 2.15.
+const shortestGap = 0.3 / 2.15
+
 // arrivals are the times, from the start, at which a task's requests come. By the clock they come with a
 // phase that is drawn anew every quarter of a second: tasks of equal rates keep no order among themselves.
 func (t Task) arrivals(length time.Duration, random *rand.Rand) []time.Duration {
@@ -249,6 +256,8 @@ func (t Task) arrivals(length time.Duration, random *rand.Rand) []time.Duration 
 		return times
 	case "poisson":
 		next = func() float64 { return random.ExpFloat64() * period }
+	case "uniform":
+		next = func() float64 { return shortestGap*period + random.Float64()*2*(1-shortestGap)*period }
 	case "bursty":
 		// Poisson arrivals whose rate is a quarter of the mean for some time and two and a half times the
 		// mean for a third of it.

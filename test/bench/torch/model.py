@@ -123,6 +123,7 @@ def inference(name):
         device.copy_(host, non_blocking=True)
         graph.replay()
         answer.copy_(result, non_blocking=True)
+        protocol.TRACE.mark_queued()
         torch.cuda.current_stream().synchronize()
     request.keep = model  # the graph uses its memory
     return request
@@ -197,6 +198,7 @@ def serve_arrivals(request, go, hint):
         with go.lock:
             request()
         done.append(time.monotonic_ns() - arrival)
+        protocol.TRACE.done(arrival)
     return protocol.open_loop(go, submitted, done, time.process_time_ns() - cpu)
 
 

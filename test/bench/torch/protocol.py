@@ -3,14 +3,16 @@
 A program waits for the line "init" on file descriptor 3 before it uses CUDA and prints "ready". Then it answers each line
 "go START_NS END_NS PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS
 (time.monotonic_ns); N = -1 means requests back to back. LOCK is a file that requests hold, STOP one whose appearance
-after END_NS ends the run before the limit; "-" is none. The end of the control file ends the program. evaluate.h serves
-the same.
+after END_NS ends the run before the limit; "-" is none. The end of the control file ends the program. Where
+GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for how long the
+thread did not run though it could have. evaluate.h serves the same.
 """
 import ctypes
 import fcntl
 import gc
 import json
 import os
+import resource
 import time
 
 CONTROL = 3
@@ -83,11 +85,55 @@ class Go:
         return now < self.end or (now < self.end + DRAIN_NS and not (self.stop != "-" and os.path.exists(self.stop)))
 
 
+class Trace:
+    """Of each request: when all of it was queued, counted from arrival (0: unknown), for how long since the request before
+    the thread waited for a processor, and how often it lost one."""
+
+    def __init__(self):
+        self.on = "GPREEMPT_BENCH_TRACE" in os.environ
+        self.queued_at = 0  # of the request that is served now
+        self.queued, self.delay, self.switches = [], [], []
+        if self.on:
+            try:
+                self.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self.file = -1
+            self.before = self.so_far()
+
+    def so_far(self):
+        fields = os.pread(self.file, 96, 0).split() if self.file >= 0 else []
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        return (int(fields[1]) if len(fields) > 1 else 0), switches
+
+    def mark_queued(self):
+        self.queued_at = time.monotonic_ns()
+
+    def done(self, arrival):
+        if not self.on:
+            return
+        self.queued.append(self.queued_at - arrival if self.queued_at else 0)
+        after = self.so_far()
+        self.delay.append(after[0] - self.before[0])
+        self.switches.append(after[1] - self.before[1])
+        self.queued_at, self.before = 0, after
+
+    def take(self):
+        """What is answered; forgets it."""
+        if not self.on:
+            return {}
+        lists = {"queued_ns": self.queued, "delay_ns": self.delay, "switches": self.switches}
+        self.queued, self.delay, self.switches = [], [], []
+        return lists
+
+
+TRACE = Trace()
+
+
 def open_loop(go, submitted, done, cpu_ns):
     """What is answered about requests that arrived: when they were submitted and done, counted from arrival."""
     in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
     return {"completed": in_time, "unserved": len(go.arrivals) - len(done), "cpu_ns": cpu_ns,
-            "submitted_ns": submitted, "done_ns": done}
+            "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
 
 
 def serve(control, requests):

@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Guests are processes that come and go beside those that are measured: each one's turn at the GPU is a process of its own.
+
+const (
+	shortestStay, longestStay = time.Second, 8 * time.Second
+	longestAway               = 1500 * time.Millisecond
+	guestFailures             = 3 // in a row, after which there is no point in going on
+)
+
+// visit is a time in which a guest made or gave up its use of the GPU.
+type visit struct {
+	from, to uint64 // CLOCK_MONOTONIC
+	what     string
+}
+
+// visits are those of all guests.
+type visits struct {
+	mutex sync.Mutex
+	list  []*visit
+	err   error
+}
+
+// begin notes what begins now and ends when end is called.
+func (v *visits) begin(what string) (end func()) {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	one := &visit{segment.Now(), ^uint64(0), what}
+	v.list = append(v.list, one)
+	return func() {
+		v.mutex.Lock()
+		defer v.mutex.Unlock()
+		one.to = segment.Now()
+	}
+}
+
+// since are those that touch the time from then on. The earlier ones are forgotten.
+func (v *visits) since(ns uint64) (some []visit) {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	var kept []*visit
+	for _, one := range v.list {
+		if one.to >= ns {
+			some, kept = append(some, *one), append(kept, one)
+		}
+	}
+	v.list = kept
+	return some
+}
+
+func (v *visits) fail(err error) {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	v.err = errors.Join(v.err, err)
+}
+
+// failed is why a guest comes no more.
+func (v *visits) failed() error {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	return v.err
+}
+
+// receiveGuests lets them come and go until stop.
+func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for i, g := range m.guests {
+		random := seed(m.name, m.system.Name, "guest", i)
+		all.Go(func() {
+			for failures := 0; ctx.Err() == nil && failures < guestFailures; failures++ {
+				err := m.visit(ctx, g, fmt.Sprintf("%s %d", g.role, i+1), random)
+				if err == nil {
+					failures = -1
+				} else if failures+1 == guestFailures && ctx.Err() == nil {
+					m.visits.fail(fmt.Errorf("guest %d: %w", i+1, err))
+				}
+				pause(ctx, time.Duration(random.Float64()*float64(longestAway)))
+			}
+		})
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+}
+
+// visit starts a guest's process, lets it use the GPU for a while, and ends it: every second one by SIGKILL in the middle.
+func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, random *rand.Rand) error {
+	p, err := m.e.startProgram(ctx, m.system, g.role, g.task)
+	if err != nil {
+		return err
+	}
+	leave := func(how string) {
+		gone := m.visits.begin(name + " " + how)
+		p.end()
+		gone()
+		m.e.passOn(p)
+	}
+	p.starting = true
+	comes := m.visits.begin(name + " comes")
+	one := []member{{Task: g.task, role: g.role, program: p}}
+	err = initialise(one)
+	if err == nil {
+		err = awaitReady(ctx, one)
+	}
+	comes()
+	if err != nil {
+		_ = p.cmd.Process.Kill() // it may have ended by itself
+		leave("fails")
+		return err
+	}
+	stay := shortestStay + time.Duration(random.Float64()*float64(longestStay-shortestStay))
+	killed := random.IntN(2) == 0
+	length := stay
+	if killed {
+		length += 10 * time.Second
+	}
+	now, err := monotonic()
+	if err == nil {
+		var arrivals []time.Duration
+		if g.task.RateHz > 0 {
+			arrivals = g.task.arrivals(length, random)
+		}
+		// Best-effort work goes on after the end for as long as some file is not there: this one is.
+		err = p.send(order(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
+	}
+	if err == nil && !killed {
+		_, err = p.answer(ctx, startAhead+length+drain+answerLimit)
+	} else if err == nil {
+		pause(ctx, stay)
+	}
+	if killed || err != nil {
+		_ = p.cmd.Process.Kill()
+		leave("is killed")
+		return err
+	}
+	leave("goes")
+	return nil
+}
+
+// passOn logs what the library said in a program.
+func (e *evaluation) passOn(p *program) {
+	for line := range strings.Lines(p.stderr.all()) {
+		if strings.Contains(line, "gpreempt") {
+			e.session.log("%s: %s", p.name, strings.TrimSpace(line))
+		}
+	}
+}

@@ -1,0 +1,373 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// What requests waited for is told by witnesses that look at the same clock: the program itself, the memory that the
+// processes share, which is looked at thousands of times a second, the list of who came and went, and the library's log of
+// requests.
+
+// Causes, in the order in which they are asked for: the first that explains half of what a request took too long is it.
+const (
+	causeQueue   = "queue"        // it waited for a request before it, and took no longer itself than it may
+	causeCPU     = "cpu"          // the thread got no processor, or was late to submit
+	causeSubmit  = "submission"   // calls that submit work took long though the thread ran or slept of its own accord
+	causeExpired = "hold-limit"   // a hold ended by its own limit meanwhile
+	causeOtherLC = "other-lc"     // another process of the same level had its window open
+	causeGuest   = "guest"        // a process began or ended its use of the GPU, then or just before
+	causeStepped = "hold-step"    // holds were renewed while it was under way
+	causeWatch   = "cpu-at-large" // the watch itself got no processor: the machine was short of them
+	causeUnknown = "unknown"
+)
+
+const (
+	watchEvery   = 200 * time.Microsecond
+	shortStall   = 1000.0                // microseconds: less explains no stall
+	guestsBefore = 20 * time.Millisecond // a process that came or went so long before counts
+)
+
+// Stall is what was seen of a request that took long.
+type Stall struct {
+	AtS       float64 `json:"at_s"` // its arrival, since the case began
+	LatencyUs float64 `json:"latency_us"`
+	UsualUs   float64 `json:"usual_us"` // the median
+	Cause     string  `json:"cause"`
+
+	WaitedUs   float64 `json:"waited_us,omitempty"`    // for the request before
+	LateUs     float64 `json:"late_us,omitempty"`      // until submission began, beside waiting and preparation
+	SubmitUs   float64 `json:"submit_us,omitempty"`    // that submission took; of programs that tell
+	DelayUs    float64 `json:"run_delay_us,omitempty"` // that the thread waited for a processor, since the request before
+	Switches   uint64  `json:"switches,omitempty"`     // that it did not ask for, in that time
+	OtherLCUs  float64 `json:"other_lc_us,omitempty"`  // that another process of the level had its window open
+	WatchGapUs float64 `json:"watch_gap_us,omitempty"` // the longest time between two looks
+	Guests     string  `json:"guests,omitempty"`       // who came or went
+	Hint       string  `json:"hint,omitempty"`         // what became of hints for it
+	// What the library counted in its process meanwhile.
+	Counted map[string]uint64 `json:"counted,omitempty"`
+}
+
+func (s Stall) String() string {
+	text := fmt.Sprintf("%9.3f s  %8.2f ms  %-12s", s.AtS, s.LatencyUs/1000, s.Cause)
+	for _, part := range []struct {
+		what string
+		us   float64
+	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
+		if part.us >= 100 {
+			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Counted)) {
+		if strings.HasPrefix(name, "holds") {
+			text += fmt.Sprintf("  %s +%d", name, s.Counted[name])
+		}
+	}
+	for _, words := range []string{s.Guests, s.Hint} {
+		if words != "" {
+			text += "  " + words
+		}
+	}
+	return text
+}
+
+// kinds are what is counted of all requests, for comparison.
+func (s Stall) kinds() (kinds []string) {
+	if s.OtherLCUs > 0 {
+		kinds = append(kinds, causeOtherLC)
+	}
+	if s.Guests != "" {
+		kinds = append(kinds, causeGuest)
+	}
+	return kinds
+}
+
+// cause is the first that explains it; a request up to the limit is no stall.
+func (s Stall) cause(limitUs float64) string {
+	tooLong := s.LatencyUs - s.WaitedUs - s.UsualUs
+	explains := func(us float64) bool { return us >= shortStall && 2*us >= tooLong }
+	switch {
+	case s.LatencyUs-s.WaitedUs <= limitUs:
+		return causeQueue
+	case explains(s.DelayUs), explains(s.LateUs):
+		return causeCPU
+	case explains(s.SubmitUs):
+		return causeSubmit
+	case s.counted("expired"):
+		return causeExpired
+	case explains(s.OtherLCUs):
+		return causeOtherLC
+	case s.Guests != "":
+		return causeGuest
+	case s.counted("stepped"):
+		return causeStepped
+	case explains(s.WatchGapUs):
+		return causeWatch
+	}
+	return causeUnknown
+}
+
+// counted says whether the library counted holds of a kind.
+func (s Stall) counted(what string) bool {
+	return s.Counted["holds_"+what] > 0
+}
+
+// tracedRequest is a request by CLOCK_MONOTONIC.
+type tracedRequest struct {
+	arrival, before, submitted, queued, done uint64 // before: the end of the request before; queued: 0 where unknown
+	delayNs, switches                        uint64
+	served                                   bool
+}
+
+// requestOf is the i-th request of an LC program's run.
+func requestOf(run RunResult, t *TaskRun, i int) tracedRequest {
+	s := t.samples
+	at := func(d time.Duration) uint64 { return uint64(run.begin + s.arrival[i] + d) }
+	r := tracedRequest{arrival: at(0)}
+	if i > 0 && i-1 < len(s.done) {
+		r.before = uint64(run.begin + s.arrival[i-1] + s.done[i-1])
+	}
+	if i >= len(s.done) { // it found no end
+		r.submitted, r.done = at(0), uint64(run.begin+run.length()+drain)
+		return r
+	}
+	r.served, r.submitted, r.done = true, at(s.submitted[i]), at(s.done[i])
+	if len(t.trace.QueuedNs) > i {
+		r.delayNs, r.switches = t.trace.DelayNs[i], t.trace.Switches[i]
+		if t.trace.QueuedNs[i] > 0 {
+			r.queued = at(time.Duration(t.trace.QueuedNs[i]))
+		}
+	}
+	return r
+}
+
+// witnesses are those of a round.
+type witnesses struct {
+	watch     *watch
+	visits    []visit
+	hints     []Request // in the order of time
+	prepareUs int
+}
+
+func us(from, to uint64) float64 {
+	if to <= from {
+		return 0
+	}
+	return round(float64(to-from)/1000, 1)
+}
+
+// see says what can be told of any request.
+func (w witnesses) see(r tracedRequest) Stall {
+	s := Stall{LatencyUs: us(r.arrival, r.done), OtherLCUs: w.watch.otherOpen(r.arrival, r.done)}
+	for _, v := range w.visits {
+		if v.from <= r.done && v.to >= r.arrival-min(r.arrival, uint64(guestsBefore)) {
+			s.Guests = strings.TrimPrefix(s.Guests+", "+v.what, ", ")
+		}
+	}
+	return s
+}
+
+// explain adds what is asked only of requests that took long.
+func (w witnesses) explain(r tracedRequest, s *Stall) {
+	s.WaitedUs = min(us(r.arrival, r.before), s.LatencyUs)
+	s.LateUs = max(0, round(us(max(r.arrival, r.before), r.submitted)-float64(w.prepareUs), 1))
+	if r.queued > 0 {
+		s.SubmitUs = us(r.submitted, r.queued)
+	}
+	s.DelayUs, s.Switches = us(0, r.delayNs), r.switches
+	s.Counted, s.WatchGapUs = w.watch.between(r.arrival, r.done)
+	for _, h := range w.hints {
+		if h.AtNs > r.done {
+			break
+		}
+		if h.AtNs >= r.arrival {
+			s.Hint = "hint: " + h.outcome()
+		}
+	}
+	if !r.served {
+		s.Hint = strings.TrimSpace("found no end " + s.Hint)
+	}
+}
+
+// watch looks at a segment again and again.
+type watch struct {
+	ending    atomic.Bool
+	ended     chan struct{}
+	pid       int32
+	directory string
+	lastNs    uint64 // the latest look
+	changes   []change
+}
+
+// change is a look that differs from the one before, or came late after it.
+type change struct {
+	beforeNs, atNs uint64 // the look before, and this
+	known          bool   // the process that is looked at has a slot
+	otherOpen      bool   // another process of its level has its window open
+	counters       segment.Counters
+}
+
+const lateLook = time.Millisecond
+
+// startWatch watches the process of a pid in the first segment that comes to be in a folder, until stop.
+func startWatch(directory string, pid int) *watch {
+	w := &watch{ended: make(chan struct{}), pid: int32(pid), directory: directory}
+	go w.run()
+	return w
+}
+
+func (w *watch) stop() {
+	w.ending.Store(true)
+	<-w.ended
+}
+
+func (w *watch) run() {
+	defer close(w.ended)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var reader *segment.Reader
+	pause := unix.NsecToTimespec(int64(watchEvery)) // the runtime's own timers may be a millisecond late
+	for !w.ending.Load() {
+		_ = unix.Nanosleep(&pause, nil) // a signal makes a look come earlier
+		if reader == nil {
+			reader = openFirst(w.directory)
+		}
+		if reader == nil {
+			w.note(segment.Look{TakenNs: segment.Now()}) // whether we get a processor shows all the same
+			continue
+		}
+		if look, err := reader.Look(); err == nil { // what was not seen shows as a gap
+			w.note(look)
+		}
+	}
+	if reader != nil {
+		reader.Close()
+	}
+}
+
+// openFirst gives nothing while there is no segment that can be read.
+func openFirst(directory string) *segment.Reader {
+	files, err := filepath.Glob(filepath.Join(directory, "*.seg"))
+	if err != nil || len(files) == 0 {
+		return nil
+	}
+	reader, err := segment.OpenReader(files[0])
+	if err != nil {
+		return nil
+	}
+	return reader
+}
+
+func (w *watch) note(look segment.Look) {
+	now := change{beforeNs: w.lastNs, atNs: look.TakenNs}
+	level := uint32(0)
+	for _, p := range look.Peers {
+		if p.Pid == w.pid {
+			now.known, now.counters, level = true, p.Counters, p.Level
+		}
+	}
+	for _, p := range look.Peers {
+		now.otherOpen = now.otherOpen || p.Pid != w.pid && p.Level == level && p.Open
+	}
+	w.lastNs = look.TakenNs
+	if len(w.changes) > 0 {
+		last := w.changes[len(w.changes)-1]
+		same := now.known == last.known && now.otherOpen == last.otherOpen && now.counters == last.counters
+		if same && now.atNs-now.beforeNs < uint64(lateLook) {
+			return
+		}
+	} else {
+		now.beforeNs = now.atNs
+	}
+	w.changes = append(w.changes, now)
+}
+
+// lastBy is the index of the last change that was seen by a time, or -1.
+func (w *watch) lastBy(at uint64) int {
+	i, _ := slices.BinarySearchFunc(w.changes, at+1, func(c change, at uint64) int { return cmp.Compare(c.atNs, at) })
+	return i - 1
+}
+
+// otherOpen is for how long of an interval another process of the level was seen to have its window open, in
+// microseconds. What was not looked at does not count.
+func (w *watch) otherOpen(from, to uint64) float64 {
+	total := 0.0
+	for i := max(w.lastBy(from), 0); i < len(w.changes) && w.changes[i].atNs < to; i++ {
+		end := min(to, w.lastNs)
+		if i+1 < len(w.changes) {
+			end = min(end, w.changes[i+1].beforeNs+uint64(watchEvery))
+		}
+		if w.changes[i].otherOpen {
+			total += us(max(from, w.changes[i].atNs), end)
+		}
+	}
+	return round(total, 1)
+}
+
+// between is by how much each counter of the process grew in an interval, and the longest time between two looks, in
+// microseconds.
+func (w *watch) between(from, to uint64) (grew map[string]uint64, gapUs float64) {
+	first := max(w.lastBy(from), 0)
+	last := first
+	for i := first; i < len(w.changes) && w.changes[i].beforeNs < to; i++ {
+		last = i
+		if w.changes[i].atNs > from {
+			gapUs = max(gapUs, us(w.changes[i].beforeNs, w.changes[i].atNs))
+		}
+	}
+	if last >= len(w.changes) || !w.changes[first].known || !w.changes[last].known {
+		return nil, gapUs
+	}
+	return growth(w.changes[first].counters, w.changes[last].counters), gapUs
+}
+
+// growth is by how much each counter grew, by its name; those that did.
+func growth(before, after segment.Counters) map[string]uint64 {
+	grew := map[string]uint64{}
+	a, b := reflect.ValueOf(before), reflect.ValueOf(after)
+	for i := range a.NumField() {
+		if x, y := a.Field(i).Uint(), b.Field(i).Uint(); y > x {
+			grew[a.Type().Field(i).Tag.Get("json")] = y - x
+		}
+	}
+	return grew
+}
+
+// readRequests reads the library's log of requests; "" is none.
+func readRequests(path string) ([]Request, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) { // no request came
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the log of requests: %w", err)
+	}
+	var requests []Request
+	for line := range bytes.Lines(text) {
+		var r Request
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("read the log of requests: %q: %w", line, err)
+		}
+		requests = append(requests, r)
+	}
+	return requests, nil
+}

@@ -1,0 +1,769 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// The stalls suite: many requests, to find the few that take much longer than the others, and what each of those waited
+// for. A case under a system is measured in rounds; what they gave lies in a file of the folder of partial results, where
+// another call goes on.
+
+// StallsSuite is its name.
+const StallsSuite = "stalls"
+
+// stallCase is one LC program beside others.
+type stallCase struct {
+	name, about string
+	lc          Task
+	prepareUs   int
+	be          []Task            // beside it all the time
+	guests      []guest           // that come and go
+	environment map[string]string // of the LC programs
+	explicit    bool              // the LC program announces its requests, where there are hints
+	requests    int               // how many are wanted; 0: as many as come in the time
+	seconds     float64
+	target      stallTarget
+}
+
+// guest is a program that comes and goes.
+type guest struct {
+	role string
+	task Task
+}
+
+// stallTarget judges a system with the LC program alone.
+type stallTarget struct {
+	text   string
+	limit  func(alone *Latency) float64 // of a request that is no stall, in microseconds; alone may be nil
+	judged []string                     // systems
+	met    func(lc, alone *Latency, s *Stalls) bool
+}
+
+const (
+	roundSeconds  = 30.0
+	stallUs       = 2000.0 // above what is usual
+	longestUs     = 10_000.0
+	stallsP999    = 1.15
+	stallsListed  = 200  // in a result file
+	stallsPrinted = 10   // of each row
+	stallsKept    = 4000 // in a partial result
+	gemmsMeanUs   = 2150.0
+)
+
+var besideAlone = stallTarget{
+	text: "lc p99.9 <= 1.15 x alone, max <= alone max + 2 ms",
+	limit: func(alone *Latency) float64 {
+		if alone == nil {
+			return 0
+		}
+		return alone.MaxUs + stallUs
+	},
+	judged: []string{"gpreempt-hints"},
+	met: func(lc, alone *Latency, _ *Stalls) bool {
+		return alone != nil && lc.P999Us <= stallsP999*alone.P999Us && lc.MaxUs <= alone.MaxUs+stallUs
+	},
+}
+
+var allExplained = stallTarget{
+	text:   "max <= 10 ms, the cause of everything above 2 ms known",
+	limit:  func(*Latency) float64 { return stallUs },
+	judged: []string{"gpreempt-hints"},
+	met: func(lc, _ *Latency, s *Stalls) bool {
+		return lc.MaxUs <= longestUs && s.Causes[causeUnknown] == 0
+	},
+}
+
+func gemmsCase(name, about, program string, connections int, seconds float64) stallCase {
+	c := stallCase{name: name, about: about, seconds: seconds, target: allExplained,
+		lc: Task{Program: program, RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
+	if connections > 0 {
+		c.environment = map[string]string{"CUDA_DEVICE_MAX_CONNECTIONS": fmt.Sprint(connections)}
+	}
+	c.guests = []guest{{"lc", c.lc}, {"lc", c.lc}}
+	for _, task := range continuous("spin-long", "spin-long", "spin-many") {
+		c.guests = append(c.guests, guest{"be", task})
+	}
+	return c
+}
+
+var stallCases = func() []stallCase {
+	const others = "beside 3 BE and 2 other LC processes that come and go"
+	all := []stallCase{
+		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
+			lc: Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("resnet152"),
+			explicit: true, requests: 50_000, target: besideAlone},
+		gemmsCase("gemms", "five half-precision products every 0.3 to 4 ms, "+others, "gemms", 0, 600),
+	}
+	for _, connections := range []int{1, 8, 32} {
+		for _, streams := range []int{1, 8, 33} {
+			program := fmt.Sprintf("gemms-s%d", streams)
+			if streams == 1 {
+				program = "gemms"
+			}
+			all = append(all, gemmsCase(fmt.Sprintf("gemms-c%d-s%d", connections, streams),
+				fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, on %d streams", connections, streams), program, connections, 60))
+		}
+	}
+	// Needs no PyTorch: for tests.
+	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
+		lc: Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("spin-long"),
+		explicit: true, seconds: 60, target: allExplained}
+	spin.guests = []guest{{"be", Task{Program: "spin-long"}}, {"lc", spin.lc}}
+	return append(all, spin)
+}()
+
+// pickStallCases picks cases; without names all that the suite is for.
+func pickStallCases(only []string) ([]stallCase, error) {
+	var picked []stallCase
+	for _, c := range stallCases {
+		if slices.Contains(only, c.name) || len(only) == 0 && c.name != "spin" {
+			picked = append(picked, c)
+		}
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(picked, func(c stallCase) bool { return c.name == name }) {
+			return nil, fmt.Errorf("suite %q has no case %q", StallsSuite, name)
+		}
+	}
+	return picked, nil
+}
+
+// ListStallCases writes the cases and their targets.
+func ListStallCases(out io.Writer, only []string) error {
+	cases, err := pickStallCases(only)
+	if err != nil {
+		return err
+	}
+	for _, c := range cases {
+		if _, err := fmt.Fprintf(out, "%-14s %s: %s\n", c.name, c.about, c.target.text); err != nil {
+			return fmt.Errorf("list the cases: %w", err)
+		}
+	}
+	return nil
+}
+
+var stallSystemNames = []string{lcAlone, "gpreempt", "gpreempt-hints"}
+
+// skips says whether a case is measured under a system only where that is asked for.
+func (c stallCase) skips(system System, options EvaluationOptions) bool {
+	return len(options.Systems) == 0 && len(c.guests) > 0 && system.Name == "gpreempt"
+}
+
+// stallSystems are those that the cases are measured under; alone is one without the other programs.
+func stallSystems(names []string) (systems []System, err error) {
+	if len(names) == 0 {
+		names = stallSystemNames
+	}
+	for _, name := range names {
+		if name == lcAlone {
+			systems = append(systems, System{Name: lcAlone})
+			continue
+		}
+		one, err := Systems([]string{name})
+		if err != nil {
+			return nil, err
+		}
+		if one[0].Lock || one[0].MPS {
+			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, StallsSuite)
+		}
+		systems = append(systems, one[0])
+	}
+	return systems, nil
+}
+
+// length is how long a case is measured under a system, and how many requests are wanted; the first that is reached counts.
+func (c stallCase) length(system System, options EvaluationOptions) (seconds float64, requests int) {
+	seconds, requests = c.seconds, c.requests
+	if len(c.guests) > 0 && system.Name == lcAlone {
+		seconds /= 10 // nothing comes and goes
+	}
+	if options.Seconds > 0 {
+		seconds, requests = options.Seconds, 0
+	}
+	if options.Requests > 0 {
+		seconds, requests = 0, options.Requests
+	}
+	return seconds, requests
+}
+
+// PrintStallsPlan says what MeasureStalls would measure and about how long that takes.
+func PrintStallsPlan(out io.Writer, options EvaluationOptions) error {
+	cases, err := pickStallCases(options.Only)
+	if err != nil {
+		return err
+	}
+	systems, err := stallSystems(options.Systems)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tsystem\tseconds\twhat\t")
+	total := 0.0
+	for _, c := range cases {
+		for _, system := range systems {
+			if c.skips(system, options) {
+				continue
+			}
+			seconds, requests := c.length(system, options)
+			if requests > 0 { // of a rate that is not known yet, that of an H200
+				seconds = float64(requests) / cmp.Or(c.lc.RateHz, 450)
+			}
+			seconds += c.startSeconds()
+			total += seconds
+			fmt.Fprintf(table, "%s\t%s\t%.0f\t%s\t\n", c.name, system.Name, seconds, c.about)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the plan: %w", err)
+	}
+	fmt.Fprintf(out, "\nAbout %s in all.\n", clock(total))
+	return nil
+}
+
+// startSeconds is about how long the programs take to be ready.
+func (c stallCase) startSeconds() float64 {
+	if _, own := ownPrograms[c.lc.Program]; own {
+		return 3
+	}
+	return 15
+}
+
+// stallPart is the partial result of a case under a system.
+type stallPart struct {
+	Head
+	Case   string      `json:"case"`
+	System string      `json:"system"`
+	RateHz float64     `json:"rate_hz"`
+	Rounds []RunResult `json:"rounds"`
+	Stalls []Stall     `json:"stalls"` // slowest first
+	// Of all requests: how many saw what requests that stall are looked at for.
+	Seen map[string]int `json:"seen"`
+	Note string         `json:"note,omitempty"`
+}
+
+func (p *stallPart) lcRun(round int) *TaskRun {
+	for i := range p.Rounds[round].Tasks {
+		if t := &p.Rounds[round].Tasks[i]; t.Role == "lc" {
+			return t
+		}
+	}
+	return nil
+}
+
+// latencies are sorted.
+func (p *stallPart) latencies() (all []float64) {
+	for i := range p.Rounds {
+		if t := p.lcRun(i); t != nil {
+			fromArrival, _ := t.latencies(p.Rounds[i].length())
+			all = append(all, fromArrival...)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (p *stallPart) seconds() (total float64) {
+	for _, round := range p.Rounds {
+		total += round.Seconds
+	}
+	return total
+}
+
+func (p *stallPart) write(path string) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil { // a file that is there is complete
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+func stallPartPath(folder, name, system string) string {
+	return filepath.Join(folder, StallsSuite+"-"+name+"-"+system+".json")
+}
+
+// readStallPart gives nothing where there is no such file.
+func readStallPart(path string) (*stallPart, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	p := &stallPart{}
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, fmt.Errorf("read results %s: %w", path, err)
+	}
+	if p.Schema != 1 || p.Benchmark != StallsSuite {
+		return nil, fmt.Errorf("read results %s: schema %d of %q, not 1 of %q", path, p.Schema, p.Benchmark, StallsSuite)
+	}
+	for i := range p.Rounds {
+		t := p.lcRun(i)
+		if t == nil {
+			return nil, fmt.Errorf("read results %s: round %d has no LC program", path, i+1)
+		}
+		if err := t.decode(); err != nil {
+			return nil, fmt.Errorf("%s: round %d: %w", path, i+1, err)
+		}
+	}
+	return p, nil
+}
+
+// MeasureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
+// has by then. What went wrong is an error beside them.
+func MeasureStalls(ctx context.Context, options EvaluationOptions) (*Report, error) {
+	cases, err := pickStallCases(options.Only)
+	if err != nil {
+		return nil, err
+	}
+	systems, err := stallSystems(options.Systems)
+	if err != nil {
+		return nil, err
+	}
+	e := newEvaluation(options)
+	for _, system := range systems {
+		if system.Name != lcAlone {
+			e.systems = append(e.systems, system)
+		}
+	}
+	defer e.close()
+	if err := e.prepare(ctx, 1); err != nil {
+		return nil, err
+	}
+	var failed []error
+	began := time.Now()
+	timeFor := func(seconds float64) bool {
+		limit := options.Minutes * 60
+		return limit == 0 || time.Since(began).Seconds()+seconds <= limit
+	}
+measuring:
+	for _, c := range cases {
+		for _, system := range systems {
+			if c.skips(system, options) {
+				continue
+			}
+			complete, err := e.measureStalls(ctx, c, system, timeFor)
+			e.keepOnly(nil)
+			switch {
+			case ctx.Err() != nil:
+				failed = append(failed, ctx.Err())
+				break measuring
+			case err != nil:
+				failed = append(failed, fmt.Errorf("%s under %s: %w", c.name, system.Name, err))
+				e.session.log("%v", failed[len(failed)-1])
+			case !complete:
+				e.session.log("another call with the same --out goes on with %s under %s", c.name, system.Name)
+				break measuring
+			}
+		}
+	}
+	report, err := stallsReport(options.Folder)
+	return report, errors.Join(append(failed, err)...)
+}
+
+// stallMeasurement is a case under a system while it is measured.
+type stallMeasurement struct {
+	stallCase
+	e        *evaluation
+	system   System
+	measured System // the same, for the LC program that is looked at
+	part     *stallPart
+	members  []member // that one and what is beside it all the time
+	hintsLog string   // of that one; "": none
+	visits   visits
+}
+
+// measureStalls goes on with a case under a system. It is not complete where the time did not suffice.
+func (e *evaluation) measureStalls(ctx context.Context, c stallCase, system System, timeFor func(seconds float64) bool) (complete bool, err error) {
+	path := stallPartPath(e.options.Folder, c.name, system.Name)
+	m := &stallMeasurement{stallCase: c, e: e, system: system}
+	if m.part, err = readStallPart(path); err != nil {
+		return false, err
+	}
+	head := newHead(e.session.info, e.options.Options, "time-sliced")
+	if m.part == nil {
+		m.part = &stallPart{Head: head, Case: c.name, System: system.Name, Seen: map[string]int{}}
+	} else if m.part.Commit != head.Commit || m.part.GPU != head.GPU {
+		return false, fmt.Errorf("%s is of %s on %s, this is %s on %s: name another folder with --out", path, m.part.Commit, m.part.GPU, head.Commit, head.GPU)
+	}
+	m.part.Note = ""
+	seconds, requests := c.length(system, e.options)
+	left := func() float64 { // in seconds
+		if requests == 0 {
+			return seconds - m.part.seconds()
+		}
+		rate := cmp.Or(m.part.RateHz, c.lc.RateHz, 100)
+		return float64(requests-len(m.part.latencies()))/rate + warmUp.Seconds()
+	}
+	done := func() bool { return left() <= warmUp.Seconds() }
+	if done() {
+		e.session.log("%s under %s: measured already, in %s", c.name, system.Name, e.options.Folder)
+		return true, nil
+	}
+	if !timeFor(c.startSeconds() + min(left(), roundSeconds)) {
+		return false, nil
+	}
+	stop, err := m.begin(ctx)
+	defer stop()
+	for failures := 0; err == nil && !done(); {
+		length := max(min(left(), roundSeconds), 2*warmUp.Seconds())
+		if !timeFor(length) {
+			return false, nil
+		}
+		began := time.Now()
+		if err = m.round(ctx, time.Duration(length*float64(time.Second))); err == nil {
+			failures = 0
+			err = m.part.write(path)
+			e.session.log("%-14s %-16s %s; %.0f s of it, %.0f s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].brief(),
+				time.Since(began).Seconds(), max(left(), 0))
+			continue
+		}
+		if failures++; failures < tries && ctx.Err() == nil {
+			e.session.log("%s under %s: %v", c.name, system.Name, err)
+			e.forget(m.members, false)
+			err = m.launch(ctx)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		m.part.Note = err.Error()
+		err = errors.Join(err, m.part.write(path))
+	}
+	return err == nil, err
+}
+
+// begin starts the programs, until stop.
+func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
+	stop = func() {}
+	if err := m.configure(); err != nil {
+		return stop, err
+	}
+	w := m.workload()
+	if m.part.RateHz > 0 {
+		w.LC[0].RateHz, w.LC[0].Load = m.part.RateHz, 0
+	}
+	m.members = members(w, true, m.system.Name != lcAlone)
+	if err := m.launch(ctx); err != nil {
+		return stop, err
+	}
+	if m.part.RateHz == 0 {
+		alone, err := readStallPart(stallPartPath(m.e.options.Folder, m.name, lcAlone))
+		if err != nil {
+			return stop, err
+		}
+		if alone != nil && alone.RateHz > 0 {
+			w.LC[0].RateHz = alone.RateHz // the same load
+		} else if err := m.e.calibrate(ctx, &w, m.members); err != nil {
+			return stop, err
+		}
+		m.part.RateHz = w.LC[0].RateHz
+	}
+	m.members[0].RateHz, m.members[0].Arrival = m.part.RateHz, m.lc.Arrival
+	if m.system.Name == lcAlone {
+		return stop, nil
+	}
+	return m.receiveGuests(ctx), nil
+}
+
+func (m *stallMeasurement) workload() Workload {
+	return Workload{Name: m.name, LC: []Task{m.lc}, BE: m.be, PrepareUs: m.prepareUs}
+}
+
+// configure says what the LC program that is looked at has of its own: it tells more of its requests, and the library
+// writes a line for each of them to a file.
+func (m *stallMeasurement) configure() error {
+	if !m.explicit && m.system.Hints == "given" { // hints are on as they are by default
+		m.system.Hints = ""
+	}
+	m.system.LC = with(m.system.LC, m.environment)
+	m.measured = m.system
+	m.measured.LC = with(m.system.LC, map[string]string{traceVariable: "1"})
+	config := m.e.configs[m.system.Name]
+	if config == "" || m.system.Hints == "off" {
+		return nil
+	}
+	text, err := os.ReadFile(config)
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	m.hintsLog = filepath.Join(m.e.folder, "requests")
+	own := filepath.Join(m.e.folder, m.system.Name+"-measured.toml")
+	text = append(fmt.Appendf(nil, "hints.log = %q\n", m.hintsLog), text...) // before the first table
+	if err := os.WriteFile(own, text, 0o600); err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	m.measured.LC["GPREEMPT_CONFIG"] = own
+	return nil
+}
+
+// with has more entries than a map.
+func with(some, more map[string]string) map[string]string {
+	all := maps.Clone(some)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, more)
+	return all
+}
+
+// launch starts the members that do not run.
+func (m *stallMeasurement) launch(ctx context.Context) error {
+	for i := range m.members {
+		system := m.system
+		if m.members[i].role == "lc" {
+			system = m.measured
+		}
+		if err := m.e.start(ctx, system, m.members[i:i+1]); err != nil {
+			return err
+		}
+	}
+	if err := initialise(m.members); err != nil {
+		return err
+	}
+	return awaitReady(ctx, m.members)
+}
+
+// round measures once more.
+func (m *stallMeasurement) round(ctx context.Context, length time.Duration) error {
+	if err := m.visits.failed(); err != nil {
+		return err
+	}
+	if m.hintsLog != "" {
+		if err := os.Truncate(m.hintsLog, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("empty the log of requests: %w", err)
+		}
+	}
+	base := filepath.Join(m.e.folder, "segment-"+m.system.Name)
+	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.cmd.Process.Pid)
+	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.part.Rounds)+1, length, m.members)
+	watch.stop()
+	if err != nil {
+		return err
+	}
+	if same := run.Tasks[0].Identical; same != nil && !*same { // the LC program, which comes first
+		return fmt.Errorf("%s: its results differ from those it had at first", m.members[0].program.name)
+	}
+	requests, err := readRequests(m.hintsLog)
+	if err != nil {
+		return err
+	}
+	m.part.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.begin)), hints: requests, prepareUs: m.prepareUs})
+	return nil
+}
+
+// add takes a round's requests, and keeps what was seen of those that took much longer than usual, or longer than a limit
+// if there is one.
+func (p *stallPart) add(run RunResult, limitUs float64, w witnesses) {
+	before := p.seconds()
+	p.Rounds = append(p.Rounds, run)
+	t := p.lcRun(len(p.Rounds) - 1)
+	latencies, _ := t.latencies(run.length())
+	slices.Sort(latencies)
+	usual := quantile(latencies, .5)
+	limitUs = min(usual+stallUs, cmp.Or(limitUs, math.Inf(1)))
+	for i, arrival := range t.samples.arrival {
+		if arrival < warmUp {
+			continue
+		}
+		r := requestOf(run, t, i)
+		seen := w.see(r)
+		p.Seen["requests"]++
+		for _, what := range seen.kinds() {
+			p.Seen[what]++
+		}
+		if seen.LatencyUs > limitUs {
+			w.explain(r, &seen)
+			seen.AtS = round(before+arrival.Seconds(), 4)
+			seen.UsualUs = round(usual, 1)
+			p.Stalls = append(p.Stalls, seen)
+		}
+	}
+	slices.SortStableFunc(p.Stalls, func(a, b Stall) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
+	p.Stalls = p.Stalls[:min(len(p.Stalls), stallsKept)]
+}
+
+// latency sums up what was measured so far; nil if that is nothing.
+func (p *stallPart) latency() *Latency {
+	all := p.latencies()
+	if len(all) == 0 {
+		return nil
+	}
+	us := func(q float64) float64 { return round(quantile(all, q), 1) }
+	return &Latency{N: len(all), P50Us: us(.5), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
+}
+
+// Stalls are the requests of a row that took too long.
+type Stalls struct {
+	LimitUs float64        `json:"limit_us"` // above which a request is one
+	Seconds float64        `json:"seconds"`
+	RateHz  float64        `json:"rate_hz"`
+	Above   int            `json:"above"`
+	Causes  map[string]int `json:"causes"`
+	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
+	Seen map[string]float64 `json:"seen_by_all"`
+	List []Stall            `json:"list"` // slowest first, not more than 200
+}
+
+func (c stallCase) sumUp(p *stallPart, limitUs float64) *Stalls {
+	s := &Stalls{LimitUs: round(limitUs, 1), Seconds: round(p.seconds(), 1), RateHz: p.RateHz, Causes: map[string]int{}, Seen: map[string]float64{}, List: []Stall{}}
+	for _, us := range p.latencies() {
+		if us > limitUs {
+			s.Above++
+		}
+	}
+	for what, count := range p.Seen {
+		if what != "requests" {
+			s.Seen[what] = round(float64(count)/float64(p.Seen["requests"]), 4)
+		}
+	}
+	for _, stall := range p.Stalls {
+		if stall.LatencyUs <= limitUs {
+			break
+		}
+		stall.Cause = stall.cause(limitUs)
+		s.Causes[stall.Cause]++
+		if len(s.List) < stallsListed {
+			s.List = append(s.List, stall)
+		}
+	}
+	return s
+}
+
+// stallsReport is what the partial results of a folder give.
+func stallsReport(folder string) (*Report, error) {
+	files, err := filepath.Glob(filepath.Join(folder, StallsSuite+"-*.json")) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var report *Report
+	parts := map[string][]*stallPart{}
+	for _, file := range files {
+		p, err := readStallPart(file)
+		if err != nil {
+			return nil, err
+		}
+		if report == nil {
+			report = &Report{Head: p.Head}
+		}
+		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
+			return nil, fmt.Errorf("read results: %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", file,
+				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		}
+		report.Date, report.Command = max(report.Date, p.Date), addWords(report.Command, p.Command)
+		parts[p.Case] = append(parts[p.Case], p)
+	}
+	if report == nil {
+		return nil, fmt.Errorf("%s: no results of suite %q", folder, StallsSuite)
+	}
+	for _, c := range stallCases {
+		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
+	}
+	if report.Simulated {
+		report.withdrawTargets()
+	}
+	return report, nil
+}
+
+// rows are those of a case's partial results.
+func (c stallCase) rows(parts []*stallPart) (rows []Row) {
+	slices.SortStableFunc(parts, func(a, b *stallPart) int { return systemOrder(a.System) - systemOrder(b.System) })
+	var alone *Latency
+	for _, p := range parts {
+		if p.System == lcAlone {
+			alone = p.latency()
+		}
+	}
+	for _, p := range parts {
+		row := Row{Case: c.name, System: p.System, LC: p.latency(), Note: p.Note}
+		if row.LC != nil {
+			limit := c.target.limit(alone)
+			if limit == 0 {
+				limit = row.LC.P50Us + stallUs
+			}
+			row.Stalls = c.sumUp(p, limit)
+		}
+		if p.System != lcAlone && row.LC != nil && alone != nil {
+			row.LCAlone, row.Ratio = alone, ratio(row.LC, alone)
+			row.Ratio.P999 = round(row.LC.P999Us/alone.P999Us, 3)
+		}
+		judged := slices.Contains(c.target.judged, p.System)
+		switch {
+		case row.LC == nil || p.Note != "":
+			missed := false
+			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
+		case judged && alone != nil:
+			met := c.target.met(row.LC, alone, row.Stalls)
+			row.Target, row.Pass = c.target.text, &met
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// printStalls writes the table for people.
+func (r *Report) printStalls(out io.Writer) error {
+	fmt.Fprintln(out, r.title())
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tsystem\tn\tLC p50 us\tp99 us\tp99.9 us\tmax us\tp99.9/alone\tstalls\tabove us\tcauses\ttarget\t")
+	for _, row := range r.Cases {
+		cells := slices.Repeat([]string{"-"}, 9)
+		if row.LC != nil {
+			cells[0] = fmt.Sprint(row.LC.N)
+			for i, us := range []float64{row.LC.P50Us, row.LC.P99Us, row.LC.P999Us, row.LC.MaxUs} {
+				cells[1+i] = fmt.Sprintf("%.0f", us)
+			}
+		}
+		if row.Ratio != nil {
+			cells[5] = fmt.Sprintf("%.3f", row.Ratio.P999)
+		}
+		if row.Stalls != nil {
+			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.causes()
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", row.Case, row.System, strings.Join(cells, "\t"), row.verdict())
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	for _, row := range r.Cases {
+		if row.Stalls == nil || len(row.Stalls.List) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s under %s, %d requests above %.1f ms in %.0f s:\n", row.Case, row.System, row.Stalls.Above, row.Stalls.LimitUs/1000, row.Stalls.Seconds)
+		for i, stall := range row.Stalls.List {
+			if i == stallsPrinted {
+				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-stallsPrinted)
+				break
+			}
+			fmt.Fprintf(out, "  %s\n", stall)
+		}
+	}
+	return nil
+}
+
+func (s *Stalls) causes() string {
+	var words []string
+	for _, cause := range slices.Sorted(maps.Keys(s.Causes)) {
+		words = append(words, fmt.Sprintf("%s %d", cause, s.Causes[cause]))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
+}

@@ -1,0 +1,297 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+func TestStallCauses(t *testing.T) {
+	for _, test := range []struct {
+		stall Stall
+		limit float64
+		want  string
+	}{
+		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 8000}, 2000, causeQueue},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 3000, DelayUs: 4000}, 2000, causeCPU},
+		{Stall{LatencyUs: 9000, UsualUs: 500, LateUs: 7000}, 2000, causeCPU},
+		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000}, 2000, causeSubmit},
+		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU}, // it was in a call when it lost its processor
+		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, Guests: "lc 1 comes"}, 2000, causeOtherLC},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, Guests: "lc 1 comes"}, 2000, causeGuest},
+		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stepped": 1}}, 2000, causeStepped},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, causeUnknown},
+		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, causeUnknown}, // less than a millisecond explains none
+	} {
+		if got := test.stall.cause(test.limit); got != test.want {
+			t.Errorf("%+v: %s, want %s", test.stall, got, test.want)
+		}
+	}
+}
+
+// A stall is told by what other processes and the library did at the same time.
+func TestWitnesses(t *testing.T) {
+	const ms = uint64(time.Millisecond)
+	w := &watch{pid: 10}
+	look := func(at uint64, holds, expired uint64, other bool) {
+		w.note(segment.Look{TakenNs: at, Peers: []segment.Glance{
+			{Pid: 10, Level: 0, Open: true, Counters: segment.Counters{Holds: holds, HoldsExpired: expired}},
+			{Pid: 11, Level: 0, Open: other},
+			{Pid: 12, Level: segment.Levels - 1, Open: true}, // is not of the level
+		}})
+	}
+	for at := 100 * ms; at < 200*ms; at += ms / 4 { // every quarter of a millisecond
+		if at >= 160*ms && at < 170*ms { // but for a while
+			continue
+		}
+		look(at, (at-100*ms)/(10*ms), at/(180*ms), at >= 120*ms && at < 130*ms || at >= 155*ms && at < 175*ms)
+	}
+	if len(w.changes) > 30 {
+		t.Errorf("%d changes are kept", len(w.changes))
+	}
+	for _, test := range []struct{ from, to, low, high float64 }{
+		{101, 119, 0, 0}, {115, 140, 9700, 10300}, {121, 122, 1000, 1000}, {0, 1000, 9700 + 10_000, 10300 + 10_500}, {300, 400, 0, 0},
+	} {
+		if got := w.otherOpen(uint64(test.from*1e6), uint64(test.to*1e6)); got < test.low || got > test.high {
+			t.Errorf("from %g to %g ms another window was open for %g us, want %g to %g", test.from, test.to, got, test.low, test.high)
+		}
+	}
+	grew, gap := w.between(171*ms, 181*ms)
+	if want := map[string]uint64{"holds": 1, "holds_expired": 1}; !maps.Equal(grew, want) || gap > 1000 {
+		t.Errorf("counted %v, want %v; gap of %g us", grew, want, gap)
+	}
+	if _, gap := w.between(161*ms, 162*ms); gap < 9000 {
+		t.Errorf("a gap of %g us, want 10 ms", gap)
+	}
+	if grew, _ := (&watch{}).between(1, 2); grew != nil {
+		t.Errorf("counted without a look: %v", grew)
+	}
+
+	all := witnesses{watch: w, prepareUs: 300, visits: []visit{{90 * ms, 101 * ms, "be 1 goes"}, {140 * ms, ^uint64(0), "lc 2 comes"}},
+		hints: []Request{{AtNs: 99 * ms, Ready: true}, {AtNs: 121 * ms, Dropped: "nobody"}, {AtNs: 190 * ms, Ready: true}}}
+	r := tracedRequest{arrival: 120 * ms, before: 123 * ms, submitted: 125 * ms, queued: 126 * ms, done: 131 * ms, delayNs: ms, switches: 3, served: true}
+	s := all.see(r)
+	all.explain(r, &s)
+	if s.LatencyUs != 11_000 || s.WaitedUs != 3000 || s.LateUs != 1700 || s.SubmitUs != 1000 || s.DelayUs != 1000 || s.Switches != 3 ||
+		s.Guests != "be 1 goes" || s.Hint != "hint: nobody" || s.OtherLCUs < 9700 {
+		t.Errorf("%+v", s)
+	}
+	if s := all.see(tracedRequest{arrival: 130 * ms, done: 131 * ms}); s.Guests != "" {
+		t.Errorf("%+v, long after one left and before the other came", s)
+	}
+	if s := all.see(tracedRequest{arrival: 150 * ms, done: 151 * ms}); s.Guests != "lc 2 comes" {
+		t.Errorf("%+v, while one is coming", s)
+	}
+}
+
+// syntheticPart has a round of requests every 10 ms that took so many microseconds.
+func syntheticPart(system string, limitUs float64, micros ...float64) *stallPart {
+	var arrivals []time.Duration
+	var a answer
+	for i, us := range micros {
+		arrivals = append(arrivals, warmUp+time.Duration(i)*10*time.Millisecond)
+		a.SubmittedNs, a.DoneNs = append(a.SubmittedNs, 1000), append(a.DoneNs, uint64(us*1000))
+	}
+	t := TaskRun{Role: "lc", Offered: len(micros)}
+	t.set(arrivals, a)
+	p := &stallPart{Head: Head{Schema: 1, Benchmark: StallsSuite, GPU: "NVIDIA Test"}, Case: "load-50", System: system, RateHz: 100, Seen: map[string]int{}}
+	p.add(RunResult{Seconds: 10, begin: time.Second, Tasks: []TaskRun{t}}, limitUs, witnesses{watch: &watch{}})
+	return p
+}
+
+func TestStallTargets(t *testing.T) {
+	usual := slices.Repeat([]float64{1000}, 999)
+	limit := 0.0
+	part := func(system string, slowest float64) *stallPart {
+		return syntheticPart(system, limit, append(slices.Clone(usual), slowest)...)
+	}
+	find := func(name string) stallCase {
+		return stallCases[slices.IndexFunc(stallCases, func(c stallCase) bool { return c.name == name })]
+	}
+	for _, test := range []struct {
+		name           string
+		alone, slowest float64
+		pass           bool
+		limit          float64
+		above          int
+	}{
+		{"load-50", 5000, 6900, true, 7000, 0}, {"load-50", 5000, 7100, false, 7000, 1},
+		{"gemms", 1500, 1900, true, 2000, 0}, {"gemms", 1500, 2500, false, 2000, 1},
+	} {
+		limit = find(test.name).target.limit(nil)
+		rows := find(test.name).rows([]*stallPart{part("gpreempt-hints", test.slowest), part(lcAlone, test.alone)})
+		if len(rows) != 2 || rows[0].System != lcAlone || rows[0].Pass != nil {
+			t.Fatalf("%+v", rows)
+		}
+		row := rows[1]
+		if row.Pass == nil || *row.Pass != test.pass || row.Stalls.LimitUs != test.limit || row.Stalls.Above != test.above || row.LC.MaxUs != test.slowest {
+			t.Errorf("%+v: %+v, stalls %+v", test, row, row.Stalls)
+		}
+		if got := row.Stalls.Causes[causeUnknown]; got != test.above {
+			t.Errorf("%+v: %d of unknown cause, want all", test, got)
+		}
+	}
+	// What could not be measured is no result, nor is what lacks its comparison.
+	limit = 0
+	failed := part("gpreempt-hints", 1500)
+	failed.Note = "it hung"
+	if rows := find("load-50").rows([]*stallPart{failed}); !rows[0].failed() {
+		t.Errorf("%+v", rows[0])
+	}
+	if rows := find("load-50").rows([]*stallPart{part("gpreempt-hints", 1500)}); rows[0].Pass != nil || rows[0].Stalls.LimitUs != 3000 {
+		t.Errorf("%+v, %+v", rows[0], rows[0].Stalls)
+	}
+}
+
+func stallOptions(t *testing.T, progress *bytes.Buffer, only string) EvaluationOptions {
+	return EvaluationOptions{Options: Options{Suite: StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress},
+		Folder: t.TempDir(), Python: "python3", Busy: true}
+}
+
+// Results are of all calls with the same folder, and what is complete is not measured again.
+func TestStallsOnTheSimulatedDriver(t *testing.T) {
+	simulate(t)
+	var progress bytes.Buffer
+	options := stallOptions(t, &progress, "spin")
+	options.Seconds = .6
+	report, err := MeasureStalls(context.Background(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	if !report.Simulated || len(report.Cases) != 2 || report.Missed() != 0 {
+		t.Fatalf("%+v\n%s", report, &progress)
+	}
+	before := report.Cases[1]
+	for _, row := range report.Cases {
+		if row.LC == nil || row.LC.N < 20 || row.LC.P999Us < row.LC.P99Us || row.Stalls.Seconds != .6 || row.Stalls.RateHz != 100 {
+			t.Errorf("%+v, %+v\n%s", row, row.Stalls, &progress)
+		}
+		listed := 0
+		for _, count := range row.Stalls.Causes {
+			listed += count
+		}
+		if listed != row.Stalls.Above || len(row.Stalls.List) != listed {
+			t.Errorf("%d requests above the limit, causes of %d, %d listed", row.Stalls.Above, listed, len(row.Stalls.List))
+		}
+	}
+	progress.Reset()
+	if _, err := MeasureStalls(context.Background(), options); err != nil || strings.Count(progress.String(), "measured already") != 2 {
+		t.Errorf("again: %v\n%s", err, &progress)
+	}
+	progress.Reset()
+	options.Seconds, options.Systems = 1.2, []string{"gpreempt-hints"}
+	report, err = MeasureStalls(context.Background(), options)
+	if err != nil || len(report.Cases) != 2 || report.Cases[1].LC.N <= before.LC.N || report.Cases[1].Stalls.Seconds != 1.2 {
+		t.Errorf("longer: %v, %+v\n%s", err, report, &progress)
+	}
+	var out bytes.Buffer
+	if err := report.Print(&out); err != nil || !strings.Contains(out.String(), "SIMULATED") || !strings.Contains(out.String(), "gpreempt-hints") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	options.Seconds, options.Minutes = 60, .01
+	progress.Reset()
+	if report, err = MeasureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || !strings.Contains(progress.String(), "another call") {
+		t.Errorf("no time: %v\n%s", err, &progress)
+	}
+	options.Version, options.Minutes = "another", 0
+	if _, err := MeasureStalls(context.Background(), options); err == nil || !strings.Contains(err.Error(), "another folder") {
+		t.Errorf("went on from another build's results: %v", err)
+	}
+}
+
+// An interruption leaves what there was, and guests end with the case.
+func TestStallsInterrupted(t *testing.T) {
+	simulate(t)
+	var progress bytes.Buffer
+	options := stallOptions(t, &progress, "spin")
+	options.Systems, options.Seconds = []string{"gpreempt"}, .6
+	if _, err := MeasureStalls(context.Background(), options); err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	options.Seconds = 60
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	report, err := MeasureStalls(ctx, options)
+	if err == nil || report == nil || report.Cases[0].LC == nil || report.Cases[0].Stalls.Seconds != .6 {
+		t.Errorf("%v, %+v", err, report)
+	}
+}
+
+// The program with PyTorch tells what the one in C tells.
+func TestStallsOfATorchProgram(t *testing.T) {
+	python := standInTorch(t)
+	simulate(t)
+	var progress bytes.Buffer
+	options := stallOptions(t, &progress, "load-50")
+	options.Python, options.Requests, options.Systems = python, 60, []string{lcAlone, "gpreempt-hints"}
+	report, err := MeasureStalls(context.Background(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	for _, row := range report.Cases {
+		if row.LC == nil || row.LC.N < 60 || row.Stalls.RateHz <= 0 || row.Stalls.RateHz != report.Cases[0].Stalls.RateHz {
+			t.Errorf("%+v, %+v\n%s", row, row.Stalls, &progress)
+		}
+	}
+	e := newEvaluation(options)
+	defer e.close()
+	if err := e.prepare(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	m := &stallMeasurement{e: e, stallCase: stallCases[0], system: System{Name: lcAlone}, part: &stallPart{Seen: map[string]int{}, RateHz: 50}}
+	stop, err := m.begin(context.Background())
+	defer stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.round(context.Background(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	served := m.part.lcRun(0)
+	if n := len(served.samples.done); n < 20 || len(served.trace.QueuedNs) != n {
+		t.Fatalf("%d requests, %d traced", n, len(served.trace.QueuedNs))
+	}
+	for i, queued := range served.trace.QueuedNs {
+		if at := time.Duration(queued); at < served.samples.submitted[i] || at > served.samples.done[i]+sampleUnit {
+			t.Fatalf("request %d: submitted after %s, queued after %s, done after %s", i, served.samples.submitted[i], at, served.samples.done[i])
+		}
+	}
+}
+
+func TestStallCasesArePicked(t *testing.T) {
+	var out bytes.Buffer
+	if err := PrintStallsPlan(&out, EvaluationOptions{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s33") || strings.Contains(out.String(), "spin") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	if err := ListStallCases(&out, []string{"load-51"}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
+		t.Errorf("a case that there is not: %v", err)
+	}
+	if _, err := stallSystems([]string{"mps"}); err == nil {
+		t.Error("a system with MPS is accepted")
+	}
+	for _, program := range []string{"gemms", "gemms-s8", "gemms-s33"} {
+		if _, own := ownPrograms[program]; !own {
+			t.Errorf("no program %q", program)
+		}
+	}
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, StallsSuite+"-x-y.json"), []byte(`{"schema": 1, "benchmark": "paper"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stallsReport(folder); err == nil || !strings.Contains(err.Error(), `not 1 of "stalls"`) {
+		t.Errorf("a file of another benchmark: %v", err)
+	}
+	if _, err := stallsReport(t.TempDir()); err == nil {
+		t.Error("a report of nothing")
+	}
+}
