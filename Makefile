@@ -12,7 +12,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test demo install clean generate check-generated readme gpu-patch bench-check results
+.PHONY: all test generator demo install clean generate check-generated readme gpu-patch bench-check results
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
@@ -67,6 +67,11 @@ test: all
 	$(GO) test -run '^$$' -fuzz '^FuzzPick$$' -fuzztime $(FUZZ_TIME) ./patch
 	$(GO) test -run '^$$' -fuzz '^FuzzCheck$$' -fuzztime $(FUZZ_TIME) ./patch/cache
 	./test/glibc.sh build/libgpreempt.so
+
+# Random programs, stopped at random, against what CUDA promises of them: for TIME, from program SEED on.
+TIME ?= 1h
+generator: all
+	GPREEMPT_GENERATOR_TIME=$(TIME) GPREEMPT_GENERATOR_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestGeneratedPrograms$$' ./test/e2e
 
 # Co-locates a latency-critical and a best-effort process, on the GPU or, where there is none, on the
 # simulated driver, and prints alone / default / gpreempt side by side.

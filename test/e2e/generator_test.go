@@ -1,0 +1,258 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Random programs (testdata/generator) leave what CUDA promises, whatever stops them meanwhile.
+
+// A variant is a way to be disturbed.
+type variant struct {
+	name, role, settings string
+	environment          []string
+	peer                 string // role of the process beside it; "" for none
+	arguments            []string
+	not                  string // features of programs that go wrong by faults that are known
+}
+
+const known = "cpu,values,queries,captures"
+
+var variants = []variant{
+	{name: "alone"}, // without the library: that the model and the simulated driver agree
+	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1"}, peer: "lc", not: known},
+	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc", not: known},
+	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
+	{name: "latency-critical", role: "lc", peer: "be"},
+	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}, not: known},
+	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}, not: known},
+}
+
+func compileGenerator(t *testing.T) string {
+	t.Helper()
+	sources, err := filepath.Glob("testdata/generator/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "generator")
+	arguments := append([]string{"-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program}, sources...)
+	if out, err := exec.Command("gcc", append(arguments, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	return program
+}
+
+// stage is the machine of a variant, with the process beside it.
+func (v variant) stage(t *testing.T) (m *machine, peer *process) {
+	t.Helper()
+	m = newMachine(t, "", append(v.environment, "SIMCUDA_DEVICES=2")...)
+	m.configure(fmt.Sprintf("%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", v.settings, m.dir, m.dir))
+	if v.peer != "" {
+		peer = m.start(v.peer)
+		m.joined(peer)
+	}
+	return m, peer
+}
+
+// disturb has a latency-critical process open windows at random, until done is closed.
+func disturb(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := fmt.Fprintf(lc.stdin, "lc %d %d %d %d stream\n", 1+rand.IntN(8), 1+rand.IntN(3), 10+rand.IntN(100), rand.IntN(3000)); err != nil {
+				return
+			}
+			if _, ok := <-lc.lines; !ok {
+				return
+			}
+		}
+	}()
+	return end
+}
+
+type outcome struct {
+	text        string // of what went wrong
+	programs    uint64
+	differences int
+	hung        bool
+	stops       uint64
+}
+
+func (o outcome) wrong() bool { return o.text != "" }
+
+// generated runs programs beside the peer.
+func (v variant) generated(t *testing.T, m *machine, peer *process, generator string, arguments ...string) (o outcome) {
+	t.Helper()
+	arguments = append(append([]string{simulated("sim.cubin")}, arguments...), v.arguments...)
+	if v.not != "" {
+		arguments = append(arguments, "not", v.not)
+	}
+	cmd := m.command(v.role, generator, arguments...)
+	if v.role == "" {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build", "sim", "libcuda.so.1"))
+	}
+	done := make(chan struct{})
+	var ended <-chan struct{}
+	if v.peer == "lc" {
+		ended = disturb(peer, done)
+	} else if v.peer == "be" && peer.stdin != nil {
+		peer.runBestEffort()
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{m: m, cmd: cmd}
+	counted := make(chan uint64)
+	stop := make(chan struct{})
+	go func() { // the count goes with the process
+		var stops uint64
+		for {
+			select {
+			case <-stop:
+				counted <- stops
+				return
+			case <-time.After(50 * time.Millisecond):
+				if blp := m.peer(p).BLP; blp != nil {
+					stops = max(stops, blp.Stops)
+				}
+			}
+		}
+	}()
+	var all bytes.Buffer
+	_, _ = all.ReadFrom(out)
+	err = cmd.Wait()
+	close(stop)
+	o.stops = <-counted
+	close(done)
+	if ended != nil {
+		<-ended
+	}
+	lines := strings.Split(strings.TrimSpace(all.String()), "\n")
+	var operations, own uint64
+	var seconds float64
+	_, scanned := fmt.Sscanf(lines[len(lines)-1], "programs %d operations %d seconds %f differences %d stops %d", &o.programs, &operations, &seconds, &o.differences, &own)
+	o.stops = max(o.stops, own)
+	if err != nil || scanned != nil || o.differences > 0 {
+		o.text = fmt.Sprintf("%v\n%s\n%s", err, all.String(), stderr.String())
+		o.hung = cmd.ProcessState.ExitCode() == 3
+	}
+	return o
+}
+
+// shortest leaves out operations of a program as long as it goes wrong.
+func (v variant) shortest(t *testing.T, m *machine, peer *process, generator, seed string) string {
+	t.Helper()
+	const repeats = "300"
+	deadline := time.Now().Add(2 * time.Minute)
+	try := func(without []string) bool {
+		arguments := []string{"seed", seed, "programs", "1", "repeat", repeats, "patience", "3"}
+		if len(without) > 0 {
+			arguments = append(arguments, "without", strings.Join(without, ","))
+		}
+		return v.generated(t, m, peer, generator, arguments...).wrong()
+	}
+	if !try(nil) {
+		return "it goes well alone, " + repeats + " times"
+	}
+	var all []string
+	for i := range 96 {
+		all = append(all, strconv.Itoa(i))
+	}
+	var without []string
+	for size := 48; size > 0; size /= 2 {
+		for at := 0; at < len(all) && time.Now().Before(deadline); {
+			n := min(size, len(all)-at)
+			if tried := append(append([]string{}, without...), all[at:at+n]...); v.leaves(generator, seed, tried) && try(tried) {
+				without = tried
+				all = append(append([]string{}, all[:at]...), all[at+n:]...)
+			} else {
+				at += n
+			}
+		}
+	}
+	text, err := exec.Command(generator, "", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(append(without, "255"), ",")).Output()
+	return fmt.Sprintf("without %s: %v\n%s", strings.Join(without, ","), err, text)
+}
+
+// leaves says whether something is left that is a program.
+func (v variant) leaves(generator, seed string, without []string) bool {
+	return exec.Command(generator, "", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(without, ",")).Run() == nil
+}
+
+// GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which
+// variant alone.
+func TestGeneratedPrograms(t *testing.T) {
+	total, seed := 40*time.Second, rand.Uint64N(1<<40)
+	var err error
+	if s := os.Getenv("GPREEMPT_GENERATOR_TIME"); s != "" {
+		if total, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := os.Getenv("GPREEMPT_GENERATOR_SEED"); s != "" {
+		if seed, err = strconv.ParseUint(s, 0, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var chosen []variant
+	for _, v := range variants {
+		if only := os.Getenv("GPREEMPT_GENERATOR_VARIANT"); only == "" || only == v.name {
+			chosen = append(chosen, v)
+		}
+	}
+	generator := compileGenerator(t)
+	rounds := max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
+	each := max(time.Second, total/time.Duration(rounds*len(chosen)))
+	programs, stops, wrong := map[string]uint64{}, map[string]uint64{}, 0
+	for range rounds {
+		for _, v := range chosen {
+			t.Run(v.name, func(t *testing.T) {
+				m, peer := v.stage(t)
+				from := seed
+				o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10))
+				programs[v.name] += o.programs
+				stops[v.name] += o.stops
+				seed += o.programs
+				if !o.wrong() {
+					return
+				}
+				wrong++
+				t.Errorf("from seed %d: %s", from, o.text)
+				var failed uint64
+				if at := strings.Index(o.text, "seed "); at < 0 {
+					return
+				} else if _, err := fmt.Sscanf(o.text[at:], "seed %d", &failed); err != nil {
+					return
+				}
+				seed = max(seed, failed+1)
+				t.Error(v.shortest(t, m, peer, generator, strconv.FormatUint(failed, 10)))
+			})
+		}
+	}
+	for _, v := range chosen {
+		t.Logf("%s: %d programs, %d stops", v.name, programs[v.name], stops[v.name])
+		if strings.Contains(v.settings, "blp") && stops[v.name] == 0 && wrong == 0 {
+			t.Errorf("%s: nothing was stopped", v.name)
+		}
+	}
+}

@@ -1,0 +1,664 @@
+// run.c - runs generated programs one after another, and compares what they leave with what CUDA promises.
+//
+//	generator IMAGE [seed N] [programs N] [seconds N] [features NAME,...] [not NAME,...] [without ID,...] [repeat N] [describe]
+//		[stop block|queue] [patience N]
+//
+// IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
+// after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore streams by gpreempt.h.
+#define _GNU_SOURCE
+#include "model.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../../api/gpreempt.h"
+
+#define LAUNCH_PARAMETERS handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **
+#define FUNCTIONS(F)                                                        \
+	F(cuInit, (unsigned))                                               \
+	F(cuDeviceGetCount, (int *))                                        \
+	F(cuDevicePrimaryCtxRetain, (handle *, int))                        \
+	F(cuCtxSetCurrent, (handle))                                        \
+	F(cuCtxSynchronize, (void))                                         \
+	F(cuStreamCreate, (handle *, unsigned))                             \
+	F(cuStreamDestroy_v2, (handle))                                     \
+	F(cuStreamSynchronize, (handle))                                    \
+	F(cuStreamQuery, (handle))                                          \
+	F(cuStreamWaitEvent, (handle, handle, unsigned))                    \
+	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned))        \
+	F(cuStreamWriteValue32_v2, (handle, ptr, uint32_t, unsigned))       \
+	F(cuEventCreate, (handle *, unsigned))                              \
+	F(cuEventDestroy_v2, (handle))                                      \
+	F(cuEventRecord, (handle, handle))                                  \
+	F(cuEventQuery, (handle))                                           \
+	F(cuEventSynchronize, (handle))                                     \
+	F(cuMemAlloc_v2, (ptr *, size_t))                                   \
+	F(cuMemFree_v2, (ptr))                                              \
+	F(cuMemAllocAsync, (ptr *, size_t, handle))                         \
+	F(cuMemFreeAsync, (ptr, handle))                                    \
+	F(cuMemHostAlloc, (void **, size_t, unsigned))                      \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                           \
+	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                     \
+	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle))                 \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))              \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))        \
+	F(cuMemcpyAsync, (ptr, ptr, size_t, handle))                        \
+	F(cuMemcpy, (ptr, ptr, size_t))                                     \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                          \
+	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))            \
+	F(cuMemsetD16Async, (ptr, unsigned short, size_t, handle))          \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))             \
+	F(cuModuleLoadData, (handle *, const void *))                       \
+	F(cuModuleGetFunction, (handle *, handle, const char *))            \
+	F(cuFuncSetAttribute, (handle, int, int))                           \
+	F(cuLaunchKernel, (LAUNCH_PARAMETERS, void **))                     \
+	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **))                \
+	F(cuLaunchKernelEx, (const void *, handle, void **, void **))       \
+	F(cuLaunchCooperativeKernel, (LAUNCH_PARAMETERS))                   \
+	F(cuStreamBeginCapture_v2, (handle, int))                           \
+	F(cuStreamEndCapture, (handle, handle *))                           \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphLaunch, (handle, handle))                                  \
+	F(cuGraphExecDestroy, (handle))                                     \
+	F(cuGraphDestroy, (handle))
+
+#include "../driver.h"
+
+// Ends the process, as the context is of no use after most errors.
+static void refused(const char *call, int result);
+#undef OK
+#define OK(call)                                 \
+	do {                                     \
+		int r_ = (call);                 \
+		if (r_ != 0)                     \
+			refused(#call, r_);      \
+	} while (0)
+
+enum { NOT_READY = 600, BUFFER_BYTES = CELLS * CELL_WORDS * 4, LARGE_SHARED = 120000, MAX_DYNAMIC_SHARED = 8, REPORTS = 5 };
+
+static struct {
+	handle context, chain, increment, add, copy; // add, copy: NULL where there is no image of them
+	_Atomic(handle) stream[CREATED];
+	handle event[EVENTS], fork;
+} machine[DEVICES];
+static int devices;
+static ptr memory[ALL_BUFFERS];
+static volatile uint32_t *words; // one in each 16
+static handle graph[GRAPHS], executable[GRAPHS];
+
+static struct program program;
+static uint32_t pageable[OPERATIONS][CELLS * CELL_WORDS];
+static _Atomic bool posted[256], abandoned;
+static _Atomic int at[THREADS]; // position of the operation that each thread is in; -1: none
+static _Atomic uint64_t differences;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static uint64_t run_number;
+static int running;
+static __thread int current = -1;
+
+static uint64_t now_ms(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void different(const struct operation *o, const char *what, uint32_t got, uint32_t wanted) {
+	static pthread_mutex_t printing = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&printing);
+	if (differences++ < REPORTS) {
+		printf("difference: seed %llu: %s: %u instead of %u\n", (unsigned long long)program.seed, what, got, wanted);
+		if (o)
+			describe_operation(stdout, o);
+		fflush(stdout);
+	}
+	pthread_mutex_unlock(&printing);
+}
+
+static __thread const struct operation *inside;
+
+static void refused(const char *call, int result) {
+	printf("error: seed %llu: %s: %d\n", (unsigned long long)program.seed, call, result);
+	if (inside)
+		describe_operation(stdout, inside);
+	fflush(stdout);
+	_exit(1);
+}
+
+static void compare(const struct operation *o, const char *what, const volatile uint32_t *cell, uint32_t wanted) {
+	for (int i = 0; i < CELL_WORDS; i++)
+		if (cell[i] != wanted) {
+			different(o, what, cell[i], wanted);
+			return;
+		}
+}
+
+static volatile uint32_t *pinned(const struct operation *o) {
+	return (volatile uint32_t *)(uintptr_t)memory[o->buffer] + o->first * CELL_WORDS;
+}
+
+static void check_cells(const struct operation *o) {
+	for (int c = 0; c < o->count; c++)
+		compare(o, "the CPU reads", pinned(o) + c * CELL_WORDS, o->expected[c]);
+}
+
+static void update_cells(const struct operation *o) {
+	for (int i = 0; i < o->count * CELL_WORDS; i++)
+		pinned(o)[i] = pinned(o)[i] * 3 + o->value;
+}
+
+static void pause_us(unsigned us) {
+	struct timespec t = {us / 1000000, us % 1000000 * 1000L};
+	nanosleep(&t, NULL);
+}
+
+static void host_function(void *argument) {
+	const struct operation *o = argument;
+	switch (o->form) {
+	case CHECKS:
+		check_cells(o);
+		break;
+	case UPDATES:
+		update_cells(o);
+		break;
+	case WAITS:
+		while (!words[o->word * 16] && !abandoned)
+			pause_us(20);
+		break;
+	}
+}
+
+static void use(int device) {
+	if (current != device) {
+		OK(cuCtxSetCurrent(machine[device].context));
+		current = device;
+	}
+}
+
+static handle stream_of(const struct operation *o, int s) {
+	if (s == 0)
+		return o->variant & 1 ? (handle)1 : NULL;
+	return s <= THREADS ? (handle)2 : machine[o->device].stream[s - 1 - THREADS];
+}
+
+static ptr cells(int buffer, int first) { return memory[buffer] + (ptr)first * CELL_WORDS * 4; }
+
+static void kernel(const struct operation *o, handle stream) {
+	int d = o->device, per_block = o->form == COOPERATIVE ? 2 * o->count : 1 + (o->variant >> 1 & 1);
+	unsigned blocks = (unsigned)(o->count * CELL_WORDS / per_block), threads = o->variant & 4 ? 1024 : 256;
+	unsigned shared = o->variant & 8 && o->form != COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
+	unsigned x = blocks, y = 1, z = 1;
+	ptr data = cells(o->buffer, o->first);
+	uint32_t add = o->value, us = o->us;
+	uint64_t count = (uint64_t)o->count * CELL_WORDS;
+	void *parameters[] = {&data, &per_block, &add, &us}, *incremented[] = {&data, &per_block, &us}, *added[] = {&data, &count, &add};
+	if (o->variant & 16 && blocks % 12 == 0)
+		x = blocks / 12, y = 4, z = 3;
+	switch (o->form) {
+	case PACKED: {
+		struct { ptr data; int n; uint32_t add, us; } packed = {data, per_block, add, us};
+		size_t bytes = 20;
+		void *extra[] = {(void *)1, &packed, (void *)2, &bytes, NULL};
+		OK(cuLaunchKernel(machine[d].chain, x, y, z, threads, 1, 1, shared, stream, NULL, extra));
+		break;
+	}
+	case EXTENDED: {
+		const struct { unsigned grid[3], block[3], shared; handle stream; void *attributes; unsigned count; } config = {
+			{x, y, z}, {threads, 1, 1}, shared, stream, NULL, 0};
+		OK(cuLaunchKernelEx(&config, machine[d].chain, parameters, NULL));
+		break;
+	}
+	case COOPERATIVE:
+		OK(cuLaunchCooperativeKernel(machine[d].chain, x, y, z, threads, 1, 1, 0, stream, parameters));
+		break;
+	case INCREMENT:
+		OK(cuLaunchKernel(machine[d].increment, x, y, z, threads, 1, 1, shared, stream, incremented, NULL));
+		break;
+	case PLAIN:
+		OK(cuLaunchKernel(machine[d].add, 1, 1, 1, 32, 1, 1, 0, stream, added, NULL));
+		break;
+	default:
+		if (stream == (handle)2 && o->variant & 1)
+			OK(cuLaunchKernel_ptsz(machine[d].chain, x, y, z, threads, 1, 1, shared, NULL, parameters, NULL));
+		else
+			OK(cuLaunchKernel(machine[d].chain, x, y, z, threads, 1, 1, shared, stream, parameters, NULL));
+	}
+}
+
+static void copy(const struct operation *o, handle stream) {
+	ptr to = cells(o->buffer, o->first), from = cells(o->source, o->source_first);
+	size_t bytes = (size_t)o->count * CELL_WORDS * 4;
+	if (o->form == SYNCHRONOUS)
+		OK(cuMemcpy(to, from, bytes));
+	else if (o->form == UNTYPED || (!device_buffer(o->buffer) && !device_buffer(o->source)))
+		OK(cuMemcpyAsync(to, from, bytes, stream));
+	else if (!device_buffer(o->buffer))
+		OK(cuMemcpyDtoHAsync_v2((void *)(uintptr_t)to, from, bytes, stream));
+	else if (!device_buffer(o->source))
+		OK(cuMemcpyHtoDAsync_v2(to, (void *)(uintptr_t)from, bytes, stream));
+	else
+		OK(cuMemcpyDtoDAsync_v2(to, from, bytes, stream));
+}
+
+static void set(const struct operation *o, handle stream) {
+	ptr to = cells(o->buffer, o->first);
+	size_t n = (size_t)o->count * CELL_WORDS;
+	switch (o->form) {
+	case BY_8: OK(cuMemsetD8Async(to, (unsigned char)o->value, n * 4, stream)); break;
+	case BY_16: OK(cuMemsetD16Async(to, (unsigned short)o->value, n * 2, stream)); break;
+	case AT_ONCE: OK(cuMemsetD32_v2(to, o->value, n)); break;
+	default: OK(cuMemsetD32Async(to, o->value, n, stream));
+	}
+}
+
+static void query(const struct operation *o, handle stream) {
+	handle event = machine[o->device].event[o->event];
+	int r;
+	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY && o->form == POLL && !abandoned)
+		pause_us(20);
+	if (r && (r != NOT_READY || o->must))
+		different(o, "a query answers", (uint32_t)r, 0);
+	if (!r && o->reads)
+		compare(o, "after a query", pinned(o), o->expected[0]);
+}
+
+static void capture_end(const struct operation *o, handle stream) {
+	handle made;
+	OK(cuStreamEndCapture(stream, &made));
+	if (executable[o->graph]) {
+		OK(cuGraphExecDestroy(executable[o->graph]));
+		OK(cuGraphDestroy(graph[o->graph]));
+	}
+	graph[o->graph] = made;
+	OK(cuGraphInstantiateWithFlags(&executable[o->graph], made, 0));
+}
+
+static void branch(const struct operation *o, handle from, handle to) {
+	OK(cuEventRecord(machine[o->device].fork, from));
+	OK(cuStreamWaitEvent(to, machine[o->device].fork, 0));
+}
+
+static void carry_out(const struct operation *o) {
+	static __thread unsigned ahead;
+	int d = o->device;
+	use(d);
+	handle stream = stream_of(o, o->stream), *event = &machine[d].event[o->event];
+	ptr word = (ptr)(uintptr_t)&words[o->word * 16];
+	switch (o->kind) {
+	case KERNEL: kernel(o, stream); break;
+	case KERNEL_COPY: {
+		ptr to = cells(o->buffer, o->first), from = cells(o->source, o->source_first);
+		uint64_t bytes = (uint64_t)o->count * CELL_WORDS * 4;
+		void *parameters[] = {&to, &from, &bytes};
+		OK(cuLaunchKernel(machine[d].copy, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+		break;
+	}
+	case MEMSET: set(o, stream); break;
+	case COPY: copy(o, stream); break;
+	case UPLOAD: {
+		size_t n = (size_t)o->count * CELL_WORDS;
+		for (size_t i = 0; i < n; i++)
+			pageable[o->position][i] = o->value;
+		if (o->form == SYNCHRONOUS)
+			OK(cuMemcpyHtoD_v2(cells(o->buffer, o->first), pageable[o->position], n * 4));
+		else
+			OK(cuMemcpyHtoDAsync_v2(cells(o->buffer, o->first), pageable[o->position], n * 4, stream));
+		break;
+	}
+	case READ:
+		OK(cuMemcpyDtoH_v2(pageable[o->position], cells(o->buffer, o->first), (size_t)o->count * CELL_WORDS * 4));
+		for (int c = 0; c < o->count; c++)
+			compare(o, "a copy has", pageable[o->position] + c * CELL_WORDS, o->expected[c]);
+		break;
+	case HOST_FUNCTION: OK(cuLaunchHostFunc(stream, host_function, (void *)o)); break;
+	case RECORD: OK(cuEventRecord(*event, stream)); break;
+	case WAIT_EVENT: OK(cuStreamWaitEvent(stream, *event, 0)); break;
+	case EVENT_SYNC: OK(cuEventSynchronize(*event)); break;
+	case EVENT_QUERY: case STREAM_QUERY: query(o, stream); break;
+	case EVENT_RENEW:
+		OK(cuEventDestroy_v2(*event));
+		OK(cuEventCreate(event, o->variant & 2));
+		break;
+	case STREAM_SYNC: OK(cuStreamSynchronize(stream)); break;
+	case CONTEXT_SYNC: OK(cuCtxSynchronize()); break;
+	case STREAM_RENEW: {
+		handle new;
+		OK(cuStreamDestroy_v2(stream));
+		OK(cuStreamCreate(&new, !blocking_stream(o->stream)));
+		machine[d].stream[o->stream - 1 - THREADS] = new;
+		break;
+	}
+	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
+	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
+	case RELEASE: words[o->word * 16] = 1; break;
+	case FREE:
+		OK(cuMemFree_v2(memory[o->buffer]));
+		OK(cuMemAlloc_v2(&memory[o->buffer], BUFFER_BYTES));
+		break;
+	case FREE_ASYNC:
+		OK(cuMemFreeAsync(memory[o->buffer], stream));
+		OK(cuMemAllocAsync(&memory[o->buffer], BUFFER_BYTES, stream));
+		break;
+	case POST: posted[o->id] = true; break;
+	case AWAIT:
+		for (int i = 0; !posted[o->other] && !abandoned; i++)
+			pause_us(i < 10 ? 1 : 50);
+		break;
+	case CPU:
+		(o->form == CHECKS ? check_cells : update_cells)(o);
+		break;
+	case BEGIN: OK(cuStreamBeginCapture_v2(stream, o->variant % 3)); break;
+	case END: capture_end(o, stream); break;
+	case FORK: branch(o, stream, stream_of(o, o->stream2)); break;
+	case JOIN: branch(o, stream_of(o, o->stream2), stream); break;
+	case LAUNCH: OK(cuGraphLaunch(executable[o->graph], stream)); break;
+	case PAUSE: pause_us(o->value); break;
+	case HINT:
+		if (gpreempt_hint)
+			(void)gpreempt_hint((ahead += 37) % 500, 1);
+		break;
+	}
+}
+
+static void *thread(void *argument) {
+	int t = (int)(intptr_t)argument;
+	pthread_mutex_lock(&lock);
+	for (uint64_t seen = 0;;) {
+		while (run_number == seen)
+			pthread_cond_wait(&changed, &lock);
+		seen = run_number;
+		if (t >= program.threads)
+			continue;
+		pthread_mutex_unlock(&lock);
+		for (int i = 0; i < program.count; i++)
+			if (program.operation[i].thread == t) {
+				at[t] = i;
+				inside = &program.operation[i];
+				carry_out(inside);
+			}
+		inside = NULL;
+		at[t] = -1;
+		pthread_mutex_lock(&lock);
+		if (--running == 0)
+			pthread_cond_broadcast(&changed);
+	}
+	return NULL;
+}
+
+static void hang(const char *what) {
+	printf("hang: seed %llu, %s\n", (unsigned long long)program.seed, what);
+	for (int t = 0; t < program.threads; t++)
+		if (at[t] >= 0)
+			describe_operation(stdout, &program.operation[at[t]]);
+	fflush(stdout);
+	_exit(3);
+}
+
+static void prepare(void) {
+	static uint32_t initial[CELLS * CELL_WORDS];
+	for (int b = 0; b < ALL_BUFFERS; b++) {
+		if (device_buffer(b) && b / BUFFERS >= program.devices)
+			continue;
+		volatile uint32_t *to = device_buffer(b) ? initial : (volatile uint32_t *)(uintptr_t)memory[b];
+		for (int i = 0; i < CELLS * CELL_WORDS; i++)
+			to[i] = program.initial[b * CELLS + i / CELL_WORDS];
+		if (device_buffer(b)) {
+			use(b / BUFFERS);
+			OK(cuMemcpyHtoD_v2(memory[b], initial, BUFFER_BYTES));
+		}
+	}
+	for (int w = 0; w < WORDS; w++)
+		words[w * 16] = 0;
+	for (int i = 0; i < 256; i++)
+		posted[i] = false;
+}
+
+static _Atomic uint64_t progress_ms; // the final waits' beginning, 0: none
+
+static void verify(void) {
+	static uint32_t final[CELLS * CELL_WORDS];
+	char what[64];
+	for (int d = 0; d < program.devices; d++) {
+		use(d);
+		OK(cuCtxSynchronize());
+	}
+	for (int b = 0; b < ALL_BUFFERS; b++) {
+		if (device_buffer(b) && b / BUFFERS >= program.devices)
+			continue;
+		const volatile uint32_t *from = final;
+		if (device_buffer(b)) {
+			use(b / BUFFERS);
+			OK(cuMemcpyDtoH_v2(final, memory[b], BUFFER_BYTES));
+		} else {
+			from = (const volatile uint32_t *)(uintptr_t)memory[b];
+		}
+		for (int c = 0; c < CELLS; c++)
+			if (program.known[b * CELLS + c]) {
+				snprintf(what, sizeof what, "at the end %s%d[%d]", device_buffer(b) ? b / BUFFERS ? "1:m" : "0:m" : "pinned", b % BUFFERS, c);
+				compare(NULL, what, from + c * CELL_WORDS, program.final[b * CELLS + c]);
+			}
+	}
+	for (int g = 0; g < GRAPHS; g++)
+		if (executable[g]) {
+			OK(cuGraphExecDestroy(executable[g]));
+			OK(cuGraphDestroy(graph[g]));
+			executable[g] = graph[g] = NULL;
+		}
+}
+
+static unsigned patience = 20;
+
+// Ends the process if the last waits of a program have no end.
+static void *watch(void *unused) {
+	for (;;) {
+		usleep(200000);
+		uint64_t since = progress_ms;
+		if (since && now_ms() - since > patience * 1000ull)
+			hang("at its end");
+	}
+	return unused;
+}
+
+static void run(void) {
+	struct timespec limit;
+	progress_ms = now_ms();
+	prepare();
+	progress_ms = 0;
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec += patience;
+	pthread_mutex_lock(&lock);
+	running = program.threads;
+	run_number++;
+	pthread_cond_broadcast(&changed);
+	while (running)
+		if (pthread_cond_timedwait(&changed, &lock, &limit))
+			hang("in");
+	pthread_mutex_unlock(&lock);
+	progress_ms = now_ms();
+	verify();
+	progress_ms = 0;
+}
+
+static enum gpreempt_level level;
+static _Atomic uint64_t stops;
+
+// Stops and restores streams of the first device at random. The program's own threads never do, so whoever waits for a stopped
+// stream is served.
+static void *stop_streams(void *unused) {
+	use(0);
+	for (uint64_t i = 1;; i = i * 6364136223846793005u + 1442695040888963407u) {
+		handle s = machine[0].stream[i >> 60 & (CREATED - 1)];
+		int r = gpreempt_stream_preempt(s, 0);
+		stops += !r;
+		pause_us((unsigned)(i >> 40 & 511));
+		if (!r)
+			(void)gpreempt_stream_restore(s, 0);
+		pause_us((unsigned)(i >> 30 & 1023));
+	}
+	return unused;
+}
+
+static char *read_file(const char *path) {
+	FILE *f = fopen(path, "rb");
+	char *image = calloc(1, 1 << 20);
+	if (!f || !image || fread(image, 1, 1 << 20, f) == 0) {
+		fprintf(stderr, "%s: cannot be read\n", path);
+		exit(2);
+	}
+	fclose(f);
+	return image;
+}
+
+static void start(const char *path) {
+	char *image = read_file(path);
+	find_driver();
+	OK(cuInit(0));
+	OK(cuDeviceGetCount(&devices));
+	devices = devices < DEVICES ? devices : DEVICES;
+	for (int d = 0; d < devices; d++) {
+		handle module;
+		OK(cuDevicePrimaryCtxRetain(&machine[d].context, d));
+		use(d);
+		OK(cuModuleLoadData(&module, image));
+		OK(cuModuleGetFunction(&machine[d].chain, module, "sim_chain"));
+		OK(cuModuleGetFunction(&machine[d].increment, module, "sim_increment"));
+		OK(cuFuncSetAttribute(machine[d].chain, MAX_DYNAMIC_SHARED, LARGE_SHARED));
+		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
+		if (cuModuleLoadData(&module, "simulated image") == 0) { // not on a GPU
+			OK(cuModuleGetFunction(&machine[d].add, module, "sim_add"));
+			OK(cuModuleGetFunction(&machine[d].copy, module, "sim_copy"));
+		}
+		for (int s = 0; s < CREATED; s++) {
+			handle made;
+			OK(cuStreamCreate(&made, !blocking_stream(1 + THREADS + s)));
+			machine[d].stream[s] = made;
+		}
+		for (int e = 0; e < EVENTS; e++)
+			OK(cuEventCreate(&machine[d].event[e], 2));
+		OK(cuEventCreate(&machine[d].fork, 2));
+		for (int b = 0; b < BUFFERS; b++)
+			OK(cuMemAlloc_v2(&memory[d * BUFFERS + b], BUFFER_BYTES));
+		// The first launch of a kernel may wait for the whole context: not within a program.
+		for (int form = 0; form < KERNEL_FORMS; form++)
+			if (form != PLAIN || machine[d].add)
+				kernel(&(struct operation){.kind = KERNEL, .form = (uint8_t)form, .device = (uint8_t)d, .buffer = (uint8_t)(d * BUFFERS), .count = CELLS}, NULL);
+		OK(cuCtxSynchronize());
+	}
+	void *p;
+	for (int b = DEVICES * BUFFERS; b < ALL_BUFFERS; b++) {
+		OK(cuMemHostAlloc(&p, BUFFER_BYTES, 3)); // CU_MEMHOSTALLOC_PORTABLE, DEVICEMAP
+		memory[b] = (ptr)(uintptr_t)p;
+	}
+	OK(cuMemHostAlloc(&p, WORDS * 64, 3));
+	words = p;
+}
+
+static uint32_t features_of(const char *list) {
+	uint32_t all = 0;
+	char copy[256];
+	snprintf(copy, sizeof copy, "%s", list);
+	for (char *name = strtok(copy, ","); name; name = strtok(NULL, ",")) {
+		uint32_t before = all;
+#define NAMED(known) if (!strcmp(name, #known)) all |= WITH_##known;
+		FEATURES(NAMED)
+		if (all == before) {
+			fprintf(stderr, "feature %s: must be one of", name);
+#define TELL(known) fprintf(stderr, " " #known);
+			FEATURES(TELL)
+			fprintf(stderr, "\n");
+			exit(2);
+		}
+	}
+	return all;
+}
+
+int main(int count, char **argument) {
+	uint64_t seed = 1, programs = UINT64_MAX, seconds = 0, repeat = 1;
+	uint32_t features = (uint32_t)EVERYTHING;
+	bool without[256] = {false}, reduced = false, only_describe = false;
+	for (int i = 2; i < count; i++) {
+		const char *what = argument[i], *value = i + 1 < count ? argument[i + 1] : "";
+		if (!strcmp(what, "describe")) {
+			only_describe = true;
+			continue;
+		}
+		i++;
+		if (!strcmp(what, "seed"))
+			seed = strtoull(value, NULL, 0);
+		else if (!strcmp(what, "programs"))
+			programs = strtoull(value, NULL, 0);
+		else if (!strcmp(what, "seconds"))
+			seconds = strtoull(value, NULL, 0);
+		else if (!strcmp(what, "repeat"))
+			repeat = strtoull(value, NULL, 0);
+		else if (!strcmp(what, "patience"))
+			patience = (unsigned)strtoul(value, NULL, 0);
+		else if (!strcmp(what, "features"))
+			features = features_of(value);
+		else if (!strcmp(what, "not"))
+			features &= ~features_of(value);
+		else if (!strcmp(what, "stop") && (!strcmp(value, "block") || !strcmp(value, "queue")))
+			level = *value == 'b' ? GPREEMPT_LEVEL_BLOCK : GPREEMPT_LEVEL_QUEUE;
+		else if (!strcmp(what, "without")) {
+			reduced = true;
+			for (const char *s = value; *s;) {
+				char *end;
+				without[strtoul(s, &end, 10) & 255] = true;
+				s = *end ? end + 1 : end;
+			}
+		} else {
+			fprintf(stderr, "%s %s: not understood\n", what, value);
+			return 2;
+		}
+	}
+	if (count < 2)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!only_describe) {
+		start(argument[1]);
+		if (devices < DEVICES)
+			features &= ~(uint32_t)WITH_devices;
+		if (!machine[0].add)
+			features &= ~(uint32_t)WITH_plain;
+	}
+	if (level) {
+		pthread_t stopper;
+		features &= ~(uint32_t)WITH_endings; // of streams that another thread stops
+		use(0);
+		for (int s = 0; s < CREATED; s++)
+			if (!gpreempt_stream_enable || gpreempt_stream_enable(machine[0].stream[s], level)) {
+				fprintf(stderr, "a stream cannot be stopped\n");
+				return 2;
+			}
+		OK(pthread_create(&stopper, NULL, stop_streams, NULL));
+	}
+	pthread_t made;
+	OK(pthread_create(&made, NULL, watch, NULL));
+	for (intptr_t t = 0; t < THREADS; t++)
+		OK(pthread_create(&made, NULL, thread, (void *)t));
+	uint64_t from = now_ms(), ran = 0, operations = 0;
+	for (; ran < programs && (!seconds || now_ms() - from < seconds * 1000); seed++) {
+		generate(&program, seed, features);
+		if (reduced && !reduce(&program, without)) {
+			printf("not a program\n");
+			return 4;
+		}
+		if (only_describe) {
+			describe(stdout, &program);
+			ran++;
+			continue;
+		}
+		for (uint64_t r = 0; r < repeat; r++)
+			run();
+		ran++;
+		operations += (uint64_t)program.count;
+	}
+	printf("programs %llu operations %llu seconds %.1f differences %llu stops %llu\n", (unsigned long long)ran, (unsigned long long)operations,
+		(double)(now_ms() - from) / 1000, (unsigned long long)differences, (unsigned long long)stops);
+	fflush(stdout);
+	_exit(differences > 0);
+}
