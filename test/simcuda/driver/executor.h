@@ -17,6 +17,7 @@ struct pass { // one look of the executor at all that its context has to do
 	struct op *hold[HOLDS];
 	int holds;
 	bool completed;
+	bool fetched; // something left its channel: what is behind it may begin
 	bool turned, unfetched; // the host engine has turned from our TSG, and something waits to be fetched
 };
 

@@ -40,6 +40,7 @@ const struct machine machine = {
 	.compute_engine = 1,     // NV2080_ENGINE_TYPE_GRAPHICS, cl2080_notification.h
 	.copy_engine = {0xB, 0xC, 0xD},
 	.channels = 8,
+	.connections = 8,
 };
 
 // CUdevice_attribute, cuda.h
@@ -112,6 +113,12 @@ int sim_driver_version(void) {
 		version = e && *e ? atoi(e) : machine.driver_version;
 	}
 	return version;
+}
+
+int sim_connections(void) {
+	const char *e = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	int n = e ? atoi(e) : 0;
+	return n >= 1 && n <= MOST_CONNECTIONS ? n : machine.connections;
 }
 
 bool sim_mps(void) {

@@ -25,6 +25,6 @@ DUAL(cuStreamSetAttribute, _ptsz, (CUstream s, int attribute, const void *value)
 		return r;
 	r = stream_resolve(c, s, &st);
 	if (r == CUDA_SUCCESS)
-		st->priority = *(const int *)value;
+		st->priority = *(const int *)value; // it stays on its channel
 	return leave(r);
 }

@@ -93,11 +93,13 @@ struct machine {
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
 	int channels; // of a compute TSG
+	int connections; // channels that the streams of one priority share
 };
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
 int sim_driver_version(void);
+int sim_connections(void);  // CUDA_DEVICE_MAX_CONNECTIONS
 bool sim_mps(void); // processes are clients of an MPS server
 uint64_t sim_look_ns(void);  // as machine.look_ns, or as a test wants it
 uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
@@ -226,6 +228,8 @@ struct op {
 	int refs;
 	bool done, started, chained;
 	bool with_previous;      // fetched with the operation before it: nodes of one graph
+	bool queued;             // in its channel, not fetched yet
+	uint64_t number;         // in the order of submission
 	bool blocked;            // waits for more than kernels before it in its stream
 	uint64_t rung_ns;        // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
 	struct work work;
@@ -240,20 +244,26 @@ struct op {
 	struct op **dep;
 	int deps;
 	bool handed, returned;   // host function: given to its thread, came back
-	struct op *next, *host_next; // in its stream, in the queue of host functions
+	struct op *next, *channel_next, *host_next; // in its stream, in its channel, in the queue of host functions
 };
 struct CUstream_st {
 	struct CUctx_st *ctx;
 	struct CUstream_st *next; // in its context
 	uint64_t id;
 	unsigned flags; // 1 = non-blocking
-	int priority;
+	int priority, channel;
 	bool destroyed, legacy;
 	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
 	uint64_t end_run; // run clock at the end of the last kernel, valid while chain
 	bool chain;
 	struct capture *capture;
 	uint64_t capture_sequence, capture_joined;
+};
+#define PRIORITIES 6        // 0, the lowest, to -5
+#define MOST_CONNECTIONS 32 // of CUDA_DEVICE_MAX_CONNECTIONS
+struct channel { // what streams that share it submitted, in order; fetched in order
+	struct op *head, *tail;
+	uint64_t closed; // number of the first operation that waits for more than kernels, UINT64_MAX = none does
 };
 struct CUctx_st {
 	struct CUctx_st *next;
@@ -263,6 +273,9 @@ struct CUctx_st {
 	bool primary, destroyed;
 	CUresult error; // sticky
 	struct CUstream_st *streams, *legacy;
+	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
+	unsigned streams_of[PRIORITIES]; // so many have been put on channels
+	uint64_t next_number;
 	struct rm_context *rm;
 	_Atomic uint32_t *bell;
 	pthread_t executor, host_thread;

@@ -51,12 +51,57 @@ static void add_dependency(struct op *o, struct op *on) {
 	o->dep[o->deps++] = op_ref(on);
 }
 
-struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after) {
+// ---- channels: the streams of a context share them
+
+// Which one a new stream is put on.
+static int pick_channel(struct CUctx_st *c, int priority) {
+	int class = priority < 0 ? -priority % PRIORITIES : 0;
+	return class * MOST_CONNECTIONS + (int)(c->streams_of[class]++ % (unsigned)sim_connections());
+}
+
+// What goes through the stream's channel. Copies have engines of their own, host functions and records none.
+static bool through_channel(const struct op *o) {
+	switch (o->work.kind) {
+	case OP_KERNEL: return !o->with_previous;
+	case OP_MARK: return o->deps > 0; // it waits for an event
+	case OP_MEMSET:
+	case OP_WAIT_VALUE:
+	case OP_WRITE_VALUE: return true;
+	default: return false;
+	}
+}
+
+static struct channel *channel_of(const struct CUstream_st *s) {
+	return &s->ctx->channel[s->channel];
+}
+
+static void enter_channel(struct CUstream_st *s, struct op *o) {
+	struct channel *h = channel_of(s);
+	if (h->tail)
+		h->tail->channel_next = o;
+	else
+		h->head = o;
+	h->tail = o;
+	o->queued = true;
+}
+
+static void leave_channel(struct pass *p, struct CUstream_st *s) {
+	struct channel *h = channel_of(s);
+	h->head->queued = false;
+	h->head = h->head->channel_next;
+	if (!h->head)
+		h->tail = NULL;
+	p->fetched = true;
+}
+
+static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous) {
 	struct op *o = calloc(1, sizeof *o);
 	if (!o)
 		abort();
 	o->refs = 3; // queue, s->last, caller
 	o->work = *w;
+	o->with_previous = with_previous;
+	o->number = s->ctx->next_number++;
 	add_dependency(o, after);
 	struct CUctx_st *c = s->ctx;
 	if (s->legacy) {
@@ -68,7 +113,8 @@ struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op 
 	}
 	o->chained = s->head != NULL;
 	o->rung_ns = now_ns();
-	o->blocked = o->deps || (s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
+	o->blocked = o->deps || w->kind == OP_WAIT_VALUE ||
+		(s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
 	if (s->tail)
 		s->tail->next = o;
 	else
@@ -76,16 +122,19 @@ struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op 
 	s->tail = o;
 	op_unref(s->last);
 	s->last = o;
+	if (through_channel(o))
+		enter_channel(s, o);
 	engine_ring(c->bell);
 	return o;
 }
 
+struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after) {
+	return submit(s, w, after, false);
+}
+
 void stream_submit_many(struct CUstream_st *s, const struct work *w, int n) {
-	for (int i = 0; i < n; i++) {
-		struct op *o = stream_submit(s, &w[i], NULL);
-		o->with_previous = i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL;
-		op_unref(o);
-	}
+	for (int i = 0; i < n; i++)
+		op_unref(submit(s, &w[i], NULL, i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL));
 }
 
 void op_wait(struct op *o) {
@@ -116,6 +165,7 @@ struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
 	s->ctx = c;
 	s->flags = flags;
 	s->priority = priority;
+	s->channel = pick_channel(c, priority);
 	s->id = next_id++;
 	s->next = c->streams;
 	c->streams = s;
@@ -146,6 +196,8 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 	}
 	if (!o->started) {
 		o->started = true;
+		if (o->queued)
+			leave_channel(p, s);
 		o->start_run = o->chained && s->chain && !o->deps ? s->end_run : p->run;
 		if (!k->over)
 			o->end_run = o->start_run + kernel_ns(&o->work);
@@ -230,7 +282,7 @@ static bool value_reached(const struct work *w) {
 // True when the head of s is over.
 static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 	struct work *w = &o->work;
-	if (!dependencies_done(o))
+	if (!dependencies_done(o) || (o->queued && channel_of(s)->head != o))
 		return false;
 	if (w->kind == OP_KERNEL)
 		return step_kernel(p, s, o);
@@ -273,6 +325,8 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 
 static void complete(struct pass *p, struct CUstream_st *s) {
 	struct op *o = s->head;
+	if (o->queued)
+		leave_channel(p, s);
 	s->head = o->next;
 	if (!s->head)
 		s->tail = NULL;
@@ -353,9 +407,8 @@ static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct p
 			continue;
 		if (o->work.kind != OP_KERNEL)
 			break;
-		if (o->blocked)
-			o->rung_ns = now_ns();
-		o->blocked = false;
+		if (o->queued && o->number > channel_of(s)->closed)
+			break;
 		if (!o->started && !o->with_previous) {
 			later(&n->methods_ns, end);
 			if (o->rung_ns < n->rung_ns)
@@ -380,9 +433,28 @@ static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct p
 	later(&n->work_ns, end);
 }
 
+// Kernels that wait for nothing but kernels before them.
+static void unblock(struct CUstream_st *s) {
+	for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
+		if (o->work.kind != OP_MARK && o->work.kind != OP_KERNEL)
+			break;
+		if (o->blocked)
+			o->rung_ns = now_ns();
+		o->blocked = false;
+	}
+}
+
 // What our TSG has to run, as far as it is known without asking the host again.
 static struct publication outlook(const struct pass *p) {
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
+	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
+		unblock(s);
+	for (int i = 0; i < PRIORITIES * MOST_CONNECTIONS; i++) {
+		const struct op *o = p->c->channel[i].head;
+		while (o && !o->blocked)
+			o = o->channel_next;
+		p->c->channel[i].closed = o ? o->number : NEVER;
+	}
 	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
 		stream_outlook(p, s, &n);
 	return n;
@@ -404,6 +476,8 @@ static void run_streams(struct pass *p) {
 				complete(p, s);
 				again = true;
 			}
+			again |= p->fetched;
+			p->fetched = false;
 			if (s->destroyed && !s->head) {
 				// New streams are put in front: find our place again.
 				for (at = &p->c->streams; *at != s;)

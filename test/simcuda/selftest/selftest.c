@@ -27,6 +27,7 @@ int cuDevicePrimaryCtxRelease_v2(int);
 int cuCtxSetCurrent(handle);
 int cuCtxSynchronize(void);
 int cuStreamCreate(handle *, unsigned);
+int cuStreamCreateWithPriority(handle *, unsigned, int);
 int cuStreamDestroy_v2(handle);
 int cuStreamSynchronize(handle);
 int cuStreamQuery(handle);
@@ -687,6 +688,75 @@ static void doorbells(void) { // the engine looks between the doorbells of a cha
 	end(t.be);
 }
 
+// ---- streams share channels
+
+static handle waits_for(uint32_t *word, handle s) {
+	OK(cuStreamWaitValue32_v2(s, (ptr)word, 1, 0));
+	return s;
+}
+
+static bool passes(handle s) { // a kernel on the stream ends while others are blocked
+	spin(s, 10);
+	for (uint64_t give_up = now_us() + 50000; now_us() < give_up;)
+		if (cuStreamQuery(s) == 0)
+			return true;
+	return false;
+}
+
+static void connections(int n) {
+	uint32_t *word = host_words();
+	handle s[33], high, graph, exec;
+	for (int i = 0; i < 33; i++)
+		OK(cuStreamCreate(&s[i], 1));
+	OK(cuStreamCreateWithPriority(&high, 1, -5));
+	// a stream that waits for a value keeps those that share its channel from being fetched, and no other
+	waits_for(word, s[0]);
+	for (int i = 1; i < 33; i++)
+		CHECK(passes(s[i]) == (i % n != 0));
+	CHECK(passes(high));
+	atomic_store((_Atomic uint32_t *)word, 1);
+	OK(cuCtxSynchronize());
+	// so does a kernel that waits for the one before it in its stream; a kernel that runs does not
+	spin(s[0], 100000);
+	CHECK(passes(s[n]));
+	spin(s[0], 10);
+	CHECK(!passes(s[n]));
+	OK(cuCtxSynchronize());
+	// nor do the nodes of a graph, which are fetched at once
+	OK(cuStreamBeginCapture_v2(s[0], 0));
+	spin(s[0], 100000);
+	spin(s[0], 10);
+	OK(cuStreamEndCapture(s[0], &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuGraphLaunch(exec, s[0]));
+	CHECK(passes(s[n]));
+	OK(cuCtxSynchronize());
+	// as many as there are channels stop every stream of their priority
+	*word = 0;
+	for (int i = 0; i < n; i++)
+		waits_for(word, s[i]);
+	CHECK(!passes(s[n]) && !passes(NULL) && passes(high));
+	atomic_store((_Atomic uint32_t *)word, 1);
+	OK(cuCtxSynchronize());
+}
+
+static void connections_default(void) {
+	start();
+	connections(8);
+}
+
+static void connections_one(void) {
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+	start();
+	connections(1);
+}
+
+static void connections_most(void) {
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+	start();
+	connections(32);
+}
+
 static void killed(void) { // kill -9 at any instruction must not stop the others
 	_Atomic uint32_t *shared = shared_words();
 	start();
@@ -1297,6 +1367,7 @@ static void waiting(void) {
 		unsigned record = 1 + k;
 		OK(cuMemsetD32_v2(g.data, 0, BLOCKS));
 		OK(cuMemsetD32_v2(word, 0, 1));
+		OK(cuCtxSynchronize());
 		launch_waiting(&g, f, GRID, word, g.stream, 0, 0);
 		launch_waiting(&g, f, GRID, word, g.stream, 0, 0);
 		OK(cuStreamSynchronize(g.stream));
@@ -1493,7 +1564,8 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding},
-	{"turning", turning}, {"doorbells", doorbells}, {"killed", killed},
+	{"turning", turning}, {"doorbells", doorbells},
+	{"connections", connections_default}, {"connections_1", connections_one}, {"connections_32", connections_most}, {"killed", killed},
 	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"versions", versions}, {"recaptured", recaptured}, {"busy", busy}, {"idle", idle},
 };
