@@ -86,19 +86,24 @@ install: build/libgpreempt.so build/gpreempt
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 
 # Measures a suite, or a part of test/bench/gpu_suite.sh, again and says what is worse, beyond noise, than in the committed
-# results of this kind of GPU.
+# results of this kind of GPU. Fails where something is, where something could not be measured, and where nothing was compared.
 BENCH_SUITE ?= foundation
 BENCH_GPU ?= h200
+BENCH_RESULTS ?= test/bench/results
 BENCH_NEW := build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
 bench-check: build/gpreempt build/libgpreempt.so
 	@mkdir -p build/bench-check
 	@rm -rf build/bench-check/parts $(BENCH_NEW) # parts are for going on after an interruption
-	if build/gpreempt bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
-		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW); \
+	@status=0; \
+	if build/gpreempt bench --suite $(BENCH_SUITE) --plan > /dev/null 2>&1; then \
+		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
+	elif build/gpreempt bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
+		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --json $(BENCH_NEW) || status=1; \
 	else \
-		GPREEMPT_PARTS=$(BENCH_SUITE) GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build build/bench-check; \
-	fi
-	build/gpreempt compare test/bench/results/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW)
+		GPREEMPT_PARTS=$(BENCH_SUITE) GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build build/bench-check || status=1; \
+	fi; \
+	build/gpreempt compare $(BENCH_RESULTS)/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW) || status=1; \
+	exit $$status
 
 # Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A part
 # that fails leaves the figures that are there. Interrupted, the evaluation goes on where it was.

@@ -2,8 +2,10 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -29,19 +31,41 @@ type figure struct {
 	moreIsBetter       bool
 }
 
-// Compare compares the LC latencies and BE shares, where a difference of less than the tolerance is noise.
+// Errors about files that say nothing of each other.
+var (
+	errSimulated       = errors.New("one is of the simulated driver, the other of a GPU")
+	errNothingCompared = errors.New("nothing was compared: they share no figure")
+)
+
+// resultFigures are the figures of a file.
+type resultFigures struct {
+	figures   []figure
+	failed    map[[2]string]bool // cases, by system, that could not be measured
+	simulated bool
+}
+
+// Compare compares the LC latencies and BE shares, where a difference of less than the tolerance is noise. What can not
+// be measured any more is worse. It is an error where there is nothing to compare.
 func Compare(committed, new string, tolerance float64) (*Comparison, error) {
-	before, err := figures(committed)
+	before, err := readFigures(committed)
 	if err != nil {
 		return nil, err
 	}
-	after, err := figures(new)
+	after, err := readFigures(new)
 	if err != nil {
 		return nil, err
+	}
+	if before.simulated != after.simulated {
+		return nil, fmt.Errorf("compare %s and %s: %w", committed, new, errSimulated)
 	}
 	comparison := &Comparison{}
-	for _, was := range before {
-		now, found := find(after, was)
+	for _, was := range before.figures {
+		now, found := find(after.figures, was)
+		if !found && after.failed[[2]string{was.name, was.system}] {
+			comparison.Lines = append(comparison.Lines, Difference{Case: was.name, System: was.system, Figure: was.what,
+				Committed: was.value, New: math.NaN(), Worse: true})
+			continue
+		}
 		if !found {
 			comparison.Missing = append(comparison.Missing, fmt.Sprintf("%s under %s: %s", was.name, was.system, was.what))
 			continue
@@ -55,6 +79,9 @@ func Compare(committed, new string, tolerance float64) (*Comparison, error) {
 		}
 		comparison.Lines = append(comparison.Lines, d)
 	}
+	if len(comparison.Lines) == 0 {
+		return nil, fmt.Errorf("compare %s and %s: %w", committed, new, errNothingCompared)
+	}
 	return comparison, nil
 }
 
@@ -67,36 +94,34 @@ func find(all []figure, like figure) (figure, bool) {
 	return figure{}, false
 }
 
-// figures reads a result file of any of the benchmarks. Rivals are not compared: they are not ours to fix.
-func figures(path string) ([]figure, error) {
+// readFigures reads a result file of any of the benchmarks. Rivals are not compared: they are not ours to fix.
+func readFigures(path string) (read resultFigures, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
+		return read, fmt.Errorf("read results: %w", err)
 	}
-	var head struct {
-		Schema    int    `json:"schema"`
-		Benchmark string `json:"benchmark"`
-	}
+	var head Head
 	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, fmt.Errorf("read results %s: %w", path, err)
+		return read, fmt.Errorf("read results %s: %w", path, err)
 	}
 	if head.Schema != 1 {
-		return nil, fmt.Errorf("read results %s: schema %d, not 1", path, head.Schema)
+		return read, fmt.Errorf("read results %s: schema %d, not 1", path, head.Schema)
 	}
-	var all []figure
+	read.simulated, read.failed = head.Simulated, map[[2]string]bool{}
 	add := func(name, system, what string, value, low, high float64, moreIsBetter bool) {
 		switch system {
 		case "alone", "be-alone", "default", "mps", "mps-priority", "sequential", "gpreempt-paper":
 			return
 		}
-		all = append(all, figure{name, system, what, value, low, high, moreIsBetter})
+		read.figures = append(read.figures, figure{name, system, what, value, low, high, moreIsBetter})
 	}
 	if IsEvaluation(head.Benchmark) {
 		var e Evaluation
 		if err := json.Unmarshal(text, &e); err != nil {
-			return nil, fmt.Errorf("read results %s: %w", path, err)
+			return read, fmt.Errorf("read results %s: %w", path, err)
 		}
 		for _, c := range e.Cases {
+			read.failed[[2]string{c.Case, c.System}] = c.failed()
 			if c.Ratio != nil {
 				add(c.Case, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI[0], c.Ratio.P99CI[1], false)
 			}
@@ -105,16 +130,21 @@ func figures(path string) ([]figure, error) {
 				add(c.Case, c.System, "BE of default", be, be, be, true)
 			}
 		}
-		return all, nil
+		return read, nil
 	}
 	var r Report
 	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("read results %s: %w", path, err)
+		return read, fmt.Errorf("read results %s: %w", path, err)
 	}
 	for _, row := range r.Cases {
+		key := [2]string{row.Case, row.System}
+		read.failed[key] = read.failed[key] || row.failed()
 		if row.Ratio != nil {
 			add(row.Case, row.System, "LC p50 of alone", row.Ratio.P50, row.Ratio.P50, row.Ratio.P50, false)
 			add(row.Case, row.System, "LC p99 of alone", row.Ratio.P99, row.Ratio.P99, row.Ratio.P99, false)
+			if row.Ratio.P999 != 0 {
+				add(row.Case, row.System, "LC p99.9 of alone", row.Ratio.P999, row.Ratio.P999, row.Ratio.P999, false)
+			}
 		}
 		if row.Value != nil && row.Pass != nil {
 			// What counts most of them is not better for being more: whether the target is reached is compared, and parts.
@@ -131,7 +161,7 @@ func figures(path string) ([]figure, error) {
 			add(row.Case, row.System, "BE share", row.BE.Share, row.BE.Share, row.BE.Share, true)
 		}
 	}
-	return all, nil
+	return read, nil
 }
 
 // Worse counts the figures that got worse beyond noise.

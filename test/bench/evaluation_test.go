@@ -433,6 +433,54 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// Files that say nothing of each other are no reason to be content, nor is what could not be measured.
+func TestCompareRefuses(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name string, r Report) string {
+		path := filepath.Join(folder, name)
+		if err := r.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	head, simulated := Head{Schema: 1, Benchmark: "quick"}, Head{Schema: 1, Benchmark: "quick", Simulated: true}
+	row := func(name string, p99 float64) Row {
+		return Row{Case: name, System: "gpreempt", LC: &Latency{N: 1}, LCAlone: &Latency{N: 1}, Ratio: &Ratio{P50: 1, P99: p99}}
+	}
+	missed := false
+	broken := Row{Case: "a", System: "gpreempt", Target: measured, Pass: &missed, Note: "it hung"}
+	committed := write("committed.json", Report{Head: head, Cases: []Row{row("a", 1), row("b", 1)}})
+	for _, test := range []struct {
+		name  string
+		new   Report
+		want  error
+		worse int
+	}{
+		{"same", Report{Head: head, Cases: []Row{row("a", 1)}}, nil, 0},
+		{"others", Report{Head: head, Cases: []Row{row("c", 1)}}, errNothingCompared, 0},
+		{"nothing", Report{Head: head}, errNothingCompared, 0},
+		{"simulated", Report{Head: simulated, Cases: []Row{row("a", 1)}}, errSimulated, 0},
+		{"failed", Report{Head: head, Cases: []Row{broken, row("b", 1)}}, nil, 2},
+		{"only failed", Report{Head: head, Cases: []Row{broken}}, nil, 2},
+	} {
+		comparison, err := Compare(committed, write(test.name+".json", test.new), .1)
+		if !errors.Is(err, test.want) || err == nil && comparison.Worse() != test.worse {
+			t.Errorf("%s: %+v, %v, want %d worse, %v", test.name, comparison, err, test.worse, test.want)
+		}
+		if err != nil {
+			continue
+		}
+		var out bytes.Buffer
+		if err := comparison.Print(&out); err != nil || strings.Count(out.String(), "WORSE") != test.worse {
+			t.Errorf("%s: %v\n%s", test.name, err, &out)
+		}
+	}
+	one, two := write("one.json", Report{Head: simulated, Cases: []Row{row("a", 1)}}), write("two.json", Report{Head: simulated, Cases: []Row{row("a", 2)}})
+	if comparison, err := Compare(one, two, .1); err != nil || comparison.Worse() != 1 {
+		t.Errorf("two of the simulated driver: %+v, %v", comparison, err)
+	}
+}
+
 // A stand-in for nvidia-smi that answers from files.
 func TestGPUBusy(t *testing.T) {
 	folder := t.TempDir()

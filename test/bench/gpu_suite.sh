@@ -76,6 +76,15 @@ part blp-stream 100 "$library_dir/gpreempt" bench --suite blp-stream --library "
 part stalls 560 "$library_dir/gpreempt" bench --suite stalls --library "$library" --minutes 8.7 --out "$out/stalls" \
 	--json "$out/$gpu-stalls.json"
 
+for name in $parts; do
+	case " ${names[*]} unprivileged " in
+	*" $name "*) ;;
+	*)
+		echo "$0: there is no part $name" >&2
+		failed=1
+		;;
+	esac
+done
 for name in "${names[@]}"; do
 	printf '\n== %s\n' "$name"
 	cat "$logs/$name.out"
