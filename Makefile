@@ -53,19 +53,16 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
 # Everything that needs no GPU. The race detector sees the packages whose concurrency is Go's own; the fuzzers go
-# on from the committed corpus for a moment each.
+# on from the committed corpus, on so many inputs each.
 RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench
-FUZZ_TIME ?= 5s
+FUZZ_INPUTS ?= 20000
 test: all
 	@unformatted=$$(gofmt -l cmd configs exports hints kernels patch preempt shim test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) test -count=1 ./...
 	$(GO) test -count=1 -race $(RACE)
-	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZ_TIME) ./configs
-	$(GO) test -run '^$$' -fuzz '^FuzzHeader$$' -fuzztime $(FUZZ_TIME) ./preempt/segment
-	$(GO) test -run '^$$' -fuzz '^FuzzPick$$' -fuzztime $(FUZZ_TIME) ./patch
-	$(GO) test -run '^$$' -fuzz '^FuzzCheck$$' -fuzztime $(FUZZ_TIME) ./patch/cache
+	GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
 	./test/glibc.sh build/libgpreempt.so
 
 # Random programs, stopped at random, against what CUDA promises of them: for TIME, from program SEED on.
