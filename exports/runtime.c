@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,27 +59,116 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 	return a->sa_sigaction == b->sa_sigaction;
 }
 
-static pthread_mutex_t all_created = PTHREAD_MUTEX_INITIALIZER;
+// Go ends the process where it can not create a thread: a limit of processes, or of memory. It always can here. Threads
+// are made ahead, before the runtime is started or not at all, and what Go asks for waits in a row for one of them. The
+// last one makes further threads, and where it can not it tries again, for ever: to Go that is a thread that is slow
+// to run, to the program it is preemption that stalls.
 
-static void *wait_for_others(void *unused) {
-	pthread_mutex_lock(&all_created);
-	pthread_mutex_unlock(&all_created);
-	return unused;
+enum {
+	AHEAD = 12,   // as many as Go starts with, on any number of processors (GOMAXPROCS of ../shim/main.go), and the last one
+	WANTED = 256, // threads at most wait to be made: more than Go has
+	AGAIN_ms = 50,
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned idle; // threads made ahead that wait for something to run
+	bool given_up; // they end
+	unsigned first, count;
+	struct {
+		void *(*run)(void *);
+		void *argument;
+	} wanted[WANTED];
+} row = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+// Makes threads of what is wanted. row.lock is held.
+static void make_threads(void) {
+	pthread_attr_t detached;
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	for (;;) {
+		pthread_t thread;
+		while (row.count == 0)
+			pthread_cond_wait(&row.changed, &row.lock);
+		if (pthread_create(&thread, &detached, row.wanted[row.first].run, row.wanted[row.first].argument) == 0) {
+			row.first = (row.first + 1) % WANTED;
+			row.count--;
+			continue;
+		}
+		pthread_mutex_unlock(&row.lock);
+		nanosleep(&(struct timespec){.tv_nsec = AGAIN_ms * 1000000l}, NULL);
+		pthread_mutex_lock(&row.lock);
+	}
 }
 
-// Go ends the process where it can not create a thread (a limit of processes, or of memory), so as many as it starts
-// with are tried first, at the same time.
-static bool threads_can_start(void) {
-	enum { GO_THREADS = 8 };
-	pthread_t thread[GO_THREADS];
-	int count = 0;
-	pthread_mutex_lock(&all_created);
-	while (count < GO_THREADS && pthread_create(&thread[count], NULL, wait_for_others, NULL) == 0)
+static void *made_ahead(void *unused) {
+	pthread_mutex_lock(&row.lock);
+	while (row.count == 0 && !row.given_up)
+		pthread_cond_wait(&row.changed, &row.lock);
+	if (row.given_up) {
+		pthread_mutex_unlock(&row.lock);
+		return unused;
+	}
+	pthread_detach(pthread_self());
+	if (row.idle == 1)
+		make_threads();
+	row.idle--;
+	void *(*run)(void *) = row.wanted[row.first].run;
+	void *argument = row.wanted[row.first].argument;
+	row.first = (row.first + 1) % WANTED;
+	row.count--;
+	pthread_mutex_unlock(&row.lock);
+	return run(argument);
+}
+
+// In place of pthread_create in Go's runtime (see the Makefile): never fails.
+int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+	*thread = pthread_self(); // Go does not look at it
+	pthread_mutex_lock(&row.lock);
+	while (row.count == WANTED) {
+		pthread_mutex_unlock(&row.lock);
+		nanosleep(&(struct timespec){.tv_nsec = AGAIN_ms * 1000000l}, NULL);
+		pthread_mutex_lock(&row.lock);
+	}
+	row.wanted[(row.first + row.count++) % WANTED].run = run;
+	row.wanted[(row.first + row.count - 1) % WANTED].argument = argument;
+	pthread_cond_signal(&row.changed);
+	pthread_mutex_unlock(&row.lock);
+	return 0;
+}
+
+static bool make_ahead(void) {
+	pthread_t thread[AHEAD];
+	unsigned count = 0;
+	pthread_mutex_lock(&row.lock);
+	while (count < AHEAD && pthread_create(&thread[count], NULL, made_ahead, NULL) == 0)
 		count++;
-	pthread_mutex_unlock(&all_created);
-	for (int i = 0; i < count; i++)
-		pthread_join(thread[i], NULL);
-	return count == GO_THREADS;
+	row.idle = count;
+	row.given_up = count < AHEAD;
+	pthread_cond_broadcast(&row.changed);
+	pthread_mutex_unlock(&row.lock);
+	if (!row.given_up)
+		return true;
+	while (count > 0)
+		pthread_join(thread[--count], NULL);
+	return false;
+}
+
+// Go's runtime reserves addresses as it starts, and ends the process where it can not. Later it waits for what it lacks
+// (_runtime/memory.go).
+static bool room_for_go(void) {
+	// Measured with prlimit --as: Go 1.26 starts where 1.3 GB are left, with the stacks of its threads; 0.15 GB it puts aside.
+	const size_t reserves = 1552ul << 20, uses = 64ul << 20;
+	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (addresses == MAP_FAILED)
+		return false;
+	munmap(addresses, reserves);
+	void *memory = mmap(NULL, uses, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return false;
+	munmap(memory, uses);
+	return true;
 }
 
 // come_up runs Go's constructor. It installs handlers, and marks those of the program to run on Go's signal stacks,
@@ -123,12 +213,14 @@ void gp_run_blocked(void (*run)(void)) {
 	sigpending(&pending);
 	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
-	if (threads_can_start()) {
+	if (!room_for_go()) {
+		gp_complain("no more memory can be mapped");
+	} else if (!make_ahead()) {
+		gp_complain("no more threads can be started");
+	} else {
 		if (arguments)
 			come_up();
 		run();
-	} else {
-		gp_complain("no more threads can be started");
 	}
 	if (have_stack) // Go leaves one of its own to a thread that had none
 		sigaltstack(&signal_stack, NULL);

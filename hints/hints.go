@@ -87,9 +87,8 @@ func Start(o Options) {
 		listens = 1
 	}
 	for i, name := range o.NVTX {
-		text := C.CString(name)
-		C.gp_nvtx_name(C.uint32_t(i), text)
-		C.free(unsafe.Pointer(text))
+		text := append([]byte(name), 0) // not by C.CString, which ends a process that lacks memory
+		C.gp_nvtx_name(C.uint32_t(i), (*C.char)(unsafe.Pointer(&text[0])))
 	}
 	C.start(o.Give, o.Arrivals, C.double(o.MinConfidence), listens)
 	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != nil {

@@ -58,7 +58,7 @@ func (c *Core) prepareHolds() (later bool, err error) {
 
 // run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
 func (c *Core) run() {
-	runtime.LockOSThread() // prepareHolds makes contexts current
+	runtime.LockOSThread()   // prepareHolds makes contexts current
 	said := map[int]string{} // by GPU: why it has no agent
 	for {
 		seen := eventsSeen()

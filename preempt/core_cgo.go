@@ -23,6 +23,8 @@ package preempt
 //		gp_futex_wait(&gp_wake, seen, next, false);
 //	}
 // }
+// // Unlike C.malloc, which ends the process, it fails.
+// static void *allocate(size_t size) { return malloc(size); }
 // static void *call_symbol(void *lookup, const char *name) { return ((void *(*)(const char *))lookup)(name); }
 // static void no_timer_slack(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
 // static int gpu_known(int i) { return gp_gpu[i].known; }
@@ -132,6 +134,7 @@ package preempt
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -174,12 +177,25 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
-	settings.hold_image = C.CBytes(images.Hold)
-	settings.fill_image = C.CBytes(images.Fill)
+	settings.hold_image, settings.fill_image = keep(images.Hold), keep(images.Fill)
+	if settings.hold_image == nil || settings.fill_image == nil {
+		return errNoMemory
+	}
 	if settings.mps != 0 && level == lowestLevel {
 		C.gp_mps_lower_client()
 	}
 	return nil
+}
+
+var errNoMemory = errors.New("out of memory")
+
+// keep copies to memory that lives as long as the process; nil where there is none.
+func keep(image []byte) unsafe.Pointer {
+	memory := C.allocate(C.size_t(len(image)))
+	if memory != nil {
+		copy(unsafe.Slice((*byte)(memory), len(image)), image)
+	}
+	return memory
 }
 
 func bit(b bool) C.uint32_t {
@@ -313,13 +329,9 @@ type StatusError int
 func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
 
 func control[P any](t TSG, object, command uint32, parameters *P) error {
-	// The resource manager reads the parameters through a pointer inside an ioctl argument: C memory.
-	size := C.size_t(unsafe.Sizeof(*parameters))
-	memory := C.malloc(size)
-	defer C.free(memory)
-	*(*P)(memory) = *parameters
-	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command), memory, C.uint32_t(size))
-	*parameters = *(*P)(memory)
+	// No copy in C memory, which may lack where a process must come back to the GPU. The parameters hold no pointers.
+	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command),
+		unsafe.Pointer(parameters), C.uint32_t(unsafe.Sizeof(*parameters)))
 	if status != 0 {
 		return StatusError(status)
 	}

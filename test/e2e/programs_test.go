@@ -297,24 +297,141 @@ func TestConfigurationIsNoFile(t *testing.T) {
 	}
 }
 
-// Where no thread can be started Go would end the program.
-func TestNoThreads(t *testing.T) {
-	library := filepath.Join(t.TempDir(), "nothreads.so")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, "testdata/nothreads.c").CombinedOutput(); err != nil {
+// preloading adds a library of testdata to what a command preloads.
+func preloading(t *testing.T, name string, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	library := filepath.Join(t.TempDir(), name+".so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, "testdata/"+name+".c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	const said = "gpreempt: no more threads can be started; running without preemption\n"
-	for log, want := range map[string]string{"warn": said, "off": ""} {
+	for i, variable := range cmd.Env {
+		if strings.HasPrefix(variable, "LD_PRELOAD=") {
+			cmd.Env[i] += ":" + library
+		}
+	}
+	return cmd
+}
+
+const (
+	noThreads = "gpreempt: no more threads can be started; running without preemption\n"
+	noMemory  = "gpreempt: no more memory can be mapped; running without preemption\n"
+)
+
+// Where no thread can be started Go would end the program.
+func TestNoThreads(t *testing.T) {
+	for log, want := range map[string]string{"warn": noThreads, "off": ""} {
 		m := newMachine(t, "", "GPREEMPT_LOG="+log)
 		cmd := m.command("lc", "python3", "-c", "import ctypes; print(ctypes.CDLL(\"libcuda.so.1\").cuInit(0))")
-		for i, variable := range cmd.Env {
-			if strings.HasPrefix(variable, "LD_PRELOAD=") {
-				cmd.Env[i] += ":" + library
-			}
-		}
-		if got, err := run(cmd); err != nil || got != (result{"0\n", want, 0}) {
+		if got, err := run(preloading(t, "nothreads", cmd)); err != nil || got != (result{"0\n", want, 0}) {
 			t.Errorf("log %s: %+v, %v; want %q", log, got, err, want)
 		}
+	}
+}
+
+// Threads run out after any number of them: the program goes on, with preemption or without.
+func TestFewThreads(t *testing.T) {
+	without, with := false, false
+	for threads := 1; threads <= 28; threads += 3 {
+		m := newMachine(t, "hints.socket = true\n", fmt.Sprint("THREADS=", threads))
+		p := m.startAs(preloading(t, "nothreads", m.command("lc", worker)))
+		if _, hash := p.request(10, 3, "stream"); hash != sums(55) {
+			t.Errorf("%d threads: hash %d, must be %d", threads, hash, sums(55))
+		}
+		if last, stderr := p.finish(); last != "count 0" || stderr != "" && stderr != noThreads {
+			t.Errorf("%d threads: last line %q, stderr %q", threads, last, stderr)
+		} else if stderr == "" {
+			with = true
+		} else {
+			without = true
+		}
+	}
+	if !without || !with {
+		t.Errorf("without preemption %v, with it %v: must be both", without, with)
+	}
+}
+
+// They run out while the program lives, and come back.
+func TestThreadsRunOut(t *testing.T) {
+	for _, role := range []string{"lc", "be"} {
+		t.Run(role, func(t *testing.T) {
+			m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns"]`, "SIMCUDA_DEVICES=4")
+			out := filepath.Join(m.dir, "out")
+			cmd := m.command(role, worker)
+			cmd.Env = append(cmd.Env, "THREADS_RUN_OUT="+out)
+			p := m.startAs(preloading(t, "nothreads", cmd))
+			m.joined(p)
+			if err := os.WriteFile(out, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			before := m.start("be")
+			before.runBestEffort()
+			for round := range uint32(5) { // the agent has much to do
+				peer := m.start("lc")
+				m.joined(peer)
+				if _, hash := p.request(5, 3, "stream"); hash != sums((round+1)*15) {
+					t.Errorf("hash %d, must be %d", hash, sums((round+1)*15))
+				}
+				peer.finish()
+			}
+			if err := os.Remove(out); err != nil {
+				t.Fatal(err)
+			}
+			windows := m.peer(p).Counters.BusyNs
+			m.until("it is busy for all to see", func() bool {
+				p.request(1, 3, "stream")
+				return m.peer(p).Counters.BusyNs > windows
+			})
+			if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+				t.Errorf("last line %q, stderr %q", last, stderr)
+			}
+		})
+	}
+}
+
+// The program may map only so much memory, from the start or from later on.
+func TestLittleMemory(t *testing.T) {
+	for megabytes := 100; megabytes < 3000; megabytes += megabytes / 8 {
+		m := newMachine(t, "")
+		if out, err := m.command("", "prlimit", fmt.Sprintf("--as=%d", megabytes<<20), worker).CombinedOutput(); err != nil {
+			t.Logf("%d MB: the program does not run without the library either: %v %s", megabytes, err, out)
+			continue
+		}
+		p := m.startAs(m.command("lc", "prlimit", fmt.Sprintf("--as=%d", megabytes<<20), worker))
+		if _, hash := p.request(10, 3, "stream"); hash != sums(55) {
+			t.Errorf("%d MB: hash %d, must be %d", megabytes, hash, sums(55))
+		}
+		last, stderr := p.finish()
+		if last != "count 0" || stderr != "" && stderr != noMemory && stderr != noThreads {
+			t.Errorf("%d MB: last line %q, stderr %q", megabytes, last, stderr)
+		}
+		t.Logf("%d MB: %q", megabytes, stderr)
+	}
+}
+
+func TestMemoryRunsOut(t *testing.T) {
+	for _, role := range []string{"lc", "be"} {
+		t.Run(role, func(t *testing.T) {
+			m := newMachine(t, "")
+			p := m.start(role)
+			m.joined(p)
+			other := m.start("be")
+			other.runBestEffort()
+			var starved int
+			if p.ask("starve", "starved %d", &starved); starved != 1 {
+				t.Fatal("memory can still be mapped")
+			}
+			for round := range uint32(5) {
+				peer := m.start("lc")
+				m.joined(peer)
+				if _, hash := p.request(5, 3, "stream"); hash != sums((round+1)*15) {
+					t.Errorf("hash %d, must be %d", hash, sums((round+1)*15))
+				}
+				peer.finish()
+			}
+			if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+				t.Errorf("last line %q, stderr %q", last, stderr)
+			}
+		})
 	}
 }
 

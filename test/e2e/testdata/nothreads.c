@@ -1,8 +1,22 @@
-// nothreads.c - preloaded, lets no thread start, like a limit of processes.
+// nothreads.c - preloaded, lets libgpreempt.so start only so many threads (THREADS, 0 if unset), and none while the file
+// THREADS_RUN_OUT exists, like a limit of processes.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
-	(void)thread, (void)attributes, (void)run, (void)argument;
-	return EAGAIN;
+	static atomic_int started;
+	const char *most = getenv("THREADS"), *file = getenv("THREADS_RUN_OUT");
+	int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+	Dl_info caller;
+	if (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libgpreempt.so")) {
+		if (file ? access(file, F_OK) == 0 : started++ >= (most ? atoi(most) : 0))
+			return EAGAIN;
+	}
+	return next(thread, attributes, run, argument);
 }

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -416,6 +418,18 @@ static void run_child(void) {
 	printf("status %d\n", status);
 }
 
+// From here on the address space does not grow.
+static void starve(void) {
+	unsigned long pages = 0;
+	struct rlimit limit;
+	FILE *file = fopen("/proc/self/statm", "r");
+	if (!file || fscanf(file, "%lu", &pages) != 1 || fclose(file) || getrlimit(RLIMIT_AS, &limit))
+		exit(1);
+	limit.rlim_cur = pages * 4096;
+	OK(setrlimit(RLIMIT_AS, &limit));
+	printf("starved %d\n", mmap(NULL, 1 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+}
+
 int main(void) {
 	char line[128], word[32];
 	pthread_t thread;
@@ -458,6 +472,8 @@ int main(void) {
 			periodic(a, b);
 		} else if (sscanf(line, "ranges %u %31s %u", &a, word, &b) == 3) {
 			ranges(a, word, b);
+		} else if (strcmp(line, "starve\n") == 0) {
+			starve();
 		} else if (strcmp(line, "child\n") == 0) {
 			run_child();
 		} else if (strcmp(line, "crash\n") == 0) {
