@@ -33,6 +33,8 @@ void graph_free(CUgraph g) {
 		CUgraphNode n = g->first;
 		g->first = n->next;
 		handle_remove(n);
+		if (n->child)
+			graph_free(n->child);
 		free(n);
 	}
 	handle_remove(g);
@@ -99,6 +101,10 @@ API CUresult cuGraphNodeGetType(CUgraphNode n, int *out) {
 		return r;
 	if (!handle_is(n, H_NODE))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (n->child) {
+		*out = 4; // GRAPH
+		return leave(CUDA_SUCCESS);
+	}
 	switch (n->work.kind) { // CUgraphNodeType
 	case OP_KERNEL: *out = 0; break;
 	case OP_COPY: *out = 1; break;
@@ -251,6 +257,48 @@ API CUresult cuGraphNodeSetParams(CUgraphNode n, CUgraphNodeParams *p) {
 	return set_parameters(n, &p->kernel, false);
 }
 
+// ---- graphs in graphs
+
+static CUgraph graph_copy(CUgraph g) {
+	CUgraph copy = graph_new();
+	for (CUgraphNode n = g->first; n; n = n->next)
+		graph_append(copy, &n->work)->child = n->child ? graph_copy(n->child) : NULL;
+	return copy;
+}
+
+API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = handle_is(child, H_GRAPH) ? add_node(out, g, on, count, &(struct work){.kind = OP_MARK}) : CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		(*out)->child = graph_copy(child);
+	return leave(r);
+}
+
+API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph *out) {
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(n, H_NODE) || !n->child)
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	*out = n->child;
+	return leave(CUDA_SUCCESS);
+}
+
+// How many nodes a graph has with those of its children; they are put into at, if that is not NULL.
+static int all_nodes(CUgraph g, CUgraphNode *at) {
+	int count = 0;
+	for (CUgraphNode n = g->first; n; n = n->next) {
+		if (at)
+			at[count] = n;
+		count++;
+		if (n->child)
+			count += all_nodes(n->child, at ? at + count : NULL);
+	}
+	return count;
+}
+
 // ---- executable graphs
 
 struct CUgraphExec_st {
@@ -269,13 +317,12 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
 	if (!handle_is(g, H_GRAPH))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
 	CUgraphExec e = calloc(1, sizeof *e);
-	if (!e || !(e->work = calloc((size_t)g->nodes + 1, sizeof *e->work)) ||
-		!(e->node = calloc((size_t)g->nodes + 1, sizeof *e->node)))
+	size_t nodes = (size_t)all_nodes(g, NULL);
+	if (!e || !(e->work = calloc(nodes + 1, sizeof *e->work)) || !(e->node = calloc(nodes + 1, sizeof *e->node)))
 		abort();
-	for (CUgraphNode n = g->first; n; n = n->next) {
-		e->node[e->n] = n;
-		e->work[e->n++] = n->work;
-	}
+	e->n = all_nodes(g, e->node);
+	for (int i = 0; i < e->n; i++)
+		e->work[i] = e->node[i]->work;
 	handle_add(e, H_EXEC);
 	*out = e;
 	return leave(CUDA_SUCCESS);

@@ -380,6 +380,7 @@ struct capture {
 struct CUgraphNode_st {
 	struct work work;
 	CUgraphNode next;
+	CUgraph child; // a node of its own, a copy
 	void *parameters[KERNEL_PARAMETERS + 1];
 };
 struct CUgraph_st {

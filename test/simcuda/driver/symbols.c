@@ -59,6 +59,7 @@ typedef void function(void);
 	NAME(cuGraphAddKernelNode, 12000, cuGraphAddKernelNode_v2) \
 	NAME(cuGraphAddNode, 12020, cuGraphAddNode) \
 	NAME(cuGraphAddNode, 12030, cuGraphAddNode_v2) \
+	NAME(cuGraphChildGraphNodeGetGraph, 10000, cuGraphChildGraphNodeGetGraph) \
 	NAME(cuGraphCreate, 10000, cuGraphCreate) \
 	NAME(cuGraphDestroy, 10000, cuGraphDestroy) \
 	NAME(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
