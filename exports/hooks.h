@@ -51,6 +51,7 @@ struct gp_submission {
 	} memory;
 	uint32_t wakes;
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
+	void *domain, *passing;    // the same
 };
 
 // CUlaunchAttribute, cuda.h; the value is a union.
@@ -109,8 +110,9 @@ struct gp_hooks {
 	void (*event_recorded)(CUevent, CUstream);
 	// Around a call that blocks the CPU. GP_WAIT_CONTEXT: everything that waits, or may wait, for
 	// the whole context: allocations, module loads, graph instantiation. GP_TAKE: a context, GP_CURRENT,
-	// or NULL for all. GP_TAKE_MEMORY: an address.
-	void (*before_wait)(enum gp_wait, void *stream_event_context_or_address);
+	// or NULL for all. GP_TAKE_MEMORY: an address. before_wait returns true where the wait is over with it: the driver's
+	// function is not to be called.
+	bool (*before_wait)(enum gp_wait, void *stream_event_context_or_address);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
 	// Around what may make the process a client of an MPS server: the driver's initialisation, and what makes contexts.
 	void (*connecting)(void);
@@ -133,7 +135,7 @@ struct gp_hooks {
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
 	// Before the driver begins to capture a stream, and after it ended, or did not begin. In between
 	// the core must not ask the driver about streams: the question would invalidate the capture.
-	void (*capture_beginning)(void);
+	void (*capture_beginning)(CUstream);
 	void (*capture_ended)(void);
 	// Code. A module may be loaded from another image than the program gave: from what module_loading
 	// returns, if not NULL; module_loaded tells then what came of it, NULL if nothing. It also tells of a module
@@ -178,6 +180,8 @@ struct gp_hooks {
 	void (*after_record)(struct gp_submission *, CUevent, CUresult);
 	bool (*before_stream_wait)(struct gp_submission *, CUevent);
 	void (*after_stream_wait)(struct gp_submission *, CUevent, CUresult);
+	// An event is recorded on a stream that is captured: who waits for it joins the capture.
+	void (*event_captured)(CUevent);
 	// What the caller of a wait or question is told, given what the driver answered; before after_wait.
 	CUresult (*answer)(enum gp_wait, void *stream_or_event, CUresult);
 	// Before an event is destroyed; after it became one that other processes see.

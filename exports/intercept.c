@@ -25,16 +25,13 @@ static inline bool armed(void) {
 static _Atomic(CUstream) capture_origin[MAX_CAPTURES];
 static _Atomic uint32_t captures;
 
-// False where it cannot be counted.
-static bool capture_began(CUstream stream) {
+static void capture_began(CUstream stream) {
 	for (int i = 0; i < MAX_CAPTURES; i++) {
 		CUstream empty = NULL;
-		if (atomic_compare_exchange_strong(&capture_origin[i], &empty, stream)) {
-			atomic_fetch_add(&captures, 1);
-			return true;
-		}
+		if (atomic_compare_exchange_strong(&capture_origin[i], &empty, stream))
+			break;
 	}
-	return false;
+	atomic_fetch_add(&captures, 1); // where there is no place for it, for good: its end will not be seen
 }
 
 static void capture_ended(CUstream stream) {
@@ -54,19 +51,17 @@ static inline bool capturing_anywhere(void) {
 	return atomic_load_explicit(&captures, memory_order_relaxed) != 0;
 }
 
-// Whether work put on the stream now would be, or might be, captured. The legacy stream may not even be asked
+// Whether work put on the stream now would be, or might be, captured. The legacy stream never is; it may not even be asked
 // about while another stream captures: the query would invalidate that capture.
 static bool captured(CUstream stream) {
-	if (likely(!capturing_anywhere()))
+	if (likely(!capturing_anywhere()) || stream == GP_STREAM_LEGACY)
 		return false;
-	if (stream == GP_STREAM_LEGACY)
-		return true;
 	int status = 0; // CU_STREAM_CAPTURE_STATUS_NONE, cuda.h
 	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0;
 }
 
-static void before_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object) {
-	CALL(hooks, before_wait, kind, object);
+static bool before_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object) {
+	return hooks->before_wait && hooks->before_wait(kind, object);
 }
 
 static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object, CUresult result) {
@@ -169,13 +164,15 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 
 // An event takes a place in a stream's order. Without what the core does before, the driver's function is called; true: it
 // is not to be.
-#define ORDERED(name, null, params, args, event, on, before, after, done) \
+#define ORDERED(name, null, params, args, event, on, before, after, done, captured_too) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
 		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
-		if (!hooks || captured(submission.stream)) \
+		if (!hooks || captured(submission.stream)) { \
+			captured_too; \
 			return REAL(name) args; \
+		} \
 		CALL(hooks, before_submit, &submission); \
 		CUresult result = CUDA_SUCCESS; \
 		if (!hooks->before || !hooks->before(&submission, event)) { \
@@ -190,10 +187,11 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 
 #define ROW_EVENT(name, null, params, args, event, on) \
 	ORDERED(name, null, params, args, event, on, before_record, after_record, \
-		if (result == CUDA_SUCCESS) CALL(hooks, event_recorded, event, submission.stream))
+		if (result == CUDA_SUCCESS) CALL(hooks, event_recorded, event, submission.stream), \
+		if (hooks) CALL(hooks, event_captured, event))
 
 #define ROW_STREAM_WAIT(name, null, params, args, event, on) \
-	ORDERED(name, null, params, args, event, on, before_stream_wait, after_stream_wait, )
+	ORDERED(name, null, params, args, event, on, before_stream_wait, after_stream_wait, , )
 
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params { \
@@ -291,15 +289,13 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-// Waits for a stream or an event are no business of the core while anything is captured.
 #define ROW_WAIT(name, null, params, args, kind, object) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		if (!hooks || (!gp_waits_for_context(kind) && capturing_anywhere())) \
+		if (!hooks) \
 			return REAL(name) args; \
-		before_wait(hooks, kind, object); \
-		CUresult result = REAL(name) args; \
+		CUresult result = before_wait(hooks, kind, object) ? CUDA_SUCCESS : REAL(name) args; \
 		if (hooks->answer) \
 			result = hooks->answer(kind, object, result); \
 		after_wait(hooks, kind, object, result); \
@@ -372,9 +368,11 @@ static bool complete_any(struct completed *c, const void *given) {
 		DEFAULT_STREAM(null); \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks) \
-			CALL(hooks, capture_beginning); \
+			CALL(hooks, capture_beginning, on); \
 		CUresult result = REAL(name) args; \
-		if (hooks && (result != CUDA_SUCCESS || !capture_began(on))) \
+		if (hooks && result == CUDA_SUCCESS) \
+			capture_began(on); \
+		else if (hooks) \
 			CALL(hooks, capture_ended); \
 		return result; \
 	}
@@ -507,7 +505,7 @@ enum { MAX_DEVICES = 64 };
 static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags) {
 	DEFAULT_STREAM(GP_STREAM_LEGACY);
 	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks || !list || count > MAX_DEVICES || capturing_anywhere())
+	if (!hooks || !list || count > MAX_DEVICES)
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	struct gp_submission submissions[MAX_DEVICES];
 	struct launch_params complete[MAX_DEVICES];

@@ -10,6 +10,14 @@
 // Nothing else may overtake what was cut. Work that can neither be stopped nor repeated (a barrier: a copy, a host
 // function, a kernel without guard) waits on the host until the launches before it on its stream are complete.
 //
+// But it must not wait for what waits for the program. A stream is tainted while it may wait for the CPU (a host function,
+// a value, an event or another stream that do): what comes behind is not logged and not waited for, and the driver keeps
+// its order. That a kernel waits for the CPU cannot be seen: who has waited for one for long lets it run, and until it is
+// over its domain is only held, not cut (blp_let_run).
+//
+// Streams that are captured have nothing in the log, and nor has the legacy stream while anything is captured, since it may
+// not be used then: both are flushed before the driver hears of a capture. All else goes on beside it as ever.
+//
 // Lock order: gp_domain.control, gp_domain.lock, the table of events. No lock but control is held while the GPU
 // is waited for, and nobody who holds lock waits for control.
 #ifndef GPREEMPT_BLP_H
@@ -30,9 +38,11 @@ void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_blp_graph_changed(CUgraphExec); // or about to be destroyed
-void gp_blp_capture_beginning(void); // counted as begun
-void gp_blp_before_wait(enum gp_wait, void *);
-void gp_blp_waits_for_cpu(struct gp_submission *); // carried out
+void gp_blp_capture_beginning(CUstream); // counted as begun
+bool gp_blp_before_wait(enum gp_wait, void *);
+// Around what is put on a stream past the log, and is behind what the log holds.
+void gp_blp_pass(struct gp_submission *);
+void gp_blp_passed(struct gp_submission *, CUresult);
 // Stops and resumes this process's domains on a GPU as windows of higher levels open and close; for good.
 void gp_blp_watch(struct gp_gpu *);
 
@@ -52,6 +62,7 @@ bool gp_blp_logs(struct gp_context *);
 
 // Returns when the launches that come before new work of the stream are complete. A stop is waited out.
 void gp_blp_flush(CUstream);
+void gp_blp_come_behind(CUstream); // or will not be cut: for a call that only has to come behind them
 // The same for all streams of a context, or of the process (NULL); and of the GPU that some memory belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);

@@ -4,90 +4,94 @@
 
 enum { // cuda.h
 	CU_STREAM_NON_BLOCKING = 1,
-	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 	CU_EVENT_DISABLE_TIMING = 2,
 };
 
-bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, CUevent event, bool own)
+// The program must not wait for what may wait for it. So what the stream has in flight runs on: its domain is not cut
+// before that is over, and a call that comes behind it in the driver's order may go on. Who stops a domain makes the
+// epoch odd and looks at firm then: one of the two sees the other. False: it is being stopped.
+static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
-	CUstream handle = s->handle;
-	CUcontext context = d->context;
-	bool counted = false, pushed;
-
-	while (s->handle == handle && s->done < upto && !d->given_up && d->context == context) {
-		uint32_t epoch = d->epoch; // once: a stop begins without the lock
-		if (epoch % 2) {
-			blp_wait_resumed(d, 0);
-			continue;
-		}
-		if (!counted && !own) {
-			counted = true;
-			gp_count(&d->gpu->stops.barriers, 1);
-		}
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = BLP_NOT_READY;
-		if (blp_enter(context, &pushed)) {
-			result = event ? blp_driver.cuEventSynchronize(event) : blp_driver.cuStreamSynchronize(handle);
-			blp_leave(pushed);
-		}
-		pthread_mutex_lock(&d->lock);
-		if (result)
-			return false;
-		if (event && !own && !blp_is_record(event, d, upto))
-			return true;
-		if (d->epoch == epoch && s->handle == handle)
-			blp_complete_to(d, s, upto);
+	d->firm++;
+	if (d->epoch % 2 || !blp_taint(d, s)) {
+		d->firm--;
+		return false;
 	}
+	s->firm = true;
 	return true;
 }
 
-// Of a context and a GPU, NULL: of all. Without a record nothing is cut: who only wants to be behind it need not wait.
-static void flush(CUcontext context, const struct gp_gpu *gpu, CUstream handle, bool all, uint32_t except,
-		  const struct gp_domain *but)
+bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
-	// A thread that captures elsewhere may not wait for a stream in the modes that forbid what is unsafe.
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	bool blocking = true, known = handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD, relaxed = false;
+	CUstream handle = s->handle;
+	for (;;) {
+		uint64_t patience = s->patience_ns, since = gp_now_ns();
+		if (blp_wait_complete(d, s, upto, patience)) {
+			if (s->handle == handle && !s->firm)
+				s->patience_ns = patience < BLP_PATIENCE_NS / 2 ? 2 * patience : BLP_PATIENCE_NS;
+			return true;
+		}
+		if (gp_now_ns() - since < patience) // the driver refused
+			return false;
+		s->patience_ns = patience / 8 > BLP_LEAST_PATIENCE_NS ? patience / 8 : BLP_LEAST_PATIENCE_NS;
+		if (let_run(d, s))
+			return true;
+		if (!(d->epoch % 2))
+			return false;
+	}
+}
+
+// What is waited for: of a context and a GPU (NULL: of all), what comes before new work of a stream, or what any stream holds.
+struct flush {
+	CUcontext context;
+	const struct gp_gpu *gpu;
+	CUstream stream;
+	bool all;
+	bool bounded; // by the program's patience, for a call that only has to come behind it
+	const struct gp_domain *but;
+};
+
+static bool concerns(const struct flush *f, const struct gp_domain *d)
+{
+	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
+}
+
+static void flush(const struct flush *f)
+{
+	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
 	unsigned flags;
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || (context && d->context != context) || (gpu && d->gpu != gpu) || d->head == d->tail || d->reasons & except || d == but)
+		if (!concerns(f, d))
 			continue;
-		if (!known && !all) {
+		if (!known) {
 			known = true;
-			blocking = !blp_driver.cuStreamGetFlags(handle, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
+			blocking = !blp_driver.cuStreamGetFlags(f->stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
 		}
 		pthread_mutex_lock(&d->lock);
+		// Without a record nothing is cut: who only wants to be behind it need not wait.
 		bool cut = d->recorded || d->epoch % 2; // or may be, or is not launched yet
-		for (uint32_t s = 0; (cut || except) && s < d->streams; s++) {
-			if (!blp_pending(&d->stream_of[s]) || !(all || blp_related(&d->stream_of[s], handle, blocking)))
+		for (uint32_t n = 0; cut && n < d->streams; n++) {
+			struct blp_stream *s = &d->stream_of[n];
+			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, f->stream, blocking)))
 				continue;
-			if (!relaxed && gp_capturing()) {
-				gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-				relaxed = true;
-			}
-			if (!blp_wait_complete(d, &d->stream_of[s], d->stream_of[s].last, NULL, false))
+			gp_count(&d->gpu->stops.barriers, 1);
+			if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
 				break;
 		}
 		blp_advance(d);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (relaxed)
-		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-void gp_blp_flush(CUstream stream)
+// The context that a stream is flushed in. NULL: nothing has to be.
+static CUcontext context_of(CUstream stream)
 {
 	CUcontext context = NULL;
-	if (blp_inside || !blp_domains[0])
-		return;
 	// Default streams are those of the current context; of others, any context may ask.
-	if ((stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD) &&
-	    (gp_driver.cuCtxGetCurrent(&context) || !context))
-		return;
-	if (!context) {
-		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !context; i++) {
+	if (stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD)
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 			struct gp_domain *d = blp_domains[i];
 			if (!d->context || d->head == d->tail)
 				continue;
@@ -95,17 +99,29 @@ void gp_blp_flush(CUstream stream)
 			if (blp_find_stream(d, stream, false))
 				context = d->context;
 			pthread_mutex_unlock(&d->lock);
+			if (context)
+				return context;
 		}
-		if (!context && (gp_driver.cuCtxGetCurrent(&context) || !context))
-			return;
-	}
-	flush(context, NULL, stream, false, 0, NULL);
+	return gp_driver.cuCtxGetCurrent(&context) ? NULL : context;
 }
+
+static void flush_stream(CUstream stream, bool bounded)
+{
+	if (blp_inside || !blp_domains[0])
+		return;
+	struct flush f = {.context = context_of(stream), .stream = stream, .bounded = bounded};
+	if (f.context)
+		flush(&f);
+}
+
+void gp_blp_flush(CUstream stream) { flush_stream(stream, false); }
+
+void gp_blp_come_behind(CUstream stream) { flush_stream(stream, true); }
 
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(context, NULL, NULL, true, 0, NULL);
+		flush(&(struct flush){.context = context, .all = true});
 }
 
 // What other GPUs run is not waited for: it may wait, as the kernels of a collective operation do, for what the calling
@@ -126,30 +142,57 @@ void gp_blp_flush_owner(CUdeviceptr address)
 		for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
 			if (gp_gpu[i].device == ordinal)
 				gpu = &gp_gpu[i];
-	flush(NULL, gpu, NULL, true, 0, NULL);
+	flush(&(struct flush){.gpu = gpu, .all = true});
 }
 
-// Of streams that the rules of the legacy stream order with this one, those of other domains, which stop and go on at
-// other times.
-void blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
+// Streams with domains of their own stop and go on at other times than the rest of their context.
+bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 {
+	bool tainted = false, related = false, known = false;
+
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *other = blp_domains[i];
 		unsigned flags;
-		if (blp_domains[i] == d || blp_domains[i]->context != context || blp_domains[i]->head == blp_domains[i]->tail)
+		if (other == d || other->context != context || (other->head == other->tail && !other->tainted))
 			continue;
-		// Without its lock, which is held while it goes on, for most streams.
-		if (stream == GP_STREAM_LEGACY || (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING)))
-			flush(context, NULL, stream, false, 0, d);
-		return;
+		if (!known) { // without its lock, which is held while it goes on, for most streams
+			known = true;
+			related = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
+				  (!blp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING));
+			if (related)
+				flush(&(struct flush){.context = context, .stream = stream, .bounded = true, .but = d});
+		}
+		if (!related)
+			return false;
+		pthread_mutex_lock(&other->lock);
+		struct blp_stream like = {.handle = stream, .blocking = true};
+		tainted |= other->context == context && blp_is_tainted(other, &like);
+		pthread_mutex_unlock(&other->lock);
 	}
+	return tainted;
 }
 
-static void before_barrier(struct gp_submission *s)
+// What a stream was tainted for is over, or has ended with an error.
+static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
-	gp_blp_flush(s->stream);
-	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
-	if (d)
-		gp_count(&d->gpu->stops.uncovered, 1);
+	s->tainted = false;
+	d->tainted--;
+	if (s->firm) { // nothing was logged since
+		s->firm = false;
+		d->firm--;
+		blp_complete_to(d, s, s->last);
+	}
+	if (blp_is_orphan(s))
+		s->handle = NULL;
+}
+
+static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
+{
+	if (s->handle && s->tainted && blp_query(s->taint) == BLP_NOT_READY)
+		return true;
+	if (s->handle && s->tainted)
+		untaint(d, s);
+	return s->handle && s->passing;
 }
 
 bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
@@ -157,50 +200,99 @@ bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
 	bool found = false;
 	for (uint32_t i = 0; d->tainted && i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		if (!s->handle || !s->tainted || !blp_related(s, of->handle, of->blocking))
-			continue;
-		if (blp_driver.cuEventQuery(s->taint) == BLP_NOT_READY) {
-			found = true;
-			continue;
-		}
-		s->tainted = false;
-		d->tainted--;
+		if (blp_related(s, of->handle, of->blocking))
+			found |= still_tainted(d, s);
 	}
 	return found;
 }
 
-void blp_taint(struct gp_domain *d, struct blp_stream *s)
+void blp_still_tainted(struct gp_domain *d)
 {
-	if ((!s->taint && blp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
-	    blp_driver.cuEventRecord(s->taint, s->handle))
-		return;
-	d->tainted += !s->tainted;
-	s->tainted = true;
+	for (uint32_t i = 0; d->tainted && i < d->streams; i++)
+		still_tainted(d, &d->stream_of[i]);
 }
 
-// After an operation that may wait for the CPU. What follows it on the stream can't be stopped, since stopping
-// waits for what is ahead, and the CPU may be waiting for the stop to end.
-void gp_blp_waits_for_cpu(struct gp_submission *submission)
+bool blp_taint(struct gp_domain *d, struct blp_stream *s)
+{
+	if (blp_is_orphan(s) || (!s->taint && blp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
+	    blp_driver.cuEventRecord(s->taint, s->handle))
+		return false;
+	d->tainted += !s->tainted;
+	s->tainted = true;
+	return true;
+}
+
+// From here to gp_blp_passed the stream counts as tainted: what another thread launches meanwhile may come in front of the
+// driver's operation or behind it, but not half of it on either side.
+void blp_begin_pass(struct gp_submission *submission, struct gp_domain *d, struct blp_stream *s)
+{
+	s->passing++;
+	d->tainted++;
+	submission->domain = d;
+	submission->passing = s;
+}
+
+void gp_blp_pass(struct gp_submission *submission)
 {
 	CUcontext context = NULL;
-	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+	if (blp_inside || !blp_domains[0] || submission->passing)
 		return;
-	struct gp_domain *d = blp_domain_of(context, submission->stream);
-	if (!d)
+	struct gp_domain *d = gp_driver.cuCtxGetCurrent(&context) || !context ? NULL : blp_domain_of(context, submission->stream);
+	if (d) {
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = d->context == context && !d->given_up ? blp_find_stream(d, submission->stream, true) : NULL;
+		if (s)
+			blp_begin_pass(submission, d, s);
+		pthread_mutex_unlock(&d->lock);
+		submission->cpu |= blp_flush_others(d, context, submission->stream);
+	}
+	gp_blp_come_behind(submission->stream);
+}
+
+// What follows an operation that may wait for the CPU can't be stopped, since stopping waits for what is ahead, and the CPU
+// may be waiting for the stop to end.
+void gp_blp_passed(struct gp_submission *submission, CUresult result)
+{
+	struct gp_domain *d = submission->domain;
+	struct blp_stream *s = submission->passing;
+
+	if (!s)
 		return;
+	submission->passing = NULL;
 	pthread_mutex_lock(&d->lock);
-	struct blp_stream *s = d->context == context ? blp_find_stream(d, submission->stream, true) : NULL;
-	if (s)
-		blp_taint(d, s);
+	if (s->passing) { // else the domain has ended
+		s->passing--;
+		d->tainted--;
+		if (s->handle && !result && (submission->cpu || blp_is_tainted(d, s)))
+			blp_taint(d, s);
+	}
 	pthread_mutex_unlock(&d->lock);
 }
 
-// So that while anything is captured the watcher has nothing to stop. A stream that the program stopped itself is
-// not what it captures.
-void gp_blp_capture_beginning(void)
+static void before_barrier(struct gp_submission *s)
 {
-	if (!blp_inside)
-		flush(NULL, NULL, NULL, true, GP_BLP_ASKED | GP_BLP_HELD, NULL);
+	gp_blp_pass(s);
+	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
+	if (d)
+		gp_count(&d->gpu->stops.uncovered, 1);
+}
+
+void gp_blp_capture_beginning(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (blp_inside || !blp_domains[0])
+		return;
+	gp_blp_come_behind(stream);
+	if (gp_driver.cuCtxGetCurrent(&context))
+		return;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock); // who did not see that a capture begins has finished
+		struct blp_stream *s = d->context ? blp_find_stream(d, GP_STREAM_LEGACY, false) : NULL;
+		if (s && blp_may_be_cut(s))
+			blp_wait_or_let_run(d, s, s->last);
+		pthread_mutex_unlock(&d->lock);
+	}
 }
 
 void gp_blp_hooks(struct gp_hooks *hooks)
@@ -215,6 +307,7 @@ void gp_blp_hooks(struct gp_hooks *hooks)
 	hooks->after_record = gp_blp_after_record;
 	hooks->before_stream_wait = gp_blp_before_stream_wait;
 	hooks->after_stream_wait = gp_blp_after_stream_wait;
+	hooks->event_captured = gp_blp_event_captured;
 	hooks->answer = gp_blp_answer;
 	hooks->event_destroying = gp_blp_event_destroying;
 	hooks->event_shared = gp_blp_event_shared;

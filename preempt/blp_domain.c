@@ -235,7 +235,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
 	d->oldest_record = d->next_record = 1;
-	d->streams = d->tainted = d->recorded = 0;
+	d->streams = d->tainted = d->firm = d->recorded = 0;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);
@@ -376,7 +376,7 @@ void gp_blp_stream_destroying(CUstream stream)
 {
 	if (!stream || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD)
 		return;
-	gp_blp_flush(stream);
+	gp_blp_come_behind(stream);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		if (!d->context)
@@ -385,12 +385,9 @@ void gp_blp_stream_destroying(CUstream stream)
 		struct blp_stream *s = blp_find_stream(d, stream, false);
 		if (s) {
 			blp_drop_markers(d, s);
-			d->tainted -= s->tainted;
-			s->tainted = false;
-			s->done = s->last;
-			s->finished = s->entries;
-			s->threads_finished = s->threads;
-			s->handle = NULL;
+			if (!s->firm)
+				blp_complete_to(d, s, s->last);
+			s->handle = s->tainted ? (CUstream)s : NULL; // what it holds goes on
 		}
 		pthread_mutex_unlock(&d->lock);
 	}

@@ -25,6 +25,10 @@ enum {
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPECIAL = 64,           // streams with a domain of their own
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
+	// How long a call of the program waits for what it only has to come behind: most kernels take less by far. A stream for
+	// which that was not enough, since its kernels wait for the program, is waited for less and less.
+	BLP_PATIENCE_NS = 1000000000,
+	BLP_LEAST_PATIENCE_NS = 1000000,
 };
 
 // A region is zeroed when all of the next one has been handed out.
@@ -40,7 +44,10 @@ struct blp_stream {
 	CUstream handle;         // NULL: free
 	bool blocking;           // ordered with the legacy stream
 	bool tainted;            // what it waits for may wait for the CPU: taint is recorded behind that
+	bool firm;               // tainted, and its entries are not cut any more: the program did not have to wait for them
 	bool draining;           // drain is recorded
+	uint32_t passing;        // calls under way that put work on it which the log does not hold
+	uint64_t patience_ns;    // how long a call waits for it
 	uint64_t last, done;     // sequence + 1: of the last entry; all of its entries below are complete
 	uint64_t entries, finished; // counts
 	uint64_t threads, threads_finished;
@@ -58,8 +65,7 @@ struct blp_twin { // blp_graph.c
 	uint32_t first, count;   // records
 	uint32_t *windows;       // of each of its kernels
 	struct gpreempt_record *image; // pinned
-	CUevent done;            // of the launch in flight, the entry below upto of a stream
-	uint16_t stream;
+	uint16_t stream;         // of the launch in flight: its entry is the one below upto
 	uint64_t upto;
 };
 
@@ -74,6 +80,8 @@ struct blp_entry {
 	uint64_t threads;     // of its stream up to here
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
+	uint16_t of;          // BLP_WAIT: the stream whose entry below upto records what is waited for
+	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
 	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch
 	CUfunction function;  // BLP_LAUNCH from here on
@@ -105,7 +113,8 @@ struct gp_domain {
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // those from the first on may be in flight
 	uint32_t streams;             // places ever used
-	_Atomic uint32_t tainted;     // streams
+	_Atomic uint32_t tainted;     // streams, and calls that put something on one past the log
+	_Atomic uint32_t firm;        // streams; see blp_let_run
 	_Atomic uint32_t recorded;    // entries with records
 	int free_marker;
 
@@ -175,6 +184,22 @@ struct gp_domain *blp_domain_of(CUcontext, CUstream);
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
 
+// The driver allows this thread what a capture elsewhere would forbid. Returns what to put back.
+static inline int blp_relax(void)
+{
+	int mode = 2; // CU_STREAM_CAPTURE_MODE_RELAXED, cuda.h
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	return mode;
+}
+static inline void blp_unrelax(int mode) { gp_driver.cuThreadExchangeStreamCaptureMode(&mode); }
+static inline CUresult blp_query(CUevent event)
+{
+	int mode = blp_relax();
+	CUresult result = blp_driver.cuEventQuery(event);
+	blp_unrelax(mode);
+	return result;
+}
+
 // blp_log.c, all under gp_domain.lock
 static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t sequence)
 {
@@ -183,17 +208,25 @@ static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t seque
 static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2]; }
 uint64_t blp_threads(const struct blp_entry *); // as BLP_THREADS_IN_FLIGHT counts them
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
+static inline bool blp_may_be_cut(const struct blp_stream *s) { return blp_pending(s) && !s->firm; }
+// A stream that the program has destroyed, and whose taint is still of interest, has a handle that is none of the driver's.
+static inline bool blp_is_orphan(const struct blp_stream *s) { return s->handle == (CUstream)s; }
 // Whether work of two streams is ordered by the rules of the legacy stream.
 static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool blocking)
 {
 	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) || (handle == GP_STREAM_LEGACY && s->blocking);
 }
-bool blp_related_pending(struct gp_domain *, struct blp_stream *);
+bool blp_related_pending(struct gp_domain *, struct blp_stream *); // and may be cut
+static inline bool blp_may_log(const struct blp_stream *s) { return s->handle != GP_STREAM_LEGACY || !gp_capturing(); }
 struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+// Waits until the stream's entries below upto are complete, or will not be cut; the lock is given up meanwhile. It waits for
+// nothing that comes behind them, and never longer than the patience, in which the domain is not stopped (0: whatever it
+// takes). False: it was over, or the driver refused.
+bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
 // Waits while the domain is stopped, until the deadline (0: none); false: it has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
 uint64_t blp_patience(void); // a deadline from now
@@ -214,14 +247,17 @@ bool gp_blp_complete(CUfunction, struct gp_arguments *);
 // blp_fit.c; may ask the driver, the first time
 bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes);
 
-// blp_barrier.c
-// Under gp_domain.lock, which is given up meanwhile: waits until the stream's entries below upto are complete, for an event
-// that was recorded behind them, or for the stream (NULL). The event is one of ours or the program's, which may be recorded
-// elsewhere meanwhile, and is no longer waited for then. False: the driver refused.
-bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, CUevent, bool own);
-void blp_flush_others(struct gp_domain *, CUcontext, CUstream);
-bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with; under gp_domain.lock
-void blp_taint(struct gp_domain *, struct blp_stream *);      // likewise
+// blp_barrier.c, under gp_domain.lock but for the first
+// Work of other domains of the context that the rules of the legacy stream put before new work of the stream is waited for.
+// True: new work may wait for the CPU behind some of that.
+bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+// blp_wait_complete for a call that must not wait for ever: when it has waited long enough, the entries are not cut any
+// more. False: the driver refused.
+bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
+bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
+bool blp_taint(struct gp_domain *, struct blp_stream *);      // false: the driver refused
+void blp_still_tainted(struct gp_domain *);                   // asks the driver
+void blp_begin_pass(struct gp_submission *, struct gp_domain *, struct blp_stream *);
 
 // blp_graph.c
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
@@ -233,12 +269,12 @@ bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
 bool blp_wanted_stopped(struct gp_domain *);
 
 // blp_event.c
-bool blp_is_record(CUevent, struct gp_domain *, uint64_t upto); // whether its latest record is that entry
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool gp_blp_before_record(struct gp_submission *, CUevent);
 void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
 bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);
 void gp_blp_after_stream_wait(struct gp_submission *, CUevent, CUresult);
+void gp_blp_event_captured(CUevent);
 void gp_blp_event_destroying(CUevent);
 void gp_blp_event_shared(CUevent);
 CUresult gp_blp_answer(enum gp_wait, void *, CUresult);

@@ -11,6 +11,7 @@ struct event {
 	CUevent handle;   // NULL: never used, the search ends here
 	bool shared;      // other processes see it
 	bool tainted;     // what it was recorded behind may wait for the CPU
+	bool captured;    // it was recorded on a stream that was captured
 	uint16_t stream;
 	struct gp_domain *domain; // NULL: not recorded in the log
 	uint64_t upto;    // sequence + 1 of its entry
@@ -33,7 +34,6 @@ static __thread struct {
 static __thread struct {
 	struct gp_domain *domain;
 	struct blp_stream *stream;
-	bool taints;
 } held __attribute__((tls_model("initial-exec")));
 
 static struct event *find(CUevent handle, bool insert)
@@ -65,27 +65,41 @@ static struct event look(CUevent handle)
 	return copy;
 }
 
-bool blp_is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
+static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 {
 	struct event e = look(handle);
 	return e.domain == d && e.upto == upto;
 }
 
-// The event's latest record, if that says anything. False: no place for it.
+// The event's latest record, also where there is nothing to say of it: an event that is not known may be any. False: no
+// place for it.
 static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
 	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, d || tainted);
+	struct event *e = find(handle, true);
 	if (e) {
 		e->domain = d;
 		e->stream = stream;
 		e->upto = upto;
 		e->tainted = tainted;
-		if (!d && !tainted && !e->shared)
-			e->handle = GONE;
+		e->captured = false;
 	}
 	pthread_mutex_unlock(&events_lock);
 	return e;
+}
+
+void gp_blp_event_captured(CUevent handle)
+{
+	if (!blp_domains[0])
+		return;
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, true);
+	if (e) {
+		e->domain = NULL;
+		e->tainted = false;
+		e->captured = true;
+	}
+	pthread_mutex_unlock(&events_lock);
 }
 
 void blp_forget_events(struct gp_domain *d)
@@ -130,20 +144,25 @@ static bool pending(struct gp_domain *d, const struct event *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Returns when the latest record of an event, as of now, is complete, or the driver refused.
-static void flush_event(CUevent handle)
+// Waits for a record in the log: for just that, whatever becomes of the event meanwhile. True: it is complete.
+static bool wait_record(const struct event *e, bool bounded)
 {
-	struct event e = look(handle);
-	if (!e.domain)
-		return;
-	pthread_mutex_lock(&e.domain->lock);
-	if (pending(e.domain, &e))
-		blp_wait_complete(e.domain, &e.domain->stream_of[e.stream], e.upto, handle, false);
-	pthread_mutex_unlock(&e.domain->lock);
+	struct gp_domain *d = e->domain;
+	bool complete = false;
+
+	pthread_mutex_lock(&d->lock);
+	if (pending(d, e)) {
+		struct blp_stream *s = &d->stream_of[e->stream];
+		gp_count(&d->gpu->stops.barriers, 1);
+		complete = (bounded ? blp_wait_or_let_run(d, s, e->upto) : blp_wait_complete(d, s, e->upto, 0)) &&
+			   d->context && !d->given_up && e->upto <= s->done;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return complete;
 }
 
 // The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
-static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream **stream)
+static struct gp_domain *enter(struct gp_submission *s, struct blp_stream **stream)
 {
 	CUcontext context = NULL;
 	if (blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
@@ -151,10 +170,12 @@ static struct gp_domain *enter(const struct gp_submission *s, struct blp_stream 
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d)
 		return NULL;
-	blp_flush_others(d, context, s->stream);
+	s->cpu |= blp_flush_others(d, context, s->stream);
 	pthread_mutex_lock(&d->lock);
-	if (d->context == context && !d->given_up && !gp_capturing() && (*stream = blp_find_stream(d, s->stream, true)))
+	if (d->context == context && !d->given_up && (*stream = blp_find_stream(d, s->stream, true))) {
+		s->cpu |= blp_is_tainted(d, *stream);
 		return d;
+	}
 	pthread_mutex_unlock(&d->lock);
 	return NULL;
 }
@@ -212,6 +233,23 @@ static void let_go(void)
 	held.domain = NULL;
 }
 
+// The driver records the event, behind what the stream holds: a record of which nothing in the log tells. Gives up the lock.
+static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp_stream *stream, CUevent handle)
+{
+	blp_begin_pass(s, d, stream);
+	bool behind = blp_related_pending(d, stream);
+	pthread_mutex_unlock(&d->lock);
+	if (behind) {
+		gp_blp_come_behind(s->stream);
+		pthread_mutex_lock(&d->lock);
+		stream->passing--; // it is not what taints
+		s->cpu |= blp_is_tainted(d, stream);
+		stream->passing++;
+		pthread_mutex_unlock(&d->lock);
+	}
+	remember(handle, NULL, 0, 0, s->cpu);
+}
+
 bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 {
 	struct blp_stream *stream;
@@ -224,22 +262,18 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 		return false;
 	do {
 		if (!(d = enter(s, &stream))) {
-			gp_blp_flush(s->stream);
-			remember(handle, NULL, 0, 0, false);
+			gp_blp_come_behind(s->stream);
+			remember(handle, NULL, 0, 0, true); // nobody knows what that stream waits for
 			return false;
 		}
-		if (!blp_related_pending(d, stream)) {
-			remember(handle, NULL, 0, 0, blp_is_tainted(d, stream));
-			pthread_mutex_unlock(&d->lock);
+		if (s->cpu || !blp_related_pending(d, stream) || look(handle).shared || !blp_may_log(stream)) {
+			record_past(s, d, stream, handle);
 			return false;
 		}
-		turn = look(handle).shared ? NEVER : wait_turn(d, stream, &deadline);
+		turn = wait_turn(d, stream, &deadline);
 	} while (turn == AGAIN);
-	if (turn == NEVER ||
-	    !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, blp_is_tainted(d, stream))) {
-		remember(handle, NULL, 0, 0, false);
-		pthread_mutex_unlock(&d->lock);
-		gp_blp_flush(s->stream);
+	if (turn == NEVER || !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
+		record_past(s, d, stream, handle);
 		return false;
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
@@ -261,49 +295,51 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
+	struct event e;
 	uint64_t deadline = 0;
-	enum turn turn;
 
 	held.domain = NULL;
-	held.taints = false;
-	if (gp_capturing()) // it may join a capture; nothing is pending
+	if (!blp_domains[0])
 		return false;
 	do {
-		struct event e = look(handle);
-		held.taints = e.shared || e.tainted;
-		if (!e.domain)
-			return false;
-		if (!(d = enter(s, &stream)) || d != e.domain) {
-			if (d)
-				pthread_mutex_unlock(&d->lock);
-			flush_event(handle);
+		e = look(handle);
+		if (gp_capturing() && (e.captured || !e.handle)) {
+			gp_blp_come_behind(s->stream); // it joins the capture: what it holds could not be launched again
 			return false;
 		}
-		if (!pending(d, &e)) {
-			pthread_mutex_unlock(&d->lock);
-			return false;
+		s->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(handle) == BLP_NOT_READY);
+		d = enter(s, &stream);
+		if (!d || s->cpu || d != e.domain || !pending(d, &e) || d->stream_of[e.stream].firm || !blp_may_log(stream))
+			break;
+		enum turn turn = wait_turn(d, stream, &deadline);
+		if (turn == NOW || turn == LATER) {
+			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
+			entry->of = e.stream;
+			entry->upto = e.upto;
+			return carried_out(d, stream, entry, turn);
 		}
-		turn = wait_turn(d, stream, &deadline);
-	} while (turn == AGAIN);
-	if (turn == NEVER) {
+		if (turn == NEVER)
+			break;
+	} while (true);
+	if (d) {
+		blp_begin_pass(s, d, stream);
 		pthread_mutex_unlock(&d->lock);
-		flush_event(handle);
-		return false;
 	}
-	return carried_out(d, stream, blp_append(d, stream, BLP_WAIT, 0, NULL), turn);
+	if (!e.domain)
+		return false;
+	if (wait_record(&e, true)) // nothing is left to wait for, and the event may say something else by now
+		return true;
+	pthread_mutex_lock(&e.domain->lock);
+	s->cpu |= pending(e.domain, &e); // who is not waited for may wait for the CPU
+	pthread_mutex_unlock(&e.domain->lock);
+	return false;
 }
 
 void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
 {
-	bool taints = !result && held.taints;
-	(void)handle;
-	if (appended(result)) {
-		if (taints)
-			blp_taint(held.domain, held.stream);
+	(void)s, (void)handle;
+	if (appended(result))
 		let_go();
-	} else if (taints) {
-		gp_blp_waits_for_cpu(s);
-	}
 }
 
 // Waits and questions.
@@ -326,23 +362,24 @@ static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **strea
 	return NULL;
 }
 
-void gp_blp_before_wait(enum gp_wait kind, void *what)
+bool gp_blp_before_wait(enum gp_wait kind, void *what)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	CUcontext context = NULL;
 
 	if (!blp_domains[0])
-		return;
+		return false;
 	asked.domain = NULL;
 	asked.changes = blp_changes;
 	switch (kind) {
 	case GP_WAIT_STREAM:
 		gp_blp_flush(what);
 		break;
-	case GP_WAIT_EVENT:
-		flush_event(what);
-		break;
+	case GP_WAIT_EVENT: {
+		struct event e = look(what);
+		return e.domain && wait_record(&e, false);
+	}
 	case GP_WAIT_CONTEXT:
 		break;
 	case GP_TAKE:
@@ -375,6 +412,7 @@ void gp_blp_before_wait(enum gp_wait kind, void *what)
 		}
 	}
 	}
+	return false;
 }
 
 // The driver says that it is over: is it?
@@ -386,10 +424,10 @@ static bool is_over(enum gp_wait kind, void *what)
 	if (d) {
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = &d->stream_of[asked.stream];
-		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done) {
+		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
 			over = blp_changes == asked.changes && !(d->epoch % 2);
 			// The driver was asked about another record of the event where that is not the latest any more.
-			if (over && (kind == GP_ASK_STREAM || blp_is_record(what, d, asked.upto)))
+			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
 		}
 		if (over && kind == GP_ASK_STREAM && (d->epoch % 2 || blp_changes != asked.changes))
@@ -405,7 +443,7 @@ static bool is_over(enum gp_wait kind, void *what)
 				continue;
 			pthread_mutex_lock(&d->lock);
 			for (uint32_t j = 0; j < d->streams; j++)
-				over &= !(blp_pending(&d->stream_of[j]) && d->stream_of[j].blocking);
+				over &= !(blp_may_be_cut(&d->stream_of[j]) && d->stream_of[j].blocking);
 			pthread_mutex_unlock(&d->lock);
 		}
 	}

@@ -18,7 +18,6 @@ enum { // cuda.h
 	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
 	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
 	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
-	CU_EVENT_DISABLE_TIMING = 2,
 	CU_MEMHOSTALLOC_PORTABLE = 1,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 	TWINS = 1024,
@@ -136,8 +135,6 @@ static void unmake(struct blp_twin *t)
 {
 	if (t->own)
 		blp_driver.cuGraphExecDestroy(t->own);
-	if (t->done)
-		blp_driver.cuEventDestroy(t->done);
 	if (t->image)
 		blp_driver.cuMemFreeHost(t->image);
 	free(t->windows);
@@ -155,8 +152,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	    gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
 		return false;
 	t->image = pinned;
-	return !blp_driver.cuEventCreate(&t->done, CU_EVENT_DISABLE_TIMING) &&
-	       !blp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
+	return !blp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
 	       set_records(t, nodes, count);
 }
 
@@ -198,28 +194,32 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 
 static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
 
-// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again first. False: the
-// driver refused.
+// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again
+// first. False: it takes long, and runs to its end, or the driver refused.
 static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
-	return blp_wait_complete(d, &d->stream_of[t->stream], t->upto, t->done, true);
+	struct blp_stream *s = &d->stream_of[t->stream];
+	return blp_wait_or_let_run(d, s, t->upto) && !s->firm;
 }
 
 static void drop(struct blp_twin *t)
 {
 	struct gp_domain *d = t->domain;
+	int mode = blp_relax();
 	bool pushed;
 	pthread_mutex_lock(&d->lock);
 	CUcontext context = d->context;
 	wait_for(d, t);
+	bool ends = in_flight(d, t) && !d->given_up; // it is not waited for: what it uses stays
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
 	t->of = NULL;
-	if (context && blp_enter(context, &pushed)) {
+	if (!ends && context && blp_enter(context, &pushed)) {
 		unmake(t);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&making);
+	blp_unrelax(mode);
 }
 
 // Its end, or a change of what it does: from then on it is a barrier.
@@ -250,8 +250,6 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 		result = blp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
 	if (!result)
 		result = blp_driver.cuGraphLaunch(t->own, stream);
-	if (!result)
-		result = blp_driver.cuEventRecord(t->done, stream);
 	blp_inside = false;
 	e->fresh = e->fresh && result;
 	e->driven = !result;
@@ -283,12 +281,13 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d || d != t->domain)
 		return false;
-	blp_flush_others(d, context, s->stream);
+	if (blp_flush_others(d, context, s->stream))
+		return false;
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
-		if (d->context != context || d->given_up || gp_capturing() || t->of != s->graph ||
-		    !(stream = blp_find_stream(d, s->stream, true)))
+		if (d->context != context || d->given_up || t->of != s->graph ||
+		    !(stream = blp_find_stream(d, s->stream, true)) || !blp_may_log(stream))
 			break;
 		if (d->epoch % 2 && patient) {
 			if (!deadline)

@@ -231,7 +231,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 	pthread_mutex_lock(&d->lock);
 	for (;;) {
 		struct blp_stream *s;
-		if (d->context != context || d->given_up || gp_capturing() || !(s = blp_find_stream(d, l->stream, true)))
+		if (d->context != context || d->given_up || !(s = blp_find_stream(d, l->stream, true)) || !blp_may_log(s))
 			break;
 		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
 			blp_wait_resumed(d, 0);
@@ -269,7 +269,6 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	const struct gp_code *code = gp_code_of(l->function);
 	CUcontext context = NULL;
 
-	(void)submission;
 	if (!code && !blp_domains[0])
 		return false;
 	if (blp_inside || l->captured)
@@ -289,14 +288,15 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 			gp_count(&d->gpu->stops.launches, 1);
 			return pass(code, l, result);
 		}
-		blp_flush_others(d, context, l->stream);
-		if (log_launch(d, context, l, code, result))
+		if (blp_flush_others(d, context, l->stream))
+			submission->cpu = true;
+		else if (log_launch(d, context, l, code, result))
 			return true;
 		pthread_mutex_lock(&d->lock);
 		blp_wait_resumed(d, blp_patience()); // it did not wait at the gate
 		pthread_mutex_unlock(&d->lock);
 	}
-	gp_blp_flush(l->stream);
+	gp_blp_pass(submission);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
 	return code && pass(code, l, result);

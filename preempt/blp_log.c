@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "blp_domain.h"
 
+#include <sched.h>
 #include <time.h>
 
 enum { CU_STREAM_NON_BLOCKING = 1 }; // cuda.h
@@ -20,6 +21,11 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		if (!d->stream_of[i].handle && !unused)
 			unused = &d->stream_of[i];
 	}
+	if (insert && !unused && d->streams == BLP_STREAMS) { // some may only wait for the end of what they held
+		blp_still_tainted(d);
+		for (uint32_t i = 0; i < d->streams && !unused; i++)
+			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
+	}
 	// Every thread has a per-thread default stream of its own, which nobody else can launch on.
 	if (!insert || handle == GP_STREAM_PER_THREAD || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetFlags(handle, &flags)))
@@ -33,14 +39,20 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	CUevent drain = unused->drain, taint = unused->taint;
 	// Entries of a stream that had the place are complete.
 	*unused = (struct blp_stream){.handle = handle, .blocking = !(flags & CU_STREAM_NON_BLOCKING), .last = d->head,
-				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint};
+				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint,
+				      .patience_ns = BLP_PATIENCE_NS};
+	// What it holds already nobody has looked at.
+	int mode = blp_relax();
+	if ((handle == GP_STREAM_LEGACY && gp_capturing()) || gp_driver.cuStreamQuery(handle) == BLP_NOT_READY)
+		blp_taint(d, unused);
+	blp_unrelax(mode);
 	return unused;
 }
 
 bool blp_related_pending(struct gp_domain *d, struct blp_stream *of)
 {
 	for (uint32_t i = 0; i < d->streams; i++)
-		if (blp_pending(&d->stream_of[i]) && blp_related(&d->stream_of[i], of->handle, of->blocking))
+		if (blp_may_be_cut(&d->stream_of[i]) && blp_related(&d->stream_of[i], of->handle, of->blocking))
 			return true;
 	return false;
 }
@@ -100,7 +112,7 @@ void blp_advance(struct gp_domain *d)
 void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	int m = d->free_marker;
-	if (m < 0 || blp_driver.cuEventRecord(d->marker[m].event, s->handle))
+	if (m < 0 || blp_is_orphan(s) || blp_driver.cuEventRecord(d->marker[m].event, s->handle))
 		return;
 	d->free_marker = d->marker[m].next;
 	d->marker[m].upto = upto;
@@ -113,19 +125,71 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	s->unmarked = 0;
 }
 
-// While the domain is stopped the end of a launch says nothing. That may begin at any time, without the lock: so the
-// epoch is looked at after the question.
-static void poll_markers(struct gp_domain *d, struct blp_stream *s)
+// Asks the driver how far the stream is. While the domain is stopped the end of a launch says nothing. That may begin at any
+// time, without the lock: so the epoch is looked at after the question.
+static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
-	while (s->first_marker >= 0 && !blp_driver.cuEventQuery(d->marker[s->first_marker].event) && !(d->epoch % 2)) {
+	int mode = blp_relax();
+	CUresult result = BLP_NOT_READY;
+	while (s->first_marker >= 0 && !(result = blp_driver.cuEventQuery(d->marker[s->first_marker].event)) && !(d->epoch % 2)) {
 		int m = s->first_marker;
+		uint64_t upto = d->marker[m].upto;
 		s->first_marker = d->marker[m].next;
 		if (s->first_marker < 0)
 			s->last_marker = -1;
 		d->marker[m].next = d->free_marker;
 		d->free_marker = m;
-		blp_complete_to(d, s, d->marker[m].upto);
+		blp_complete_to(d, s, upto);
 	}
+	blp_unrelax(mode);
+	return result;
+}
+
+// What a waiting thread does between two looks: a driver's wait that is short does not sleep either.
+static void pause_wait(uint64_t since_ns)
+{
+	enum { AWAKE_NS = 200000, ASLEEP_NS = 20000 };
+	struct timespec t = {0, ASLEEP_NS};
+	if (gp_now_ns() - since_ns < AWAKE_NS)
+		sched_yield();
+	else
+		nanosleep(&t, NULL);
+}
+
+// There is always a marker at or behind upto, which nothing comes after but what was launched when it was recorded: the
+// program's events and streams may get something new at any time, and end.
+bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
+{
+	CUstream handle = s->handle;
+	CUcontext context = d->context;
+	uint64_t since = gp_now_ns();
+	bool pushed = false, over = true;
+
+	if (s->done >= upto || s->firm || !context || d->given_up)
+		return true;
+	if (!blp_enter(context, &pushed))
+		return false;
+	while (s->handle == handle && s->done < upto && !s->firm && !d->given_up && d->context == context) {
+		if (d->epoch % 2) {
+			blp_wait_resumed(d, 0);
+			since = gp_now_ns(); // what is stopped makes nobody impatient
+			continue;
+		}
+		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+			blp_mark(d, s, s->last);
+		CUresult result = poll_markers(d, s);
+		if (s->done >= upto)
+			break;
+		if ((result && result != BLP_NOT_READY) || (patience_ns && gp_now_ns() - since > patience_ns)) {
+			over = false;
+			break;
+		}
+		pthread_mutex_unlock(&d->lock);
+		pause_wait(since);
+		pthread_mutex_lock(&d->lock);
+	}
+	blp_leave(pushed);
+	return over;
 }
 
 uint64_t blp_patience(void)
@@ -207,13 +271,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			return false;
 		if (s->first_marker < 0)
 			blp_mark(d, s, s->last);
-		if (s->first_marker < 0)
-			return false;
-		CUevent event = d->marker[s->first_marker].event;
-		pthread_mutex_unlock(&d->lock);
-		CUresult result = blp_driver.cuEventSynchronize(event);
-		pthread_mutex_lock(&d->lock);
-		if (result)
+		if (s->first_marker < 0 || !blp_wait_or_let_run(d, s, d->marker[s->first_marker].upto) || s->firm)
 			return false;
 	}
 }

@@ -86,7 +86,7 @@ static bool record_drains(struct gp_domain *d)
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
 		s->draining = false;
-		if (!blp_pending(s))
+		if (!blp_may_be_cut(s))
 			continue;
 		if (!s->drain)
 			TRY(cuEventCreate, &s->drain, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
@@ -107,9 +107,19 @@ static void close_gate(struct gp_domain *d)
 	blp_changes++;
 }
 
+// Not what the program comes behind without having waited for it (blp_let_run): a stop only holds then. d->lock is held.
+static bool may_cut(struct gp_domain *d)
+{
+	if (d->firm)
+		blp_still_tainted(d);
+	return !d->firm;
+}
+
 // Freezes what is in flight from a record on, and graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
+	if (!may_cut(d))
+		return;
 	if (d->recorded && !d->flagged)
 		d->flagged = set_flag(d, 1);
 	if (!d->flagged || !freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
@@ -128,7 +138,7 @@ static void stop_blocks(struct gp_domain *d)
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
-	if (d->recorded) {
+	if (d->recorded && !d->firm) { // if there is one, it was there before the epoch was odd
 		uint32_t next = d->next_record;
 		d->flagged = set_flag(d, 1) && freeze_launches(d, first, next);
 		if (d->flagged)
@@ -303,6 +313,20 @@ bool blp_wanted_stopped(struct gp_domain *d)
 	return s && !g->forced && (s->open & g->higher & ~g->ignored);
 }
 
+// The driver may still have what a wait is for, where nothing was cut; the event itself may say something else by now.
+static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
+{
+	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
+	CUresult result;
+
+	if (s == of || wait->upto <= of->done)
+		return true;
+	if (!of->firm)
+		TRY(cuEventRecord, d->order, of->handle);
+	TRY(cuStreamWaitEvent, s->handle, of->firm ? of->taint : d->order, 0);
+	return true;
+}
+
 // Launches what is left, in the order of the log, each on its own stream but one after the other. False: a window has
 // opened meanwhile, or the driver refused. d->lock is held.
 static bool relaunch(struct gp_domain *d)
@@ -334,6 +358,8 @@ static bool relaunch(struct gp_domain *d)
 			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
 		}
+		if (e->kind == BLP_WAIT && !come_behind(d, e))
+			return false;
 		if (e->kind == BLP_RECORD)
 			blp_record_again(d, e->event, at + 1, s->handle);
 		e->driven = true;
@@ -346,13 +372,13 @@ static bool relaunch(struct gp_domain *d)
 	return true;
 }
 
-// What the log still holds is lost, or the driver will say itself what became of it. d->lock is held.
-static void abandon(struct gp_domain *d)
+// What the log still holds is lost where it was never launched, or may have been cut; else the driver has it. d->lock is held.
+static void abandon(struct gp_domain *d, bool cut)
 {
 	bool lost = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH;
+		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH && (cut || !e->driven);
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
@@ -373,6 +399,7 @@ static void finish(struct gp_domain *d)
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
 		pthread_mutex_lock(&d->lock);
+		bool cut = d->flagged && !d->drained;
 		d->flagged = d->quiet = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
@@ -382,7 +409,7 @@ static void finish(struct gp_domain *d)
 		}
 		if (d->given_up) {
 			set_flag(d, 0);
-			abandon(d);
+			abandon(d, cut);
 		}
 		d->stopped = false;
 		blp_stopped--;

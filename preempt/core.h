@@ -213,6 +213,8 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 void gp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_graph_destroying(CUgraphExec);
 enum gp_fit gp_graph_fit(CUgraphExec);
+bool gp_graph_waits_for_cpu(CUgraphExec); // or may
+bool gp_graphs_record(void);              // there are graphs that record events
 
 // context.c
 struct gp_context *gp_find_context(CUcontext);
@@ -231,7 +233,7 @@ void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver
 void gp_event_recorded(CUevent, CUstream);
 void gp_stream_destroying(CUstream);
-void gp_capture_beginning(void);
+void gp_capture_beginning(CUstream);
 void gp_capture_ended(void);
 bool gp_capturing(void); // or about to
 

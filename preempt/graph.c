@@ -1,13 +1,22 @@
-// graph.c - finds the graphs that a hold would block: those with cooperative kernels that need every SM.
+// graph.c - finds the graphs that a hold would block: those with cooperative kernels that need every SM; and those that may
+// wait for the CPU.
 #define _GNU_SOURCE
 #include "blp.h"
+#include "code.h"
 #include "core.h"
 
 #include <stdlib.h>
 
 enum { // cuda.h
 	CU_GRAPH_NODE_TYPE_KERNEL = 0,
+	CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+	CU_GRAPH_NODE_TYPE_MEMSET = 2,
 	CU_GRAPH_NODE_TYPE_GRAPH = 4,
+	CU_GRAPH_NODE_TYPE_EMPTY = 5,
+	CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
+	CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8,
+	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
 	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
 	DEEPEST = 8, // graphs within graphs
 };
@@ -69,9 +78,76 @@ static _Atomic(CUgraphExec) blocked[64];
 static _Atomic uint32_t any;
 enum { BLOCKED = sizeof blocked / sizeof *blocked };
 
+// Instances that are known not to wait for the CPU. Of others nothing is known: their nodes do, or may, or the instance did
+// not come through here, or the table was full.
+enum { FREE_OF_CPU = 1 << 13, PROBES = 32 };
+static _Atomic(CUgraphExec) free_of_cpu[FREE_OF_CPU];
+static _Atomic uint32_t recording; // a graph with events was seen: any event may be one that a graph records
+#define GONE ((CUgraphExec)~0ul)
+
+static size_t place_of(CUgraphExec exec) { return (uintptr_t)exec * 0x9E3779B97F4A7C15ull >> 51; } // 13 bits
+
+// The node types of an instance never change; what a child graph or a body holds does not either.
+static bool may_wait(CUgraph graph, int depth)
+{
+	size_t count = 0;
+	if (depth > DEEPEST || gp_driver.cuGraphGetNodes(graph, NULL, &count))
+		return true;
+	CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
+	bool waits = !nodes || (count && gp_driver.cuGraphGetNodes(graph, nodes, &count));
+	for (size_t i = 0; i < count && !waits; i++) {
+		CUgraph child;
+		int type;
+		if (gp_driver.cuGraphNodeGetType(nodes[i], &type)) {
+			waits = true;
+			break;
+		}
+		switch (type) {
+		case CU_GRAPH_NODE_TYPE_KERNEL: case CU_GRAPH_NODE_TYPE_MEMCPY: case CU_GRAPH_NODE_TYPE_MEMSET: case CU_GRAPH_NODE_TYPE_EMPTY:
+		case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: case CU_GRAPH_NODE_TYPE_MEM_ALLOC: case CU_GRAPH_NODE_TYPE_MEM_FREE:
+			break;
+		case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+			recording = 1;
+			break;
+		case CU_GRAPH_NODE_TYPE_GRAPH:
+			waits = gp_driver.cuGraphChildGraphNodeGetGraph(nodes[i], &child) || may_wait(child, depth + 1);
+			break;
+		default: // host functions, events, semaphores, values, conditions, and what is not known
+			waits = true;
+			recording = 1; // nobody has looked at the rest
+		}
+	}
+	free(nodes);
+	return waits;
+}
+
+static void remember_free_of_cpu(CUgraphExec exec)
+{
+	for (size_t n = 0, at = place_of(exec); n < PROBES; n++, at = (at + 1) % FREE_OF_CPU) {
+		CUgraphExec found = free_of_cpu[at];
+		if ((!found || found == GONE) && __atomic_compare_exchange_n((CUgraphExec *)&free_of_cpu[at], &found, exec, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return;
+	}
+}
+
+static _Atomic(CUgraphExec) *find_free_of_cpu(CUgraphExec exec)
+{
+	for (size_t n = 0, at = place_of(exec); n < PROBES && free_of_cpu[at]; n++, at = (at + 1) % FREE_OF_CPU)
+		if (free_of_cpu[at] == exec)
+			return &free_of_cpu[at];
+	return NULL;
+}
+
+bool gp_graph_waits_for_cpu(CUgraphExec exec) { return !find_free_of_cpu(exec); }
+
+bool gp_graphs_record(void) { return recording; }
+
 void gp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 {
 	gp_blp_graph_instantiated(exec, graph);
+	if (exec && graph && gp_blp_wanted() && gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType &&
+	    gp_driver.cuGraphChildGraphNodeGetGraph && !may_wait(graph, 0))
+		remember_free_of_cpu(exec);
 	struct gp_context *c = gp_current_context();
 	if (!c || !graph || !gp_settings.hold || !gp_driver.cuGraphKernelNodeGetParams || !blocked_graph(c, graph, 0))
 		return;
@@ -87,6 +163,9 @@ void gp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 
 void gp_graph_destroying(CUgraphExec exec)
 {
+	_Atomic(CUgraphExec) *known = exec ? find_free_of_cpu(exec) : NULL;
+	if (known)
+		*known = GONE;
 	for (int i = 0; any && i < BLOCKED; i++)
 		if (blocked[i] == exec)
 			blocked[i] = NULL;

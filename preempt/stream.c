@@ -102,7 +102,7 @@ static _Atomic uint32_t captures;
 
 // The driver answers a question about a captured stream, or about the legacy stream during a capture,
 // by invalidating the capture. After this no query is under way and none begins.
-void gp_capture_beginning(void)
+void gp_capture_beginning(CUstream stream)
 {
 	captures++;
 	for (int i = 0; i < GP_CONTEXTS; i++) {
@@ -111,7 +111,7 @@ void gp_capture_beginning(void)
 		pthread_mutex_lock(&gp_context[i].query_lock);
 		pthread_mutex_unlock(&gp_context[i].query_lock);
 	}
-	gp_blp_capture_beginning();
+	gp_blp_capture_beginning(stream);
 }
 
 void gp_capture_ended(void) { captures--; }

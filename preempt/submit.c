@@ -47,6 +47,7 @@ static void before_submit(struct gp_submission *s)
 {
 	struct gp_context *c = gp_current_context();
 	s->token = 0;
+	s->cpu |= s->work == GP_GRAPH && gp_rewritten && gp_graph_waits_for_cpu(s->graph);
 	if (s->work == GP_OTHER && s->function)
 		gp_code_let_pass(s->function);
 	if (!c)
@@ -92,6 +93,8 @@ static void before_submit(struct gp_submission *s)
 static void after_submit(struct gp_submission *s, CUresult result)
 {
 	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
+	if (s->passing)
+		gp_blp_passed(s, result);
 	if (!c)
 		return;
 	if (s->wakes)
@@ -115,8 +118,6 @@ static void after_submit(struct gp_submission *s, CUresult result)
 		else if (fit == GP_BLOCKED)
 			gp_hold_yield(c);
 	}
-	if (s->cpu && result == CUDA_SUCCESS_)
-		gp_blp_waits_for_cpu(s);
 	if (s->blocking && result == CUDA_SUCCESS_) {
 		struct gp_stream *stream = gp_find_stream(c, s->stream, false);
 		// Every thread has a per-thread default stream of its own, and they share an entry.
@@ -144,14 +145,14 @@ void gp_forget_wait(struct gp_context *c)
 		waiting.context = NULL;
 }
 
-static void before_wait(enum gp_wait kind, void *what)
+static bool before_wait(enum gp_wait kind, void *what)
 {
-	gp_blp_before_wait(kind, what);
+	bool over = gp_blp_before_wait(kind, what);
 	struct gp_context *c = gp_current_context();
 	waiting.context = c;
 	waiting.stream = NULL;
 	if (!c)
-		return;
+		return over;
 	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
 		c->waits++;
 		if (!c->open && c->gpu->turn_peers)
@@ -163,7 +164,7 @@ static void before_wait(enum gp_wait kind, void *what)
 			gp_hold_release(c);
 			gp_count(&gp_own_slot(c->gpu)->holds_released, 1);
 		}
-		return;
+		return over;
 	}
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
 		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
@@ -176,6 +177,7 @@ static void before_wait(enum gp_wait kind, void *what)
 				break;
 			}
 	}
+	return over;
 }
 
 static void after_wait(enum gp_wait kind, void *what, CUresult result)

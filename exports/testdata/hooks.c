@@ -25,7 +25,7 @@ static void after_submit(struct gp_submission *s, CUresult r) {
 		SAY("after %s: %d %d", works[s->work], (int)s->token, r);
 }
 static void event_recorded(CUevent e, CUstream s) { SAY("event %p recorded on %p", (void *)e, (void *)s); }
-static void before_wait(enum gp_wait w, void *o) { SAY("before wait for %s %p", waits[w], o); }
+static bool before_wait(enum gp_wait w, void *o) { SAY("before wait for %s %p", waits[w], o); return false; }
 static void after_wait(enum gp_wait w, void *o, CUresult r) { SAY("after wait for %s %p: %d", waits[w], o, r); }
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
 static void context_destroying(CUcontext c) { SAY("context %p destroying", (void *)c); }

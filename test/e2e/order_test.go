@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// What comes behind what, by every rule of CUDA's, holds while windows open and close, and no call that returns at once
+// without the library waits for what the program does only then: order.c.
+func TestOrder(t *testing.T) {
+	program := compile(t, "testdata/order.c")
+	for _, c := range []struct {
+		what   string
+		rounds int
+		fires  bool
+	}{
+		{"captures", 40, true}, {"joins", 20, true}, {"stopped", 10, false},
+		{"events", 20, true}, {"legacy", 20, true}, {"graphs", 10, true}, {"spins", 6, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			be, lc := m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
+			if line := be.hear(); line != "ready" {
+				t.Fatalf("%q, stderr %s", line, be.stderr.String())
+			}
+			m.joined(be, lc)
+			m.until("launches are logged", func() bool {
+				be.say("plain 1")
+				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+			})
+			done := make(chan struct{})
+			var ended <-chan struct{}
+			if c.fires {
+				ended = fire(lc, done)
+			}
+			const enough = 20 // stops
+			for right, deadline := true, time.Now().Add(3*patience); right; {
+				be.say("%s %d", c.what, c.rounds)
+				select {
+				case line := <-be.lines:
+					if right = line == "right"; !right {
+						t.Errorf("%q", line)
+					}
+				case <-time.After(2 * patience):
+					t.Fatalf("it hangs: %+v", m.peers())
+				}
+				if !c.fires || m.stops(be) >= enough {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("only %d stops: %+v", m.stops(be), m.peers())
+				}
+			}
+			close(done)
+			if c.fires {
+				<-ended
+			}
+			if blp := m.peer(be).BLP; blp == nil || blp.GivenUp != 0 || (c.fires && blp.Stops == 0) {
+				t.Errorf("counters %+v", blp)
+			}
+		})
+	}
+}

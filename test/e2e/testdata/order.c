@@ -1,0 +1,371 @@
+// A program whose results show whether work overtook what it comes behind, and which hangs where a call that returns at once
+// without the library waits for what the program does only then. Does at each line of its input "<what> <rounds>" a piece of
+// work and answers "right", or says what was not.
+#define _GNU_SOURCE
+#include "../../../api/gpreempt.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuModuleLoad, (handle *, const char *)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamSynchronize_ptsz, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamQuery_ptsz, (handle)) \
+	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
+	F(cuStreamWaitEvent_ptsz, (handle, handle, unsigned)) \
+	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuEventRecord_ptsz, (handle, handle)) \
+	F(cuEventQuery, (handle)) \
+	F(cuEventSynchronize, (handle)) \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphCreate, (handle *, unsigned)) \
+	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
+	F(cuGraphLaunch, (handle, handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchKernel_ptsz, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+
+#include "driver.h"
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			printf("line %d: not so: %s\n", __LINE__, #condition); \
+			exit(1); \
+		} \
+	} while (0)
+
+typedef struct CUstream_st *stream_t;
+
+enum { BLOCKS = 8000, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600 };
+static handle context, chain, waits;
+
+// A buffer, and what launches make of it.
+struct chained { ptr data; uint32_t want, *have; };
+
+static struct chained buffer(void) {
+	struct chained b = {.want = 0};
+	OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
+	OK(cuMemHostAlloc((void **)&b.have, BLOCKS * 4, 0));
+	OK(cuMemsetD32Async(b.data, 0, BLOCKS, NULL));
+	OK(cuStreamSynchronize(NULL));
+	return b;
+}
+
+static void launch_by(int (*by)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **),
+	struct chained *b, handle stream, unsigned add, unsigned us) {
+	unsigned n = 1;
+	void *parameters[] = {&b->data, &n, &add, &us};
+	OK(by(chain, BLOCKS, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
+	b->want = b->want * 3 + add;
+}
+
+static void launch(struct chained *b, handle stream, unsigned add, unsigned us) { launch_by(cuLaunchKernel, b, stream, add, us); }
+
+static void copy(struct chained *b, handle stream) { OK(cuMemcpyDtoHAsync_v2(b->have, b->data, BLOCKS * 4, stream)); }
+
+static bool right(const struct chained *b) {
+	for (int i = 0; i < BLOCKS; i++)
+		if (b->have[i] != b->want)
+			return false;
+	return true;
+}
+
+static handle stream_of(unsigned flags) {
+	handle s;
+	OK(cuStreamCreate(&s, flags));
+	return s;
+}
+
+static handle new_event(void) {
+	handle e;
+	OK(cuEventCreate(&e, 2));
+	return e;
+}
+
+// Captures, for as long as it is to, on a stream that nobody else uses.
+static struct { pthread_t thread; handle stream; int mode; volatile bool begun, end; } elsewhere;
+
+static void *capture_nothing(void *none) {
+	handle graph;
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamBeginCapture_v2(elsewhere.stream, elsewhere.mode));
+	elsewhere.begun = true;
+	while (!elsewhere.end)
+		usleep(50);
+	OK(cuStreamEndCapture(elsewhere.stream, &graph));
+	return none;
+}
+
+static void begin_capture(int mode, bool wait) {
+	if (!elsewhere.stream)
+		elsewhere.stream = stream_of(NON_BLOCKING);
+	elsewhere.begun = elsewhere.end = false;
+	elsewhere.mode = mode;
+	CHECK(!pthread_create(&elsewhere.thread, NULL, capture_nothing, NULL));
+	while (wait && !elsewhere.begun)
+		usleep(50);
+}
+
+static void end_capture(void) {
+	elsewhere.end = true;
+	CHECK(!pthread_join(elsewhere.thread, NULL));
+}
+
+static void plain(unsigned rounds) {
+	struct chained b = buffer();
+	for (unsigned r = 0; r < rounds; r++)
+		launch(&b, NULL, r, 100);
+	copy(&b, NULL);
+	OK(cuStreamSynchronize(NULL));
+	CHECK(right(&b));
+}
+
+// Another thread begins to capture while a stream comes behind another by an event.
+static void captures(unsigned rounds) {
+	static struct chained b;
+	static handle background, urgent, event;
+	if (!background) {
+		b = buffer();
+		background = stream_of(NON_BLOCKING), urgent = stream_of(NON_BLOCKING), event = new_event();
+	}
+	for (unsigned r = 0; r < rounds; r++) {
+		for (unsigned i = 0; i < 6; i++)
+			launch(&b, background, i, 2000);
+		OK(cuEventRecord(event, background));
+		usleep((useconds_t)(rand() % 12000));
+		begin_capture(r % 2 ? RELAXED : GLOBAL, r % 4 < 2);
+		usleep(200);
+		OK(cuStreamWaitEvent(urgent, event, 0));
+		copy(&b, urgent);
+		end_capture();
+		OK(cuStreamSynchronize(urgent));
+		CHECK(right(&b));
+		OK(cuStreamSynchronize(background));
+	}
+}
+
+// A stream joins a capture with work in flight, which is not to be launched again into the graph.
+static void joins(unsigned rounds) {
+	struct chained b = buffer(), other = buffer();
+	handle origin = stream_of(NON_BLOCKING), joined = stream_of(NON_BLOCKING), fork = new_event(), join = new_event(), graph, exec;
+	for (unsigned r = 0; r < rounds; r++) {
+		for (unsigned i = 0; i < 4; i++)
+			launch(&b, joined, i, 1500);
+		launch(&other, origin, 1, 1500);
+		OK(cuStreamBeginCapture_v2(origin, RELAXED));
+		OK(cuEventRecord(fork, origin));
+		OK(cuStreamWaitEvent(joined, fork, 0));
+		launch(&other, joined, r, 1000);
+		usleep(3000);
+		OK(cuEventRecord(join, joined));
+		OK(cuStreamWaitEvent(origin, join, 0));
+		OK(cuStreamEndCapture(origin, &graph));
+		OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+		OK(cuGraphLaunch(exec, origin));
+		copy(&other, origin);
+		copy(&b, joined);
+		OK(cuCtxSynchronize());
+		CHECK(right(&other) && right(&b));
+	}
+}
+
+// A stream that the program stopped itself, while anything is captured.
+static void stopped_beside(unsigned rounds) {
+	struct chained b = buffer();
+	handle background = stream_of(0), event = new_event();
+	OK(gpreempt_stream_enable((stream_t)background, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds; r++) {
+		for (unsigned i = 0; i < 4; i++)
+			launch(&b, background, i, 2000);
+		OK(cuEventRecord(event, background));
+		OK(gpreempt_stream_preempt((stream_t)background, 1));
+		begin_capture(RELAXED, true);
+		CHECK(cuStreamQuery(background) == NOT_READY);
+		CHECK(cuEventQuery(event) == NOT_READY);
+		launch(&b, background, 9, 100);
+		OK(gpreempt_stream_restore((stream_t)background, 0));
+		copy(&b, NULL); // behind it by the rules of the legacy stream
+		end_capture();
+		OK(cuStreamSynchronize(NULL));
+		CHECK(right(&b));
+	}
+	OK(gpreempt_stream_disable((stream_t)background));
+}
+
+// The program's own thread on the CPU, which streams wait for.
+static volatile bool released;
+static void host_wait(void *none) {
+	(void)none;
+	while (!released)
+		usleep(50);
+}
+
+static ptr word;
+static void wait_for_value(handle stream) {
+	*(volatile uint32_t *)(uintptr_t)word = 0;
+	OK(cuStreamWaitValue32_v2(stream, word, 1, 0));
+}
+
+static void release(void) {
+	*(volatile uint32_t *)(uintptr_t)word = 1;
+	released = true;
+}
+
+static void after(struct chained *b, struct chained *c, handle first, handle last) {
+	copy(b, first);
+	copy(c, last);
+	release();
+	OK(cuCtxSynchronize());
+	CHECK(right(b) && right(c));
+}
+
+// By an event: what waits for it waits for the CPU, and so does what comes behind that.
+static void events(unsigned rounds) {
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING), event = new_event(), next = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		released = false;
+		if (r % 2)
+			wait_for_value(one);
+		else
+			OK(cuLaunchHostFunc(one, host_wait, NULL));
+		launch(&c, two, r, 1000);
+		OK(cuEventRecord(event, two));
+		OK(cuStreamWaitEvent(one, event, 0));
+		launch(&b, one, r, 1000);
+		OK(cuEventRecord(next, one));
+		OK(cuStreamWaitEvent(three, next, 0));
+		launch(&b, three, r + 1, 1000);
+		launch(&c, two, r, 100);
+		after(&b, &c, three, two);
+	}
+}
+
+// By the order of the legacy stream.
+static void legacy(unsigned rounds) {
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(0), two = stream_of(0), three = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		released = false;
+		OK(cuLaunchHostFunc(one, host_wait, NULL));
+		if (r % 3 == 0)
+			launch(&b, NULL, r, 300);
+		else if (r % 3 == 1)
+			OK(cuEventRecord(event, NULL));
+		else
+			OK(cuMemsetD32Async(word, 0, 1, NULL));
+		launch(&b, two, r, 300);
+		launch(&c, three, r, 300);
+		after(&b, &c, two, three);
+	}
+}
+
+static handle graph_with_host_function(handle stream, bool child) {
+	handle graph, exec;
+	OK(cuStreamBeginCapture_v2(stream, RELAXED));
+	OK(cuLaunchHostFunc(stream, host_wait, NULL));
+	OK(cuStreamEndCapture(stream, &graph));
+	if (child) {
+		handle parent, node;
+		OK(cuGraphCreate(&parent, 0));
+		OK(cuGraphAddChildGraphNode(&node, parent, NULL, 0, graph));
+		graph = parent;
+	}
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	return exec;
+}
+
+static void graphs(unsigned rounds) {
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), event = new_event();
+	handle exec[] = {graph_with_host_function(one, false), graph_with_host_function(one, true)};
+	for (unsigned r = 0; r < rounds; r++) {
+		released = false;
+		OK(cuGraphLaunch(exec[r % 2], one));
+		launch(&b, one, r, 300);
+		OK(cuEventRecord(event, one));
+		OK(cuStreamWaitEvent(two, event, 0));
+		launch(&c, two, r, 300);
+		after(&b, &c, one, two);
+	}
+}
+
+// A kernel that waits for the program.
+static void spins(unsigned rounds) {
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		int n = 0;
+		unsigned us = 10;
+		void *parameters[] = {&word, &b.data, &n, &us};
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
+		launch(&b, one, r, 100);
+		copy(&b, one);
+		if (r % 2) {
+			OK(cuStreamDestroy_v2(one));
+			one = stream_of(NON_BLOCKING);
+		}
+		*(volatile uint32_t *)(uintptr_t)word = 0;
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+	}
+}
+
+int main(int argc, char **argv) {
+	static const struct { const char *name; void (*run)(unsigned rounds); } what[] = {
+		{"plain", plain}, {"captures", captures}, {"joins", joins}, {"stopped", stopped_beside}, {"events", events}, {"legacy", legacy},
+		{"graphs", graphs}, {"spins", spins},
+	};
+	handle module;
+	char line[64], name[32];
+	unsigned rounds;
+	if (argc != 2)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	find_driver();
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoad(&module, argv[1]));
+	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuModuleGetFunction(&waits, module, "sim_marlin"));
+	OK(cuMemAlloc_v2(&word, 4));
+	printf("ready\n");
+	while (fgets(line, sizeof line, stdin)) {
+		CHECK(sscanf(line, "%31s %u", name, &rounds) == 2);
+		bool known = false;
+		for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+			if (!strcmp(name, what[i].name)) {
+				known = true;
+				what[i].run(rounds);
+			}
+		CHECK(known);
+		printf("right\n");
+	}
+	return 0;
+}
