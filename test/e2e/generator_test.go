@@ -32,6 +32,8 @@ var variants = []variant{
 	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc", not: known},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
 	{name: "latency-critical", role: "lc", peer: "be"},
+	{name: "one connection", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "CUDA_DEVICE_MAX_CONNECTIONS=1"}, peer: "lc",
+		not: known}, // and never cpu: what waits keeps back all
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}, not: known},
 	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}, not: known},
 }
@@ -53,7 +55,7 @@ func compileGenerator(t *testing.T) string {
 // stage is the machine of a variant, with the process beside it.
 func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 	t.Helper()
-	m = newMachine(t, "", append(v.environment, "SIMCUDA_DEVICES=2")...)
+	m = newMachine(t, "", append([]string{"SIMCUDA_DEVICES=2", "CUDA_DEVICE_MAX_CONNECTIONS=32"}, v.environment...)...)
 	m.configure(fmt.Sprintf("%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", v.settings, m.dir, m.dir))
 	if v.peer != "" {
 		peer = m.start(v.peer)
@@ -200,7 +202,7 @@ func (v variant) leaves(generator, seed string, without []string) bool {
 }
 
 // GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which
-// variant alone.
+// variant alone, GPREEMPT_GENERATOR_NOT, a list of features, which programs not.
 func TestGeneratedPrograms(t *testing.T) {
 	total, seed := 40*time.Second, rand.Uint64N(1<<40)
 	var err error
@@ -217,6 +219,9 @@ func TestGeneratedPrograms(t *testing.T) {
 	var chosen []variant
 	for _, v := range variants {
 		if only := os.Getenv("GPREEMPT_GENERATOR_VARIANT"); only == "" || only == v.name {
+			if not, set := os.LookupEnv("GPREEMPT_GENERATOR_NOT"); set {
+				v.not = not
+			}
 			chosen = append(chosen, v)
 		}
 	}

@@ -80,7 +80,12 @@ static void refused(const char *call, int result);
 
 enum { NOT_READY = 600, BUFFER_BYTES = CELLS * CELL_WORDS * 4, LARGE_SHARED = 120000, MAX_DYNAMIC_SHARED = 8, REPORTS = 5 };
 
+// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. Programs
+// rely on none being shared by streams that live: those of a context that do not come anew, and the created ones.
+enum { CONNECTIONS = 32, LASTING = 1 + THREADS };
+
 static struct {
+	unsigned streams, channel[CREATED]; // made so far; of those that live
 	handle context, chain, increment, add, copy; // add, copy: NULL where there is no image of them
 	_Atomic(handle) stream[CREATED];
 	handle event[EVENTS], fork;
@@ -183,6 +188,22 @@ static handle stream_of(const struct operation *o, int s) {
 	if (s == 0)
 		return o->variant & 1 ? (handle)1 : NULL;
 	return s <= THREADS ? (handle)2 : machine[o->device].stream[s - 1 - THREADS];
+}
+
+// Makes a stream in the current context, on a channel of its own where there are so many.
+static void make_stream(int d, int s) {
+	handle made;
+	for (bool shared = true; shared;) {
+		unsigned channel = machine[d].streams++ % CONNECTIONS;
+		shared = channel < LASTING;
+		for (int i = 0; i < CREATED; i++)
+			shared |= i != s && machine[d].stream[i] && machine[d].channel[i] == channel;
+		OK(cuStreamCreate(&made, shared || !blocking_stream(1 + THREADS + s)));
+		if (shared)
+			OK(cuStreamDestroy_v2(made));
+		machine[d].channel[s] = channel;
+	}
+	machine[d].stream[s] = made;
 }
 
 static ptr cells(int buffer, int first) { return memory[buffer] + (ptr)first * CELL_WORDS * 4; }
@@ -325,13 +346,10 @@ static void carry_out(const struct operation *o) {
 		break;
 	case STREAM_SYNC: OK(cuStreamSynchronize(stream)); break;
 	case CONTEXT_SYNC: OK(cuCtxSynchronize()); break;
-	case STREAM_RENEW: {
-		handle new;
+	case STREAM_RENEW:
 		OK(cuStreamDestroy_v2(stream));
-		OK(cuStreamCreate(&new, !blocking_stream(o->stream)));
-		machine[d].stream[o->stream - 1 - THREADS] = new;
+		make_stream(d, o->stream - 1 - THREADS);
 		break;
-	}
 	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
 	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
 	case RELEASE: words[o->word * 16] = 1; break;
@@ -367,6 +385,12 @@ static void carry_out(const struct operation *o) {
 static void *thread(void *argument) {
 	int t = (int)(intptr_t)argument;
 	pthread_mutex_lock(&lock);
+	for (int d = 0; d < devices; d++) { // its stream is made, before the created ones
+		use(d);
+		OK(cuStreamQuery((handle)2));
+	}
+	if (--running == 0)
+		pthread_cond_broadcast(&changed);
 	for (uint64_t seen = 0;;) {
 		while (run_number == seen)
 			pthread_cond_wait(&changed, &lock);
@@ -532,11 +556,6 @@ static void start(const char *path) {
 			OK(cuModuleGetFunction(&machine[d].add, module, "sim_add"));
 			OK(cuModuleGetFunction(&machine[d].copy, module, "sim_copy"));
 		}
-		for (int s = 0; s < CREATED; s++) {
-			handle made;
-			OK(cuStreamCreate(&made, !blocking_stream(1 + THREADS + s)));
-			machine[d].stream[s] = made;
-		}
 		for (int e = 0; e < EVENTS; e++)
 			OK(cuEventCreate(&machine[d].event[e], 2));
 		OK(cuEventCreate(&machine[d].fork, 2));
@@ -625,6 +644,21 @@ int main(int count, char **argument) {
 		if (!machine[0].add)
 			features &= ~(uint32_t)WITH_plain;
 	}
+	pthread_t made;
+	running = only_describe ? 0 : THREADS;
+	for (intptr_t t = 0; t < THREADS && !only_describe; t++)
+		OK(pthread_create(&made, NULL, thread, (void *)t));
+	pthread_mutex_lock(&lock);
+	while (running)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	for (int d = 0; d < devices; d++) {
+		use(d);
+		machine[d].streams = LASTING;
+		for (int s = 0; s < CREATED; s++)
+			make_stream(d, s);
+	}
+	OK(pthread_create(&made, NULL, watch, NULL));
 	if (level) {
 		pthread_t stopper;
 		features &= ~(uint32_t)WITH_endings; // of streams that another thread stops
@@ -636,10 +670,6 @@ int main(int count, char **argument) {
 			}
 		OK(pthread_create(&stopper, NULL, stop_streams, NULL));
 	}
-	pthread_t made;
-	OK(pthread_create(&made, NULL, watch, NULL));
-	for (intptr_t t = 0; t < THREADS; t++)
-		OK(pthread_create(&made, NULL, thread, (void *)t));
 	uint64_t from = now_ms(), ran = 0, operations = 0;
 	for (; ran < programs && (!seconds || now_ms() - from < seconds * 1000); seed++) {
 		generate(&program, seed, features);
