@@ -20,12 +20,13 @@ type Look struct {
 
 // Glance is a process in a Look.
 type Glance struct {
-	Slot      int
-	Pid       int32
-	Level     uint32
-	StartedNs uint64
-	Open      bool // its window
-	Counters  Counters
+	Slot        int
+	Pid         int32
+	Level       uint32
+	Open        bool // its window
+	Busy        bool
+	TimesliceUs uint32 // 0: the driver's default
+	Counters    Counters
 }
 
 // OpenReader opens a segment's file for looks at it.
@@ -56,14 +57,14 @@ func (r *Reader) Look() (Look, error) {
 		return Look{}, fmt.Errorf("%w: magic %#x, version %d", ErrCorrupt, h.Magic, h.Version)
 	}
 	look := Look{TakenNs: Now()}
-	members, open := h.Members.Load(), h.Open.Load()
+	members, open, busy := h.Members.Load(), h.Open.Load(), h.Busy.Load()
 	for i := range Slots {
 		if members&(1<<i) == 0 {
 			continue
 		}
 		p := slotAt(r.image, i)
-		look.Peers = append(look.Peers, Glance{Slot: i, Pid: p.Pid.Load(), Level: p.Level.Load(), StartedNs: p.StartedNs.Load(),
-			Open: open&(1<<i) != 0, Counters: p.Counters()})
+		look.Peers = append(look.Peers, Glance{Slot: i, Pid: p.Pid.Load(), Level: p.Level.Load(),
+			Open: open&(1<<i) != 0, Busy: busy&(1<<i) != 0, TimesliceUs: p.TimesliceUs.Load(), Counters: p.Counters()})
 	}
 	return look, nil
 }

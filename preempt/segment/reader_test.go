@@ -28,13 +28,15 @@ func TestReader(t *testing.T) {
 	defer r.Close()
 	for windows := range uint64(3) {
 		s.Slot(slot).Windows.Store(windows)
+		s.Slot(slot).TimesliceUs.Store(uint32(windows * 100))
 		s.Header.Open.Store(windows & 1 << slot)
+		s.Busy.Store(windows >> 1 << slot)
 		look, err := r.Look()
 		if err != nil || len(look.Peers) != 1 {
 			t.Fatalf("%+v, %v", look, err)
 		}
 		p := look.Peers[0]
-		if p.Slot != slot || int(p.Pid) != os.Getpid() || p.Level != 3 || p.Open != (windows == 1) || p.Counters.Windows != windows {
+		if p.Slot != slot || int(p.Pid) != os.Getpid() || p.Level != 3 || p.Open != (windows == 1) || p.Busy != (windows == 2) || p.TimesliceUs != uint32(windows*100) || p.Counters.Windows != windows {
 			t.Errorf("after %d windows: %+v", windows, p)
 		}
 	}

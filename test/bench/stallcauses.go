@@ -31,9 +31,11 @@ const (
 	causeCPU     = "cpu"          // the thread got no processor, or was late to submit
 	causeSubmit  = "submission"   // calls that submit work took long though the thread ran or slept of its own accord
 	causeExpired = "hold-limit"   // a hold ended by its own limit meanwhile
+	causeCut     = "window-cut"   // the window was at its limit, so lower levels had the GPU
 	causeOtherLC = "other-lc"     // another process of the same level had its window open
+	causeStalled = "hold-stall"   // the host engine was found with another TSG while a hold ran
+	causeSlice   = "be-timeslice" // a process of a lower level had work and a long timeslice
 	causeGuest   = "guest"        // a process began or ended its use of the GPU, then or just before
-	causeStepped = "hold-step"    // holds were renewed while it was under way
 	causeWatch   = "cpu-at-large" // the watch itself got no processor: the machine was short of them
 	causeUnknown = "unknown"
 )
@@ -42,6 +44,8 @@ const (
 	watchEvery   = 200 * time.Microsecond
 	shortStall   = 1000.0                // microseconds: less explains no stall
 	guestsBefore = 20 * time.Millisecond // a process that came or went so long before counts
+	longSliceUs  = 500                   // of a lower level
+	driverSlice  = 2048                  // microseconds, of a TSG that nobody set
 )
 
 // Stall is what was seen of a request that took long.
@@ -51,15 +55,16 @@ type Stall struct {
 	UsualUs   float64 `json:"usual_us"` // the median
 	Cause     string  `json:"cause"`
 
-	WaitedUs   float64 `json:"waited_us,omitempty"`    // for the request before
-	LateUs     float64 `json:"late_us,omitempty"`      // until submission began, beside waiting and preparation
-	SubmitUs   float64 `json:"submit_us,omitempty"`    // that submission took; of programs that tell
-	DelayUs    float64 `json:"run_delay_us,omitempty"` // that the thread waited for a processor, since the request before
-	Switches   uint64  `json:"switches,omitempty"`     // that it did not ask for, in that time
-	OtherLCUs  float64 `json:"other_lc_us,omitempty"`  // that another process of the level had its window open
-	WatchGapUs float64 `json:"watch_gap_us,omitempty"` // the longest time between two looks
-	Guests     string  `json:"guests,omitempty"`       // who came or went
-	Hint       string  `json:"hint,omitempty"`         // what became of hints for it
+	WaitedUs   float64 `json:"waited_us,omitempty"`       // for the request before
+	LateUs     float64 `json:"late_us,omitempty"`         // until submission began, beside waiting and preparation
+	SubmitUs   float64 `json:"submit_us,omitempty"`       // that submission took; of programs that tell
+	DelayUs    float64 `json:"run_delay_us,omitempty"`    // that the thread waited for a processor, since the request before
+	Switches   uint64  `json:"switches,omitempty"`        // that it did not ask for, in that time
+	OtherLCUs  float64 `json:"other_lc_us,omitempty"`     // that another process of the level had its window open
+	BESliceUs  uint32  `json:"be_timeslice_us,omitempty"` // the longest of a process of a lower level with work
+	WatchGapUs float64 `json:"watch_gap_us,omitempty"`    // the longest time between two looks
+	Guests     string  `json:"guests,omitempty"`          // who came or went
+	Hint       string  `json:"hint,omitempty"`            // what became of hints for it
 	// What the library counted in its process meanwhile.
 	Counted map[string]uint64 `json:"counted,omitempty"`
 }
@@ -74,8 +79,11 @@ func (s Stall) String() string {
 			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
 		}
 	}
+	if s.BESliceUs >= longSliceUs {
+		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Counted)) {
-		if strings.HasPrefix(name, "holds") {
+		if strings.HasPrefix(name, "holds") || name == "windows_cut" {
 			text += fmt.Sprintf("  %s +%d", name, s.Counted[name])
 		}
 	}
@@ -91,6 +99,9 @@ func (s Stall) String() string {
 func (s Stall) kinds() (kinds []string) {
 	if s.OtherLCUs > 0 {
 		kinds = append(kinds, causeOtherLC)
+	}
+	if s.BESliceUs >= longSliceUs {
+		kinds = append(kinds, causeSlice)
 	}
 	if s.Guests != "" {
 		kinds = append(kinds, causeGuest)
@@ -109,23 +120,22 @@ func (s Stall) cause(limitUs float64) string {
 		return causeCPU
 	case explains(s.SubmitUs):
 		return causeSubmit
-	case s.counted("expired"):
+	case s.Counted["holds_expired"] > 0:
 		return causeExpired
+	case s.Counted["windows_cut"] > 0:
+		return causeCut
 	case explains(s.OtherLCUs):
 		return causeOtherLC
+	case s.Counted["holds_stalled"] > 0:
+		return causeStalled
+	case s.BESliceUs >= longSliceUs:
+		return causeSlice
 	case s.Guests != "":
 		return causeGuest
-	case s.counted("stepped"):
-		return causeStepped
 	case explains(s.WatchGapUs):
 		return causeWatch
 	}
 	return causeUnknown
-}
-
-// counted says whether the library counted holds of a kind.
-func (s Stall) counted(what string) bool {
-	return s.Counted["holds_"+what] > 0
 }
 
 // tracedRequest is a request by CLOCK_MONOTONIC.
@@ -174,7 +184,8 @@ func us(from, to uint64) float64 {
 
 // see says what can be told of any request.
 func (w witnesses) see(r tracedRequest) Stall {
-	s := Stall{LatencyUs: us(r.arrival, r.done), OtherLCUs: w.watch.otherOpen(r.arrival, r.done)}
+	s := Stall{LatencyUs: us(r.arrival, r.done)}
+	s.OtherLCUs, s.BESliceUs = w.watch.others(r.arrival, r.done)
 	for _, v := range w.visits {
 		if v.from <= r.done && v.to >= r.arrival-min(r.arrival, uint64(guestsBefore)) {
 			s.Guests = strings.TrimPrefix(s.Guests+", "+v.what, ", ")
@@ -219,8 +230,14 @@ type watch struct {
 type change struct {
 	beforeNs, atNs uint64 // the look before, and this
 	known          bool   // the process that is looked at has a slot
-	otherOpen      bool   // another process of its level has its window open
+	others         others
 	counters       segment.Counters
+}
+
+// others are the other processes at a time.
+type others struct {
+	open    bool   // one of the same level has its window open
+	sliceUs uint32 // the longest timeslice of one of a lower level that has work
 }
 
 const lateLook = time.Millisecond
@@ -283,12 +300,18 @@ func (w *watch) note(look segment.Look) {
 		}
 	}
 	for _, p := range look.Peers {
-		now.otherOpen = now.otherOpen || p.Pid != w.pid && p.Level == level && p.Open
+		switch {
+		case p.Pid == w.pid:
+		case p.Level == level:
+			now.others.open = now.others.open || p.Open
+		case p.Level > level && p.Busy:
+			now.others.sliceUs = max(now.others.sliceUs, cmp.Or(p.TimesliceUs, driverSlice))
+		}
 	}
 	w.lastNs = look.TakenNs
 	if len(w.changes) > 0 {
 		last := w.changes[len(w.changes)-1]
-		same := now.known == last.known && now.otherOpen == last.otherOpen && now.counters == last.counters
+		same := now.known == last.known && now.others == last.others && now.counters == last.counters
 		if same && now.atNs-now.beforeNs < uint64(lateLook) {
 			return
 		}
@@ -304,20 +327,23 @@ func (w *watch) lastBy(at uint64) int {
 	return i - 1
 }
 
-// otherOpen is for how long of an interval another process of the level was seen to have its window open, in
-// microseconds. What was not looked at does not count.
-func (w *watch) otherOpen(from, to uint64) float64 {
-	total := 0.0
+// others is for how long of an interval another process of the level was seen to have its window open, in microseconds,
+// and the longest timeslice that was seen of one of a lower level with work. What was not looked at does not count.
+func (w *watch) others(from, to uint64) (openUs float64, sliceUs uint32) {
 	for i := max(w.lastBy(from), 0); i < len(w.changes) && w.changes[i].atNs < to; i++ {
 		end := min(to, w.lastNs)
 		if i+1 < len(w.changes) {
 			end = min(end, w.changes[i+1].beforeNs+uint64(watchEvery))
 		}
-		if w.changes[i].otherOpen {
-			total += us(max(from, w.changes[i].atNs), end)
+		seen := us(max(from, w.changes[i].atNs), end)
+		if w.changes[i].others.open {
+			openUs += seen
+		}
+		if seen > 0 {
+			sliceUs = max(sliceUs, w.changes[i].others.sliceUs)
 		}
 	}
-	return round(total, 1)
+	return round(openUs, 1), sliceUs
 }
 
 // between is by how much each counter of the process grew in an interval, and the longest time between two looks, in

@@ -28,7 +28,9 @@ func TestStallCauses(t *testing.T) {
 		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
 		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, Guests: "lc 1 comes"}, 2000, causeOtherLC},
 		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, Guests: "lc 1 comes"}, 2000, causeGuest},
-		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stepped": 1}}, 2000, causeStepped},
+		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stalled": 1}, Guests: "lc 1 comes"}, 2000, causeStalled},
+		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"windows_cut": 1}, OtherLCUs: 9000}, 2000, causeCut},
+		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, causeUnknown},
 		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, causeUnknown}, // less than a millisecond explains none
@@ -47,7 +49,9 @@ func TestWitnesses(t *testing.T) {
 		w.note(segment.Look{TakenNs: at, Peers: []segment.Glance{
 			{Pid: 10, Level: 0, Open: true, Counters: segment.Counters{Holds: holds, HoldsExpired: expired}},
 			{Pid: 11, Level: 0, Open: other},
-			{Pid: 12, Level: segment.Levels - 1, Open: true}, // is not of the level
+			{Pid: 12, Level: segment.Levels - 1, Open: true, Busy: other, TimesliceUs: 1}, // is not of the level
+			{Pid: 13, Level: segment.Levels - 1, Busy: at >= 180*ms, TimesliceUs: 3092},
+			{Pid: 14, Level: segment.Levels - 1, Busy: at >= 190*ms},
 		}})
 	}
 	for at := 100 * ms; at < 200*ms; at += ms / 4 { // every quarter of a millisecond
@@ -62,8 +66,16 @@ func TestWitnesses(t *testing.T) {
 	for _, test := range []struct{ from, to, low, high float64 }{
 		{101, 119, 0, 0}, {115, 140, 9700, 10300}, {121, 122, 1000, 1000}, {0, 1000, 9700 + 10_000, 10300 + 10_500}, {300, 400, 0, 0},
 	} {
-		if got := w.otherOpen(uint64(test.from*1e6), uint64(test.to*1e6)); got < test.low || got > test.high {
+		if got, _ := w.others(uint64(test.from*1e6), uint64(test.to*1e6)); got < test.low || got > test.high {
 			t.Errorf("from %g to %g ms another window was open for %g us, want %g to %g", test.from, test.to, got, test.low, test.high)
+		}
+	}
+	for _, test := range []struct {
+		from, to uint64
+		want     uint32
+	}{{101, 110, 0}, {121, 125, 1}, {170, 179, 1}, {170, 182, 3092}, {190, 195, 3092}, {300, 400, 0}} {
+		if _, got := w.others(test.from*ms, test.to*ms); got != test.want {
+			t.Errorf("from %d to %d ms: a timeslice of %d us, want %d", test.from, test.to, got, test.want)
 		}
 	}
 	grew, gap := w.between(171*ms, 181*ms)
