@@ -26,8 +26,8 @@ type Config struct {
 	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs uint64 }
 	Window     struct{ GraceMinUs, GraceMaxUs uint64 }
 	Hold       struct {
-		MaxMs uint64
-		Chain int
+		MaxMs, StepUs uint64
+		Chain         int
 	}
 	Turns struct{ QuantumMs uint64 }
 	Share struct {
@@ -209,6 +209,7 @@ var settings = []setting{
 	integer("window.grace_min_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMinUs }),
 	integer("window.grace_max_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMaxUs }),
 	integer("hold.max_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Hold.MaxMs }),
+	integer("hold.step_us", 500, 1_000_000, "us", func(c *Config) *uint64 { return &c.Hold.StepUs }),
 	integer("hold.chain", 1, 8, "kernels", func(c *Config) *int { return &c.Hold.Chain }),
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
@@ -418,6 +419,16 @@ func (c *Config) consistent() error {
 	}
 	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)
+	}
+	// A step is two looks of the host engine at most, and what it is to bound must be longer.
+	if 2*c.Hold.StepUs > 1000*c.Hold.MaxMs {
+		return fmt.Errorf("hold.step_us = %d: must not be above half of hold.max_ms = %d", c.Hold.StepUs, c.Hold.MaxMs)
+	}
+	if c.Hold.StepUs > c.Timeslice.PreemptingUs {
+		return fmt.Errorf("hold.step_us = %d: must not be above timeslice.preempting_us = %d", c.Hold.StepUs, c.Timeslice.PreemptingUs)
+	}
+	if c.Timeslice.PreemptingUs > 1000*c.Hold.MaxMs {
+		return fmt.Errorf("timeslice.preempting_us = %d: must not be above hold.max_ms = %d, the longest that a window keeps the GPU", c.Timeslice.PreemptingUs, c.Hold.MaxMs)
 	}
 	return nil
 }

@@ -84,12 +84,13 @@ struct gp_arguments {
 
 // ASK: the call does not wait, but its success says that the work is done. TAKE: GP_WAIT_CONTEXT, and all work
 // submitted before must be over before the call: it waits for just that, or takes away what the work uses.
-// TAKE_MEMORY: TAKE of what lies at an address, of which the work of its GPU matters.
-enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE, GP_TAKE_MEMORY };
+// TAKE_MEMORY: TAKE of what lies at an address, of which the work of its GPU matters. LOAD: GP_WAIT_CONTEXT if the code
+// of a function is not loaded yet.
+enum gp_wait { GP_WAIT_STREAM, GP_WAIT_EVENT, GP_WAIT_CONTEXT, GP_ASK_STREAM, GP_ASK_EVENT, GP_TAKE, GP_TAKE_MEMORY, GP_LOAD };
 
 static inline bool gp_waits_for_context(enum gp_wait kind)
 {
-	return kind == GP_WAIT_CONTEXT || kind == GP_TAKE || kind == GP_TAKE_MEMORY;
+	return kind == GP_WAIT_CONTEXT || kind == GP_TAKE || kind == GP_TAKE_MEMORY || kind == GP_LOAD;
 }
 
 // One load of code: cuModuleLoad*, cuLibraryLoad*.
@@ -110,7 +111,7 @@ struct gp_hooks {
 	void (*event_recorded)(CUevent, CUstream);
 	// Around a call that blocks the CPU. GP_WAIT_CONTEXT: everything that waits, or may wait, for
 	// the whole context: allocations, module loads, graph instantiation. GP_TAKE: a context, GP_CURRENT,
-	// or NULL for all. GP_TAKE_MEMORY: an address. before_wait returns true where the wait is over with it: the driver's
+	// or NULL for all. GP_TAKE_MEMORY: an address. GP_LOAD: a function or kernel. before_wait returns true where the wait is over with it: the driver's
 	// function is not to be called.
 	bool (*before_wait)(enum gp_wait, void *stream_event_context_or_address);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);

@@ -125,6 +125,21 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 	return hooks->launch(s, &launch, result);
 }
 
+// A captured launch puts no work on a stream, but it may load the kernel's code.
+static void launch_begins(const struct gp_hooks *hooks, struct gp_submission *s, bool in_capture) {
+	if (in_capture)
+		before_wait(hooks, GP_LOAD, s->function);
+	else
+		CALL(hooks, before_submit, s);
+}
+
+static void launch_ended(const struct gp_hooks *hooks, struct gp_submission *s, bool in_capture, CUresult result) {
+	if (in_capture)
+		after_wait(hooks, GP_LOAD, s->function, result);
+	else
+		CALL(hooks, after_submit, s, result);
+}
+
 #define ROW_LAUNCH(name, null, params, args, parameters_, extra_, ...) \
 	static COLD CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
@@ -134,12 +149,10 @@ static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, cons
 			return REAL(name) args; \
 		bool in_capture = captured(submission.stream); \
 		CUresult result; \
-		if (!in_capture) \
-			CALL(hooks, before_submit, &submission); \
+		launch_begins(hooks, &submission, in_capture); \
 		if (!launched(hooks, &submission, NULL, 0, in_capture, parameters_, extra_, &result)) \
 			result = REAL(name) args; \
-		if (!in_capture) \
-			CALL(hooks, after_submit, &submission, result); \
+		launch_ended(hooks, &submission, in_capture, result); \
 		return result; \
 	} \
 	ENTRY(name, params, args)
@@ -416,10 +429,15 @@ static bool complete_any(struct completed *c, const void *given) {
 	CUresult name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		int given = asked; \
-		if (!hooks || !hooks->stream_creating || !hooks->stream_creating(&given)) \
+		if (!hooks) \
 			return REAL(name) args; \
-		CUresult result = REAL(cuStreamCreateWithPriority)(stream, flags, given); \
-		if (result == CUDA_SUCCESS && (stream)) \
+		bool waits = armed(), other = hooks->stream_creating && hooks->stream_creating(&given); \
+		if (waits) \
+			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
+		CUresult result = other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : REAL(name) args; \
+		if (waits) \
+			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		if (other && result == CUDA_SUCCESS && (stream)) \
 			CALL(hooks, stream_created, *(stream), asked); \
 		return result; \
 	}
@@ -467,13 +485,11 @@ static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream de
 	};
 	bool in_capture = captured(submission.stream);
 	CUresult result;
-	if (!in_capture)
-		CALL(hooks, before_submit, &submission);
+	launch_begins(hooks, &submission, in_capture);
 	if (!launched(hooks, &submission, config->attributes, config->attributes ? config->attribute_count : 0, in_capture,
 		params, extra, &result))
 		result = real(config, f, params, extra);
-	if (!in_capture)
-		CALL(hooks, after_submit, &submission, result);
+	launch_ended(hooks, &submission, in_capture, result);
 	return result;
 }
 

@@ -19,11 +19,11 @@ struct call {
 	bool waits;
 };
 
-static struct call begin_as(enum gp_wait wait, CUcontext context) {
+static struct call begin_as(enum gp_wait wait, void *object) {
 	struct call call = {.hooks = gp_hooks(), .wait = wait};
 	call.waits = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.waits)
-		CALL(call.hooks, before_wait, wait, context);
+		CALL(call.hooks, before_wait, wait, object);
 	return call;
 }
 
@@ -163,7 +163,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
-	struct call call = begin();
+	struct call call = begin_as(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetFunction)(function, kernel);
 	if (result == CUDA_SUCCESS && function && call.hooks)
 		CALL(call.hooks, kernel_function, kernel, *function);
@@ -226,8 +226,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 
 CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device) {
 	int now = 0;
+	struct call call = begin_as(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
-	if (lowers(attribute, value, result, now))
-		return CUDA_SUCCESS;
-	return REAL(cuKernelSetAttribute)(attribute, value, kernel, device);
+	return end(call, lowers(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
 }

@@ -13,7 +13,7 @@
 //   GRAPH          instance, stream: its launch
 //   CHANGE         graph instance; may wait for the context
 //   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
-//   WAIT           enum gp_wait, stream, event, context or address
+//   WAIT           enum gp_wait, stream, event, context, address or function
 //   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        hook called before, handle; may wait for the context
@@ -441,7 +441,6 @@ WAIT(cuMemPoolCreate, (void **pool, const void *poolProps), (pool, poolProps), G
 WAIT(cuMemPoolDestroy, (void *pool), (pool), GP_TAKE, NULL)
 WAIT(cuDestroyExternalMemory, (void *extMem), (extMem), GP_TAKE, NULL)
 WAIT(cuDestroyExternalSemaphore, (void *extSem), (extSem), GP_TAKE, NULL)
-WAIT(cuFuncLoad, (CUfunction function), (function), GP_WAIT_CONTEXT, NULL)
 WAIT(cuDeviceGraphMemTrim, (CUdevice device), (device), GP_WAIT_CONTEXT, NULL)
 CHANGE(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, void *resultInfo), (hGraphExec,
 	hGraph, resultInfo), hGraphExec)
@@ -474,6 +473,27 @@ WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned in
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStart, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStop, (void), (), GP_WAIT_CONTEXT, NULL)
+
+// The code of a function is loaded if it is not yet.
+WAIT(cuFuncLoad, (CUfunction function), (function), GP_LOAD, function)
+WAIT(cuKernelSetCacheConfig, (CUfunction kernel, int config, CUdevice dev), (kernel, config, dev), GP_LOAD, kernel)
+WAIT(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *numBlocks, CUfunction func, int blockSize,
+	size_t dynamicSMemSize), (numBlocks, func, blockSize, dynamicSMemSize), GP_LOAD, func)
+WAIT(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *numBlocks, CUfunction func, int blockSize,
+	size_t dynamicSMemSize, unsigned int flags), (numBlocks, func, blockSize, dynamicSMemSize, flags), GP_LOAD,
+	func)
+WAIT(cuOccupancyMaxPotentialBlockSize, (int *minGridSize, int *blockSize, CUfunction func, void *blockSizeToSMemSize,
+	size_t dynamicSMemSize, int blockSizeLimit), (minGridSize, blockSize, func, blockSizeToSMemSize,
+	dynamicSMemSize, blockSizeLimit), GP_LOAD, func)
+WAIT(cuOccupancyMaxPotentialBlockSizeWithFlags, (int *minGridSize, int *blockSize, CUfunction func,
+	void *blockSizeToSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags), (minGridSize,
+	blockSize, func, blockSizeToSMemSize, dynamicSMemSize, blockSizeLimit, flags), GP_LOAD, func)
+WAIT(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *dynamicSmemSize, CUfunction func, int numBlocks,
+	int blockSize), (dynamicSmemSize, func, numBlocks, blockSize), GP_LOAD, func)
+WAIT(cuOccupancyMaxPotentialClusterSize, (int *clusterSize, CUfunction func, const void *config), (clusterSize, func,
+	config), GP_LOAD, func)
+WAIT(cuOccupancyMaxActiveClusters, (int *numClusters, CUfunction func, const void *config), (numClusters, func,
+	config), GP_LOAD, func)
 
 // Code, in loading.c. Apart from the last seven, these too wait, or may wait, for the whole context.
 OWN(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))

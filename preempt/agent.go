@@ -473,8 +473,12 @@ func (a *agent) publish() {
 	if (m.Auto || m.Timeslice) && !a.refused && !a.mps {
 		in |= segment.MechanismTimeslice
 	}
-	if (m.Auto || m.Hold) && a.core.level < lowestLevel && !a.mps {
-		in |= segment.MechanismHold
+	if a.core.level < lowestLevel && !a.mps {
+		if holdWanted(a.core.config) {
+			in |= segment.MechanismHold
+		} else if m.Auto || m.Hold {
+			a.own().Fallbacks.Or(segment.FallbackNoHold)
+		}
 	}
 	if a.gates() {
 		in |= segment.MechanismGate

@@ -128,21 +128,8 @@ void gp_blp_flush_all(CUcontext context)
 // thread launches later. All contexts of the GPU: green ones use the memory of the primary one.
 void gp_blp_flush_owner(CUdeviceptr address)
 {
-	enum { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 }; // cuda.h
-	int attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal = -1;
-	void *value = &ordinal;
-	struct gp_context *current = gp_current_context();
-	struct gp_gpu *gpu = current ? current->gpu : NULL; // where nobody knows: such as addresses that are only reserved
-
-	if (blp_inside)
-		return;
-	if (!gp_driver.cuPointerGetAttributes || gp_driver.cuPointerGetAttributes(1, &attribute, &value, address))
-		gpu = NULL;
-	else
-		for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
-			if (gp_gpu[i].device == ordinal)
-				gpu = &gp_gpu[i];
-	flush(&(struct flush){.gpu = gpu, .all = true});
+	if (!blp_inside)
+		flush(&(struct flush){.gpu = gp_gpu_of_memory(address), .all = true});
 }
 
 // Streams with domains of their own stop and go on at other times than the rest of their context.

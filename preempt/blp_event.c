@@ -381,6 +381,7 @@ bool gp_blp_before_wait(enum gp_wait kind, void *what)
 		return e.domain && wait_record(&e, false);
 	}
 	case GP_WAIT_CONTEXT:
+	case GP_LOAD:
 		break;
 	case GP_TAKE:
 		if (what != GP_CURRENT)

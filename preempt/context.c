@@ -15,6 +15,7 @@ enum { // cuda.h
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
 	CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111,
 	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
+	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
 };
 
 struct gp_context *gp_find_context(CUcontext handle)
@@ -70,6 +71,22 @@ static struct gp_gpu *gpu_of(CUdevice device)
 	return found;
 }
 
+// The GPU of the memory at an address; NULL: it may be any. Where nobody knows, such as of addresses that are only
+// reserved, the current one.
+const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr address)
+{
+	int attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal = -1;
+	void *value = &ordinal;
+	struct gp_context *current = gp_current_context();
+
+	if (!gp_driver.cuPointerGetAttributes || gp_driver.cuPointerGetAttributes(1, &attribute, &value, address))
+		return NULL;
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_gpu[i].device == ordinal)
+			return &gp_gpu[i];
+	return current ? current->gpu : NULL;
+}
+
 void gp_context_current(CUcontext handle)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -119,9 +136,11 @@ void gp_context_unpin(struct gp_context *c) { pthread_mutex_unlock(&c->life_lock
 static void forget(struct gp_context *c)
 {
 	gp_forget_wait(c);
+	c->context_waits++; // for good: the place is zeroed before another context gets it
+	gp_hold_end(c);
+	gp_forget_loaded(c);
 	pthread_mutex_lock(&c->life_lock);
 	pthread_mutex_lock(&c->query_lock);
-	gp_hold_release(c);
 	c->hold.state = GP_HOLD_ABSENT;
 	c->hint.until_ns = c->hint.awaited_ns = 0;
 	gp_window_drop(c);

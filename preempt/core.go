@@ -33,6 +33,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	startLoads(config, level, driver, log)
 	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
+	if m, why := config.Mechanisms, holdUnwanted(); why != "" && level < lowestLevel && (m.Auto || m.Hold) {
+		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
+	}
 	if HintsWanted(config, level) {
 		c.startHints()
 	}
@@ -49,8 +52,7 @@ func (c *Core) countsFromStart() bool {
 }
 
 func (c *Core) prepareHolds() (later bool, err error) {
-	m := c.config.Mechanisms
-	if !(m.Auto || m.Hold) || c.level == lowestLevel {
+	if c.level == lowestLevel || !holdWanted(c.config) {
 		return false, nil
 	}
 	return prepareHolds()

@@ -58,10 +58,10 @@ struct gp_gpu {
 };
 
 struct gp_hold {
-	_Atomic uint32_t state; // GP_HOLD_*
+	_Atomic uint32_t state; // GP_HOLD_*, a futex
 	uint32_t queued;        // sequence of the last link queued
-	uint32_t chain;         // sequence of the first link of the chain
-	uint32_t moves;         // of this hold to another SM
+	_Atomic uint32_t chain; // sequence of the first link of the chain
+	_Atomic uint32_t moves; // of this hold to another SM
 	uint32_t first_sm;      // where links were seen most
 	uint16_t seen[GP_SMS];
 	uint64_t seen_place;
@@ -69,8 +69,17 @@ struct gp_hold {
 	_Atomic uint64_t blocked_until_ns; // max_hold was reached: the lower levels' share first
 	CUstream stream;
 	CUfunction function;
-	volatile uint32_t *word; // host-mapped: links up to this sequence end; word[16]: chain that expired;
-				 // word[32]: where the running link is
+	// Host-mapped. word[0]: links up to this sequence end; word[1]: the beat; word[16]: chain that expired;
+	// word[32]: where the running link is; word[48]: the last probe that the host engine fetched.
+	volatile uint32_t *word;
+	struct { // watcher only
+		CUstream stream;
+		uint32_t sent, missed; // sequence of the last probe; steps in this chain that a probe asked for in vain
+		uint32_t chain;        // that the rest is about
+		uint64_t sent_ns, begun_ns, stepped_ns;
+		uint32_t stepped_to;   // sequence of the link that took over at the last step
+		bool asked;            // the last step was a probe's
+	} probe;
 };
 enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began to run last
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
@@ -85,6 +94,7 @@ struct gp_context {
 	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
 	uint64_t opened_ns;
 	uint64_t seen_activity;     // watcher only
+	uint64_t unfinished_ns;     // watcher only: since when work has been unfinished; 0 = it is not
 	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
 	_Atomic uint32_t yielded;   // no hold until everything submitted has finished
 	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
@@ -114,6 +124,7 @@ struct gp_settings {
 	uint32_t hold, turns, mps;
 	uint32_t chain;
 	uint64_t max_hold_ns;
+	uint64_t hold_step_ns;
 	uint64_t grace_min_ns, grace_max_ns;
 	double lower_share; // min_be_share
 	uint32_t hints;     // 1 once hints are taken
@@ -152,6 +163,7 @@ struct gp_driver {
 	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 	CUresult (*cuStreamGetPriority)(CUstream, int *);
 	CUresult (*cuStreamIsCapturing)(CUstream, int *);
+	CUresult (*cuStreamWriteValue32)(CUstream, CUdeviceptr, uint32_t value, unsigned flags);
 	CUresult (*cuStreamSetAttribute)(CUstream, int, const void *);
 	CUresult (*cuPointerGetAttributes)(unsigned, int *, void **, CUdeviceptr);
 	CUresult (*cuGraphGetNodes)(CUgraph, CUgraphNode *, size_t *);
@@ -177,9 +189,12 @@ void gp_ring_windows(struct gp_segment *);
 void gp_notify(void); // gp_events
 
 // hold.c
+const char *gp_hold_unwanted(void); // why no hold can be used in this process; NULL: it can
 CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the kernel; slow, not on the launch path
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
+void gp_hold_end(struct gp_context *); // also one that is being armed: none runs from then on while context_waits is raised
+uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher's; nanoseconds to the next
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);
 void gp_hold_yield(struct gp_context *);
@@ -219,6 +234,7 @@ bool gp_graphs_record(void);              // there are graphs that record events
 // context.c
 struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
+const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
 void gp_context_current(CUcontext);
 void gp_context_destroying(CUcontext);
 // While a context is pinned it is not destroyed. False if it is gone already.
@@ -238,9 +254,10 @@ void gp_capture_ended(void);
 bool gp_capturing(void); // or about to
 
 // loaded.c
-bool gp_is_loaded(const void *handle);
-void gp_remember_loaded(void *handle);
-void gp_forget_loaded(CUgraphExec);
+bool gp_is_loaded(const struct gp_context *, const void *handle);
+void gp_remember_loaded(const struct gp_context *, const void *handle);
+void gp_forget_graph(CUgraphExec);
+void gp_forget_loaded(const struct gp_context *); // all of a context; NULL: of all contexts
 
 // window.c
 uint32_t gp_window_open(struct gp_context *); // returns who is to be woken then

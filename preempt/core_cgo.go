@@ -119,6 +119,7 @@ package preempt
 //	gp_driver.cuKernelGetFunction = call_symbol(lookup, "cuKernelGetFunction"); // CUDA 12
 //	gp_driver.cuCtxGetStreamPriorityRange = call_symbol(lookup, "cuCtxGetStreamPriorityRange");
 //	gp_driver.cuStreamGetPriority = call_symbol(lookup, "cuStreamGetPriority");
+//	gp_driver.cuStreamWriteValue32 = call_symbol(lookup, "cuStreamWriteValue32_v2"); // CUDA 11.7
 //	gp_driver.cuStreamIsCapturing = call_symbol(lookup, "cuStreamIsCapturing");
 //	gp_driver.cuStreamSetAttribute = call_symbol(lookup, "cuStreamSetAttribute"); // CUDA 11
 //	gp_driver.cuPointerGetAttributes = call_symbol(lookup, "cuPointerGetAttributes");
@@ -169,11 +170,12 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	case m.Gate:
 		settings.gate = C.GP_GATE_ON
 	}
-	settings.hold = bit(m.Auto || m.Hold)
+	settings.hold = bit(holdWanted(config))
 	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
 	settings.mps = bit(m.Auto || m.MPS)
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
+	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
@@ -196,6 +198,13 @@ func keep(image []byte) unsafe.Pointer {
 		copy(unsafe.Slice((*byte)(memory), len(image)), image)
 	}
 	return memory
+}
+
+// holdUnwanted is why no hold can be used in this process, "" where it can.
+func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
+
+func holdWanted(config configs.Config) bool {
+	return (config.Mechanisms.Auto || config.Mechanisms.Hold) && holdUnwanted() == ""
 }
 
 func bit(b bool) C.uint32_t {

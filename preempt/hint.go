@@ -28,8 +28,8 @@ import (
 
 // HintsWanted says whether a process of this level does anything with hints.
 func HintsWanted(config configs.Config, level int) bool {
-	h, m := config.Hints, config.Mechanisms
-	return level < lowestLevel && (m.Auto || m.Hold) && (h.Explicit || h.Copy || h.Socket || h.Arrival || h.NVTX[0] != "")
+	h := config.Hints
+	return level < lowestLevel && holdWanted(config) && (h.Explicit || h.Copy || h.Socket || h.Arrival || h.NVTX[0] != "")
 }
 
 // HintFunction is the gp_hint_fn of hints.h.

@@ -4,8 +4,24 @@
 // next TSG, and the kernel is switched out; with a second one waiting behind it, the engine stays.
 // Why maximum carve-out: an SM's split of shared memory and L1 is fixed while a block lives on it, and
 // a default split would keep kernels with large shared memory off that SM.
+//
+// A hold may come to stand in the way of the work that it is for: the host engine turned to another TSG before the second
+// link was there, and fetches nothing of this one while the first link runs; or a call of the program waits, with a lock
+// of the driver's, for all that runs. Whatever the cause, a hold gives way:
+//   probe  the watcher has the host engine write a value now and then. While the engine is with this TSG that takes a few
+//          microseconds, whatever runs; if it takes PROBE_LATE_NS while a link runs, the link ends, and the engine comes
+//          back after one round trip.
+//   lease  a link ends by itself, and those behind it, when the watcher has not moved the beat for the time of a step:
+//          the process is stopped, or the watcher waits for the same lock of the driver's.
+//   step   while work is unfinished a link ends every hold_step_ns and the next takes over, for causes nobody knows of.
+// Calls that wait for the whole context are known (context_waits): none is in the driver while a hold is armed. Who is
+// about to call raises context_waits, then waits until no hold is armed or being armed; who arms first says so (ARMING),
+// then looks at context_waits. One of the two sees the other.
 #define _GNU_SOURCE
 #include "core.h"
+
+#include <limits.h>
+#include <stdlib.h>
 
 enum { // cuda.h
 	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
@@ -15,18 +31,43 @@ enum { // cuda.h
 	CU_MEMHOSTALLOC_PORTABLE = 1,
 	CU_MEMHOSTALLOC_DEVICEMAP = 2,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-	EXPIRED = 16, // indices into hold.word: a cache line of its own each
+	BEAT = 1, // indices into hold.word; from here on a cache line of its own each
+	EXPIRED = 16,
 	PLACE = 32,
+	FETCHED = 48,
 };
 
 enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
+
+// A probe was fetched within 12 us at p99 and 90 us at most beside running kernels (H100, 10000 probes); after a step the
+// engine is back within 400 us.
+static const uint64_t PROBE_EVERY_NS = 200 * 1000, PROBE_LATE_NS = 100 * 1000;
+static const uint64_t LOOK_EVERY_NS = 50 * 1000, BEAT_EVERY_NS = 500 * 1000;
+static const uint64_t END_LOOK_NS = 1000 * 1000; // a wake-up is never missed; this bounds what a peer in trouble costs
+
+// With fewer hardware channels than these, streams of the program were seen to stand behind a waiting link (H100, 1 to 33
+// busy streams: with 1 to 6 channels, with 8 and 32 never). 8 is the driver's own number.
+enum { FEWEST_CHANNELS = 8 };
+
+const char *gp_hold_unwanted(void)
+{
+	const char *channels = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+
+	if (blocking && atoi(blocking))
+		return "CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel";
+	if (channels && atoi(channels) > 0 && atoi(channels) < FEWEST_CHANNELS)
+		return "with CUDA_DEVICE_MAX_CONNECTIONS below 8 the program's streams would wait behind it";
+	return NULL;
+}
 
 static CUresult launch_link(struct gp_hold *h, uint32_t sequence)
 {
 	uint64_t limit = gp_settings.max_hold_ns;
 	volatile uint32_t *expired = &h->word[EXPIRED];
 	volatile uint64_t *place = (volatile uint64_t *)&h->word[PLACE];
-	void *parameters[] = {&h->word, &sequence, &h->chain, &limit, &expired, &place};
+	uint64_t lease = gp_settings.hold_step_ns;
+	uint32_t chain = h->chain;
+	void *parameters[] = {&h->word, &sequence, &chain, &limit, &lease, &expired, &place};
 	return gp_driver.cuLaunchKernel(h->function, 1, 1, 1, 1, 1, 1, 0, h->stream, parameters, NULL);
 }
 
@@ -43,6 +84,7 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
 	TRY(cuMemHostAlloc, &memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
 	TRY(cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
+	TRY(cuStreamCreateWithPriority, &h->probe.stream, CU_STREAM_NON_BLOCKING, 0);
 #undef TRY
 	h->word = memory;
 	h->word[EXPIRED] = 0;
@@ -77,16 +119,31 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 // Whoever moves the state to ARMING has the hold to itself until it stores another state.
 static bool seize(struct gp_hold *h, uint32_t from)
 {
-	return __atomic_compare_exchange_n((uint32_t *)&h->state, &from, GP_HOLD_ARMING, false, __ATOMIC_ACQ_REL,
+	return __atomic_compare_exchange_n((uint32_t *)&h->state, &from, GP_HOLD_ARMING, false, __ATOMIC_SEQ_CST,
 					   __ATOMIC_RELAXED);
+}
+
+static void yield_to(struct gp_context *c, uint32_t state)
+{
+	c->hold.state = state;
+	if (c->context_waits)
+		gp_futex_wake(&c->hold.state, INT_MAX, false);
 }
 
 static void failed(struct gp_context *c)
 {
 	c->hold.word[0] = c->hold.queued;
-	c->hold.state = GP_HOLD_FAILED;
+	yield_to(c, GP_HOLD_FAILED);
 	if (gp_own_slot(c->gpu))
 		gp_own_slot(c->gpu)->fallbacks |= GP_FALLBACK_NO_HOLD;
+}
+
+// A thread that meanwhile began to wait for the context, yielded, or closed the window, could not release it.
+static void armed(struct gp_context *c)
+{
+	yield_to(c, GP_HOLD_ARMED);
+	if (c->context_waits || c->yielded || !c->open)
+		gp_hold_release(c);
 }
 
 void gp_hold_arm(struct gp_context *c)
@@ -99,6 +156,10 @@ void gp_hold_arm(struct gp_context *c)
 		return;
 	if (!seize(h, GP_HOLD_IDLE))
 		return;
+	if (c->context_waits) {
+		yield_to(c, GP_HOLD_IDLE);
+		return;
+	}
 	h->chain = h->queued + 1;
 	for (uint32_t i = 0; i < gp_settings.chain; i++)
 		if (launch_link(h, ++h->queued)) {
@@ -110,11 +171,7 @@ void gp_hold_arm(struct gp_context *c)
 	h->started_ns = gp_now_ns();
 	if (gp_own_slot(c->gpu))
 		gp_count(&gp_own_slot(c->gpu)->holds, 1);
-	h->state = GP_HOLD_ARMED;
-	// A thread that meanwhile began to wait for the context, yielded, or closed the window, could not
-	// release it.
-	if (c->context_waits || c->yielded || !c->open)
-		gp_hold_release(c);
+	armed(c);
 }
 
 void gp_hold_release(struct gp_context *c)
@@ -130,7 +187,18 @@ void gp_hold_release(struct gp_context *c)
 		if (h->word[EXPIRED] == h->chain)
 			gp_count(&slot->holds_expired, 1);
 	}
-	h->state = GP_HOLD_IDLE;
+	yield_to(c, GP_HOLD_IDLE);
+}
+
+void gp_hold_end(struct gp_context *c)
+{
+	struct gp_hold *h = &c->hold;
+
+	for (uint32_t state; (state = h->state) == GP_HOLD_ARMING || state == GP_HOLD_ARMED;)
+		if (state == GP_HOLD_ARMED)
+			gp_hold_release(c);
+		else
+			gp_futex_wait(&h->state, GP_HOLD_ARMING, END_LOOK_NS, false);
 }
 
 // The running link ends and the next one takes over. The link that replaces the ended one is queued first, so
@@ -141,15 +209,107 @@ static bool next_link(struct gp_context *c)
 
 	if (!seize(h, GP_HOLD_ARMED))
 		return false;
+	if (c->context_waits) {
+		armed(c);
+		return false;
+	}
 	if (launch_link(h, ++h->queued)) {
 		failed(c);
 		return false;
 	}
 	h->word[0] = h->queued - gp_settings.chain;
-	h->state = GP_HOLD_ARMED;
-	if (c->context_waits || c->yielded || !c->open)
-		gp_hold_release(c);
+	armed(c);
 	return true;
+}
+
+// The link that is to run does, since when it was first seen to.
+static bool link_runs(struct gp_hold *h, uint64_t now)
+{
+	if ((int32_t)(h->word[GP_HOLD_BEGUN] - h->word[0]) <= 0)
+		h->probe.begun_ns = 0;
+	else if (!h->probe.begun_ns)
+		h->probe.begun_ns = now;
+	return h->probe.begun_ns != 0;
+}
+
+static uint64_t since(uint64_t now, uint64_t then) { return now > then ? now - then : 0; }
+
+// Whether the probe says that the engine is with another TSG. Sends one where it is time.
+static bool turned_away(struct gp_hold *h, uint64_t now)
+{
+	enum { MOST_MISSED = 2 }; // then probes wait for something else: the program's streams may share their channel
+
+	if (!gp_driver.cuStreamWriteValue32 || h->probe.missed >= MOST_MISSED)
+		return false;
+	if (h->word[FETCHED] == h->probe.sent) {
+		h->probe.asked = false;
+		if (since(now, h->probe.sent_ns) < PROBE_EVERY_NS)
+			return false;
+		h->probe.sent_ns = now;
+		if (gp_driver.cuStreamWriteValue32(h->probe.stream, (CUdeviceptr)(uintptr_t)&h->word[FETCHED], ++h->probe.sent, 0))
+			h->probe.missed = MOST_MISSED;
+		return false;
+	}
+	if (since(now, h->probe.sent_ns) < PROBE_LATE_NS || since(now, h->probe.begun_ns) < PROBE_LATE_NS)
+		return false;
+	h->probe.missed += h->probe.asked; // a step has not brought it
+	h->probe.asked = true;
+	return h->probe.missed < MOST_MISSED;
+}
+
+static void step(struct gp_context *c, uint64_t now)
+{
+	struct gp_hold *h = &c->hold;
+
+	if (!next_link(c))
+		return;
+	h->probe.stepped_ns = now;
+	h->probe.begun_ns = 0;
+	h->probe.stepped_to = h->word[0] + 1;
+}
+
+// Looks whether the hold stands in the way of what it is for, and renews its lease. unfinished: of the application.
+uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
+{
+	struct gp_hold *h = &c->hold;
+	CUcontext popped;
+
+	if (h->state != GP_HOLD_ARMED)
+		return UINT64_MAX;
+	h->word[BEAT]++;
+	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile
+	if (c->context_waits || !c->handle || gp_driver.cuCtxPushCurrent(c->handle))
+		goto gone;
+	if (h->probe.chain != h->chain) {
+		h->probe.chain = h->chain;
+		h->probe.missed = h->probe.stepped_to = 0;
+		h->probe.asked = false;
+		h->probe.begun_ns = 0;
+		h->probe.stepped_ns = h->started_ns;
+	}
+	uint64_t unchecked = since(now, h->probe.stepped_ns > c->unfinished_ns ? h->probe.stepped_ns : c->unfinished_ns);
+	if (h->word[EXPIRED] == h->chain) { // the lease ran out, and what hindered the watcher is over
+		gp_hold_release(c);
+		if (unfinished)
+			gp_hold_arm(c);
+	} else if (link_runs(h, now)) {
+		uint32_t sm = h->word[PLACE];
+		if (turned_away(h, now)) {
+			if (gp_own_slot(c->gpu))
+				gp_count(&gp_own_slot(c->gpu)->holds_stalled, 1);
+			step(c, now);
+		} else if (unfinished && unchecked > gp_settings.hold_step_ns) {
+			step(c, now);
+		} else if (unfinished && h->probe.stepped_to == h->word[0] + 1 && sm != h->first_sm && unchecked > PROBE_LATE_NS &&
+			   h->moves < MOST_MOVES) { // a link that begins beside a kernel may be on a worse SM (gp_hold_settle)
+			h->moves++;
+			step(c, now);
+		}
+	}
+	gp_driver.cuCtxPopCurrent(&popped);
+gone:
+	pthread_mutex_unlock(&c->query_lock);
+	return unfinished ? LOOK_EVERY_NS : BEAT_EVERY_NS;
 }
 
 // Makes room for a kernel that was just launched and needs every SM: the running link ends and leaves its

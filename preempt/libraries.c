@@ -206,6 +206,7 @@ static void take_out(struct library *l)
 
 static void library_unloading(CUlibrary handle)
 {
+	gp_forget_loaded(NULL);
 	struct library *l = find_library(handle);
 	if (!l)
 		return;

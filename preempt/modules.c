@@ -143,6 +143,7 @@ static void module_function(CUmodule module)
 
 static void module_unloading(CUmodule module)
 {
+	gp_forget_loaded(NULL);
 	if (!gp_rewritten)
 		return;
 	drop(module, NULL, false);

@@ -84,6 +84,7 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t holds_released;    // released early for a wait on the whole context
 	_Atomic uint64_t holds_collided;    // times they made room for kernels that need every SM
 	_Atomic uint64_t holds_expired;     // ended by their own limit
+	_Atomic uint64_t holds_stalled;     // times the host engine was found with another TSG while one ran
 	_Atomic uint64_t gate_waits;        // submissions that waited for a higher level's window
 	_Atomic uint64_t gate_ns;
 	_Atomic uint64_t turns;             // turns on the GPU taken
@@ -94,7 +95,7 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
-	uint8_t pad1[72];
+	uint8_t pad1[64];
 	struct gp_hint_counters hint[GP_HINT_SOURCES];
 	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt

@@ -80,10 +80,10 @@ static void before_submit(struct gp_submission *s)
 	}
 	if (!gp_holds(c))
 		return;
-	if ((s->work == GP_KERNEL && !gp_is_loaded(s->function)) || (s->work == GP_GRAPH && !gp_is_loaded(s->graph))) {
+	if ((s->work == GP_KERNEL && !gp_is_loaded(c, s->function)) || (s->work == GP_GRAPH && !gp_is_loaded(c, s->graph))) {
 		s->token |= LOADS;
 		c->context_waits++;
-		gp_hold_release(c);
+		gp_hold_end(c);
 		return;
 	}
 	if (s->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
@@ -104,7 +104,7 @@ static void after_submit(struct gp_submission *s, CUresult result)
 	if (s->token & LOADS) {
 		c->context_waits--;
 		if (result == CUDA_SUCCESS_)
-			gp_remember_loaded(s->work == GP_KERNEL ? (void *)s->function : (void *)s->graph);
+			gp_remember_loaded(c, s->work == GP_KERNEL ? (void *)s->function : (void *)s->graph);
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}
@@ -129,6 +129,8 @@ static void after_submit(struct gp_submission *s, CUresult result)
 // What the calling thread waits for, between before_wait and after_wait.
 static __thread struct {
 	struct gp_context *context;
+	uint64_t whole; // places of the contexts that it may wait for as a whole, a bit each
+	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
 } waiting __attribute__((tls_model("initial-exec")));
@@ -139,10 +141,49 @@ static bool waits(enum gp_wait kind)
 	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
 }
 
+static uint64_t place_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
+_Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
+
 void gp_forget_wait(struct gp_context *c)
 {
 	if (waiting.context == c)
 		waiting.context = NULL;
+	waiting.whole &= ~place_of(c);
+}
+
+// The contexts that a call may wait for, or whose code it may load, which waits too.
+static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_context *current)
+{
+	const struct gp_gpu *gpu = NULL;
+	uint64_t places = 0;
+
+	if (kind == GP_WAIT_CONTEXT || kind == GP_LOAD || (kind == GP_TAKE && what == GP_CURRENT))
+		return current ? place_of(current) : 0;
+	if (kind == GP_TAKE && what) {
+		const struct gp_context *c = gp_find_context(what);
+		return c ? place_of(c) : 0;
+	}
+	if (kind == GP_TAKE_MEMORY && gp_gpu[1].known)
+		gpu = gp_gpu_of_memory((CUdeviceptr)(uintptr_t)what);
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].handle && (!gpu || gp_context[i].gpu == gpu))
+			places |= place_of(&gp_context[i]);
+	return places;
+}
+
+static void wait_whole(struct gp_context *c)
+{
+	c->context_waits++;
+	if (c->hold.state == GP_HOLD_ARMED && gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds_released, 1);
+	gp_hold_end(c);
+}
+
+static void waited_whole(struct gp_context *c, const struct gp_context *current)
+{
+	c->context_waits--;
+	if (c == current && c->open && gp_holds(c)) // another's hold comes with its next work
+		gp_hold_arm(c);
 }
 
 static bool before_wait(enum gp_wait kind, void *what)
@@ -151,6 +192,19 @@ static bool before_wait(enum gp_wait kind, void *what)
 	struct gp_context *c = gp_current_context();
 	waiting.context = c;
 	waiting.stream = NULL;
+	waiting.loads = NULL;
+	waiting.whole = 0;
+	if (kind == GP_LOAD) {
+		if (!c || gp_is_loaded(c, what)) {
+			waiting.context = NULL;
+			return over;
+		}
+		waiting.loads = what;
+	}
+	if (gp_waits_for_context(kind))
+		waiting.whole = waited_for(kind, what, c);
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
 		return over;
 	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
@@ -158,14 +212,8 @@ static bool before_wait(enum gp_wait kind, void *what)
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c));
 	}
-	if (gp_waits_for_context(kind)) {
-		c->context_waits++;
-		if (c->hold.state == GP_HOLD_ARMED) {
-			gp_hold_release(c);
-			gp_count(&gp_own_slot(c->gpu)->holds_released, 1);
-		}
+	if (gp_waits_for_context(kind))
 		return over;
-	}
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
 		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
 		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
@@ -184,17 +232,18 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 {
 	struct gp_context *c = waiting.context;
 	(void)what;
+	waiting.context = NULL;
+	if (waiting.loads && c && result == CUDA_SUCCESS_)
+		gp_remember_loaded(c, waiting.loads);
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		waited_whole(&gp_context[__builtin_ctzll(left)], c);
+	waiting.whole = 0;
 	if (!c)
 		return;
-	waiting.context = NULL;
 	if (waits(kind))
 		c->waits--;
-	if (gp_waits_for_context(kind)) {
-		c->context_waits--;
-		if (c->open && gp_holds(c))
-			gp_hold_arm(c);
+	if (gp_waits_for_context(kind))
 		return;
-	}
 	if (waiting.stream && result == CUDA_SUCCESS_)
 		gp_completed(c, waiting.stream, waiting.sequence);
 	if ((!c->yielded && c->hold.state != GP_HOLD_ARMED) || !gp_all_complete(c))
@@ -223,7 +272,7 @@ static struct gp_hooks hooks = {
 	.stream_priority = gp_stream_priority,
 	.stream_destroying = gp_stream_destroying,
 	.graph_instantiated = gp_graph_instantiated,
-	.graph_destroying = gp_forget_loaded,
+	.graph_destroying = gp_forget_graph,
 	.capture_beginning = gp_capture_beginning,
 	.capture_ended = gp_capture_ended,
 	.rm_ioctl = gp_rm_ioctl,

@@ -231,13 +231,16 @@ static uint64_t grace(struct gp_context *c)
 	return best;
 }
 
-static uint64_t watch(struct gp_context *c, uint64_t now)
+// Returns nanoseconds to the next look.
+static uint64_t watch_hold(struct gp_context *c, uint64_t now)
 {
-	bool lower = c->gpu->lower_peers;
-	uint64_t poll = lower ? POLL_NS : c->gpu->turn_peers ? TURN_POLL_NS : ALONE_POLL_NS;
-	uint64_t activity = c->activity;
 	struct gp_hold *h = &c->hold;
+	bool unfinished = !c->idle_since_ns && c->activity;
 
+	if (!unfinished)
+		c->unfinished_ns = 0;
+	else if (!c->unfinished_ns)
+		c->unfinished_ns = now;
 	uint64_t started = h->started_ns; // may be later than now
 	if (h->state == GP_HOLD_ARMED && now > started && now - started > gp_settings.max_hold_ns) {
 		gp_hold_release(c);
@@ -245,6 +248,16 @@ static uint64_t watch(struct gp_context *c, uint64_t now)
 		h->blocked_until_ns = now + (uint64_t)((double)gp_settings.max_hold_ns * share / (1 - share));
 		gp_count(&gp_own_slot(c->gpu)->windows_cut, 1);
 	}
+	return gp_hold_look(c, now, unfinished);
+}
+
+// Closes the window when all is done and the grace is over. Returns nanoseconds to the next look; 0: it is closed.
+static uint64_t watch_work(struct gp_context *c, uint64_t now)
+{
+	bool lower = c->gpu->lower_peers;
+	uint64_t poll = lower ? POLL_NS : c->gpu->turn_peers ? TURN_POLL_NS : ALONE_POLL_NS;
+	uint64_t activity = c->activity;
+
 	if (c->hint.until_ns > now) // work is announced
 		return POLL_NS;
 	bool quiet = activity == c->seen_activity;
@@ -283,7 +296,7 @@ uint64_t gp_watch(void)
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle || !c->open)
 			continue;
-		uint64_t wait = watch(c, now);
+		uint64_t hold = watch_hold(c, now), work = watch_work(c, now), wait = hold < work ? hold : work;
 		if (wait && (!next || wait < next))
 			next = wait;
 	}

@@ -8,7 +8,7 @@
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
 static const char *const works[] = {"kernel", "graph", "copy", "memset", "other"};
-static const char *const waits[] = {"stream", "event", "context", "stream?", "event?", "all", "memory"};
+static const char *const waits[] = {"stream", "event", "context", "stream?", "event?", "all", "memory", "load"};
 
 static bool quiet; // the core is being timed
 

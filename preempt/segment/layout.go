@@ -152,6 +152,7 @@ type Slot struct {
 	HoldsReleased atomic.Uint64
 	HoldsCollided atomic.Uint64
 	HoldsExpired  atomic.Uint64
+	HoldsStalled  atomic.Uint64
 	GateWaits     atomic.Uint64
 	GateNs        atomic.Uint64
 	Turns         atomic.Uint64
@@ -162,7 +163,7 @@ type Slot struct {
 	BusyNs        atomic.Uint64
 	Kernels       KernelCounters
 	Stop          StopCounters
-	Pad1          [72]byte
+	Pad1          [64]byte
 
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
@@ -277,6 +278,7 @@ type Counters struct {
 	HoldsReleased uint64 `json:"holds_released"`
 	HoldsCollided uint64 `json:"holds_collided"`
 	HoldsExpired  uint64 `json:"holds_expired"`
+	HoldsStalled  uint64 `json:"holds_stalled"`
 	GateWaits     uint64 `json:"gate_waits"`
 	GateNs        uint64 `json:"gate_ns"`
 	Turns         uint64 `json:"turns"`
@@ -288,10 +290,10 @@ type Counters struct {
 }
 
 // counters points at the slot's counters in the order of the fields of Counters.
-func (s *Slot) counters() [17]*atomic.Uint64 {
+func (s *Slot) counters() [18]*atomic.Uint64 {
 	return [...]*atomic.Uint64{
 		&s.Windows, &s.WindowNs, &s.WindowsCut, &s.Switches,
-		&s.Holds, &s.HoldNs, &s.HoldsReleased, &s.HoldsCollided, &s.HoldsExpired,
+		&s.Holds, &s.HoldNs, &s.HoldsReleased, &s.HoldsCollided, &s.HoldsExpired, &s.HoldsStalled,
 		&s.GateWaits, &s.GateNs, &s.Turns, &s.TurnNs, &s.TurnsSeized,
 		&s.Boosts, &s.TimesliceSets, &s.BusyNs,
 	}
@@ -301,7 +303,7 @@ func (s *Slot) counters() [17]*atomic.Uint64 {
 func (s *Slot) Counters() Counters {
 	return Counters{
 		s.Windows.Load(), s.WindowNs.Load(), s.WindowsCut.Load(), s.Switches.Load(),
-		s.Holds.Load(), s.HoldNs.Load(), s.HoldsReleased.Load(), s.HoldsCollided.Load(), s.HoldsExpired.Load(),
+		s.Holds.Load(), s.HoldNs.Load(), s.HoldsReleased.Load(), s.HoldsCollided.Load(), s.HoldsExpired.Load(), s.HoldsStalled.Load(),
 		s.GateWaits.Load(), s.GateNs.Load(), s.Turns.Load(), s.TurnNs.Load(), s.TurnsSeized.Load(),
 		s.Boosts.Load(), s.TimesliceSets.Load(), s.BusyNs.Load(),
 	}

@@ -96,13 +96,14 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 
 // process is a running worker.
 type process struct {
-	m      *machine
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	lines  chan string
-	stderr bytes.Buffer
-	ended  sync.Once
-	err    error
+	m       *machine
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	lines   chan string
+	stderr  bytes.Buffer
+	slowest time.Duration // of the last requests
+	ended   sync.Once
+	err     error
 }
 
 func (m *machine) start(role string) *process {
@@ -284,8 +285,9 @@ func (m *machine) joined(processes ...*process) {
 
 func (p *process) request(requests, kernels int, sync string) (p50 time.Duration, hash uint32) {
 	p.m.t.Helper()
-	var us int
-	p.ask(fmt.Sprintf("lc %d %d 40 3000 %s", requests, kernels, sync), "p50_us %d hash %d", &us, &hash)
+	var us, slowest int
+	p.ask(fmt.Sprintf("lc %d %d 40 3000 %s", requests, kernels, sync), "p50_us %d max_us %d hash %d", &us, &slowest, &hash)
+	p.slowest = time.Duration(slowest) * time.Microsecond
 	return time.Duration(us) * time.Microsecond, hash
 }
 

@@ -10,7 +10,7 @@ import (
 // A process between two levels has a long timeslice against the lower one, so only suspension gets it off
 // the GPU: a request of the highest level would otherwise wait for that timeslice.
 func TestLevelsBetweenGiveWay(t *testing.T) {
-	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[window]\ngrace_min_us = 100000\ngrace_max_us = 100000\n[share]\nmin_be = 0\n")
+	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\n[window]\ngrace_min_us = 100000\ngrace_max_us = 100000\n[share]\nmin_be = 0\n")
 	low, middle, high := m.start("be"), m.start("3"), m.start("0")
 	low.runBestEffort()
 	middle.runBestEffort()

@@ -168,16 +168,46 @@ static bool narrow_copy(const uint64_t *a, uint64_t number) {
 	return true;
 }
 
-// gpreempt_hold(volatile uint32_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint32_t *expired,
-//	uint64_t *place)
+// gpreempt_hold(volatile uint64_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint64_t lease_ns,
+//	uint32_t *expired, uint64_t *place)
+
+// What a running link knows: when it saw the beat change. By word, of which one link runs at a time.
+static struct lease {
+	_Atomic uint64_t word;
+	_Atomic uint32_t sequence, beat;
+	_Atomic uint64_t renewed_ns; // in the link's time
+} leases[64];
+
+static struct lease *lease_of(uint64_t word) {
+	for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
+		uint64_t nobodys = 0;
+		if (leases[i].word == word || atomic_compare_exchange_strong(&leases[i].word, &nobodys, word))
+			return &leases[i];
+	}
+	return NULL; // no lease: the link runs to its limit
+}
+
+static bool lease_is_over(const uint64_t *a, uint32_t beat, uint64_t ran_ns) {
+	struct lease *l = lease_of(a[0]);
+	if (!l)
+		return false;
+	if (l->sequence != (uint32_t)a[1] || l->beat != beat) {
+		l->renewed_ns = l->sequence == (uint32_t)a[1] ? ran_ns : 0;
+		l->sequence = (uint32_t)a[1];
+		l->beat = beat;
+	}
+	return ran_ns > l->renewed_ns + a[4];
+}
+
 static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
-	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
-	volatile uint32_t *expired = (volatile uint32_t *)a[4];
+	_Atomic uint64_t *word = (_Atomic uint64_t *)a[0];
+	volatile uint32_t *expired = (volatile uint32_t *)a[5];
 	uint32_t sequence = (uint32_t)a[1], chain = (uint32_t)a[2];
-	*(volatile uint64_t *)a[5] = (uint64_t)sequence << 32; // SM 0
-	if (*expired == chain || (int32_t)(atomic_load(word) - sequence) >= 0)
+	uint64_t seen = atomic_load(word);
+	*(volatile uint64_t *)a[6] = (uint64_t)sequence << 32; // SM 0
+	if (*expired == chain || (int32_t)((uint32_t)seen - sequence) >= 0)
 		return true;
-	if (ran_ns < a[3])
+	if (ran_ns < a[3] && !lease_is_over(a, (uint32_t)(seen >> 32), ran_ns))
 		return false;
 	*expired = chain;
 	return true;
@@ -188,7 +218,7 @@ static uint64_t hold_limit(const uint64_t *a) {
 }
 
 static const struct kernel kernels[] = {
-	{"gpreempt_hold", 6, {8, 4, 4, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
+	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
 	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},

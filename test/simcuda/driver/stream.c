@@ -201,8 +201,8 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 		o->start_run = o->chained && s->chain && !o->deps ? s->end_run : p->run;
 		if (!k->over)
 			o->end_run = o->start_run + kernel_ns(&o->work);
-		else if (!address_valid(o->work.argument[0], 4) || !address_valid(o->work.argument[4], 4) ||
-			 !address_valid(o->work.argument[5], 8)) {
+		else if (!address_valid(o->work.argument[0], 8) || !address_valid(o->work.argument[5], 4) ||
+			 !address_valid(o->work.argument[6], 8)) {
 			fault(p->c);
 			return true;
 		}
@@ -312,7 +312,11 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 			return true;
 		due(p, now_ns() + WAIT_VALUE_NS);
 		return false;
-	case OP_WRITE_VALUE:
+	case OP_WRITE_VALUE: // by the host engine
+		if (p->turned) {
+			p->unfetched = true;
+			return false;
+		}
 		atomic_store((_Atomic uint32_t *)w->dst, w->value);
 		return true;
 	case OP_FREE:

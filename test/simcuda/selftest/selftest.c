@@ -205,8 +205,9 @@ static void add(handle stream, ptr data, uint64_t n, uint32_t value) {
 }
 
 static void hold(handle stream, uint32_t *words, uint32_t sequence, uint64_t limit_ns) {
-	uint32_t *word = &words[0], *expired = &words[1], *place = &words[2];
-	void *parameters[] = {&word, &sequence, &sequence, &limit_ns, &expired, &place};
+	uint32_t *word = &words[0], *expired = &words[2], *place = &words[4];
+	uint64_t lease_ns = limit_ns;
+	void *parameters[] = {&word, &sequence, &sequence, &limit_ns, &lease_ns, &expired, &place};
 	OK(cuLaunchKernel(function("gpreempt_hold"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
@@ -565,7 +566,7 @@ static void holding(void) {
 	CHECK(cuStreamQuery(side) == 600);
 	atomic_store((_Atomic uint32_t *)words, 1);
 	OK(cuStreamSynchronize(side));
-	CHECK(words[1] == 0);
+	CHECK(words[2] == 0);
 	from = now_us();
 	for (int i = 0; i < 50; i++)
 		request_us(s);
@@ -578,7 +579,7 @@ static void holding(void) {
 	hold(side, words, 2, 30000000);
 	OK(cuStreamSynchronize(side));
 	CHECK(now_us() - from >= 30000 && now_us() - from < 55000);
-	CHECK(words[1] == 2);
+	CHECK(words[2] == 2);
 	before = shared[0];
 	until(&shared[0], before + 2);
 	end(be);
@@ -611,7 +612,7 @@ static struct turning beside_best_effort(void) {
 static void release(struct turning *t) {
 	atomic_store((_Atomic uint32_t *)t->words, t->sequence);
 	OK(cuStreamSynchronize(t->side));
-	CHECK(t->words[1] != t->sequence); // by us, not by the limit
+	CHECK(t->words[2] != t->sequence); // by us, not by the limit
 }
 
 static void pause_ms(long ms) {
@@ -644,10 +645,10 @@ static void turning(void) {
 	release(&t);
 	// of a single kernel, or one graph of two, nothing is left to fetch: the request waits for the limit
 	CHECK(held_request_us(&t, 1, false) > (LIMIT_MS - 50) * 1000);
-	CHECK(t.words[1] == t.sequence);
+	CHECK(t.words[2] == t.sequence);
 	OK(cuStreamSynchronize(t.side));
 	uint64_t graph = held_request_us(&t, 2, true);
-	CHECK(graph > (LIMIT_MS - 50) * 1000 && t.words[1] == t.sequence);
+	CHECK(graph > (LIMIT_MS - 50) * 1000 && t.words[2] == t.sequence);
 	OK(cuStreamSynchronize(t.side));
 	// or for its own timeslice, whichever is over first
 	timeslice(40000);
