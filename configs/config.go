@@ -420,15 +420,11 @@ func (c *Config) consistent() error {
 	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)
 	}
-	// A step is two looks of the host engine at most, and what it is to bound must be longer.
 	if 2*c.Hold.StepUs > 1000*c.Hold.MaxMs {
 		return fmt.Errorf("hold.step_us = %d: must not be above half of hold.max_ms = %d", c.Hold.StepUs, c.Hold.MaxMs)
 	}
 	if c.Hold.StepUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("hold.step_us = %d: must not be above timeslice.preempting_us = %d", c.Hold.StepUs, c.Timeslice.PreemptingUs)
-	}
-	if c.Timeslice.PreemptingUs > 1000*c.Hold.MaxMs {
-		return fmt.Errorf("timeslice.preempting_us = %d: must not be above hold.max_ms = %d, the longest that a window keeps the GPU", c.Timeslice.PreemptingUs, c.Hold.MaxMs)
 	}
 	return nil
 }

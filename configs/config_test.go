@@ -15,7 +15,7 @@ func TestDefault(t *testing.T) {
 	want := Config{Mechanisms: Mechanisms{Auto: true}}
 	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs = 1, 100000, 2048
 	want.Window.GraceMinUs, want.Window.GraceMaxUs = 20, 500
-	want.Hold.MaxMs, want.Hold.Chain = 100, 2
+	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain = 100, 2000, 2
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
 	want.Hints.Explicit, want.Hints.Copy, want.Hints.Socket, want.Hints.Arrival = true, true, true, true
@@ -127,6 +127,8 @@ func TestParseErrors(t *testing.T) {
 		{"hints.log = \"x\"", `hints.log = "x": must be an absolute path, or ""`},
 		{"log.file = \"x\"", `log.file = "x": must be an absolute path, or "" for standard error`},
 		{"window.grace_min_us = 501", `window.grace_min_us = 501: must not be above window.grace_max_us = 500`},
+		{"hold.step_us = 6000\nhold.max_ms = 11\ntimeslice.preempting_us = 11000", `hold.step_us = 6000: must not be above half of hold.max_ms = 11`},
+		{"timeslice.preempting_us = 1999", `hold.step_us = 2000: must not be above timeslice.preempting_us = 1999`},
 		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},
 		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},
 		{"x = ", "line 1: "},

@@ -279,6 +279,7 @@ func (a *agent) crowded(p peers, now uint64) bool {
 // timeslice is what the process's compute TSGs should have.
 func (a *agent) timeslice(p peers, turns bool) uint64 {
 	t := a.core.config.Timeslice
+	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
 	seized := a.segment.Turn.Load()&turnSeized != 0
 	switch {
 	case a.boosted:

@@ -161,7 +161,7 @@ func TestStoppedProcessGoesOnWhenTheOtherDies(t *testing.T) {
 }
 
 func TestStoppedProcessKeepsItsShare(t *testing.T) {
-	m := newStoppable(t, "[hold]\nmax_ms = 50\n[timeslice]\npreempting_us = 50000\n[share]\nmin_be = 0.5")
+	m := newStoppable(t, "[hold]\nmax_ms = 50\n[share]\nmin_be = 0.5")
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
 	longWindow(m, be, lc)
