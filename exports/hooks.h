@@ -111,8 +111,8 @@ struct gp_hooks {
 	void (*event_recorded)(CUevent, CUstream);
 	// Around a call that blocks the CPU. GP_WAIT_CONTEXT: everything that waits, or may wait, for
 	// the whole context: allocations, module loads, graph instantiation. GP_TAKE: a context, GP_CURRENT,
-	// or NULL for all. GP_TAKE_MEMORY: an address. GP_LOAD: a function or kernel. before_wait returns true where the wait is over with it: the driver's
-	// function is not to be called.
+	// or NULL for all. GP_TAKE_MEMORY: an address. GP_LOAD: a function or kernel. before_wait returns true where
+	// the wait is over with it: the driver's function is not to be called.
 	bool (*before_wait)(enum gp_wait, void *stream_event_context_or_address);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
 	// Around what may make the process a client of an MPS server: the driver's initialisation, and what makes contexts.
