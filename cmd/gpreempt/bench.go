@@ -38,6 +38,11 @@ func benchCommand() *cobra.Command {
 			if list {
 				return listCases(out, options)
 			}
+			if options.Suite == bench.PairedSuite && command.Flags().Changed("repeats") {
+				if options.Rounds = evaluation.Repeats; options.Rounds < 1 {
+					return usage(fmt.Errorf("--repeats %d: at least 1", options.Rounds))
+				}
+			}
 			evaluation.settle(command, options)
 			if evaluation.plan {
 				return evaluation.printPlan(out)
@@ -48,6 +53,18 @@ func benchCommand() *cobra.Command {
 					return err
 				}
 				options.Library = library
+			}
+			for _, library := range []string{options.Library, options.Against} {
+				if library == "" {
+					continue
+				}
+				library, err := filepath.Abs(library)
+				if err == nil {
+					err = checkLibrary(library) // the loader would pass over it in silence
+				}
+				if err != nil {
+					return err
+				}
 			}
 			options.Command = commandLine(os.Args[1:])
 			options.Version = buildVersion()
@@ -86,10 +103,11 @@ func benchCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps, blp-stream or stalls")
+	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps, blp-stream, paired or stalls")
 	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
 	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
 	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
+	flags.StringVar(&options.Against, "against", "", "paired: path of an earlier build's libgpreempt.so, to be compared with")
 	flags.StringVar(&resultFile, "json", "", "write the results to this file")
 	flags.BoolVar(&list, "list", false, "list the cases of the suite")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress on standard error")
@@ -103,18 +121,19 @@ const (
 	forCases = 1 << iota
 	forEvaluations
 	forStalls
-	forLists // --list
-	forPlans // --plan
-	forAll   = forCases | forEvaluations | forStalls | forLists | forPlans
+	forPaired
+	forLists  // --list
+	forPlans  // --plan
+	forSuites = forCases | forPaired | forEvaluations | forStalls
 )
 
 // optionIsFor says which suites an option is for, and whether listing and planning take notice of it.
 var optionIsFor = map[string]int{
-	"suite": forAll, "only": forAll, "help": forAll,
-	"list": forCases | forEvaluations | forStalls | forLists, "plan": forEvaluations | forStalls | forPlans,
-	"library": forCases | forEvaluations | forStalls, "json": forCases | forEvaluations | forStalls,
-	"quiet": forCases | forEvaluations | forStalls, "strict": forCases | forStalls,
-	"requests": forCases | forStalls | forPlans, "repeats": forEvaluations | forPlans, "part": forEvaluations | forPlans,
+	"suite": forSuites | forLists | forPlans, "only": forSuites | forLists | forPlans, "help": forSuites | forLists | forPlans,
+	"list": forSuites | forLists, "plan": forEvaluations | forStalls | forPlans,
+	"library": forSuites, "json": forSuites, "quiet": forSuites, "strict": forCases | forPaired | forStalls,
+	"requests": forCases | forPaired | forStalls | forPlans, "repeats": forEvaluations | forPaired | forPlans,
+	"against": forPaired, "part": forEvaluations | forPlans,
 	"seconds": forEvaluations | forStalls | forPlans, "systems": forEvaluations | forStalls | forPlans,
 	"minutes": forEvaluations | forStalls, "out": forEvaluations | forStalls,
 	"python": forEvaluations | forStalls, "busy": forEvaluations | forStalls,
@@ -128,6 +147,8 @@ func checkOptions(command *cobra.Command, suite string) (err error) {
 		kind = forEvaluations
 	case suite == bench.StallsSuite:
 		kind = forStalls
+	case suite == bench.PairedSuite:
+		kind = forPaired
 	}
 	list, plan := command.Flags().Changed("list"), command.Flags().Changed("plan")
 	command.Flags().Visit(func(flag *pflag.Flag) {

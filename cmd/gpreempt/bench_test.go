@@ -40,6 +40,8 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite blp-mps --systems mps", `--systems does not apply to suite "blp-mps"`},
 		{"--suite paper --requests 3", `--requests does not apply to suite "paper"`},
 		{"--suite paper --strict", `--strict does not apply to suite "paper"`},
+		{"--suite foundation --against x", `--against does not apply to suite "foundation"`},
+		{"--suite paired --seconds 2", `--seconds does not apply to suite "paired"`},
 		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
 		{"--suite stalls --part 1/2", `--part does not apply to suite "stalls"`},
 		{"--suite quick --list --json x", "--json does not apply to --list"},
@@ -64,12 +66,18 @@ func TestBenchRefusesOptions(t *testing.T) {
 	})
 }
 
-// broken is a library that ends every process which it is preloaded into with a role.
+// broken is a library that ends every process which it is preloaded into as lc or be.
 func broken(t *testing.T) string {
 	t.Helper()
 	source := write(t, "broken.c", `#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-static void __attribute__((constructor)) end(void) { if (getenv("GPREEMPT_PRIORITY")) _exit(3); }
+static void __attribute__((constructor)) end(void)
+{
+	const char *role = getenv("GPREEMPT_PRIORITY");
+	if (role && strcmp(role, "off"))
+		_exit(3);
+}
 `)
 	library := filepath.Join(t.TempDir(), "libgpreempt.so")
 	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
@@ -97,6 +105,21 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	r = gpreempt(t, env, "bench", "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", t.TempDir(), "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "spin under gpreempt-hints") || !strings.Contains(r.stdout, "alone") {
 		t.Errorf("stalls: %+v", r)
+	}
+}
+
+// A library that does not load would be measured as one that costs nothing.
+func TestBenchWantsALibraryThatLoads(t *testing.T) {
+	env, none := simulated(t), write(t, "libgpreempt.so", "no library")
+	library, err := filepath.Abs("../../build/libgpreempt.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range []string{"--suite quick --library " + none, "--suite paired --against " + none} {
+		r := gpreempt(t, env, append([]string{"bench", "--library", library}, strings.Fields(options)...)...)
+		if r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, none+" does not load") {
+			t.Errorf("%s: %+v", options, r)
+		}
 	}
 }
 

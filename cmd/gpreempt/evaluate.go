@@ -23,7 +23,7 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 	flags := command.Flags()
 	flags.Lookup("suite").Usage += "; evaluations: " + bench.EvaluationSuites
 	flags.StringSliceVar(&e.Systems, "systems", nil, "evaluation, stalls: only these systems, or files that describe others (.toml)")
-	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved")
+	flags.IntVar(&e.Repeats, "repeats", 3, "evaluation: runs of each workload under each system, interleaved; paired: rounds (default: 15)")
 	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up; stalls: of a case (default: as the case says)")
 	flags.StringVar(&e.Part, "part", "", "evaluation: i/n, only the i-th of n parts of the suite")
 	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation, stalls: begin nothing that would not end by then (0: all)")

@@ -21,10 +21,12 @@ import (
 
 // Options says what to measure.
 type Options struct {
-	Suite    string   // foundation, hints, quick, blp-mps or blp-stream
+	Suite    string   // foundation, hints, quick, blp-mps, blp-stream or paired
 	Only     []string // names of cases; empty = all of the suite
 	Requests int      // LC requests a run; 0 = as the case says
 	Library  string   // path of libgpreempt.so
+	Against  string   // paired: path of an earlier build's
+	Rounds   int      // paired; 0 = pairedRounds
 	Command  string   // the command line, for the report
 	Version  string   // of the tree that the command was built from, for the report
 	Progress io.Writer
@@ -48,7 +50,9 @@ type session struct {
 	progress   io.Writer
 	saying     sync.Mutex
 	report     *Report
-	counted    counted // by the library, in the last BE process that ran together with LC
+	counted    counted      // by the library, in the last BE process that ran together with LC
+	builds     []contestant // the earlier one and ours
+	rounds     int
 }
 
 func (s *session) log(format string, arguments ...any) {
@@ -65,7 +69,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		return nil, err
 	}
 	s := &session{
-		iterations: map[work]uint64{}, requests: options.Requests, progress: options.Progress,
+		iterations: map[work]uint64{}, requests: options.Requests, progress: options.Progress, rounds: options.Rounds,
 	}
 	if options.Suite == "quick" && s.requests == 0 {
 		s.requests = quickRequests
@@ -93,6 +97,13 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 			return nil, err
 		}
 		defer quit()
+	case PairedSuite:
+		section = ""
+		undo, err := s.contest(options.Against)
+		if err != nil {
+			return nil, err
+		}
+		defer undo()
 	case "blp-stream":
 		mode, section = "block-level preemption", onlyBLP+noHints
 	}

@@ -121,7 +121,7 @@ func TestCases(t *testing.T) {
 		t.Errorf("quick: %v, %v", names(quick), err)
 	}
 	var all []Case
-	for _, suite := range []string{"foundation", "hints", "blp-mps", "blp-stream"} {
+	for _, suite := range []string{"foundation", "hints", "blp-mps", "blp-stream", PairedSuite} {
 		of, err := Cases(suite, nil)
 		if err != nil {
 			t.Error(err)

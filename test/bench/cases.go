@@ -77,6 +77,12 @@ var allCases = []Case{
 	streamCase("stream-10us-blocks", 10, 10, true),
 	streamCase("stream-100us-blocks", 100, 10, true),
 	streamCase("stream-10us-blocks-kernels-of-5ms", 10, 500, false),
+	pairedCase("launch-off", "ns", false, launchCost("off")),
+	pairedCase("launch-lc", "ns", false, launchCost("lc")),
+	pairedCase("launch-be", "ns", false, launchCost("be")),
+	pairedCase("be-rate", "kernels/s", true, ownRateOfBE),
+	pairedCase("lc-1x40us", "us p50", false, besideNobody(single)),
+	pairedCase("lc-50x10us-synced", "us p50", false, besideNobody(synced(10, 0))),
 	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, measureLaunch},
 	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, measureBEAlone},
 	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, measureIdle},
@@ -97,7 +103,7 @@ func Cases(suite string, only []string) ([]Case, error) {
 		}
 	}
 	if len(picked) == 0 {
-		return nil, fmt.Errorf("no suite %q; there are foundation, hints, quick, blp-mps and blp-stream", suite)
+		return nil, fmt.Errorf("no suite %q; there are foundation, hints, quick, blp-mps, blp-stream and paired; stalls; evaluations: "+EvaluationSuites, suite)
 	}
 	return picked, nil
 }

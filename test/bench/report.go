@@ -62,6 +62,7 @@ type Row struct {
 	Note    string   `json:"note,omitempty"`
 
 	BLP    json.RawMessage `json:"blp,omitempty"`    // what the library counted in the BE process
+	Paired *Paired         `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls         `json:"stalls,omitempty"` // of the suite of that name
 }
 

@@ -28,6 +28,11 @@ static uint64_t fixed_duration(const uint64_t *a, uint64_t blocks) {
 	return 20000;
 }
 
+static uint64_t empty_duration(const uint64_t *a, uint64_t blocks) {
+	(void)a, (void)blocks;
+	return 1000;
+}
+
 static bool add_finish(const uint64_t *a) {
 	if (a[1] > UINT64_MAX / 4 || !address_valid(a[0], a[1] * 4))
 		return false;
@@ -220,6 +225,7 @@ static uint64_t hold_limit(const uint64_t *a) {
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
+	{"bench_empty", 0, {0}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, NULL},
 	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
 	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL, NULL},

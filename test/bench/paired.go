@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// The paired suite: the costs of two builds of the library for those who have nothing to share the GPU with, measured in
+// turns. A figure of one build differs more from one hour, and from one process, to the next than two builds do.
+
+// PairedSuite is its name.
+const PairedSuite = "paired"
+
+const (
+	pairedRounds    = 15   // where no number is asked for
+	pairedTolerance = 0.01 // a difference of less is none, however sure
+	pairedRequests  = 200
+)
+
+// Paired compares what two builds reach, round by round.
+type Paired struct {
+	Rounds int        `json:"rounds"`
+	Before float64    `json:"before"` // medians
+	Now    float64    `json:"now"`
+	Unit   string     `json:"unit"`
+	Ratio  float64    `json:"ratio"` // the median of the rounds' now / before
+	CI     [2]float64 `json:"ratio_ci"`
+}
+
+// contestant is a build with a configuration of its own: other builds may have another form of segment.
+type contestant struct{ library, config string }
+
+// contest prepares the builds; they are the one before and the one now.
+func (s *session) contest(against string) (undo func(), err error) {
+	if against == "" {
+		return nil, fmt.Errorf("suite %q compares two builds: name the earlier one with --against", PairedSuite)
+	}
+	if against, err = filepath.Abs(against); err != nil {
+		return nil, fmt.Errorf("find the earlier library: %w", err)
+	}
+	parent := "/dev/shm" // as the library's own default
+	if _, err := os.Stat(parent); err != nil {
+		parent = ""
+	}
+	folder, err := os.MkdirTemp(parent, "gpreempt-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary folder: %w", err)
+	}
+	var undone []func()
+	undo = func() {
+		for _, one := range undone {
+			one()
+		}
+		os.RemoveAll(folder)
+	}
+	for i, library := range []string{against, s.library} {
+		segments := filepath.Join(folder, fmt.Sprint(i))
+		_, err := os.Stat(library)
+		if err == nil {
+			err = os.Mkdir(segments, 0o700)
+		}
+		var one func()
+		if err == nil {
+			one, err = s.configure(fmt.Sprintf("[segment]\ndirectory = %q\n", segments))
+		}
+		if err == nil {
+			undone = append([]func(){one}, undone...)
+		} else {
+			undo()
+			return nil, fmt.Errorf("prepare %s: %w", library, err)
+		}
+		s.builds = append(s.builds, contestant{library, s.config})
+	}
+	return undo, nil
+}
+
+// pairedCase measures a figure with each of the builds in turns; which one comes first changes every round.
+func pairedCase(name, unit string, moreIsBetter bool, measure func(ctx context.Context, s *session) (float64, error)) Case {
+	target := fmt.Sprintf("<= %g x before, or not surely more", 1+pairedTolerance)
+	if moreIsBetter {
+		target = fmt.Sprintf(">= %g x before, or not surely less", 1-pairedTolerance)
+	}
+	return Case{name, target, []string{PairedSuite}, func(ctx context.Context, s *session, name string) error {
+		var before, now []float64
+		for round := range cmp.Or(s.rounds, pairedRounds) {
+			for turn := range 2 {
+				which := (round + turn) % 2
+				s.library, s.config = s.builds[which].library, s.builds[which].config
+				value, err := measure(ctx, s)
+				if err == nil && !(value > 0) {
+					err = errors.New("it measured nothing")
+				}
+				if err != nil {
+					return fmt.Errorf("%s: %w", filepath.Base(s.library), err)
+				}
+				if which == 0 {
+					before = append(before, value)
+				} else {
+					now = append(now, value)
+				}
+			}
+		}
+		p := compareRounds(before, now)
+		p.Unit = unit
+		pass := p.notWorse(moreIsBetter)
+		s.report.Cases = append(s.report.Cases, Row{Case: name, System: "gpreempt", Value: &p.Ratio, Unit: "x before", Target: target, Pass: &pass,
+			Note:   fmt.Sprintf("95 %%: %.4f to %.4f; %.4g %s, before %.4g, %d rounds", p.CI[0], p.CI[1], p.Now, unit, p.Before, p.Rounds),
+			Paired: &p})
+		return nil
+	}}
+}
+
+// compareRounds compares two builds' figures of the same rounds. The interval holds the median with 95 % confidence, whatever the
+// distribution (order statistics); of few rounds it is all that was seen.
+func compareRounds(before, now []float64) Paired {
+	var ratios []float64
+	for i := range before {
+		ratios = append(ratios, now[i]/before[i])
+	}
+	slices.Sort(ratios)
+	n := float64(len(ratios))
+	half := 0.98 * math.Sqrt(n) // 1.96 standard deviations of the number below the median
+	low, high := max(int(n/2-half), 0), min(int(math.Ceil(n/2+half)), len(ratios)-1)
+	median := func(values []float64) float64 { return quantile(slices.Sorted(slices.Values(values)), .5) }
+	return Paired{Rounds: len(ratios), Before: median(before), Now: median(now), Ratio: round(quantile(ratios, .5), 4),
+		CI: [2]float64{round(ratios[low], 4), round(ratios[high], 4)}}
+}
+
+// notWorse is where the difference is small, or may be none.
+func (p Paired) notWorse(moreIsBetter bool) bool {
+	if moreIsBetter {
+		return p.Ratio >= 1-pairedTolerance || p.CI[1] >= 1
+	}
+	return p.Ratio <= 1+pairedTolerance || p.CI[0] <= 1
+}
+
+func launchCost(role string) func(context.Context, *session) (float64, error) {
+	return func(ctx context.Context, s *session) (float64, error) {
+		var result launchResult
+		err := s.run(ctx, &result, role, "launch", "--rounds", "300")
+		return result.LeastNs, err
+	}
+}
+
+func besideNobody(l load) func(context.Context, *session) (float64, error) {
+	l.requests = pairedRequests
+	return func(ctx context.Context, s *session) (float64, error) {
+		options, err := s.lcOptions(ctx, l)
+		if err != nil {
+			return 0, err
+		}
+		var result lcResult
+		if err := s.run(ctx, &result, "lc", "lc", options...); err != nil {
+			return 0, err
+		}
+		sorted := make([]float64, len(result.LatenciesNs))
+		for i, ns := range result.LatenciesNs {
+			sorted[i] = float64(ns) / 1000
+		}
+		slices.Sort(sorted)
+		return quantile(sorted, .5), nil // of nothing it is not a number
+	}
+}
+
+func ownRateOfBE(ctx context.Context, s *session) (float64, error) {
+	return s.beRate(ctx, bestEffort, "be")
+}
