@@ -41,8 +41,9 @@ type agent struct {
 	log     zerolog.Logger
 	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
 
-	stoppable bool   // kernels are rewritten
-	givenUp   uint64 // domains of which that was said
+	stoppable  bool   // kernels are rewritten
+	givenUp    uint64 // domains of which that was said
+	saidBeside bool
 
 	mutex      sync.Mutex // what follows: the agent's own goroutine, and changed
 	uuids      map[subdeviceKey][16]byte
@@ -497,6 +498,10 @@ func (a *agent) publish() {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
 	countBLP(a.gpu)
+	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
+		a.saidBeside = true
+		a.log.Warn().Msg("blocks of a kernel wait for blocks of their launch that a stop kept from beginning: such kernels are stopped only as a whole from here on")
+	}
 	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
 		a.givenUp = n
 		call, result := refused(a.gpu)

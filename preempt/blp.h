@@ -5,7 +5,8 @@
 // its arguments, until it is known to be complete; so are records of events and waits for them, where they follow such
 // launches. A stop sets the flag that a launch's first blocks read, and freezes the records of launches that have begun
 // (../kernels/guard/guard.h). What is queued then ends without running, in order; from the records it is known where each
-// was cut, and what is left is launched again in the order of the log, as is what was only logged meanwhile.
+// was cut, and what is left is launched again in the order of the log, as is what was only logged meanwhile; streams run
+// beside each other then as before. What has not ended in time is left running, and nobody waits for it (blp_beside.c).
 //
 // Nothing else may overtake what was cut. Work that can neither be stopped nor repeated (a barrier: a copy, a host
 // function, a kernel without guard) waits on the host until the launches before it on its stream are complete.
@@ -75,7 +76,7 @@ CUresult gp_blp_separate(CUstream);
 // Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
 // from now on.
 void gp_blp_stop(struct gp_domain *, enum gp_blp_reason);
-// Returns when no block of a stopped domain runs any more, and it is known what was cut.
+// Returns when no block of a stopped domain runs any more, or some take too long, and it is known what was cut.
 void gp_blp_drain(struct gp_domain *);
 // The first alone, for a caller who has something urgent to do. Where a domain is only held: when all that is queued has run.
 void gp_blp_quiesce(struct gp_domain *);

@@ -134,8 +134,15 @@ static void release(struct gp_domain *d)
 	for (int i = 0; i < BLP_REGIONS; i++)
 		if (d->zeroed[i])
 			blp_driver.cuEventDestroy(d->zeroed[i]);
-	if (d->order)
-		blp_driver.cuEventDestroy(d->order);
+	for (int i = 0; i < BLP_LOG; i++)
+		if (d->order[i])
+			blp_driver.cuEventDestroy(d->order[i]);
+	for (int i = 0; i < BLP_STREAMS; i++) {
+		if (d->beside[i].stream)
+			blp_driver.cuStreamDestroy(d->beside[i].stream);
+		if (d->beside[i].done)
+			blp_driver.cuEventDestroy(d->beside[i].done);
+	}
 	if (d->done)
 		blp_driver.cuEventDestroy(d->done);
 	if (d->stream)
@@ -158,17 +165,18 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	// Of the highest priority: a channel that no stream of the program uses.
 	TRY(blp_driver, cuCtxGetStreamPriorityRange, &least, &greatest);
 	TRY(gp_driver, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
-	TRY(blp_driver, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES);
+	TRY(blp_driver, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
-	TRY(blp_driver, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES, d->stream);
-	TRY(gp_driver, cuMemHostAlloc, &pinned, (BLP_LOG + 2) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
+	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
+	TRY(blp_driver, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
+	TRY(gp_driver, cuMemHostAlloc, &pinned, (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
 	    CU_MEMHOSTALLOC_PORTABLE);
 	d->image = pinned;
-	d->word = (uint32_t *)(d->image + BLP_LOG + 2);
+	d->staged = d->image + BLP_LOG + 2;
+	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
 	d->word[0] = 0;
 	for (int i = 1; i <= BLP_LOG; i++)
 		d->word[i] = 1;
-	TRY(blp_driver, cuEventCreate, &d->order, CU_EVENT_DISABLE_TIMING);
 	TRY(blp_driver, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		TRY(blp_driver, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
@@ -231,6 +239,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	d->stopped = d->flagged = d->quiet = d->drained = false;
 	d->epoch += d->epoch % 2;
 	d->given_up = 0;
+	memset(d->late, 0, sizeof d->late);
 	d->error = 0;
 	d->head = d->tail = 0;
 	d->bytes_head = 0;

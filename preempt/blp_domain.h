@@ -23,6 +23,7 @@ enum {
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
 	BLP_GRANULE = 16,           // records of a graph come in so many
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
+	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records beyond the flag's reach: blp_beside.c
 	BLP_SPECIAL = 64,           // streams with a domain of their own
 	BLP_NOT_READY = 600,        // CUDA_ERROR_NOT_READY, cuda.h
 	// How long a call of the program waits for what it only has to come behind: most kernels take less by far. A stream for
@@ -33,6 +34,8 @@ enum {
 
 // A region is zeroed when all of the next one has been handed out.
 _Static_assert((int)BLP_LOG <= (int)BLP_REGION, "launches of a region that is zeroed may be in the log");
+
+struct gp_code;
 
 struct blp_marker {
 	CUevent event;
@@ -64,6 +67,8 @@ struct blp_twin { // blp_graph.c
 	struct gp_domain *domain;
 	uint32_t first, count;   // records
 	uint32_t *windows;       // of each of its kernels
+	struct blp_entry *kernel; // BLP_LAUNCH, of those that may be parted; the others have no arguments
+	bool retired;            // from now on the program's own is launched
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;         // of the launch in flight: its entry is the one below upto
 	uint64_t upto;
@@ -80,10 +85,13 @@ struct blp_entry {
 	uint64_t threads;     // of its stream up to here
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
+	bool awaited;         // BLP_RECORD: a wait in the log is for it
 	uint16_t of;          // BLP_WAIT: the stream whose entry below upto records what is waited for
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
-	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch
+	bool fresh;           // BLP_GRAPH: its records are those of an earlier launch. BLP_RECORD: d->order stands for it
+	bool bare;            // no stop reaches it, or it has begun as a whole: what it still does is the driver's business
+	uint32_t spare;       // BLP_LAUNCH, bare: its record among the spare ones; 0: none, all of its blocks run
 	CUfunction function;  // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
 	uint32_t record;      // 0: the domain was given up
@@ -99,7 +107,9 @@ struct gp_domain {
 	struct gp_gpu *gpu;
 	pthread_mutex_t control;      // who stops and resumes
 	uint32_t reasons;             // enum gp_blp_reason, under control, as is what follows
-	bool stopped, flagged, quiet, drained; // quiet: no block runs; drained: what was cut is known
+	bool stopped, flagged, quiet, drained; // quiet: no block runs, but of late streams; drained: what was cut is known
+	bool late[BLP_STREAMS];       // did not drain in time
+	bool runs_on[BLP_STREAMS];    // are not waited for: what they run is bare
 	uint64_t flagged_ns;
 	uint32_t first_record, last_record; // in the image; 0: none
 	uint64_t ranged;              // entries below this sequence have theirs there
@@ -118,11 +128,14 @@ struct gp_domain {
 	_Atomic uint32_t recorded;    // entries with records
 	int free_marker;
 
-	CUdeviceptr memory, arena;
+	CUdeviceptr memory, arena, spares; // spares: an arena whose flag is never set
 	CUstream stream;              // of ours: non-blocking, of the highest priority
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
 	uint32_t *word;               // pinned: 0, then BLP_LOG times 1
-	CUevent order, done;
+	CUevent done;
+	CUevent order[BLP_LOG];       // made when first needed, for the entry of a record
+	struct { CUstream stream; CUevent done; } beside[BLP_STREAMS]; // likewise
+	struct gpreempt_record *staged; // pinned, for each stream
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
 	uint8_t granule[BLP_GRANULES]; // 1: taken
@@ -242,6 +255,8 @@ uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // what 
 uint8_t blp_shift(uint64_t blocks, bool whole);
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *); // under gp_domain.lock
+CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
+void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 bool gp_blp_complete(CUfunction, struct gp_arguments *);
 
 // blp_fit.c; may ask the driver, the first time
@@ -267,9 +282,17 @@ bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
 
 // blp_stop.c
 bool blp_wanted_stopped(struct gp_domain *);
+struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as it was read at the stop
+
+// blp_beside.c
+// What late streams run goes on, and what is behind it will. Under gp_domain.control. True for the streams that have to be
+// waited for all the same. False: the driver refused.
+bool blp_let_go(struct gp_domain *, bool *waits);
+CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // blp_event.c
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
+bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: it says something else by now
 bool gp_blp_before_record(struct gp_submission *, CUevent);
 void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
 bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);

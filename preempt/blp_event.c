@@ -120,6 +120,15 @@ void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstre
 	pthread_mutex_unlock(&events_lock);
 }
 
+bool blp_wait_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	bool is = e && e->domain == d && e->upto == upto && !blp_driver.cuStreamWaitEvent(stream, handle, 0);
+	pthread_mutex_unlock(&events_lock);
+	return is;
+}
+
 void gp_blp_event_destroying(CUevent handle)
 {
 	pthread_mutex_lock(&events_lock);
@@ -316,6 +325,8 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
 			entry->of = e.stream;
 			entry->upto = e.upto;
+			if (e.upto > d->tail)
+				blp_entry_at(d, e.upto - 1)->awaited = true;
 			return carried_out(d, stream, entry, turn);
 		}
 		if (turn == NEVER)

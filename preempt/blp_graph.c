@@ -101,6 +101,29 @@ static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 	return kernels;
 }
 
+// Notes how a kernel that may be parted is launched alone.
+static bool note(struct blp_entry *e, const struct gp_code *code, const struct kernel_node *k, CUgraphNode node, uint8_t shift)
+{
+	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+	if (!(e->arguments = malloc(code->bytes)))
+		return false;
+	e->kind = BLP_LAUNCH;
+	e->function = k->function ? k->function : k->kernel;
+	memcpy(e->grid, k->grid, sizeof e->grid);
+	memcpy(e->block, k->block, sizeof e->block);
+	e->shared_bytes = k->shared_bytes;
+	e->shift = shift;
+	e->argument_bytes = code->bytes;
+	blp_pack(code, k->parameters, NULL, e->arguments);
+	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
+		if (!(e->attributes = malloc(sizeof cluster)))
+			return false;
+		e->attributes[0] = cluster;
+		e->attribute_count = 1;
+	}
+	return true;
+}
+
 static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 {
 	uint32_t next = t->first;
@@ -117,8 +140,10 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
 		CUfunction f = k.function ? k.function : k.kernel;
-		uint8_t shift = blp_shift(blocks, cooperative || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
-		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
+		uint8_t shift = blp_shift(blocks, cooperative || code->whole || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
+		uint32_t windows = t->windows[next - t->first] = blp_windows(blocks, 1, shift);
+		if (windows > 1 && !note(&t->kernel[next - t->first], code, &k, nodes[i], shift))
+			return false;
 		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
 		void *parameters[code->parameters + 1];
 		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);
@@ -138,6 +163,11 @@ static void unmake(struct blp_twin *t)
 	if (t->image)
 		blp_driver.cuMemFreeHost(t->image);
 	free(t->windows);
+	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
+		free(t->kernel[i].arguments);
+		free(t->kernel[i].attributes);
+	}
+	free(t->kernel);
 	if (t->first)
 		give_records(t->domain, t->first, t->count);
 	*t = (struct blp_twin){0};
@@ -149,6 +179,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	void *pinned = NULL;
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
+	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
 	    gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
 		return false;
 	t->image = pinned;
@@ -245,6 +276,12 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	CUresult result = 0;
 
 	blp_inside = true;
+	if (e->bare) { // the program's own, whose kernels always run
+		result = blp_driver.cuGraphLaunch(t->of, stream);
+		blp_inside = false;
+		e->driven = !result;
+		return result;
+	}
 	// Of the launch before, which is complete: not stopping the memset does no harm.
 	if (e->fresh)
 		result = blp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
@@ -262,7 +299,8 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	bool complete = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
-		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i];
+		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i] || t->kernel[i].bare;
+		t->kernel[i].bare = false;
 		complete &= ran;
 		r->state = 0;
 		r->done = r->count = ran ? GPREEMPT_MOST : r->count;
@@ -286,7 +324,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
-		if (d->context != context || d->given_up || t->of != s->graph ||
+		if (d->context != context || d->given_up || t->of != s->graph || t->retired ||
 		    !(stream = blp_find_stream(d, s->stream, true)) || !blp_may_log(stream))
 			break;
 		if (d->epoch % 2 && patient) {

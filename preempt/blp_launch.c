@@ -68,15 +68,25 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 {
 	size_t bytes = e->argument_bytes;
 	void *parameters[given ? count + 1 : 1];
-	CUdeviceptr record = e->record ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+	CUdeviceptr record = e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+	CUstream stream = d->stream_of[e->stream].handle;
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
 
+	if (e->bare && e->spare) {
+		struct gpreempt_record *staged = &d->staged[e->stream];
+		blp_inside = true;
+		CUresult result = blp_driver.cuMemcpyHtoDAsync(blp_spare(d, e->spare), staged, sizeof *staged, stream);
+		blp_inside = false;
+		if (result)
+			return result;
+		record = blp_spare(d, e->spare) | e->shift;
+	}
 	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
 	if (given)
 		with_hidden(parameters, given, count, &record);
 	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, d->stream_of[e->stream].handle, e->attributes,
-				      e->attribute_count, given ? parameters : NULL, given ? NULL : extra);
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count,
+				      given ? parameters : NULL, given ? NULL : extra);
 	blp_inside = false;
 	e->driven = !result;
 	e->accepted |= !result;
@@ -84,6 +94,19 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 }
 
 CUresult blp_drive(struct gp_domain *d, struct blp_entry *e) { return drive(d, e, NULL, 0); }
+
+CUresult blp_drive_on(struct blp_entry *e, CUstream stream, CUdeviceptr hidden)
+{
+	size_t bytes = e->argument_bytes;
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
+
+	memcpy(e->arguments + bytes - sizeof hidden, &hidden, sizeof hidden);
+	blp_inside = true;
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count, NULL,
+				      extra);
+	blp_inside = false;
+	return result;
+}
 
 struct buffer { const char *bytes; size_t size; };
 
@@ -107,7 +130,7 @@ static bool has_arguments(const struct gp_code *code, void **parameters, void **
 	return parameters || !code->parameters || given_buffer(extra).bytes;
 }
 
-static void pack(const struct gp_code *code, void **parameters, void **extra, char *to)
+void blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
 {
 	memset(to, 0, code->bytes);
 	if (parameters) {
@@ -135,7 +158,7 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 	if (by_pointers) {
 		with_hidden(parameters, l->parameters, code->parameters, &none);
 	} else {
-		pack(code, NULL, l->extra, bytes);
+		blp_pack(code, NULL, l->extra, bytes);
 	}
 	if (l->cooperative && !l->attribute_count)
 		*result = blp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
@@ -197,7 +220,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	e->attributes = (struct gp_launch_attribute *)(room + round_up(code->bytes));
 	e->attribute_count = 0;
 	e->cluster = 1;
-	pack(code, l->parameters, l->extra, room);
+	blp_pack(code, l->parameters, l->extra, room);
 	// A kernel that may begin before the one ahead of it ends could run where that one was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
@@ -225,7 +248,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
-	bool whole = blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes);
+	bool whole = code->whole || blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes);
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
@@ -323,7 +346,7 @@ bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 	} *memory = malloc(sizeof *memory + code->bytes);
 	if (!memory)
 		return false;
-	pack(code, NULL, a->extra, memory->bytes);
+	blp_pack(code, NULL, a->extra, memory->bytes);
 	memory->size = code->bytes;
 	memory->extra[0] = (void *)CU_LAUNCH_PARAM_BUFFER_POINTER;
 	memory->extra[1] = memory->bytes;

@@ -310,7 +310,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	struct blp_entry *e = blp_entry_at(d, d->head);
 	uint64_t at = bytes_at(d, bytes);
 	e->kind = kind;
-	e->driven = e->accepted = e->complete = e->counted = false;
+	e->driven = e->accepted = e->complete = e->counted = e->awaited = e->fresh = e->bare = false;
+	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;
 	e->threads = s->threads;

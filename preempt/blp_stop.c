@@ -3,7 +3,9 @@
 #include "blp_domain.h"
 
 #include <limits.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 enum {
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2, // cuda.h
@@ -12,6 +14,10 @@ enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
 };
 
+// What runs is waited for so long: blocks that take longer can hardly be stopped between, and what waits for something that
+// the stop keeps from running would never end.
+static const uint64_t DRAIN_NS = 100 * 1000 * 1000;
+static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread hears of the end tens of microseconds later
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // other memory may have come in the segment's place: nobody rings the old
 
@@ -92,6 +98,15 @@ static bool record_drains(struct gp_domain *d)
 			TRY(cuEventCreate, &s->drain, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 		TRY(cuEventRecord, s->drain, s->handle);
 		s->draining = true;
+	}
+	bool known[BLP_STREAMS] = {false};
+	memset(d->runs_on, 0, sizeof d->runs_on);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->complete || at < d->stream_of[e->stream].done || e->kind > BLP_GRAPH || known[e->stream])
+			continue;
+		known[e->stream] = true;
+		d->runs_on[e->stream] = e->bare && e->driven;
 	}
 	return true;
 }
@@ -185,7 +200,7 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 	CUresult result;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_GRAPH || e->complete || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
 			continue;
 		const struct blp_twin *t = e->twin;
 		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
@@ -206,6 +221,11 @@ static bool settle(struct gp_domain *d)
 	return true;
 }
 
+struct gpreempt_record *blp_record_of(struct gp_domain *d, const struct blp_entry *e)
+{
+	return &d->image[place_in_image(e->record, d->first_record)];
+}
+
 // Finds out from the records what is complete. What is not is no longer driven, and its record says where it goes on.
 static void classify(struct gp_domain *d)
 {
@@ -217,12 +237,16 @@ static void classify(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (at < s->done)
 			continue;
-		if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
+		if (d->late[e->stream]) {
+			; // blp_let_go has seen to it
+		} else if (!e->complete && e->bare) {
+			e->complete = e->driven;
+		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
 			e->complete = blp_graph_is_complete(e);
 			e->driven = false;
 			gp_count(&count->cuts, !e->complete);
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
-			struct gpreempt_record *r = &d->image[place_in_image(e->record, d->first_record)];
+			struct gpreempt_record *r = blp_record_of(d, e);
 			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
 			// Clusters that the code itself asks for are not known here: complete, it does nothing when it is launched again.
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
@@ -237,7 +261,7 @@ static void classify(struct gp_domain *d)
 				e->complete = true;
 			}
 		} else if (!e->complete && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
-			d->image[place_in_image(e->record, d->first_record)].state = 0; // frozen before the driver had it
+			blp_record_of(d, e)->state = 0; // frozen before the driver had it
 		} else if (!e->complete && e->driven) {
 			// An event counts as reached where nothing before it, on any stream, is left to do.
 			e->complete = !any;
@@ -251,23 +275,37 @@ static void classify(struct gp_domain *d)
 	blp_advance(d);
 }
 
-// Everything queued ends, without running where it has not begun. False: the driver refused.
+// Waits for a stream, not beyond the time; awake up to another. False: the driver refused.
+static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, uint64_t until_ns)
+{
+	for (;;) {
+		CUresult result = blp_query(d->stream_of[stream].drain);
+		uint64_t now = gp_now_ns();
+		d->late[stream] = result && now >= until_ns;
+		if (result && result != BLP_NOT_READY)
+			blp_give_up(d, "cuEventQuery", result);
+		if (result != BLP_NOT_READY || d->late[stream])
+			return !d->given_up;
+		if (now >= awake_ns) { // what took long may take a little longer
+			uint64_t nap = 10000 + (now - d->flagged_ns) / 16;
+			struct timespec t = {0, (long)(nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS)};
+			nanosleep(&t, NULL);
+		}
+	}
+}
+
+// Everything queued ends, without running where it has not begun, or its time is over. False: the driver refused.
 static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 {
 	struct gp_stop_counters *count = &d->gpu->stops;
-	uint64_t until = gp_now_ns() + awake_ns;
-	CUresult result;
+	uint64_t awake = gp_now_ns() + awake_ns;
 
 	if (!d->flagged || d->quiet || d->given_up)
 		return !d->given_up;
 	for (uint32_t i = 0; i < d->streams; i++) {
-		if (!d->stream_of[i].draining)
-			continue;
-		result = BLP_NOT_READY;
-		while (result == BLP_NOT_READY && awake_ns && gp_now_ns() < until)
-			result = blp_driver.cuEventQuery(d->stream_of[i].drain);
-		if (result)
-			TRY(cuEventSynchronize, d->stream_of[i].drain);
+		d->late[i] = false;
+		if (d->stream_of[i].draining && !wait_drained(d, i, awake, d->runs_on[i] ? 0 : d->flagged_ns + DRAIN_NS))
+			return false;
 	}
 	uint64_t took = gp_now_ns() - d->flagged_ns;
 	gp_count(&count->drain_ns, took);
@@ -277,13 +315,9 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	return true;
 }
 
-// Also finds out what was cut.
-static bool drain(struct gp_domain *d)
+// The records of what was in flight.
+static bool read_records(struct gp_domain *d)
 {
-	if (!d->flagged || d->drained || d->given_up)
-		return !d->given_up;
-	if (!wait_quiet(d, 0))
-		return false;
 	pthread_mutex_lock(&d->lock);
 	d->first_record = d->last_record = 0;
 	for (uint64_t at = d->tail; at < d->head; at++) {
@@ -297,7 +331,34 @@ static bool drain(struct gp_domain *d)
 	d->ranged = d->head;
 	pthread_mutex_unlock(&d->lock);
 	bool any = d->first_record != 0;
-	if (!copy_records(d, false) || !copy_graphs(d, false, &any) || (any && !settle(d)))
+	return copy_records(d, false) && copy_graphs(d, false, &any) && (!any || settle(d));
+}
+
+// False: the driver refused.
+static bool let_go(struct gp_domain *d)
+{
+	bool late = false, waits[BLP_STREAMS] = {false}, again = false;
+
+	for (uint32_t i = 0; i < d->streams; i++)
+		late |= d->late[i];
+	if (late && !blp_let_go(d, waits))
+		return false;
+	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
+		if (!waits[i])
+			continue;
+		again = true;
+		if (!wait_drained(d, i, 0, UINT64_MAX))
+			return false;
+	}
+	return !again || read_records(d);
+}
+
+// Also finds out what was cut.
+static bool drain(struct gp_domain *d)
+{
+	if (!d->flagged || d->drained || d->given_up)
+		return !d->given_up;
+	if (!wait_quiet(d, 0) || !read_records(d) || !let_go(d))
 		return false;
 	pthread_mutex_lock(&d->lock);
 	classify(d);
@@ -313,25 +374,44 @@ bool blp_wanted_stopped(struct gp_domain *d)
 	return s && !g->forced && (s->open & g->higher & ~g->ignored);
 }
 
-// The driver may still have what a wait is for, where nothing was cut; the event itself may say something else by now.
-static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
+// Records an event of ours for the record at a place of the log, behind what its stream has now.
+static bool record_order(struct gp_domain *d, uint64_t at)
 {
-	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
+	CUevent *order = &d->order[at % BLP_LOG];
 	CUresult result;
-
-	if (s == of || wait->upto <= of->done)
-		return true;
-	if (!of->firm)
-		TRY(cuEventRecord, d->order, of->handle);
-	TRY(cuStreamWaitEvent, s->handle, of->firm ? of->taint : d->order, 0);
+	if (!*order)
+		TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
+	TRY(cuEventRecord, *order, d->stream_of[blp_entry_at(d, at)->stream].handle);
 	return true;
 }
 
-// Launches what is left, in the order of the log, each on its own stream but one after the other. False: a window has
-// opened meanwhile, or the driver refused. d->lock is held.
+// A wait comes behind the record that it is for. Where the record was launched again, an event of ours stands for it; else the driver
+// has the program's, if it was not recorded elsewhere since, and comes behind what that stream has otherwise.
+static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
+{
+	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
+	uint64_t at = wait->upto - 1;
+	CUevent *order = &d->order[at % BLP_LOG];
+	const struct blp_entry *record = blp_entry_at(d, at);
+	CUresult result;
+
+	if (s == of || at < d->tail || at < of->done || record->complete)
+		return true;
+	if (!record->fresh) {
+		if (blp_wait_again(d, record->event, wait->upto, s->handle))
+			return true;
+		if (!of->firm && !record_order(d, at))
+			return false;
+	}
+	TRY(cuStreamWaitEvent, s->handle, of->firm ? of->taint : *order, 0);
+	return true;
+}
+
+// Launches what is left, in the order of the log, each on its own stream: those of several streams run beside each other as
+// they did, since they may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
 static bool relaunch(struct gp_domain *d)
 {
-	int previous = -1, count = 0;
+	int count = 0;
 	CUresult result;
 
 	for (uint32_t i = 0; i < d->streams; i++) // none of them tells of what is launched now
@@ -343,11 +423,6 @@ static bool relaunch(struct gp_domain *d)
 			continue;
 		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
 			return false;
-		if (previous >= 0 && previous != e->stream) {
-			TRY(cuEventRecord, d->order, d->stream_of[previous].handle);
-			TRY(cuStreamWaitEvent, s->handle, d->order, 0);
-		}
-		previous = e->stream;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // the program's own mistake
 			blp_late = result;
@@ -360,8 +435,12 @@ static bool relaunch(struct gp_domain *d)
 		}
 		if (e->kind == BLP_WAIT && !come_behind(d, e))
 			return false;
-		if (e->kind == BLP_RECORD)
+		if (e->kind == BLP_RECORD) {
+			if (e->awaited && !record_order(d, at))
+				return false;
+			e->fresh = e->awaited;
 			blp_record_again(d, e->event, at + 1, s->handle);
+		}
 		e->driven = true;
 		if (++s->unmarked >= BLP_MARKER_EVERY)
 			blp_mark(d, s, at + 1);
@@ -479,9 +558,11 @@ void gp_blp_quiesce(struct gp_domain *d)
 	bool pushed;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
-		if (d->flagged)
-			wait_quiet(d, AWAKE_NS);
-		else
+		if (d->flagged && wait_quiet(d, AWAKE_NS))
+			for (uint32_t i = 0; i < d->streams; i++)
+				if (d->late[i] && !drain(d)) // what it waits for may be what was cut
+					break;
+		if (!d->flagged)
 			wait_idle(d);
 		blp_leave(pushed);
 	}

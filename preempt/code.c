@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 1 << 16, PROBES = 64, LAYOUTS = 256 };
+enum { SLOTS = 1 << 16, PROBES = 64, LAYOUTS = 256, KEPT_WHOLE = 256 };
 
 static struct {
 	_Atomic(CUfunction) handle;
@@ -21,6 +21,10 @@ _Atomic uint32_t gp_code_generation;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct gp_code no_code;
+
+// Under lock. Of an image that is gone another kernel may have the place: being kept whole does it no harm.
+static const struct gp_rewritten_kernel *kept_whole[KEPT_WHOLE];
+static uint32_t kept;
 
 static size_t slot_of(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
 
@@ -70,6 +74,9 @@ void gp_code_forget(void)
 // layout returns the one description of some parameters. They are few: most kernels share them.
 static const struct gp_code *layout(const struct gp_rewritten *image, const struct gp_rewritten_kernel *kernel)
 {
+	bool whole = false;
+	for (uint32_t i = 0; i < KEPT_WHOLE && kept_whole[i]; i++)
+		whole |= kept_whole[i] == kernel;
 	struct known {
 		struct known *next;
 		struct gp_code code;
@@ -77,18 +84,19 @@ static const struct gp_code *layout(const struct gp_rewritten *image, const stru
 	static struct known *known[LAYOUTS];
 	const void *parameters = (const char *)image + kernel->layout;
 	size_t bytes = kernel->parameters * sizeof *((struct gp_code *)0)->parameter;
-	uint32_t hash = kernel->hidden;
+	uint32_t hash = kernel->hidden + whole;
 	for (size_t i = 0; i < bytes / sizeof(uint16_t); i++)
 		hash = hash * 31 + ((const uint16_t *)parameters)[i];
 	struct known **chain = &known[hash % LAYOUTS];
 	for (struct known *k = *chain; k; k = k->next)
-		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden &&
+		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden && k->code.whole == whole &&
 		    !memcmp(k->code.parameter, parameters, bytes))
 			return &k->code;
 	struct known *k = calloc(1, sizeof *k + bytes);
 	if (!k)
 		return NULL;
 	k->code.guarded = true;
+	k->code.whole = whole;
 	k->code.parameters = kernel->parameters;
 	k->code.hidden = kernel->hidden;
 	k->code.bytes = kernel->hidden + sizeof(CUdeviceptr);
@@ -106,30 +114,43 @@ static bool as_seen(const struct gp_rewritten_kernel *k, CUresult (*info)(CUfunc
 			 info(function, k->parameters + 1u, &offset, &size));
 }
 
-static const struct gp_code *ask(CUfunction function)
+// The rewritten kernel that a handle stands for, if it has a guard, and what tells of its parameters.
+static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const struct gp_rewritten **in,
+						    CUresult (**info)(CUfunction, size_t, size_t *, size_t *))
 {
 	const struct gp_rewritten *image = NULL;
 	const char *name = NULL;
-	CUresult (*info)(CUfunction, size_t, size_t *, size_t *) = gp_driver.cuKernelGetParamInfo;
 	CUlibrary library;
 	CUmodule module;
+
+	*info = gp_driver.cuKernelGetParamInfo;
 
 	if (gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, function)) {
 		image = gp_rewritten_library(library);
 		if (!image || gp_driver.cuKernelGetName(&name, function))
-			return &no_code;
+			return NULL;
 	} else {
 		CUfunction of_kernel, of = function;
 		if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
 			of = of_kernel;
 		else
-			info = gp_driver.cuFuncGetParamInfo;
+			*info = gp_driver.cuFuncGetParamInfo;
 		if (gp_driver.cuFuncGetModule(&module, of) || gp_driver.cuFuncGetName(&name, of))
-			return &no_code;
+			return NULL;
 		image = gp_rewritten_module(module, name);
 	}
 	const struct gp_rewritten_kernel *kernel = image && name ? gp_rewritten_find(image, name) : NULL;
-	if (!kernel || kernel->reason)
+	*in = image;
+	return kernel && !kernel->reason ? kernel : NULL;
+}
+
+static const struct gp_code *ask(CUfunction function)
+{
+	CUresult (*info)(CUfunction, size_t, size_t *, size_t *);
+	const struct gp_rewritten *image;
+	const struct gp_rewritten_kernel *kernel = kernel_of(function, &image, &info);
+
+	if (!kernel)
 		return &no_code;
 	if (!as_seen(kernel, info, function)) {
 		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver sees other parameters than a rewritten kernel has: launched as it came"};
@@ -140,6 +161,20 @@ static const struct gp_code *ask(CUfunction function)
 	const struct gp_code *code = layout(image, kernel);
 	pthread_mutex_unlock(&lock);
 	return code ? code : &no_code;
+}
+
+void gp_code_keep_whole(CUfunction function)
+{
+	CUresult (*info)(CUfunction, size_t, size_t *, size_t *);
+	const struct gp_rewritten *image;
+	const struct gp_rewritten_kernel *kernel = kernel_of(function, &image, &info);
+
+	if (!kernel)
+		return;
+	pthread_mutex_lock(&lock);
+	kept_whole[kept++ % KEPT_WHOLE] = kernel;
+	forget();
+	pthread_mutex_unlock(&lock);
 }
 
 static const struct gp_code *known(const struct gp_code *code) { return code == &no_code ? NULL : code; }

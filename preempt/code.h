@@ -8,6 +8,7 @@
 // The parameters of a guarded kernel. Never freed or changed: kernels with the same parameters share one.
 struct gp_code {
 	bool guarded;
+	bool whole;          // its launches are not parted: see gp_code_keep_whole
 	uint16_t parameters; // without the hidden one
 	uint32_t hidden;     // offset of the hidden parameter in the parameter buffer
 	uint32_t bytes;      // of the parameter buffer: hidden + 8
@@ -23,6 +24,10 @@ extern _Atomic uint32_t gp_code_generation;
 
 // gp_code_forget makes all handles unknown again. Called before any of them ends.
 void gp_code_forget(void);
+
+// gp_code_keep_whole makes gp_code_of say from now on that launches of the kernel are to be stopped as a whole: its blocks
+// wait for later ones.
+void gp_code_keep_whole(CUfunction);
 
 // gp_code_let_pass sets the hidden parameter of a function to be launched by cuLaunch, cuLaunchGrid and
 // cuLaunchGridAsync, whose parameters are set beforehand, so that every block passes.

@@ -60,6 +60,7 @@ struct gp_stop_counters {
 	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
 	_Atomic uint64_t drain_max_ns;
 	_Atomic uint64_t given_up;       // domains that pass everything after an error
+	_Atomic uint64_t beside;         // launches whose blocks waited for others that a stop had kept from beginning
 };
 
 struct gp_slot { // 1024 bytes; written by its owner only

@@ -90,6 +90,7 @@ type StopCounters struct {
 	DrainNs       atomic.Uint64
 	DrainMaxNs    atomic.Uint64
 	GivenUp       atomic.Uint64
+	Beside        atomic.Uint64
 }
 
 // HintCounters is struct gp_hint_counters.
@@ -189,6 +190,7 @@ type BLP struct {
 	DrainNs        uint64            `json:"drain_ns"`
 	DrainMaxNs     uint64            `json:"drain_max_ns"`
 	GivenUp        uint64            `json:"given_up"`
+	Beside         uint64            `json:"beside"`
 }
 
 // ReadBLP reads the counters of block-level preemption; nil where it never did anything.
@@ -196,7 +198,7 @@ func (s *Slot) ReadBLP() *BLP {
 	k, b := &s.Kernels, &s.Stop
 	out := BLP{
 		k.Images.Load(), k.Cached.Load(), k.LoadNs.Load(), k.Seen.Load(), k.Guarded.Load(), map[string]uint64{}, b.Launches.Load(), b.Uncovered.Load(), b.Barriers.Load(), b.Stops.Load(),
-		b.Cuts.Load(), b.ResumedBlocks.Load(), b.DrainNs.Load(), b.DrainMaxNs.Load(), b.GivenUp.Load(),
+		b.Cuts.Load(), b.ResumedBlocks.Load(), b.DrainNs.Load(), b.DrainMaxNs.Load(), b.GivenUp.Load(), b.Beside.Load(),
 	}
 	for i := range k.Refused {
 		if n := k.Refused[i].Load(); n != 0 {
@@ -226,7 +228,7 @@ func (c *KernelCounters) clear() {
 }
 
 func (c *StopCounters) clear() {
-	for _, counter := range []*atomic.Uint64{&c.Launches, &c.Uncovered, &c.Barriers, &c.Stops, &c.Cuts, &c.ResumedBlocks, &c.DrainNs, &c.DrainMaxNs, &c.GivenUp} {
+	for _, counter := range []*atomic.Uint64{&c.Launches, &c.Uncovered, &c.Barriers, &c.Stops, &c.Cuts, &c.ResumedBlocks, &c.DrainNs, &c.DrainMaxNs, &c.GivenUp, &c.Beside} {
 		counter.Store(0)
 	}
 }

@@ -703,7 +703,7 @@ func TestSnapshots(t *testing.T) {
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
-			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9},
+			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9, Beside: 10},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

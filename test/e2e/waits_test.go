@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,4 +56,39 @@ func TestBlocksThatWaitForLaterOnesAreNotParted(t *testing.T) {
 	}
 	end()
 	be.finish()
+}
+
+// Where they do not fit, a stop may part them. The missing blocks are launched beside those that wait, and the kernel is not
+// parted again.
+func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
+	for _, how := range []string{"launch", "graph"} {
+		t.Run(how, func(t *testing.T) {
+			m, be, end := startWaits(t, "SIMCUDA_BLOCK_NS=2000")
+			m.runStopped(be, 60, how+" sim_lamport 1320 1024 20")
+			blp := m.peer(be).BLP
+			if blp.Beside == 0 || blp.Beside > 2 || blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+			end()
+			if _, stderr := be.finish(); strings.Count(stderr, "wait for blocks of their launch") != 1 {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
+// Kernels that wait for kernels on other streams, and for the program, which waits for other streams: what a stop keeps
+// from running may be what the rest waits for.
+func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
+	for _, how := range []string{"streams", "program"} {
+		t.Run(how, func(t *testing.T) {
+			m, be, end := startWaits(t)
+			m.runStopped(be, 100, how+" sim_barrier 2 256 20")
+			if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 || blp.Beside != 0 {
+				t.Errorf("%+v", *blp)
+			}
+			end()
+			be.finish()
+		})
+	}
 }

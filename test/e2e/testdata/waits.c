@@ -1,5 +1,6 @@
 // A best-effort program whose blocks wait for other blocks of their launch, or of launches on other streams. Says "ready",
 // and for each line of its input "<what> <kernel> <blocks> <threads> <launches>" how many of its elements are wrong.
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 	F(cuGraphDestroy, (handle))                              \
 	F(cuMemAlloc_v2, (ptr *, size_t))                        \
 	F(cuMemsetD8_v2, (ptr, unsigned char, size_t))           \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t))              \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
@@ -28,12 +30,45 @@
 
 enum { MOST = 1 << 14, NON_BLOCKING = 1, US = 300 };
 static handle module;
-static ptr word, data;
+static ptr word, data, elsewhere;
 
 static void launch(handle kernel, unsigned blocks, unsigned threads, handle stream) {
 	int n = 1, us = US;
 	void *parameters[] = {&word, &data, &n, &us};
 	OK(cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void other_work(handle stream, unsigned us) {
+	static handle chain;
+	int n = 1, add = 1;
+	void *parameters[] = {&elsewhere, &n, &add, &us};
+	if (!chain)
+		OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuLaunchKernel(chain, 1320, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+}
+
+// One of the two blocks of sim_barrier waits for one more arrival than theirs, since the word does not begin at 0: for
+// that of a launch on another stream, or of the program, once it has seen the end of work on another stream.
+static int crossed(handle barrier, bool by_program, int launches, handle a, handle b) {
+	int wrong = 0;
+	for (int i = 0; i < launches; i++) {
+		OK(cuMemsetD32_v2(word, 1, 1));
+		OK(cuStreamSynchronize(NULL));
+		other_work(a, 100 * (i % 7));
+		launch(barrier, 2, 256, a);
+		other_work(b, 100 * (i % 13));
+		if (by_program) {
+			other_work(b, 200);
+			OK(cuStreamSynchronize(b));
+			atomic_fetch_add((_Atomic uint32_t *)word, 1); // the simulated driver's device memory
+		} else {
+			launch(barrier, 1, 256, b);
+		}
+		OK(cuStreamSynchronize(a));
+		OK(cuStreamSynchronize(b));
+		wrong += *(_Atomic uint32_t *)word != 4;
+	}
+	return wrong;
 }
 
 static void in_graph(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream) {
@@ -53,7 +88,7 @@ static void in_graph(handle kernel, unsigned blocks, unsigned threads, int launc
 int main(int count, char **argument) {
 	static int result[MOST];
 	char line[128], what[16], name[32];
-	handle context, stream;
+	handle context, stream, second;
 	unsigned blocks, threads;
 	int launches;
 
@@ -65,15 +100,25 @@ int main(int count, char **argument) {
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoad(&module, argument[1]));
 	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuStreamCreate(&second, NON_BLOCKING));
+	OK(cuMemAlloc_v2(&elsewhere, sizeof result));
 	OK(cuMemAlloc_v2(&word, 4));
 	OK(cuMemAlloc_v2(&data, sizeof result));
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %31s %u %u %d", what, name, &blocks, &threads, &launches) == 5) {
 		handle kernel;
+		bool by_program = !strcmp(what, "program");
+		int wrong = 0;
 		OK(cuModuleGetFunction(&kernel, module, name));
 		OK(cuMemsetD8_v2(word, 0, 4));
 		OK(cuMemsetD8_v2(data, 0, sizeof result));
+		if (by_program || !strcmp(what, "streams")) {
+			wrong = crossed(kernel, by_program, launches, stream, second);
+			printf("wrong %d\n", wrong);
+			fflush(stdout);
+			continue;
+		}
 		if (!strcmp(what, "graph"))
 			in_graph(kernel, blocks, threads, launches, stream);
 		else
@@ -81,7 +126,7 @@ int main(int count, char **argument) {
 				launch(kernel, blocks, threads, stream);
 		OK(cuStreamSynchronize(stream));
 		OK(cuMemcpyDtoH_v2(result, data, sizeof result));
-		int wrong = 0, times = strcmp(name, "sim_barrier") ? 1 : 2;
+		int times = strcmp(name, "sim_barrier") ? 1 : 2;
 		for (unsigned i = 0; i < MOST; i++)
 			wrong += result[i] != (i < blocks ? launches * times : 0);
 		printf("wrong %d\n", wrong);

@@ -30,7 +30,7 @@ static struct gpreempt_record *record_of(uint64_t hidden) {
 static bool record_valid(uint64_t hidden) {
 	uint64_t record = (uint64_t)record_of(hidden), arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
 	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
-		address_valid(arena, GPREEMPT_ARENA_BYTES);
+		address_valid(arena, record + sizeof(struct gpreempt_record) - arena);
 }
 
 static bool stopped(const struct gpreempt_record *record) {
