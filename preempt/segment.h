@@ -96,7 +96,7 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
-	uint8_t pad1[64];
+	uint8_t pad1[56];
 	struct gp_hint_counters hint[GP_HINT_SOURCES];
 	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt

@@ -164,7 +164,7 @@ type Slot struct {
 	BusyNs        atomic.Uint64
 	Kernels       KernelCounters
 	Stop          StopCounters
-	Pad1          [64]byte
+	Pad1          [56]byte
 
 	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
