@@ -149,18 +149,19 @@ func (a *agent) step() time.Duration {
 }
 
 // belongs sees that this process has its slot, in the segment that others who come get too, and joins again where it
-// has not: the file was removed, as logind does with all of a user's at the last logout, or the application closed our
-// descriptor and another process took the slot.
+// has not: the file was removed, as logind does with all of a user's at the last logout, others could not get this memory and
+// made new, or the application closed our descriptor and another process took the slot.
 func (a *agent) belongs() bool {
 	gone, lost := a.segment.Check(), error(nil)
 	if !a.alone {
 		lost = a.segment.Relock()
 	}
 	owned := !a.alone && !errors.Is(lost, segment.ErrLost)
-	if owned && !errors.Is(gone, segment.ErrLost) {
+	if owned && !errors.Is(gone, segment.ErrLost) && !errors.Is(gone, segment.ErrOther) {
 		return true
 	}
-	if gone == nil { // the same file: two descriptors of it would drop each other's locks
+	sameFile := !errors.Is(gone, segment.ErrLost)
+	if sameFile { // two descriptors of it would drop each other's locks
 		a.segment.Leave()
 	}
 	next, slot, err := a.core.join(a.gpu)
@@ -169,17 +170,15 @@ func (a *agent) belongs() bool {
 			a.said = err.Error()
 			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("can not join the segment again: no preemption between this process and those that are not in its old one")
 		}
-		if !owned && !a.alone {
+		if (sameFile || !owned) && !a.alone {
 			a.leave()
 		}
-		return owned
+		return !a.alone
 	}
-	if owned {
-		a.segment.Release()
-	}
+	a.segment.Release()
 	if !moveGPU(a.gpu, next.Pointer(), slot, owned) {
 		next.Close()
-		return owned
+		return false
 	}
 	next.Succeed(a.segment)
 	a.segment, a.slot, a.alone, a.said, a.opened = next, slot, false, "", nil

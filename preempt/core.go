@@ -30,6 +30,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	if err := configure(config, level, driver, images); err != nil {
 		return err
 	}
+	segment.Isolate = true
 	startLoads(config, level, driver, log)
 	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())

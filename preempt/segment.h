@@ -1,7 +1,9 @@
 // segment.h - the memory that the processes of one user share for one GPU.
 //
-// File <directory>/gpreempt-<uid>/<gpu uuid>.seg, mode 0600 in a 0700 directory. segment.go mirrors this layout and
-// a test holds the two together. Everything here may have been written by a broken or hostile peer:
+// It has no name: members pass it on through sockets <directory>/gpreempt-<uid>/<gpu uuid>.seg.<slot>, sealed so that nobody
+// can truncate it (segment/memory.go). The file <gpu uuid>.seg beside them, mode 0600 in a 0700 directory, holds the first
+// 64 bytes, which say which memory is in force, and the locks. segment/layout.go mirrors this layout and a test holds the
+// two together. Everything here may have been written by a broken or hostile peer:
 // readers validate, and nothing read from it is used as an index or a pointer unchecked.
 //
 // Who owns a slot: the process that holds a POSIX record lock on byte slot_index of the file. The
@@ -12,7 +14,7 @@
 #include <stdint.h>
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 3u
+#define GP_SEGMENT_VERSION 4u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_SOURCES 5u // enum gp_hint_source, ../hints/hints.h
@@ -112,7 +114,8 @@ struct gp_segment {
 	uint32_t slots;
 	uint32_t slot_size;
 	uint8_t gpu_uuid[16];
-	uint8_t pad0[24];
+	uint8_t id[16]; // of this memory, random
+	uint8_t pad0[8];
 	// one cache line: what the launch path of lower levels reads
 	_Atomic uint64_t open; // bit i: the window of slot i is open
 	_Atomic uint32_t gate; // futex: counts closed windows

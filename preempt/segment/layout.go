@@ -1,6 +1,7 @@
 // Package segment is the memory through which the processes of one user know of each other on one GPU.
 // It mirrors preempt/segment.h; a test holds the two together.
 //
+// A file says which memory is in force, and has the locks; the memory itself is passed from process to process (memory.go).
 // A process owns a slot by a POSIX record lock on byte slot of the file, which the kernel drops when
 // the process dies. Such a lock also goes when the process closes any descriptor of the file: a process
 // that holds a slot must not open the same segment a second time, nor call Snapshots.
@@ -17,7 +18,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 3
+	Version = 4
 	Slots   = 64
 	Levels  = 8
 
@@ -26,7 +27,8 @@ const (
 
 	headerSize = 192
 	slotSize   = 1024
-	fileSize   = headerSize + slotSize*Slots
+	memorySize = headerSize + slotSize*Slots
+	fileSize   = 64 // the identity
 )
 
 // Bits of Slot.Mechanisms: GP_MECHANISM_*.
@@ -113,7 +115,8 @@ type Header struct {
 	Slots    uint32
 	SlotSize uint32
 	GPU      [16]byte
-	Pad0     [24]byte
+	ID       [16]byte // of this memory, random
+	Pad0     [8]byte
 
 	Open        atomic.Uint64 // bit i: the window of slot i is open
 	Gate        atomic.Uint32 // futex: counts closed windows

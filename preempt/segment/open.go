@@ -24,20 +24,27 @@ var (
 	ErrUnsafe = errors.New("unsafe segment")
 	// ErrFull is returned by Claim when every slot is taken.
 	ErrFull = errors.New("all slots of the segment are taken")
+	// ErrOther is returned when the file says that other memory is in force than the one that is mapped.
+	ErrOther = errors.New("other memory is in force")
 	// ErrLost is returned when the slot or the file now belongs to someone else.
 	ErrLost = errors.New("slot lost")
 )
 
-// lockRecovery is the byte locked by a process that sets a corrupt file aside.
-const lockRecovery = Slots
+// Bytes of the file locked by a process that sets it aside, corrupt as it is, and by one that joins.
+const (
+	lockRecovery = Slots + iota
+	lockOfJoin
+)
 
 // Segment is an attached segment. Its methods may be called from several goroutines.
 type Segment struct {
 	*Header
 	memory []byte
 	path   string
+	gpu    [16]byte
 	gid    int
 	inode  inode
+	keeper *keeper
 
 	replaced error
 
@@ -79,9 +86,10 @@ func GroupID(group string) (gid int, err error) {
 }
 
 // Open attaches to the segment of a GPU in dir, and creates both where they are missing. With gid >= 0
-// they belong to that group and its members may attach, otherwise only this user may.
+// they belong to that group and its members may attach, otherwise only this user may. Nobody else can attach until a
+// slot is claimed, or the segment closed.
 func Open(dir string, gpu [16]byte, gid int) (*Segment, error) {
-	s := &Segment{path: filepath.Join(dir, UUID(gpu)+".seg"), gid: gid, fd: -1, slot: -1}
+	s := &Segment{path: filepath.Join(dir, UUID(gpu)+".seg"), gpu: gpu, gid: gid, fd: -1, slot: -1}
 	if err := s.attach(dir, gpu); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open segment %s: %w", s.path, err)
@@ -106,11 +114,21 @@ func (s *Segment) attach(dir string, gpu [16]byte) error {
 	if err != nil {
 		return err
 	}
-	if s.memory, err = mapShared(s.fd); err != nil {
-		return fmt.Errorf("map: %w", err)
+	if err := s.lockJoin(); err != nil {
+		return err
 	}
-	s.Header = header(s.memory)
-	return nil
+	id, err := inForce(s.fd)
+	if err != nil {
+		return err
+	}
+	k, err := keep(dir, name, gpu, s.gid, id, heldSlots(s.fd))
+	if err != nil {
+		return err
+	}
+	if s.keeper, s.memory, s.Header = k, k.memory, header(k.memory); k.id != id {
+		_, err = unix.Pwrite(s.fd, identity(gpu, k.id), 0)
+	}
+	return err
 }
 
 // openOrCreate sets s.fd. It returns EAGAIN when it should be tried again.
@@ -251,10 +269,7 @@ func create(dirfd int, name string, gpu [16]byte, gid int) (fd int, err error) {
 			return -1, fmt.Errorf("open to group %d: %w", gid, err)
 		}
 	}
-	// Written rather than left sparse: a full tmpfs is an error here and would be a SIGBUS later.
-	image := make([]byte, fileSize)
-	copy(image, identity(gpu))
-	if n, err := unix.Pwrite(fd, image, 0); err != nil {
+	if n, err := unix.Pwrite(fd, identity(gpu, newIdentifier()), 0); err != nil {
 		return -1, fmt.Errorf("write: %w", err)
 	} else if n != fileSize {
 		return -1, fmt.Errorf("write: %w", io.ErrShortWrite)
@@ -266,16 +281,17 @@ func create(dirfd int, name string, gpu [16]byte, gid int) (fd int, err error) {
 }
 
 // identity is the first cache line of a valid segment.
-func identity(gpu [16]byte) []byte {
+func identity(gpu [16]byte, id identifier) []byte {
 	b := make([]byte, 0, 64)
 	b = binary.LittleEndian.AppendUint64(b, Magic)
-	for _, v := range []uint32{Version, fileSize, Slots, slotSize} {
+	for _, v := range []uint32{Version, memorySize, Slots, slotSize} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	return append(b, gpu[:]...)
+	b = append(append(b, gpu[:]...), id[:]...)
+	return b[:fileSize]
 }
 
-// validate checks a file before it is mapped.
+// validate checks the file.
 func validate(fd int, gpu [16]byte, gid int) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -308,7 +324,7 @@ func validateHeader(b []byte, gpu [16]byte) error {
 	for i, field := range []struct {
 		name string
 		want uint32
-	}{{"version", Version}, {"size", fileSize}, {"slots", Slots}, {"slot_size", slotSize}} {
+	}{{"version", Version}, {"size", memorySize}, {"slots", Slots}, {"slot_size", slotSize}} {
 		if got := binary.LittleEndian.Uint32(b[8+4*i:]); got != field.want {
 			return fmt.Errorf("%w: %s %d, must be %d", ErrCorrupt, field.name, got, field.want)
 		}
@@ -349,6 +365,9 @@ func (s *Segment) Close() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.Header = nil
+	if s.keeper != nil {
+		s.keeper.end()
+	}
 	if s.memory != nil {
 		if err := unmap(s.memory); err != nil {
 			return fmt.Errorf("unmap segment %s: %w", s.path, err)
@@ -383,6 +402,7 @@ func (s *Segment) Succeed(before *Segment) {
 	defer s.mutex.Unlock()
 	s.memory, s.Header = before.memory, before.Header
 	before.memory, before.Header = nil, nil
+	before.keeper.end()
 	before.closeFile()
 }
 

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,18 +30,26 @@ type Glance struct {
 	Counters    Counters
 }
 
-// OpenReader opens a segment's file for looks at it.
+// OpenReader looks at the memory that is in force now, which a process of the segment hands out.
 func OpenReader(path string) (*Reader, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	gpu, ok := parseName(filepath.Base(path))
+	if !ok {
+		return nil, fmt.Errorf("open segment %s: not the name of one", path)
+	}
+	file, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open segment %s: %w", path, err)
 	}
-	r := &Reader{fd: fd, image: newImage()}
-	if _, err := r.Look(); err != nil {
-		r.Close()
+	defer unix.Close(file)
+	id, err := inForce(file)
+	if err != nil {
 		return nil, fmt.Errorf("open segment %s: %w", path, err)
 	}
-	return r, nil
+	fd, err := ask(filepath.Dir(path), filepath.Base(path), gpu, id, allSlots) // locks cannot be asked about in a member
+	if err != nil {
+		return nil, fmt.Errorf("open segment %s: %w", path, err)
+	}
+	return &Reader{fd: fd, image: newImage()}, nil
 }
 
 // Look reads a copy, as Snapshots does.
@@ -49,8 +58,8 @@ func (r *Reader) Look() (Look, error) {
 	if err != nil {
 		return Look{}, fmt.Errorf("read: %w", err)
 	}
-	if n != fileSize {
-		return Look{}, fmt.Errorf("%w: %d bytes, must be %d", ErrCorrupt, n, fileSize)
+	if n != memorySize {
+		return Look{}, fmt.Errorf("%w: %d bytes, must be %d", ErrCorrupt, n, memorySize)
 	}
 	h := header(r.image)
 	if h.Magic != Magic || h.Version != Version {

@@ -157,7 +157,7 @@ func claim(t *testing.T, s *Segment) int {
 
 // TestLayout asks the C compiler where each field of segment.h is.
 func TestLayout(t *testing.T) {
-	cNames := map[string]string{"GPU": "gpu_uuid"}
+	cNames := map[string]string{"GPU": "gpu_uuid", "ID": "id"}
 	field := func(name string) string {
 		if c := cNames[name]; c != "" {
 			return c
@@ -183,7 +183,7 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	for expression, value := range map[string]uint64{
-		"sizeof(struct gp_segment)": fileSize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
+		"sizeof(struct gp_segment)": memorySize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_SOURCES": HintSources,
 		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
@@ -376,8 +376,8 @@ func TestKilledOwner(t *testing.T) {
 // TestStaleBits: whoever claims a dead peer's slot before anybody reaped it starts clean.
 func TestStaleBits(t *testing.T) {
 	dir := directory(t)
-	s := open(t, dir)
 	p := startPeer(t, dir)
+	s := open(t, dir)
 	p.tell("dirty")
 	p.kill()
 	gate := s.Gate.Load()
@@ -458,7 +458,8 @@ func TestRelock(t *testing.T) {
 	if s.StillOwned() {
 		t.Error("a slot that another process took is still owned")
 	}
-	if next := claim(t, s); next == slot {
+	s.Leave()
+	if next := claim(t, open(t, dir)); next == slot {
 		t.Error("the same slot was claimed twice")
 	}
 }
@@ -539,6 +540,100 @@ func TestCorruption(t *testing.T) {
 			}
 			if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 				t.Errorf("a file in use was replaced: %v", err)
+			}
+		})
+	}
+}
+
+// Whatever a peer does to the file and to the memory, others can touch what they have mapped, and mend the file.
+func TestHostilePeer(t *testing.T) {
+	dir := directory(t)
+	s := open(t, dir)
+	claim(t, s)
+	memory, err := ask(dir, filepath.Base(s.Path()), gpu, s.keeper.id, allSlots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(memory)
+	for _, size := range []int64{0, 1, 4096, memorySize - 1, memorySize + 4096} {
+		if err := unix.Ftruncate(memory, size); !errors.Is(err, unix.EPERM) {
+			t.Errorf("the memory was cut to %d bytes: %v", size, err)
+		}
+		if err := os.Truncate(s.Path(), size); err != nil {
+			t.Fatal(err)
+		}
+		for i := range Slots { // SIGBUS, where it were the file
+			s.Slot(i).Pad2[0] = 1
+		}
+		if err := s.Check(); err != nil {
+			t.Errorf("file of %d bytes: %v", size, err)
+		}
+		if p := startPeer(t, dir); s.Members.Load()&(1<<p.slot) == 0 {
+			t.Errorf("file of %d bytes: who came later is in other memory", size)
+		}
+	}
+	if err := unix.Fallocate(memory, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, memorySize); err != nil {
+		t.Fatal(err)
+	}
+	if s.Magic != 0 {
+		t.Error("the memory is as it was")
+	}
+	// Who comes now does not believe this memory, and those who are there notice that they are elsewhere.
+	startPeer(t, dir)
+	if err := s.Check(); !errors.Is(err, ErrOther) {
+		t.Errorf("Check() = %v", err)
+	}
+}
+
+// A member hands out something else than the memory.
+func TestHostileMember(t *testing.T) {
+	plain := func(size int64, flags int, seal int) func() (int, error) {
+		return func() (int, error) {
+			fd, err := unix.MemfdCreate("x", flags)
+			if err == nil {
+				err = unix.Ftruncate(fd, size)
+			}
+			if err == nil && seal != 0 {
+				_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
+			}
+			return fd, err
+		}
+	}
+	for name, made := range map[string]func() (int, error){
+		"not sealed":     plain(memorySize, unix.MFD_ALLOW_SEALING, 0),
+		"read-only":      plain(memorySize, unix.MFD_ALLOW_SEALING, seals|unix.F_SEAL_WRITE),
+		"too short":      plain(memorySize-1, unix.MFD_ALLOW_SEALING, seals),
+		"no identity":    plain(memorySize, unix.MFD_ALLOW_SEALING, seals),
+		"another memory": func() (int, error) { return newMemory(gpu, newIdentifier()) },
+		"a directory":    func() (int, error) { return unix.Open("/", unix.O_RDONLY, 0) },
+		"a pipe": func() (int, error) {
+			var fds [2]int
+			return fds[0], unix.Pipe(fds[:])
+		},
+		"nothing": func() (int, error) { return -1, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := directory(t)
+			p := startPeer(t, dir)
+			fd, err := made()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// In the place of the peer's socket.
+			k := &keeper{dir: dir, name: UUID(gpu) + ".seg", gid: -1, shared: true}
+			listener, err := k.bind(p.slot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fd >= 0 {
+				go k.serve(listener, fd)
+				defer k.ended.Store(true)
+			}
+			s := open(t, dir)
+			claim(t, s)
+			if s.Magic != Magic || s.GPU != gpu || s.Members.Load() != 1<<s.slot {
+				t.Errorf("magic %#x, members %b", s.Magic, s.Members.Load())
 			}
 		})
 	}
@@ -712,16 +807,17 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("snapshot %+v", all[0])
 	}
 	p.kill()
-	if all, err = Snapshots(base, os.Getuid()); err != nil || len(all[0].Peers) != 1 || all[0].Peers[0].Alive {
+	if all, err = Snapshots(base, os.Getuid()); err != nil || len(all[0].Peers) != 0 {
 		t.Errorf("Snapshots() = %+v, %v", all, err)
 	}
 }
 
 // FuzzHeader: only the one right header is valid, and no content of a segment can break a reader.
 func FuzzHeader(f *testing.F) {
-	right := identity(gpu)
+	right := identity(gpu, identifier{1})[:40]
 	f.Add(right)
 	f.Add(right[:39])
+	f.Add(identity(gpu, identifier{1}))
 	f.Add([]byte{})
 	for i := range right {
 		wrong := append([]byte{}, right...)
@@ -739,7 +835,7 @@ func FuzzHeader(f *testing.F) {
 		}
 		image := newImage()
 		copy(image, b)
-		for offset := headerSize; len(b) > 64 && offset < fileSize; offset += slotSize {
+		for offset := headerSize; len(b) > 64 && offset < memorySize; offset += slotSize {
 			copy(image[offset:offset+slotSize], b[64:])
 		}
 		s := describe(image, func(slot int) bool { return slot%2 == 0 })

@@ -15,8 +15,8 @@ var (
 	_ [unsafe.Sizeof(Slot{}) - slotSize]byte
 )
 
-// header views memory, of fileSize bytes and page-aligned or allocated as words, as a segment.
-func header(memory []byte) *Header { return (*Header)(unsafe.Pointer(&memory[:fileSize][0])) }
+// header views memory, of memorySize bytes and page-aligned or allocated as words, as a segment.
+func header(memory []byte) *Header { return (*Header)(unsafe.Pointer(&memory[:memorySize][0])) }
 
 func slotAt(memory []byte, i int) *Slot {
 	return (*Slot)(unsafe.Pointer(&memory[headerSize+uint(i)%Slots*slotSize]))
@@ -24,20 +24,20 @@ func slotAt(memory []byte, i int) *Slot {
 
 // newImage allocates memory that header and slotAt can view: byte slices need not be aligned.
 func newImage() []byte {
-	words := make([]uint64, fileSize/8)
-	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), fileSize)
+	words := make([]uint64, memorySize/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), memorySize)
 }
 
-// mapShared maps a file of fileSize bytes. Not by unix.Mmap, which keeps a list by address: this mapping may be moved.
+// mapShared maps memory. Not by unix.Mmap, which keeps a list by address: this mapping may be moved.
 func mapShared(fd int) ([]byte, error) {
-	address, err := unix.MmapPtr(fd, 0, nil, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	address, err := unix.MmapPtr(fd, 0, nil, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
-	return unsafe.Slice((*byte)(address), fileSize), nil
+	return unsafe.Slice((*byte)(address), memorySize), nil
 }
 
-func unmap(memory []byte) error { return unix.MunmapPtr(unsafe.Pointer(&memory[0]), fileSize) }
+func unmap(memory []byte) error { return unix.MunmapPtr(unsafe.Pointer(&memory[0]), memorySize) }
 
 // Pointer is the mapping, for C.
 func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }

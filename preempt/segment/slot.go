@@ -22,10 +22,17 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 	if err := s.checkFile(); err != nil {
 		return -1, fmt.Errorf("claim slot: %w", err)
 	}
+	if err := s.lockJoin(); err != nil { // held since Open, usually
+		return -1, fmt.Errorf("claim slot: %w", err)
+	}
+	defer unlock(s.fd, lockOfJoin)
 	for i := range Slots {
 		err := lock(s.fd, i, 1)
 		if isLocked(err) {
 			continue
+		}
+		if err == nil {
+			err = s.keeper.offer(i)
 		}
 		if err != nil {
 			return -1, fmt.Errorf("claim slot: %w", err)
@@ -170,7 +177,7 @@ func (s *Segment) reopen() error {
 	return nil
 }
 
-// Check sees that others who open the segment get the same file. The error is ErrLost where they do not.
+// Check sees that others who open the segment get the same file and memory. The error is ErrLost or ErrOther where they do not.
 func (s *Segment) Check() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -187,6 +194,14 @@ func (s *Segment) checkFile() error {
 		return fmt.Errorf("%w: the file was removed", ErrLost)
 	case err != nil || (inode{uint64(stat.Dev), stat.Ino}) != s.inode:
 		return fmt.Errorf("%w: the file was replaced", ErrLost)
+	}
+	line := make([]byte, fileSize+1)
+	n, _ := unix.Pread(s.fd, line, 0)
+	switch ours := identity(s.gpu, s.keeper.id); {
+	case n != fileSize || string(line[:40]) != string(ours[:40]):
+		s.repair(ours)
+	case string(line[:fileSize]) != string(ours):
+		return ErrOther
 	}
 	return nil
 }

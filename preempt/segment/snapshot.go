@@ -4,11 +4,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,7 +97,6 @@ func parseName(name string) (gpu [16]byte, ok bool) {
 	return gpu, UUID(gpu)+".seg" == name
 }
 
-// take reads a copy rather than map the file, which others may truncate.
 func take(path string, gpu [16]byte) (Snapshot, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -105,18 +106,48 @@ func take(path string, gpu [16]byte) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("open: %w", err)
 	}
 	defer unix.Close(fd)
-	image := newImage()
-	n, err := unix.Pread(fd, image, 0)
+	line := make([]byte, fileSize)
+	n, err := unix.Pread(fd, line, 0)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("read: %w", err)
 	}
 	if n != fileSize {
-		return Snapshot{}, fmt.Errorf("%w: %d bytes, must be %d", ErrCorrupt, n, fileSize)
+		return Snapshot{}, fmt.Errorf("%w: not of %d bytes", ErrCorrupt, fileSize)
 	}
-	if err := validateHeader(image, gpu); err != nil {
+	if err := validateHeader(line, gpu); err != nil {
+		return Snapshot{}, err
+	}
+	image, err := copyMemory(fd, filepath.Dir(path), filepath.Base(path), gpu)
+	if err != nil {
 		return Snapshot{}, err
 	}
 	return describe(image, func(slot int) bool { return isHeld(fd, slot) }), nil
+}
+
+// copyMemory copies what a member hands out. Without members there is nothing: all zeros.
+func copyMemory(fd int, dir, name string, gpu [16]byte) ([]byte, error) {
+	image := newImage()
+	for deadline := time.Now().Add(answerWithin); ; time.Sleep(time.Millisecond) {
+		held := heldSlots(fd)
+		if held == 0 {
+			return image, nil
+		}
+		id, err := inForce(fd)
+		if err != nil {
+			return nil, err
+		}
+		memory, err := ask(dir, name, gpu, id, held)
+		if err == nil {
+			defer unix.Close(memory)
+			if n, err := unix.Pread(memory, image, 0); err != nil || n != len(image) {
+				return nil, fmt.Errorf("read: %w", errors.Join(err, io.ErrUnexpectedEOF))
+			}
+			return image, nil
+		}
+		if time.Now().After(deadline) { // else one that joins or ends just now
+			return nil, err
+		}
+	}
 }
 
 func describe(image []byte, alive func(slot int) bool) Snapshot {
@@ -129,7 +160,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 	for i := range Slots {
 		bit := uint64(1) << i
 		lives := alive(i)
-		if !lives && h.Members.Load()&bit == 0 {
+		if !lives {
 			continue
 		}
 		p := slotAt(image, i)

@@ -615,6 +615,62 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
+// A peer cuts the file short, or makes it longer: nobody gets SIGBUS, and who comes later finds the others.
+func TestTruncatedSegment(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	files, err := filepath.Glob(filepath.Join(m.segments(), "*.seg"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("segments %v, %v", files, err)
+	}
+	for round, size := range []int64{0, 1, 4096, 70000, 1 << 20} {
+		if err := os.Truncate(files[0], size); err != nil {
+			t.Fatal(err)
+		}
+		if _, hash := lc.request(5, 3, "stream"); hash != sums(uint32(round+1)*15) {
+			t.Errorf("hash %d of LC, must be %d", hash, sums(uint32(round+1)*15))
+		}
+		n := be.count()
+		m.until("BE progresses", func() bool { return be.count() > n })
+		m.until("the file is mended", func() bool {
+			info, err := os.Stat(files[0])
+			return err == nil && info.Size() < 100 && info.Size() > 1
+		})
+		late := m.start("be")
+		m.joined(be, lc, late)
+		late.finish()
+	}
+	for _, p := range []*process{be, lc} {
+		if last, stderr := p.finish(); p == lc && last != "count 0" || stderr != "" {
+			t.Errorf("last line %q, stderr %q", last, stderr)
+		}
+	}
+}
+
+// The only process that has the memory is stopped when another comes. Later they find each other.
+func TestStoppedMember(t *testing.T) {
+	m := newMachine(t, "")
+	be := m.start("be")
+	m.joined(be)
+	be.runBestEffort()
+	be.signal(syscall.SIGSTOP)
+	lc := m.start("lc")
+	m.until("LC joins without it", func() bool {
+		all, err := segment.SnapshotsIn(m.segments()) // an error in it until then: nobody answers
+		return err == nil && len(all) == 1 && slices.ContainsFunc(all[0].Peers, func(p segment.Peer) bool { return int(p.Pid) == lc.pid() })
+	})
+	lc.request(5, 3, "stream")
+	be.signal(syscall.SIGCONT)
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	n := be.count()
+	m.until("BE progresses", func() bool { return be.count() > n })
+	lc.finish()
+	be.finish()
+}
+
 // Somebody else made the directory. Once it is removed, those who wait for it join.
 func TestSquatter(t *testing.T) {
 	if os.Geteuid() != 0 {

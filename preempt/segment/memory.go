@@ -1,0 +1,380 @@
+package segment
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The memory is a file without a name (memfd), sealed so that nobody can make it shorter: a mapping of a file that a peer
+// truncates would end the processes that touch it. Every member hands its descriptor to whoever connects to the member's
+// socket, beside the file with the locks. That file says which memory is in force, for members that could not hand
+// theirs on when somebody came: they take the one in force.
+
+// seals of a memory that can be mapped without fear.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+const (
+	answerWithin = 500 * time.Millisecond // members are asked for the memory
+	joinWithin   = 2 * time.Second        // another process may be joining
+)
+
+// identifier of a memory: random.
+type identifier [16]byte
+
+func newIdentifier() (id identifier) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// newMemory makes one that holds nothing yet.
+func newMemory(gpu [16]byte, id identifier) (fd int, err error) {
+	const name = "gpreempt"
+	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.3
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("make memory: %w", err)
+	}
+	image := make([]byte, memorySize)
+	copy(image, identity(gpu, id))
+	if _, err = unix.Pwrite(fd, image, 0); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err == nil {
+		err = checkMemory(fd, gpu, id)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("make memory: %w", err)
+	}
+	return fd, nil
+}
+
+// checkMemory sees that a descriptor that somebody sent can be mapped, and is of the memory that is wanted.
+func checkMemory(fd int, gpu [16]byte, id identifier) error {
+	var stat unix.Stat_t
+	var on unix.Statfs_t
+	has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err := errors.Join(err, unix.Fstat(fd, &stat), unix.Fstatfs(fd, &on)); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	// Huge pages may run out when they are touched. F_SEAL_EXEC is MFD_NOEXEC_SEAL's.
+	if has&seals != seals || has&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 || on.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("%w: memory with seals %#x", ErrCorrupt, has)
+	}
+	if stat.Size != memorySize {
+		return fmt.Errorf("%w: memory of %d bytes, must be %d", ErrCorrupt, stat.Size, memorySize)
+	}
+	var line [64]byte
+	if _, err := unix.Pread(fd, line[:], 0); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if err := validateHeader(line[:], gpu); err != nil {
+		return err
+	}
+	if identifier(line[40:56]) != id {
+		return fmt.Errorf("%w: another memory than the one in force", ErrCorrupt)
+	}
+	return nil
+}
+
+// Isolate lets threads have descriptors of their own. Not where Go's runtime has some, which it may use on any thread: that of
+// the library has none (../../exports/_runtime/poller.go).
+var Isolate = false
+
+// keeper is a thread that holds a member's descriptors where the application, which may close what it does not know,
+// cannot reach them: in a table of descriptors of its own.
+type keeper struct {
+	dir, name string
+	gid       int
+	shared    bool // the kernel gave it no table of its own
+
+	id     identifier
+	memory []byte
+	listen chan int // the slot to serve; closed: none
+	offers bool
+	done   chan error
+	ended  atomic.Bool
+}
+
+// keep gets the memory from those who hold slots, or makes another one, maps it, and stays.
+func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
+	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
+	go k.run(gpu, held)
+	return k, <-k.done
+}
+
+var errNobody = errors.New("none of its processes answers")
+
+func (k *keeper) run(gpu [16]byte, held uint64) {
+	runtime.LockOSThread() // for good: the thread ends with this
+	k.shared = !Isolate || !ownDescriptors()
+	fd, err := ask(k.dir, k.name, gpu, k.id, held)
+	if err != nil { // a process that is stopped may have one of the old name, and must not take it for this
+		k.id = newIdentifier()
+		fd, err = newMemory(gpu, k.id)
+	}
+	if err == nil {
+		defer unix.Close(fd)
+		k.memory, err = mapShared(fd)
+	}
+	k.done <- err
+	if err != nil {
+		return
+	}
+	if slot, more := <-k.listen; more {
+		listener, err := k.bind(slot)
+		k.done <- err
+		if err == nil {
+			k.serve(listener, fd)
+		}
+	}
+}
+
+// offer makes the memory be handed on at the socket of a slot, whose lock is held.
+func (k *keeper) offer(slot int) error {
+	if k.offers {
+		return nil
+	}
+	k.offers = true
+	k.listen <- slot
+	return <-k.done
+}
+
+func (k *keeper) end() {
+	if !k.ended.Swap(true) {
+		close(k.listen)
+	}
+}
+
+// ownDescriptors gives the calling thread a table of descriptors of its own, with none but the standard ones, which lead
+// nowhere. False where the kernel lets it not.
+func ownDescriptors() bool {
+	if unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE) != nil {
+		if unix.Unshare(unix.CLONE_FILES) != nil {
+			return false
+		}
+		list, err := os.ReadDir("/proc/thread-self/fd")
+		if err != nil {
+			return false
+		}
+		for _, entry := range list {
+			if fd, err := strconv.Atoi(entry.Name()); err == nil {
+				unix.Close(fd)
+			}
+		}
+	}
+	for range 3 {
+		_, _ = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	}
+	return true
+}
+
+// address of a slot's socket. Whoever holds the slot's lock binds it.
+func address(dirfd int, dir, name string, slot int) *unix.SockaddrUnix {
+	const longest = 107 // of sockaddr_un
+	path := filepath.Join(dir, fmt.Sprintf("%s.%d", name, slot))
+	if len(path) > longest {
+		path = fmt.Sprintf("/proc/thread-self/fd/%d/%s.%d", dirfd, name, slot)
+	}
+	return &unix.SockaddrUnix{Name: path}
+}
+
+func (k *keeper) bind(slot int) (fd int, err error) {
+	dirfd, err := openPrivate(k.dir, k.gid)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dirfd)
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	at, mode := address(dirfd, k.dir, k.name, slot), uint32(0o600)
+	name := filepath.Base(at.Name)
+	if k.gid >= 0 {
+		mode = 0o660
+	}
+	_ = unix.Unlinkat(dirfd, name, 0) // of who had the slot before
+	if err = unix.Bind(fd, at); err == nil {
+		if k.gid >= 0 {
+			err = unix.Fchownat(dirfd, name, -1, k.gid, unix.AT_SYMLINK_NOFOLLOW)
+		}
+		err = errors.Join(err, unix.Fchmodat(dirfd, name, mode, 0), unix.Listen(fd, Slots))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("listen on %s: %w", at.Name, err)
+	}
+	return fd, nil
+}
+
+// serve sends the memory to whoever connects, without waiting for anything that they do.
+func (k *keeper) serve(listener, memory int) {
+	defer unix.Close(listener)
+	var is, now unix.Stat_t
+	if unix.Fstat(listener, &is) != nil {
+		return
+	}
+	for !k.ended.Load() {
+		// A descriptor in the application's table may be another file by now.
+		if k.shared && (unix.Fstat(listener, &now) != nil || now.Ino != is.Ino || now.Dev != is.Dev) {
+			return
+		}
+		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
+		if n, err := unix.Poll(ready, int(time.Second/time.Millisecond)); err != nil || n == 0 {
+			continue
+		}
+		client, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			continue
+		}
+		_ = unix.Sendmsg(client, []byte{0}, unix.UnixRights(memory), nil, unix.MSG_NOSIGNAL)
+		unix.Close(client)
+	}
+}
+
+// ask gets the memory from one of the members whose slots are held.
+func ask(dir, name string, gpu [16]byte, id identifier, held uint64) (memory int, err error) {
+	dirfd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open directory: %w", err)
+	}
+	defer unix.Close(dirfd)
+	var asked []unix.PollFd
+	defer func() {
+		for _, a := range asked {
+			if a.Fd >= 0 {
+				unix.Close(int(a.Fd))
+			}
+		}
+	}()
+	for slot := range Slots {
+		if held&(1<<slot) == 0 {
+			continue
+		}
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return -1, fmt.Errorf("socket: %w", err)
+		}
+		if unix.Connect(fd, address(dirfd, dir, name, slot)) != nil {
+			unix.Close(fd)
+			continue
+		}
+		asked = append(asked, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	err = errNobody
+	for open, deadline := len(asked), time.Now().Add(answerWithin); open > 0; {
+		left := time.Until(deadline)
+		if left <= 0 {
+			break
+		}
+		if _, pollErr := unix.Poll(asked, int(left/time.Millisecond)+1); pollErr != nil {
+			continue // EINTR
+		}
+		for i := range asked {
+			a := &asked[i]
+			if a.Fd < 0 || a.Revents == 0 {
+				continue
+			}
+			fd, bad := receive(int(a.Fd))
+			unix.Close(int(a.Fd))
+			a.Fd = -1 // passed over by poll
+			open--
+			if bad == nil {
+				if bad = checkMemory(fd, gpu, id); bad == nil {
+					return fd, nil
+				}
+				unix.Close(fd)
+			}
+			err = bad
+		}
+	}
+	return -1, err
+}
+
+// receive reads one descriptor, and closes what else was sent.
+func receive(socket int) (int, error) {
+	data, control := make([]byte, 1), make([]byte, unix.CmsgSpace(4*253)) // SCM_MAX_FD
+	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil {
+		return -1, err
+	}
+	found := -1
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			if found >= 0 {
+				unix.Close(fd)
+				continue
+			}
+			found = fd
+		}
+	}
+	if found < 0 {
+		return -1, errNobody
+	}
+	return found, nil
+}
+
+// inForce reads from the file which memory is.
+func inForce(fd int) (id identifier, err error) {
+	var line [fileSize]byte
+	n, err := unix.Pread(fd, line[:], 0)
+	if err == nil && n != len(line) {
+		err = ErrCorrupt
+	}
+	return identifier(line[40:56]), err
+}
+
+const allSlots = math.MaxUint64
+
+func heldSlots(fd int) (held uint64) {
+	for slot := range Slots {
+		if isHeld(fd, slot) {
+			held |= 1 << slot
+		}
+	}
+	return held
+}
+
+// lockJoin lets one process at a time find or make the memory, until it can hand it on itself.
+func (s *Segment) lockJoin() error {
+	for deadline := time.Now().Add(joinWithin); ; time.Sleep(time.Millisecond) {
+		err := lock(s.fd, lockOfJoin, 1)
+		if err == nil || !isLocked(err) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errors.New("another process has been joining for too long")
+		}
+	}
+}
+
+// repair writes again what the file has to say, after somebody scribbled over it or cut it.
+func (s *Segment) repair(identity []byte) {
+	if lock(s.fd, lockOfJoin, 1) != nil {
+		return // next time
+	}
+	_, _ = unix.Pwrite(s.fd, identity, 0)
+	_ = unix.Ftruncate(s.fd, fileSize)
+	unlock(s.fd, lockOfJoin)
+}
