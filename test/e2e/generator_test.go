@@ -24,11 +24,11 @@ type variant struct {
 	not                  string // features of programs that go wrong by faults that are known
 }
 
-const known = "cpu,values,queries,captures"
+const known = "cpu,values,queries,captures,perthread"
 
 var variants = []variant{
 	{name: "alone"}, // without the library: that the model and the simulated driver agree
-	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1"}, peer: "lc", not: known},
+	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", not: known},
 	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc", not: known},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
 	{name: "latency-critical", role: "lc", peer: "be"},
@@ -192,13 +192,19 @@ func (v variant) shortest(t *testing.T, m *machine, peer *process, generator, se
 			}
 		}
 	}
-	text, err := exec.Command(generator, "", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(append(without, "255"), ",")).Output()
+	text, err := v.describe(generator, seed, append(without, "255"))
 	return fmt.Sprintf("without %s: %v\n%s", strings.Join(without, ","), err, text)
 }
 
 // leaves says whether something is left that is a program.
 func (v variant) leaves(generator, seed string, without []string) bool {
-	return exec.Command(generator, "", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(without, ",")).Run() == nil
+	_, err := v.describe(generator, seed, without)
+	return err == nil
+}
+
+func (v variant) describe(generator, seed string, without []string) ([]byte, error) {
+	arguments := append([]string{"", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(without, ",")}, v.arguments...)
+	return exec.Command(generator, arguments...).Output()
 }
 
 // GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which

@@ -99,12 +99,14 @@ static struct operation some_operation(struct generator *g, int t) {
 			return o;
 		}
 	}
-	switch (below(g, 38)) {
+	switch (below(g, 42)) {
 	default:
 		o.kind = KERNEL;
 		o.form = (uint8_t)below(g, KERNEL_FORMS);
 		if ((o.form == PLAIN && !with(g, WITH_plain)) || (o.form == COOPERATIVE && !with(g, WITH_cooperative)))
 			o.form = PARAMETERS;
+		if (o.form >= MARLIN && !(with(g, WITH_waiting) && one_in(g, 2)))
+			o.form = INCREMENT;
 		break;
 	case 0: case 1:
 		o.kind = MEMSET;
@@ -206,7 +208,7 @@ static struct operation some_operation(struct generator *g, int t) {
 		o.form = 0;
 		break;
 	case 27: case 28: case 29:
-		o.kind = with(g, WITH_captures) ? LAUNCH : KERNEL;
+		o.kind = with(g, WITH_captures | WITH_built) ? LAUNCH : KERNEL;
 		o.form = 0;
 		if (o.kind == LAUNCH)
 			o.device = (uint8_t)g->plan.graph[o.graph].device;
@@ -218,6 +220,15 @@ static struct operation some_operation(struct generator *g, int t) {
 	case 31:
 		o.kind = with(g, WITH_hints) ? HINT : KERNEL;
 		o.form = 0;
+		break;
+	case 33:
+		o.kind = with(g, WITH_built) ? (one_in(g, 2) ? BUILD : one_in(g, 2) ? CHANGE : UPDATE) : KERNEL;
+		o.form = 0;
+		o.nodes = (uint8_t)(o.kind == CHANGE ? below(g, 3) : 1 + below(g, 4));
+		if (o.kind == CHANGE || o.kind == UPDATE)
+			o.device = (uint8_t)g->plan.graph[o.graph].device;
+		if (o.kind != KERNEL)
+			o.buffer = (uint8_t)some_buffer(g, o.device);
 		break;
 	case 32: { // ends a wait of this thread
 		o.kind = KERNEL;
@@ -401,9 +412,10 @@ static void buffer_name(char *to, int b, int first, int count) {
 }
 
 void describe_operation(FILE *f, const struct operation *o) {
-	static const char *kernel[] = {"chain", "chain (packed)", "chain (extended)", "chain (cooperative)", "increment", "add (not rewritten)"};
-	static const char *memset_form[] = {"memset 32", "memset 8", "memset 16", "memset 32 (no stream)"};
-	static const char *copy_form[] = {"copy", "copy (any)", "copy (synchronous)"};
+	static const char *kernel[] = {"chain", "chain (packed)", "chain (extended)", "chain (cooperative)", "increment", "add (not rewritten)",
+		"marlin", "lamport", "barrier"};
+	static const char *memset_form[] = {"memset 32", "memset 8", "memset 16", "memset (rows)", "memset 32 (no stream)"};
+	static const char *copy_form[] = {"copy", "copy (any)", "copy (rows)", "copy (synchronous)"};
 	static const char *function[] = {"host function", "host function checks", "host function updates", "host function waits for word"};
 	char to[64], from[64];
 	const char *s = stream_name(o->device, o->stream), *captured = o->captured ? " (captured)" : "";
@@ -447,6 +459,9 @@ void describe_operation(FILE *f, const struct operation *o) {
 	case FORK: fprintf(f, "%s joins the capture of %s", stream_name(o->device, o->stream2), s); break;
 	case JOIN: fprintf(f, "%s is joined by %s", s, stream_name(o->device, o->stream2)); break;
 	case LAUNCH: fprintf(f, "launch graph %d on %s%s", o->graph, s, captured); break;
+	case BUILD: fprintf(f, "build graph %d of %d kernels: chain %s, %u us, add %u ...", o->graph, o->nodes, to, o->us, o->value); break;
+	case CHANGE: fprintf(f, "change kernel %d of graph %d: chain %s, %u us, add %u", o->nodes, o->graph, to, o->us, o->value); break;
+	case UPDATE: fprintf(f, "update graph %d: chain %s, %u us, add %u ...", o->graph, to, o->us, o->value); break;
 	case PAUSE: fprintf(f, "pause %u us", o->value); break;
 	case HINT: fprintf(f, "hint"); break;
 	}

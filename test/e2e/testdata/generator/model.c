@@ -146,7 +146,7 @@ static void handles_of(const struct plan *m, const struct operation *o, struct a
 		touch(a, event, false, true);
 	if (o->kind == EVENT_RENEW)
 		touch(a, event, true, true);
-	if (o->kind == END || o->kind == LAUNCH)
+	if (o->kind == END || o->kind == LAUNCH || o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE)
 		touch(a, PLACE_GRAPH + o->graph, true, true);
 	if (o->kind == FREE || o->kind == FREE_ASYNC) {
 		touch(a, PLACE_BUFFER + o->buffer, true, true);
@@ -156,8 +156,22 @@ static void handles_of(const struct plan *m, const struct operation *o, struct a
 			accesses_of(m, o, &cells);
 		for (int i = 0; i < cells.count; i++)
 			touch(a, PLACE_BUFFER + cells.list[i].place / CELLS, false, true);
+		if (o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE)
+			touch(a, PLACE_BUFFER + o->buffer, false, true);
 	}
-	(void)m;
+}
+
+static uint32_t after_kernel(const struct operation *o, uint32_t cell) {
+	switch (o->form) {
+	case INCREMENT: case MARLIN: case LAMPORT:
+		return cell + 1;
+	case BARRIER:
+		return cell + 2;
+	case PLAIN:
+		return cell + o->value;
+	default:
+		return cell * 3 + o->value;
+	}
 }
 
 // Does to the cells what the operation does. False: it makes no sense.
@@ -170,7 +184,7 @@ static bool carry_out(struct plan *m, const struct operation *o) {
 		case KERNEL:
 			if (!known[c])
 				return false;
-			to[c] = o->form == INCREMENT ? to[c] + 1 : o->form == PLAIN ? to[c] + o->value : to[c] * 3 + o->value;
+			to[c] = after_kernel(o, to[c]);
 			break;
 		case CPU: case HOST_FUNCTION:
 			if (o->form != CHECKS && o->form != UPDATES)
@@ -328,6 +342,8 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 			m->owner[o->device * STREAMS + o->stream2] == o->thread && (m->threads == 1 || !blocking_stream(o->stream2));
 	case JOIN:
 		return at[o->stream] == mine && at[o->stream2] == mine && o->stream2 != o->stream;
+	case BUILD: case CHANGE: case UPDATE:
+		return !mine;
 	case CONTEXT_SYNC:
 		return m->threads == 1 ? !mine : !(m->features & WITH_captures);
 	default:
@@ -383,6 +399,16 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 	}
 	if ((o->kind == COPY || o->kind == KERNEL_COPY) && o->source == o->buffer && abs(o->first - o->source_first) < o->count)
 		return SENSELESS;
+	if (o->kind == BUILD && (o->nodes == 0 || o->nodes > LAUNCHES))
+		return SENSELESS;
+	if ((o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE) && device_buffer(o->buffer) && o->buffer / BUFFERS != o->device)
+		return SENSELESS;
+	if (o->kind == CHANGE || o->kind == UPDATE) {
+		const struct graph *g = &m->graph[o->graph];
+		if (!g->built || g->device != o->device || (o->kind == CHANGE && o->nodes >= g->count) ||
+			memcmp(g->buffer_generation, m->buffer_generation, sizeof g->buffer_generation) != 0)
+			return SENSELESS;
+	}
 	if (o->kind == LAUNCH) {
 		const struct graph *g = &m->graph[o->graph];
 		if (!g->count || g->device != o->device || (capture && m->captured_operations[t] + g->count >= LAUNCHES))
@@ -646,6 +672,26 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		m->captured_operations[t] = 0;
 		m->stream_captured[stream_index] = (int8_t)m->captures;
 		break;
+	case BUILD: case UPDATE: {
+		struct graph g = {.device = o->device, .built = true, .count = o->kind == BUILD ? o->nodes : m->graph[o->graph].count};
+		for (int k = 0; k < g.count; k++) {
+			g.operation[k] = *o;
+			g.operation[k].kind = KERNEL;
+			g.operation[k].form = PARAMETERS;
+			g.operation[k].value += (uint32_t)k;
+		}
+		memcpy(g.buffer_generation, m->buffer_generation, sizeof g.buffer_generation);
+		m->graph[o->graph] = g;
+		m->graph_generation[o->graph] += o->kind == BUILD;
+		break;
+	}
+	case CHANGE: {
+		struct operation *node = &m->graph[o->graph].operation[o->nodes];
+		*node = *o;
+		node->kind = KERNEL;
+		node->form = PARAMETERS;
+		break;
+	}
 	case END: {
 		struct graph g = {.device = o->device};
 		for (int j = 0; j < i; j++)

@@ -32,13 +32,14 @@ enum {
 enum kind {
 	KERNEL, KERNEL_COPY, MEMSET, COPY, UPLOAD, READ, HOST_FUNCTION, RECORD, WAIT_EVENT, EVENT_SYNC, EVENT_QUERY, EVENT_RENEW,
 	STREAM_SYNC, STREAM_QUERY, CONTEXT_SYNC, STREAM_RENEW, WAIT_VALUE, WRITE_VALUE, RELEASE, FREE, FREE_ASYNC, POST, AWAIT,
-	CPU, BEGIN, END, FORK, JOIN, LAUNCH, PAUSE, HINT, KINDS
+	CPU, BEGIN, END, FORK, JOIN, LAUNCH, BUILD, CHANGE, UPDATE, PAUSE, HINT, KINDS
 };
 
 // Forms of kinds
-enum { PARAMETERS, PACKED, EXTENDED, COOPERATIVE, INCREMENT, PLAIN, KERNEL_FORMS }; // KERNEL; PLAIN: not rewritten
-enum { BY_32, BY_8, BY_16, AT_ONCE, MEMSET_FORMS };    // MEMSET; AT_ONCE: the call without a stream
-enum { TYPED, UNTYPED, SYNCHRONOUS, COPY_FORMS };      // COPY; UPLOAD, from pageable memory, has the first and the last
+// KERNEL; of PLAIN there is no rewritten code; the blocks of those from MARLIN on wait for each other
+enum { PARAMETERS, PACKED, EXTENDED, COOPERATIVE, INCREMENT, PLAIN, MARLIN, LAMPORT, BARRIER, KERNEL_FORMS };
+enum { BY_32, BY_8, BY_16, BY_ROWS, AT_ONCE, MEMSET_FORMS }; // MEMSET; AT_ONCE: the call without a stream
+enum { TYPED, UNTYPED, ROWS, SYNCHRONOUS, COPY_FORMS }; // COPY; UPLOAD, from pageable memory, has the first and the last
 enum { EMPTY, CHECKS, UPDATES, WAITS, HOST_FORMS };    // HOST_FUNCTION; CPU has CHECKS and UPDATES
 enum { ONCE, POLL };                                   // EVENT_QUERY, STREAM_QUERY
 
@@ -47,6 +48,7 @@ struct operation {
 	uint8_t stream, stream2; // of its device
 	uint8_t buffer, first, count, source, source_first;
 	uint8_t event, word, graph;
+	uint8_t nodes;           // BUILD: so many kernels, each of a value one higher. CHANGE: which
 	uint8_t id, other;       // number in the program as generated; that of the post
 	uint8_t position;
 	bool captured;
@@ -59,7 +61,8 @@ struct operation {
 
 // What programs are made of: bits of struct program.features, by name on the command line.
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
-	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints)
+	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \
+	F(waiting) F(built)
 enum {
 #define NUMBER(name) NUMBER_##name,
 	FEATURES(NUMBER)

@@ -29,6 +29,7 @@ struct accesses {
 
 struct graph {
 	int count, device;
+	bool built; // node by node, not captured
 	uint8_t buffer_generation[ALL_BUFFERS];
 	struct operation operation[LAUNCHES];
 };

@@ -64,7 +64,13 @@
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
 	F(cuGraphLaunch, (handle, handle))                                  \
 	F(cuGraphExecDestroy, (handle))                                     \
-	F(cuGraphDestroy, (handle))
+	F(cuGraphDestroy, (handle))                                         \
+	F(cuGraphCreate, (handle *, unsigned))                              \
+	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
+	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *)) \
+	F(cuGraphExecUpdate_v2, (handle, handle, void *))                   \
+	F(cuMemsetD2D32Async, (ptr, size_t, unsigned, size_t, size_t, handle)) \
+	F(cuMemcpy2DAsync_v2, (const void *, handle))
 
 #include "../driver.h"
 
@@ -86,14 +92,15 @@ enum { CONNECTIONS = 32, LASTING = 1 + THREADS };
 
 static struct {
 	unsigned streams, channel[CREATED]; // made so far; of those that live
-	handle context, chain, increment, add, copy; // add, copy: NULL where there is no image of them
+	handle context, chain, increment, marlin, lamport, barrier, add, copy; // add, copy: NULL where there is no image of them
+	ptr turns; // words by which blocks wait for each other
 	_Atomic(handle) stream[CREATED];
 	handle event[EVENTS], fork;
 } machine[DEVICES];
 static int devices;
 static ptr memory[ALL_BUFFERS];
 static volatile uint32_t *words; // one in each 16
-static handle graph[GRAPHS], executable[GRAPHS];
+static handle graph[GRAPHS], executable[GRAPHS], node[GRAPHS][LAUNCHES];
 
 static struct program program;
 static uint32_t pageable[OPERATIONS][CELLS * CELL_WORDS];
@@ -208,10 +215,19 @@ static void make_stream(int d, int s) {
 
 static ptr cells(int buffer, int first) { return memory[buffer] + (ptr)first * CELL_WORDS * 4; }
 
+// A word for each way in which blocks of a launch may wait for each other: launches that share one are ordered, as they
+// share a cell.
+static ptr turn(const struct operation *o, int per_block) {
+	int way = ((o->buffer * CELLS + o->first) * (CELLS + 1) + o->count) * 2 + per_block - 1;
+	return machine[o->device].turns + (ptr)(way * KERNEL_FORMS + o->form) * 4;
+}
+
+enum { TURNS = ALL_BUFFERS * CELLS * (CELLS + 1) * 2 * KERNEL_FORMS };
+
 static void kernel(const struct operation *o, handle stream) {
-	int d = o->device, per_block = o->form == COOPERATIVE ? 2 * o->count : 1 + (o->variant >> 1 & 1);
+	int d = o->device, per_block = o->form == COOPERATIVE || o->form >= MARLIN ? 2 * o->count : 1 + (o->variant >> 1 & 1);
 	unsigned blocks = (unsigned)(o->count * CELL_WORDS / per_block), threads = o->variant & 4 ? 1024 : 256;
-	unsigned shared = o->variant & 8 && o->form != COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
+	unsigned shared = o->variant & 8 && per_block <= 2 && o->form < COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
 	unsigned x = blocks, y = 1, z = 1;
 	ptr data = cells(o->buffer, o->first);
 	uint32_t add = o->value, us = o->us;
@@ -239,6 +255,13 @@ static void kernel(const struct operation *o, handle stream) {
 	case INCREMENT:
 		OK(cuLaunchKernel(machine[d].increment, x, y, z, threads, 1, 1, shared, stream, incremented, NULL));
 		break;
+	case MARLIN: case LAMPORT: case BARRIER: {
+		ptr word = turn(o, 1);
+		void *waiting[] = {&word, &data, &per_block, &us};
+		handle f = o->form == MARLIN ? machine[d].marlin : o->form == LAMPORT ? machine[d].lamport : machine[d].barrier;
+		OK(cuLaunchKernel(f, x, y, z, threads, 1, 1, 0, stream, waiting, NULL));
+		break;
+	}
 	case PLAIN:
 		OK(cuLaunchKernel(machine[d].add, 1, 1, 1, 32, 1, 1, 0, stream, added, NULL));
 		break;
@@ -250,11 +273,29 @@ static void kernel(const struct operation *o, handle stream) {
 	}
 }
 
+static void copy_rows(ptr to, ptr from, int rows, handle stream) {
+	struct side {
+		size_t x, y;
+		int type; // CU_MEMORYTYPE_UNIFIED
+		void *host;
+		ptr device;
+		void *array;
+		size_t pitch;
+	};
+	const struct {
+		struct side from, to;
+		size_t width, rows;
+	} c = {{.type = 4, .device = from, .pitch = CELL_WORDS * 4}, {.type = 4, .device = to, .pitch = CELL_WORDS * 4}, CELL_WORDS * 4, (size_t)rows};
+	OK(cuMemcpy2DAsync_v2(&c, stream));
+}
+
 static void copy(const struct operation *o, handle stream) {
 	ptr to = cells(o->buffer, o->first), from = cells(o->source, o->source_first);
 	size_t bytes = (size_t)o->count * CELL_WORDS * 4;
 	if (o->form == SYNCHRONOUS)
 		OK(cuMemcpy(to, from, bytes));
+	else if (o->form == ROWS)
+		copy_rows(to, from, o->count, stream);
 	else if (o->form == UNTYPED || (!device_buffer(o->buffer) && !device_buffer(o->source)))
 		OK(cuMemcpyAsync(to, from, bytes, stream));
 	else if (!device_buffer(o->buffer))
@@ -271,6 +312,7 @@ static void set(const struct operation *o, handle stream) {
 	switch (o->form) {
 	case BY_8: OK(cuMemsetD8Async(to, (unsigned char)o->value, n * 4, stream)); break;
 	case BY_16: OK(cuMemsetD16Async(to, (unsigned short)o->value, n * 2, stream)); break;
+	case BY_ROWS: OK(cuMemsetD2D32Async(to, CELL_WORDS * 4, o->value, CELL_WORDS, o->count, stream)); break;
 	case AT_ONCE: OK(cuMemsetD32_v2(to, o->value, n)); break;
 	default: OK(cuMemsetD32Async(to, o->value, n, stream));
 	}
@@ -287,9 +329,7 @@ static void query(const struct operation *o, handle stream) {
 		compare(o, "after a query", pinned(o), o->expected[0]);
 }
 
-static void capture_end(const struct operation *o, handle stream) {
-	handle made;
-	OK(cuStreamEndCapture(stream, &made));
+static void replace(const struct operation *o, handle made) {
 	if (executable[o->graph]) {
 		OK(cuGraphExecDestroy(executable[o->graph]));
 		OK(cuGraphDestroy(graph[o->graph]));
@@ -298,15 +338,62 @@ static void capture_end(const struct operation *o, handle stream) {
 	OK(cuGraphInstantiateWithFlags(&executable[o->graph], made, 0));
 }
 
+static void capture_end(const struct operation *o, handle stream) {
+	handle made;
+	OK(cuStreamEndCapture(stream, &made));
+	replace(o, made);
+}
+
+// Kernels one after the other; of CHANGE, the one.
+static void build(const struct operation *o) {
+	struct {
+		handle function;
+		unsigned grid[3], block[3], shared;
+		void **parameters, **extra;
+		handle kernel, context;
+	} p = {machine[o->device].chain, {(unsigned)o->count * CELL_WORDS, 1, 1}, {256, 1, 1}, 0, NULL, NULL, NULL, NULL};
+	ptr data = cells(o->buffer, o->first);
+	int per_block = 1;
+	uint32_t value = o->value, us = o->us;
+	void *parameters[] = {&data, &per_block, &value, &us};
+	p.parameters = parameters;
+	if (o->kind == CHANGE) {
+		OK(cuGraphExecKernelNodeSetParams_v2(executable[o->graph], node[o->graph][o->nodes], &p));
+		return;
+	}
+	static int kernels[GRAPHS];
+	if (o->kind == BUILD)
+		kernels[o->graph] = o->nodes;
+	handle made, new[LAUNCHES];
+	OK(cuGraphCreate(&made, 0));
+	for (int i = 0; i < kernels[o->graph]; i++, value++)
+		OK(cuGraphAddKernelNode_v2(&new[i], made, i ? &new[i - 1] : NULL, i > 0, &p));
+	if (o->kind == BUILD) {
+		replace(o, made);
+		memcpy(node[o->graph], new, sizeof new);
+	} else {
+		uint64_t info[4];
+		OK(cuGraphExecUpdate_v2(executable[o->graph], made, info));
+		OK(cuGraphDestroy(made));
+	}
+}
+
 static void branch(const struct operation *o, handle from, handle to) {
 	OK(cuEventRecord(machine[o->device].fork, from));
 	OK(cuStreamWaitEvent(to, machine[o->device].fork, 0));
 }
 
+// Some calls take any context's stream or event, whichever is current.
+static bool foreign(const struct operation *o) {
+	bool event = o->kind == EVENT_SYNC || o->kind == EVENT_QUERY;
+	bool stream = o->kind == RECORD || o->kind == WAIT_EVENT || o->kind == STREAM_SYNC || o->kind == STREAM_QUERY;
+	return program.devices > 1 && o->variant & 32 && (event || (stream && o->stream > THREADS));
+}
+
 static void carry_out(const struct operation *o) {
 	static __thread unsigned ahead;
 	int d = o->device;
-	use(d);
+	use(foreign(o) ? 1 - d : d);
 	handle stream = stream_of(o, o->stream), *event = &machine[d].event[o->event];
 	ptr word = (ptr)(uintptr_t)&words[o->word * 16];
 	switch (o->kind) {
@@ -373,6 +460,7 @@ static void carry_out(const struct operation *o) {
 	case END: capture_end(o, stream); break;
 	case FORK: branch(o, stream, stream_of(o, o->stream2)); break;
 	case JOIN: branch(o, stream_of(o, o->stream2), stream); break;
+	case BUILD: case CHANGE: case UPDATE: build(o); break;
 	case LAUNCH: OK(cuGraphLaunch(executable[o->graph], stream)); break;
 	case PAUSE: pause_us(o->value); break;
 	case HINT:
@@ -550,6 +638,11 @@ static void start(const char *path) {
 		OK(cuModuleLoadData(&module, image));
 		OK(cuModuleGetFunction(&machine[d].chain, module, "sim_chain"));
 		OK(cuModuleGetFunction(&machine[d].increment, module, "sim_increment"));
+		OK(cuModuleGetFunction(&machine[d].marlin, module, "sim_marlin"));
+		OK(cuModuleGetFunction(&machine[d].lamport, module, "sim_lamport"));
+		OK(cuModuleGetFunction(&machine[d].barrier, module, "sim_barrier"));
+		OK(cuMemAlloc_v2(&machine[d].turns, TURNS * 4));
+		OK(cuMemsetD32_v2(machine[d].turns, 0, TURNS));
 		OK(cuFuncSetAttribute(machine[d].chain, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		if (cuModuleLoadData(&module, "simulated image") == 0) { // not on a GPU
@@ -637,6 +730,8 @@ int main(int count, char **argument) {
 	if (count < 2)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (level)
+		features &= ~(uint32_t)WITH_endings; // of streams that another thread stops
 	if (!only_describe) {
 		start(argument[1]);
 		if (devices < DEVICES)
@@ -652,16 +747,15 @@ int main(int count, char **argument) {
 	while (running)
 		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
-	for (int d = 0; d < devices; d++) {
+	for (int d = 0; d < devices; d++) { // none if only described
 		use(d);
 		machine[d].streams = LASTING;
 		for (int s = 0; s < CREATED; s++)
 			make_stream(d, s);
 	}
 	OK(pthread_create(&made, NULL, watch, NULL));
-	if (level) {
+	if (level && !only_describe) {
 		pthread_t stopper;
-		features &= ~(uint32_t)WITH_endings; // of streams that another thread stops
 		use(0);
 		for (int s = 0; s < CREATED; s++)
 			if (!gpreempt_stream_enable || gpreempt_stream_enable(machine[0].stream[s], level)) {
