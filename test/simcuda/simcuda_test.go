@@ -95,7 +95,7 @@ func images(dir string) error {
 func TestSelf(t *testing.T) {
 	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "versions", "recaptured", "forked", "images",
 		"libraries", "guarded", "waiting", "fills", "graphs", "mps",
-		"slicing", "shares", "two_short", "holding", "turning", "doorbells", "connections", "connections_1", "connections_32", "killed", "stopped", "idle"} {
+		"slicing", "shares", "two_short", "holding", "turning", "doorbells", "locks", "connections", "connections_1", "connections_32", "killed", "stopped", "idle"} {
 		t.Run(name, func(t *testing.T) { selftest(t, name) })
 	}
 }

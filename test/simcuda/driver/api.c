@@ -554,7 +554,7 @@ API CUresult cuCtxSynchronize(void) {
 		capture_invalidate(c, false);
 		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	}
-	context_wait(c);
+	call_wait(c, CALL_SYNCHRONIZE);
 	return leave(c->error);
 }
 
@@ -586,6 +586,16 @@ CUresult enter_stream(CUstream h, struct CUstream_st **s) {
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
 		return r;
+	r = stream_resolve(c, h, s);
+	return r == CUDA_SUCCESS ? r : leave(r);
+}
+
+CUresult enter_submission(CUstream h, struct CUstream_st **s) {
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	call_wait(c, CALL_SUBMIT);
 	r = stream_resolve(c, h, s);
 	return r == CUDA_SUCCESS ? r : leave(r);
 }
@@ -736,7 +746,7 @@ API CUresult cuEventDestroy_v2(CUevent e) {
 
 static CUresult record(CUevent e, CUstream h) {
 	struct CUstream_st *s;
-	CUresult r = enter_stream(h, &s);
+	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!handle_is(e, H_EVENT))
@@ -765,7 +775,7 @@ DUAL(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned flags), (e,
 DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags)) {
 	(void)flags;
 	struct CUstream_st *st;
-	CUresult r = enter_stream(s, &st);
+	CUresult r = enter_submission(s, &st);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!handle_is(e, H_EVENT))
@@ -856,7 +866,8 @@ static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) 
 	if (!memory_known(p, kind))
 		return leave(unknown);
 	struct CUctx_st *owner = memory_owner(p);
-	context_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c);
+	call_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c,
+		kind == MEMORY_DEVICE ? CALL_FREE : kind == MEMORY_HOST ? CALL_FREE_HOST : CALL_UNREGISTER);
 	memory_remove(p, kind);
 	return leave(c->error);
 }
@@ -940,7 +951,7 @@ DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out,
 
 DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
 	struct CUstream_st *st;
-	CUresult r = enter_stream(s, &st);
+	CUresult r = enter_submission(s, &st);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!memory_known(p, MEMORY_DEVICE))
@@ -955,7 +966,7 @@ enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 
 static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum direction d, bool wait) {
 	struct CUstream_st *s;
-	CUresult r = enter_stream(h, &s);
+	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (d == ANY)
@@ -1028,7 +1039,7 @@ DUAL(cuMemcpyAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s),
 
 static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream h) {
 	struct CUstream_st *s;
-	CUresult r = enter_stream(h, &s);
+	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (n > machine.memory_bytes || !address_valid(d, n * (size_t)width))
@@ -1207,7 +1218,14 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
 	bool cooperative, void **parameters, void **extra) {
 	struct CUstream_st *s;
-	CUresult r = enter_stream(h, &s);
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (is_function(f) && !capture_in_context(c, false))
+		function_load(f, c);
+	leave(r);
+	r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	struct work w = {0};
@@ -1259,7 +1277,7 @@ API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void *
 
 DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user), (s, callback, user)) {
 	struct CUstream_st *st;
-	CUresult r = callback ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = callback ? enter_submission(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
 	struct work w = {.kind = OP_HOST, .callback = callback, .user = user};
@@ -1268,7 +1286,7 @@ DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user)
 
 static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, unsigned flags, enum op_kind kind) {
 	struct CUstream_st *s;
-	CUresult r = enter_stream(h, &s);
+	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if ((at & 3) || !memory_pinned(at) || !address_valid(at, 4))

@@ -447,9 +447,22 @@ API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *node, int 
 	return r;
 }
 
+static CUresult load_nodes(CUgraphExec e) {
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (int i = 0; !capture_in_context(c, false) && handle_is(e, H_EXEC) && i < e->n; i++)
+		if (e->work[i].kind == OP_KERNEL && is_function(e->work[i].function))
+			function_load(e->work[i].function, c);
+	return leave(CUDA_SUCCESS);
+}
+
 DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
 	struct CUstream_st *st;
-	CUresult r = enter_stream(s, &st);
+	CUresult r = load_nodes(e);
+	if (r == CUDA_SUCCESS)
+		r = enter_submission(s, &st);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!handle_is(e, H_EXEC))

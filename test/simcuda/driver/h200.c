@@ -115,6 +115,11 @@ int sim_driver_version(void) {
 	return version;
 }
 
+bool sim_lazy(void) {
+	const char *e = getenv("CUDA_MODULE_LOADING");
+	return e && strcmp(e, "LAZY") == 0;
+}
+
 int sim_connections(void) {
 	const char *e = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	int n = e ? atoi(e) : 0;

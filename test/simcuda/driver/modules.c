@@ -54,6 +54,8 @@ static CUresult load(struct CUmod_st **out, const void *data, uint64_t bytes, en
 	if (r != CUDA_SUCCESS)
 		return r;
 	struct image *image = image_read(data, bytes, &r);
+	if (image && kind == H_MODULE)
+		call_wait(c, CALL_LOAD);
 	if (image)
 		*out = module_new(image, kind);
 	return leave(r);
@@ -102,7 +104,7 @@ static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
 		return leave(CUDA_ERROR_INVALID_HANDLE);
 	struct CUctx_st *c = context_current();
 	if (c)
-		context_wait(c);
+		call_wait(c, CALL_UNLOAD);
 	module_free(m);
 	return leave(CUDA_SUCCESS);
 }
@@ -131,7 +133,7 @@ API CUresult cuModuleUnload(CUmodule m) {
 API CUresult cuModuleGetLoadingMode(int *out) {
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = 1; // CU_MODULE_EAGER_LOADING
+	*out = sim_lazy() ? 2 : 1; // CU_MODULE_LAZY_LOADING, CU_MODULE_EAGER_LOADING
 	return CUDA_SUCCESS;
 }
 
@@ -325,13 +327,27 @@ API CUresult cuFuncIsLoaded(int *out, CUfunction f) {
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = 1; // CU_FUNCTION_LOADING_STATE_LOADED
+	struct CUctx_st *c = context_current();
+	*out = !sim_lazy() || (c && f->loaded >> c->id % 64 & 1); // CU_FUNCTION_LOADING_STATE_UNLOADED, LOADED
 	return leave(CUDA_SUCCESS);
 }
 
 API CUresult cuFuncLoad(CUfunction f) {
 	CUresult r = enter_function(f);
-	return r == CUDA_SUCCESS ? leave(r) : r;
+	if (r != CUDA_SUCCESS)
+		return r;
+	struct CUctx_st *c = context_current();
+	if (c)
+		function_load(f, c);
+	return leave(c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
+}
+
+void function_load(CUfunction f, struct CUctx_st *c) {
+	uint64_t bit = 1ull << c->id % 64;
+	if ((f->loaded & bit) || !sim_lazy())
+		return;
+	f->loaded |= bit;
+	call_wait(c, CALL_FIRST_LAUNCH);
 }
 
 API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {

@@ -276,6 +276,7 @@ struct CUctx_st {
 	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
 	unsigned streams_of[PRIORITIES]; // so many have been put on channels
 	uint64_t next_number;
+	bool locked; // a call keeps all submissions of the context waiting (calls.c)
 	struct rm_context *rm;
 	_Atomic uint32_t *bell;
 	pthread_t executor, host_thread;
@@ -297,6 +298,10 @@ void op_unref(struct op *);
 struct op *op_ref(struct op *);
 void op_wait(struct op *); // sim_lock held; consumes the reference
 void context_wait(struct CUctx_st *); // sim_lock held
+
+// ---- the lock of a context (calls.c); all with sim_lock held
+enum call { CALL_SUBMIT, CALL_SYNCHRONIZE, CALL_FREE, CALL_FREE_HOST, CALL_UNREGISTER, CALL_LOAD, CALL_UNLOAD, CALL_FIRST_LAUNCH };
+void call_wait(struct CUctx_st *, enum call); // what the call waits for, with the lock or without
 
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED };
@@ -324,6 +329,7 @@ bool handle_is(const void *, enum handle_kind);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
 CUresult leave(CUresult);                  // releases it
 CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
+CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
 CUresult enter_unsafe(struct CUctx_st **); // enter, for what is illegal beside a capture
 struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
@@ -350,9 +356,12 @@ struct CUfunc_st { // also a CUkernel
 	const struct definition *definition;
 	struct CUmod_st *module;
 	struct CUfunc_st *next;
+	uint64_t loaded; // bit CUctx_st.id % 64: its code is in that context
 	int attribute[32];
 };
 bool is_function(const void *);
+bool sim_lazy(void); // code is loaded by the first launch
+void function_load(CUfunction, struct CUctx_st *); // unless it is; may wait for the context
 // Makes the work that a launch of the function is. sim_lock held.
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
 	bool cooperative, void **parameters, void **extra);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "../../../kernels/fill.h"
 #include "../../../kernels/guard/guard.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -687,6 +688,91 @@ static void doorbells(void) { // the engine looks between the doorbells of a cha
 	CHECK(held_request_us(&t, 2, false) > (LIMIT_MS - 50) * 1000);
 	OK(cuStreamSynchronize(t.side));
 	end(t.be);
+}
+
+// ---- some calls keep the context's lock while they wait for its work
+
+static ptr freed;
+static handle behind, fresh;
+static _Atomic uint32_t calling;
+
+static void *free_memory(void *unused) {
+	OK(cuCtxSetCurrent(context));
+	atomic_store(&calling, 1);
+	OK(cuMemFree_v2(freed));
+	return unused;
+}
+
+static void *synchronize(void *unused) {
+	OK(cuCtxSetCurrent(context));
+	atomic_store(&calling, 1);
+	OK(cuCtxSynchronize());
+	return unused;
+}
+
+static void *load_module(void *unused) {
+	handle m;
+	OK(cuCtxSetCurrent(context));
+	atomic_store(&calling, 1);
+	OK(cuModuleLoadData(&m, "simulated image"));
+	return unused;
+}
+
+static void *launch_first(void *unused) {
+	uint64_t us = 10;
+	void *parameters[] = {&us};
+	OK(cuCtxSetCurrent(context));
+	atomic_store(&calling, 1);
+	OK(cuLaunchKernel(fresh, 1, 1, 1, 1, 1, 1, 0, behind, parameters, NULL));
+	return unused;
+}
+
+static _Atomic uint32_t launched;
+
+static void *launch_beside(void *stream) {
+	OK(cuCtxSetCurrent(context));
+	spin(stream, 10);
+	atomic_store(&launched, 1);
+	return NULL;
+}
+
+// Whether a launch waits while another thread's call waits for work, which ends when we want it to.
+static bool keeps_waiting(void *(*call)(void *), uint32_t *word, handle busy, handle s) {
+	pthread_t caller, launcher;
+	*word = 0;
+	OK(cuStreamWaitValue32_v2(busy, (ptr)word, 1, 0));
+	atomic_store(&calling, 0);
+	atomic_store(&launched, 0);
+	CHECK(pthread_create(&caller, NULL, call, NULL) == 0);
+	until(&calling, 1);
+	pause_ms(50); // the call gets to where it waits
+	CHECK(pthread_create(&launcher, NULL, launch_beside, s) == 0);
+	for (uint64_t give_up = now_us() + 200000; !atomic_load(&launched) && now_us() < give_up;)
+		pause_ms(1);
+	bool kept = !atomic_load(&launched);
+	atomic_store((_Atomic uint32_t *)word, 1);
+	CHECK(pthread_join(caller, NULL) == 0 && pthread_join(launcher, NULL) == 0);
+	OK(cuCtxSynchronize());
+	return kept;
+}
+
+static void locks(void) {
+	setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+	start();
+	uint32_t *word = host_words();
+	handle busy, s, m;
+	OK(cuStreamCreate(&busy, 1));
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamCreate(&behind, 1));
+	OK(cuMemAlloc_v2(&freed, 64));
+	OK(cuModuleLoadData(&m, "simulated image"));
+	OK(cuModuleGetFunction(&fresh, m, "sim_spin_us"));
+	spin(s, 10); // loads the kernel that this test launches
+	CHECK(keeps_waiting(free_memory, word, busy, s));
+	CHECK(keeps_waiting(load_module, word, busy, s));
+	CHECK(keeps_waiting(launch_first, word, busy, s));
+	CHECK(!keeps_waiting(launch_first, word, busy, s)); // no longer the first
+	CHECK(!keeps_waiting(synchronize, word, busy, s));
 }
 
 // ---- streams share channels
@@ -1565,7 +1651,7 @@ static const struct {
 } tests[] = {
 	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
 	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding},
-	{"turning", turning}, {"doorbells", doorbells},
+	{"turning", turning}, {"doorbells", doorbells}, {"locks", locks},
 	{"connections", connections_default}, {"connections_1", connections_one}, {"connections_32", connections_most}, {"killed", killed},
 	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
 	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"versions", versions}, {"recaptured", recaptured}, {"busy", busy}, {"idle", idle},

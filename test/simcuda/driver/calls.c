@@ -1,0 +1,30 @@
+// calls.c - which calls wait for all work of a context, and which of them keep the context's lock while they do.
+#include "sim.h"
+
+// A launch of another thread waits for that lock. So a call that begins between the launches of a chain of holds makes
+// the second launch wait for the first link's limit.
+static const struct {
+	bool waits, locks;
+} calls[] = {
+	[CALL_SUBMIT] = {.locks = true},
+	[CALL_SYNCHRONIZE] = {.waits = true},
+	[CALL_FREE] = {.waits = true, .locks = true},
+	[CALL_FREE_HOST] = {.waits = true, .locks = true},
+	[CALL_UNREGISTER] = {.waits = true, .locks = true},
+	[CALL_LOAD] = {.waits = true, .locks = true},
+	[CALL_UNLOAD] = {.waits = true, .locks = true},
+	[CALL_FIRST_LAUNCH] = {.waits = true, .locks = true},
+};
+
+void call_wait(struct CUctx_st *c, enum call call) {
+	while (calls[call].locks && c->locked && !sim_dead)
+		pthread_cond_wait(&sim_done, &sim_lock);
+	if (!calls[call].waits)
+		return;
+	c->locked |= calls[call].locks;
+	context_wait(c);
+	if (!calls[call].locks)
+		return;
+	c->locked = false;
+	pthread_cond_broadcast(&sim_done);
+}
