@@ -493,9 +493,9 @@ func TestManyPeers(t *testing.T) {
 				p.say("lc 5 3 40 1000 stream") // all together
 			}
 			for i, p := range all {
-				var us int
+				var us, most int
 				var hash uint32
-				if line := p.hear(); !scan(line, "p50_us %d hash %d", &us, &hash) || hash != sums(15) {
+				if line := p.hear(); !scan(line, "p50_us %d max_us %d hash %d", &us, &most, &hash) || hash != sums(15) {
 					t.Errorf("%s: %q, must have hash %d", roles[i], line, sums(15))
 				}
 			}
