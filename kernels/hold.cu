@@ -26,6 +26,9 @@ extern "C" __global__ void gpreempt_hold(volatile unsigned long long *word, unsi
 		if ((int)((unsigned int)seen - sequence) >= 0)
 			return;
 		asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+		// This TSG may have been switched out since the last look: only a beat that is read now counts.
+		if (now - renewed > lease_ns)
+			seen = *word;
 		if ((unsigned int)(seen >> 32) != beat) {
 			beat = (unsigned int)(seen >> 32);
 			renewed = now;

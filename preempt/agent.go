@@ -61,12 +61,10 @@ type agent struct {
 	refused    bool   // an RM control was refused: no timeslices, no turns
 	noTurns    bool
 	turns      bool
-	boosted    bool
+	boostUs    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
 	reported   bool
-	opened     []openSample
+	used       []usage
 }
-
-type openSample struct{ atNs, openNs uint64 }
 
 // peers is who else is on the GPU.
 type peers struct {
@@ -122,7 +120,7 @@ func (a *agent) step() time.Duration {
 	if turns {
 		turnPeers = bits.OnesCount64(p.same)
 	}
-	setPeers(a.gpu, bits.OnesCount64(p.lower), turnPeers, bits.OnesCount64(p.between), bits.OnesCount64(p.stoppable), p.lower, p.higher)
+	setPeers(a.gpu, p, turnPeers)
 	gated := p.higher != 0 && a.gates()
 	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
 	rescind(a.gpu)
@@ -131,7 +129,7 @@ func (a *agent) step() time.Duration {
 	if p.higher != 0 {
 		wait = min(wait, a.share(p, now))
 	} else {
-		a.boosted = false
+		a.boostUs = 0
 	}
 	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
 	a.applyTimeslice()
@@ -181,7 +179,7 @@ func (a *agent) belongs() bool {
 		return false
 	}
 	next.Succeed(a.segment)
-	a.segment, a.slot, a.alone, a.said, a.opened = next, slot, false, "", nil
+	a.segment, a.slot, a.alone, a.said, a.used = next, slot, false, "", nil
 	a.log = a.core.logOf(a.gpu, slot)
 	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
 	return true
@@ -190,7 +188,7 @@ func (a *agent) belongs() bool {
 // leave ends what this process does on the GPU: the slot may be another's by now.
 func (a *agent) leave() {
 	a.alone = true
-	setPeers(a.gpu, 0, 0, 0, 0, 0, 0)
+	setPeers(a.gpu, peers{}, 0)
 	isolateGPU(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
@@ -282,51 +280,12 @@ func (a *agent) timeslice(p peers, turns bool) uint64 {
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
 	seized := a.segment.Turn.Load()&turnSeized != 0
 	switch {
-	case a.boosted:
-		share := a.core.config.Share.MinBE
-		return max(1000, uint64(share/(1-share)*float64(t.PreemptingUs)))
 	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
-		return t.YieldingUs
+		return max(t.YieldingUs, a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	}
 	return t.FairUs
-}
-
-// share raises the timeslice while higher levels leave less than the configured share, and returns when
-// to look again.
-func (a *agent) share(p peers, now uint64) time.Duration {
-	least := a.core.config.Share.MinBE
-	if least == 0 {
-		a.boosted = false
-		return heartbeat
-	}
-	open := uint64(0)
-	for m := p.higher; m != 0; m &= m - 1 {
-		s := a.segment.Slot(bits.TrailingZeros64(m))
-		open += s.WindowNs.Load()
-		if since := s.WindowOpenedNs.Load(); since != 0 && since < now {
-			open += now - since
-		}
-	}
-	over := a.core.config.Share.OverMs * 1e6
-	a.opened = append(a.opened, openSample{now, open})
-	for len(a.opened) > 2 && now-a.opened[1].atNs >= over {
-		a.opened = a.opened[1:]
-	}
-	first := a.opened[0]
-	if now-first.atNs < over/2 || open < first.openNs {
-		return shareCheck
-	}
-	left := 1 - float64(open-first.openNs)/float64(now-first.atNs)
-	switch {
-	case !a.boosted && left < least:
-		a.boosted = true
-		a.own().Boosts.Add(1)
-	case a.boosted && left > 2*least:
-		a.boosted = false
-	}
-	return shareCheck
 }
 
 func (a *agent) mine() []TSG {

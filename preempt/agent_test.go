@@ -52,29 +52,68 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 	a := &agent{core: &Core{config: config, level: lowestLevel}, segment: s}
 	short, long, fair := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
 	for _, c := range []struct {
-		name    string
-		p       peers
-		turns   bool
-		boosted bool
-		us      uint64
+		name  string
+		p     peers
+		turns bool
+		boost uint64
+		us    uint64
 	}{
-		{"alone", peers{}, false, false, fair},
-		{"below a higher level", peers{higher: 1}, false, false, short},
-		{"above a lower level", peers{lower: 1}, false, false, long},
-		{"between two levels", peers{lower: 1, higher: 2}, false, false, long},
-		{"two at the lowest level in turns", peers{same: 1, higher: 2}, true, false, short},
-		{"two at the lowest level without turns", peers{same: 1, higher: 2}, false, false, fair},
-		{"two of a level above others", peers{same: 1, lower: 2}, false, false, fair},
-		{"starved", peers{higher: 1}, false, true, 3092}, // 0.03 / 0.97 of 100 ms
+		{"alone", peers{}, false, 0, fair},
+		{"below a higher level", peers{higher: 1}, false, 0, short},
+		{"above a lower level", peers{lower: 1}, false, 0, long},
+		{"between two levels", peers{lower: 1, higher: 2}, false, 0, long},
+		{"two at the lowest level in turns", peers{same: 1, higher: 2}, true, 0, short},
+		{"two at the lowest level without turns", peers{same: 1, higher: 2}, false, 0, fair},
+		{"two of a level above others", peers{same: 1, lower: 2}, false, 0, fair},
+		{"starved", peers{higher: 1}, false, 4096, 4096},
+		{"two starved without turns", peers{same: 1, higher: 2}, false, 64, fair},
 	} {
-		a.boosted = c.boosted
+		a.boostUs = c.boost
 		if got := a.timeslice(c.p, c.turns); got != c.us {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.us)
 		}
 	}
 	s.Turn.Store(turnSeized | 1)
-	a.boosted = false
+	a.boostUs = 0
 	if got := a.timeslice(peers{same: 1, higher: 2}, true); got != fair {
 		t.Errorf("after a seized turn: %d us, want %d: two short timeslices stop each other dead", got, fair)
+	}
+}
+
+func TestBoostMakesUpWhatLacks(t *testing.T) {
+	const second = uint64(1e9)
+	keeps := func(us uint64) func(int) uint64 { return func(int) uint64 { return us } }
+	for _, c := range []struct {
+		name    string
+		open    []uint64 // ns of a second, of slots 0 and on
+		windows uint64   // of each
+		keepsUs uint64
+		us      uint64
+	}{
+		{"a quarter is left", []uint64{second * 3 / 4}, 100, 100_000, 0},
+		{"one window all the time, a turn in 100 ms", []uint64{second}, 0, 100_000, 4096}, // 30 ms in 11 turns
+		{"no hold, a turn in 2 ms", []uint64{second}, 0, 2048, 64},                        // 30 ms in 490 turns
+		{"500 windows a second", []uint64{second * 99 / 100}, 500, 100_000, 64},
+		{"three at half load overlap by chance", []uint64{second / 2, second / 2, second / 2}, 100, 2048, 0},
+		{"longer than the time between", []uint64{2 * second}, 0, 100_000, 4096},
+	} {
+		var from, to usage
+		from.atNs, to.atNs = 5*second, 6*second
+		higher := uint64(0)
+		for slot, ns := range c.open {
+			from.openNs[slot], to.openNs[slot] = 7, 7+ns
+			to.windows[slot] = c.windows
+			higher |= 1 << slot
+		}
+		if us := boost(from, to, higher, 0.03, keeps(c.keepsUs)); us != c.us {
+			t.Errorf("%s: %d us, want %d", c.name, us, c.us)
+		}
+	}
+	from, to := usage{atNs: second, openNs: [segment.Slots]uint64{9}}, usage{atNs: 2 * second}
+	if us := boost(from, to, 1, 0.03, keeps(1)); us != 0 {
+		t.Errorf("counters that went back: %d us", us)
+	}
+	if us := boost(to, from, 1, 0.03, keeps(1)); us != 0 {
+		t.Errorf("time that went back: %d us", us)
 	}
 }

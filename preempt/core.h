@@ -45,6 +45,7 @@ struct gp_gpu {
 	_Atomic uint32_t between;     // processes of levels between this one and the lowest: they watch windows
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
+	_Atomic uint64_t same;        // slots of others of this level
 	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
 	_Atomic uint32_t stoppable;   // processes of lower levels that stop when a window opens
 	_Atomic uint32_t forced;      // higher levels' windows are passed over for a while: this process's share
@@ -218,6 +219,12 @@ static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
 	return s ? &s->slot[g->slot] : NULL;
+}
+// Whether another process of this level has a window open: the lower ones are off the GPU already.
+static inline bool gp_equals_open(struct gp_gpu *g)
+{
+	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
+	return s && s->open & g->same;
 }
 static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 {

@@ -62,11 +62,12 @@ package preempt
 //	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
 //	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
 // }
-// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable, uint64_t lower, uint64_t higher)
+// static void gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable, uint64_t lower, uint64_t same, uint64_t higher)
 // {
 //	bool news = gp_gpu[i].higher != higher;
 //	gp_gpu[i].stoppable = stoppable;
 //	gp_gpu[i].lower = lower;
+//	gp_gpu[i].same = same;
 //	gp_gpu[i].higher = higher;
 //	gp_gpu[i].between = between;
 //	gp_gpu[i].ignored &= higher;
@@ -137,6 +138,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"runtime"
 	"unsafe"
 
@@ -278,8 +280,10 @@ func refused(i int) (call string, result int) {
 	return C.GoString(name), int(code)
 }
 
-func setPeers(i int, lowerPeers, turnPeers, between, stoppable int, lower, higher uint64) {
-	C.gpu_peers(C.int(i), C.uint32_t(lowerPeers), C.uint32_t(turnPeers), C.uint32_t(between), C.uint32_t(stoppable), C.uint64_t(lower), C.uint64_t(higher))
+// setPeers tells who else is on the GPU; turnPeers is how many of them turns are taken with.
+func setPeers(i int, p peers, turnPeers int) {
+	count := func(slots uint64) C.uint32_t { return C.uint32_t(bits.OnesCount64(slots)) }
+	C.gpu_peers(C.int(i), count(p.lower), C.uint32_t(turnPeers), count(p.between), count(p.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
 }
 
 func arm(driver Driver, on bool) { C.set_armed(driver.Armed, bit(on)) }

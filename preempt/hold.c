@@ -234,12 +234,14 @@ static bool link_runs(struct gp_hold *h, uint64_t now)
 
 static uint64_t since(uint64_t now, uint64_t then) { return now > then ? now - then : 0; }
 
-// Whether the probe says that the engine is with another TSG. Sends one where it is time.
-static bool turned_away(struct gp_hold *h, uint64_t now)
+// Whether the probe says that the engine is with another TSG. Sends one where it is time. An equal's TSG may have its
+// slice, and so will this one, which bounds a stall too.
+static bool turned_away(struct gp_context *c, uint64_t now)
 {
 	enum { MOST_MISSED = 2 }; // then probes wait for something else: the program's streams may share their channel
+	struct gp_hold *h = &c->hold;
 
-	if (!gp_driver.cuStreamWriteValue32 || h->probe.missed >= MOST_MISSED)
+	if (!gp_driver.cuStreamWriteValue32 || h->probe.missed >= MOST_MISSED || gp_equals_open(c->gpu))
 		return false;
 	if (h->word[FETCHED] == h->probe.sent) {
 		h->probe.asked = false;
@@ -268,18 +270,11 @@ static void step(struct gp_context *c, uint64_t now)
 	h->probe.stepped_to = h->word[0] + 1;
 }
 
-// Looks whether the hold stands in the way of what it is for, and renews its lease. unfinished: of the application.
-uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
+// Looks whether the hold, which is armed, stands in the way of what it is for.
+static void look(struct gp_context *c, uint64_t now, bool unfinished)
 {
 	struct gp_hold *h = &c->hold;
-	CUcontext popped;
 
-	if (h->state != GP_HOLD_ARMED)
-		return UINT64_MAX;
-	h->word[BEAT]++;
-	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile
-	if (c->context_waits || !c->handle || gp_driver.cuCtxPushCurrent(c->handle))
-		goto gone;
 	if (h->probe.chain != h->chain) {
 		h->probe.chain = h->chain;
 		h->probe.missed = h->probe.stepped_to = 0;
@@ -287,27 +282,51 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 		h->probe.begun_ns = 0;
 		h->probe.stepped_ns = h->started_ns;
 	}
-	uint64_t unchecked = since(now, h->probe.stepped_ns > c->unfinished_ns ? h->probe.stepped_ns : c->unfinished_ns);
 	if (h->word[EXPIRED] == h->chain) { // the lease ran out, and what hindered the watcher is over
 		gp_hold_release(c);
 		if (unfinished)
 			gp_hold_arm(c);
-	} else if (link_runs(h, now)) {
-		uint32_t sm = h->word[PLACE];
-		if (turned_away(h, now)) {
-			if (gp_own_slot(c->gpu))
-				gp_count(&gp_own_slot(c->gpu)->holds_stalled, 1);
-			step(c, now);
-		} else if (unfinished && unchecked > gp_settings.hold_step_ns) {
-			step(c, now);
-		} else if (unfinished && h->probe.stepped_to == h->word[0] + 1 && sm != h->first_sm && unchecked > PROBE_LATE_NS &&
-			   h->moves < MOST_MOVES) { // a link that begins beside a kernel may be on a worse SM (gp_hold_settle)
-			h->moves++;
-			step(c, now);
-		}
+		return;
 	}
-	gp_driver.cuCtxPopCurrent(&popped);
-gone:
+	if (!link_runs(h, now))
+		return;
+	uint64_t unchecked = since(now, h->probe.stepped_ns > c->unfinished_ns ? h->probe.stepped_ns : c->unfinished_ns);
+	if (turned_away(c, now)) {
+		if (gp_own_slot(c->gpu))
+			gp_count(&gp_own_slot(c->gpu)->holds_stalled, 1);
+		step(c, now);
+	} else if (unfinished && unchecked > gp_settings.hold_step_ns) {
+		step(c, now);
+	} else if (unfinished && h->probe.stepped_to == h->word[0] + 1 && h->word[PLACE] != h->first_sm &&
+		   unchecked > PROBE_LATE_NS && h->moves < MOST_MOVES) {
+		h->moves++; // a link that begins beside a kernel may be on a worse SM (gp_hold_settle)
+		step(c, now);
+	}
+}
+
+// Renews the lease of a hold and looks whether it stands in the way. unfinished: work of the application is.
+uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
+{
+	struct gp_hold *h = &c->hold;
+	bool announced = c->hint.awaited_ns, armed = h->state == GP_HOLD_ARMED;
+	CUcontext popped;
+
+	if (!armed && !(announced && h->state == GP_HOLD_IDLE))
+		return UINT64_MAX;
+	h->word[BEAT]++;
+	// The GPU is not kept for work that is only announced from work of this level that is there.
+	if (announced && gp_equals_open(c->gpu)) {
+		gp_hold_release(c);
+		return LOOK_EVERY_NS;
+	}
+	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile
+	if (!c->context_waits && c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
+		if (armed)
+			look(c, now, unfinished);
+		else
+			gp_hold_arm(c);
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
 	pthread_mutex_unlock(&c->query_lock);
 	return unfinished ? LOOK_EVERY_NS : BEAT_EVERY_NS;
 }

@@ -1,0 +1,95 @@
+package preempt
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// How a process under higher levels gets its share (share.min_be): its timeslice is raised, by as much as the turns
+// that it gets on the GPU anyway must be longer for the share.
+
+// leastBoostUs is the shortest raised timeslice: a switch takes about as long.
+const leastBoostUs = 50
+
+// usage is what the windows of higher levels were since those processes joined.
+type usage struct {
+	atNs    uint64
+	openNs  [segment.Slots]uint64
+	windows [segment.Slots]uint64
+}
+
+func (a *agent) usage(p peers, now uint64) usage {
+	u := usage{atNs: now}
+	for m := p.higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		s := a.segment.Slot(slot)
+		u.openNs[slot], u.windows[slot] = s.WindowNs.Load(), s.Windows.Load()
+		if since := s.WindowOpenedNs.Load(); since != 0 && since < now {
+			u.openNs[slot] += now - since
+		}
+	}
+	return u
+}
+
+// keepsUs is how long a higher level's process keeps the GPU in a window before this one gets a turn. Without a hold it
+// gives it away between its kernels.
+func (a *agent) keepsUs(slot int) uint64 {
+	s, fair := a.segment.Slot(slot), a.core.config.Timeslice.FairUs
+	us := uint64(s.TimesliceUs.Load())
+	if us == 0 || s.Mechanisms.Load()&segment.MechanismHold == 0 && us > fair {
+		us = fair
+	}
+	return us
+}
+
+// boost is the timeslice, in microseconds, that makes up what lacks of the share least in the time between two usages; 0
+// where nothing does. Several processes' windows are taken to overlap by chance, as those of independent services do.
+func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) uint64) uint64 {
+	if to.atNs <= from.atNs {
+		return 0
+	}
+	ns := float64(to.atNs - from.atNs)
+	left, turns := 1.0, 1.0
+	for m := higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		if to.openNs[slot] < from.openNs[slot] || to.windows[slot] < from.windows[slot] { // another process's by now
+			continue
+		}
+		open := min(float64(to.openNs[slot]-from.openNs[slot]), ns)
+		left *= 1 - open/ns
+		turns += float64(to.windows[slot]-from.windows[slot]) + open/1000/float64(keepsUs(slot))
+	}
+	if left >= least {
+		return 0
+	}
+	us := uint64((least - left) * ns / 1000 / turns)
+	return 1 << bits.Len64(max(us, leastBoostUs)-1) // a power of two: to set it preempts what runs
+}
+
+// share raises the timeslice while higher levels leave less than the configured share, and returns when
+// to look again.
+func (a *agent) share(p peers, now uint64) time.Duration {
+	least := a.core.config.Share.MinBE
+	if least == 0 {
+		a.boostUs = 0
+		return heartbeat
+	}
+	over := a.core.config.Share.OverMs * 1e6
+	a.used = append(a.used, a.usage(p, now))
+	for len(a.used) > 2 && now-a.used[1].atNs >= over {
+		a.used = a.used[1:]
+	}
+	if now-a.used[0].atNs < over/2 {
+		return shareCheck
+	}
+	us := boost(a.used[0], a.used[len(a.used)-1], p.higher, least, a.keepsUs)
+	if us != 0 && a.boostUs == 0 {
+		a.own().Boosts.Add(1)
+	}
+	if us == 0 || a.boostUs == 0 || us > 2*a.boostUs || us < a.boostUs/2 { // not back and forth
+		a.boostUs = us
+	}
+	return shareCheck
+}
