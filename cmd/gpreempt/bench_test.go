@@ -102,9 +102,17 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not in all runs: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
 		t.Errorf("an evaluation: %+v", r)
 	}
-	r = gpreempt(t, env, "bench", "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", t.TempDir(), "--quiet")
+	folder := t.TempDir()
+	r = gpreempt(t, env, "bench", "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", folder, "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "spin under gpreempt-hints") || !strings.Contains(r.stdout, "alone") {
 		t.Errorf("stalls: %+v", r)
+	}
+	again := gpreempt(t, nil, "report", folder, "--json", results)
+	if text, err := os.ReadFile(results); again.status != 0 || again.stdout != r.stdout || err != nil || !bytes.Contains(text, []byte(`"benchmark": "stalls"`)) {
+		t.Errorf("the report: %+v, want %s\n%s, %v", again, r.stdout, text, err)
+	}
+	if none := gpreempt(t, nil, "report", t.TempDir()); none.status != 1 || !strings.Contains(none.stderr, "no results of an evaluation, nor of suite \"stalls\"") {
+		t.Errorf("the report of nothing: %+v", none)
 	}
 }
 

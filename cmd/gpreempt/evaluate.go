@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,7 +28,7 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 	flags.Float64Var(&e.Seconds, "seconds", 4, "evaluation: length of a run; the first half second is warm-up; stalls: of a case (default: as the case says)")
 	flags.StringVar(&e.Part, "part", "", "evaluation: i/n, only the i-th of n parts of the suite")
 	flags.Float64Var(&e.Minutes, "minutes", 0, "evaluation, stalls: begin nothing that would not end by then (0: all)")
-	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation, stalls: folder of partial results; what is in it is not measured again")
+	flags.StringVar(&e.Folder, "out", filepath.Join("build", "evaluation"), "evaluation, stalls: folder of partial results (stalls: build/stalls); what is in it is not measured again")
 	flags.StringVar(&e.Python, "python", "python3", "evaluation, stalls: a Python with PyTorch and torchvision")
 	flags.BoolVar(&e.plan, "plan", false, "evaluation, stalls: say what would be measured and about how long it takes; needs no GPU")
 	flags.BoolVar(&e.Busy, "busy", false, "evaluation, stalls: measure though others use the GPU")
@@ -36,8 +37,14 @@ func (e *evaluationFlags) add(command *cobra.Command) {
 // settle takes the options that all suites have.
 func (e *evaluationFlags) settle(command *cobra.Command, options bench.Options) {
 	e.Options = options
-	if options.Suite == bench.StallsSuite && !command.Flags().Changed("seconds") {
+	if options.Suite != bench.StallsSuite {
+		return
+	}
+	if !command.Flags().Changed("seconds") {
 		e.Seconds = 0 // each case has its own
+	}
+	if !command.Flags().Changed("out") {
+		e.Folder = filepath.Join("build", bench.StallsSuite)
 	}
 }
 
@@ -90,7 +97,8 @@ func reportCommand() *cobra.Command {
 		Use:   "report DIR|FILE...",
 		Short: "Make the report of an evaluation, with plots, from its result files",
 		Long: "Reads result files of `gpreempt bench --suite paper`, those in folders too, as one and writes evaluation.md\n" +
-			"and its plots (SVG). Of what several files have, the last one's counts. The same files give the same report.",
+			"and its plots (SVG). Of what several files have, the last one's counts. The same files give the same report.\n" +
+			"Of a folder with partial results of the suite stalls, whatever call or GPU they are of, the table is printed.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(fmt.Errorf("report: which folder of result files?"))
@@ -99,6 +107,13 @@ func reportCommand() *cobra.Command {
 		},
 		RunE: func(command *cobra.Command, args []string) error {
 			results, err := bench.ReadEvaluation(args...)
+			if errors.Is(err, bench.ErrNoEvaluation) && len(args) == 1 {
+				stalls, err := bench.ReadStalls(args[0])
+				if err != nil {
+					return err
+				}
+				return errors.Join(stalls.Print(command.OutOrStdout()), writeIfNamed(stalls, merged))
+			}
 			if err != nil {
 				return err
 			}
@@ -124,6 +139,13 @@ func reportCommand() *cobra.Command {
 	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: the first DIR, or where the first FILE is)")
 	command.Flags().StringVar(&merged, "json", "", "write the results of all files to this one")
 	return command
+}
+
+func writeIfNamed(report *bench.Report, path string) error {
+	if path == "" {
+		return nil
+	}
+	return report.Write(path)
 }
 
 // compareCommand is `gpreempt compare`.

@@ -77,7 +77,7 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		return nil, err
 	}
 	known, err := ReadEvaluation(options.Folder)
-	if err != nil && !errors.Is(err, errNoEvaluation) {
+	if err != nil && !errors.Is(err, ErrNoEvaluation) {
 		return nil, err
 	}
 	var todo []Workload

@@ -369,7 +369,7 @@ func TestEvaluationFiles(t *testing.T) {
 			t.Errorf("%s is no SVG", file.Name())
 		}
 	}
-	if _, err := ReadEvaluation(t.TempDir()); !errors.Is(err, errNoEvaluation) {
+	if _, err := ReadEvaluation(t.TempDir()); !errors.Is(err, ErrNoEvaluation) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 func TestReportIsOfTheResults(t *testing.T) {
 	const folder = "results/evaluation"
 	results, err := ReadEvaluation("results")
-	if errors.Is(err, errNoEvaluation) {
+	if errors.Is(err, ErrNoEvaluation) {
 		if *update {
 			if err := os.RemoveAll(folder); err != nil {
 				t.Fatal(err)

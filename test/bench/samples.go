@@ -244,7 +244,8 @@ func (e *Evaluation) Write(path string) error {
 	return nil
 }
 
-var errNoEvaluation = errors.New("no results of an evaluation")
+// ErrNoEvaluation is wrapped by errors about files and folders that have no results of an evaluation.
+var ErrNoEvaluation = errors.New("no results of an evaluation")
 
 // ReadEvaluation reads results, those of several files as one: a path is a file, or a folder of which all files are
 // read but those of other benchmarks. What a later file has of a workload and a system replaces what an earlier one has.
@@ -263,7 +264,7 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 			}
 			if one == nil {
 				if file == path {
-					return nil, fmt.Errorf("%s: %w", path, errNoEvaluation)
+					return nil, fmt.Errorf("%s: %w", path, ErrNoEvaluation)
 				}
 				continue
 			}
@@ -274,7 +275,7 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 		}
 	}
 	if all == nil {
-		return nil, fmt.Errorf("%s: %w", strings.Join(paths, ", "), errNoEvaluation)
+		return nil, fmt.Errorf("%s: %w", strings.Join(paths, ", "), ErrNoEvaluation)
 	}
 	return all, all.Summarise()
 }

@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Stalls are the requests of a row that took too long.
+type Stalls struct {
+	LimitUs float64        `json:"limit_us"` // above which a request is one
+	Seconds float64        `json:"seconds"`
+	RateHz  float64        `json:"rate_hz"`
+	Above   int            `json:"above"`
+	Causes  map[string]int `json:"causes"`
+	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
+	Seen map[string]float64 `json:"seen_by_all"`
+	List []Stall            `json:"list"` // slowest first, not more than 200
+}
+
+func (c stallCase) sumUp(p *stallPart, limitUs float64) *Stalls {
+	s := &Stalls{LimitUs: round(limitUs, 1), Seconds: round(p.seconds(), 1), RateHz: p.RateHz, Causes: map[string]int{}, Seen: map[string]float64{}, List: []Stall{}}
+	for _, us := range p.latencies() {
+		if us > limitUs {
+			s.Above++
+		}
+	}
+	for what, count := range p.Seen {
+		if what != "requests" {
+			s.Seen[what] = round(float64(count)/float64(p.Seen["requests"]), 4)
+		}
+	}
+	for _, stall := range p.Stalls {
+		if stall.LatencyUs <= limitUs {
+			break
+		}
+		stall.Cause = stall.cause(limitUs)
+		s.Causes[stall.Cause]++
+		if len(s.List) < stallsListed {
+			s.List = append(s.List, stall)
+		}
+	}
+	return s
+}
+
+// ReadStalls is what the partial results of a folder give.
+func ReadStalls(folder string) (*Report, error) {
+	files, err := filepath.Glob(filepath.Join(folder, StallsSuite+"-*.json")) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var report *Report
+	parts := map[string][]*stallPart{}
+	for _, file := range files {
+		p, err := readStallPart(file)
+		if err != nil {
+			return nil, err
+		}
+		if report == nil {
+			report = &Report{Head: p.Head}
+		}
+		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
+			return nil, fmt.Errorf("read results: %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", file,
+				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		}
+		report.Date, report.Command = max(report.Date, p.Date), addWords(report.Command, p.Command)
+		parts[p.Case] = append(parts[p.Case], p)
+	}
+	if report == nil {
+		return nil, fmt.Errorf("%s: %w, nor of suite %q", folder, ErrNoEvaluation, StallsSuite)
+	}
+	for _, c := range stallCases {
+		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
+	}
+	if report.Simulated {
+		report.withdrawTargets()
+	}
+	return report, nil
+}
+
+// rows are those of a case's partial results.
+func (c stallCase) rows(parts []*stallPart) (rows []Row) {
+	slices.SortStableFunc(parts, func(a, b *stallPart) int { return systemOrder(a.System) - systemOrder(b.System) })
+	var alone *Latency
+	for _, p := range parts {
+		if p.System == lcAlone {
+			alone = p.latency()
+		}
+	}
+	for _, p := range parts {
+		row := Row{Case: c.name, System: p.System, LC: p.latency(), Note: p.Note}
+		if row.LC != nil {
+			limit := c.target.limit(alone)
+			if limit == 0 {
+				limit = row.LC.P50Us + stallUs
+			}
+			row.Stalls = c.sumUp(p, limit)
+		}
+		if p.System != lcAlone && row.LC != nil && alone != nil {
+			row.LCAlone, row.Ratio = alone, ratio(row.LC, alone)
+			row.Ratio.P999 = round(row.LC.P999Us/alone.P999Us, 3)
+		}
+		judged := slices.Contains(c.target.judged, p.System)
+		switch {
+		case row.LC == nil || p.Note != "":
+			missed := false
+			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
+		case judged && alone != nil:
+			met := c.target.met(row.LC, alone, row.Stalls)
+			row.Target, row.Pass = c.target.text, &met
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// printStalls writes the table for people.
+func (r *Report) printStalls(out io.Writer) error {
+	fmt.Fprintln(out, r.title())
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tsystem\tn\tLC p50 us\tp99 us\tp99.9 us\tmax us\tp99.9/alone\tstalls\tabove us\tcauses\ttarget\t")
+	for _, row := range r.Cases {
+		cells := slices.Repeat([]string{"-"}, 9)
+		if row.LC != nil {
+			cells[0] = fmt.Sprint(row.LC.N)
+			for i, us := range []float64{row.LC.P50Us, row.LC.P99Us, row.LC.P999Us, row.LC.MaxUs} {
+				cells[1+i] = fmt.Sprintf("%.0f", us)
+			}
+		}
+		if row.Ratio != nil {
+			cells[5] = fmt.Sprintf("%.3f", row.Ratio.P999)
+		}
+		if row.Stalls != nil {
+			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.causes()
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", row.Case, row.System, strings.Join(cells, "\t"), row.verdict())
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	for _, row := range r.Cases {
+		if row.Stalls == nil || len(row.Stalls.List) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s under %s, %d requests above %.1f ms in %.0f s:\n", row.Case, row.System, row.Stalls.Above, row.Stalls.LimitUs/1000, row.Stalls.Seconds)
+		for i, stall := range row.Stalls.List {
+			if i == stallsPrinted {
+				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-stallsPrinted)
+				break
+			}
+			fmt.Fprintf(out, "  %s\n", stall)
+		}
+	}
+	return nil
+}
+
+func (s *Stalls) causes() string {
+	var words []string
+	for _, cause := range slices.Sorted(maps.Keys(s.Causes)) {
+		words = append(words, fmt.Sprintf("%s %d", cause, s.Causes[cause]))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
+}
