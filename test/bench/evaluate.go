@@ -453,6 +453,12 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 		if err != nil {
 			return run, err
 		}
+		if a.ArrivalNs != nil {
+			all[i] = all[i][:0]
+			for _, ns := range a.ArrivalNs {
+				all[i] = append(all[i], time.Duration(ns))
+			}
+		}
 		if len(a.DoneNs)+a.Unserved != len(all[i]) {
 			return run, fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i]))
 		}

@@ -6,7 +6,8 @@
 // PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
 // requests back to back. LOCK is a file that requests hold, STOP one whose appearance after END_NS ends the run before
 // the limit; "-" is none. Each of these is answered by a line of JSON on standard output; the end of the file ends the
-// worker. Where GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for
+// worker. With --closed 1 a request comes not at its time but as long after the end of the one before as it would after that
+// one's arrival, and the answer tells when; what had not come at the end does not count. Where GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for
 // how long the thread did not run though it could have. test/bench/torch/model.py serves the same protocol.
 #include <fcntl.h>
 #include <sys/file.h>
@@ -472,12 +473,19 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 {
 	uint64_t *submitted = list_of(go->count), *done = list_of(go->count);
 	uint64_t *queued = list_of(go->count), *delay = list_of(go->count), *switches = list_of(go->count);
-	bool trace = getenv("GPREEMPT_BENCH_TRACE");
+	uint64_t *arrived = list_of(go->count);
+	bool trace = getenv("GPREEMPT_BENCH_TRACE"), closed = number("closed", 0);
 	int64_t served = 0, in_time = 0;
+	uint64_t last = go->start; // the end of the request before
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
 	struct scheduled before = scheduled_so_far();
 	for (; served < go->count && goes_on(go); served++) {
 		uint64_t arrival = go->start + go->arrival_ns[served];
+		if (closed && served)
+			arrival = last + go->arrival_ns[served] - go->arrival_ns[served - 1];
+		if (closed && arrival >= go->end)
+			break;
+		arrived[served] = arrival - go->start;
 		wait_for(arrival);
 		if (go->hint)
 			go->hint(go->prepare_ns / 1000, 1);
@@ -488,6 +496,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		request_under_lock(work, go);
 		uint64_t now = monotonic_ns();
 		done[served] = now - arrival;
+		last = now;
 		in_time += now <= go->end;
 		if (!trace)
 			continue;
@@ -498,8 +507,10 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		before = after;
 	}
 	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu", (long long)in_time, (long long)(go->count - served),
-	       (unsigned long long)cpu);
+	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu", (long long)in_time,
+	       (long long)(closed ? 0 : go->count - served), (unsigned long long)cpu);
+	if (closed)
+		print_list("arrival_ns", arrived, served);
 	print_list("submitted_ns", submitted, served);
 	print_list("done_ns", done, served);
 	if (trace) {
@@ -507,7 +518,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		print_list("delay_ns", delay, served);
 		print_list("switches", switches, served);
 	}
-	free(submitted), free(done), free(queued), free(delay), free(switches);
+	free(submitted), free(done), free(queued), free(delay), free(switches), free(arrived);
 }
 
 static bool next_go(FILE *control, struct evaluation_go *go)

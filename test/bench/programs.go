@@ -69,6 +69,7 @@ type answer struct {
 	Completed   float64  `json:"completed"`
 	Unserved    int      `json:"unserved"`
 	CPUNs       uint64   `json:"cpu_ns"`
+	ArrivalNs   []uint64 `json:"arrival_ns"` // of programs whose requests wait for those before; the others' are given
 	SubmittedNs []uint64 `json:"submitted_ns"`
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
@@ -265,6 +266,9 @@ func (p *program) answer(ctx context.Context, limit time.Duration) (answer, erro
 	}
 	if len(a.SubmittedNs) != len(a.DoneNs) {
 		return a, fmt.Errorf("%s: %d requests submitted, %d done", p.name, len(a.SubmittedNs), len(a.DoneNs))
+	}
+	if a.ArrivalNs != nil && len(a.ArrivalNs) != len(a.DoneNs) {
+		return a, fmt.Errorf("%s: %d requests came, %d done", p.name, len(a.ArrivalNs), len(a.DoneNs))
 	}
 	for _, list := range [][]uint64{a.QueuedNs, a.DelayNs, a.Switches} {
 		if n := len(a.QueuedNs); len(list) != n || n != 0 && n != len(a.DoneNs) {

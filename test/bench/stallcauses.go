@@ -52,19 +52,20 @@ const (
 type Stall struct {
 	AtS       float64 `json:"at_s"` // its arrival, since the case began
 	LatencyUs float64 `json:"latency_us"`
-	UsualUs   float64 `json:"usual_us"` // the median
+	UsualUs   float64 `json:"usual_us"` // the median: alone, where that is known
 	Cause     string  `json:"cause"`
 
-	WaitedUs   float64 `json:"waited_us,omitempty"`       // for the request before
-	LateUs     float64 `json:"late_us,omitempty"`         // until submission began, beside waiting and preparation
-	SubmitUs   float64 `json:"submit_us,omitempty"`       // that submission took; of programs that tell
-	DelayUs    float64 `json:"run_delay_us,omitempty"`    // that the thread waited for a processor, since the request before
-	Switches   uint64  `json:"switches,omitempty"`        // that it did not ask for, in that time
-	OtherLCUs  float64 `json:"other_lc_us,omitempty"`     // that another process of the level had its window open
-	BESliceUs  uint32  `json:"be_timeslice_us,omitempty"` // the longest of a process of a lower level with work
-	WatchGapUs float64 `json:"watch_gap_us,omitempty"`    // the longest time between two looks
-	Guests     string  `json:"guests,omitempty"`          // who came or went
-	Hint       string  `json:"hint,omitempty"`            // what became of hints for it
+	WaitedUs       float64 `json:"waited_us,omitempty"`             // for the request before
+	LateUs         float64 `json:"late_us,omitempty"`               // until submission began, beside waiting and preparation
+	SubmitUs       float64 `json:"submit_us,omitempty"`             // that submission took; of programs that tell
+	DelayUs        float64 `json:"run_delay_us,omitempty"`          // that the thread waited for a processor, since the request before
+	Switches       uint64  `json:"switches,omitempty"`              // that it did not ask for, in that time
+	OtherLCUs      float64 `json:"other_lc_us,omitempty"`           // that another process of the level had its window open
+	OtherLCSliceUs uint32  `json:"other_lc_timeslice_us,omitempty"` // the longest of those
+	BESliceUs      uint32  `json:"be_timeslice_us,omitempty"`       // the longest of a process of a lower level with work
+	WatchGapUs     float64 `json:"watch_gap_us,omitempty"`          // the longest time between two looks
+	Guests         string  `json:"guests,omitempty"`                // who came or went
+	Hint           string  `json:"hint,omitempty"`                  // what became of hints for it
 	// What the library counted in its process meanwhile.
 	Counted map[string]uint64 `json:"counted,omitempty"`
 }
@@ -78,6 +79,9 @@ func (s Stall) String() string {
 		if part.us >= 100 {
 			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
 		}
+	}
+	if s.OtherLCSliceUs > driverSlice {
+		text += fmt.Sprintf("  timeslice of another LC %d us", s.OtherLCSliceUs)
 	}
 	if s.BESliceUs >= longSliceUs {
 		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
@@ -185,7 +189,7 @@ func us(from, to uint64) float64 {
 // see says what can be told of any request.
 func (w witnesses) see(r tracedRequest) Stall {
 	s := Stall{LatencyUs: us(r.arrival, r.done)}
-	s.OtherLCUs, s.BESliceUs = w.watch.others(r.arrival, r.done)
+	s.OtherLCUs, s.OtherLCSliceUs, s.BESliceUs = w.watch.others(r.arrival, r.done)
 	for _, v := range w.visits {
 		if v.from <= r.done && v.to >= r.arrival-min(r.arrival, uint64(guestsBefore)) {
 			s.Guests = strings.TrimPrefix(s.Guests+", "+v.what, ", ")
@@ -236,8 +240,9 @@ type change struct {
 
 // others are the other processes at a time.
 type others struct {
-	open    bool   // one of the same level has its window open
-	sliceUs uint32 // the longest timeslice of one of a lower level that has work
+	open        bool   // one of the same level has its window open
+	openSliceUs uint32 // the longest timeslice of such
+	sliceUs     uint32 // and of one of a lower level that has work
 }
 
 const lateLook = time.Millisecond
@@ -302,8 +307,9 @@ func (w *watch) note(look segment.Look) {
 	for _, p := range look.Peers {
 		switch {
 		case p.Pid == w.pid:
-		case p.Level == level:
-			now.others.open = now.others.open || p.Open
+		case p.Level == level && p.Open:
+			now.others.open = true
+			now.others.openSliceUs = max(now.others.openSliceUs, cmp.Or(p.TimesliceUs, driverSlice))
 		case p.Level > level && p.Busy:
 			now.others.sliceUs = max(now.others.sliceUs, cmp.Or(p.TimesliceUs, driverSlice))
 		}
@@ -328,8 +334,8 @@ func (w *watch) lastBy(at uint64) int {
 }
 
 // others is for how long of an interval another process of the level was seen to have its window open, in microseconds,
-// and the longest timeslice that was seen of one of a lower level with work. What was not looked at does not count.
-func (w *watch) others(from, to uint64) (openUs float64, sliceUs uint32) {
+// the longest timeslice of such, and of one of a lower level with work. What was not looked at does not count.
+func (w *watch) others(from, to uint64) (openUs float64, openSliceUs, sliceUs uint32) {
 	for i := max(w.lastBy(from), 0); i < len(w.changes) && w.changes[i].atNs < to; i++ {
 		end := min(to, w.lastNs)
 		if i+1 < len(w.changes) {
@@ -340,10 +346,11 @@ func (w *watch) others(from, to uint64) (openUs float64, sliceUs uint32) {
 			openUs += seen
 		}
 		if seen > 0 {
+			openSliceUs = max(openSliceUs, w.changes[i].others.openSliceUs)
 			sliceUs = max(sliceUs, w.changes[i].others.sliceUs)
 		}
 	}
-	return round(openUs, 1), sliceUs
+	return round(openUs, 1), openSliceUs, sliceUs
 }
 
 // between is by how much each counter of the process grew in an interval, and the longest time between two looks, in

@@ -106,7 +106,7 @@ var stallCases = func() []stallCase {
 		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
 			lc: Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("resnet152"),
 			explicit: true, requests: 50_000, target: besideAlone},
-		gemmsCase("gemms", "five half-precision products every 0.3 to 4 ms, "+others, "gemms", 0, 600),
+		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others, "gemms", 0, 600),
 	}
 	for _, connections := range []int{1, 8, 32} {
 		for _, streams := range []int{1, 8, 33} {

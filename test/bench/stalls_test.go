@@ -49,7 +49,7 @@ func TestWitnesses(t *testing.T) {
 	look := func(at uint64, holds, expired uint64, other bool) {
 		w.note(segment.Look{TakenNs: at, Peers: []segment.Glance{
 			{Pid: 10, Level: 0, Open: true, Counters: segment.Counters{Holds: holds, HoldsExpired: expired}},
-			{Pid: 11, Level: 0, Open: other},
+			{Pid: 11, Level: 0, Open: other, TimesliceUs: 100_000},
 			{Pid: 12, Level: segment.Levels - 1, Open: true, Busy: other, TimesliceUs: 1}, // is not of the level
 			{Pid: 13, Level: segment.Levels - 1, Busy: at >= 180*ms, TimesliceUs: 3092},
 			{Pid: 14, Level: segment.Levels - 1, Busy: at >= 190*ms},
@@ -67,16 +67,16 @@ func TestWitnesses(t *testing.T) {
 	for _, test := range []struct{ from, to, low, high float64 }{
 		{101, 119, 0, 0}, {115, 140, 9700, 10300}, {121, 122, 1000, 1000}, {0, 1000, 9700 + 10_000, 10300 + 10_500}, {300, 400, 0, 0},
 	} {
-		if got, _ := w.others(uint64(test.from*1e6), uint64(test.to*1e6)); got < test.low || got > test.high {
+		if got, _, _ := w.others(uint64(test.from*1e6), uint64(test.to*1e6)); got < test.low || got > test.high {
 			t.Errorf("from %g to %g ms another window was open for %g us, want %g to %g", test.from, test.to, got, test.low, test.high)
 		}
 	}
 	for _, test := range []struct {
-		from, to uint64
-		want     uint32
-	}{{101, 110, 0}, {121, 125, 1}, {170, 179, 1}, {170, 182, 3092}, {190, 195, 3092}, {300, 400, 0}} {
-		if _, got := w.others(test.from*ms, test.to*ms); got != test.want {
-			t.Errorf("from %d to %d ms: a timeslice of %d us, want %d", test.from, test.to, got, test.want)
+		from, to   uint64
+		open, want uint32
+	}{{101, 110, 0, 0}, {121, 125, 100_000, 1}, {171, 179, 100_000, 1}, {170, 182, 100_000, 3092}, {190, 195, 0, 3092}, {300, 400, 0, 0}} {
+		if _, open, got := w.others(test.from*ms, test.to*ms); got != test.want || open != test.open {
+			t.Errorf("from %d to %d ms: timeslices of %d us and, of the same level, %d us, want %d and %d", test.from, test.to, got, open, test.want, test.open)
 		}
 	}
 	grew, gap := w.between(171*ms, 181*ms)

@@ -23,7 +23,7 @@ type Stalls struct {
 	List []Stall            `json:"list"` // slowest first, not more than 200
 }
 
-func (c stallCase) sumUp(p *stallPart, limitUs float64) *Stalls {
+func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls {
 	s := &Stalls{LimitUs: round(limitUs, 1), Seconds: round(p.seconds(), 1), RateHz: p.RateHz, Causes: map[string]int{}, Seen: map[string]float64{}, List: []Stall{}}
 	for _, us := range p.latencies() {
 		if us > limitUs {
@@ -38,6 +38,9 @@ func (c stallCase) sumUp(p *stallPart, limitUs float64) *Stalls {
 	for _, stall := range p.Stalls {
 		if stall.LatencyUs <= limitUs {
 			break
+		}
+		if alone != nil {
+			stall.UsualUs = alone.P50Us
 		}
 		stall.Cause = stall.cause(limitUs)
 		s.Causes[stall.Cause]++
@@ -99,7 +102,7 @@ func (c stallCase) rows(parts []*stallPart) (rows []Row) {
 			if limit == 0 {
 				limit = row.LC.P50Us + stallUs
 			}
-			row.Stalls = c.sumUp(p, limit)
+			row.Stalls = c.sumUp(p, alone, limit)
 		}
 		if p.System != lcAlone && row.LC != nil && alone != nil {
 			row.LCAlone, row.Ratio = alone, ratio(row.LC, alone)
