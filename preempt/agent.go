@@ -56,6 +56,7 @@ type agent struct {
 	probeAfter uint64
 	askedTurn  uint64 // the turn that this process waits for to end, and since when
 	askedNs    uint64
+	due        uint64 // since when this process should hand its turn on; 0: it should not
 	alone      bool   // has no slot: its segment is memory of its own, and it tries to join again
 	said       string // why it could not, last
 	refused    bool   // an RM control was refused: no timeslices, no turns
@@ -455,6 +456,7 @@ func (a *agent) publish() {
 	if a.own().Mechanisms.Swap(in)&segment.MechanismBLP != in&segment.MechanismBLP {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
+	a.own().Job.Store(a.core.job)
 	countBLP(a.gpu)
 	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
 		a.saidBeside = true

@@ -1,6 +1,7 @@
 package preempt
 
 import (
+	"math/bits"
 	"testing"
 	"unsafe"
 
@@ -28,17 +29,91 @@ func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 	}
 }
 
-func TestNextTurnGoesRound(t *testing.T) {
-	for _, c := range []struct {
-		wanted uint64
-		own    int
-		next   int
-	}{
-		{0b0110, 0, 1}, {0b0110, 1, 2}, {0b0010, 2, 1}, {1 << 63, 5, 63}, {1, 63, 0}, {0b1001, 0, 3},
-	} {
-		if got := next(c.wanted, c.own); got != c.next {
-			t.Errorf("next(%b, %d) = %d, want %d", c.wanted, c.own, got, c.next)
+// Jobs share GPUs: in a round each GPU that the first job wants goes to it, and each job has its part.
+func TestTurnsOfJobs(t *testing.T) {
+	const jobs, rounds = 4, 4000
+	on := []uint64{0b1111, 0b0011, 0b0110} // the jobs on each GPU, in slots of the other order
+	var gpus []*agent
+	for range on {
+		s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer s.Close()
+		for slot := range 2 * jobs { // two processes of each job
+			job := jobs - 1 - slot/2
+			s.Slot(slot).Job.Store(uint64(job + 100))
+			s.Slot(slot).StartedNs.Store(uint64(slot ^ 1))
+		}
+		gpus = append(gpus, &agent{segment: s})
+	}
+	had, since, turns := map[[2]int]int{}, map[[2]int]int{}, make([][]int, len(on))
+	for round := range uint64(rounds) {
+		first := map[int]bool{} // jobs that have all of their GPUs
+		for g, a := range gpus {
+			var wanted uint64
+			for job := range jobs {
+				if on[g]&(1<<job) != 0 {
+					wanted |= 3 << (2 * (jobs - 1 - job))
+				}
+			}
+			slot := a.pick(wanted, round)
+			if wanted&(1<<slot) == 0 {
+				t.Fatalf("round %d: slot %d of %b", round, slot, wanted)
+			}
+			job := jobs - 1 - slot/2
+			had[[2]int{g, job}]++
+			since[[2]int{g, slot}]++
+			turns[g] = append(turns[g], job)
+			if g > 0 && turns[0][round] != job && on[g]&(1<<turns[0][round]) != 0 {
+				t.Errorf("round %d: job %d has GPU 0, job %d has GPU %d", round, turns[0][round], job, g)
+			}
+			first[job] = true
+		}
+		if last := turns[1]; round >= 2 && last[round] == last[round-1] && last[round] == last[round-2] {
+			t.Errorf("round %d: three in a row for job %d", round, last[round])
+		}
+	}
+	for g := range gpus {
+		n := bits.OnesCount64(on[g])
+		for job := range jobs {
+			if part := float64(had[[2]int{g, job}]) / rounds; on[g]&(1<<job) != 0 && (part < 0.85/float64(n) || part > 1.15/float64(n)) {
+				t.Errorf("job %d has %.3f of GPU %d, which %d share", job, part, g, n)
+			}
+		}
+	}
+	for slot := range 2 * jobs {
+		if a, b := since[[2]int{0, slot}], since[[2]int{0, slot ^ 1}]; a < b*8/10 {
+			t.Errorf("processes in slots %d and %d of one job have %d and %d turns", slot, slot^1, a, b)
+		}
+	}
+}
+
+func TestJobOf(t *testing.T) {
+	env := map[string]string{}
+	job := func(variables ...string) uint64 {
+		clear(env)
+		for i := 0; i < len(variables); i += 2 {
+			env[variables[i]] = variables[i+1]
+		}
+		return jobOf(func(name string) string { return env[name] })
+	}
+	distinct := []uint64{
+		job(), job("MASTER_ADDR", "localhost", "MASTER_PORT", "1"), job("MASTER_ADDR", "localhost", "MASTER_PORT", "2"), job("SLURM_JOB_ID", "1", "SLURM_STEP_ID", "0"),
+		job("SLURM_JOB_ID", "1", "SLURM_STEP_ID", "1"), job("GPREEMPT_JOB", "1"), job("PMIX_NAMESPACE", "1"),
+	}
+	for i, a := range distinct {
+		for _, b := range distinct[i+1:] {
+			if a == b {
+				t.Errorf("job %d and another are one: %x", i, distinct)
+			}
+		}
+	}
+	if a, b := job("GPREEMPT_JOB", "1"), job("GPREEMPT_JOB", "1", "MASTER_ADDR", "x", "MASTER_PORT", "3"); a != b {
+		t.Error("GPREEMPT_JOB does not decide")
+	}
+	if a, b := job(), job("MASTER_ADDR", "localhost"); a != b || a != job() {
+		t.Error("half of what names a job is taken for one")
 	}
 }
 

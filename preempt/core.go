@@ -17,6 +17,7 @@ import (
 type Core struct {
 	config configs.Config
 	level  int
+	job    uint64
 	driver Driver
 	log    zerolog.Logger
 	armed  [maxGPUs]atomic.Bool
@@ -32,7 +33,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	}
 	segment.Isolate = true
 	startLoads(config, level, driver, log)
-	c := &Core{config: config, level: level, driver: driver, log: log, agents: map[int]*agent{}}
+	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
 	if m, why := config.Mechanisms, holdUnwanted(); why != "" && level < lowestLevel && (m.Auto || m.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")

@@ -76,7 +76,8 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint32_t fallbacks;        // bit set, see GP_FALLBACK_*
 	_Atomic uint32_t suspended;        // 1 while its channels are disabled
 	char name[32];                     // of the program, NUL-terminated
-	uint8_t pad0[48];
+	_Atomic uint64_t job; // that processes on several GPUs belong to, who may wait for each other: a hash
+	uint8_t pad0[40];
 	// counters, only ever growing while the slot is owned
 	_Atomic uint64_t windows;           // LC windows opened
 	_Atomic uint64_t window_ns;         // time with a window open

@@ -1,7 +1,9 @@
 package preempt
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -33,6 +35,9 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 	if !want || a.askedTurn != turn {
 		a.askedTurn, a.askedNs = turn, now
 	}
+	if !owned || owner != a.slot {
+		a.due = 0
+	}
 	late := time.Duration(now - min(now, max(a.askedNs, a.segment.TurnSinceNs.Load())))
 
 	switch {
@@ -46,10 +51,20 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		if wanted == 0 {
 			return heartbeat
 		}
-		if want && held < quantum {
-			return quantum - held
+		next := a.pick(wanted, now/uint64(quantum))
+		if want {
+			if a.due == 0 {
+				round, left := now/uint64(quantum), quantum-time.Duration(now%uint64(quantum))
+				if a.segment.TurnSinceNs.Load()/uint64(quantum) == round || a.pick(wanted|1<<a.slot, round) == a.slot {
+					return left
+				}
+				a.due = now
+			}
+			if due := a.pick(wanted|1<<a.slot, a.due/uint64(quantum)); due != a.slot {
+				next = due
+			}
 		}
-		if a.segment.Open.Load()&p.higher != 0 && held < 2*quantum {
+		if want && a.segment.Open.Load()&p.higher != 0 && now-a.due < uint64(quantum) {
 			// Taking TSGs off the runlist would cost the higher level's request a switch.
 			return windowPoll
 		}
@@ -57,7 +72,7 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 			a.pass(turn, -1, held)
 			return heartbeat
 		}
-		a.pass(turn, next(wanted, a.slot), held)
+		a.pass(turn, next, held)
 		return heartbeat
 	case !owned || p.same&(1<<owner) == 0:
 		if want {
@@ -144,11 +159,49 @@ func (a *agent) pass(seen uint64, to int, held time.Duration) {
 	a.segment.Ring()
 }
 
-// next is the slot after own, in a circle, among those that want a turn.
-func next(wanted uint64, own int) int {
-	after := wanted &^ (1<<(own+1) - 1)
-	if after == 0 {
-		after = wanted
+// pick returns the slot, of those that want a turn, that gets the one of a round: a quantum by the machine's clock.
+//
+// Processes of one job wait for each other across GPUs. Where two jobs share two GPUs and each has the turn on one, neither
+// gets on. So a round is the same on every GPU, and so is the job that goes first, whoever else wants to: of each two
+// rounds the one that a hash of job and rounds ranks highest, and the one that it ranks lowest. No job that shares
+// a GPU with one other waits longer than two rounds, and none has three in a row. Processes of one job on one GPU
+// follow each other in the order of their start.
+func (a *agent) pick(wanted, round uint64) int {
+	best, chosen := uint64(0), uint64(0)
+	for m := wanted; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		rank := rankOf(a.segment.Slot(slot).Job.Load(), round)
+		if chosen == 0 || rank > best {
+			best, chosen = rank, 0
+		}
+		if rank == best {
+			chosen |= 1 << slot
+		}
 	}
-	return bits.TrailingZeros64(after)
+	type process struct {
+		started uint64
+		slot    int
+	}
+	var processes []process
+	for ; chosen != 0; chosen &= chosen - 1 {
+		slot := bits.TrailingZeros64(chosen)
+		processes = append(processes, process{a.segment.Slot(slot).StartedNs.Load(), slot})
+	}
+	slices.SortFunc(processes, func(a, b process) int {
+		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.slot, b.slot))
+	})
+	return processes[round%uint64(len(processes))].slot
+}
+
+// rankOf a job in a round: in every other one the reverse of that in the one before.
+func rankOf(job, round uint64) uint64 {
+	// The finalizer of MurmurHash3 (public domain): every bit of its argument changes half of the result's.
+	h := job ^ (round/2)*0x9e3779b97f4a7c15
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	h ^= h >> 33
+	if round%2 != 0 {
+		return ^h
+	}
+	return h
 }

@@ -145,7 +145,8 @@ type Slot struct {
 	Fallbacks      atomic.Uint32
 	Suspended      atomic.Uint32
 	Name           [32]byte
-	Pad0           [48]byte
+	Job            atomic.Uint64
+	Pad0           [40]byte
 
 	Windows       atomic.Uint64
 	WindowNs      atomic.Uint64

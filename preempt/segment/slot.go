@@ -64,6 +64,7 @@ func (s *Segment) join() {
 	p.Mechanisms.Store(0)
 	p.Fallbacks.Store(0)
 	p.Suspended.Store(0)
+	p.Job.Store(0)
 	p.Name = [32]byte{}
 	copy(p.Name[:len(p.Name)-1], s.name)
 	p.Pid.Store(int32(os.Getpid()))

@@ -229,6 +229,59 @@ func TestBestEffortPeersShare(t *testing.T) {
 	}
 }
 
+// Two jobs of two processes each, one a GPU, that start crosswise: both GPUs are the same job's most of the time. One that
+// has its turn on one GPU only gets nowhere, where its processes wait for each other.
+func TestJobsTakeTurnsTogether(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
+	job := map[int32]string{}
+	var all []*process
+	for _, w := range []struct{ job, device string }{{"A", "0"}, {"B", "1"}, {"B", "0"}, {"A", "1"}} {
+		cmd := m.command("be", worker)
+		cmd.Env = append(cmd.Env, "WORKER_DEVICE="+w.device, "MASTER_ADDR=localhost", "MASTER_PORT="+w.job)
+		p := m.startAs(cmd)
+		job[int32(p.pid())] = w.job
+		all = append(all, p)
+		m.joined(p)
+		p.runBestEffort()
+		<-time.After(30 * time.Millisecond) // a part of a quantum
+	}
+	before := map[*process]int{}
+	for _, p := range all {
+		before[p] = p.count()
+	}
+	same, looks, had := 0, 0, map[string]int{}
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); <-time.After(3 * time.Millisecond) { // samples
+		snapshots, err := segment.SnapshotsIn(m.segments())
+		if err != nil || len(snapshots) != 2 {
+			t.Fatalf("%+v, %v", snapshots, err)
+		}
+		var owner [2]string
+		for i, s := range snapshots {
+			for _, p := range s.Peers {
+				if p.Turn {
+					owner[i] = job[p.Pid]
+				}
+			}
+		}
+		if owner[0] != "" && owner[1] != "" {
+			looks++
+			if owner[0] == owner[1] {
+				same++
+				had[owner[0]]++
+			}
+		}
+	}
+	t.Logf("both GPUs are one job's in %d of %d looks, %v", same, looks, had)
+	if looks < 100 || 10*same < 8*looks || had["A"] < looks/5 || had["B"] < looks/5 {
+		t.Errorf("both GPUs are one job's in %d of %d looks, %v", same, looks, had)
+	}
+	for _, p := range all {
+		if p.count() <= before[p] {
+			t.Errorf("process %d of job %s got nowhere", p.pid(), job[int32(p.pid())])
+		}
+	}
+}
+
 // killed runs rounds of a worker that is killed soon after its first work, at any instruction.
 func killed(m *machine, rounds int, random *rand.Rand) error {
 	for i := range rounds {
