@@ -34,3 +34,25 @@ func TestHoldsGiveWay(t *testing.T) {
 		})
 	}
 }
+
+// TestCallsThatWaitForTheContext proves that a thread which calls what waits for the whole context, with the driver's lock
+// of it, does not meet a hold that another thread is arming: its second link would wait for the lock, and the call for
+// the first link.
+func TestCallsThatWaitForTheContext(t *testing.T) {
+	// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
+	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n[share]\nmin_be = 0\n", "SIMCUDA_DOORBELL_US=150:gpreempt_hold")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	var requests, frees, slowestUs int
+	lc.ask("beside_frees 150", "requests %d frees %d max_us %d", &requests, &frees, &slowestUs)
+	counters := m.peer(lc).Counters
+	t.Logf("%d requests beside %d frees, the slowest of both %d us; %+v", requests, frees, slowestUs, counters)
+	if slowestUs > 300_000 {
+		t.Errorf("a call or request took %d us", slowestUs)
+	}
+	if counters.Holds < 100 || frees < 100 {
+		t.Errorf("nothing was tested: %d holds, %d frees", counters.Holds, frees)
+	}
+}

@@ -205,6 +205,49 @@ static void context_wide(const char *what) {
 	printf("took_us %llu\n", (unsigned long long)(now_us() - from));
 }
 
+static atomic_bool freeing;
+static atomic_uint frees;
+static uint64_t slowest_free_us;
+
+static void *free_often(void *unused) {
+	OK(cuCtxSetCurrent(context));
+	for (; freeing; frees++) {
+		ptr memory;
+		struct timespec gap = {0, rand() % 700 * 1000L};
+		OK(cuMemAlloc_v2(&memory, 4096));
+		nanosleep(&gap, NULL);
+		uint64_t from = now_us();
+		OK(cuMemFree_v2(memory));
+		if (now_us() - from > slowest_free_us)
+			slowest_free_us = now_us() - from;
+	}
+	return unused;
+}
+
+// Requests while another thread frees memory, which waits for the context with its lock.
+static void beside_frees(unsigned requests) {
+	pthread_t thread;
+	uint64_t slowest = 0;
+	freeing = true;
+	OK(pthread_create(&thread, NULL, free_often, NULL));
+	for (unsigned i = 0; i < requests; i++) {
+		struct timespec gap = {0, 1500000};
+		nanosleep(&gap, NULL);
+		uint64_t from = now_us();
+		for (int k = 0; k < 3; k++) {
+			spin(stream, 40);
+			OK(cuStreamSynchronize(stream));
+		}
+		if (now_us() - from > slowest)
+			slowest = now_us() - from;
+	}
+	freeing = false;
+	OK(pthread_join(thread, NULL));
+	if (slowest_free_us > slowest)
+		slowest = slowest_free_us;
+	printf("requests %u frees %u max_us %llu\n", requests, frees, (unsigned long long)slowest);
+}
+
 static void capture(unsigned n) {
 	handle graph, executable;
 	size_t nodes = 0;
@@ -447,6 +490,8 @@ int main(void) {
 			printf("count %u\n", kernels);
 		} else if (sscanf(line, "wide %31s", word) == 1) {
 			context_wide(word);
+		} else if (sscanf(line, "beside_frees %u", &a) == 1) {
+			beside_frees(a);
 		} else if (sscanf(line, "capture %u", &a) == 1) {
 			capture(a);
 		} else if (sscanf(line, "streams %u %u", &a, &b) == 2) {
