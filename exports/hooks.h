@@ -51,7 +51,7 @@ struct gp_submission {
 	} memory;
 	uint32_t wakes;
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
-	void *domain, *passing;    // the same
+	void *domain, *passing, *twin; // the same
 };
 
 // CUlaunchAttribute, cuda.h; the value is a union.

@@ -44,6 +44,7 @@ bool gp_blp_before_wait(enum gp_wait, void *);
 // Around what is put on a stream past the log, and is behind what the log holds.
 void gp_blp_pass(struct gp_submission *);
 void gp_blp_passed(struct gp_submission *, CUresult);
+void gp_blp_graph_launched(struct gp_submission *, CUresult); // the program's own, of which there is a twin
 // Stops and resumes this process's domains on a GPU as windows of higher levels open and close; for good.
 void gp_blp_watch(struct gp_gpu *);
 

@@ -69,6 +69,8 @@ struct blp_twin { // blp_graph.c
 	uint32_t *windows;       // of each of its kernels
 	struct blp_entry *kernel; // BLP_LAUNCH, of those that may be parted; the others have no arguments
 	bool retired;            // from now on the program's own is launched
+	CUevent plain;           // behind the latest launch of the program's own,
+	bool ran_plain;          // which may not be over
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;         // of the launch in flight: its entry is the one below upto
 	uint64_t upto;

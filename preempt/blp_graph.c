@@ -2,7 +2,8 @@
 //
 // The program's instance stays as it is: its kernels always run. Beside it there is a twin whose kernels have records of
 // their own, which is launched in its place where launches are stopped. It goes on by being launched again, with records
-// that let every block exit that has run. It is in flight once at most, since its records are.
+// that let every block exit that has run. It is in flight once at most, since its records are. Launches of one instance
+// come one after the other, whatever streams they are on: while either of the two is in flight the other is not launched.
 #define _GNU_SOURCE
 #include "blp_domain.h"
 #include "code.h"
@@ -20,6 +21,7 @@ enum { // cuda.h
 	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
 	CU_MEMHOSTALLOC_PORTABLE = 1,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+	CU_EVENT_DISABLE_TIMING = 2,
 	TWINS = 1024,
 };
 
@@ -160,6 +162,8 @@ static void unmake(struct blp_twin *t)
 {
 	if (t->own)
 		blp_driver.cuGraphExecDestroy(t->own);
+	if (t->plain)
+		blp_driver.cuEventDestroy(t->plain);
 	if (t->image)
 		blp_driver.cuMemFreeHost(t->image);
 	free(t->windows);
@@ -180,7 +184,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
 	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
-	    gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
+	    blp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) || gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
 		return false;
 	t->image = pinned;
 	return !blp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
@@ -231,6 +235,32 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
 	struct blp_stream *s = &d->stream_of[t->stream];
 	return blp_wait_or_let_run(d, s, t->upto) && !s->firm;
+}
+
+static bool plain_in_flight(struct blp_twin *t)
+{
+	t->ran_plain = t->ran_plain && blp_query(t->plain) == BLP_NOT_READY;
+	return t->ran_plain;
+}
+
+// The program's own is about to be launched: behind the twin.
+static void come_behind(struct gp_submission *s, struct blp_twin *t)
+{
+	struct gp_domain *d = t->domain;
+	pthread_mutex_lock(&d->lock);
+	if (t->of == s->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
+		blp_driver.cuStreamWaitEvent(s->stream, d->stream_of[t->stream].taint, 0); // it runs to its end
+	pthread_mutex_unlock(&d->lock);
+	s->twin = t;
+}
+
+void gp_blp_graph_launched(struct gp_submission *s, CUresult result)
+{
+	struct blp_twin *t = s->twin;
+	if (result || t->of != s->graph)
+		return;
+	t->ran_plain = !blp_driver.cuEventRecord(t->plain, s->stream);
+	t->retired |= !t->ran_plain; // it will not be known when it is over
 }
 
 static void drop(struct blp_twin *t)
@@ -308,13 +338,12 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	return complete;
 }
 
-bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
+static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *result)
 {
-	struct blp_twin *t = s->graph ? find(s->graph) : NULL;
 	CUcontext context = NULL;
 	uint64_t deadline = 0;
 
-	if (!t || blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
 		return false;
 	struct gp_domain *d = blp_domain_of(context, s->stream);
 	if (!d || d != t->domain)
@@ -333,7 +362,7 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 			patient = blp_wait_resumed(d, deadline);
 			continue;
 		}
-		if (blp_is_tainted(d, stream))
+		if (blp_is_tainted(d, stream) || plain_in_flight(t))
 			break;
 		if (in_flight(d, t)) {
 			if (!wait_for(d, t))
@@ -370,5 +399,14 @@ bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
 		return true;
 	}
 	pthread_mutex_unlock(&d->lock);
+	return false;
+}
+
+bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
+{
+	struct blp_twin *t = s->graph && !blp_inside ? find(s->graph) : NULL;
+	if (!t || launch_twin(s, t, result))
+		return t;
+	come_behind(s, t);
 	return false;
 }

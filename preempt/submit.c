@@ -93,6 +93,8 @@ static void before_submit(struct gp_submission *s)
 static void after_submit(struct gp_submission *s, CUresult result)
 {
 	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
+	if (s->twin)
+		gp_blp_graph_launched(s, result);
 	if (s->passing)
 		gp_blp_passed(s, result);
 	if (!c)

@@ -518,14 +518,20 @@ static uint32_t captures(unsigned rounds) {
 	return hash(data) * 31 + hash(aside);
 }
 
-// Graphs that are replayed, changed, and destroyed in flight.
+static void linger(void *unused) {
+	(void)unused;
+	usleep(300);
+}
+
+// Graphs that are replayed, changed, and destroyed in flight; one on two streams by turns, in order all the same.
 static uint32_t graphs(unsigned rounds) {
 	struct node { handle function; unsigned grid[3], block[3], shared; void **parameters, **extra; handle kernel, context; };
-	handle stream, graph, built, executable, changed, nodes[3];
+	handle stream, beside, graph, built, executable, changed, nodes[3];
 	ptr data = memory(), other = memory();
 	int n = PER_BLOCK;
 	uint32_t add = 5;
 	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuStreamCreate(&beside, NON_BLOCKING));
 	void *parameters[] = {&other, &n, &add, &kernel_us};
 	struct node p = {chain_kernel, {BLOCKS, 1, 1}, {1024, 1, 1}, 0, parameters, NULL, NULL, NULL};
 	OK(cuGraphCreate(&built, 0));
@@ -543,6 +549,8 @@ static uint32_t graphs(unsigned rounds) {
 		}
 		OK(cuGraphLaunch(executable, stream));
 		chain(stream, data, i);
+		OK(cuLaunchHostFunc(beside, linger, NULL));
+		OK(cuGraphLaunch(changed, beside));
 		OK(cuGraphLaunch(changed, stream));
 		OK(cuGraphLaunch(executable, stream));
 		if (i == rounds / 2) {
