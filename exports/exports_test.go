@@ -32,7 +32,7 @@ func build(tb testing.TB) bench {
 		tb.Skip("no C compiler")
 	}
 	b := bench{TB: tb, dir: tb.TempDir()}
-	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c", "sockets.c", "loading.c", "cudart.c",
+	b.cc("libgp.so", "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "intercept.c", "lookup.c", "start.c", "runtime.c", "sockets.c", "loading.c", "cudart.c", "names.c",
 		"testdata/hooks.c", "-Wl,--version-script=exports.map")
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")

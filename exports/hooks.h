@@ -27,6 +27,9 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 #define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
 #define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h
+// The newest driver all of whose functions that put work on streams are known here.
+#define GP_NEWEST_DRIVER 13050
+
 #define GP_CURRENT ((CUcontext)~0ul)         // the context that is current
 
 enum gp_work { GP_KERNEL, GP_GRAPH, GP_COPY, GP_MEMSET, GP_OTHER };
@@ -159,6 +162,9 @@ struct gp_hooks {
 	// Whether code is to be rewritten in this process; and why some of it cannot be.
 	bool (*code_wanted)(void);
 	void (*code_missed)(const char *reason);
+	// The program asked for a function of the driver that is not known here, and may put work on streams, past all hooks.
+	// Called before it has it, at most once.
+	void (*unknown_function)(const char *name);
 	// Pinned memory was made, as before copies (after the call succeeded, not during a capture).
 	void (*pinned)(void);
 

@@ -51,6 +51,10 @@ extern _Atomic(void *) gp_real[GP_ROWS];
 // lookup.c
 void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
 bool gp_is_ours(const void *address);   // lies inside this library
+void gp_tell_unknown(void);             // the core, if there is something to tell
+
+// names.c
+bool gp_may_submit(const char *name); // a function of the driver, past the hooks
 
 // loading.c; what a table of the driver has (cudart.c). Without options, which otherwise follow the code.
 typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);

@@ -216,11 +216,38 @@ void *gp_driver_symbol(const char *name) {
 	return gp_is_ours(function) ? NULL : function;
 }
 
-static void *substitute(void *found) {
+// Functions that table.h does not have. Whatever puts work on streams past the hooks could overtake what they hold back, so
+// the core is told before the program has the first of these.
+
+static char unknown[64];
+static atomic_int unknown_state; // 0, 1 being written, 2 written
+
+void gp_tell_unknown(void) {
+	static atomic_bool told;
+	const struct gp_hooks *hooks = gp_hooks();
+	if (atomic_load(&unknown_state) == 2 && hooks && hooks->unknown_function && !atomic_exchange(&told, true))
+		hooks->unknown_function(unknown);
+}
+
+static COLD void not_known(const char *name) {
+	int none = 0;
+	if (atomic_compare_exchange_strong(&unknown_state, &none, 1)) {
+		strncpy(unknown, name, sizeof unknown - 1);
+		atomic_store(&unknown_state, 2);
+	}
+	gp_tell_unknown();
+}
+
+// What the program gets instead of what was found by a name: by libc (of whatever library), or by the driver.
+static void *substitute(void *found, const char *name, bool by_driver) {
 	if (!found || gp_is_ours(found) || !resolve(false))
 		return found;
 	uint16_t row = atomic_load(find_row(found));
-	return row ? rows[row - 1].wrapper : found;
+	if (row)
+		return rows[row - 1].wrapper;
+	if (name && gp_may_submit(name) && (by_driver || found == libc_function(real_dlsym)(atomic_load(&driver_handle), name)))
+		not_known(name);
+	return found;
 }
 
 // Exported: dlsym, dlvsym, dlopen.
@@ -252,14 +279,14 @@ PUBLIC void *dlsym(void *restrict handle, const char *restrict name) {
 		return gp_next_symbol(name);
 	if (caller_decides(handle) || !may_be_driver(name) || !gp_active())
 		TAIL next(handle, name);
-	return substitute(next(handle, name));
+	return substitute(next(handle, name), name, false);
 }
 
 PUBLIC void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version) {
 	dlvsym_fn *next = libc_function(real_dlvsym);
 	if (caller_decides(handle) || !may_be_driver(name) || !gp_active())
 		TAIL next(handle, name, version);
-	return substitute(next(handle, name, version));
+	return substitute(next(handle, name, version), name, false);
 }
 
 // A library opened with RTLD_DEEPBIND would bind its calls to libcuda ahead of this library, past every
@@ -279,13 +306,13 @@ static bool substituted(const char *symbol) {
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
 	CUresult result = REAL(cuGetProcAddress)(symbol, pfn, version, flags);
 	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
-		*pfn = substitute(*pfn);
+		*pfn = substitute(*pfn, symbol, true);
 	return result;
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, void *status) {
 	CUresult result = REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
 	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
-		*pfn = substitute(*pfn);
+		*pfn = substitute(*pfn, symbol, true);
 	return result;
 }

@@ -35,8 +35,10 @@ bool gp_active(void) {
 }
 
 void gp_install_hooks(const struct gp_hooks *hooks) {
-	if (!gp_forked())
-		atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
+	if (gp_forked())
+		return;
+	atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
+	gp_tell_unknown();
 }
 
 bool gp_forked(void) {

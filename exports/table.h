@@ -1,7 +1,8 @@
 // table.h - the one list of what is intercepted, expanded several times: into the exported functions
 // (intercept.c), the slots of the driver's own functions and the pointer lookup (lookup.c), and the linker's
-// version script (map.sh). Signatures are those of cuda.h 13.0, old ABI versions included, with pointers to
-// structures as void * and enumerations as int, so that no CUDA toolkit is needed to build.
+// version script (map.sh). Signatures are those of cuda.h 13.5, old ABI versions included, with pointers to
+// structures as void * and enumerations as int, so that no CUDA toolkit is needed to build. All functions with which
+// drivers up to GP_NEWEST_DRIVER (hooks.h) put work on streams, or capture it, are there: ../exports/testdata/drivers.txt.
 //
 // A row is KIND(name, parameters, arguments, ...); KIND_PTSZ and KIND_PTDS stand for two functions, the second
 // with the suffix of the per-thread default stream. What follows the arguments, by kind:
@@ -232,6 +233,14 @@ SUBMIT_PTSZ(cuMemcpy3DBatchAsync_v2, (size_t numOps, void *opList, unsigned long
 	CUstream hStream), (numOps, opList, flags, hStream), .work = GP_COPY,
 	.stream = STREAM(hStream))
 
+SUBMIT_PTSZ(cuMemcpyWithAttributesAsync, (CUdeviceptr dst, CUdeviceptr src, size_t size, void *attr,
+	CUstream hStream), (dst, src, size, attr, hStream), .work = GP_COPY, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuMemcpy3DWithAttributesAsync, (void *op, unsigned long long flags, CUstream hStream), (op,
+	flags, hStream), .work = GP_COPY, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuFabricCpyBatchAsync, (size_t numOps, void *opList, unsigned long long flags,
+	CUstream hStream), (numOps, opList, flags, hStream), .work = GP_COPY, .cpu = true,
+	.stream = STREAM(hStream))
+
 // Memsets: none waits for the device.
 SUBMIT(cuMemsetD8, (unsigned int dstDevice, unsigned char uc, unsigned int N), (dstDevice, uc, N),
 	.work = GP_MEMSET, .stream = STREAM(NULL))
@@ -308,6 +317,8 @@ SUBMIT_PTSZ(cuStreamAttachMemAsync, (CUstream hStream, CUdeviceptr dptr, size_t 
 	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuLaunchHostFunc, (CUstream hStream, void *fn, void *userData), (hStream, fn, userData),
 	.work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuLaunchHostFunc_v2, (CUstream hStream, void *fn, void *userData, unsigned int syncMode),
+	(hStream, fn, userData, syncMode), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsMapResources, (unsigned int count, void **resources, CUstream hStream),
 	(count, resources, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsUnmapResources, (unsigned int count, void **resources, CUstream hStream),
@@ -554,6 +565,10 @@ NODE(cuGraphAddNode, (void **phGraphNode, CUgraph hGraph, const void *dependenci
 NODE(cuGraphAddNode_v2, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
 	const void *dependencyData, size_t numDependencies, void *nodeParams), (phGraphNode, hGraph,
 	dependencies, dependencyData, numDependencies, nodeParams), complete_any, NULL)
+NODE(cuGraphAddNode_v3, (void **phGraphNode, CUgraph hGraph, const void *dependencies,
+	const void *dependencyData, size_t numDependencies, void *nodeParams), (phGraphNode, hGraph,
+	dependencies, dependencyData, numDependencies, nodeParams), complete_any, NULL)
+NODE(cuGraphNodeSetParams_v2, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any, NULL)
 NODE(cuGraphNodeSetParams, (void *hNode, void *nodeParams), (hNode, nodeParams), complete_any, NULL)
 NODE(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, void *hNode, void *nodeParams), (hGraphExec,
 	hNode, nodeParams), complete_any, hGraphExec)
@@ -580,6 +595,11 @@ CAPTURE_BEGIN_PTSZ(cuStreamBeginCapture_v2, (CUstream hStream, int mode), (hStre
 CAPTURE_BEGIN_PTSZ(cuStreamBeginCaptureToGraph, (CUstream hStream, CUgraph hGraph,
 	void **dependencies, const void *dependencyData, size_t numDependencies, int mode), (hStream,
 	hGraph, dependencies, dependencyData, numDependencies, mode), STREAM(hStream))
+CAPTURE_BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, (CUstream hStream, int mode, CUgraph hGraph,
+	void *callbackFunc, void *userData), (hStream, mode, hGraph, callbackFunc, userData), STREAM(hStream))
+CAPTURE_BEGIN_PTSZ(cuStreamBeginCaptureToCig, (CUstream hStream, void *streamCigCaptureParams), (hStream,
+	streamCigCaptureParams), STREAM(hStream))
+CAPTURE_END_PTSZ(cuStreamEndCaptureToCig, (CUstream hStream), (hStream), STREAM(hStream))
 CAPTURE_END_PTSZ(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), (hStream, phGraph),
 	STREAM(hStream))
 

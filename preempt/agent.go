@@ -450,7 +450,7 @@ func (a *agent) publish() {
 	if (m.Auto || m.MPS) && a.mps {
 		in |= segment.MechanismMPS
 	}
-	if a.stoppable {
+	if a.stoppable && stoppable() { // not where an unknown function of the driver has ended it
 		in |= segment.MechanismBLP
 	}
 	if a.own().Mechanisms.Swap(in)&segment.MechanismBLP != in&segment.MechanismBLP {

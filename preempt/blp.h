@@ -84,5 +84,7 @@ void gp_blp_quiesce(struct gp_domain *);
 // Takes the reason back. Without another, what was cut goes on, before anything that waits.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
 bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: it is not stopped any more
+// What is stopped goes on, and nothing is stopped any more.
+void gp_blp_retire(void);
 
 #endif

@@ -21,6 +21,7 @@ struct blp_driver blp_driver;
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 _Atomic uint32_t blp_changes, blp_stopped;
 _Atomic CUresult blp_error, blp_late;
+_Atomic bool blp_retired;
 __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
 // Streams that do not belong to the domain of their context.
@@ -93,7 +94,7 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 	gp_count(&d->gpu->stops.given_up, 1);
 }
 
-bool blp_can_stop(struct gp_domain *d) { return d->gpu->higher || specials; }
+bool blp_can_stop(struct gp_domain *d) { return (d->gpu->higher || specials) && !blp_retired; }
 
 static int special_of(CUcontext context, CUstream stream)
 {

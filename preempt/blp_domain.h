@@ -186,6 +186,8 @@ extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 // seems if neither shows a stop while it was asked.
 extern _Atomic uint32_t blp_changes, blp_stopped;
 
+extern _Atomic bool blp_retired; // read under gp_domain.control where a stop begins
+
 extern _Atomic CUresult blp_error; // the program must hear of: launches were lost
 extern _Atomic CUresult blp_late;  // of a launch that was only logged, and refused by the driver later: for the next one to return
 

@@ -371,7 +371,7 @@ bool blp_wanted_stopped(struct gp_domain *d)
 {
 	struct gp_gpu *g = d->gpu;
 	struct gp_segment *s = g->segment;
-	return s && !g->forced && (s->open & g->higher & ~g->ignored);
+	return s && !g->forced && !blp_retired && (s->open & g->higher & ~g->ignored);
 }
 
 // Records an event of ours for the record at a place of the log, behind what its stream has now.
@@ -504,7 +504,7 @@ static void finish(struct gp_domain *d)
 void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
-	if (d->context) {
+	if (d->context && !blp_retired) {
 		d->reasons |= reason;
 		if (!d->stopped)
 			close_gate(d);
@@ -598,7 +598,14 @@ bool gp_blp_logs(struct gp_context *c)
 	return false;
 }
 
-bool gp_blp_given_up(struct gp_domain *d) { return d->given_up; }
+bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
+
+void gp_blp_retire(void)
+{
+	blp_retired = true;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+}
 
 // The watcher.
 

@@ -11,6 +11,7 @@ package preempt
 //	const char *missing = gp_load_start((void *(*)(const char *))symbol, armed);
 //	return missing ? missing : gp_blp_start((void *(*)(const char *))symbol);
 // }
+// static int driver_version(void *symbol) { return gp_driver_version((void *(*)(const char *))symbol); }
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
 // static CUresult prepare_fill(int i, const char **call) { return gp_fill_prepare(&gp_context[i], call); }
@@ -91,6 +92,14 @@ func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
 func startLoads(config configs.Config, level int, driver Driver, log zerolog.Logger) {
 	when := blpWanted(config.Mechanisms, level)
 	if when == C.GP_BLP_OFF {
+		return
+	}
+	if version := int(C.driver_version(driver.Symbol)); version > C.GP_NEWEST_DRIVER {
+		level := zerolog.WarnLevel
+		if when == C.GP_BLP_UNDER_MPS { // where it may not be wanted
+			level = zerolog.InfoLevel
+		}
+		log.WithLevel(level).Int("version", version).Int("newest", C.GP_NEWEST_DRIVER).Msg("the driver is newer than those known, and may have functions that overtake stopped kernels: no kernel is made preemptible")
 		return
 	}
 	if missing := C.start_blp(driver.Symbol, driver.Armed); missing != nil {

@@ -37,6 +37,7 @@ void gp_code_let_pass(CUfunction);
 enum { GP_BLP_OFF, GP_BLP_ON, GP_BLP_UNDER_MPS };
 void gp_blp_set(uint32_t when);
 bool gp_blp_wanted(void);
+int gp_driver_version(void *(*symbol)(const char *)); // cuDriverGetVersion's, 0: it does not say
 
 // What became of an image, as it stands in the cache on disk (patch/cache writes and checks it). Offsets count from
 // the start, texts end with a 0.

@@ -5,6 +5,7 @@
 // and takes its place for good (libraries.c), so that there is one instance of its variables.
 #define _GNU_SOURCE
 #include "load.h"
+#include "blp.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -36,6 +37,27 @@ _Atomic uint32_t gp_rewritten;
 static _Atomic uint32_t when; // GP_BLP_*
 
 void gp_blp_set(uint32_t w) { when = w; }
+
+static void unknown_function(const char *name)
+{
+	char text[192];
+	struct gp_request log = {.what = GP_REQUEST_LOG, .path = text};
+
+	if (!gp_blp_wanted() || __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) == GP_BLP_OFF)
+		return;
+	gp_blp_retire();
+	snprintf(text, sizeof text, "the program uses %s of the driver, which is not known here and could overtake kernels that are "
+		 "stopped: none is made preemptible, or stopped, from here on", name);
+	gp_request(&log);
+}
+
+int gp_driver_version(void *(*symbol)(const char *))
+{
+	CUresult (*get)(int *);
+	int version = 0;
+	*(void **)&get = symbol("cuDriverGetVersion");
+	return get && !get(&version) ? version : 0;
+}
 
 bool gp_blp_wanted(void)
 {
@@ -301,4 +323,5 @@ void gp_load_hooks(struct gp_hooks *hooks)
 	hooks->parameter_hidden = parameter_hidden;
 	hooks->code_wanted = gp_blp_wanted;
 	hooks->code_missed = gp_load_failed;
+	hooks->unknown_function = unknown_function;
 }

@@ -138,6 +138,9 @@ static void *rewriter(void *unused)
 }
 
 static struct gp_hooks hooks;
+static int retired;
+
+void gp_blp_retire(void) { retired++; }
 
 static void load_module(uintptr_t handle)
 {
@@ -195,6 +198,10 @@ int main(void)
 	CHECK(gp_code_of((CUfunction)(2ul * STEP)) == gp_code_of((CUfunction)(2ul * STEP + 2)));
 	CHECK(hooks.parameter_hidden((CUfunction)(2ul * STEP), 2) && !hooks.parameter_hidden((CUfunction)(2ul * STEP), 1));
 	CHECK(gp_kernels.seen == 2 && gp_kernels.guarded == 1 && gp_kernels.refused[GP_REFUSED_PEERS] == 1 && gp_kernels.images == 1);
+	uint32_t generation = gp_code_generation;
+	CHECK(!gp_code_of((CUfunction)(2ul * STEP))->whole);
+	gp_code_keep_whole((CUfunction)(2ul * STEP));
+	CHECK(gp_code_generation != generation && gp_code_of((CUfunction)(2ul * STEP))->whole && guarded(2 * STEP));
 	gp_code_let_pass((CUfunction)(2ul * STEP));
 	CHECK(last_set[0] == 16 && last_set[1] == 8 && last_set[2] == 24);
 
@@ -301,5 +308,9 @@ int main(void)
 	stop = true;
 	for (int i = 0; i < 3; i++)
 		pthread_join(lookers[i], NULL);
+	// A function that is not known ends it, once.
+	for (int i = 0; i < 2; i++)
+		hooks.unknown_function("cuMemcpyHereafterAsync");
+	CHECK(retired == 1 && !gp_blp_wanted());
 	return 0;
 }

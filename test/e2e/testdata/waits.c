@@ -113,6 +113,7 @@ int main(int count, char **argument) {
 		OK(cuModuleGetFunction(&kernel, module, name));
 		OK(cuMemsetD8_v2(word, 0, 4));
 		OK(cuMemsetD8_v2(data, 0, sizeof result));
+		OK(cuStreamSynchronize(NULL));
 		if (by_program || !strcmp(what, "streams")) {
 			wrong = crossed(kernel, by_program, launches, stream, second);
 			printf("wrong %d\n", wrong);

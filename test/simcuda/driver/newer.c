@@ -74,6 +74,12 @@ DUAL(cuMemcpy3DWithAttributesAsync, _ptsz, (const struct copy_3d *c, unsigned lo
 	return ordered(c->order, s, r);
 }
 
+// ---- one that no driver has: it stands for those of drivers to come
+
+DUAL(cuMemcpyHereafterAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+	return cuMemcpyAsync(d, f, n, s);
+}
+
 // ---- host functions with a mode of waiting, 13.1
 
 DUAL(cuLaunchHostFunc_v2, _ptsz, (CUstream s, void (*callback)(void *), void *user, unsigned mode), (s, callback, user, mode)) {

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+func startNewer(t *testing.T, environment ...string) (m *machine, be *process) {
+	t.Helper()
+	m = newStoppable(t, "", environment...)
+	be = m.startAs(m.command("be", compile(t, "testdata/newer.c"), simulated("sim.cubin")))
+	if line := be.hear(); line != "ready" {
+		t.Fatal(line)
+	}
+	return m, be
+}
+
+// What the functions of newer drivers put on a stream waits for kernels that are stopped.
+func TestFunctionsOfNewerDriversKeepTheirPlace(t *testing.T) {
+	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
+	lc := m.start("lc")
+	m.joined(be, lc)
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	for _, what := range []string{"copy", "copy3", "host"} {
+		m.runStopped(be, 30, what+" 20")
+	}
+	close(done)
+	<-ended
+	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	lc.finish()
+	be.finish()
+}
+
+// A driver newer than those that are known may have functions that overtake what is stopped.
+func TestUnknownDriversAreNotStopped(t *testing.T) {
+	m, be := startNewer(t, "SIMCUDA_VERSION=13060")
+	lc := m.start("lc")
+	m.joined(be, lc)
+	be.say("copy 20")
+	lc.request(5, 2, "stream")
+	if line := be.hear(); line != "wrong 0" {
+		t.Error(line)
+	}
+	if p := m.peer(be); p.BLP != nil || strings.Contains(strings.Join(p.Mechanisms, " "), "blp") {
+		t.Errorf("%+v", p)
+	}
+	lc.finish()
+	if _, stderr := be.finish(); strings.Count(stderr, "newer than those known") != 1 {
+		t.Errorf("stderr %q", stderr)
+	}
+}
+
+// So may one that the program asks for by a name that is not known, from then on.
+func TestUnknownFunctionsEndStops(t *testing.T) {
+	for _, how := range []string{"dlsym", "proc"} {
+		t.Run(how, func(t *testing.T) {
+			m, be := startNewer(t)
+			lc := m.start("lc")
+			m.joined(be, lc)
+			done := make(chan struct{})
+			ended := fire(lc, done)
+			m.runStopped(be, 20, "host 10")
+			be.say("ask cuStreamGetFlags %s", how) // it puts nothing on a stream
+			be.hear()
+			m.runStopped(be, 5, "host 10")
+			be.say("ask cuMemcpyHereafterAsync %s", how)
+			if line := be.hear(); line != "found 1" {
+				t.Fatal(line)
+			}
+			m.until("it says so to its peers", func() bool {
+				return !strings.Contains(strings.Join(m.peer(be).Mechanisms, " "), "blp")
+			})
+			stops := m.stops(be)
+			for range 3 {
+				be.say("copy 20")
+				if line := be.hear(); line != "wrong 0" {
+					t.Error(line)
+				}
+			}
+			if after := m.stops(be); after != stops {
+				t.Errorf("%d stops since", after-stops)
+			}
+			close(done)
+			<-ended
+			lc.finish()
+			if _, stderr := be.finish(); strings.Count(stderr, "cuMemcpyHereafterAsync") != 1 {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
