@@ -97,7 +97,7 @@ func pairedCase(name, unit string, moreIsBetter bool, measure func(ctx context.C
 					err = errors.New("it measured nothing")
 				}
 				if err != nil {
-					return fmt.Errorf("%s: %w", filepath.Base(s.library), err)
+					return fmt.Errorf("%s: %w", [...]string{"the earlier build", "this build"}[which], err)
 				}
 				if which == 0 {
 					before = append(before, value)
