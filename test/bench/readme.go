@@ -65,6 +65,9 @@ func markdownTable(path, system string) (string, error) {
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
 	}
+	if report.Benchmark == StallsSuite {
+		return report.stallsTable() + report.origin(path), nil
+	}
 	rivals := rivalsIn(report.Cases)
 	var pairs, values strings.Builder
 	var done []string
@@ -100,8 +103,12 @@ func markdownTable(path, system string) (string, error) {
 		}
 		text.WriteString("| measured | value | target |\n|---|---|---|\n" + values.String())
 	}
-	fmt.Fprintf(&text, "\n%s, driver %s, CUDA %s, %s, %s.\n", report.GPU, report.Driver, report.CUDA, report.Date, filepath.Base(path))
-	return text.String(), nil
+	return text.String() + report.origin(path), nil
+}
+
+// origin says where a table's figures are from.
+func (r *Report) origin(path string) string {
+	return fmt.Sprintf("\n%s, driver %s, CUDA %s, %s, %s.\n", r.GPU, r.Driver, r.CUDA, r.Date, filepath.Base(path))
 }
 
 // What is shown beside this library, by the systems' names in result files.

@@ -166,6 +166,30 @@ func TestStallTargets(t *testing.T) {
 	}
 }
 
+func TestStallsInTheReadme(t *testing.T) {
+	folder := t.TempDir()
+	for system, slowest := range map[string]float64{lcAlone: 5000, "gpreempt-hints": 9000} {
+		p := syntheticPart(system, 0, append(slices.Repeat([]float64{1000}, 999), slowest)...)
+		if err := p.write(stallPartPath(folder, "load-50", system)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := ReadStalls(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report.Write(filepath.Join(folder, "test-stalls.json")); err != nil {
+		t.Fatal(err)
+	}
+	document, err := FillTables([]byte(tableBegin+"test-stalls.json -->\n"+tableEnd), folder)
+	for _, want := range []string{"| load-50 | alone | 1000 | 1000 us | 1000 us | 1004 us | 5000 us | 0 above 7000 us |  |\n",
+		"| load-50 | gpreempt-hints | 1000 | 1000 us | 1000 us | 1008 us (1.00) | 9000 us | 1 above 7000 us: unknown 1 | **missed**: lc p99.9", "\nNVIDIA Test, driver "} {
+		if err != nil || !strings.Contains(string(document), want) {
+			t.Errorf("the table lacks %q: %v\n%s", want, err, document)
+		}
+	}
+}
+
 func stallOptions(t *testing.T, progress *bytes.Buffer, only string) EvaluationOptions {
 	return EvaluationOptions{Options: Options{Suite: StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress},
 		Folder: t.TempDir(), Python: "python3", Busy: true}

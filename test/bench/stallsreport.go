@@ -169,3 +169,29 @@ func (s *Stalls) causes() string {
 	}
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
+
+// stallsTable is the README's: what is in one line of printStalls, in Markdown.
+func (r *Report) stallsTable() string {
+	var text strings.Builder
+	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | stalls, and their causes | target |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, row := range r.Cases {
+		if row.LC == nil {
+			fmt.Fprintf(&text, "| %s | %s | - | - | - | - | - | - | %s |\n", row.Case, row.System, verdict(row))
+			continue
+		}
+		p999 := microseconds(row.LC.P999Us)
+		if row.Ratio != nil {
+			p999 += fmt.Sprintf(" (%.2f)", row.Ratio.P999)
+		}
+		stalls := ""
+		if row.Stalls != nil {
+			stalls = fmt.Sprintf("%d above %s", row.Stalls.Above, microseconds(row.Stalls.LimitUs))
+			if row.Stalls.Above > 0 {
+				stalls += ": " + row.Stalls.causes()
+			}
+		}
+		fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", row.Case, row.System, row.LC.N, microseconds(row.LC.P50Us),
+			microseconds(row.LC.P99Us), p999, microseconds(row.LC.MaxUs), stalls, verdict(row))
+	}
+	return text.String()
+}
