@@ -46,6 +46,7 @@ const (
 	guestsBefore = 20 * time.Millisecond // a process that came or went so long before counts
 	longSliceUs  = 500                   // of a lower level
 	driverSlice  = 2048                  // microseconds, of a TSG that nobody set
+	turnsWaited  = 2                     // a request waits for two turns of each of the others, if not all fits in one of its own
 )
 
 // Stall is what was seen of a request that took long.
@@ -61,7 +62,7 @@ type Stall struct {
 	DelayUs        float64 `json:"run_delay_us,omitempty"`          // that the thread waited for a processor, since the request before
 	Switches       uint64  `json:"switches,omitempty"`              // that it did not ask for, in that time
 	OtherLCUs      float64 `json:"other_lc_us,omitempty"`           // that another process of the level had its window open
-	OtherLCSliceUs uint32  `json:"other_lc_timeslice_us,omitempty"` // the longest of those
+	OtherLCSliceUs uint32  `json:"other_lc_timeslice_us,omitempty"` // the timeslices of those at once
 	BESliceUs      uint32  `json:"be_timeslice_us,omitempty"`       // the longest of a process of a lower level with work
 	WatchGapUs     float64 `json:"watch_gap_us,omitempty"`          // the longest time between two looks
 	Guests         string  `json:"guests,omitempty"`                // who came or went
@@ -80,8 +81,8 @@ func (s Stall) String() string {
 			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
 		}
 	}
-	if s.OtherLCSliceUs > driverSlice {
-		text += fmt.Sprintf("  timeslice of another LC %d us", s.OtherLCSliceUs)
+	if s.OtherLCSliceUs > 2*driverSlice {
+		text += fmt.Sprintf("  timeslices of other LC %d us", s.OtherLCSliceUs)
 	}
 	if s.BESliceUs >= longSliceUs {
 		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
@@ -128,11 +129,11 @@ func (s Stall) cause(limitUs float64) string {
 		return causeExpired
 	case s.Counted["windows_cut"] > 0:
 		return causeCut
-	case explains(s.OtherLCUs):
+	case explains(min(s.OtherLCUs, turnsWaited*float64(s.OtherLCSliceUs))):
 		return causeOtherLC
 	case s.Counted["holds_stalled"] > 0:
 		return causeStalled
-	case s.BESliceUs >= longSliceUs:
+	case explains(turnsWaited * float64(s.BESliceUs)):
 		return causeSlice
 	case s.Guests != "":
 		return causeGuest
@@ -241,7 +242,7 @@ type change struct {
 // others are the other processes at a time.
 type others struct {
 	open        bool   // one of the same level has its window open
-	openSliceUs uint32 // the longest timeslice of such
+	openSliceUs uint32 // the timeslices of all such
 	sliceUs     uint32 // and of one of a lower level that has work
 }
 
@@ -309,7 +310,7 @@ func (w *watch) note(look segment.Look) {
 		case p.Pid == w.pid:
 		case p.Level == level && p.Open:
 			now.others.open = true
-			now.others.openSliceUs = max(now.others.openSliceUs, cmp.Or(p.TimesliceUs, driverSlice))
+			now.others.openSliceUs += cmp.Or(p.TimesliceUs, driverSlice)
 		case p.Level > level && p.Busy:
 			now.others.sliceUs = max(now.others.sliceUs, cmp.Or(p.TimesliceUs, driverSlice))
 		}
@@ -334,7 +335,7 @@ func (w *watch) lastBy(at uint64) int {
 }
 
 // others is for how long of an interval another process of the level was seen to have its window open, in microseconds,
-// the longest timeslice of such, and of one of a lower level with work. What was not looked at does not count.
+// the timeslices of such at once, and the longest of one of a lower level with work. What was not looked at does not count.
 func (w *watch) others(from, to uint64) (openUs float64, openSliceUs, sliceUs uint32) {
 	for i := max(w.lastBy(from), 0); i < len(w.changes) && w.changes[i].atNs < to; i++ {
 		end := min(to, w.lastNs)

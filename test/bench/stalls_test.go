@@ -27,10 +27,13 @@ func TestStallCauses(t *testing.T) {
 		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000}, 2000, causeSubmit},
 		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU}, // it was in a call when it lost its processor
 		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
-		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, Guests: "lc 1 comes"}, 2000, causeOtherLC},
-		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, Guests: "lc 1 comes"}, 2000, causeGuest},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeOtherLC},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeGuest},
 		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stalled": 1}, Guests: "lc 1 comes"}, 2000, causeStalled},
 		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"windows_cut": 1}, OtherLCUs: 9000}, 2000, causeCut},
+		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 4096, BESliceUs: 3092}, 2000, causeUnknown}, // their turns are not so long
+		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 102_048}, 2000, causeOtherLC},
+		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 1, Guests: "lc 1 comes"}, 2000, causeGuest},
 		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, causeUnknown},
