@@ -34,8 +34,8 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
 /* Streams of one process.
  *
  * A program with urgent work on one stream and work that can wait on another can stop the latter and let it go on
- * later. That needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below lc:
- * GPREEMPT_PRIORITY=be, or 1 to 7. Kernels are then rewritten as they are loaded.
+ * later. That needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below lc
+ * (GPREEMPT_PRIORITY=be, or 1 to 7) or [blp] lc_streams = true. Kernels are then rewritten as they are loaded.
  *
  * Work on a stopped stream is neither lost nor reordered. Kernels launched on it are noted down and launched when it
  * is restored; where the driver refuses one then, the next launch returns its error. Other calls that put work on

@@ -45,6 +45,7 @@ type Config struct {
 	BLP struct {
 		CacheDirectory string
 		CacheMB        uint64
+		LCStreams      bool
 	}
 	Segment struct{ Directory, Group string }
 	Log     struct{ Level, File string }
@@ -225,6 +226,7 @@ var settings = []setting{
 	text("hints.log", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Hints.Log }),
 	integer("hints.log_mb", 1, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Hints.LogMB }),
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
+	boolean("blp.lc_streams", func(c *Config) *bool { return &c.BLP.LCStreams }),
 	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),

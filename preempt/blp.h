@@ -71,6 +71,7 @@ void gp_blp_flush_owner(CUdeviceptr);
 
 // The domain that launches on the stream belong to, in the context that is current; NULL: none (yet).
 struct gp_domain *gp_blp_domain(CUstream);
+bool gp_blp_is_separate(CUstream); // it has a domain of its own
 // Gives a stream of the current context a domain of its own, once.
 CUresult gp_blp_separate(CUstream);
 

@@ -13,7 +13,7 @@ enum { // cuda.h
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
 	d->firm++;
-	if (d->epoch % 2 || !blp_taint(d, s)) {
+	if (d->epoch % 2 || !blp_taint(d, s, s->handle)) {
 		d->firm--;
 		return false;
 	}
@@ -58,6 +58,7 @@ static bool concerns(const struct flush *f, const struct gp_domain *d)
 
 static void flush(const struct flush *f)
 {
+	CUstream stream = f->stream;
 	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
 	unsigned flags;
 
@@ -70,11 +71,15 @@ static void flush(const struct flush *f)
 			blocking = !blp_driver.cuStreamGetFlags(f->stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
 		}
 		pthread_mutex_lock(&d->lock);
+		if (f->stream == GP_STREAM_PER_THREAD) {
+			struct blp_stream *own = blp_find_stream(d, f->stream, false);
+			stream = own ? own->handle : f->stream;
+		}
 		// Without a record nothing is cut: who only wants to be behind it need not wait.
 		bool cut = d->recorded || d->epoch % 2; // or may be, or is not launched yet
 		for (uint32_t n = 0; cut && n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
-			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, f->stream, blocking)))
+			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
 				continue;
 			gp_count(&d->gpu->stops.barriers, 1);
 			if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
@@ -199,10 +204,10 @@ void blp_still_tainted(struct gp_domain *d)
 		still_tainted(d, &d->stream_of[i]);
 }
 
-bool blp_taint(struct gp_domain *d, struct blp_stream *s)
+bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 {
 	if (blp_is_orphan(s) || (!s->taint && blp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
-	    blp_driver.cuEventRecord(s->taint, s->handle))
+	    blp_driver.cuEventRecord(s->taint, behind))
 		return false;
 	d->tainted += !s->tainted;
 	s->tainted = true;
@@ -234,6 +239,18 @@ void gp_blp_pass(struct gp_submission *submission)
 		submission->cpu |= blp_flush_others(d, context, submission->stream);
 	}
 	gp_blp_come_behind(submission->stream);
+	blp_enter_driver(submission);
+}
+
+void blp_enter_driver(struct gp_submission *submission)
+{
+	struct gp_domain *d = submission->domain;
+	struct blp_stream *s = submission->passing;
+	if (!s || !s->thread)
+		return;
+	pthread_mutex_lock(&d->lock);
+	blp_enter_own(s);
+	pthread_mutex_unlock(&d->lock);
 }
 
 // What follows an operation that may wait for the CPU can't be stopped, since stopping waits for what is ahead, and the CPU
@@ -251,7 +268,7 @@ void gp_blp_passed(struct gp_submission *submission, CUresult result)
 		s->passing--;
 		d->tainted--;
 		if (s->handle && !result && (submission->cpu || blp_is_tainted(d, s)))
-			blp_taint(d, s);
+			blp_taint(d, s, submission->stream);
 	}
 	pthread_mutex_unlock(&d->lock);
 }

@@ -94,7 +94,9 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 	gp_count(&d->gpu->stops.given_up, 1);
 }
 
-bool blp_can_stop(struct gp_domain *d) { return (d->gpu->higher || specials) && !blp_retired; }
+bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }
+
+bool blp_separated(void) { return specials; }
 
 static int special_of(CUcontext context, CUstream stream)
 {
@@ -111,6 +113,12 @@ struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
 		return special[i].domain;
 	struct gp_context *c = gp_find_context(context);
 	return c ? c->domain : NULL;
+}
+
+bool gp_blp_is_separate(CUstream stream)
+{
+	struct gp_domain *d = specials ? gp_blp_domain(stream) : NULL;
+	return d && d->separate;
 }
 
 struct gp_domain *gp_blp_domain(CUstream stream)
@@ -131,6 +139,8 @@ static void release(struct gp_domain *d)
 			blp_driver.cuEventDestroy(d->stream_of[i].drain);
 		if (d->stream_of[i].taint)
 			blp_driver.cuEventDestroy(d->stream_of[i].taint);
+		if (d->stream_of[i].join)
+			blp_driver.cuEventDestroy(d->stream_of[i].join);
 	}
 	for (int i = 0; i < BLP_REGIONS; i++)
 		if (d->zeroed[i])
@@ -224,7 +234,7 @@ static struct gp_domain *place(void)
 }
 
 // A domain in the context, which is current or can be. making is held.
-static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, struct gp_domain **made)
+static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const char **call, struct gp_domain **made)
 {
 	bool pushed;
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids allocation to other threads too
@@ -235,7 +245,10 @@ static CUresult make(struct gp_gpu *g, CUcontext context, const char **call, str
 	pthread_mutex_lock(&d->control);
 	pthread_mutex_lock(&d->lock);
 	// All that the place held before but what makes it one.
+	static uint64_t number; // under making
 	d->gpu = g;
+	d->separate = separate;
+	d->made = ++number;
 	d->reasons = 0;
 	d->stopped = d->flagged = d->quiet = d->drained = false;
 	d->epoch += d->epoch % 2;
@@ -285,7 +298,7 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	CUresult result = gp_driver.cuCtxPushCurrent(handle); // 709: not initialised yet
 	if (!result) {
 		pthread_mutex_lock(&making);
-		result = make(c->gpu, handle, call, &d);
+		result = make(c->gpu, handle, false, call, &d);
 		pthread_mutex_unlock(&making);
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
@@ -358,8 +371,13 @@ CUresult gp_blp_separate(CUstream stream)
 	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
 		return INVALID_VALUE;
 	gp_blp_flush(stream);
-	if (!specials && (result = blp_driver.cuStreamSynchronize(stream))) // until now not all launches were logged
-		return result;
+	if (special_of(context, stream) < 0) { // not all launches were logged
+		int mode = blp_relax();
+		result = blp_driver.cuStreamSynchronize(stream);
+		blp_unrelax(mode);
+		if (result)
+			return result;
+	}
 	pthread_mutex_lock(&making);
 	int i = special_of(context, stream);
 	if (i >= 0)
@@ -370,7 +388,7 @@ CUresult gp_blp_separate(CUstream stream)
 		result = NOT_SUPPORTED;
 		goto out;
 	}
-	if ((result = make(c->gpu, context, &call, &d)))
+	if ((result = make(c->gpu, context, true, &call, &d)))
 		goto out;
 	special[i].domain = d;
 	special[i].context = context;

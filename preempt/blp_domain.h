@@ -46,6 +46,8 @@ struct blp_marker {
 struct blp_stream {
 	CUstream handle;         // NULL: free
 	bool blocking;           // ordered with the legacy stream
+	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
+	bool behind;             // that one has something that the next entry comes behind
 	bool tainted;            // what it waits for may wait for the CPU: taint is recorded behind that
 	bool firm;               // tainted, and its entries are not cut any more: the program did not have to wait for them
 	bool draining;           // drain is recorded
@@ -56,7 +58,7 @@ struct blp_stream {
 	uint64_t threads, threads_finished;
 	uint32_t unmarked;       // entries since the last marker
 	int first_marker, last_marker; // -1: none
-	CUevent drain, taint;    // made when first needed
+	CUevent drain, taint, join; // made when first needed
 };
 
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
@@ -107,6 +109,8 @@ struct blp_entry {
 struct gp_domain {
 	_Atomic(CUcontext) context;   // NULL: the place is free
 	struct gp_gpu *gpu;
+	bool separate;                // of one stream, which the program stops
+	_Atomic uint64_t made;        // different for each that has the place
 	pthread_mutex_t control;      // who stops and resumes
 	uint32_t reasons;             // enum gp_blp_reason, under control, as is what follows
 	bool stopped, flagged, quiet, drained; // quiet: no block runs, but of late streams; drained: what was cut is known
@@ -200,6 +204,7 @@ void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
+bool blp_separated(void); // there are streams with domains of their own
 
 // The driver allows this thread what a capture elsewhere would forbid. Returns what to put back.
 static inline int blp_relax(void)
@@ -240,6 +245,7 @@ void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
 // Waits until the stream's entries below upto are complete, or will not be cut; the lock is given up meanwhile. It waits for
 // nothing that comes behind them, and never longer than the patience, in which the domain is not stopped (0: whatever it
 // takes). False: it was over, or the driver refused.
@@ -274,9 +280,17 @@ bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
 // more. False: the driver refused.
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
-bool blp_taint(struct gp_domain *, struct blp_stream *);      // false: the driver refused
+bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
 void blp_still_tainted(struct gp_domain *);                   // asks the driver
 void blp_begin_pass(struct gp_submission *, struct gp_domain *, struct blp_stream *);
+void blp_enter_driver(struct gp_submission *); // without the lock: after what it comes behind was waited for
+
+// blp_thread.c, under gp_domain.lock
+struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream
+// The calling thread puts something into the log (false: it can't be), or on its own stream behind what the log holds.
+bool blp_leave_own(struct blp_stream *);
+void blp_enter_own(struct blp_stream *);
+void blp_pass_own(struct gp_domain *); // without the lock, and nothing is in the log
 
 // blp_graph.c
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);

@@ -209,16 +209,23 @@ static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint6
 		}
 		turn = LATER;
 	}
-	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) ? turn : NEVER;
+	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
 }
 
 // Once the entry is made. True: that is all. False: the driver's call follows, with the lock held.
-static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn)
+static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn, CUevent event)
 {
 	e->driven = turn == NOW;
 	if (turn == LATER) {
 		pthread_mutex_unlock(&d->lock);
 		return true;
+	}
+	if (stream->thread) { // not on the stream that the program names
+		CUresult result = e->kind == BLP_RECORD ? blp_driver.cuEventRecord(event, stream->handle) :
+							  blp_driver.cuStreamWaitEvent(stream->handle, event, 0);
+		(result ? blp_unappend : blp_appended)(d, stream);
+		pthread_mutex_unlock(&d->lock);
+		return !result; // else the driver is to tell the program
 	}
 	held.domain = d;
 	held.stream = stream;
@@ -256,6 +263,7 @@ static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp
 		stream->passing++;
 		pthread_mutex_unlock(&d->lock);
 	}
+	blp_enter_driver(s);
 	remember(handle, NULL, 0, 0, s->cpu);
 }
 
@@ -287,7 +295,7 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
 	e->event = handle;
-	return carried_out(d, stream, e, turn);
+	return carried_out(d, stream, e, turn, handle);
 }
 
 void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
@@ -327,7 +335,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 			entry->upto = e.upto;
 			if (e.upto > d->tail)
 				blp_entry_at(d, e.upto - 1)->awaited = true;
-			return carried_out(d, stream, entry, turn);
+			return carried_out(d, stream, entry, turn, handle);
 		}
 		if (turn == NEVER)
 			break;
@@ -336,6 +344,9 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		blp_begin_pass(s, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
+	if (s->cpu) // what would have to be launched again behind the wait could be what the program is waiting for
+		gp_blp_come_behind(s->stream);
+	blp_enter_driver(s);
 	if (!e.domain)
 		return false;
 	if (wait_record(&e, true)) // nothing is left to wait for, and the event may say something else by now
@@ -359,11 +370,12 @@ void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult 
 static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **stream)
 {
 	CUcontext context = NULL;
-	if (handle == GP_STREAM_PER_THREAD || gp_driver.cuCtxGetCurrent(&context))
+	if (gp_driver.cuCtxGetCurrent(&context))
 		return NULL;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || d->head == d->tail || (handle == GP_STREAM_LEGACY && d->context != context))
+		if (!d->context || d->head == d->tail ||
+		    ((handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD) && d->context != context))
 			continue;
 		pthread_mutex_lock(&d->lock);
 		if ((*stream = blp_find_stream(d, handle, false)))
@@ -386,6 +398,10 @@ bool gp_blp_before_wait(enum gp_wait kind, void *what)
 	switch (kind) {
 	case GP_WAIT_STREAM:
 		gp_blp_flush(what);
+		if (what == GP_STREAM_PER_THREAD && (d = enter_stream(what, &stream))) {
+			blp_enter_own(stream);
+			pthread_mutex_unlock(&d->lock);
+		}
 		break;
 	case GP_WAIT_EVENT: {
 		struct event e = look(what);
@@ -438,9 +454,13 @@ static bool is_over(enum gp_wait kind, void *what)
 		struct blp_stream *s = &d->stream_of[asked.stream];
 		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
 			over = blp_changes == asked.changes && !(d->epoch % 2);
+			if (over && s->thread && kind == GP_ASK_STREAM) // the driver was asked about the thread's own
+				over = blp_has_ended(d, s, asked.upto);
 			// The driver was asked about another record of the event where that is not the latest any more.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
+		} else if (s->thread && s->firm && kind == GP_ASK_STREAM) {
+			over = blp_query(s->taint) != BLP_NOT_READY;
 		}
 		if (over && kind == GP_ASK_STREAM && (d->epoch % 2 || blp_changes != asked.changes))
 			over = !blp_related_pending(d, s);

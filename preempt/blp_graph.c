@@ -377,6 +377,8 @@ static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *r
 		}
 		if (in_flight(d, t) || (d->epoch % 2 && patient))
 			continue;
+		if (!blp_leave_own(stream))
+			break;
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
 		e->twin = t;
 		e->fresh = true;

@@ -267,6 +267,8 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 				continue;
 			break;
 		}
+		if (!blp_leave_own(s))
+			break;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
@@ -307,11 +309,15 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
 		// While nobody could want a stop, and nothing is in flight that one could cut, a launch needs no record, which
 		// costs its blocks next to nothing, and no place in the log.
-		if (!d->recorded && !d->tainted && !(d->epoch % 2) && !blp_can_stop(d) && l->stream != GP_STREAM_PER_THREAD) {
+		bool log = d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d);
+		bool others = (log || blp_separated()) && blp_flush_others(d, context, l->stream);
+		if (!log && !others) {
+			if (l->stream == GP_STREAM_PER_THREAD)
+				blp_pass_own(d);
 			gp_count(&d->gpu->stops.launches, 1);
 			return pass(code, l, result);
 		}
-		if (blp_flush_others(d, context, l->stream))
+		if (others)
 			submission->cpu = true;
 		else if (log_launch(d, context, l, code, result))
 			return true;

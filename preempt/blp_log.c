@@ -15,6 +15,8 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	CUcontext context = NULL;
 	unsigned flags = 0;
 
+	if (handle == GP_STREAM_PER_THREAD)
+		return blp_thread_stream(d, insert);
 	for (uint32_t i = 0; i < d->streams; i++) {
 		if (d->stream_of[i].handle == handle)
 			return &d->stream_of[i];
@@ -26,8 +28,7 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		for (uint32_t i = 0; i < d->streams && !unused; i++)
 			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
 	}
-	// Every thread has a per-thread default stream of its own, which nobody else can launch on.
-	if (!insert || handle == GP_STREAM_PER_THREAD || (!unused && d->streams == BLP_STREAMS) ||
+	if (!insert || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetFlags(handle, &flags)))
 		return NULL;
 	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
@@ -36,15 +37,15 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
-	CUevent drain = unused->drain, taint = unused->taint;
+	CUevent drain = unused->drain, taint = unused->taint, join = unused->join;
 	// Entries of a stream that had the place are complete.
 	*unused = (struct blp_stream){.handle = handle, .blocking = !(flags & CU_STREAM_NON_BLOCKING), .last = d->head,
-				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint,
+				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint, .join = join,
 				      .patience_ns = BLP_PATIENCE_NS};
 	// What it holds already nobody has looked at.
 	int mode = blp_relax();
 	if ((handle == GP_STREAM_LEGACY && gp_capturing()) || gp_driver.cuStreamQuery(handle) == BLP_NOT_READY)
-		blp_taint(d, unused);
+		blp_taint(d, unused, handle);
 	blp_unrelax(mode);
 	return unused;
 }
@@ -145,6 +146,14 @@ static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 	return result;
 }
 
+bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+		blp_mark(d, s, s->last);
+	poll_markers(d, s);
+	return s->done >= upto;
+}
+
 // What a waiting thread does between two looks: a driver's wait that is short does not sleep either.
 static void pause_wait(uint64_t since_ns)
 {
@@ -170,6 +179,8 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	if (!blp_enter(context, &pushed))
 		return false;
 	while (s->handle == handle && s->done < upto && !s->firm && !d->given_up && d->context == context) {
+		if (upto > s->last) // the driver refused what was there
+			upto = s->last;
 		if (d->epoch % 2) {
 			blp_wait_resumed(d, 0);
 			since = gp_now_ns(); // what is stopped makes nobody impatient

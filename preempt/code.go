@@ -76,21 +76,22 @@ type Rewriter interface {
 }
 
 // blpWanted decides whether code is rewritten as it is loaded: in processes that may have to yield, where it is asked
-// for by name, and by default under MPS, where nothing else stops a kernel.
-func blpWanted(mechanisms configs.Mechanisms, level int) C.uint32_t {
+// for by name, and by default under MPS, where nothing else stops a kernel. Nobody is preferred to level 0, so that only
+// the program itself could stop its streams there, which it has to ask for.
+func blpWanted(config configs.Config, level int) C.uint32_t {
 	switch {
-	case level == 0: // nobody is preferred to it
+	case level == 0 && !config.BLP.LCStreams:
 		return C.GP_BLP_OFF
-	case mechanisms.BLP:
+	case config.Mechanisms.BLP:
 		return C.GP_BLP_ON
-	case mechanisms.Auto:
+	case config.Mechanisms.Auto:
 		return C.GP_BLP_UNDER_MPS
 	}
 	return C.GP_BLP_OFF
 }
 
 func startLoads(config configs.Config, level int, driver Driver, log zerolog.Logger) {
-	when := blpWanted(config.Mechanisms, level)
+	when := blpWanted(config, level)
 	if when == C.GP_BLP_OFF {
 		return
 	}

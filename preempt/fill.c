@@ -145,7 +145,8 @@ static bool fill_in_context(struct gp_context *c, struct gp_submission *s, CUres
 static bool fill(struct gp_submission *s, CUresult *result)
 {
 	struct gp_context *c = gp_current_context();
-	return c && gp_blp_domain(s->stream) && fill_in_context(c, s, result);
+	// Nobody but the program itself stops streams of the highest level.
+	return c && (gp_settings.level ? gp_blp_domain(s->stream) != NULL : gp_blp_is_separate(s->stream)) && fill_in_context(c, s, result);
 }
 
 void gp_fill_hooks(struct gp_hooks *hooks)

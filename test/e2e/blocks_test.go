@@ -50,6 +50,24 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		}
 		return p
 	}
+	t.Run("latency-critical, asked for", func(t *testing.T) {
+		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\nlc_streams = true\n")
+		p := m.startAs(m.command("lc", program, simulated("sim.cubin")))
+		if line := p.hear(); line != "before 1 1 after 0" {
+			t.Fatal(line)
+		}
+		p.say("rounds 10 2 1")
+		if line := p.hear(); line != "still 10 busy 1 preempted 10, now 0, for 1 level 2" {
+			t.Error(line)
+		}
+		p.say("legacy 5")
+		if line := p.hear(); line != "in order" {
+			t.Error(line)
+		}
+		if _, stderr := p.finish(); stderr != "" {
+			t.Errorf("stderr %q", stderr)
+		}
+	})
 	const block, queue = 2, 1
 	for _, c := range []struct {
 		name          string

@@ -314,6 +314,76 @@ static void graphs(unsigned rounds) {
 	}
 }
 
+// Per-thread default streams: of several threads at once, between which an event hands a buffer on, with the legacy stream.
+static struct { struct chained shared; handle turn[4]; unsigned rounds; volatile unsigned next; pthread_mutex_t lock; } threads = {
+	.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *on_own_stream(void *which) {
+	unsigned me = (unsigned)(uintptr_t)which;
+	OK(cuCtxSetCurrent(context));
+	struct chained own = buffer();
+	for (unsigned r = 0; r < threads.rounds; r++) {
+		launch_by(cuLaunchKernel_ptsz, &own, NULL, r, 300);
+		while (threads.next != 4 * r + me)
+			usleep(20);
+		OK(cuStreamWaitEvent_ptsz(NULL, threads.turn[(me + 3) % 4], 0));
+		launch_by(r % 2 ? cuLaunchKernel_ptsz : cuLaunchKernel, &threads.shared, (handle)2, me, 200); // CU_STREAM_PER_THREAD
+		OK(cuEventRecord_ptsz(threads.turn[me], NULL));
+		threads.next++;
+		launch_by(cuLaunchKernel_ptsz, &own, NULL, me, 100);
+		switch (r % 4) {
+		case 0:
+			OK(cuMemcpyDtoHAsync_v2_ptsz(own.have, own.data, BLOCKS * 4, NULL));
+			OK(cuStreamSynchronize_ptsz(NULL));
+			CHECK(right(&own));
+			break;
+		case 1:
+			OK(cuMemcpyDtoH_v2_ptds(own.have, own.data, BLOCKS * 4));
+			CHECK(right(&own));
+			break;
+		case 2:
+			launch(&own, NULL, r, 100); // on the legacy stream, behind it
+			launch_by(cuLaunchKernel_ptsz, &own, NULL, me, 100);
+			break;
+		case 3:
+			while (cuStreamQuery_ptsz(NULL) == NOT_READY)
+				usleep(20);
+			memcpy(own.have, (void *)(uintptr_t)own.data, BLOCKS * 4); // the simulated driver's memory is the CPU's
+			CHECK(right(&own));
+		}
+	}
+	return NULL;
+}
+
+static void own_streams(unsigned rounds) {
+	pthread_t thread[4];
+	if (!threads.turn[0]) {
+		threads.shared = buffer();
+		for (int i = 0; i < 4; i++)
+			threads.turn[i] = new_event();
+	}
+	threads.rounds = rounds;
+	threads.next = 0;
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK(!pthread_create(&thread[i], NULL, on_own_stream, (void *)i));
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_join(thread[i], NULL));
+	OK(cuCtxSynchronize());
+	copy(&threads.shared, NULL);
+	OK(cuStreamSynchronize(NULL));
+	CHECK(right(&threads.shared));
+}
+
+// Launches alone, all of which can be stopped.
+static void own_stream(unsigned rounds) {
+	struct chained b = buffer();
+	for (unsigned r = 0; r < rounds; r++)
+		launch_by(cuLaunchKernel_ptsz, &b, NULL, r, 300);
+	OK(cuStreamSynchronize_ptsz(NULL));
+	memcpy(b.have, (void *)(uintptr_t)b.data, BLOCKS * 4);
+	CHECK(right(&b));
+}
+
 // A kernel that waits for the program.
 static void spins(unsigned rounds) {
 	struct chained b = buffer();
@@ -339,7 +409,7 @@ static void spins(unsigned rounds) {
 int main(int argc, char **argv) {
 	static const struct { const char *name; void (*run)(unsigned rounds); } what[] = {
 		{"plain", plain}, {"captures", captures}, {"joins", joins}, {"stopped", stopped_beside}, {"events", events}, {"legacy", legacy},
-		{"graphs", graphs}, {"spins", spins},
+		{"graphs", graphs}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
 	};
 	handle module;
 	char line[64], name[32];
