@@ -377,7 +377,7 @@ func TestHoldInGaps(t *testing.T) {
 }
 
 func TestHoldYieldsToContextWaits(t *testing.T) {
-	m := newMachine(t, "[hold]\nmax_ms = 5000\n")
+	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 5000\nstep_us = 1000000\n") // no lease ends on a slow machine
 	be, lc := m.start("be"), m.start("lc")
 	be.runBestEffort()
 	m.joined(be, lc)

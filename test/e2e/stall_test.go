@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -54,5 +56,76 @@ func TestCallsThatWaitForTheContext(t *testing.T) {
 	}
 	if counters.Holds < 100 || frees < 100 {
 		t.Errorf("nothing was tested: %d holds, %d frees", counters.Holds, frees)
+	}
+}
+
+// A window, and so the hold, stays for a second after the last work; nothing else ends it sooner.
+const keptHold = "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 2000\nstep_us = 1000000\n[window]\ngrace_min_us = 1000000\ngrace_max_us = 1000000\n[share]\nmin_be = 0\n"
+
+// TestFreeOfAnotherContextsMemory proves that a call releases the hold of the context that it waits for, not of the one
+// that is current.
+func TestFreeOfAnotherContextsMemory(t *testing.T) {
+	m := newMachine(t, keptHold)
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	holds := m.peer(lc).Counters.Holds
+	var us int
+	lc.ask("free_other", "took_us %d", &us)
+	counters := m.peer(lc).Counters
+	if us > 500_000 {
+		t.Errorf("the free took %d us", us)
+	}
+	if counters.Holds == holds || counters.HoldsReleased == 0 {
+		t.Errorf("nothing was tested: %+v", counters)
+	}
+}
+
+// TestFirstLaunchAtAnOldAddress proves that the first launch of a kernel counts as one where another kernel, since
+// unloaded, had its handle: the driver waits for the context while it loads the code.
+func TestFirstLaunchAtAnOldAddress(t *testing.T) {
+	m := newMachine(t, keptHold, "CUDA_MODULE_LOADING=LAZY")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.request(3, 2, "stream")
+	var again, us int
+	lc.ask("reload 10", "again %d slowest_us %d", &again, &us)
+	if us > 500_000 {
+		t.Errorf("a launch took %d us", us)
+	}
+	if c := m.peer(lc).Counters; again == 0 || c.Holds == 0 {
+		t.Errorf("nothing was tested: %d handles were used again, %+v", again, c)
+	}
+}
+
+// TestNoHold proves that a process whose launches would wait for the hold, or whose streams would, has none and says so.
+func TestNoHold(t *testing.T) {
+	for _, c := range []struct {
+		environment string
+		holds       bool
+	}{
+		{"CUDA_LAUNCH_BLOCKING=1", false}, {"CUDA_LAUNCH_BLOCKING=0", true},
+		{"CUDA_DEVICE_MAX_CONNECTIONS=1", false}, {"CUDA_DEVICE_MAX_CONNECTIONS=7", false},
+		{"CUDA_DEVICE_MAX_CONNECTIONS=8", true}, {"CUDA_DEVICE_MAX_CONNECTIONS=32", true},
+	} {
+		t.Run(c.environment, func(t *testing.T) {
+			name, _, _ := strings.Cut(c.environment, "=")
+			m := newMachine(t, "", c.environment)
+			be, lc := m.start("be"), m.start("lc")
+			be.runBestEffort()
+			m.joined(be, lc)
+			m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+			lc.request(5, 3, "stream")
+			p := m.peer(lc)
+			if (p.Counters.Holds > 0) != c.holds || slices.Contains(p.Mechanisms, "hold") != c.holds || slices.Contains(p.Fallbacks, "no_hold") == c.holds {
+				t.Errorf("%d holds, mechanisms %v, fallbacks %v", p.Counters.Holds, p.Mechanisms, p.Fallbacks)
+			}
+			if _, stderr := lc.finish(); strings.Contains(stderr, name) == c.holds || strings.Count(stderr, "\n") > 1 {
+				t.Errorf("said: %q", stderr)
+			}
+		})
 	}
 }

@@ -23,6 +23,7 @@ typedef void *handle;
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
 	F(cuCtxSetCurrent, (handle))                                                     \
 	F(cuCtxCreate_v2, (handle *, unsigned, int))                                     \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                             \
 	F(cuCtxSynchronize, (void))                                                      \
 	F(cuStreamCreate, (handle *, unsigned))                                          \
 	F(cuStreamSynchronize, (handle))                                                 \
@@ -298,6 +299,48 @@ static void second_context(void) {
 	timeslices();
 }
 
+// Memory of a context that has a window open is freed while another one is current; answers how long that took.
+static void free_of_other(void) {
+	handle other, own;
+	ptr memory;
+	OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuMemAlloc_v2(&memory, 4096));
+	OK(cuStreamCreate(&own, 1));
+	struct timespec pause = {0, 300000000}; // until its hold is made
+	nanosleep(&pause, NULL);
+	OK(cuMemsetD32Async(memory, 1, 1024, own));
+	OK(cuStreamSynchronize(own));
+	OK(cuMemsetD32Async(memory, 2, 1024, own)); // the first one was a first use
+	OK(cuStreamSynchronize(own));
+	OK(cuCtxSetCurrent(context));
+	uint64_t from = now_us();
+	OK(cuMemFree_v2(memory));
+	printf("took_us %llu\n", (unsigned long long)(now_us() - from));
+}
+
+// Kernels of modules that come and go, at addresses that were others' before; answers how long the slowest launch took.
+static void reload(unsigned rounds) {
+	uint64_t slowest = 0, us = 50;
+	void *parameters[] = {&us};
+	unsigned again = 0;
+	handle module, function, last = NULL;
+	for (unsigned i = 0; i < rounds; i++) {
+		OK(cuModuleLoadData(&module, "simulated image"));
+		OK(cuModuleGetFunction(&function, module, "sim_spin_us"));
+		again += function == last;
+		last = function;
+		spin(stream, 50); // a hold
+		OK(cuStreamSynchronize(stream));
+		uint64_t from = now_us();
+		OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+		if (now_us() - from > slowest)
+			slowest = now_us() - from;
+		OK(cuStreamSynchronize(stream));
+		OK(cuModuleUnload(module));
+	}
+	printf("again %u slowest_us %llu\n", again, (unsigned long long)slowest);
+}
+
 // Requests of one kernel, each announced ahead_us before; answers how many hints were listened to.
 static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us) {
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
@@ -503,6 +546,10 @@ int main(void) {
 			cooperative(a, word);
 		} else if (strcmp(line, "timeslices\n") == 0) {
 			timeslices();
+		} else if (strcmp(line, "free_other\n") == 0) {
+			free_of_other();
+		} else if (sscanf(line, "reload %u", &a) == 1) {
+			reload(a);
 		} else if (strcmp(line, "context\n") == 0) {
 			second_context();
 		} else if (sscanf(line, "hinted %u %u %u", &a, &b, &c) == 3) {
