@@ -45,26 +45,28 @@ type agent struct {
 	givenUp    uint64 // domains of which that was said
 	saidBeside bool
 
-	mutex      sync.Mutex // what follows: the agent's own goroutine, and changed
-	uuids      map[subdeviceKey][16]byte
-	sliceUs    map[tsgKey]uint64
-	suspended  map[tsgKey]bool
-	wantUs     uint64 // 0: leave the driver's default
-	off        bool   // channels are disabled: it is another's turn, or a higher level's window is open
-	offSince   uint64
-	probed     uint64 // when a turn was asked for without known work; 0: not asked
-	probeAfter uint64
-	askedTurn  uint64 // the turn that this process waits for to end, and since when
-	askedNs    uint64
-	due        uint64 // since when this process should hand its turn on; 0: it should not
-	alone      bool   // has no slot: its segment is memory of its own, and it tries to join again
-	said       string // why it could not, last
-	refused    bool   // an RM control was refused: no timeslices, no turns
-	noTurns    bool
-	turns      bool
-	boostUs    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
-	reported   bool
-	used       []usage
+	mutex                      sync.Mutex // what follows: the agent's own goroutine, and changed
+	uuids                      map[subdeviceKey][16]byte
+	sliceUs                    map[tsgKey]uint64
+	suspended                  map[tsgKey]bool
+	wantUs                     uint64 // 0: leave the driver's default
+	off                        bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince                   uint64
+	probed                     uint64 // when a turn was asked for without known work; 0: not asked
+	probeAfter                 uint64
+	askedTurn                  uint64 // the turn that this process waits for to end, and since when
+	askedNs                    uint64
+	due                        uint64 // since when this process should hand its turn on; 0: it should not
+	alone                      bool   // has no slot: its segment is memory of its own, and it tries to join again
+	said                       string // why it could not, last
+	refused                    bool   // an RM control was refused: no timeslices, no turns
+	noTurns                    bool
+	turns                      bool
+	boostUs                    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
+	reported                   bool
+	used                       []usage
+	counted                    usage // when the process's part of the GPU was counted last
+	countedBusy, countedHigher uint64
 }
 
 // peers is who else is on the GPU.
@@ -115,6 +117,7 @@ func (a *agent) step() time.Duration {
 	a.own().HeartbeatNs.Store(now)
 	a.segment.Reap()
 	p := a.peers()
+	a.count(p, now)
 	turns := a.takesTurns(p)
 	a.turns = turns
 	turnPeers := 0
@@ -180,7 +183,7 @@ func (a *agent) belongs() bool {
 		return false
 	}
 	next.Succeed(a.segment)
-	a.segment, a.slot, a.alone, a.said, a.used = next, slot, false, "", nil
+	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
 	a.log = a.core.logOf(a.gpu, slot)
 	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
 	return true
@@ -431,14 +434,17 @@ func (a *agent) hasSuspended(t TSG) bool {
 func (a *agent) publish() {
 	var in uint32
 	m := a.core.config.Mechanisms
-	if (m.Auto || m.Timeslice) && !a.refused && !a.mps {
+	lacks := a.own().Fallbacks.Load()
+	if (m.Auto || m.Timeslice) && !a.refused && !a.mps && lacks&segment.FallbackNoTSG == 0 {
 		in |= segment.MechanismTimeslice
 	}
 	if a.core.level < lowestLevel && !a.mps {
-		if holdWanted(a.core.config) {
+		if !holdWanted(a.core.config) {
+			if m.Auto || m.Hold {
+				a.own().Fallbacks.Or(segment.FallbackNoHold)
+			}
+		} else if lacks&segment.FallbackNoHold == 0 {
 			in |= segment.MechanismHold
-		} else if m.Auto || m.Hold {
-			a.own().Fallbacks.Or(segment.FallbackNoHold)
 		}
 	}
 	if a.gates() {

@@ -51,6 +51,7 @@ struct gp_gpu {
 	_Atomic uint32_t forced;      // higher levels' windows are passed over for a while: this process's share
 	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
 	uint32_t open_contexts;       // under lock
+	uint64_t busy_since_ns;       // under lock: when the first of them was opened
 	_Atomic uint32_t worked;      // something was submitted: the context is whole
 	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
 	struct gp_stop_counters stops; // the agent copies them into the slot
@@ -93,7 +94,6 @@ struct gp_context {
 	_Atomic uint32_t open; // from here on zeroed when another context gets the place
 	_Atomic uint64_t activity;  // operations submitted, ever
 	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
-	uint64_t opened_ns;
 	uint64_t seen_activity;     // watcher only
 	uint64_t unfinished_ns;     // watcher only: since when work has been unfinished; 0 = it is not
 	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
@@ -274,6 +274,7 @@ void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 uint64_t gp_watch(void); // one step of the watcher: nanoseconds to the next, 0 = nothing is open
 void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
+uint64_t gp_gpu_busy_ns(struct gp_gpu *);
 void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 

@@ -41,6 +41,7 @@ package preempt
 //	return memory == MAP_FAILED ? NULL : memory;
 // }
 // static int gpu_move(int i, void *memory, uint32_t slot, int owned) { return gp_gpu_move(&gp_gpu[i], memory, slot, owned); }
+// static uint64_t gpu_busy_ns(int i) { return gp_gpu_busy_ns(&gp_gpu[i]); }
 // static void gpu_probe(int i, int on) { gp_gpu_probe(&gp_gpu[i], on); }
 // static const char *gpu_refused(int i, uint32_t *result)
 // {
@@ -260,6 +261,9 @@ func isolateGPU(i int) bool {
 	memory := C.nobodys_memory()
 	return memory != nil && moveGPU(i, memory, 0, false)
 }
+
+// busyNs is how long this process had unfinished work on the GPU, ever.
+func busyNs(i int) uint64 { return uint64(C.gpu_busy_ns(C.int(i))) }
 
 // underMPS says whether contexts on the GPU are shared through an MPS server.
 func underMPS(i int) bool { return C.gpu_mps(C.int(i)) != 0 }

@@ -77,7 +77,11 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint32_t suspended;        // 1 while its channels are disabled
 	char name[32];                     // of the program, NUL-terminated
 	_Atomic uint64_t job; // that processes on several GPUs belong to, who may wait for each other: a hash
-	uint8_t pad0[40];
+	// of a process of the lowest level: time with work on the GPU and the GPU its own, as far as is known: on its turn, and
+	// no window of a higher level open; and the time until which that is counted
+	_Atomic uint64_t ran_ns;
+	_Atomic uint64_t ran_at_ns;
+	uint8_t pad0[24];
 	// counters, only ever growing while the slot is owned
 	_Atomic uint64_t windows;           // LC windows opened
 	_Atomic uint64_t window_ns;         // time with a window open

@@ -44,21 +44,46 @@ func (a *agent) keepsUs(slot int) uint64 {
 	return us
 }
 
+// left is the part of the time between two usages that no window took. Several processes' windows are taken to overlap by
+// chance, as those of independent services do.
+func left(from, to usage, higher uint64) float64 {
+	part, ns := 1.0, float64(to.atNs-from.atNs)
+	for m := higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		if to.openNs[slot] >= from.openNs[slot] && to.windows[slot] >= from.windows[slot] { // else another process's by now
+			part *= 1 - min(float64(to.openNs[slot]-from.openNs[slot])/ns, 1)
+		}
+	}
+	return part
+}
+
+// count adds to what the process got of the GPU since the last time: where it had work and was not off the GPU, what
+// windows of higher levels left.
+func (a *agent) count(p peers, now uint64) {
+	last, lastBusy := a.counted, a.countedBusy
+	a.counted, a.countedBusy = a.usage(p, now), busyNs(a.gpu)
+	if last.atNs != 0 && last.atNs < now && !a.off && a.countedBusy > lastBusy {
+		busy := min(now-last.atNs, a.countedBusy-lastBusy)
+		a.own().RanNs.Add(uint64(left(last, a.counted, p.higher&a.countedHigher) * float64(busy)))
+	}
+	a.countedHigher = p.higher
+	a.own().RanAtNs.Store(now)
+}
+
 // boost is the timeslice, in microseconds, that makes up what lacks of the share least in the time between two usages; 0
-// where nothing does. Several processes' windows are taken to overlap by chance, as those of independent services do.
+// where nothing does.
 func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) uint64) uint64 {
 	if to.atNs <= from.atNs {
 		return 0
 	}
 	ns := float64(to.atNs - from.atNs)
-	left, turns := 1.0, 1.0
+	left, turns := left(from, to, higher), 1.0
 	for m := higher; m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
 		if to.openNs[slot] < from.openNs[slot] || to.windows[slot] < from.windows[slot] { // another process's by now
 			continue
 		}
 		open := min(float64(to.openNs[slot]-from.openNs[slot]), ns)
-		left *= 1 - open/ns
 		turns += float64(to.windows[slot]-from.windows[slot]) + open/1000/float64(keepsUs(slot))
 	}
 	if left >= least {

@@ -90,9 +90,10 @@ uint32_t gp_window_open(struct gp_context *c)
 		return 0;
 	}
 	uint64_t now = gp_now_ns();
-	c->opened_ns = now;
-	if (g->open_contexts++ == 0)
+	if (g->open_contexts++ == 0) {
+		g->busy_since_ns = now;
 		wakes |= publish(g, now);
+	}
 	c->open = 1;
 	pthread_spin_unlock(&g->lock);
 	return wakes;
@@ -158,6 +159,29 @@ void gp_gpu_attached(struct gp_gpu *g)
 	gp_window_wake(g, wakes);
 }
 
+// g->lock is held.
+static void close_context(struct gp_gpu *g)
+{
+	uint64_t now = gp_now_ns();
+
+	if (--g->open_contexts != 0)
+		return;
+	unpublish(g, now);
+	if (gp_own_slot(g))
+		gp_count(&gp_own_slot(g)->busy_ns, now - g->busy_since_ns);
+}
+
+// How long the process had unfinished work on the GPU, until now.
+uint64_t gp_gpu_busy_ns(struct gp_gpu *g)
+{
+	struct gp_slot *slot = gp_own_slot(g);
+
+	pthread_spin_lock(&g->lock);
+	uint64_t busy = (slot ? slot->busy_ns : 0) + (g->open_contexts ? gp_now_ns() - g->busy_since_ns : 0);
+	pthread_spin_unlock(&g->lock);
+	return busy;
+}
+
 // False if work came in the meantime.
 static bool close_window(struct gp_context *c)
 {
@@ -171,10 +195,7 @@ static bool close_window(struct gp_context *c)
 		return false;
 	}
 	gp_hold_release(c); // before anybody can open the next window
-	if (--g->open_contexts == 0)
-		unpublish(g, gp_now_ns());
-	if (gp_own_slot(g))
-		gp_count(&gp_own_slot(g)->busy_ns, gp_now_ns() - c->opened_ns);
+	close_context(g);
 	pthread_spin_unlock(&g->lock);
 	gp_hint_closed(c, gp_now_ns());
 	return true;
@@ -184,8 +205,8 @@ static bool close_window(struct gp_context *c)
 void gp_window_drop(struct gp_context *c)
 {
 	pthread_spin_lock(&c->gpu->lock);
-	if (c->open && --c->gpu->open_contexts == 0)
-		unpublish(c->gpu, gp_now_ns());
+	if (c->open)
+		close_context(c->gpu);
 	c->open = 0;
 	pthread_spin_unlock(&c->gpu->lock);
 }

@@ -501,8 +501,13 @@ func (d *doctor) sayPick(peers []segment.Peer) {
 		from = `"auto" picks`
 	}
 	reason := "every probe succeeded"
-	if len(missing) > 0 {
+	switch {
+	case len(missing) > 0:
 		reason = "because of " + strings.Join(missing, ", ")
+	case len(peers) == 0:
+		reason = "no probe registered"
+	case len(picked) == 0:
+		reason = "no probe said what it has, or why it has nothing"
 	}
 	if len(picked) == 0 {
 		d.say("picked", failed, from+" nothing: "+reason, "see above")

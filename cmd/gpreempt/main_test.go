@@ -299,10 +299,13 @@ func TestTop(t *testing.T) {
 }
 
 func TestMeasure(t *testing.T) {
-	peer := func(level uint32, windows, windowNs, turnNs uint64) segment.Peer {
-		return segment.Peer{Slot: int(level), Level: level, Alive: true, StartedNs: 1, Counters: segment.Counters{Windows: windows, WindowNs: windowNs, TurnNs: turnNs}}
+	peer := func(level uint32, windows, windowNs, ranNs uint64) segment.Peer {
+		return segment.Peer{Slot: int(level), Level: level, Alive: true, StartedNs: 1, Counters: segment.Counters{Windows: windows, WindowNs: windowNs}, RanNs: ranNs}
 	}
 	at := func(seconds uint64, peers ...segment.Peer) []segment.Snapshot {
+		for i := range peers {
+			peers[i].RanAtNs = 1 + seconds*1e9
+		}
 		return []segment.Snapshot{{Path: "x", TakenNs: 1 + seconds*1e9, Peers: peers}}
 	}
 	_, before := measure(at(10, peer(0, 100, 1e9, 0), peer(7, 0, 0, 5e9)), nil)
@@ -313,7 +316,7 @@ func TestMeasure(t *testing.T) {
 	if lc := gpu.Peers[0].Rates; lc.Windows != 10 || lc.Share != 0.25 || lc.OverNs != 2e9 {
 		t.Errorf("lc %+v", lc)
 	}
-	if be := gpu.Peers[1].Rates; be.Share != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.75 {
+	if be := gpu.Peers[1].Rates; be.Share != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.5 {
 		t.Errorf("be %+v, GPU %+v", be, gpu)
 	}
 	// Counters that go back, as a hostile peer's may, are no rate.
@@ -346,6 +349,7 @@ func TestDoctor(t *testing.T) {
 			"ok    control    /dev/nvidiactl is not needed: the driver is simulated",
 			"ok    mps        no MPS control daemon",
 			"fail  preload    be: registered on 0 of 1 devices",
+			`fail  picked     "auto" picks nothing: no probe registered; see above`,
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

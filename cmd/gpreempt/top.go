@@ -34,8 +34,8 @@ start, later ones from the sample before.
 
   SLICE   timeslice of the process's TSGs in force, - for the driver's default
   STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
-          busy: has, or wants to run, work; dead: its owner is gone and nobody cleaned up yet
-  SHARE   part of the time with its window open (above be), or on turn or busy (be)
+          busy: has, or wants to run, work
+  SHARE   part of the time with its window open (above be); with work, on its turn, and no window open above it (be)
   /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
           gate, and turns taken, per second
   NOT IN FORCE  fallbacks, with why
@@ -93,7 +93,7 @@ type sample struct {
 type gpuSample struct {
 	segment.Snapshot
 	// LCShare is the part of the time with a window open, of the level above be that had it open most;
-	// BEShare what that leaves while a be process is there.
+	// BEShare what the be processes got together.
 	LCShare float64      `json:"lc_share"`
 	BEShare float64      `json:"be_share"`
 	Peers   []peerSample `json:"peers"`
@@ -171,8 +171,9 @@ type peerKey struct {
 
 // reading is what rates are differences of.
 type reading struct {
-	atNs, sharedNs uint64
-	counters       segment.Counters
+	atNs, sharedNs, sharedAtNs uint64
+	share                      float64 // that of the sample before, which stays until more is counted
+	counters                   segment.Counters
 }
 
 func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
@@ -180,25 +181,22 @@ func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, 
 	after := map[peerKey]reading{}
 	for _, s := range snapshots {
 		gpu := gpuSample{Snapshot: s, Peers: []peerSample{}}
-		lowest := false
 		for _, p := range s.Peers {
 			key := peerKey{s.Path, p.Slot, p.StartedNs}
 			last, known := before[key]
 			if !known {
-				last = reading{atNs: p.StartedNs}
+				last = reading{atNs: p.StartedNs, sharedAtNs: p.StartedNs}
 			}
 			next := read(p, s.TakenNs)
-			after[key] = next
 			r := compare(last, next)
+			next.share = r.Share
+			after[key] = next
 			gpu.Peers = append(gpu.Peers, peerSample{p, r})
-			if isLowest := p.Level == segment.Levels-1; isLowest {
-				lowest = lowest || p.Alive
-			} else if p.Alive {
+			if p.Level == segment.Levels-1 {
+				gpu.BEShare = min(1, gpu.BEShare+r.Share)
+			} else {
 				gpu.LCShare = max(gpu.LCShare, r.Share)
 			}
-		}
-		if lowest {
-			gpu.BEShare = 1 - gpu.LCShare
 		}
 		now.GPUs = append(now.GPUs, gpu)
 	}
@@ -206,9 +204,9 @@ func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, 
 }
 
 func read(p segment.Peer, takenNs uint64) reading {
-	r := reading{atNs: takenNs, counters: p.Counters}
+	r := reading{atNs: takenNs, sharedAtNs: takenNs, counters: p.Counters}
 	if p.Level == segment.Levels-1 {
-		r.sharedNs = max(p.Counters.TurnNs, p.Counters.BusyNs)
+		r.sharedNs, r.sharedAtNs = p.RanNs, min(p.RanAtNs, takenNs)
 		return r
 	}
 	r.sharedNs = p.Counters.WindowNs
@@ -232,7 +230,10 @@ func compare(last, next reading) rates {
 		return float64(next-last) / seconds
 	}
 	a, b := last.counters, next.counters
-	r.Share = min(1, rate(last.sharedNs, next.sharedNs)/1e9)
+	r.Share = last.share
+	if next.sharedAtNs > last.sharedAtNs {
+		r.Share = min(1, float64(next.sharedNs-min(next.sharedNs, last.sharedNs))/float64(next.sharedAtNs-last.sharedAtNs))
+	}
 	r.Windows, r.Switches, r.Holds = rate(a.Windows, b.Windows), rate(a.Switches, b.Switches), rate(a.Holds, b.Holds)
 	r.GateWaits, r.Turns = rate(a.GateWaits, b.GateWaits), rate(a.Turns, b.Turns)
 	return r
@@ -337,8 +338,6 @@ func refusals(by map[string]uint64) string {
 
 func state(p segment.Peer) string {
 	switch {
-	case !p.Alive:
-		return "dead"
 	case p.WindowOpen:
 		return "window"
 	case p.Suspended:

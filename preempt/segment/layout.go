@@ -146,7 +146,9 @@ type Slot struct {
 	Suspended      atomic.Uint32
 	Name           [32]byte
 	Job            atomic.Uint64
-	Pad0           [40]byte
+	RanNs          atomic.Uint64
+	RanAtNs        atomic.Uint64
+	Pad0           [24]byte
 
 	Windows       atomic.Uint64
 	WindowNs      atomic.Uint64

@@ -65,6 +65,8 @@ func (s *Segment) join() {
 	p.Fallbacks.Store(0)
 	p.Suspended.Store(0)
 	p.Job.Store(0)
+	p.RanNs.Store(0)
+	p.RanAtNs.Store(0)
 	p.Name = [32]byte{}
 	copy(p.Name[:len(p.Name)-1], s.name)
 	p.Pid.Store(int32(os.Getpid()))

@@ -40,6 +40,8 @@ type Peer struct {
 	Busy           bool     `json:"busy"`
 	Turn           bool     `json:"turn"`
 	Suspended      bool     `json:"suspended"`
+	RanNs          uint64   `json:"ran_ns"`       // of the lowest level: the GPU was its own, and it had work
+	RanAtNs        uint64   `json:"ran_at_ns"`    // counted until then
 	TimesliceUs    uint32   `json:"timeslice_us"` // 0: the driver's default
 	Mechanisms     []string `json:"mechanisms"`
 	Fallbacks      []string `json:"fallbacks"`
@@ -171,6 +173,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
 			WindowOpen: h.Open.Load()&bit != 0, WindowOpenedNs: p.WindowOpenedNs.Load(),
 			Busy: h.Busy.Load()&bit != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
+			RanNs: p.RanNs.Load(), RanAtNs: p.RanAtNs.Load(),
 			TimesliceUs: p.TimesliceUs.Load(),
 			Mechanisms:  names(p.Mechanisms.Load(), mechanismNames),
 			Fallbacks:   names(p.Fallbacks.Load(), fallbackNames),

@@ -282,6 +282,52 @@ func TestJobsTakeTurnsTogether(t *testing.T) {
 	}
 }
 
+// What top shows of BE is what it got: all of the GPU alone, half of it each where two take turns, none while it idles,
+// and of LC's time nothing.
+func TestShares(t *testing.T) {
+	m := newMachine(t, "")
+	share := func(span time.Duration, all ...*process) (shares []float64) {
+		t.Helper()
+		var before []segment.Peer
+		for _, p := range all {
+			before = append(before, m.peer(p))
+		}
+		<-time.After(span) // the measured interval
+		for i, p := range all {
+			var now segment.Peer
+			m.until("it is counted", func() bool {
+				now = m.peer(p)
+				return now.RanAtNs >= before[i].RanAtNs+uint64(span)
+			})
+			shares = append(shares, float64(now.RanNs-before[i].RanNs)/float64(now.RanAtNs-before[i].RanAtNs))
+		}
+		return shares
+	}
+	one, idle := m.start("be"), m.start("be")
+	m.joined(one, idle)
+	one.runBestEffort()
+	if s := share(2*time.Second, one, idle); s[0] < 0.8 || s[0] > 1.001 || s[1] > 0.05 {
+		t.Errorf("one alone and an idle one: %v", s)
+	}
+	two := idle
+	two.runBestEffort()
+	if s := share(4*time.Second, one, two); s[0] < 0.25 || s[0] > 0.75 || s[0]+s[1] < 0.7 || s[0]+s[1] > 1.05 {
+		t.Errorf("two in turns: %v", s)
+	}
+	two.finish()
+	lc := m.start("lc")
+	m.joined(lc)
+	before := m.peer(lc)
+	lc.say("lc 60 10 4000 20000 stream") // 40 ms of 60
+	s := share(2*time.Second, one)
+	after := m.peer(lc)
+	lc.hear()
+	took := float64(after.Counters.WindowNs-before.Counters.WindowNs) / 2e9
+	if took < 0.2 || s[0] > 1.2-took || s[0] < 0.7-took {
+		t.Errorf("beside LC with %.2f of the time: %v", took, s)
+	}
+}
+
 // killed runs rounds of a worker that is killed soon after its first work, at any instruction.
 func killed(m *machine, rounds int, random *rand.Rand) error {
 	for i := range rounds {
