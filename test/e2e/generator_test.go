@@ -24,7 +24,7 @@ type variant struct {
 	not                  string // features of programs that go wrong by faults that are known
 }
 
-const known = "cpu,values,queries,captures,perthread"
+const known = "cpu,values,queries,perthread"
 
 var variants = []variant{
 	{name: "alone"}, // without the library: that the model and the simulated driver agree

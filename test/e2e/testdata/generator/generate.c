@@ -345,6 +345,8 @@ void generate(struct program *p, uint64_t seed, uint32_t features) {
 		g.burst = 0;
 		p->seed = seed;
 		p->features = features & (uint32_t)(draw(&g) | draw(&g)); // not all at once
+		if (p->features & WITH_cpu) // streams that wait live on: run.c
+			p->features &= ~(uint32_t)(one_in(&g, 2) ? WITH_cpu : WITH_endings);
 		p->threads = p->features & WITH_threads ? 2 + below(&g, THREADS - 1) : 1;
 		p->devices = p->features & WITH_devices ? DEVICES : 1;
 		for (int s = 0; s < DEVICES * STREAMS; s++)

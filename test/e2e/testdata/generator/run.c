@@ -86,15 +86,12 @@ static void refused(const char *call, int result);
 
 enum { NOT_READY = 600, BUFFER_BYTES = CELLS * CELL_WORDS * 4, LARGE_SHARED = 120000, MAX_DYNAMIC_SHARED = 8, REPORTS = 5 };
 
-// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. Programs
-// rely on none being shared by streams that live: those of a context that do not come anew, and the created ones.
-enum { CONNECTIONS = 32, LASTING = 1 + THREADS };
-
 static struct {
-	unsigned streams, channel[CREATED]; // made so far; of those that live
 	handle context, chain, increment, marlin, lamport, barrier, add, copy; // add, copy: NULL where there is no image of them
 	ptr turns; // words by which blocks wait for each other
-	_Atomic(handle) stream[CREATED];
+	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
+	// programs in which streams wait for the CPU use those made first, and programs that make new ones have others.
+	handle stream[CREATED], passing[CREATED];
 	handle event[EVENTS], fork;
 } machine[DEVICES];
 static int devices;
@@ -110,7 +107,7 @@ static _Atomic uint64_t differences;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint64_t run_number;
-static int running;
+static int running, taking_part; // threads; 0 between programs
 static __thread int current = -1;
 
 static uint64_t now_ms(void) {
@@ -191,26 +188,14 @@ static void use(int device) {
 	}
 }
 
+static handle *created(int d, int s) {
+	return &(program.features & WITH_endings ? machine[d].passing : machine[d].stream)[s - 1 - THREADS];
+}
+
 static handle stream_of(const struct operation *o, int s) {
 	if (s == 0)
 		return o->variant & 1 ? (handle)1 : NULL;
-	return s <= THREADS ? (handle)2 : machine[o->device].stream[s - 1 - THREADS];
-}
-
-// Makes a stream in the current context, on a channel of its own where there are so many.
-static void make_stream(int d, int s) {
-	handle made;
-	for (bool shared = true; shared;) {
-		unsigned channel = machine[d].streams++ % CONNECTIONS;
-		shared = channel < LASTING;
-		for (int i = 0; i < CREATED; i++)
-			shared |= i != s && machine[d].stream[i] && machine[d].channel[i] == channel;
-		OK(cuStreamCreate(&made, shared || !blocking_stream(1 + THREADS + s)));
-		if (shared)
-			OK(cuStreamDestroy_v2(made));
-		machine[d].channel[s] = channel;
-	}
-	machine[d].stream[s] = made;
+	return s <= THREADS ? (handle)2 : *created(o->device, s);
 }
 
 static ptr cells(int buffer, int first) { return memory[buffer] + (ptr)first * CELL_WORDS * 4; }
@@ -435,7 +420,7 @@ static void carry_out(const struct operation *o) {
 	case CONTEXT_SYNC: OK(cuCtxSynchronize()); break;
 	case STREAM_RENEW:
 		OK(cuStreamDestroy_v2(stream));
-		make_stream(d, o->stream - 1 - THREADS);
+		OK(cuStreamCreate(created(d, o->stream), !blocking_stream(o->stream)));
 		break;
 	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
 	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
@@ -483,7 +468,7 @@ static void *thread(void *argument) {
 		while (run_number == seen)
 			pthread_cond_wait(&changed, &lock);
 		seen = run_number;
-		if (t >= program.threads)
+		if (t >= taking_part)
 			continue;
 		pthread_mutex_unlock(&lock);
 		for (int i = 0; i < program.count; i++)
@@ -583,12 +568,13 @@ static void run(void) {
 	clock_gettime(CLOCK_REALTIME, &limit);
 	limit.tv_sec += patience;
 	pthread_mutex_lock(&lock);
-	running = program.threads;
+	running = taking_part = program.threads;
 	run_number++;
 	pthread_cond_broadcast(&changed);
 	while (running)
 		if (pthread_cond_timedwait(&changed, &lock, &limit))
 			hang("in");
+	taking_part = 0; // who was not needed may wake only now
 	pthread_mutex_unlock(&lock);
 	progress_ms = now_ms();
 	verify();
@@ -749,9 +735,10 @@ int main(int count, char **argument) {
 	pthread_mutex_unlock(&lock);
 	for (int d = 0; d < devices; d++) { // none if only described
 		use(d);
-		machine[d].streams = LASTING;
 		for (int s = 0; s < CREATED; s++)
-			make_stream(d, s);
+			OK(cuStreamCreate(&machine[d].stream[s], !blocking_stream(1 + THREADS + s)));
+		for (int s = 0; s < CREATED; s++)
+			OK(cuStreamCreate(&machine[d].passing[s], !blocking_stream(1 + THREADS + s)));
 	}
 	OK(pthread_create(&made, NULL, watch, NULL));
 	if (level && !only_describe) {
