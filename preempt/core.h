@@ -64,7 +64,7 @@ struct gp_hold {
 	uint32_t queued;        // sequence of the last link queued
 	_Atomic uint32_t chain; // sequence of the first link of the chain
 	_Atomic uint32_t moves; // of this hold to another SM
-	uint32_t first_sm;      // where links were seen most
+	_Atomic uint32_t first_sm; // where links were seen most
 	uint16_t seen[GP_SMS];
 	uint64_t seen_place;
 	_Atomic uint64_t started_ns;
