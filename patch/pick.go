@@ -2,6 +2,7 @@ package patch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -113,11 +114,14 @@ func pickEntries(image io.ReaderAt, head []byte, sm int) (Picked, error) {
 		return picked, nil
 	}
 	if ptx == nil {
-		return Picked{}, fmt.Errorf("%w: nothing for sm_%d", ErrFormat, sm)
+		return Picked{}, fmt.Errorf("%w: sm_%d", ErrNothing, sm)
 	}
 	picked.Data, picked.PTX = ptx, true
 	return picked, nil
 }
+
+// ErrNothing: the image has no code for the GPU, and the driver will not load it either.
+var ErrNothing = errors.New("no code for the GPU")
 
 // The most bytes of PTX text that are looked through for their end.
 const maxText = 256 << 20

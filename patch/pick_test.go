@@ -72,7 +72,7 @@ func TestPickFatbin(t *testing.T) {
 			t.Errorf("sm_%d: %q, %+v, %v; want %q", test.sm, picked.Data, picked, err, test.want)
 		}
 	}
-	if picked, err := Pick(edge{fatbin(lto, elf80)}, 90); !errors.Is(err, ErrFormat) {
+	if picked, err := Pick(edge{fatbin(lto, elf80)}, 90); !errors.Is(err, ErrNothing) {
 		t.Errorf("nothing for the GPU: %+v, %v", picked, err)
 	}
 	for size := range whole {

@@ -15,6 +15,13 @@ const (
 	NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY = 2
 )
 
+const ( // nvstatuscodes.h
+	NV_ERR_INVALID_CHANNEL       = 0x21
+	NV_ERR_INVALID_OBJECT_HANDLE = 0x33
+	NV_ERR_INVALID_OBJECT_PARENT = 0x36
+	NV_ERR_OBJECT_NOT_FOUND      = 0x57
+)
+
 // NVA06C_CTRL_TIMESLICE_PARAMS is in microseconds; the hardware rounds down.
 type NVA06C_CTRL_TIMESLICE_PARAMS struct {
 	TimesliceUs uint64

@@ -1,6 +1,7 @@
 package preempt
 
 import (
+	"cmp"
 	"errors"
 	"math/bits"
 	"slices"
@@ -24,6 +25,10 @@ const (
 	stepGap = 500 * time.Microsecond
 	// settleNs is how long after libcuda's last control of a TSG its context counts as made.
 	settleNs = uint64(100 * time.Millisecond)
+	// passingNs is how long the driver may refuse a control because of what is being freed, which is asked again every
+	// askAgain: a context with many allocations takes that long to end.
+	passingNs = uint64(2 * time.Second)
+	askAgain  = 5 * time.Millisecond
 )
 
 // tsgKey names a TSG as libcuda last left it.
@@ -49,8 +54,9 @@ type agent struct {
 	uuids                      map[subdeviceKey][16]byte
 	sliceUs                    map[tsgKey]uint64
 	suspended                  map[tsgKey]bool
-	wantUs                     uint64 // 0: leave the driver's default
-	off                        bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
+	wantUs                     uint64            // 0: leave the driver's default
+	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
 	offSince                   uint64
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
@@ -147,6 +153,9 @@ func (a *agent) step() time.Duration {
 	}
 	a.enforce()
 	a.publish()
+	if len(a.unsure) > 0 {
+		wait = min(wait, askAgain)
+	}
 	return wait
 }
 
@@ -300,7 +309,7 @@ func (a *agent) mine() []TSG {
 		if !known {
 			var err error
 			if uuid, err = t.uuid(); err != nil {
-				if !gone(t) {
+				if !gone(t) && !passing(err) {
 					a.refuse(err)
 				}
 				continue
@@ -338,7 +347,7 @@ func (a *agent) applyTimeslice() {
 		us := a.sliceUs[key]
 		if us != want {
 			if err := t.setTimeslice(want); err != nil {
-				if gone(t) {
+				if gone(t) || passing(err) { // it is set when the TSG is seen next
 					continue
 				}
 				a.refuse(err)
@@ -385,18 +394,22 @@ func (a *agent) schedule(on bool) bool {
 // enforce makes every TSG what schedule wanted, as far as it is settled. A control takes 220 to 570 us and
 // preempts what runs. Returns false where the driver refuses.
 func (a *agent) enforce() bool {
-	if !a.off && len(a.suspended) == 0 {
+	if !a.off && len(a.suspended) == 0 && len(a.unsure) == 0 {
 		return true
 	}
 	now := segment.Now()
-	live := make(map[tsgKey]bool, len(a.suspended))
+	live, unsure := make(map[tsgKey]bool, len(a.suspended)), map[tsgKey]uint64{}
 	for _, t := range a.mine() {
 		key := tsgKey{t.client, t.handle, t.resets}
 		off := a.suspended[key]
 		want := a.off && (off || a.settled(t, now))
-		if want != off || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
+		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
 			if err := t.schedule(!want); err != nil {
 				if gone(t) {
+					continue
+				}
+				if since := cmp.Or(a.unsure[key], now); passing(err) && now-since < passingNs {
+					live[key], unsure[key] = true, since // some of its channels may be suspended: asked again, whatever is wanted
 					continue
 				}
 				for k := range a.suspended { // what is suspended must come back
@@ -413,8 +426,14 @@ func (a *agent) enforce() bool {
 			live[key] = true
 		}
 	}
-	a.suspended = live
+	a.suspended, a.unsure = live, unsure
 	return true
+}
+
+// passing says whether a refusal may only mean that libcuda frees, or makes, some of what was named at the moment.
+func passing(err error) bool {
+	var status StatusError
+	return errors.As(err, &status) && status.passing()
 }
 
 // gone says whether a TSG was freed: controls of it then fail, and nothing is wrong.

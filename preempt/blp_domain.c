@@ -87,10 +87,12 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 {
 	if (d->given_up)
 		return;
+	d->given_up = 1;
+	if (blp_is_gone(result)) // with what the log holds: nothing is lost that the driver would have kept
+		return;
 	d->gpu->refusal = result;
 	d->gpu->refused = call;
 	d->error = result;
-	d->given_up = 1;
 	gp_count(&d->gpu->stops.given_up, 1);
 }
 

@@ -203,6 +203,12 @@ bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
+// What the driver answers where a context has ended, as all do when a process exits.
+static inline bool blp_is_gone(CUresult result)
+{
+	enum { DEINITIALIZED = 4, INVALID_CONTEXT = 201, CONTEXT_IS_DESTROYED = 709 }; // cuda.h
+	return result == DEINITIALIZED || result == INVALID_CONTEXT || result == CONTEXT_IS_DESTROYED;
+}
 bool blp_can_stop(struct gp_domain *); // somebody lives who may want it
 bool blp_separated(void); // there are streams with domains of their own
 

@@ -462,7 +462,7 @@ static void abandon(struct gp_domain *d, bool cut)
 	for (uint32_t i = 0; i < d->streams; i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
 	blp_advance(d);
-	if (lost)
+	if (lost && d->error) // else its context has ended
 		blp_error = d->error;
 }
 

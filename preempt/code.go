@@ -2,7 +2,7 @@ package preempt
 
 // #include <stdlib.h>
 // #include <string.h>
-// #include "blp.h"
+// #include "blp_domain.h"
 // #include "code.h"
 // #include "core.h"
 //
@@ -15,6 +15,7 @@ package preempt
 // // Taken in C: &C.gp_context[i] would be the address of a copy.
 // static CUresult prepare_blp(int i, const char **call) { return gp_blp_prepare(&gp_context[i], call); }
 // static CUresult prepare_fill(int i, const char **call) { return gp_fill_prepare(&gp_context[i], call); }
+// static bool is_gone(CUresult result) { return blp_is_gone(result); }
 // static void watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 // static int blp_new(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
 // static void blp_prepared(int i, uint32_t value) { gp_context[i].blp_prepared = value; }
@@ -28,6 +29,7 @@ package preempt
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -181,6 +183,7 @@ func answer(r *C.struct_gp_request, rewriter Rewriter, say *sayOnce) {
 		mapping, link, err = rewriter.Rewrite(source)
 	}
 	switch {
+	case errors.Is(err, ErrNothing):
 	case err != nil:
 		fail(r, err.Error())
 	case link != nil:
@@ -191,6 +194,9 @@ func answer(r *C.struct_gp_request, rewriter Rewriter, say *sayOnce) {
 		result = C.GP_ANSWER_DONE
 	}
 }
+
+// ErrNothing is a Rewriter's where an image has no code for the GPU: nothing of it can run, and nothing is said.
+var ErrNothing = errors.New("no code for the GPU")
 
 func fail(r *C.struct_gp_request, reason string) {
 	for i := range min(len(reason), len(r.reason)-1) {
@@ -217,7 +223,7 @@ func prepareDomains() (later bool, err error) {
 		if result == contextIsDestroyed {
 			C.blp_prepared(C.int(i), 0)
 			later = true
-		} else if result != 0 {
+		} else if result != 0 && !bool(C.is_gone(result)) { // it ends meanwhile, or the process does
 			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
 		}
 	}

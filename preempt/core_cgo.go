@@ -343,6 +343,15 @@ func tsgs() []TSG {
 // where the ioctl itself failed.
 type StatusError int
 
+// passing says whether what was named may just be freed, or made: one channel of a TSG that libcuda takes apart is enough.
+func (e StatusError) passing() bool {
+	switch e {
+	case NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND:
+		return true
+	}
+	return false
+}
+
 func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
 
 func control[P any](t TSG, object, command uint32, parameters *P) error {

@@ -191,6 +191,10 @@ CUresult gp_fill_prepare(struct gp_context *c, const char **call)
 
 	if (!handle || !gp_driver.cuPointerGetAttributes || !gp_blp_wanted() || !gp_context_pin(c, handle))
 		return 0;
+	if (c->ending) { // its modules have been forgotten
+		gp_context_unpin(c);
+		return 0;
+	}
 	*call = "cuCtxPushCurrent";
 	CUresult result = gp_driver.cuCtxPushCurrent(handle);
 	if (!result) {

@@ -94,7 +94,7 @@ func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
 	}
 	picked, err := patch.Pick(image, source.SM)
 	if err != nil {
-		return preempt.Mapping{}, err
+		return preempt.Mapping{}, ofNothing(err)
 	}
 	if picked.PTX {
 		switch {
@@ -114,6 +114,14 @@ func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
 	}
 	copy(m.Data(), picked.Data)
 	return mapping(m), nil
+}
+
+// ofNothing says by preempt's error what patch says by its own.
+func ofNothing(err error) error {
+	if errors.Is(err, patch.ErrNothing) {
+		return preempt.ErrNothing
+	}
+	return err
 }
 
 func mapping(m cache.Mapping) preempt.Mapping {
@@ -159,11 +167,11 @@ func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Lin
 	}
 	if source.Linked {
 		m, err := r.make().RewriteLinked(image, source.SM, source.Key)
-		return r.done(m, err), nil, err
+		return r.done(m, err), nil, ofNothing(err)
 	}
 	m, link, err := r.make().Rewrite(image, source.SM, source.Options)
 	if err != nil || link == nil {
-		return r.done(m, err), nil, err
+		return r.done(m, err), nil, ofNothing(err)
 	}
 	if image.parts {
 		return preempt.Mapping{}, nil, errors.New("linked of several fatbins as it is loaded")

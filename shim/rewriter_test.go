@@ -57,3 +57,23 @@ func TestCopyOfPTX(t *testing.T) {
 		t.Error("one of several fatbins was copied as if it were all")
 	}
 }
+
+// An image without code for the GPU, which the driver will not load either, is no failure that anybody should hear of.
+func TestImagesForOtherGPUs(t *testing.T) {
+	data := make([]byte, 16+64+64)
+	le := binary.LittleEndian
+	le.PutUint32(data, 0xba55ed50)
+	le.PutUint16(data[6:], 16)
+	le.PutUint64(data[8:], 64+64)
+	le.PutUint16(data[16:], 2) // a cubin
+	le.PutUint32(data[16+4:], 64)
+	le.PutUint64(data[16+8:], 64)
+	le.PutUint32(data[16+28:], 80) // for sm_80
+	var r rewriter
+	if _, err := r.Copy(preempt.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, preempt.ErrNothing) {
+		t.Errorf("copy: %v", err)
+	}
+	if _, _, err := r.Rewrite(preempt.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, preempt.ErrNothing) {
+		t.Errorf("rewrite: %v", err)
+	}
+}

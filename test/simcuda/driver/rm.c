@@ -82,6 +82,7 @@ enum { // nvstatuscodes.h
 	NV_ERR_INSUFFICIENT_RESOURCES = 0x1A,
 	NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B,
 	NV_ERR_INVALID_ARGUMENT = 0x1F,
+	NV_ERR_INVALID_CHANNEL = 0x21,
 	NV_ERR_INVALID_CLIENT = 0x23,
 	NV_ERR_INVALID_OBJECT_HANDLE = 0x33,
 	NV_ERR_INVALID_OBJECT_NEW = 0x34,
@@ -123,6 +124,14 @@ static struct object *find(uint32_t hClient, uint32_t handle) {
 
 static bool client_known(uint32_t handle) {
 	return find(handle, handle) != NULL;
+}
+
+static void free_takes(void) {
+	const char *e = getenv("SIMCUDA_FREE_US");
+	long us = e && *e ? atol(e) : 0;
+	struct timespec t = {us / 1000000, us % 1000000 * 1000};
+	if (us)
+		nanosleep(&t, NULL);
 }
 
 // ---- what the controls do
@@ -179,7 +188,7 @@ static uint32_t disable_channels(const NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS 
 	for (uint32_t i = 0; i < p->numChannels; i++) {
 		struct object *o = find(p->hClientList[i], p->hChannelList[i]);
 		if (!o || o->class != machine.gpfifo_class)
-			return NV_ERR_INVALID_OBJECT_HANDLE;
+			return NV_ERR_INVALID_CHANNEL;
 	}
 	for (uint32_t i = 0; i < p->numChannels; i++)
 		find(p->hClientList[i], p->hChannelList[i])->disabled = p->bDisable != 0;
@@ -347,6 +356,7 @@ static int answer(uint32_t number, uint32_t size, void *argument) {
 	} else if (number == NV_ESC_RM_FREE && size == sizeof(NVOS00_PARAMETERS)) {
 		NVOS00_PARAMETERS *a = argument;
 		a->status = release(a->hRoot, a->hObjectOld);
+		free_takes(); // it is gone, and who waits for the call does not know it yet
 	} else {
 		errno = EINVAL;
 		return -1;

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A TSG whose channels are being freed cannot be suspended: that says nothing of the driver, and turns go on.
+func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_FREE_US=8000")
+	other, be := m.start("be"), m.startAs(m.command("be", compile(t, "testdata/contexts.c")))
+	m.joined(other, be)
+	other.runBestEffort()
+	for range 6 {
+		be.hear()
+	}
+	for _, p := range []*process{other, be} {
+		if peer := m.peer(p); !slices.Contains(peer.Mechanisms, "turns") || slices.Contains(peer.Fallbacks, "suspend_refused") {
+			t.Errorf("%+v", peer)
+		}
+	}
+	turns := m.peer(other).Counters.Turns
+	m.until("turns go on", func() bool { return m.peer(other).Counters.Turns > turns+5 })
+	_ = be.stdin.Close()
+	for range be.lines {
+	}
+	if err := be.wait(); err != nil || be.stderr.Len() > 0 {
+		t.Errorf("%v; stderr %q", err, be.stderr.String())
+	}
+}
+
+// A process that exits while it is stopped takes its contexts along: nothing is given up that somebody would miss.
+func TestNothingIsGivenUpAtTheEnd(t *testing.T) {
+	late := filepath.Join(t.TempDir(), "late.so")
+	source := filepath.Join(t.TempDir(), "late.c")
+	// What is left in a stream is written behind all destructors: the driver is gone by then, and the process lives on.
+	if err := os.WriteFile(source, []byte(`#define _GNU_SOURCE
+#include <stdio.h>
+#include <unistd.h>
+static ssize_t last(void *cookie, const char *bytes, size_t size) { sleep(3); return (ssize_t)size; }
+__attribute__((constructor)) static void begin(void) {
+	FILE *f = fopencookie(NULL, "w", (cookie_io_functions_t){.write = last});
+	if (f)
+		fputs("x", f);
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", late, source).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	m := newStoppable(t, "")
+	cmd := m.command("be", filepath.Join(filepath.Dir(worker), "chains"), simulated("sim.cubin"))
+	for i, v := range cmd.Env {
+		if strings.HasPrefix(v, "LD_PRELOAD=") {
+			cmd.Env[i] = "LD_PRELOAD=" + late + ":" + strings.TrimPrefix(v, "LD_PRELOAD=")
+		}
+	}
+	be := m.startAs(cmd)
+	if line := be.hear(); line != "ready" {
+		t.Fatal(line)
+	}
+	lc := m.start("lc")
+	m.joined(be, lc)
+	m.until("windows stop BE", func() bool {
+		be.say("single 8")
+		lc.request(3, 1, "stream")
+		return be.hear() != "" && m.stops(be) > 0
+	})
+	lc.say("lc 1 2 700000 0 stream")
+	m.until("a window is open", func() bool { return m.peer(lc).WindowOpen })
+	be.say("leave 60") // which it only notes down
+	lc.hear()
+	began := time.Now()
+	if err := be.wait(); err != nil || be.stderr.Len() > 0 {
+		t.Errorf("%v; stderr %q", err, be.stderr.String())
+	}
+	if time.Since(began) < time.Second {
+		t.Error("it did not live on for a while")
+	}
+	lc.finish()
+}

@@ -1,0 +1,58 @@
+// A program that makes contexts, works in each for a while and destroys it. Says the number of each that has ended, until
+// the end of its input.
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+
+#define FUNCTIONS(F)                                             \
+	F(cuInit, (unsigned))                                    \
+	F(cuCtxCreate_v2, (handle *, unsigned, int))             \
+	F(cuCtxDestroy_v2, (handle))                             \
+	F(cuCtxSynchronize, (void))                              \
+	F(cuModuleLoadData, (handle *, const void *))            \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+
+#include "driver.h"
+
+static atomic_bool ended;
+
+static void *listen_to_input(void *unused) {
+	while (getchar() != EOF)
+		;
+	ended = true;
+	return unused;
+}
+
+static double now_ms(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+int main(void) {
+	pthread_t thread;
+
+	find_driver();
+	OK(cuInit(0));
+	pthread_create(&thread, NULL, listen_to_input, NULL);
+	for (int n = 1; !ended; n++) {
+		handle context, module, kernel;
+		uint64_t us = 500;
+		void *parameters[] = {&us};
+		OK(cuCtxCreate_v2(&context, 0, 0));
+		OK(cuModuleLoadData(&module, "kernels"));
+		OK(cuModuleGetFunction(&kernel, module, "sim_spin_us"));
+		for (double until = now_ms() + 250; now_ms() < until;) { // its TSG is settled by then
+			OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+			OK(cuCtxSynchronize());
+		}
+		OK(cuCtxDestroy_v2(context));
+		printf("%d\n", n);
+		fflush(stdout);
+	}
+	return 0;
+}
