@@ -279,6 +279,10 @@ static bool value_reached(const struct work *w) {
 	}
 }
 
+static void write_value(const struct work *w) {
+	atomic_store((_Atomic uint32_t *)w->dst, w->value);
+}
+
 // True when the head of s is over.
 static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 	struct work *w = &o->work;
@@ -317,7 +321,7 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 			p->unfetched = true;
 			return false;
 		}
-		atomic_store((_Atomic uint32_t *)w->dst, w->value);
+		write_value(w);
 		return true;
 	case OP_FREE:
 		memory_remove(w->dst, MEMORY_DEVICE);
@@ -474,6 +478,7 @@ static void look(struct pass *p, struct publication *n) {
 static void run_streams(struct pass *p) {
 	for (bool again = true; again;) {
 		again = false;
+		p->holds = 0; // those of the round before may have ended in it
 		for (struct CUstream_st **at = &p->c->streams; *at;) {
 			struct CUstream_st *s = *at;
 			while (s->head && step(p, s, s->head)) {
