@@ -12,7 +12,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test generator demo install clean generate check-generated readme gpu-patch bench-check results
+.PHONY: all test sanitize generator demo install clean generate check-generated readme gpu-patch bench-check results
 all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
@@ -65,6 +65,34 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
+
+# The library and the simulated driver with a sanitizer of the compiler, thread or address, in their C parts; Go's part
+# is as it is. A sanitizer looks up libc's functions before code that it watches may run, so the lookups that the library
+# puts in front of libc's have names of their own here, and the programs of the tests call those.
+SANITIZERS := thread address
+SANITIZED := $(SANITIZERS:%=build/sanitize/%)
+LOOKUPS := dlsym dlvsym dlopen
+SANITIZE_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=$* -Wno-tsan $(foreach l,$(LOOKUPS),-D$(l)=gp_$(l))
+$(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpreempt.so
+	@mkdir -p $(@D)
+	@rm -f $@
+	sed -E 's/^\t($(subst $() ,|,$(LOOKUPS)));/\tgp_\1;/' exports/exports.map > $(@D)/exports.map
+	CGO_CFLAGS='$(SANITIZE_FLAGS) $(CGO_CFLAGS:-O2=)' CGO_LDFLAGS=-fsanitize=$* $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
+		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+	@rm -f $(@D)/libgpreempt.h
+
+$(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(SANITIZE_FLAGS) -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
+		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
+
+# Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
+SANITIZE_TESTS ?= TestPreemption|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait
+sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
+	@for s in $(SANITIZERS); do \
+		echo "GPREEMPT_SANITIZER=$$s $(GO) test -count=1 -run '$(SANITIZE_TESTS)' ./test/e2e"; \
+		GPREEMPT_SANITIZER=$$s $(GO) test -count=1 -run '$(SANITIZE_TESTS)' ./test/e2e || exit; \
+	done
 
 # Everything that needs no GPU. The race detector sees the packages whose concurrency is Go's own; the fuzzers go
 # on from the committed corpus, on so many inputs each.

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+func relative(path string) string { return strings.TrimPrefix(path, root+"/") }
+
 func buildAndRun(m *testing.M) (int, error) {
 	var err error
 	if root, err = filepath.Abs("../.."); err != nil {
@@ -41,9 +43,9 @@ func buildAndRun(m *testing.M) (int, error) {
 	defer os.RemoveAll(dir)
 	worker = filepath.Join(dir, "worker")
 	for _, command := range [][]string{
-		{"make", "-s", "-C", root, "all"},
-		{"gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", worker, "testdata/worker.c", "-ldl", "-lpthread"},
-		{"gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(dir, "chains"), "testdata/chains.c", "-ldl"},
+		{"make", "-s", "-C", root, "all", relative(built("libgpreempt.so")), relative(built("sim/libcuda.so.1"))},
+		compiler(worker, "testdata/worker.c"),
+		compiler(filepath.Join(dir, "chains"), "testdata/chains.c"),
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
@@ -66,6 +68,7 @@ func newMachine(t *testing.T, settings string, environment ...string) *machine {
 	if err := os.Mkdir(filepath.Join(m.dir, "sim"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { sanitizer.reports(t, m.dir) })
 	m.configure(settings + fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir))
 	return m
 }
@@ -83,13 +86,13 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "GPREEMPT_") || strings.HasPrefix(s, "SIMCUDA_") || strings.HasPrefix(s, "LD_")
 	})
-	build := filepath.Join(root, "build")
 	cmd.Env = append(cmd.Env, "GPREEMPT_CONFIG="+m.config, "SIMCUDA_DIR="+filepath.Join(m.dir, "sim"),
-		"LD_LIBRARY_PATH="+filepath.Join(build, "sim"),
-		"LD_PRELOAD="+filepath.Join(build, "libgpreempt.so")+":"+filepath.Join(build, "sim", "libcuda.so.1"))
+		"LD_LIBRARY_PATH="+filepath.Dir(built("sim/libcuda.so.1")),
+		"LD_PRELOAD="+strings.Join(append(sanitizer.runtime(), built("libgpreempt.so"), built("sim/libcuda.so.1")), ":"))
 	if role != "" {
 		cmd.Env = append(cmd.Env, "GPREEMPT_PRIORITY="+role)
 	}
+	cmd.Env = append(cmd.Env, sanitizer.options(m.dir)...)
 	cmd.Env = append(cmd.Env, m.environment...)
 	return cmd
 }

@@ -45,8 +45,8 @@ func compileGenerator(t *testing.T) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "generator")
-	arguments := append([]string{"-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program}, sources...)
-	if out, err := exec.Command("gcc", append(arguments, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
+	command := compiler(program, append(sources, "-O2")...)
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	return program

@@ -12,8 +12,8 @@ import (
 func compile(t *testing.T, source string, arguments ...string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c"))
-	arguments = append([]string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source}, arguments...)
-	if out, err := exec.Command("gcc", append(arguments, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
+	command := compiler(program, append(arguments, source)...)
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	return program

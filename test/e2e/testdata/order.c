@@ -107,7 +107,7 @@ static handle new_event(void) {
 }
 
 // Captures, for as long as it is to, on a stream that nobody else uses.
-static struct { pthread_t thread; handle stream; int mode; volatile bool begun, end; } elsewhere;
+static struct { pthread_t thread; handle stream; int mode; _Atomic bool begun, end; } elsewhere;
 
 static void *capture_nothing(void *none) {
 	handle graph;
@@ -217,7 +217,7 @@ static void stopped_beside(unsigned rounds) {
 }
 
 // The program's own thread on the CPU, which streams wait for.
-static volatile bool released;
+static _Atomic bool released;
 static void host_wait(void *none) {
 	(void)none;
 	while (!released)
