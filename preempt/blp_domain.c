@@ -164,6 +164,8 @@ static void release(struct gp_domain *d)
 		blp_driver.cuMemFree(d->memory);
 	if (d->image)
 		blp_driver.cuMemFreeHost(d->image);
+	if (d->graph_image)
+		blp_driver.cuMemFreeHost(d->graph_image);
 }
 
 // What the driver has to give, in the context that is current.

@@ -137,6 +137,7 @@ struct gp_domain {
 	CUdeviceptr memory, arena, spares; // spares: an arena whose flag is never set
 	CUstream stream;              // of ours: non-blocking, of the highest priority
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
+	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
 	uint32_t *word;               // pinned: 0, then BLP_LOG times 1
 	CUevent done;
 	CUevent order[BLP_LOG];       // made when first needed, for the entry of a record

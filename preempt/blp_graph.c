@@ -164,8 +164,6 @@ static void unmake(struct blp_twin *t)
 		blp_driver.cuGraphExecDestroy(t->own);
 	if (t->plain)
 		blp_driver.cuEventDestroy(t->plain);
-	if (t->image)
-		blp_driver.cuMemFreeHost(t->image);
 	free(t->windows);
 	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
 		free(t->kernel[i].arguments);
@@ -180,13 +178,15 @@ static void unmake(struct blp_twin *t)
 static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count, uint32_t kernels,
 		 unsigned long long flags)
 {
-	void *pinned = NULL;
+	void *pinned = d->graph_image;
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
 	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
-	    blp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) || gp_driver.cuMemHostAlloc(&pinned, kernels * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE))
+	    blp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
+	    (!pinned && gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
 		return false;
-	t->image = pinned;
+	d->graph_image = pinned; // of all graphs, for good: a free would wait for all that the context runs
+	t->image = d->graph_image + (t->first - BLP_RECORDS);
 	return !blp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
 	       set_records(t, nodes, count);
 }

@@ -182,8 +182,9 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
 		if (d->epoch % 2) {
+			uint64_t stopped = gp_now_ns();
 			blp_wait_resumed(d, 0);
-			since = gp_now_ns(); // what is stopped makes nobody impatient
+			since += (gp_now_ns() - stopped) / 8 * 7; // what is stopped makes nobody impatient soon; but stops may go on for ever
 			continue;
 		}
 		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)

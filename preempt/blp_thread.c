@@ -55,6 +55,16 @@ static struct blp_stream *left_over(struct gp_domain *d)
 	return NULL;
 }
 
+// One above the least priority, whose streams share hardware channels among themselves: what waits for the CPU on the
+// program's streams, and never on these, would keep a stream in the same channel waiting with it.
+static CUresult create(CUstream *handle)
+{
+	int least = 0, greatest = 0;
+	if (blp_driver.cuCtxGetStreamPriorityRange(&least, &greatest))
+		least = greatest = 0;
+	return gp_driver.cuStreamCreateWithPriority(handle, 0, least > greatest ? least - 1 : least);
+}
+
 struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 {
 	CUstream handle;
@@ -72,7 +82,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 		return NULL;
 	int mode = blp_relax();
 	struct blp_stream *s = left_over(d);
-	if (!s && !gp_driver.cuStreamCreateWithPriority(&handle, 0, 0) && !(s = blp_find_stream(d, handle, true)))
+	if (!s && !create(&handle) && !(s = blp_find_stream(d, handle, true)))
 		blp_driver.cuStreamDestroy(handle);
 	if (s) {
 		s->thread = BLP_THREAD_LIVES;

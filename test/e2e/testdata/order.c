@@ -36,6 +36,7 @@
 	F(cuStreamBeginCapture_v2, (handle, int)) \
 	F(cuStreamEndCapture, (handle, handle *)) \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphExecDestroy, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
 	F(cuGraphLaunch, (handle, handle)) \
@@ -299,6 +300,19 @@ static handle graph_with_host_function(handle stream, bool child) {
 	return exec;
 }
 
+// Graphs of kernels come and go, which waits for nothing.
+static void rebuild(handle stream) {
+	static struct chained b;
+	handle graph, exec;
+	if (!b.data)
+		OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
+	OK(cuStreamBeginCapture_v2(stream, RELAXED));
+	launch(&b, stream, 1, 100);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuGraphExecDestroy(exec));
+}
+
 static void graphs(unsigned rounds) {
 	struct chained b = buffer(), c = buffer();
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), event = new_event();
@@ -306,6 +320,7 @@ static void graphs(unsigned rounds) {
 	for (unsigned r = 0; r < rounds; r++) {
 		released = false;
 		OK(cuGraphLaunch(exec[r % 2], one));
+		rebuild(two);
 		launch(&b, one, r, 300);
 		OK(cuEventRecord(event, one));
 		OK(cuStreamWaitEvent(two, event, 0));
