@@ -714,6 +714,42 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
+// A process closes the library's descriptor, by which it loses its slot, and another one takes the slot: both go on.
+func TestSlotTaken(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be)
+	m.joined(lc)
+	be.runBestEffort()
+	requests := uint32(0)
+	for taken := false; !taken; {
+		victim := be
+		slot := m.peer(victim).Slot
+		var closed int
+		if victim.ask("close", "closed %d", &closed); closed != 1 {
+			t.Fatalf("%d descriptors of segments", closed)
+		}
+		taker := m.start("be")
+		m.joined(taker, be, lc)
+		taken = m.peer(taker).Slot == slot // else the victim noticed earlier
+		taker.runBestEffort()
+		requests++
+		if _, hash := lc.request(5, 3, "stream"); hash != sums(requests*15) {
+			t.Errorf("hash %d of LC, must be %d", hash, sums(requests*15))
+		}
+		for _, p := range []*process{be, taker} {
+			n := p.count()
+			m.until("BE progresses", func() bool { return p.count() > n })
+		}
+		taker.finish()
+	}
+	m.until("BE is one of two", func() bool { return len(m.peers()) == 2 && m.peer(be).TimesliceUs == 1 })
+	if _, stderr := be.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "joined the segment again") {
+		t.Errorf("stderr %q", stderr)
+	}
+	lc.finish()
+}
+
 // A peer cuts the file short, or makes it longer: nobody gets SIGBUS, and who comes later finds the others.
 func TestTruncatedSegment(t *testing.T) {
 	m := newMachine(t, "")

@@ -504,6 +504,18 @@ static void run_child(void) {
 	printf("status %d\n", status);
 }
 
+// As a daemon does that closes all descriptors that it does not know.
+static void close_segments(void) {
+	int closed = 0;
+	for (int fd = 3; fd < 1024; fd++) {
+		char link[32], path[4096] = "";
+		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, ".seg"))
+			closed += close(fd) == 0;
+	}
+	printf("closed %d\n", closed);
+}
+
 // From here on the address space does not grow.
 static void starve(void) {
 	unsigned long pages = 0;
@@ -564,6 +576,8 @@ int main(void) {
 			periodic(a, b);
 		} else if (sscanf(line, "ranges %u %31s %u", &a, word, &b) == 3) {
 			ranges(a, word, b);
+		} else if (strcmp(line, "close\n") == 0) {
+			close_segments();
 		} else if (strcmp(line, "starve\n") == 0) {
 			starve();
 		} else if (strcmp(line, "child\n") == 0) {
