@@ -17,7 +17,8 @@ import results
 from run import Program
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "fire"
-NATIVE = ("in-place", "atomics", "scans", "stream-k", "cooperative", "clusters", "streams", "copies", "graphs")
+NATIVE = ("in-place", "atomics", "scans", "stream-k", "cooperative", "clusters", "streams", "copies", "graphs",
+          "marlin", "lamport", "exceeding")
 TORCH = ("resnet50-training", "transformer-training", "transformer-generation", "cublas", "triton-stream-k")
 START_S = 100  # many start at once
 UNDISTURBED_S = 2.0
@@ -156,6 +157,8 @@ class Case:
                          f"{c.get('drain_max_ns', 0) / 1000:.0f} us most; {c['launches']} launches covered, "
                          f"{c.get('uncovered', 0)} not, {c.get('barriers', 0)} barriers; kernels refused: "
                          f"{c.get('kernels_refused') or 'none'}")
+            if c.get("beside"):
+                notes.append(f"{c['beside']} launches were parted whose blocks wait for later ones")
             if c.get("given_up"):
                 notes.append(f"GIVEN UP {c['given_up']} times")
                 passed = False

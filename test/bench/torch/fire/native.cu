@@ -230,6 +230,82 @@ __global__ void cooperative(Word *one, Word *other, Word n, Word phases, Word se
 	}
 }
 
+// The next ones wait for blocks of their launch without a cooperative launch.
+
+__device__ void wait_until(Word *word, Word value)
+{
+	if (threadIdx.x == 0)
+		while (atomicAdd(word, 0) != value)
+			__nanosleep(50);
+	__syncthreads();
+	__threadfence();
+}
+
+// As the reduction of Marlin: of the blocks that share a tile, each waits for the one with the next higher number.
+__global__ void later_first(Word *data, Word slices, Word rounds, Word seed, Word *locks)
+{
+	Word tile = blockIdx.x / slices, turn = slices - 1 - blockIdx.x % slices, *at = &data[tile * blockDim.x + threadIdx.x];
+	Word own = scrambled(blockIdx.x * blockDim.x + threadIdx.x, rounds, seed);
+	wait_until(&locks[tile], turn);
+	*at = *at * 3 + own;
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0)
+		atomicExch(&locks[tile], turn + 1 < slices ? turn + 1 : 0);
+}
+
+// As the Lamport protocols of FlashInfer and TensorRT-LLM: block 0 waits for all others.
+__global__ void first_last(Word *data, Word rounds, Word seed, Word *arrived)
+{
+	Word i = blockIdx.x * blockDim.x + threadIdx.x;
+	data[i] = scrambled(data[i], rounds, i + seed);
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0)
+		atomicAdd(arrived, 1);
+	if (blockIdx.x)
+		return;
+	wait_until(arrived, gridDim.x);
+	Word sum = 0;
+	for (Word block = 0; block < gridDim.x; block++)
+		sum = sum * 3 + ((volatile Word *)data)[block * blockDim.x + threadIdx.x];
+	data[threadIdx.x] = sum;
+	if (threadIdx.x == 0)
+		atomicExch(arrived, 0);
+}
+
+// A barrier of all blocks, written by hand. The word counts on, from launch to launch of as many blocks.
+__global__ void all_together(Word *one, Word *other, Word n, Word phases, Word seed, Word *arrived)
+{
+	for (Word phase = 0; phase < phases; phase++) {
+		for (Word i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+			other[i] = scrambled(((volatile Word *)one)[(i + n / 2 + phase) % n] ^ other[i], 50, seed + phase);
+		__threadfence();
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			Word target = (atomicAdd(arrived, 1) / gridDim.x + 1) * gridDim.x;
+			while ((int)(atomicAdd(arrived, 0) - target) < 0)
+				__nanosleep(50);
+		}
+		__syncthreads();
+		__threadfence();
+		Word *swapped = one;
+		one = other;
+		other = swapped;
+	}
+}
+
+// One block that says that it is there and waits for one of a launch on another stream, each in its turn.
+__global__ void meet(Word *data, Word rounds, Word seed, Word *here, Word *there, Word turn)
+{
+	data[threadIdx.x] = scrambled(data[threadIdx.x], rounds, seed + threadIdx.x);
+	if (threadIdx.x == 0) {
+		atomicExch(here, turn);
+		while ((int)(atomicAdd(there, 0) - turn) < 0)
+			__nanosleep(50);
+	}
+}
+
 __device__ void exchange(Word *data, Word rounds, Word seed)
 {
 	__shared__ Word own[256];
@@ -400,6 +476,82 @@ static Round cooperative_launches()
 			mix<<<BLOCKS, THREADS>>>(one, WORDS, ROUNDS, i);
 			steps.add(one, WORDS * sizeof *one);
 			steps.add(other, WORDS * sizeof *other);
+		}
+	};
+}
+
+// Grids that fit on the GPU at once, whose blocks wait for each other in any order.
+static Round marlin()
+{
+	enum { SLICES = 4 };
+	int blocks = 2 * multiprocessors() / SLICES * SLICES, each;
+	Word *data = device<Word>(WORDS), *one = device<Word>(WORDS), *locks = device<Word>(blocks), *arrived = device<Word>(1);
+	CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, all_together, THREADS, 0));
+	int together = each * multiprocessors();
+	return [=](Steps &steps) {
+		fill<<<BLOCKS, THREADS>>>(data, WORDS, 21);
+		fill<<<BLOCKS, THREADS>>>(one, WORDS, 22);
+		CHECK(cudaMemsetAsync(arrived, 0, sizeof *arrived));
+		for (Word i = 0; i < 60; i++) {
+			for (Word k = 0; k < 4; k++)
+				later_first<<<blocks, THREADS>>>(data, SLICES, 10 * ROUNDS, i + k, locks);
+			all_together<<<together, THREADS>>>(one, data, WORDS, 4 + i % 3, i, arrived);
+			mix<<<BLOCKS, THREADS>>>(data, WORDS, ROUNDS, i);
+			if (i % 5 == 0)
+				steps.add(data, WORDS * sizeof *data);
+		}
+		steps.add(one, WORDS * sizeof *one);
+	};
+}
+
+static Round lamport()
+{
+	Word *data = device<Word>(WORDS), *arrived = device<Word>(1);
+	int blocks = 2 * multiprocessors();
+	return [=](Steps &steps) {
+		fill<<<BLOCKS, THREADS>>>(data, WORDS, 23);
+		for (Word i = 0; i < 100; i++) {
+			first_last<<<blocks, THREADS>>>(data, 10 * ROUNDS, i, arrived);
+			mix<<<BLOCKS, THREADS>>>(data, WORDS, ROUNDS, i);
+			first_last<<<blocks / 2, THREADS>>>(data, ROUNDS, i, arrived);
+			if (i % 5 == 0)
+				steps.add(data, WORDS * sizeof *data);
+		}
+	};
+}
+
+// Grids that do not fit, of which a stop may keep what the rest waits for from running; in launches and in a graph. And
+// launches on two streams that wait for each other.
+static Round exceeding()
+{
+	Word *data = device<Word>(WORDS), *other = device<Word>(WORDS), *arrived = device<Word>(1), *locks = device<Word>(BLOCKS);
+	Word *met = device<Word>(2);
+	cudaStream_t stream, second;
+	CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+	cudaGraph_t graph;
+	cudaGraphExec_t instance;
+	CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	first_last<<<BLOCKS, THREADS, 0, stream>>>(data, ROUNDS, 24, arrived);
+	mix<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, ROUNDS, 25);
+	CHECK(cudaStreamEndCapture(stream, &graph));
+	CHECK(cudaGraphInstantiate(&instance, graph, 0));
+	return [=](Steps &steps) {
+		fill<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, 26);
+		fill<<<BLOCKS, THREADS, 0, stream>>>(other, WORDS, 27);
+		CHECK(cudaMemsetAsync(met, 0, 2 * sizeof *met, stream));
+		CHECK(cudaStreamSynchronize(stream));
+		for (Word i = 0; i < 40; i++) {
+			first_last<<<BLOCKS, THREADS, 0, stream>>>(data, ROUNDS, i, arrived);
+			later_first<<<BLOCKS, THREADS, 0, stream>>>(data, 2, ROUNDS, i, locks);
+			CHECK(cudaGraphLaunch(instance, stream));
+			mix<<<BLOCKS, THREADS, 0, second>>>(other, WORDS, ROUNDS, i);
+			meet<<<1, THREADS, 0, stream>>>(data, ROUNDS, i, &met[0], &met[1], i + 1);
+			meet<<<1, THREADS, 0, second>>>(other, ROUNDS, i, &met[1], &met[0], i + 1);
+			if (i % 5 == 0) {
+				steps.add(data, WORDS * sizeof *data, stream);
+				steps.add(other, WORDS * sizeof *other, second);
+			}
 		}
 	};
 }
@@ -660,6 +812,7 @@ static const struct {
 	{"stream-k", stream_k_products},    {"cooperative", cooperative_launches},
 	{"clusters", clusters},		    {"streams", streams},	    {"copies", copies},
 	{"graphs", graphs},
+	{"marlin", marlin},		    {"lamport", lamport},	    {"exceeding", exceeding},
 };
 
 static std::vector<Sum> run(const Round &round, Steps &steps)
