@@ -108,11 +108,11 @@ struct blp_entry {
 
 struct gp_domain {
 	_Atomic(CUcontext) context;   // NULL: the place is free
-	struct gp_gpu *gpu;
+	struct gp_gpu *_Atomic gpu;
 	bool separate;                // of one stream, which the program stops
 	_Atomic uint64_t made;        // different for each that has the place
 	pthread_mutex_t control;      // who stops and resumes
-	uint32_t reasons;             // enum gp_blp_reason, under control, as is what follows
+	_Atomic uint32_t reasons;     // enum gp_blp_reason, changed under control, as is what follows
 	bool stopped, flagged, quiet, drained; // quiet: no block runs, but of late streams; drained: what was cut is known
 	bool late[BLP_STREAMS];       // did not drain in time
 	bool runs_on[BLP_STREAMS];    // are not waited for: what they run is bare

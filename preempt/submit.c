@@ -281,10 +281,16 @@ static struct gp_hooks hooks = {
 	.pinned = gp_hint_pinned,
 };
 
-const struct gp_hooks *gp_core_hooks(void)
+static void fill_in(void)
 {
 	gp_load_hooks(&hooks);
 	gp_blp_hooks(&hooks);
 	gp_fill_hooks(&hooks);
+}
+
+const struct gp_hooks *gp_core_hooks(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT; // others read them from the first time on
+	pthread_once(&once, fill_in);
 	return &hooks;
 }
