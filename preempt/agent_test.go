@@ -192,3 +192,15 @@ func TestBoostMakesUpWhatLacks(t *testing.T) {
 		t.Errorf("time that went back: %d us", us)
 	}
 }
+
+// TestBoostIsNeverTooShort proves that what is kept, so that timeslices do not go back and forth, is the longer one.
+func TestBoostIsNeverTooShort(t *testing.T) {
+	us := uint64(0)
+	for _, step := range []struct{ wanted, us uint64 }{
+		{2048, 2048}, {4096, 4096}, {2048, 4096}, {4096, 4096}, {1024, 1024}, {0, 0}, {64, 64}, {0, 0},
+	} {
+		if us = nextBoost(us, step.wanted); us != step.us {
+			t.Errorf("%d us where %d us are wanted, want %d", us, step.wanted, step.us)
+		}
+	}
+}

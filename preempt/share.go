@@ -113,8 +113,15 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 	if us != 0 && a.boostUs == 0 {
 		a.own().Boosts.Add(1)
 	}
-	if us == 0 || a.boostUs == 0 || us > 2*a.boostUs || us < a.boostUs/2 { // not back and forth
-		a.boostUs = us
-	}
+	a.boostUs = nextBoost(a.boostUs, us)
 	return shareCheck
+}
+
+// nextBoost is the raised timeslice from here on. It goes down only by more than one step, so that one near the limit of two
+// does not go back and forth, but up at once: where it is too short, nothing else makes up what lacks.
+func nextBoost(us, wanted uint64) uint64 {
+	if wanted > us || wanted < us/2 {
+		return wanted
+	}
+	return us
 }
