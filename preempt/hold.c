@@ -22,6 +22,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { // cuda.h
 	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
@@ -35,6 +36,7 @@ enum { // cuda.h
 	EXPIRED = 16,
 	PLACE = 32,
 	FETCHED = 48,
+	HOLD_BYTES = 4096,
 };
 
 enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
@@ -82,12 +84,11 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 	TRY(cuModuleLoadData, &module, gp_settings.hold_image);
 	TRY(cuModuleGetFunction, &h->function, module, "gpreempt_hold");
 	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
-	TRY(cuMemHostAlloc, &memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+	TRY(cuMemHostAlloc, &memory, HOLD_BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
 	TRY(cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
 	TRY(cuStreamCreateWithPriority, &h->probe.stream, CU_STREAM_NON_BLOCKING, 0);
 #undef TRY
-	h->word = memory;
-	h->word[EXPIRED] = 0;
+	h->word = memset(memory, 0, HOLD_BYTES); // the driver may give what was used before
 	// The first launch loads the kernel, which may wait for the context: do it now, released.
 	h->word[0] = h->queued = 1;
 	*call = "cuLaunchKernel";
@@ -248,8 +249,10 @@ static bool turned_away(struct gp_context *c, uint64_t now)
 		if (since(now, h->probe.sent_ns) < PROBE_EVERY_NS)
 			return false;
 		h->probe.sent_ns = now;
-		if (gp_driver.cuStreamWriteValue32(h->probe.stream, (CUdeviceptr)(uintptr_t)&h->word[FETCHED], ++h->probe.sent, 0))
-			h->probe.missed = MOST_MISSED;
+		if (gp_driver.cuStreamWriteValue32(h->probe.stream, (CUdeviceptr)(uintptr_t)&h->word[FETCHED], h->probe.sent + 1, 0))
+			h->probe.missed = MOST_MISSED; // none is on its way
+		else
+			h->probe.sent++;
 		return false;
 	}
 	if (since(now, h->probe.sent_ns) < PROBE_LATE_NS || since(now, h->probe.begun_ns) < PROBE_LATE_NS)

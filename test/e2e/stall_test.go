@@ -101,6 +101,19 @@ func TestFirstLaunchAtAnOldAddress(t *testing.T) {
 	}
 }
 
+// TestHoldsWithoutProbes proves that a hold whose probes the driver refuses is not taken for one that stands in the way.
+func TestHoldsWithoutProbes(t *testing.T) {
+	m := newMachine(t, "", "SIMCUDA_REFUSE_VALUES=1")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	lc.request(20, 20, "stream")
+	if c := m.peer(lc).Counters; c.Holds == 0 || c.HoldsStalled != 0 {
+		t.Errorf("%d of %d holds were found in the way", c.HoldsStalled, c.Holds)
+	}
+}
+
 // TestNoHold proves that a process whose launches would wait for the hold, or whose streams would, has none and says so.
 func TestNoHold(t *testing.T) {
 	for _, c := range []struct {

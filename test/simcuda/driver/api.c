@@ -889,7 +889,7 @@ API CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
 	if (r == CUDA_SUCCESS)
-		*out = (void *)p;
+		*out = memset((void *)p, 0xa5, bytes); // what it held before is anything
 	return r;
 }
 
@@ -1286,9 +1286,12 @@ DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user)
 
 static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, unsigned flags, enum op_kind kind) {
 	struct CUstream_st *s;
+	const char *refuse = getenv("SIMCUDA_REFUSE_VALUES");
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (refuse && strcmp(refuse, "1") == 0)
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
 	if ((at & 3) || !memory_pinned(at) || !address_valid(at, 4))
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	struct work w = {.kind = kind, .dst = at, .value = value, .flags = flags};
