@@ -136,17 +136,18 @@ void gp_context_unpin(struct gp_context *c) { pthread_mutex_unlock(&c->life_lock
 static void forget(struct gp_context *c)
 {
 	gp_forget_wait(c);
-	c->context_waits++; // for good: the place is zeroed before another context gets it
+	c->context_waits++;
 	gp_hold_end(c);
 	gp_forget_loaded(c);
 	pthread_mutex_lock(&c->life_lock);
 	pthread_mutex_lock(&c->query_lock);
-	c->hold.state = GP_HOLD_ABSENT;
+	gp_hold_forget(c);
 	c->hint.until_ns = c->hint.awaited_ns = 0;
 	gp_window_drop(c);
 	c->handle = NULL;
 	pthread_mutex_unlock(&c->query_lock);
 	pthread_mutex_unlock(&c->life_lock);
+	c->context_waits--;
 }
 
 void gp_context_destroying(CUcontext handle)

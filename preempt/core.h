@@ -91,14 +91,15 @@ struct gp_context {
 	struct gp_gpu *gpu;
 	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
 	pthread_mutex_t life_lock;  // see gp_context_pin; taken before query_lock
+	// Who raised them lowers them, though another context may have the place by then.
+	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
+	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
 	_Atomic uint32_t open; // from here on zeroed when another context gets the place
 	_Atomic uint64_t activity;  // operations submitted, ever
 	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
 	uint64_t seen_activity;     // watcher only
 	uint64_t unfinished_ns;     // watcher only: since when work has been unfinished; 0 = it is not
-	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
 	_Atomic uint32_t yielded;   // no hold until everything submitted has finished
-	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
 	_Atomic uint32_t blp_prepared; // 0 new, 1 domain made or not wanted
@@ -195,6 +196,7 @@ CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the k
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 void gp_hold_end(struct gp_context *); // also one that is being armed: none runs from then on while context_waits is raised
+void gp_hold_forget(struct gp_context *); // of a context that ends, with context_waits raised
 uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher's; nanoseconds to the next
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);

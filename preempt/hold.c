@@ -202,6 +202,19 @@ void gp_hold_end(struct gp_context *c)
 			gp_futex_wait(&h->state, GP_HOLD_ARMING, END_LOOK_NS, false);
 }
 
+// Who is arming it at this moment sees context_waits and gives up, and no other state comes in the place of this one.
+void gp_hold_forget(struct gp_context *c)
+{
+	uint32_t state;
+
+	do {
+		gp_hold_end(c);
+		state = c->hold.state;
+	} while (state == GP_HOLD_ARMING || state == GP_HOLD_ARMED ||
+		 !__atomic_compare_exchange_n((uint32_t *)&c->hold.state, &state, GP_HOLD_ABSENT, false, __ATOMIC_SEQ_CST,
+					      __ATOMIC_RELAXED));
+}
+
 // The running link ends and the next one takes over. The link that replaces the ended one is queued first, so
 // the channel never runs out of methods.
 static bool next_link(struct gp_context *c)
@@ -316,19 +329,21 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 
 	if (!armed && !(announced && h->state == GP_HOLD_IDLE))
 		return UINT64_MAX;
-	h->word[BEAT]++;
 	// The GPU is not kept for work that is only announced from work of this level that is there.
 	if (announced && gp_equals_open(c->gpu)) {
 		gp_hold_release(c);
 		return LOOK_EVERY_NS;
 	}
-	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile
-	if (!c->context_waits && c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
-		if (armed)
-			look(c, now, unfinished);
-		else
-			gp_hold_arm(c);
-		gp_driver.cuCtxPopCurrent(&popped);
+	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile, nor its hold's memory freed
+	if (c->handle && gp_hold_usable(c)) {
+		h->word[BEAT]++;
+		if (!c->context_waits && !gp_driver.cuCtxPushCurrent(c->handle)) {
+			if (armed)
+				look(c, now, unfinished);
+			else
+				gp_hold_arm(c);
+			gp_driver.cuCtxPopCurrent(&popped);
+		}
 	}
 	pthread_mutex_unlock(&c->query_lock);
 	return unfinished ? LOOK_EVERY_NS : BEAT_EVERY_NS;

@@ -132,6 +132,7 @@ static void after_submit(struct gp_submission *s, CUresult result)
 static __thread struct {
 	struct gp_context *context;
 	uint64_t whole; // places of the contexts that it may wait for as a whole, a bit each
+	bool counted; // in waits
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
@@ -148,9 +149,25 @@ _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
 
 void gp_forget_wait(struct gp_context *c)
 {
-	if (waiting.context == c)
-		waiting.context = NULL;
+	if (waiting.whole & place_of(c))
+		c->context_waits--;
 	waiting.whole &= ~place_of(c);
+	if (waiting.context != c)
+		return;
+	if (waiting.counted)
+		c->waits--;
+	waiting.counted = false;
+	waiting.context = NULL;
+}
+
+// The calling thread's wait that has not ended: the driver called a profiler back inside of it, which waits too, or the
+// program left it by longjmp. What it counted would never be taken back.
+static void forget_outer(void)
+{
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		gp_forget_wait(&gp_context[__builtin_ctzll(left)]);
+	if (waiting.context)
+		gp_forget_wait(waiting.context);
 }
 
 // The contexts that a call may wait for, or whose code it may load, which waits too.
@@ -192,10 +209,10 @@ static bool before_wait(enum gp_wait kind, void *what)
 {
 	bool over = gp_blp_before_wait(kind, what);
 	struct gp_context *c = gp_current_context();
+	forget_outer();
 	waiting.context = c;
 	waiting.stream = NULL;
 	waiting.loads = NULL;
-	waiting.whole = 0;
 	if (kind == GP_LOAD) {
 		if (!c || gp_is_loaded(c, what)) {
 			waiting.context = NULL;
@@ -211,6 +228,7 @@ static bool before_wait(enum gp_wait kind, void *what)
 		return over;
 	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
 		c->waits++;
+		waiting.counted = true;
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c));
 	}
@@ -242,8 +260,9 @@ static void after_wait(enum gp_wait kind, void *what, CUresult result)
 	waiting.whole = 0;
 	if (!c)
 		return;
-	if (waits(kind))
+	if (waiting.counted)
 		c->waits--;
+	waiting.counted = false;
 	if (gp_waits_for_context(kind))
 		return;
 	if (waiting.stream && result == CUDA_SUCCESS_)

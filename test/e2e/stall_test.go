@@ -101,6 +101,40 @@ func TestFirstLaunchAtAnOldAddress(t *testing.T) {
 	}
 }
 
+// TestContextInAnothersPlace proves that a call which may wait for a context, and ends when another one has its place in the
+// library, does not keep the other one from holds.
+func TestContextInAnothersPlace(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	var beside, done int
+	if lc.ask("replace", "beside %d", &beside); beside != 1 {
+		t.Fatal("nothing was tested: the call ended before the other context came")
+	}
+	before := m.peer(lc).Counters.Holds
+	const enough = 20 // a guess of when work comes may hold the first context
+	m.until("the other context has holds", func() bool {
+		lc.ask("replaced", "done %d", &done)
+		return m.peer(lc).Counters.Holds >= before+enough
+	})
+}
+
+// TestContextsEndUnderHolds proves that a context may end while it has a hold that is being looked after.
+func TestContextsEndUnderHolds(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	var done int
+	lc.ask("contexts 30", "done %d", &done)
+	if c := m.peer(lc).Counters; c.Holds == 0 {
+		t.Errorf("nothing was tested: %+v", c)
+	}
+}
+
 // TestHoldsWithoutProbes proves that a hold whose probes the driver refuses is not taken for one that stands in the way.
 func TestHoldsWithoutProbes(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_REFUSE_VALUES=1")

@@ -23,6 +23,7 @@ typedef void *handle;
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
 	F(cuCtxSetCurrent, (handle))                                                     \
 	F(cuCtxCreate_v2, (handle *, unsigned, int))                                     \
+	F(cuCtxDestroy_v2, (handle))                                                     \
 	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                             \
 	F(cuCtxSynchronize, (void))                                                      \
 	F(cuStreamCreate, (handle *, unsigned))                                          \
@@ -318,6 +319,68 @@ static void free_of_other(void) {
 	printf("took_us %llu\n", (unsigned long long)(now_us() - from));
 }
 
+static atomic_bool freed;
+
+static void *free_slowly(void *memory) {
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemFree_v2((ptr)(uintptr_t)memory));
+	freed = true;
+	return NULL;
+}
+
+static handle replaced; // context, and what is in it
+static handle replaced_stream;
+static ptr replaced_memory;
+
+// A context is destroyed, and another one made, while another thread is in a call that may wait for the first one.
+static void replace_context(void) {
+	handle other;
+	ptr memory;
+	pthread_t thread;
+	struct timespec pause = {0, 100000000};
+	OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemAlloc_v2(&memory, 4096));
+	spin(stream, 1000000);
+	OK(pthread_create(&thread, NULL, free_slowly, (void *)(uintptr_t)memory));
+	nanosleep(&pause, NULL);
+	OK(cuCtxDestroy_v2(other));
+	OK(cuCtxCreate_v2(&replaced, 0, 0));
+	bool beside = !freed;
+	OK(cuMemAlloc_v2(&replaced_memory, 4096));
+	OK(cuStreamCreate(&replaced_stream, 1));
+	OK(pthread_join(thread, NULL));
+	printf("beside %d\n", beside);
+}
+
+static void work_in_replaced(void) {
+	OK(cuCtxSetCurrent(replaced));
+	OK(cuMemsetD32Async(replaced_memory, 1, 1024, replaced_stream));
+	OK(cuStreamSynchronize(replaced_stream));
+	printf("done 1\n");
+}
+
+// Contexts that end right after their work, with a hold each.
+static void contexts(unsigned rounds) {
+	for (unsigned i = 0; i < rounds; i++) {
+		handle other, own;
+		ptr memory;
+		struct timespec pause = {0, 1000000};
+		OK(cuCtxCreate_v2(&other, 0, 0));
+		OK(cuMemAlloc_v2(&memory, 4096));
+		OK(cuStreamCreate(&own, 1));
+		for (unsigned k = 0; k < 6; k++) {
+			OK(cuMemsetD32Async(memory, k, 1024, own));
+			OK(cuStreamSynchronize(own));
+			nanosleep(&pause, NULL);
+		}
+		OK(cuMemsetD32Async(memory, 1, 1024, own));
+		OK(cuCtxDestroy_v2(other));
+	}
+	OK(cuCtxSetCurrent(context));
+	printf("done %u\n", rounds);
+}
+
 // Kernels of modules that come and go, at addresses that were others' before; answers how long the slowest launch took.
 static void reload(unsigned rounds) {
 	uint64_t slowest = 0, us = 50;
@@ -560,6 +623,12 @@ int main(void) {
 			timeslices();
 		} else if (strcmp(line, "free_other\n") == 0) {
 			free_of_other();
+		} else if (strcmp(line, "replace\n") == 0) {
+			replace_context();
+		} else if (strcmp(line, "replaced\n") == 0) {
+			work_in_replaced();
+		} else if (sscanf(line, "contexts %u", &a) == 1) {
+			contexts(a);
 		} else if (sscanf(line, "reload %u", &a) == 1) {
 			reload(a);
 		} else if (strcmp(line, "context\n") == 0) {

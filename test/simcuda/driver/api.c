@@ -338,6 +338,7 @@ static CUresult context_new(int device, unsigned flags, bool is_primary, struct 
 static CUresult context_end(struct CUctx_st *c) {
 	context_wait(c);
 	context_stop(c);
+	memory_owner_ends(c);
 	handle_remove(c);
 	for (struct CUctx_st **at = &sim_contexts; *at; at = &(*at)->next)
 		if (*at == c) {

@@ -69,6 +69,12 @@ bool memory_remove(uint64_t address, enum memory_kind kind) {
 	return false;
 }
 
+void memory_owner_ends(const struct CUctx_st *owner) {
+	for (size_t i = count; i-- > 0;)
+		if (blocks[i].owner == owner && blocks[i].kind != MEMORY_REGISTERED)
+			memory_remove(blocks[i].address, blocks[i].kind);
+}
+
 bool memory_pinned(uint64_t address) {
 	return covering(address) != NULL;
 }

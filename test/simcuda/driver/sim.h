@@ -313,6 +313,7 @@ bool memory_pinned(uint64_t address); // host memory that the device reaches dir
 bool memory_is_device(uint64_t address);
 bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes); // what it lies in
 struct CUctx_st *memory_owner(uint64_t address); // NULL = none
+void memory_owner_ends(const struct CUctx_st *owner);      // all that it owns goes
 uint64_t memory_in_use(void);         // device bytes
 bool address_valid(uint64_t address, uint64_t bytes);
 
