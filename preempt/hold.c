@@ -44,7 +44,8 @@ enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
 // A probe was fetched within 12 us at p99 and 90 us at most beside running kernels (H100, 10000 probes); after a step the
 // engine is back within 400 us.
 static const uint64_t PROBE_EVERY_NS = 200 * 1000, PROBE_LATE_NS = 100 * 1000;
-static const uint64_t LOOK_EVERY_NS = 50 * 1000, BEAT_EVERY_NS = 500 * 1000;
+static const uint64_t LOOK_EVERY_NS = 50 * 1000;
+enum { BEATS_A_LEASE = 4 }; // at least
 static const uint64_t END_LOOK_NS = 1000 * 1000; // a wake-up is never missed; this bounds what a peer in trouble costs
 
 // With fewer hardware channels than these, streams of the program were seen to stand behind a waiting link (H100, 1 to 33
@@ -346,7 +347,7 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 		}
 	}
 	pthread_mutex_unlock(&c->query_lock);
-	return unfinished ? LOOK_EVERY_NS : BEAT_EVERY_NS;
+	return unfinished ? LOOK_EVERY_NS : gp_settings.hold_step_ns / BEATS_A_LEASE;
 }
 
 // Makes room for a kernel that was just launched and needs every SM: the running link ends and leaves its

@@ -148,6 +148,23 @@ func TestHoldsWithoutProbes(t *testing.T) {
 	}
 }
 
+// TestShortLease proves that a hold whose lease is the shortest that may be configured is renewed in time while nothing runs.
+func TestShortLease(t *testing.T) {
+	m := newMachine(t, "[hold]\nstep_us = 500\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n")
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	m.until("two in three holds stay", func() bool { // the watcher may lose the CPU
+		before := m.peer(lc).Counters
+		lc.request(50, 2, "stream")
+		after := m.peer(lc).Counters
+		holds, expired := after.Holds-before.Holds, after.HoldsExpired-before.HoldsExpired
+		t.Logf("%d of %d holds expired", expired, holds)
+		return holds >= 50 && expired <= holds/3
+	})
+}
+
 // TestNoHold proves that a process whose launches would wait for the hold, or whose streams would, has none and says so.
 func TestNoHold(t *testing.T) {
 	for _, c := range []struct {
