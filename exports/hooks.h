@@ -55,6 +55,7 @@ struct gp_submission {
 	uint32_t wakes;
 	uint64_t token, sequence;  // scratch of the core between before_submit and after_submit
 	void *domain, *passing, *twin; // the same
+	bool entered;              // the same
 };
 
 // CUlaunchAttribute, cuda.h; the value is a union.

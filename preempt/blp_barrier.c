@@ -273,8 +273,24 @@ void gp_blp_passed(struct gp_submission *submission, CUresult result)
 	pthread_mutex_unlock(&d->lock);
 }
 
+static bool any_tainted(void)
+{
+	bool any = false;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++) {
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock);
+		if (d->context)
+			blp_still_tainted(d);
+		any = d->context && d->tainted;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return any;
+}
+
 static void before_barrier(struct gp_submission *s)
 {
+	// A launch of the same instance may be ahead, on whatever stream, and the driver keeps the two in order.
+	s->cpu |= s->work == GP_GRAPH && !blp_inside && any_tainted();
 	gp_blp_pass(s);
 	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
 	if (d)

@@ -54,7 +54,6 @@ const char *gp_blp_start(void *(*symbol)(const char *))
 	NEED(cuStreamDestroy, "cuStreamDestroy_v2");
 	NEED(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange");
 #undef NEED
-	*(void **)&blp_driver.cuStreamGetCtx = symbol("cuStreamGetCtx");
 	*(void **)&blp_driver.cuGraphLaunch = symbol("cuGraphLaunch");
 	*(void **)&blp_driver.cuGraphInstantiate = symbol("cuGraphInstantiateWithFlags");
 	*(void **)&blp_driver.cuGraphExecDestroy = symbol("cuGraphExecDestroy");

@@ -172,7 +172,6 @@ struct blp_driver {
 	CUresult (*cuStreamDestroy)(CUstream);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *, int *);
 	// NULL where the driver lacks them
-	CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
 	CUresult (*cuGraphLaunch)(CUgraphExec, CUstream);
 	CUresult (*cuGraphInstantiate)(CUgraphExec *, CUgraph, unsigned long long);
 	CUresult (*cuGraphExecDestroy)(CUgraphExec);

@@ -32,8 +32,8 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	    (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetFlags(handle, &flags)))
 		return NULL;
 	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
-	if (handle != GP_STREAM_LEGACY && blp_driver.cuStreamGetCtx &&
-	    (blp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
+	if (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetCtx &&
+	    (gp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];

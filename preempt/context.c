@@ -38,6 +38,24 @@ struct gp_context *gp_current_context(void)
 	return gp_find_context(handle);
 }
 
+static _Atomic bool several; // contexts were there at a time
+
+// Copies, events and waits for them may be put on a stream of any context, whichever is current (CUDA's programming guide,
+// "Stream and Event Behavior").
+bool gp_enter_owner(CUstream stream)
+{
+	CUcontext current = NULL, owner = NULL;
+	return several && stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD && gp_driver.cuStreamGetCtx &&
+	       !gp_driver.cuCtxGetCurrent(&current) && !gp_driver.cuStreamGetCtx(stream, &owner) && owner != current &&
+	       !gp_driver.cuCtxPushCurrent(owner);
+}
+
+void gp_leave_owner(void)
+{
+	CUcontext popped;
+	gp_driver.cuCtxPopCurrent(&popped);
+}
+
 static struct gp_gpu *gpu_of(CUdevice device)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -113,6 +131,7 @@ void gp_context_current(CUcontext handle)
 		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
 		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
 		c->gpu = g;
+		several |= i > 0;
 		c->handle = handle;
 		pthread_mutex_unlock(&c->query_lock);
 		added = true;

@@ -164,6 +164,7 @@ struct gp_driver {
 	CUresult (*cuKernelGetParamInfo)(CUfunction, size_t, size_t *, size_t *);
 	CUresult (*cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 	CUresult (*cuStreamGetPriority)(CUstream, int *);
+	CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
 	CUresult (*cuStreamIsCapturing)(CUstream, int *);
 	CUresult (*cuStreamWriteValue32)(CUstream, CUdeviceptr, uint32_t value, unsigned flags);
 	CUresult (*cuStreamSetAttribute)(CUstream, int, const void *);
@@ -243,6 +244,8 @@ bool gp_graphs_record(void);              // there are graphs that record events
 // context.c
 struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
+bool gp_enter_owner(CUstream); // true: the stream's context, which was not current, is until gp_leave_owner
+void gp_leave_owner(void);
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
 void gp_context_current(CUcontext);
 void gp_context_destroying(CUcontext);

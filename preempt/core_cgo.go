@@ -123,6 +123,7 @@ package preempt
 //	gp_driver.cuStreamGetPriority = call_symbol(lookup, "cuStreamGetPriority");
 //	gp_driver.cuStreamWriteValue32 = call_symbol(lookup, "cuStreamWriteValue32_v2"); // CUDA 11.7
 //	gp_driver.cuStreamIsCapturing = call_symbol(lookup, "cuStreamIsCapturing");
+//	gp_driver.cuStreamGetCtx = call_symbol(lookup, "cuStreamGetCtx");
 //	gp_driver.cuStreamSetAttribute = call_symbol(lookup, "cuStreamSetAttribute"); // CUDA 11
 //	gp_driver.cuPointerGetAttributes = call_symbol(lookup, "cuPointerGetAttributes");
 //	gp_driver.cuGraphGetNodes = call_symbol(lookup, "cuGraphGetNodes");

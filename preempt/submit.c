@@ -45,6 +45,7 @@ static const uint64_t LOADS = 2;   // the call may wait for the whole context
 
 static void before_submit(struct gp_submission *s)
 {
+	s->entered = s->work != GP_KERNEL && gp_enter_owner(s->stream); // the driver refuses kernels on another's streams
 	struct gp_context *c = gp_current_context();
 	s->token = 0;
 	s->cpu |= s->work == GP_GRAPH && gp_rewritten && gp_graph_waits_for_cpu(s->graph);
@@ -90,7 +91,7 @@ static void before_submit(struct gp_submission *s)
 		gp_hold_arm(c);
 }
 
-static void after_submit(struct gp_submission *s, CUresult result)
+static void submitted(struct gp_submission *s, CUresult result)
 {
 	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
 	if (s->twin)
@@ -126,6 +127,13 @@ static void after_submit(struct gp_submission *s, CUresult result)
 		if (stream && s->stream != GP_STREAM_PER_THREAD)
 			gp_completed(c, stream, s->sequence);
 	}
+}
+
+static void after_submit(struct gp_submission *s, CUresult result)
+{
+	submitted(s, result);
+	if (s->entered)
+		gp_leave_owner();
 }
 
 // What the calling thread waits for, between before_wait and after_wait.
