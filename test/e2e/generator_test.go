@@ -21,21 +21,19 @@ type variant struct {
 	environment          []string
 	peer                 string // role of the process beside it; "" for none
 	arguments            []string
-	not                  string // features of programs that go wrong by faults that are known
+	not                  string // features that programs cannot have here
 }
-
-const known = "cpu,values,queries,perthread"
 
 var variants = []variant{
 	{name: "alone"}, // without the library: that the model and the simulated driver agree
 	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc"},
-	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc", not: known},
+	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc"},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
 	{name: "latency-critical", role: "lc", peer: "be"},
 	{name: "one connection", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "CUDA_DEVICE_MAX_CONNECTIONS=1"}, peer: "lc",
-		not: known}, // and never cpu: what waits keeps back all
-	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}, not: known},
-	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}, not: known},
+		not: "cpu"}, // what waits keeps back all
+	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
+	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}},
 }
 
 func compileGenerator(t *testing.T) string {

@@ -1,10 +1,11 @@
 // run.c - runs generated programs one after another, and compares what they leave with what CUDA promises.
 //
 //	generator IMAGE [seed N] [programs N] [seconds N] [features NAME,...] [not NAME,...] [without ID,...] [repeat N] [describe]
-//		[stop block|queue] [patience N]
+//		[stop block|queue] [patience N] [stay N]
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
-// after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore streams by gpreempt.h.
+// after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
+// streams by gpreempt.h; "stay" keeps a process that hangs for so many seconds.
 #define _GNU_SOURCE
 #include "model.h"
 
@@ -486,12 +487,15 @@ static void *thread(void *argument) {
 	return NULL;
 }
 
+static unsigned stay;
+
 static void hang(const char *what) {
 	printf("hang: seed %llu, %s\n", (unsigned long long)program.seed, what);
 	for (int t = 0; t < program.threads; t++)
 		if (at[t] >= 0)
 			describe_operation(stdout, &program.operation[at[t]]);
 	fflush(stdout);
+	sleep(stay); // for a debugger
 	_exit(3);
 }
 
@@ -695,6 +699,8 @@ int main(int count, char **argument) {
 			repeat = strtoull(value, NULL, 0);
 		else if (!strcmp(what, "patience"))
 			patience = (unsigned)strtoul(value, NULL, 0);
+		else if (!strcmp(what, "stay"))
+			stay = (unsigned)strtoul(value, NULL, 0);
 		else if (!strcmp(what, "features"))
 			features = features_of(value);
 		else if (!strcmp(what, "not"))
