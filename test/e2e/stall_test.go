@@ -130,8 +130,14 @@ func TestContextsEndUnderHolds(t *testing.T) {
 	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
 	var done int
 	lc.ask("contexts 30", "done %d", &done)
-	if c := m.peer(lc).Counters; c.Holds == 0 {
-		t.Errorf("nothing was tested: %+v", c)
+	before := m.peer(lc).Counters
+	if before.Holds == 0 {
+		t.Errorf("nothing was tested: %+v", before)
+	}
+	m.until("its windows close", func() bool { return !m.peer(lc).WindowOpen && !m.peer(lc).Busy })
+	lc.request(3, 2, "stream")
+	if m.peer(lc).Counters.Windows == before.Windows {
+		t.Error("no window opens any more")
 	}
 }
 

@@ -375,6 +375,11 @@ static void contexts(unsigned rounds) {
 			nanosleep(&pause, NULL);
 		}
 		OK(cuMemsetD32Async(memory, 1, 1024, own));
+		if (i % 2) { // about when the window closes
+			OK(cuStreamSynchronize(own));
+			pause.tv_nsec = 300000 + i * 20000;
+			nanosleep(&pause, NULL);
+		}
 		OK(cuCtxDestroy_v2(other));
 	}
 	OK(cuCtxSetCurrent(context));
