@@ -162,8 +162,8 @@ static void forget(struct gp_context *c)
 	pthread_mutex_lock(&c->query_lock);
 	gp_hold_forget(c);
 	c->hint.until_ns = c->hint.awaited_ns = 0;
+	c->handle = NULL; // first: what another thread opens from here on would not be dropped
 	gp_window_drop(c);
-	c->handle = NULL;
 	pthread_mutex_unlock(&c->query_lock);
 	pthread_mutex_unlock(&c->life_lock);
 	c->context_waits--;

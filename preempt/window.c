@@ -85,7 +85,7 @@ uint32_t gp_window_open(struct gp_context *c)
 	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_spin_lock(&g->lock);
-	if (c->open) {
+	if (c->open || !c->handle) { // the latter: its context ends, and nobody would close it
 		pthread_spin_unlock(&g->lock);
 		return 0;
 	}
