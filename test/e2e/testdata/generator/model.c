@@ -281,6 +281,15 @@ static bool recorded(const struct plan *m, const struct operation *o, const set 
 
 static bool is_created(int s) { return s > THREADS; }
 
+// Whether a capture that goes on holds a launch of the graph, which is what the graph was then.
+static bool graph_is_captured(const struct plan *m, int graph, int but) {
+	for (int j = 0; j < m->count; j++)
+		for (int t = 0; t < m->threads; t++)
+			if (t != but && m->capturing[t] && m->capture_of[j] == m->capturing[t] && m->operation[j].kind == LAUNCH && m->operation[j].graph == graph)
+				return true;
+	return false;
+}
+
 // A capture and streams. False: not now.
 static bool capture_allows(const struct plan *m, const struct operation *o, int *capture) {
 	int mine = m->capturing[o->thread];
@@ -336,14 +345,14 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 		for (int s = 0; s < STREAMS; s++)
 			if (at[s] == mine && s != o->stream && !m->joined[o->device * STREAMS + s])
 				return false;
-		return true;
+		return !graph_is_captured(m, o->graph, o->thread);
 	case FORK:
 		return at[o->stream] == mine && !at[o->stream2] && is_created(o->stream2) && o->stream2 != o->stream &&
 			m->owner[o->device * STREAMS + o->stream2] == o->thread && (m->threads == 1 || !blocking_stream(o->stream2));
 	case JOIN:
 		return at[o->stream] == mine && at[o->stream2] == mine && o->stream2 != o->stream;
 	case BUILD: case CHANGE: case UPDATE:
-		return !mine;
+		return !mine && !graph_is_captured(m, o->graph, -1);
 	case CONTEXT_SYNC:
 		return m->threads == 1 ? !mine : !(m->features & WITH_captures);
 	default:
