@@ -462,12 +462,10 @@ static bool is_over(enum gp_wait kind, void *what)
 		} else if (s->thread && s->firm && kind == GP_ASK_STREAM) {
 			over = blp_query(s->taint) != BLP_NOT_READY;
 		}
-		// The legacy stream is over when the blocking ones are, but not the other way round.
-		if (over && kind == GP_ASK_STREAM && s->handle == GP_STREAM_LEGACY && (d->epoch % 2 || blp_changes != asked.changes))
-			over = !blp_related_pending(d, s);
 		pthread_mutex_unlock(&d->lock);
-	} else if (kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
-		// The legacy stream is over when the blocking ones are.
+	}
+	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
+		// The legacy stream is over when the blocking ones are, also those with domains of their own. Not the other way round.
 		CUcontext context = NULL;
 		gp_driver.cuCtxGetCurrent(&context);
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {
