@@ -20,7 +20,7 @@ static bool has_one_of(const char *name, const char *const *words) {
 // What a graph is made of is no matter but for kernels, whose parameters are completed.
 bool gp_may_submit(const char *name) {
 	static const char *const of_streams[] = {"Async", "Launch", "Memcpy", "Memset", "Cpy", "Capture", "Recapture", "StreamWait", "StreamWrite",
-		"StreamBatch", "StreamAttach", "StreamAdd", "GraphicsMap", "GraphicsUnmap", "Prefetch", "Discard", "RecordEvent",
+		"StreamBatch", "StreamAttach", "StreamAdd", "GraphicsMap", "GraphicsUnmap", "GLMap", "GLUnmap", "Prefetch", "Discard", "RecordEvent",
 		"EventRecord", "WaitEvent", "_ptsz", "_ptds", NULL};
 	static const char *const of_graphs[] = {"cuGraphAddNode", "cuGraphAddKernelNode", "cuGraphKernelNodeSetParams",
 		"cuGraphExecKernelNodeSetParams", "cuGraphNodeSetParams", "cuGraphExecNodeSetParams", NULL};

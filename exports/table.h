@@ -323,6 +323,17 @@ SUBMIT_PTSZ(cuGraphicsMapResources, (unsigned int count, void **resources, CUstr
 	(count, resources, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuGraphicsUnmapResources, (unsigned int count, void **resources, CUstream hStream),
 	(count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
+SUBMIT(cuGLMapBufferObject, (unsigned int *dptr, unsigned int *size, unsigned int buffer), (dptr, size, buffer),
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(NULL))
+SUBMIT_PTDS(cuGLMapBufferObject_v2, (CUdeviceptr *dptr, size_t *size, unsigned int buffer), (dptr, size, buffer),
+	.work = GP_OTHER, .cpu = true, .stream = STREAM(NULL))
+SUBMIT(cuGLUnmapBufferObject, (unsigned int buffer), (buffer), .work = GP_OTHER, .stream = STREAM(NULL))
+SUBMIT(cuGLMapBufferObjectAsync, (unsigned int *dptr, unsigned int *size, unsigned int buffer, CUstream hStream), (dptr,
+	size, buffer, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuGLMapBufferObjectAsync_v2, (CUdeviceptr *dptr, size_t *size, unsigned int buffer, CUstream hStream), (dptr,
+	size, buffer, hStream), .work = GP_OTHER, .cpu = true, .stream = STREAM(hStream))
+SUBMIT(cuGLUnmapBufferObjectAsync, (unsigned int buffer, CUstream hStream), (buffer, hStream), .work = GP_OTHER,
+	.stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamWriteValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,
 	unsigned int flags), (stream, addr, value, flags), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT_PTSZ(cuStreamWaitValue32, (CUstream stream, CUdeviceptr addr, uint32_t value,

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -49,6 +51,46 @@ func TestUnknownDriversAreNotStopped(t *testing.T) {
 	}
 	lc.finish()
 	if _, stderr := be.finish(); strings.Count(stderr, "newer than those known") != 1 {
+		t.Errorf("stderr %q", stderr)
+	}
+}
+
+// CUDA runtimes ask for all functions of a driver as they start, by their names: of those of the drivers that are known none
+// ends stops.
+func TestWhatRuntimesAskForIsKnown(t *testing.T) {
+	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
+	lc := m.start("lc")
+	m.joined(be, lc)
+	list, err := os.ReadFile("../../exports/testdata/drivers.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, found := 0, 0
+	for line := range strings.Lines(string(list)) {
+		words := strings.Fields(line)
+		if words[0] == "#" {
+			continue
+		}
+		for _, name := range words[1:] {
+			for _, how := range []string{"dlsym", "proc"} {
+				be.say("ask %s %s", name, how)
+				asked++
+				if be.hear() == "found 1" {
+					found++
+				}
+			}
+		}
+	}
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	m.runStopped(be, 5, "host 10")
+	close(done)
+	<-ended
+	if p := m.peer(be); asked < 1000 || found < 300 || !slices.Contains(p.Mechanisms, "blp") {
+		t.Errorf("%d names, %d of the simulated driver's; %+v", asked, found, p)
+	}
+	lc.finish()
+	if _, stderr := be.finish(); stderr != "" {
 		t.Errorf("stderr %q", stderr)
 	}
 }

@@ -81,8 +81,8 @@ int main(int count, char **argument) {
 		if (sscanf(line, "ask %63s %15s", name, how) == 2) {
 			if (!strcmp(how, "dlsym"))
 				found = dlsym(library, name);
-			else
-				OK(cuGetProcAddress_v2(name, &found, 13050, 0, NULL));
+			else if (cuGetProcAddress_v2(name, &found, 13050, 0, NULL))
+				found = NULL; // the driver has no such function
 			printf("found %d\n", found != NULL);
 		} else if (sscanf(line, "%31s %d", what, &rounds) == 2) {
 			int wrong = 0;

@@ -51,6 +51,10 @@ typedef void function(void);
 	NAME(cuFuncIsLoaded, 12040, cuFuncIsLoaded) \
 	NAME(cuFuncLoad, 12040, cuFuncLoad) \
 	NAME(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
+	PAIR(cuGLMapBufferObject, 3020, cuGLMapBufferObject_v2, cuGLMapBufferObject_v2_ptds) \
+	PAIR(cuGLMapBufferObjectAsync, 3020, cuGLMapBufferObjectAsync_v2, cuGLMapBufferObjectAsync_v2_ptsz) \
+	NAME(cuGLUnmapBufferObject, 2000, cuGLUnmapBufferObject) \
+	NAME(cuGLUnmapBufferObjectAsync, 2030, cuGLUnmapBufferObjectAsync) \
 	NAME(cuGetErrorName, 6000, cuGetErrorName) \
 	NAME(cuGetErrorString, 6000, cuGetErrorString) \
 	NAME(cuGetExportTable, 3000, cuGetExportTable) \
