@@ -17,6 +17,7 @@
 	F(cuCtxSetCurrent, (handle)) \
 	F(cuCtxSynchronize, (void)) \
 	F(cuModuleLoad, (handle *, const char *)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
 	F(cuStreamCreate, (handle *, unsigned)) \
 	F(cuStreamDestroy_v2, (handle)) \
@@ -218,6 +219,29 @@ static void stopped_beside(unsigned rounds) {
 }
 
 // The program's own thread on the CPU, which streams wait for.
+// The legacy stream is not over while a blocking one that was stopped is not.
+static void asked(unsigned rounds) {
+	struct chained b = buffer(), c = buffer();
+	handle s = stream_of(0);
+	OK(gpreempt_stream_enable((stream_t)s, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&c, NULL, r, 1);
+		launch(&b, s, r, 5000);
+		usleep(1000);
+		OK(gpreempt_stream_preempt((stream_t)s, 1));
+		CHECK(cuStreamQuery(NULL) == NOT_READY && cuStreamQuery(s) == NOT_READY);
+		OK(gpreempt_stream_restore((stream_t)s, 0));
+		OK(cuStreamSynchronize(NULL));
+		CHECK(cuStreamQuery(NULL) == 0);
+	}
+	OK(gpreempt_stream_disable((stream_t)s));
+	OK(cuStreamDestroy_v2(s));
+	copy(&b, NULL);
+	copy(&c, NULL);
+	OK(cuCtxSynchronize());
+	CHECK(right(&b) && right(&c));
+}
+
 static _Atomic bool released;
 static void host_wait(void *none) {
 	(void)none;
@@ -330,6 +354,50 @@ static void graphs(unsigned rounds) {
 }
 
 // Per-thread default streams: of several threads at once, between which an event hands a buffer on, with the legacy stream.
+// Through calls while another context is current than the stream's.
+static void foreign(unsigned rounds) {
+	static handle other;
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING), event = new_event(), next = new_event();
+	if (!other)
+		OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuCtxSetCurrent(context));
+	for (unsigned r = 0; r < rounds; r++) {
+		wait_for_value(one);
+		OK(cuCtxSetCurrent(other));
+		OK(cuEventRecord(event, one));
+		OK(cuStreamWaitEvent(two, event, 0));
+		OK(cuCtxSetCurrent(context));
+		launch(&c, two, r, 300);
+		OK(cuEventRecord(next, two));
+		OK(cuStreamWaitEvent(three, next, 0));
+		launch(&b, three, r, 300);
+		usleep(2000); // a stop may come
+		launch(&b, three, r + 1, 300);
+		after(&b, &c, three, two);
+	}
+}
+
+// By the order in which one instance runs, whatever streams it is launched on.
+static void instances(unsigned rounds) {
+	struct chained b = buffer(), c = buffer(), own = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), graph, exec;
+	OK(cuStreamBeginCapture_v2(one, RELAXED));
+	launch(&own, one, 1, 300);
+	OK(cuStreamEndCapture(one, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (unsigned r = 0; r < rounds; r++) {
+		wait_for_value(one);
+		OK(cuGraphLaunch(exec, one));
+		OK(cuGraphLaunch(exec, two));
+		launch(&b, one, r, 300);
+		launch(&c, two, r, 300);
+		usleep(2000);
+		launch(&c, two, r + 1, 300);
+		after(&b, &c, one, two);
+	}
+}
+
 static struct { struct chained shared; handle turn[4]; unsigned rounds; volatile unsigned next; pthread_mutex_t lock; } threads = {
 	.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -424,7 +492,7 @@ static void spins(unsigned rounds) {
 int main(int argc, char **argv) {
 	static const struct { const char *name; void (*run)(unsigned rounds); } what[] = {
 		{"plain", plain}, {"captures", captures}, {"joins", joins}, {"stopped", stopped_beside}, {"events", events}, {"legacy", legacy},
-		{"graphs", graphs}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
+		{"graphs", graphs}, {"foreign", foreign}, {"instances", instances}, {"asked", asked}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
 	};
 	handle module;
 	char line[64], name[32];
