@@ -308,12 +308,22 @@ void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult resul
 	let_go();
 }
 
+// The legacy stream orders others by whatever is put on it, a wait for what is over too.
+static bool joins_others(struct gp_domain *d, const struct blp_stream *legacy)
+{
+	for (uint32_t i = 0; legacy->handle == GP_STREAM_LEGACY && i < d->streams; i++)
+		if (&d->stream_of[i] != legacy && d->stream_of[i].blocking && blp_may_be_cut(&d->stream_of[i]))
+			return true;
+	return false;
+}
+
 bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	struct event e;
 	uint64_t deadline = 0;
+	bool joins = false;
 
 	held.domain = NULL;
 	if (!blp_domains[0])
@@ -326,14 +336,16 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		}
 		s->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(handle) == BLP_NOT_READY);
 		d = enter(s, &stream);
-		if (!d || s->cpu || d != e.domain || !pending(d, &e) || d->stream_of[e.stream].firm || !blp_may_log(stream))
+		joins = d && joins_others(d, stream);
+		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
+		if (!d || s->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
 			break;
 		enum turn turn = wait_turn(d, stream, &deadline);
 		if (turn == NOW || turn == LATER) {
 			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
-			entry->of = e.stream;
-			entry->upto = e.upto;
-			if (e.upto > d->tail)
+			entry->of = waits ? e.stream : entry->stream;
+			entry->upto = waits ? e.upto : 0;
+			if (waits && e.upto > d->tail)
 				blp_entry_at(d, e.upto - 1)->awaited = true;
 			return carried_out(d, stream, entry, turn, handle);
 		}
@@ -344,7 +356,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		blp_begin_pass(s, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (s->cpu) // what would have to be launched again behind the wait could be what the program is waiting for
+	if (s->cpu || joins) // what would have to be launched again behind the wait could be what the program is waiting for
 		gp_blp_come_behind(s->stream);
 	blp_enter_driver(s);
 	if (!e.domain)

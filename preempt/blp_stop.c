@@ -433,6 +433,9 @@ static bool relaunch(struct gp_domain *d)
 			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
 		}
+		// On the legacy stream either orders the blocking ones, whatever became of the event.
+		if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
+			return false;
 		if (e->kind == BLP_WAIT && !come_behind(d, e))
 			return false;
 		if (e->kind == BLP_RECORD) {

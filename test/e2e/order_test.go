@@ -15,7 +15,7 @@ func TestOrder(t *testing.T) {
 		fires  bool
 	}{
 		{"captures", 40, true}, {"joins", 20, true}, {"stopped", 10, false},
-		{"events", 20, true}, {"legacy", 20, true}, {"graphs", 10, true}, {"foreign", 10, true}, {"instances", 10, true}, {"asked", 10, false},
+		{"events", 20, true}, {"legacy", 20, true}, {"graphs", 10, true}, {"foreign", 10, true}, {"instances", 10, true}, {"hops", 20, true}, {"asked", 10, false},
 		{"spins", 6, false}, {"threads", 12, true}, {"thread", 20, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -378,6 +378,23 @@ static void foreign(unsigned rounds) {
 	}
 }
 
+// From one blocking stream to another by nothing but a wait on the legacy stream, for what is over.
+static void hops(unsigned rounds) {
+	struct chained b = buffer();
+	handle one = stream_of(0), two = stream_of(0), event = new_event();
+	OK(cuEventRecord(event, one));
+	OK(cuEventSynchronize(event));
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 1000);
+		OK(cuStreamWaitEvent(NULL, event, 0));
+		launch(&b, two, r + 1, 300);
+		OK(cuStreamWaitEvent(NULL, event, 0));
+	}
+	copy(&b, one);
+	OK(cuStreamSynchronize(one));
+	CHECK(right(&b));
+}
+
 // By the order in which one instance runs, whatever streams it is launched on.
 static void instances(unsigned rounds) {
 	struct chained b = buffer(), c = buffer(), own = buffer();
@@ -492,7 +509,7 @@ static void spins(unsigned rounds) {
 int main(int argc, char **argv) {
 	static const struct { const char *name; void (*run)(unsigned rounds); } what[] = {
 		{"plain", plain}, {"captures", captures}, {"joins", joins}, {"stopped", stopped_beside}, {"events", events}, {"legacy", legacy},
-		{"graphs", graphs}, {"foreign", foreign}, {"instances", instances}, {"asked", asked}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
+		{"graphs", graphs}, {"foreign", foreign}, {"instances", instances}, {"hops", hops}, {"asked", asked}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
 	};
 	handle module;
 	char line[64], name[32];
