@@ -239,6 +239,7 @@ func TestGeneratedPrograms(t *testing.T) {
 				m, peer := v.stage(t)
 				from := seed
 				o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10))
+				t.Logf("from seed %d: %d programs, %d stops", from, o.programs, o.stops)
 				programs[v.name] += o.programs
 				stops[v.name] += o.stops
 				seed += o.programs
