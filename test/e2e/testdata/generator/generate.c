@@ -214,7 +214,7 @@ static struct operation some_operation(struct generator *g, int t) {
 			o.device = (uint8_t)g->plan.graph[o.graph].device;
 		break;
 	case 30:
-		o.kind = PAUSE;
+		o.kind = with(g, WITH_episodes) && one_in(g, 10) ? EPISODE : PAUSE;
 		o.value = (uint32_t)below(g, 200);
 		break;
 	case 31:
@@ -464,6 +464,7 @@ void describe_operation(FILE *f, const struct operation *o) {
 	case BUILD: fprintf(f, "build graph %d of %d kernels: chain %s, %u us, add %u ...", o->graph, o->nodes, to, o->us, o->value); break;
 	case CHANGE: fprintf(f, "change kernel %d of graph %d: chain %s, %u us, add %u", o->nodes, o->graph, to, o->us, o->value); break;
 	case UPDATE: fprintf(f, "update graph %d: chain %s, %u us, add %u ...", o->graph, to, o->us, o->value); break;
+	case EPISODE: fprintf(f, "a context of its own comes and goes on device %d", o->device); break;
 	case PAUSE: fprintf(f, "pause %u us", o->value); break;
 	case HINT: fprintf(f, "hint"); break;
 	}

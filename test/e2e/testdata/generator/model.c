@@ -67,7 +67,7 @@ bool synchronous(const struct operation *o) {
 // Calls that may wait, for more than other threads' calls.
 bool may_wait(const struct operation *o) {
 	switch (o->kind) {
-	case EVENT_SYNC: case STREAM_SYNC: case CONTEXT_SYNC: case FREE: case AWAIT: case STREAM_RENEW: case READ: case UPLOAD:
+	case EVENT_SYNC: case STREAM_SYNC: case CONTEXT_SYNC: case FREE: case AWAIT: case STREAM_RENEW: case READ: case UPLOAD: case EPISODE:
 		return true;
 	case EVENT_QUERY: case STREAM_QUERY:
 		return o->form == POLL;
@@ -84,7 +84,7 @@ bool may_wait(const struct operation *o) {
 
 // Calls that CUDA forbids beside captures that are not relaxed.
 static bool unsafe(const struct operation *o) {
-	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == FREE || o->kind == FREE_ASYNC || synchronous(o) ||
+	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == EPISODE || o->kind == FREE || o->kind == FREE_ASYNC || synchronous(o) ||
 		(o->kind == COPY && o->form == SYNCHRONOUS) || (o->kind == MEMSET && o->form == AT_ONCE);
 }
 
@@ -533,7 +533,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		called = lacking(&called, &start);
 		if (m->threads == 1 && (!empty(&stuck) || (m->waiting_functions && !empty(&called))))
 			return SENSELESS;
-		bool wide = o->kind == FREE || o->kind == FREE_ASYNC || o->kind == CONTEXT_SYNC || o->kind == STREAM_RENEW;
+		bool wide = o->kind == FREE || o->kind == FREE_ASYNC || o->kind == CONTEXT_SYNC || o->kind == STREAM_RENEW || o->kind == EPISODE;
 		if (m->threads > 1 && wide && m->features & WITH_cpu)
 			return SENSELESS;
 	}

@@ -32,7 +32,7 @@ enum {
 enum kind {
 	KERNEL, KERNEL_COPY, MEMSET, COPY, UPLOAD, READ, HOST_FUNCTION, RECORD, WAIT_EVENT, EVENT_SYNC, EVENT_QUERY, EVENT_RENEW,
 	STREAM_SYNC, STREAM_QUERY, CONTEXT_SYNC, STREAM_RENEW, WAIT_VALUE, WRITE_VALUE, RELEASE, FREE, FREE_ASYNC, POST, AWAIT,
-	CPU, BEGIN, END, FORK, JOIN, LAUNCH, BUILD, CHANGE, UPDATE, PAUSE, HINT, KINDS
+	CPU, BEGIN, END, FORK, JOIN, LAUNCH, BUILD, CHANGE, UPDATE, EPISODE, PAUSE, HINT, KINDS
 };
 
 // Forms of kinds
@@ -62,7 +62,7 @@ struct operation {
 // What programs are made of: bits of struct program.features, by name on the command line.
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
 	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \
-	F(waiting) F(built)
+	F(waiting) F(built) F(episodes)
 enum {
 #define NUMBER(name) NUMBER_##name,
 	FEATURES(NUMBER)

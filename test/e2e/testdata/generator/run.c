@@ -23,6 +23,9 @@
 	F(cuDeviceGetCount, (int *))                                        \
 	F(cuDevicePrimaryCtxRetain, (handle *, int))                        \
 	F(cuCtxSetCurrent, (handle))                                        \
+	F(cuCtxCreate_v2, (handle *, unsigned, int))                        \
+	F(cuCtxDestroy_v2, (handle))                                        \
+	F(cuModuleUnload, (handle))                                         \
 	F(cuCtxSynchronize, (void))                                         \
 	F(cuStreamCreate, (handle *, unsigned))                             \
 	F(cuStreamDestroy_v2, (handle))                                     \
@@ -96,13 +99,14 @@ static struct {
 	handle event[EVENTS], fork;
 } machine[DEVICES];
 static int devices;
+static char *image;
 static ptr memory[ALL_BUFFERS];
 static volatile uint32_t *words; // one in each 16
 static handle graph[GRAPHS], executable[GRAPHS], node[GRAPHS][LAUNCHES];
 
 static struct program program;
 static uint32_t pageable[OPERATIONS][CELLS * CELL_WORDS];
-static _Atomic bool posted[256], abandoned;
+static _Atomic bool posted[256];
 static _Atomic int at[THREADS]; // position of the operation that each thread is in; -1: none
 static _Atomic uint64_t differences;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -110,6 +114,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint64_t run_number;
 static int running, taking_part; // threads; 0 between programs
 static __thread int current = -1;
+static unsigned patience = 20; // seconds
 
 static uint64_t now_ms(void) {
 	struct timespec t;
@@ -176,7 +181,7 @@ static void host_function(void *argument) {
 		update_cells(o);
 		break;
 	case WAITS:
-		while (!words[o->word * 16] && !abandoned)
+		while (!words[o->word * 16])
 			pause_us(20);
 		break;
 	}
@@ -307,7 +312,9 @@ static void set(const struct operation *o, handle stream) {
 static void query(const struct operation *o, handle stream) {
 	handle event = machine[o->device].event[o->event];
 	int r;
-	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY && o->form == POLL && !abandoned)
+	// What is known to be complete only through other streams may take a moment to be so while a stop looks at what it cut.
+	uint64_t limit = now_ms() + (o->form == POLL ? patience * 2000ull : o->must ? 1000 : 0);
+	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY && (o->form == POLL || o->must) && now_ms() < limit)
 		pause_us(20);
 	if (r && (r != NOT_READY || o->must))
 		different(o, "a query answers", (uint32_t)r, 0);
@@ -367,6 +374,33 @@ static void build(const struct operation *o) {
 static void branch(const struct operation *o, handle from, handle to) {
 	OK(cuEventRecord(machine[o->device].fork, from));
 	OK(cuStreamWaitEvent(to, machine[o->device].fork, 0));
+}
+
+// A context that comes, is used, and goes with work in flight.
+static void episode(const struct operation *o) {
+	uint32_t have[CELL_WORDS], want = o->value, us = o->us;
+	handle context, module, chain, stream;
+	int per_block = 1;
+	ptr data;
+	void *parameters[] = {&data, &per_block, &want, &us};
+	OK(cuCtxCreate_v2(&context, 0, o->device));
+	OK(cuModuleLoadData(&module, image));
+	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuStreamCreate(&stream, o->variant & 1));
+	OK(cuMemAlloc_v2(&data, sizeof have));
+	OK(cuMemsetD32Async(data, o->value, CELL_WORDS, stream));
+	for (int i = 0; i < 4; i++) {
+		OK(cuLaunchKernel(chain, CELL_WORDS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+		want = want * 3 + want; // what was added is the value before
+	}
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemcpyDtoH_v2(have, data, sizeof have));
+	compare(o, "a context of its own has", have, want);
+	for (int i = 0; i < o->variant % 3; i++)
+		OK(cuLaunchKernel(chain, CELL_WORDS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+	if (o->variant & 64)
+		OK(cuModuleUnload(module));
+	OK(cuCtxDestroy_v2(context));
 }
 
 // Some calls take any context's stream or event, whichever is current.
@@ -436,7 +470,7 @@ static void carry_out(const struct operation *o) {
 		break;
 	case POST: posted[o->id] = true; break;
 	case AWAIT:
-		for (int i = 0; !posted[o->other] && !abandoned; i++)
+		for (int i = 0; !posted[o->other]; i++)
 			pause_us(i < 10 ? 1 : 50);
 		break;
 	case CPU:
@@ -448,6 +482,7 @@ static void carry_out(const struct operation *o) {
 	case JOIN: branch(o, stream_of(o, o->stream2), stream); break;
 	case BUILD: case CHANGE: case UPDATE: build(o); break;
 	case LAUNCH: OK(cuGraphLaunch(executable[o->graph], stream)); break;
+	case EPISODE: episode(o); break;
 	case PAUSE: pause_us(o->value); break;
 	case HINT:
 		if (gpreempt_hint)
@@ -551,8 +586,6 @@ static void verify(void) {
 		}
 }
 
-static unsigned patience = 20;
-
 // Ends the process if the last waits of a program have no end.
 static void *watch(void *unused) {
 	for (;;) {
@@ -606,17 +639,17 @@ static void *stop_streams(void *unused) {
 
 static char *read_file(const char *path) {
 	FILE *f = fopen(path, "rb");
-	char *image = calloc(1, 1 << 20);
-	if (!f || !image || fread(image, 1, 1 << 20, f) == 0) {
+	char *bytes = calloc(1, 1 << 20);
+	if (!f || !bytes || fread(bytes, 1, 1 << 20, f) == 0) {
 		fprintf(stderr, "%s: cannot be read\n", path);
 		exit(2);
 	}
 	fclose(f);
-	return image;
+	return bytes;
 }
 
 static void start(const char *path) {
-	char *image = read_file(path);
+	image = read_file(path);
 	find_driver();
 	OK(cuInit(0));
 	OK(cuDeviceGetCount(&devices));
