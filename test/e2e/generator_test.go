@@ -32,6 +32,7 @@ var variants = []variant{
 	{name: "latency-critical", role: "lc", peer: "be"},
 	{name: "one connection", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "CUDA_DEVICE_MAX_CONNECTIONS=1"}, peer: "lc",
 		not: "cpu"}, // what waits keeps back all
+	{name: "latency-critical on eight connections", role: "lc", environment: []string{"CUDA_DEVICE_MAX_CONNECTIONS=8"}, peer: "be", not: "cpu"},
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
 	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}},
 }
@@ -132,8 +133,12 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 				counted <- stops
 				return
 			case <-time.After(50 * time.Millisecond):
-				if blp := m.peer(p).BLP; blp != nil {
-					stops = max(stops, blp.Stops)
+				peer := m.peer(p)
+				if peer.BLP != nil {
+					stops = max(stops, peer.BLP.Stops)
+				}
+				if v.role == "lc" { // which is held up by nobody, but holds
+					stops = max(stops, peer.Counters.Holds)
 				}
 			}
 		}
@@ -261,7 +266,7 @@ func TestGeneratedPrograms(t *testing.T) {
 	}
 	for _, v := range chosen {
 		t.Logf("%s: %d programs, %d stops", v.name, programs[v.name], stops[v.name])
-		if strings.Contains(v.settings, "blp") && stops[v.name] == 0 && wrong == 0 {
+		if (strings.Contains(v.settings, "blp") || v.role == "lc") && stops[v.name] == 0 && wrong == 0 {
 			t.Errorf("%s: nothing was stopped", v.name)
 		}
 	}
