@@ -338,8 +338,12 @@ func (a *agent) applyTimeslice() {
 	mine := a.mine()
 	live := make(map[tsgKey]uint64, len(mine))
 	now := segment.Now()
+	wantUs := a.wantUs
+	if len(mine) > 1 { // contexts of one process run beside each other: two short timeslices stop each other dead
+		wantUs = max(wantUs, leastBoostUs)
+	}
 	for _, t := range mine {
-		want := a.wantUs
+		want := wantUs
 		if a.turns && !a.settled(t, now) { // on the runlist beside the one whose turn it is
 			want = max(want, a.core.config.Timeslice.FairUs)
 		}
@@ -361,7 +365,7 @@ func (a *agent) applyTimeslice() {
 	}
 	a.sliceUs = live
 	if len(mine) > 0 {
-		a.own().TimesliceUs.Store(uint32(a.wantUs))
+		a.own().TimesliceUs.Store(uint32(wantUs))
 		a.own().Fallbacks.And(^uint32(segment.FallbackNoTSG))
 	} else {
 		a.own().Fallbacks.Or(segment.FallbackNoTSG)

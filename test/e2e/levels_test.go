@@ -175,3 +175,15 @@ func TestManyStreams(t *testing.T) {
 		t.Errorf("running %d, done %d", running, done)
 	}
 }
+
+// Two contexts of one best-effort process run beside each other, and go on.
+func TestContextsOfOneProcessGoOn(t *testing.T) {
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	var n int
+	be.ask("both 40", "both %d", &n) // 80 ms each
+	lc.request(5, 3, "stream")
+	be.ask("both 40", "both %d", &n)
+}

@@ -409,6 +409,28 @@ static void reload(unsigned rounds) {
 	printf("again %u slowest_us %llu\n", again, (unsigned long long)slowest);
 }
 
+// Two contexts of this process have work at a time.
+static void both(unsigned n) {
+	handle other, code, kernel, beside;
+	uint64_t us = 2000;
+	void *parameters[] = {&us};
+	OK(cuCtxCreate_v2(&other, 0, 0));
+	OK(cuModuleLoadData(&code, "simulated image"));
+	OK(cuModuleGetFunction(&kernel, code, "sim_spin_us"));
+	OK(cuStreamCreate(&beside, 1));
+	for (unsigned i = 0; i < n; i++) {
+		OK(cuCtxSetCurrent(other));
+		OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, beside, parameters, NULL));
+		OK(cuCtxSetCurrent(context));
+		spin(stream, us);
+	}
+	OK(cuStreamSynchronize(stream));
+	OK(cuCtxSetCurrent(other));
+	OK(cuStreamSynchronize(beside));
+	OK(cuCtxSetCurrent(context));
+	printf("both %u\n", n);
+}
+
 // Requests of one kernel, each announced ahead_us before; answers how many hints were listened to.
 static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us) {
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
@@ -636,6 +658,8 @@ int main(void) {
 			contexts(a);
 		} else if (sscanf(line, "reload %u", &a) == 1) {
 			reload(a);
+		} else if (sscanf(line, "both %u", &a) == 1) {
+			both(a);
 		} else if (strcmp(line, "context\n") == 0) {
 			second_context();
 		} else if (sscanf(line, "hinted %u %u %u", &a, &b, &c) == 3) {
