@@ -75,12 +75,17 @@ static void flush(const struct flush *f)
 			struct blp_stream *own = blp_find_stream(d, f->stream, false);
 			stream = own ? own->handle : f->stream;
 		}
-		// Without a record nothing is cut: who only wants to be behind it need not wait.
+		// Without a record nothing is cut: who only wants to be behind it need not wait. But then the driver alone tells of the
+		// events that are left, lest a stop waits for them, behind what comes now and may wait for the CPU.
 		bool cut = d->recorded || d->epoch % 2; // or may be, or is not launched yet
-		for (uint32_t n = 0; cut && n < d->streams; n++) {
+		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
 			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
 				continue;
+			if (!cut) {
+				blp_complete_to(d, s, s->last);
+				continue;
+			}
 			gp_count(&d->gpu->stops.barriers, 1);
 			if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
 				break;
