@@ -237,8 +237,10 @@ static void advance(struct engine *e, uint64_t now) {
 		}
 		int other = pick(e, e->at);
 		if (e->current < 0 || !runnable(&e->tsg[e->current], e->at)) {
-			if (other < 0) // nobody has methods: the engine keeps what is loaded
+			if (other < 0) { // nobody has methods: the engine keeps what is loaded, and has nothing to turn to
+				e->turned = 0;
 				break;
+			}
 			begin_switch(e, other, e->current >= 0 && unfinished(&e->tsg[e->current], e->at));
 			continue;
 		}

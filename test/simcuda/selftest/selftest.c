@@ -676,7 +676,17 @@ static void turning(void) {
 	pause_ms(5);
 	CHECK(request_us(t.s) < 30000);
 	OK(cuStreamSynchronize(t.side));
+	// the engine that turned away writes no value either, and does when nobody is left to turn to
+	t.sequence++;
+	hold(t.side, t.words, t.sequence, 10000000000ull);
+	pause_ms(5);
+	OK(cuStreamWriteValue32_v2(t.s, (ptr)(uintptr_t)&t.words[8], 7, 0));
+	pause_ms(5);
+	CHECK(t.words[8] != 7);
 	end(t.be);
+	release(&t);
+	OK(cuStreamSynchronize(t.s));
+	CHECK(t.words[8] == 7);
 	// nobody to turn to
 	CHECK(held_request_us(&t, 1, false) < 50000);
 	release(&t);
