@@ -8,14 +8,14 @@ import (
 )
 
 // besideBestEffort starts an LC process beside a BE one that has work and yields to it.
-func besideBestEffort(t *testing.T, settings string, environment ...string) (m *machine, be, lc *process) {
+func besideBestEffort(t *testing.T, settings string, environment ...string) (m *machine, lc *process) {
 	t.Helper()
 	m = newMachine(t, settings, environment...)
-	be, lc = m.start("be"), m.start("lc")
+	be, lc := m.start("be"), m.start("lc")
 	be.runBestEffort()
 	m.joined(be, lc)
 	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
-	return m, be, lc
+	return m, lc
 }
 
 // TestHoldsGiveWay proves that a hold which stands in the way of its own process's work does so for milliseconds, where
@@ -29,7 +29,7 @@ func TestHoldsGiveWay(t *testing.T) {
 		{"that came late", long, "SIMCUDA_DOORBELL_US=500:gpreempt_hold"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, _, lc := besideBestEffort(t, c.settings, c.environment)
+			m, lc := besideBestEffort(t, c.settings, c.environment)
 			p50, _ := lc.request(20, 5, "stream")
 			most := lc.slowest
 			counters := m.peer(lc).Counters
@@ -49,7 +49,7 @@ func TestHoldsGiveWay(t *testing.T) {
 // the first link.
 func TestCallsThatWaitForTheContext(t *testing.T) {
 	// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
-	m, _, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n[share]\nmin_be = 0\n", "SIMCUDA_DOORBELL_US=150:gpreempt_hold")
+	m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n[share]\nmin_be = 0\n", "SIMCUDA_DOORBELL_US=150:gpreempt_hold")
 	var requests, frees, slowestUs int
 	lc.ask("beside_frees 150", "requests %d frees %d max_us %d", &requests, &frees, &slowestUs)
 	counters := m.peer(lc).Counters
@@ -68,7 +68,7 @@ const keptHold = "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 2000\ns
 // TestFreeOfAnotherContextsMemory proves that a call releases the hold of the context that it waits for, not of the one
 // that is current.
 func TestFreeOfAnotherContextsMemory(t *testing.T) {
-	m, _, lc := besideBestEffort(t, keptHold)
+	m, lc := besideBestEffort(t, keptHold)
 	holds := m.peer(lc).Counters.Holds
 	var us int
 	lc.ask("free_other", "took_us %d", &us)
@@ -84,7 +84,7 @@ func TestFreeOfAnotherContextsMemory(t *testing.T) {
 // TestFirstLaunchAtAnOldAddress proves that the first launch of a kernel counts as one where another kernel, since
 // unloaded, had its handle: the driver waits for the context while it loads the code.
 func TestFirstLaunchAtAnOldAddress(t *testing.T) {
-	m, _, lc := besideBestEffort(t, keptHold, "CUDA_MODULE_LOADING=LAZY")
+	m, lc := besideBestEffort(t, keptHold, "CUDA_MODULE_LOADING=LAZY")
 	lc.request(3, 2, "stream")
 	var again, us int
 	lc.ask("reload 10", "again %d slowest_us %d", &again, &us)
@@ -99,7 +99,7 @@ func TestFirstLaunchAtAnOldAddress(t *testing.T) {
 // TestContextInAnothersPlace proves that a call which may wait for a context, and ends when another one has its place in the
 // library, does not keep the other one from holds.
 func TestContextInAnothersPlace(t *testing.T) {
-	m, _, lc := besideBestEffort(t, "")
+	m, lc := besideBestEffort(t, "")
 	var beside, done int
 	if lc.ask("replace", "beside %d", &beside); beside != 1 {
 		t.Fatal("nothing was tested: the call ended before the other context came")
@@ -114,7 +114,7 @@ func TestContextInAnothersPlace(t *testing.T) {
 
 // TestContextsEndUnderHolds proves that a context may end while it has a hold that is being looked after.
 func TestContextsEndUnderHolds(t *testing.T) {
-	m, _, lc := besideBestEffort(t, "")
+	m, lc := besideBestEffort(t, "")
 	var done int
 	lc.ask("contexts 30", "done %d", &done)
 	before := m.peer(lc).Counters
@@ -130,7 +130,7 @@ func TestContextsEndUnderHolds(t *testing.T) {
 
 // TestHoldsWithoutProbes proves that a hold whose probes the driver refuses is not taken for one that stands in the way.
 func TestHoldsWithoutProbes(t *testing.T) {
-	m, _, lc := besideBestEffort(t, "", "SIMCUDA_REFUSE_VALUES=1")
+	m, lc := besideBestEffort(t, "", "SIMCUDA_REFUSE_VALUES=1")
 	lc.request(20, 20, "stream")
 	if c := m.peer(lc).Counters; c.Holds == 0 || c.HoldsStalled != 0 {
 		t.Errorf("%d of %d holds were found in the way", c.HoldsStalled, c.Holds)
@@ -139,7 +139,7 @@ func TestHoldsWithoutProbes(t *testing.T) {
 
 // TestShortLease proves that a hold whose lease is the shortest that may be configured is renewed in time while nothing runs.
 func TestShortLease(t *testing.T) {
-	m, _, lc := besideBestEffort(t, "[hold]\nstep_us = 500\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n")
+	m, lc := besideBestEffort(t, "[hold]\nstep_us = 500\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n")
 	m.until("two in three holds stay", func() bool { // the watcher may lose the CPU
 		before := m.peer(lc).Counters
 		lc.request(50, 2, "stream")
@@ -162,7 +162,7 @@ func TestNoHold(t *testing.T) {
 	} {
 		t.Run(c.environment, func(t *testing.T) {
 			name, _, _ := strings.Cut(c.environment, "=")
-			m, _, lc := besideBestEffort(t, "", c.environment)
+			m, lc := besideBestEffort(t, "", c.environment)
 			lc.request(5, 3, "stream")
 			p := m.peer(lc)
 			if (p.Counters.Holds > 0) != c.holds || slices.Contains(p.Mechanisms, "hold") != c.holds || slices.Contains(p.Fallbacks, "no_hold") == c.holds {
