@@ -243,7 +243,7 @@ func TestGeneratedPrograms(t *testing.T) {
 			t.Run(v.name, func(t *testing.T) {
 				m, peer := v.stage(t)
 				from := seed
-				o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10))
+				o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10), "stay", "1")
 				t.Logf("from seed %d: %d programs, %d stops", from, o.programs, o.stops)
 				programs[v.name] += o.programs
 				stops[v.name] += o.stops

@@ -5,12 +5,13 @@
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
 // after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
-// streams by gpreempt.h; "stay" keeps a process that hangs for so many seconds.
+// streams by gpreempt.h; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
 #define _GNU_SOURCE
 #include "model.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -530,7 +531,11 @@ static void hang(const char *what) {
 		if (at[t] >= 0)
 			describe_operation(stdout, &program.operation[at[t]]);
 	fflush(stdout);
-	sleep(stay); // for a debugger
+	char stacks[160]; // of every thread, where there is a debugger
+	snprintf(stacks, sizeof stacks, "env -u LD_PRELOAD -u LD_LIBRARY_PATH gdb -p %d -batch -ex 'thread apply all bt' 2>/dev/null", (int)getpid());
+	if (stay && system(stacks) == -1)
+		perror("gdb");
+	sleep(stay);
 	_exit(3);
 }
 
