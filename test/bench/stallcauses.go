@@ -37,6 +37,7 @@ const (
 	causeSlice   = "be-timeslice" // a process of a lower level had work and a long timeslice
 	causeGuest   = "guest"        // a process began or ended its use of the GPU, then or just before
 	causeWatch   = "cpu-at-large" // the watch itself got no processor: the machine was short of them
+	causeSeveral = "several"      // none of these alone, but the measured ones together
 	causeUnknown = "unknown"
 )
 
@@ -129,19 +130,36 @@ func (s Stall) cause(limitUs float64) string {
 		return causeExpired
 	case s.Counted["windows_cut"] > 0:
 		return causeCut
-	case explains(min(s.OtherLCUs, turnsWaited*float64(s.OtherLCSliceUs))):
+	case explains(s.otherLCTurnsUs()):
 		return causeOtherLC
 	case s.Counted["holds_stalled"] > 0:
 		return causeStalled
-	case explains(turnsWaited * float64(s.BESliceUs)):
+	case explains(s.beTurnsUs()):
 		return causeSlice
 	case s.Guests != "":
 		return causeGuest
 	case explains(s.WatchGapUs):
 		return causeWatch
+	case explains(s.measuredUs()):
+		return causeSeveral
 	}
 	return causeUnknown
 }
+
+// measuredUs is the sum of the times that witnesses measured. The thread may wait for a processor while it is late or
+// submits: what of these is longer counts.
+func (s Stall) measuredUs() float64 {
+	thread := max(s.DelayUs, s.LateUs+s.SubmitUs)
+	return thread + s.otherLCTurnsUs() + s.beTurnsUs()
+}
+
+// otherLCTurnsUs is for how long a request can have waited for others of the level.
+func (s Stall) otherLCTurnsUs() float64 {
+	return min(s.OtherLCUs, turnsWaited*float64(s.OtherLCSliceUs))
+}
+
+// beTurnsUs is for how long a request can have waited for a process of a lower level.
+func (s Stall) beTurnsUs() float64 { return turnsWaited * float64(s.BESliceUs) }
 
 // tracedRequest is a request by CLOCK_MONOTONIC.
 type tracedRequest struct {

@@ -38,6 +38,11 @@ func TestStallCauses(t *testing.T) {
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, causeUnknown},
 		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, causeUnknown}, // less than a millisecond explains none
+		{Stall{LatencyUs: 8500, UsualUs: 500, LateUs: 1500, SubmitUs: 900, OtherLCUs: 1700, OtherLCSliceUs: 4096}, 2000, causeSeveral},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000}, 2000, causeSeveral},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, LateUs: 2000, SubmitUs: 1000}, 2000, causeUnknown}, // the same 2 ms
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, OtherLCUs: 5000, OtherLCSliceUs: 800}, 2000, causeUnknown},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000, Guests: "lc 1 comes"}, 2000, causeGuest},
 	} {
 		if got := test.stall.cause(test.limit); got != test.want {
 			t.Errorf("%+v: %s, want %s", test.stall, got, test.want)
@@ -166,6 +171,34 @@ func TestStallTargets(t *testing.T) {
 	}
 	if rows := find("load-50").rows([]*stallPart{part("gpreempt-hints", 1500)}); rows[0].Pass != nil || rows[0].Stalls.LimitUs != 3000 {
 		t.Errorf("%+v, %+v", rows[0], rows[0].Stalls)
+	}
+}
+
+// A result lists the slowest stalls, and those without a cause wherever they come.
+func TestUnknownStallsAreListed(t *testing.T) {
+	micros := slices.Repeat([]float64{1000}, 900)
+	for i := range 2 * stallsListed {
+		micros = append(micros, 20_000-float64(i))
+	}
+	p := syntheticPart("gpreempt-hints", 2000, micros...)
+	if len(p.Stalls) != 2*stallsListed {
+		t.Fatalf("%d stalls are kept", len(p.Stalls))
+	}
+	for i := range p.Stalls {
+		p.Stalls[i].SubmitUs = p.Stalls[i].LatencyUs
+	}
+	unknown := []int{5, stallsListed, 2*stallsListed - 1}
+	for _, i := range unknown {
+		p.Stalls[i].SubmitUs = 0
+	}
+	s := stallCase{}.sumUp(p, nil, 2000)
+	if len(s.List) != stallsListed+2 || s.Causes[causeUnknown] != len(unknown) || s.Above != 2*stallsListed {
+		t.Fatalf("%d of %d are listed, causes %v", len(s.List), s.Above, s.Causes)
+	}
+	for _, i := range unknown {
+		if !slices.ContainsFunc(s.List, func(l Stall) bool { return l.Cause == causeUnknown && l.LatencyUs == p.Stalls[i].LatencyUs }) {
+			t.Errorf("stall %d, of unknown cause, is not listed", i)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ type Stalls struct {
 	Causes  map[string]int `json:"causes"`
 	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
 	Seen map[string]float64 `json:"seen_by_all"`
-	List []Stall            `json:"list"` // slowest first, not more than 200
+	List []Stall            `json:"list"` // slowest first: the 200 slowest and all whose cause is unknown
 }
 
 func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls {
@@ -44,7 +44,7 @@ func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls 
 		}
 		stall.Cause = stall.cause(limitUs)
 		s.Causes[stall.Cause]++
-		if len(s.List) < stallsListed {
+		if len(s.List) < stallsListed || stall.Cause == causeUnknown {
 			s.List = append(s.List, stall)
 		}
 	}
