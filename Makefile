@@ -13,7 +13,7 @@ C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' 
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all test sanitize generator demo install clean generate check-generated readme gpu-patch bench-check results
-all: build/libgpreempt.so build/gpreempt build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/sim/libcuda.so.1
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
 # into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
@@ -56,9 +56,15 @@ build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/run
 		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: build/version $(GO_SOURCES) kernels/bench.fatbin kernels/guard/guard.json
+build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	@mkdir -p build
-	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
+
+# The benchmarks, which `gpreempt bench` runs.
+build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/*.[ch] test/bench/systems/*.toml) \
+	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
+	@mkdir -p build
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
 
 build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h \
 	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h
@@ -117,9 +123,10 @@ generator: all
 demo: all
 	./test/demo.sh
 
-install: build/libgpreempt.so build/gpreempt
+install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
+	install -D -m 0755 build/gpreempt-bench $(DESTDIR)$(PREFIX)/bin/gpreempt-bench
 	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
 	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
@@ -130,18 +137,18 @@ BENCH_SUITE ?= foundation
 BENCH_GPU ?= h200
 BENCH_RESULTS ?= test/bench/results
 BENCH_NEW := build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
-bench-check: build/gpreempt build/libgpreempt.so
+bench-check: build/gpreempt-bench build/libgpreempt.so
 	@mkdir -p build/bench-check
 	@rm -rf build/bench-check/parts $(BENCH_NEW) # parts are for going on after an interruption
 	@status=0; \
-	if build/gpreempt bench --suite $(BENCH_SUITE) --plan > /dev/null 2>&1; then \
-		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
-	elif build/gpreempt bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
-		build/gpreempt bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --json $(BENCH_NEW) || status=1; \
+	if build/gpreempt-bench --suite $(BENCH_SUITE) --plan > /dev/null 2>&1; then \
+		build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
+	elif build/gpreempt-bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
+		build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --json $(BENCH_NEW) || status=1; \
 	else \
 		GPREEMPT_PARTS=$(BENCH_SUITE) GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build build/bench-check || status=1; \
 	fi; \
-	build/gpreempt compare $(BENCH_RESULTS)/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW) || status=1; \
+	build/gpreempt-bench compare $(BENCH_RESULTS)/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW) || status=1; \
 	exit $$status
 
 # Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A part
@@ -152,7 +159,7 @@ results: all
 	@mkdir -p $(RESULTS)
 	-GPREEMPT_PARTS="foundation pytorch identity unprivileged hints http nvtx blp-fire blp-cost blp-mps blp-stream" \
 		GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build $(RESULTS)
-	-build/gpreempt bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
+	-build/gpreempt-bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
 	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results
 	$(MAKE) readme
 

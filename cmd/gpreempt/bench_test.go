@@ -1,203 +1,56 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
-
-	"github.com/gpreempt/gpreempt/test/bench"
 )
 
-// simulated is the environment of a command that finds the simulated driver.
-func simulated(t *testing.T) []string {
-	t.Helper()
-	driver, err := filepath.Abs("../../build/sim/libcuda.so.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{driver, "../../build/gpreempt", "../../build/libgpreempt.so"} {
-		if _, err := os.Stat(file); err != nil {
-			t.Skipf("not built: %v; make builds it", err)
-		}
-	}
-	return []string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver), "SIMCUDA_DIR=" + t.TempDir()}
-}
-
-// An option that would be passed over is an error, for it was given for a reason.
-func TestBenchRefusesOptions(t *testing.T) {
-	for _, c := range []struct {
-		options, want string
-	}{
-		{"--suite foundation --seconds 3", `--seconds does not apply to suite "foundation"`},
-		{"--suite foundation --out x", `--out does not apply to suite "foundation"`},
-		{"--suite quick --plan", `--plan does not apply to suite "quick"`},
-		{"--suite hints --minutes 1", `--minutes does not apply to suite "hints"`},
-		{"--suite blp-mps --systems mps", `--systems does not apply to suite "blp-mps"`},
-		{"--suite paper --requests 3", `--requests does not apply to suite "paper"`},
-		{"--suite paper --strict", `--strict does not apply to suite "paper"`},
-		{"--suite foundation --against x", `--against does not apply to suite "foundation"`},
-		{"--suite paired --seconds 2", `--seconds does not apply to suite "paired"`},
-		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
-		{"--suite stalls --part 1/2", `--part does not apply to suite "stalls"`},
-		{"--suite quick --list --json x", "--json does not apply to --list"},
-		{"--suite paper --plan --busy", "--busy does not apply to --plan"},
-		{"--suite paper --plan --list", "--list does not apply to --plan"},
-	} {
-		r := gpreempt(t, nil, append([]string{"bench"}, strings.Fields(c.options)...)...)
-		if r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, c.want) {
-			t.Errorf("%s: %+v, want 2 and %s", c.options, r, c.want)
-		}
-	}
-	for _, options := range []string{"--suite quick --list", "--suite paper --plan --seconds 1 --repeats 2 --part 1/2", "--suite stalls --plan --requests 100",
-		"--suite stalls --list --only load-50", "--suite full --list"} {
-		if r := gpreempt(t, nil, append([]string{"bench"}, strings.Fields(options)...)...); r.status != 0 || r.stdout == "" {
-			t.Errorf("%s: %+v", options, r)
-		}
-	}
-	benchCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		if optionIsFor[flag.Name] == 0 {
-			t.Errorf("nobody knows what --%s is for", flag.Name)
-		}
-	})
-}
-
-// broken is a library that ends every process which it is preloaded into as lc or be.
-func broken(t *testing.T) string {
-	t.Helper()
-	source := write(t, "broken.c", `#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static void __attribute__((constructor)) end(void)
-{
-	const char *role = getenv("GPREEMPT_PRIORITY");
-	if (role && strcmp(role, "off"))
-		_exit(3);
-}
-`)
-	library := filepath.Join(t.TempDir(), "libgpreempt.so")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	return library
-}
-
-// What could not be measured shows in the exit status, and what was is printed and kept.
-func TestBenchSaysWhatFailed(t *testing.T) {
-	env, library := simulated(t), broken(t)
-	results := filepath.Join(t.TempDir(), "results.json")
-	r := gpreempt(t, env, "bench", "--suite", "foundation", "--only", "be-alone", "--library", library, "--json", results, "--quiet")
-	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured") || strings.Count(r.stdout, "MISSED: ") != 1 {
-		t.Errorf("cases: %+v", r)
-	}
-	if text, err := os.ReadFile(results); err != nil || !bytes.Contains(text, []byte("be-alone")) {
-		t.Errorf("the results: %v\n%s", err, text)
-	}
-	r = gpreempt(t, env, "bench", "--suite", "smoke", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1", "--busy",
-		"--library", library, "--out", t.TempDir(), "--quiet")
-	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not in all runs: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
-		t.Errorf("an evaluation: %+v", r)
-	}
+// The benchmarks are found beside the command first, then on the PATH, and get all arguments.
+func TestBenchIsFound(t *testing.T) {
 	folder := t.TempDir()
-	r = gpreempt(t, env, "bench", "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", folder, "--quiet")
-	if r.status != 1 || !strings.Contains(r.stderr, "spin under gpreempt-hints") || !strings.Contains(r.stdout, "alone") {
-		t.Errorf("stalls: %+v", r)
-	}
-	again := gpreempt(t, nil, "report", folder, "--json", results)
-	if text, err := os.ReadFile(results); again.status != 0 || again.stdout != r.stdout || err != nil || !bytes.Contains(text, []byte(`"benchmark": "stalls"`)) {
-		t.Errorf("the report: %+v, want %s\n%s, %v", again, r.stdout, text, err)
-	}
-	if none := gpreempt(t, nil, "report", t.TempDir()); none.status != 1 || !strings.Contains(none.stderr, "no results of an evaluation, nor of suite \"stalls\"") {
-		t.Errorf("the report of nothing: %+v", none)
-	}
-}
-
-// A library that does not load would be measured as one that costs nothing.
-func TestBenchWantsALibraryThatLoads(t *testing.T) {
-	env, none := simulated(t), write(t, "libgpreempt.so", "no library")
-	library, err := filepath.Abs("../../build/libgpreempt.so")
-	if err != nil {
+	command := filepath.Join(folder, "gpreempt")
+	if err := os.Link(built+"/gpreempt", command); err != nil {
 		t.Fatal(err)
 	}
-	for _, options := range []string{"--suite quick --library " + none, "--suite paired --against " + none} {
-		r := gpreempt(t, env, append([]string{"bench", "--library", library}, strings.Fields(options)...)...)
-		if r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, none+" does not load") {
-			t.Errorf("%s: %+v", options, r)
-		}
-	}
-}
-
-func TestCompareSaysWhatItCannotCompare(t *testing.T) {
-	results, err := filepath.Abs("../../test/bench/results")
-	if err != nil {
-		t.Fatal(err)
-	}
-	committed := filepath.Join(results, "h200-foundation.json")
-	simulated, other := bench.Report{Head: bench.Head{Schema: 1, Simulated: true}}, bench.Report{Head: bench.Head{Schema: 1}}
-	folder := t.TempDir()
-	for name, r := range map[string]bench.Report{"simulated": simulated, "other": other} {
-		if err := r.Write(filepath.Join(folder, name)); err != nil {
+	stand := func(where, name string) {
+		t.Helper()
+		script := "#!/bin/sh\necho " + name + " \"$@\"\nexit 7\n"
+		if err := os.WriteFile(filepath.Join(where, benchName), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range []struct {
-		new    string
-		status int
-		want   string
-	}{
-		{committed, 0, ""},
-		{filepath.Join(folder, "simulated"), 1, "one is of the simulated driver, the other of a GPU"},
-		{filepath.Join(folder, "other"), 1, "nothing was compared: they share no figure"},
-		{filepath.Join(results, "h200-paper.json"), 1, "nothing was compared"},
-	} {
-		r := gpreempt(t, nil, "compare", committed, c.new)
-		if r.status != c.status || !strings.Contains(r.stderr, c.want) || (r.stdout == "") != (c.status != 0) {
-			t.Errorf("%s: %+v, want %d and %q", c.new, r, c.status, c.want)
-		}
+	bench := func(path string) (out string, status int) {
+		run := exec.Command(command, "bench", "--suite", "quick", "--help", "a b")
+		run.Env = []string{"PATH=" + path}
+		text, _ := run.CombinedOutput() // the status says how it went
+		return string(text), run.ProcessState.ExitCode()
+	}
+	if out, status := bench("/nowhere"); status != 127 || !strings.Contains(out, "gpreempt-bench is neither beside "+command+" nor on the PATH; make") {
+		t.Errorf("without one: %d, %s", status, out)
+	}
+	elsewhere := t.TempDir()
+	stand(elsewhere, "elsewhere")
+	if out, status := bench("/nowhere:" + elsewhere); status != 7 || out != "elsewhere --suite quick --help a b\n" {
+		t.Errorf("on the PATH: %d, %s", status, out)
+	}
+	stand(folder, "beside")
+	if out, status := bench(elsewhere); status != 7 || out != "beside --suite quick --help a b\n" {
+		t.Errorf("beside: %d, %s", status, out)
 	}
 }
 
-// make bench-check is as strict as what it calls.
-func TestBenchCheck(t *testing.T) {
-	run := func(arguments ...string) (string, error) {
-		command := exec.Command("make", append([]string{"-C", "../..", "-o", "build/gpreempt", "-o", "build/libgpreempt.so", "bench-check"}, arguments...)...)
-		command.Env = append(os.Environ(), simulated(t)...)
-		out, err := command.CombinedOutput()
-		return string(out), err
+// The command carries nothing of the benchmarks.
+func TestBenchIsNotLinked(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	suite, flags := "BENCH_SUITE=smoke", "BENCH_FLAGS=--systems gpreempt --seconds 0.5 --repeats 1 --busy --quiet"
-	committed := func(p99 float64, simulated bool) string {
-		folder := t.TempDir()
-		e := bench.Evaluation{Head: bench.Head{Schema: 1, Benchmark: "smoke", Simulated: simulated}}
-		if p99 > 0 {
-			e.Cases = []bench.EvaluationCase{{Case: "spin", System: "gpreempt", Ratio: &bench.Ratios{P99: p99, P99CI: [2]float64{p99, p99}}}}
+	for _, name := range strings.Fields(string(out)) {
+		if strings.Contains(name, "gpreempt/test") || strings.Contains(name, "gonum") {
+			t.Errorf("gpreempt has %s", name)
 		}
-		if err := e.Write(filepath.Join(folder, "h200-smoke.json")); err != nil {
-			t.Fatal(err)
-		}
-		return "BENCH_RESULTS=" + folder
-	}
-	for _, c := range []struct {
-		what      string
-		p99       float64
-		simulated bool
-		fails     bool
-		want      string
-	}{
-		{"what got better", 1000, true, false, "better"},
-		{"what got worse", .001, true, true, "1 figures got worse"},
-		{"nothing", 0, true, true, "nothing was compared"},
-		{"a GPU's results", 1, false, true, "one is of the simulated driver, the other of a GPU"},
-	} {
-		if out, err := run(suite, flags, committed(c.p99, c.simulated)); (err != nil) != c.fails || !strings.Contains(out, c.want) {
-			t.Errorf("%s: %v, want %s\n%s", c.what, err, c.want, out)
-		}
-	}
-	if out, err := run("BENCH_SUITE=fundation"); err == nil || !strings.Contains(out, "fundation") {
-		t.Errorf("a suite that there is not: %v\n%s", err, out)
 	}
 }

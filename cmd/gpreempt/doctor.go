@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -72,7 +73,7 @@ func doctorCommand() *cobra.Command {
 				return fmt.Errorf("print: %w", err)
 			}
 			if d.failed() {
-				return exitError{status: 1}
+				return cli.Exit{Status: 1}
 			}
 			return nil
 		},
@@ -186,9 +187,9 @@ func writable(dir string) error {
 }
 
 func (d *doctor) checkLibrary() {
-	path, err := findLibrary()
+	path, err := cli.FindLibrary()
 	if err == nil {
-		err = checkLibrary(path)
+		err = cli.CheckLibrary(path)
 	}
 	if err != nil {
 		d.say("library", failed, err.Error(), "")
@@ -390,11 +391,11 @@ func (d *doctor) sayBLP(be []segment.Peer) {
 }
 
 func (d *doctor) tryRole(config, role string) (*probe, error) {
-	env := setEnv(os.Environ(), "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), d.library))
-	env = setEnv(env, "GPREEMPT_PRIORITY", role)
-	env = setEnv(env, "GPREEMPT_LOG", "warn")
+	env := cli.SetEnv(os.Environ(), "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), d.library))
+	env = cli.SetEnv(env, "GPREEMPT_PRIORITY", role)
+	env = cli.SetEnv(env, "GPREEMPT_LOG", "warn")
 	if config != "" {
-		env = setEnv(env, "GPREEMPT_CONFIG", config)
+		env = cli.SetEnv(env, "GPREEMPT_CONFIG", config)
 	}
 	p, err := startProbe(env, "context")
 	if err != nil {

@@ -81,8 +81,8 @@ func TestVersionHelpCompletion(t *testing.T) {
 	}
 	for _, subcommand := range subcommands {
 		name := subcommand().Name()
-		if r := gpreempt(t, nil, name, "--help"); r.status != 0 || !strings.Contains(r.stdout, "gpreempt "+name) {
-			t.Errorf("%s --help: %+v", name, r)
+		if r := gpreempt(t, nil, "help", name); r.status != 0 || !strings.Contains(r.stdout, "gpreempt "+name) {
+			t.Errorf("help %s: %+v", name, r)
 		}
 	}
 	if r := gpreempt(t, nil, "completion", "bash"); r.status != 0 || !strings.Contains(r.stdout, "gpreempt") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
 )
@@ -59,7 +60,7 @@ func patchFile(path, output string, options patch.Options) ([][]patch.FatbinEntr
 		return nil, err
 	}
 	if output != "" && len(images) != 1 {
-		return nil, usage(fmt.Errorf("-o takes a file with one cubin or fatbin; this one has %d", len(images)))
+		return nil, cli.Usage(fmt.Errorf("-o takes a file with one cubin or fatbin; this one has %d", len(images)))
 	}
 	var results [][]patch.FatbinEntry
 	for _, image := range images {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
 )
@@ -94,8 +95,8 @@ func TestPatchErrors(t *testing.T) {
 	if err := os.WriteFile(library, append(bytes.Clone(one), one...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var exit exitError
-	if _, err := runPatch(t, "-o", "/dev/null", library); !errors.As(err, &exit) || exit.status != 2 {
+	var exit cli.Exit
+	if _, err := runPatch(t, "-o", "/dev/null", library); !errors.As(err, &exit) || exit.Status != 2 {
 		t.Errorf("-o of two fatbins: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
 )
 
@@ -27,21 +28,21 @@ func runCommand() *cobra.Command {
 		Example: "  gpreempt run --priority lc -- python3 serve.py\n  gpreempt run --priority be -- python3 train.py",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(errors.New("run: which program? For example: gpreempt run --priority be -- python3 train.py"))
+				return cli.Usage(errors.New("run: which program? For example: gpreempt run --priority be -- python3 train.py"))
 			}
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
 			env, err := runEnvironment(command.Flags().Changed, priority, config, log)
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			library, err := findLibrary()
+			library, err := cli.FindLibrary()
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := checkLibrary(library); err != nil {
-				return usage(err)
+			if err := cli.CheckLibrary(library); err != nil {
+				return cli.Usage(err)
 			}
 			program, err := exec.LookPath(args[0])
 			if err != nil && !errors.Is(err, exec.ErrDot) {
@@ -49,11 +50,11 @@ func runCommand() *cobra.Command {
 				if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 					status = 127
 				}
-				return exitError{status, err}
+				return cli.Exit{Status: status, Err: err}
 			}
 			warn(command.ErrOrStderr(), env, program)
-			env = setEnv(env, "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), library))
-			return exitError{126, fmt.Errorf("run %s: %w", program, replaceBy(program, args, env))}
+			env = cli.SetEnv(env, "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), library))
+			return cli.Exit{Status: 126, Err: fmt.Errorf("run %s: %w", program, replaceBy(program, args, env))}
 		},
 	}
 	flags := command.Flags()
@@ -92,7 +93,7 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 		if _, err := configs.ParsePriority(priority); err != nil || priority == "" {
 			return nil, fmt.Errorf("--priority %q: must be lc, be, off, or a level from 0 (highest, lc) to 7 (lowest, be)", priority)
 		}
-		env = setEnv(env, "GPREEMPT_PRIORITY", priority)
+		env = cli.SetEnv(env, "GPREEMPT_PRIORITY", priority)
 	} else if _, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 		if err := os.Setenv("GPREEMPT_LOG", log); err != nil {
 			return nil, fmt.Errorf("--log: %w", err)
 		}
-		env = setEnv(env, "GPREEMPT_LOG", log)
+		env = cli.SetEnv(env, "GPREEMPT_LOG", log)
 	}
 	if given("config") && config == "" {
 		return nil, errors.New(`--config "": must be the path of a TOML file`)
@@ -116,7 +117,7 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("find the configuration: %w", err)
 	}
-	return setEnv(env, "GPREEMPT_CONFIG", path), nil
+	return cli.SetEnv(env, "GPREEMPT_CONFIG", path), nil
 }
 
 // warn says why the library may not work in the program, which runs all the same.

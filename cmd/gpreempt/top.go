@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -56,11 +57,11 @@ For processes whose kernels are rewritten so that they can stop between blocks (
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
-				return usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
+				return cli.Usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
 			}
 			settings, _, _, err := loadConfig(config)
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

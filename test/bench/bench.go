@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -50,7 +49,7 @@ type session struct {
 	progress   io.Writer
 	saying     sync.Mutex
 	report     *Report
-	counted    counted      // by the library, in the last BE process that ran together with LC
+	counted    *Counted     // by the library, in the last BE process that ran together with LC
 	builds     []contestant // the earlier one and ours
 	rounds     int
 }
@@ -130,28 +129,6 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		s.report.withdrawTargets()
 	}
 	return s.report, nil
-}
-
-// FindLibrary looks where the build and the installation put the library.
-func FindLibrary() (string, error) {
-	executable, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find own executable: %w", err)
-	}
-	if executable, err = filepath.EvalSymlinks(executable); err != nil {
-		return "", fmt.Errorf("find own executable: %w", err)
-	}
-	folder := filepath.Dir(executable)
-	candidates := []string{
-		filepath.Join(folder, "libgpreempt.so"),
-		filepath.Join(folder, "..", "lib", "libgpreempt.so"),
-	}
-	for _, candidate := range candidates {
-		if _, err := os.Stat(candidate); err == nil {
-			return candidate, nil
-		}
-	}
-	return "", fmt.Errorf("libgpreempt.so is at none of %s; name it with --library", strings.Join(candidates, ", "))
 }
 
 var nvrmVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)

@@ -3,13 +3,14 @@ package bench
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The suites of block-level preemption: processes that share a context under an MPS server, and streams of one
@@ -34,39 +35,43 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 	}, nil
 }
 
-// counted is what gpreempt top says of a process.
-type counted struct {
-	Pid        int             `json:"pid"`
-	Mechanisms []string        `json:"mechanisms"`
-	Fallbacks  []string        `json:"fallbacks"`
-	BLP        json.RawMessage `json:"blp"`
+// Counted is what the library counted in a process, and how it does its work there.
+type Counted struct {
+	segment.BLP
+	Mechanisms []string `json:"mechanisms,omitempty"`
+	Fallbacks  []string `json:"fallbacks,omitempty"`
 }
 
-// count asks for what the library counted in a process so far; nothing where that is not known.
-func (s *session) count(ctx context.Context, pid int) counted {
-	var all struct {
-		GPUs []struct {
-			Peers []counted `json:"peers"`
-		} `json:"gpus"`
+// count is what the library counted in a process so far; nothing where there is no such process.
+func (s *session) count(pid int) *Counted {
+	config, err := configs.Load(s.config)
+	if err != nil {
+		s.log("what the library counted: %v", err)
+		return nil
 	}
-	text, err := exec.CommandContext(ctx, s.executable, "top", "--once", "--json", "--config", s.config).Output()
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
+	snapshots, err := segment.Snapshots(config.Segment.Directory, os.Getuid())
 	if err != nil {
 		s.log("what the library counted: %v", err)
 	}
-	for _, gpu := range all.GPUs {
-		for _, peer := range gpu.Peers {
-			if peer.Pid == pid {
-				return peer
+	for _, snapshot := range snapshots {
+		for _, peer := range snapshot.Peers {
+			if int(peer.Pid) != pid {
+				continue
 			}
+			c := &Counted{Mechanisms: peer.Mechanisms, Fallbacks: peer.Fallbacks}
+			if peer.BLP != nil {
+				c.BLP = *peer.BLP
+			}
+			return c
 		}
 	}
-	return counted{}
+	return nil
 }
 
-func (c counted) note() string {
+func (c *Counted) note() string {
+	if c == nil {
+		return "what the library counted is not known"
+	}
 	text := "BE has in force: " + strings.Join(c.Mechanisms, " ")
 	if len(c.Fallbacks) > 0 {
 		text += "; not in force: " + strings.Join(c.Fallbacks, ", ")
@@ -125,7 +130,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt")}
 		row.Ratio = ratio(row.LC, lcAlone)
 		if system.name == "gpreempt" {
-			row.BLP, row.Note = s.counted.BLP, s.counted.note()
+			row.BLP, row.Note = s.counted, s.counted.note()
 			if target.met != nil {
 				pass := target.met(row)
 				row.Target, row.Pass = target.text, &pass

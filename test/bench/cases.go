@@ -220,7 +220,7 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		return result, 0, ctx.Err()
 	}
 	if beRole != "" && s.addMPS != nil {
-		s.counted = s.count(ctx, running[0].cmd.Process.Pid)
+		s.counted = s.count(running[0].cmd.Process.Pid)
 	}
 	rate := 0.0
 	for _, w := range running {

@@ -40,7 +40,7 @@ part() {
 	fi
 }
 
-part foundation 300 "$library_dir/gpreempt" bench --suite foundation --library "$library" \
+part foundation 300 "$library_dir/gpreempt-bench" --suite foundation --library "$library" \
 	--json "$out/$gpu-foundation.json"
 part pytorch 240 python3 "$torch/run.py" --library "$library" --json "$out/$gpu-pytorch.json"
 part identity 180 python3 "$torch/identity.py" --library "$library" --limit 120 --jobs 12 \
@@ -50,15 +50,15 @@ part identity 180 python3 "$torch/identity.py" --library "$library" --limit 120 
 if [ "$(id -u)" -eq 0 ] && [[ " $parts " == *" unprivileged "* ]]; then
 	nobody=$(mktemp -d)
 	chmod 777 "$nobody"
-	cp "$library_dir/gpreempt" "$library" "$nobody"
+	cp "$library_dir/gpreempt-bench" "$library" "$nobody"
 	part unprivileged 60 setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs --bounding-set -all \
-		env HOME=/nonexistent "$nobody/gpreempt" bench --suite quick --library "$nobody/libgpreempt.so" \
+		env HOME=/nonexistent "$nobody/gpreempt-bench" --suite quick --library "$nobody/libgpreempt.so" \
 		--json "$nobody/$gpu-unprivileged.json"
 	cp "$nobody/$gpu-unprivileged.json" "$out" || failed=1
 	rm -rf "$nobody"
 fi
 
-part hints 340 "$library_dir/gpreempt" bench --suite hints --library "$library" --json "$out/$gpu-hints.json"
+part hints 340 "$library_dir/gpreempt-bench" --suite hints --library "$library" --json "$out/$gpu-hints.json"
 part http 240 python3 "$torch/http_run.py" --library "$library" --top "$library_dir/gpreempt" \
 	--json "$out/$gpu-http.json"
 part nvtx 90 python3 "$torch/nvtx_run.py" --library "$library" --json "$out/$gpu-nvtx.json"
@@ -67,13 +67,13 @@ part blp-fire 240 python3 "$torch/fire.py" --library "$library" --command "$libr
 	--logs "$logs/blp-fire" --json "$out/$gpu-blp-fire.json"
 part blp-cost 240 python3 "$torch/cost.py" --library "$library" --command "$library_dir/gpreempt" \
 	--logs "$logs/blp-cost" --json "$out/$gpu-blp-cost.json"
-part blp-mps 100 "$library_dir/gpreempt" bench --suite blp-mps --library "$library" --json "$out/$gpu-blp-mps.json"
+part blp-mps 100 "$library_dir/gpreempt-bench" --suite blp-mps --library "$library" --json "$out/$gpu-blp-mps.json"
 part blp-mps.pytorch 200 python3 "$torch/mps_run.py" --library "$library" --command "$library_dir/gpreempt" \
 	--logs "$logs/blp-mps.pytorch" --json "$out/$gpu-blp-mps-pytorch.json"
-part blp-stream 100 "$library_dir/gpreempt" bench --suite blp-stream --library "$library" \
+part blp-stream 100 "$library_dir/gpreempt-bench" --suite blp-stream --library "$library" \
 	--json "$out/$gpu-blp-stream.json"
 
-part stalls 560 "$library_dir/gpreempt" bench --suite stalls --library "$library" --minutes 8.7 --out "$out/stalls" \
+part stalls 560 "$library_dir/gpreempt-bench" --suite stalls --library "$library" --minutes 8.7 --out "$out/stalls" \
 	--json "$out/$gpu-stalls.json"
 
 for name in $parts; do

@@ -61,9 +61,9 @@ type Row struct {
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
 
-	BLP    json.RawMessage `json:"blp,omitempty"`    // what the library counted in the BE process
-	Paired *Paired         `json:"paired,omitempty"` // of the suite of that name
-	Stalls *Stalls         `json:"stalls,omitempty"` // of the suite of that name
+	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
+	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
+	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
 }
 
 // Latency sums up the latencies of the LC process's requests.

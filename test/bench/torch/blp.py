@@ -124,7 +124,7 @@ class Peer:
         environment.update(added)
         with open(KERNELS, "rb") as module:
             self.process = subprocess.Popen(
-                [command, "bench-worker", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000",
+                [command + "-bench", "bench-worker", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000",
                  "--kernels", "1", "--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000",
                  "--jitter", "1", "--seconds", "170", "--limit", "180"],
                 env=environment, stdin=module, stdout=subprocess.PIPE, text=True)

@@ -85,7 +85,7 @@ class Bench:
             environment |= {"LD_PRELOAD": self.options.library, "GPREEMPT_PRIORITY": "lc",
                             "GPREEMPT_CONFIG": str(self.config)}
         with open(blp.KERNELS, "rb") as module:
-            done = subprocess.run([self.options.command, "bench-worker", *arguments, "--limit", "30"], env=environment,
+            done = subprocess.run([self.options.command + "-bench", "bench-worker", *arguments, "--limit", "30"], env=environment,
                                   stdin=module, capture_output=True, text=True, timeout=40)
         if done.returncode:
             raise RuntimeError(f"bench-worker {arguments[0]} ({system}): status {done.returncode}: {done.stderr.strip()[-200:]}")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/test/bench"
 )
 
@@ -90,7 +91,7 @@ func (e *evaluationFlags) measureStalls(ctx context.Context, options bench.Optio
 	return report, e.goOn(err)
 }
 
-// reportCommand is `gpreempt report`.
+// reportCommand is `gpreempt bench report`.
 func reportCommand() *cobra.Command {
 	var folder, merged string
 	command := &cobra.Command{
@@ -101,7 +102,7 @@ func reportCommand() *cobra.Command {
 			"Of a folder with partial results of the suite stalls, whatever call or GPU they are of, the table is printed.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(fmt.Errorf("report: which folder of result files?"))
+				return cli.Usage(fmt.Errorf("report: which folder of result files?"))
 			}
 			return nil
 		},
@@ -148,7 +149,7 @@ func writeIfNamed(report *bench.Report, path string) error {
 	return report.Write(path)
 }
 
-// compareCommand is `gpreempt compare`.
+// compareCommand is `gpreempt bench compare`.
 func compareCommand() *cobra.Command {
 	var tolerance float64
 	command := &cobra.Command{
@@ -158,7 +159,7 @@ func compareCommand() *cobra.Command {
 			"than the tolerance and, where the files tell, than the confidence intervals. Status 1 when something is.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usage(fmt.Errorf("compare: which two result files?"))
+				return cli.Usage(fmt.Errorf("compare: which two result files?"))
 			}
 			return nil
 		},
@@ -171,7 +172,7 @@ func compareCommand() *cobra.Command {
 				return err
 			}
 			if n := comparison.Worse(); n > 0 {
-				return exitError{1, fmt.Errorf("%d figures got worse", n)}
+				return cli.Exit{Status: 1, Err: fmt.Errorf("%d figures got worse", n)}
 			}
 			return nil
 		},

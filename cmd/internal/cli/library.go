@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const libraryName = "libgpreempt.so"
+
+// FindLibrary returns the absolute path of libgpreempt.so.
+func FindLibrary() (string, error) {
+	if path := os.Getenv("GPREEMPT_LIBRARY"); path != "" {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return "", fmt.Errorf("GPREEMPT_LIBRARY: %w", err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("GPREEMPT_LIBRARY: %w", err)
+		}
+		return path, nil
+	}
+	executable, err := os.Executable()
+	if err == nil {
+		executable, err = filepath.EvalSymlinks(executable)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	beside := filepath.Dir(executable)
+	folders := []string{beside, filepath.Join(beside, "../lib"), filepath.Join(beside, "../lib/gpreempt"), "/usr/local/lib"}
+	for _, folder := range folders {
+		path := filepath.Join(folder, libraryName)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("find %s: %w", libraryName, err)
+		}
+	}
+	return "", fmt.Errorf("%s is in none of %s; set GPREEMPT_LIBRARY to its path", libraryName, strings.Join(folders, ", "))
+}
+
+// CheckLibrary sees that the dynamic loader accepts the library, which otherwise says so only on the
+// standard error stream of the program and goes on without it.
+func CheckLibrary(path string) error {
+	if strings.ContainsAny(path, " :") {
+		return fmt.Errorf("%s: LD_PRELOAD cannot name a path with a blank or a colon; move it", path)
+	}
+	executable, err := os.Executable() // a program that is surely there, and of our architecture
+	if err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	command := exec.Command(executable, "--version")
+	command.Env = slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "LD_DEBUG") })
+	command.Env = SetEnv(command.Env, "LD_PRELOAD", path)
+	command.Env = SetEnv(command.Env, "GPREEMPT_PRIORITY", "off")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	err = command.Run()
+	said := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	refused := slices.IndexFunc(said, func(line string) bool { return strings.Contains(line, "cannot be preloaded") }) // ld.so
+	const question = "is it complete, readable, and of this machine's architecture and C library?"
+	switch {
+	case refused >= 0:
+		return fmt.Errorf("%s does not load: %s; %s", path, said[refused], question)
+	case err != nil:
+		return fmt.Errorf("%s does not load: %s (%w); %s", path, said[0], err, question)
+	}
+	return nil
+}
+
+// SetEnv returns an environment with a variable set.
+func SetEnv(env []string, key, value string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, key+"=") })
+	return append(env, key+"="+value)
+}
