@@ -1,50 +1,16 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"image/color"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
-
-// systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
-var systemColors = map[string]color.Color{
-	lcAlone:          color.RGBA{0, 0, 0, 255},
-	"default":        color.RGBA{213, 94, 0, 255},
-	"sequential":     color.RGBA{240, 228, 66, 255},
-	"mps":            color.RGBA{230, 159, 0, 255},
-	"mps-priority":   color.RGBA{204, 121, 167, 255},
-	"gpreempt-paper": color.RGBA{86, 180, 233, 255},
-	"gpreempt":       color.RGBA{0, 114, 178, 255},
-	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
-	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
-}
-
-// colors are those of systems in a plot; the ones that have none get shades of grey.
-func colors(systems []string) map[string]color.Color {
-	all := map[string]color.Color{}
-	others := 0
-	for _, name := range systems {
-		if known, ok := systemColors[name]; ok {
-			all[name] = known
-			continue
-		}
-		all[name] = color.Gray{Y: uint8(40 + 20*others%200)}
-		others++
-	}
-	return all
-}
 
 // figurePlot is a plot of the report.
 type figurePlot struct{ file, caption string }
@@ -77,23 +43,29 @@ type bars struct {
 	file, caption, axis string
 	workloads           []string
 	logarithmic         bool
-	line                float64 // across all groups
-	headline            bool    // shown in the README
-	ablation            bool    // of the library with some of its mechanisms
-	value               func(*EvaluationCase) (float64, bool)
+	headline            bool // shown in the document of the results
+	ablation            bool // of the library with some of its mechanisms
+	value               func(*EvaluationCase) (column, bool)
 }
+
+// What the axes of bar plots show.
+const (
+	timesAlone    = "relative to running alone"
+	timesDefault  = "relative to default time slicing"
+	withIntervals = " (95 % intervals)"
+)
 
 var (
 	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
 	otherWorkloads = []string{"Y", "R", "Z", "two-gpus", "decode", "http", "spin"}
 	barPlots       = []bars{
-		{"latency-models.svg", "LC latency (mean) beside other models, times alone", "times alone", modelWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-models.svg", "LC p99 beside other models, times alone", "times alone", modelWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"latency-others.svg", "LC latency (mean) beside other work, times alone", "times alone", otherWorkloads, true, 0, false, false, latencyRatio(func(r *Ratios) float64 { return r.Mean })},
-		{"p99-others.svg", "LC p99 beside other work, times alone", "times alone", otherWorkloads, true, 0, true, false, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
-		{"be.svg", "BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, false, false, beOfDefault},
-		{"total.svg", "LC and BE throughput, of that with default time slicing", "of default", slices.Concat(modelWorkloads, otherWorkloads), false, 1, true, false, totalOfDefault},
-		{"ablation.svg", "LC p99 with some of the mechanisms, times alone", "times alone", slices.Concat(modelWorkloads, otherWorkloads), true, 0, false, true, latencyRatio(func(r *Ratios) float64 { return r.P99 })},
+		{"latency-models.svg", "Mean LC latency beside other models" + withIntervals, timesAlone, modelWorkloads, true, false, false, meanOfAlone},
+		{"p99-models.svg", "LC p99 beside other models" + withIntervals, timesAlone, modelWorkloads, true, true, false, p99OfAlone},
+		{"latency-others.svg", "Mean LC latency beside other work" + withIntervals, timesAlone, otherWorkloads, true, false, false, meanOfAlone},
+		{"p99-others.svg", "LC p99 beside other work" + withIntervals, timesAlone, otherWorkloads, true, true, false, p99OfAlone},
+		{"be.svg", "BE throughput", timesDefault, slices.Concat(modelWorkloads, otherWorkloads), false, false, false, beOfDefault},
+		{"total.svg", "Total throughput, LC and BE", timesDefault, slices.Concat(modelWorkloads, otherWorkloads), false, true, false, totalOfDefault},
+		{"ablation.svg", "LC p99 with some of the mechanisms" + withIntervals, timesAlone, slices.Concat(modelWorkloads, otherWorkloads), true, false, true, p99OfAlone},
 	}
 )
 
@@ -117,57 +89,33 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 	if len(workloads) == 0 {
 		return nil, nil
 	}
-	scale := func(v float64) float64 { return v }
-	p := plot.New()
+	p := newPlot(b.caption, "", b.axis)
+	base := 0.0
 	if b.logarithmic {
-		scale = math.Log10
-		p.Y.Tick.Marker = powersOfTen{}
+		base = 1
+		logarithmic(&p.Y)
 	}
-	p.Y.Label.Text = b.axis
-	width, hue := vg.Points(56/float64(len(systems))), colors(systems)
-	for i, system := range systems {
-		var values plotter.Values
-		for _, workload := range workloads {
-			value := 0.0
-			if b.logarithmic {
-				value = 1
-			}
-			if c := e.of(workload, system); c != nil {
-				if v, ok := b.value(c); ok {
-					value = v
-				}
-			}
-			values = append(values, scale(value))
+	addColumns(p, workloads, systems, base, func(workload, system string) (column, bool) {
+		if c := e.of(workload, system); c != nil {
+			return b.value(c)
 		}
-		chart, err := plotter.NewBarChart(values, width)
-		if err != nil {
-			return nil, fmt.Errorf("plot %s: %w", b.file, err)
-		}
-		chart.LineStyle.Width = 0
-		chart.Color = hue[system]
-		chart.Offset = width * vg.Length(float64(i)-float64(len(systems)-1)/2)
-		p.Add(chart)
-		p.Legend.Add(system, chart)
+		return column{}, false
+	})
+	across(p, len(workloads), 1)
+	var names []string
+	for _, workload := range workloads {
+		names = append(names, label(workloadLabels, workload))
 	}
-	if b.line > 0 {
-		line, err := plotter.NewLine(plotter.XYs{{X: -0.5, Y: scale(b.line)}, {X: float64(len(workloads)) - 0.5, Y: scale(b.line)}})
-		if err != nil {
-			return nil, fmt.Errorf("plot %s: %w", b.file, err)
-		}
-		line.Dashes = []vg.Length{vg.Points(3), vg.Points(3)}
-		p.Add(line)
-	}
-	p.NominalX(workloads...)
-	p.Y.Max += (p.Y.Max - p.Y.Min) / 20
-	return e.save(p, b.file, b.caption, folder, vg.Points(90+70*float64(len(workloads))), vg.Points(260))
+	groups(p, names)
+	widen(&p.Y)
+	return e.save(p, b.file, b.caption, folder, vg.Points(max(380, 70+90*float64(len(workloads)))), vg.Points(300))
 }
-
-const legendWidth, plotMargin = 150, 12 // points
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
 func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
+	p.Title.Text += ", " + e.GPU
 	if e.Simulated {
-		p.Title.Text = "SIMULATED: says nothing about a GPU"
+		p.Title.Text = "SIMULATED, says nothing about a GPU: " + p.Title.Text
 	}
 	text, err := render(p, width, height)
 	if err != nil {
@@ -179,43 +127,11 @@ func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, hei
 	return &figurePlot{file, caption}, nil
 }
 
-// render makes an SVG of a plot, with its legend on the right.
-func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
-	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height)
-	whole := draw.New(canvas)
-	whole.SetColor(color.White)
-	whole.Fill(whole.Rectangle.Path())
-	legend := p.Legend
-	legend.Top, legend.Left = true, true
-	p.Legend = plot.NewLegend()
-	p.Draw(draw.Crop(whole, 0, -vg.Points(legendWidth+plotMargin), 0, 0))
-	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
-	var text bytes.Buffer
-	_, err := canvas.WriteTo(&text)
-	return text.Bytes(), err
-}
-
-// powersOfTen marks an axis that holds logarithms.
-type powersOfTen struct{}
-
-func (powersOfTen) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for power := math.Floor(low); power <= math.Ceil(high); power++ {
-		for _, digit := range []float64{1, 2, 5} {
-			at := power + math.Log10(digit)
-			if at >= low-1e-9 && at <= high+1e-9 {
-				ticks = append(ticks, plot.Tick{Value: at, Label: strconv.FormatFloat(digit*math.Pow(10, power), 'g', 3, 64)})
-			}
-		}
-	}
-	return ticks
-}
-
 // drawCDF shows which part of the requests took how long at most, under every system.
 func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = "LC latency from arrival (ms)", "part of requests"
-	p.X.Tick.Marker = powersOfTen{}
+	caption := "Distribution of the LC latencies of workload " + workload
+	p := newPlot(caption, "LC latency from arrival (ms)", "fraction of requests")
+	logarithmic(&p.X)
 	any := false
 	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload && !optional(c.System) }))
 	for i := range e.Cases {
@@ -235,7 +151,7 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			if step >= steps {
 				q = 1 - float64(steps+tail-1-step)/(steps*tail)
 			}
-			points = append(points, plotter.XY{X: math.Log10(quantile(sorted, q) / 1000), Y: q})
+			points = append(points, plotter.XY{X: quantile(sorted, q) / 1000, Y: q})
 		}
 		line, err := plotter.NewLine(points)
 		if err != nil {
@@ -246,74 +162,91 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
 		p.Add(line)
-		p.Legend.Add(c.System, line)
+		p.Legend.Add(label(systemLabels, c.System), line)
 	}
 	if !any {
 		return nil, nil
 	}
-	return e.save(p, "cdf-"+workload+".svg", "Distribution of the LC latencies of workload "+workload, folder, vg.Points(420), vg.Points(280))
+	return e.save(p, "cdf-"+workload+".svg", caption, folder, vg.Points(460), vg.Points(300))
 }
 
-// drawSweep shows how a figure follows a number in the workloads' names.
-func (e *Evaluation) drawSweep(along sweep, axis, what string, value func(*EvaluationCase) (float64, bool), file, caption, folder string) (*figurePlot, error) {
+// series is the points of one system in a sweep, with their intervals.
+type series struct {
+	plotter.XYs
+	plotter.YErrors
+}
+
+// drawSweep shows how the LC p99 follows a number in the workloads' names.
+func (e *Evaluation) drawSweep(along sweep, axis, file, caption, folder string) (*figurePlot, error) {
 	in := func(c *EvaluationCase) bool {
-		_, ok := value(c)
 		_, there := along.at(c.Case)
-		return ok && there
+		return there && c.LC != nil && c.LC.P99Us > 0
 	}
 	workloads := e.names(caseName, in)
 	if len(workloads) < 2 {
 		return nil, nil
 	}
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = axis, what
-	p.Y.Tick.Marker = powersOfTen{}
+	slices.SortFunc(workloads, func(a, b string) int { return cmp.Compare(first(along.at(a)), first(along.at(b))) })
+	p := newPlot(caption, axis, "LC p99 (ms)")
+	logarithmic(&p.Y)
 	systems := e.names(systemName, in)
 	hue := colors(systems)
 	for _, system := range systems {
-		var points plotter.XYs
+		var points series
 		for _, workload := range workloads {
-			x, _ := along.at(workload)
-			if c := e.of(workload, system); c != nil {
-				if y, ok := value(c); ok && y > 0 {
-					points = append(points, plotter.XY{X: x, Y: math.Log10(y)})
+			if c := e.of(workload, system); c != nil && in(c) {
+				y := c.LC.P99Us
+				points.XYs = append(points.XYs, plotter.XY{X: first(along.at(workload)), Y: y / 1000})
+				var off struct{ Low, High float64 }
+				if ci := c.LC.P99CIUs; ci[0] > 0 {
+					off.Low, off.High = (y-ci[0])/1000, (ci[1]-y)/1000
 				}
+				points.YErrors = append(points.YErrors, off)
 			}
 		}
-		slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
 		line, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
 			return nil, fmt.Errorf("plot %s: %w", file, err)
 		}
-		line.Color, dots.Color = hue[system], hue[system]
-		line.Width = vg.Points(1.3)
-		p.Add(line, dots)
-		p.Legend.Add(system, line)
-	}
-	return e.save(p, file, caption, folder, vg.Points(420), vg.Points(300))
-}
-
-func latencyRatio(of func(*Ratios) float64) func(*EvaluationCase) (float64, bool) {
-	return func(c *EvaluationCase) (float64, bool) {
-		if c.Ratio == nil {
-			return 0, false
+		intervals, err := plotter.NewYErrorBars(points)
+		if err != nil {
+			return nil, fmt.Errorf("plot %s: %w", file, err)
 		}
-		return of(c.Ratio), true
+		line.Color, dots.Color, intervals.Color = hue[system], hue[system], hue[system]
+		line.Width = vg.Points(1.3)
+		p.Add(line, dots, intervals)
+		p.Legend.Add(label(systemLabels, system), line)
 	}
+	widen(&p.Y)
+	return e.save(p, file, caption, folder, vg.Points(460), vg.Points(320))
 }
 
-func beOfDefault(c *EvaluationCase) (float64, bool) {
+func meanOfAlone(c *EvaluationCase) (column, bool) {
+	if c.Ratio == nil {
+		return column{}, false
+	}
+	return column{c.Ratio.Mean, c.Ratio.MeanCI}, true
+}
+
+func p99OfAlone(c *EvaluationCase) (column, bool) {
+	if c.Ratio == nil {
+		return column{}, false
+	}
+	return column{c.Ratio.P99, c.Ratio.P99CI}, true
+}
+
+func beOfDefault(c *EvaluationCase) (column, bool) {
 	if c.Throughput == nil || c.Throughput.BEOfDefault == 0 {
-		return 0, false
+		return column{}, false
 	}
-	return c.Throughput.BEOfDefault, true
+	return column{value: c.Throughput.BEOfDefault}, true
 }
 
-func totalOfDefault(c *EvaluationCase) (float64, bool) {
+func totalOfDefault(c *EvaluationCase) (column, bool) {
 	if c.Throughput == nil || c.Throughput.OfDefault == 0 {
-		return 0, false
+		return column{}, false
 	}
-	return c.Throughput.OfDefault, true
+	return column{value: c.Throughput.OfDefault}, true
 }
 
 // plots draws all that the results have.
@@ -330,22 +263,16 @@ func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
 			return nil, err
 		}
 	}
-	p99Ms := func(c *EvaluationCase) (float64, bool) {
-		if c.LC == nil {
-			return 0, false
-		}
-		return c.LC.P99Us / 1000, true
-	}
 	for _, s := range []struct {
 		along               sweep
 		axis, file, caption string
 	}{
 		{rateSweep, "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
-		{prepareSweep, "preparation of a request (us)", "prepare.svg", "LC p99 by the time that preparation takes"},
+		{prepareSweep, "preparation of a request (us)", "prepare.svg", "LC p99 by the time of preparation"},
 		{beSweep, "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
 		{loadSweep, "LC load (%)", "load.svg", "LC p99 by the load"},
 	} {
-		if err := keep(e.drawSweep(s.along, s.axis, "LC p99 (ms)", p99Ms, s.file, s.caption, folder)); err != nil {
+		if err := keep(e.drawSweep(s.along, s.axis, s.file, s.caption+withIntervals, folder)); err != nil {
 			return nil, err
 		}
 	}
