@@ -163,9 +163,10 @@ results: all
 	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results
 	$(MAKE) readme
 
-# Writes the README's tables and the report of the evaluation from the committed results; tests compare them.
+# Writes the tables of README.md and docs/results.md and the report of the evaluation from the committed results; tests
+# compare them.
 readme:
-	$(GO) test -count=1 -run 'TestReadmeShows|TestReportIs' ./test/bench -update
+	$(GO) test -count=1 -run 'TestDocumentsShow|TestHeadlineShows|TestReportIs' ./test/bench -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:

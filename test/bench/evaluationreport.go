@@ -293,17 +293,20 @@ func (e *Evaluation) Print(out io.Writer) error {
 	return nil
 }
 
-// reportFolder has the report of the committed results, seen from the README.
-const reportFolder = "test/bench/results/evaluation"
+// reportFolder has the report of the committed results, in their folder.
+const reportFolder = "evaluation"
 
-// evaluationTable shows a result file in the README: the published figures, the plots of the report and, for each
-// workload, the LC latencies of the systems relative to alone.
-func evaluationTable(path string) (string, error) {
+// evaluationTable shows a result file in a document: the published figures, the plots of the report and, for each
+// workload, the LC latencies of the systems relative to alone; or its summary.
+func evaluationTable(path, what, links string) (string, error) {
 	e, err := ReadEvaluation(path) // makes the figures as the report does
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Base(path)
+	if what == summary {
+		return e.summaryTable() + e.origin(path), nil
+	}
+	links += "/" + reportFolder
 	var text strings.Builder
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
@@ -311,10 +314,10 @@ func evaluationTable(path string) (string, error) {
 	text.WriteString(e.publishedTable() + "\n")
 	for _, b := range barPlots {
 		if b.headline && len(e.names(caseName, b.has)) > 0 {
-			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, reportFolder, b.file)
+			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, links, b.file)
 		}
 	}
-	text.WriteString("LC p99, times alone; in brackets BE throughput of that with default time slicing:\n\n")
+	text.WriteString("LC p99 relative to running alone; in brackets BE throughput relative to default time slicing:\n\n")
 	usual := func(sweep bool) func(*EvaluationCase) bool {
 		return func(c *EvaluationCase) bool { return !optional(c.System) && inSweep(c.Case) == sweep }
 	}
@@ -344,9 +347,35 @@ func evaluationTable(path string) (string, error) {
 	} else {
 		text.WriteString(".\n")
 	}
-	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s). %s, driver %s, CUDA %s, %s, %s.\n",
-		reportFolder, ReportName, e.GPU, e.Driver, e.CUDA, e.Date, name)
+	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s).\n", links, ReportName)
+	text.WriteString(e.origin(path))
 	return text.String(), nil
+}
+
+// summaryTable compares the systems of the headline over all workloads that are no points of sweeps.
+func (e *Evaluation) summaryTable() string {
+	in := func(c *EvaluationCase) bool {
+		return slices.Contains(headlineSystems, c.System) && !inSweep(c.Case) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
+	}
+	var table strings.Builder
+	fmt.Fprintf(&table, "| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", len(e.names(caseName, in)))
+	for _, system := range headlineSystems {
+		var p99, mean, be []float64
+		for i := range e.Cases {
+			if c := &e.Cases[i]; c.System == system && in(c) {
+				p99, mean, be = append(p99, c.Ratio.P99), append(mean, c.Ratio.Mean), append(be, c.Throughput.BEOfDefault)
+			}
+		}
+		if len(p99) == 0 {
+			continue
+		}
+		slices.Sort(p99)
+		slices.Sort(mean)
+		slices.Sort(be)
+		fmt.Fprintf(&table, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", label(systemLabels, system),
+			quantile(p99, .5), p99[len(p99)-1], quantile(mean, .5), mean[len(mean)-1], quantile(be, .5), be[0])
+	}
+	return table.String()
 }
 
 // p99Table compares some systems in all workloads that have one of them.

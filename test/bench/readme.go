@@ -11,15 +11,24 @@ import (
 	"strings"
 )
 
-// Tables in a document stand between these lines, the first one naming the result file and, where it is not
-// gpreempt, the system to show beside alone and default.
+// Tables in a document stand between these lines. The first one names the result file and, where it is not gpreempt, the
+// system to show beside alone and default, or summary for the evaluation's systems in a line each.
 const (
 	tableBegin = "<!-- results "
 	tableEnd   = "<!-- end of results -->"
 )
 
-// FillTables returns a document with each of its tables made anew from the result files of a folder.
-func FillTables(document []byte, results string) ([]byte, error) {
+// Documents are those that show results, and where they find the folder of results.
+var Documents = []struct{ Path, Results string }{
+	{"README.md", "test/bench/results"},
+	{"docs/results.md", "../test/bench/results"},
+}
+
+const summary = "summary"
+
+// FillTables returns a document with each of its tables made anew from the result files of a folder, which the document's
+// links find at the second path.
+func FillTables(document []byte, results, links string) ([]byte, error) {
 	var out bytes.Buffer
 	rest := document
 	for {
@@ -37,7 +46,7 @@ func FillTables(document []byte, results string) ([]byte, error) {
 		if !named {
 			system = "gpreempt"
 		}
-		table, err := markdownTable(filepath.Join(results, file), system)
+		table, err := markdownTable(filepath.Join(results, file), system, links)
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +56,7 @@ func FillTables(document []byte, results string) ([]byte, error) {
 }
 
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.
-func markdownTable(path, system string) (string, error) {
+func markdownTable(path, system, links string) (string, error) {
 	data, err := os.ReadFile(path)
 	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && IsEvaluation(suite) && errors.Is(err, os.ErrNotExist) {
 		return "Not measured yet.\n", nil
@@ -60,7 +69,7 @@ func markdownTable(path, system string) (string, error) {
 		return "", fmt.Errorf("read results %s: %w", path, err)
 	}
 	if IsEvaluation(report.Benchmark) {
-		return evaluationTable(path)
+		return evaluationTable(path, system, links)
 	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
@@ -107,8 +116,8 @@ func markdownTable(path, system string) (string, error) {
 }
 
 // origin says where a table's figures are from.
-func (r *Report) origin(path string) string {
-	return fmt.Sprintf("\n%s, driver %s, CUDA %s, %s, %s.\n", r.GPU, r.Driver, r.CUDA, r.Date, filepath.Base(path))
+func (h Head) origin(path string) string {
+	return fmt.Sprintf("\n%s, driver %s, CUDA %s, %s, commit %s, %s.\n", h.GPU, h.Driver, h.CUDA, h.Date, h.Commit, filepath.Base(path))
 }
 
 // What is shown beside this library, by the systems' names in result files.

@@ -9,40 +9,72 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the README's tables from the committed results")
+var update = flag.Bool("update", false, "write the documents' tables and plots from the committed results")
 
-const readme = "../../README.md"
+const root = "../.."
 
-func TestReadmeShowsTheResults(t *testing.T) {
-	is, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
+func TestDocumentsShowTheResults(t *testing.T) {
+	for _, document := range Documents {
+		path := filepath.Join(root, document.Path)
+		is, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := FillTables(is, "results", document.Results)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(is, []byte(tableBegin)) {
+			t.Fatalf("%s lacks tables of results", document.Path)
+		}
+		if *update {
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if !bytes.Equal(is, want) {
+			t.Errorf("%s does not show the committed results; run: make readme", document.Path)
+		}
 	}
-	want, err := FillTables(is, "results")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(is, []byte(tableBegin)) || !bytes.Contains(is, []byte("results/"+HeadlineFile)) {
-		t.Fatalf("%s lacks tables of results or the first figure", readme)
-	}
+}
+
+func TestHeadlineShowsTheResults(t *testing.T) {
 	figure, err := Headline("results")
 	if err != nil {
 		t.Fatal(err)
 	}
+	path := filepath.Join("results", HeadlineFile)
 	if *update {
-		if err := os.WriteFile(readme, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join("results", HeadlineFile), figure, 0o644); err != nil {
+		if err := os.WriteFile(path, figure, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if drawn, err := os.ReadFile(filepath.Join("results", HeadlineFile)); err != nil || !bytes.Equal(drawn, figure) {
-		t.Errorf("results/%s does not show the committed results; run: make readme", HeadlineFile)
+	if drawn, err := os.ReadFile(path); err != nil || !bytes.Equal(drawn, figure) {
+		t.Errorf("%s does not show the committed results; run: make readme", path)
 	}
-	if !bytes.Equal(is, want) {
-		t.Errorf("%s does not show the committed results; run: make readme", readme)
+	if text, err := os.ReadFile(filepath.Join(root, "README.md")); err != nil || !bytes.Contains(text, []byte("results/"+HeadlineFile)) {
+		t.Errorf("the README does not show %s", path)
+	}
+}
+
+// Every result file is shown by a document.
+func TestNoResultIsHidden(t *testing.T) {
+	var shown []byte
+	for _, document := range Documents {
+		text, err := os.ReadFile(filepath.Join(root, document.Path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown = append(shown, text...)
+	}
+	files, err := filepath.Glob("results/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no results: %v", err)
+	}
+	for _, file := range files {
+		if !bytes.Contains(shown, []byte(tableBegin+filepath.Base(file))) {
+			t.Errorf("no document shows %s", file)
+		}
 	}
 }
 
@@ -53,7 +85,7 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 		tableBegin + "missing.json -->\n" + tableEnd,
 		tableBegin + "h200-missing.json -->\n" + tableEnd,
 	} {
-		if out, err := FillTables([]byte(document), "results"); err == nil {
+		if out, err := FillTables([]byte(document), "results", "results"); err == nil {
 			t.Errorf("%q gives %q", document, out)
 		}
 	}

@@ -217,7 +217,7 @@ func TestStallsInTheReadme(t *testing.T) {
 	if err := report.Write(filepath.Join(folder, "test-stalls.json")); err != nil {
 		t.Fatal(err)
 	}
-	document, err := FillTables([]byte(tableBegin+"test-stalls.json -->\n"+tableEnd), folder)
+	document, err := FillTables([]byte(tableBegin+"test-stalls.json -->\n"+tableEnd), folder, "test/bench/results")
 	for _, want := range []string{"| load-50 | alone | 1000 | 1000 us | 1000 us | 1004 us | 5000 us | 0 above 7000 us |  |\n",
 		"| load-50 | gpreempt-hints | 1000 | 1000 us | 1000 us | 1008 us (1.00) | 9000 us | 1 above 7000 us: unknown 1 | **missed**: lc p99.9", "\nNVIDIA Test, driver "} {
 		if err != nil || !strings.Contains(string(document), want) {
