@@ -14,12 +14,18 @@ if ! "$NVCC" --version | grep -q "V$version\$"; then
 	exit 1
 fi
 
-targets="-gencode arch=compute_80,code=[sm_80,compute_80]"
-for sm in 86 89 90 100 120; do
-	targets="$targets -gencode arch=compute_$sm,code=sm_$sm"
+architectures=$(./architectures.sh)
+targets=
+for sm in $architectures; do
+	if [ -z "$targets" ]; then # the oldest one's PTX goes with it
+		targets="-gencode arch=compute_$sm,code=[sm_$sm,compute_$sm]"
+	else
+		targets="$targets -gencode arch=compute_$sm,code=sm_$sm"
+	fi
 done
 for source in *.cu; do
 	# shellcheck disable=SC2086 # targets are several words
 	"$NVCC" -fatbin -O3 -std=c++17 --compress-mode=size $targets -o "${source%.cu}.fatbin" "$source"
 done
-(cd guard && ${GO:-go} run ./generate)
+# shellcheck disable=SC2086 # architectures are several words
+(cd guard && ${GO:-go} run ./generate $architectures)

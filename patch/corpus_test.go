@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-)
 
-var architectures = []string{"80", "86", "89", "90", "100", "120"}
+	"github.com/gpreempt/gpreempt/kernels"
+)
 
 // TestCorpus compiles testdata/*.cu for every architecture, rewrites the cubins, and compares what the
 // disassemblers see before and after.
@@ -28,20 +28,20 @@ func TestCorpus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, sm := range architectures {
-			if m := regexp.MustCompile(`(?m)^// sm: (.*)$`).FindSubmatch(text); m != nil &&
-				!slices.Contains(strings.Fields(string(m[1])), sm) {
-				continue // the source declares what it needs
+		for _, a := range kernels.Architectures() {
+			if a.SM < since(string(text)) {
+				continue
 			}
 			for _, flags := range [][]string{{}, {"-lineinfo"}, {"-G"}} {
-				if len(flags) > 0 && !slices.Contains([]string{"80", "90", "100"}, sm) {
+				if len(flags) > 0 && !slices.Contains([]int{80, 90, 100}, a.SM) {
 					continue // debugging information is the same for neighbours
 				}
-				name := strings.TrimSuffix(filepath.Base(source), ".cu") + "/sm_" + sm + strings.Join(flags, "")
+				sm := fmt.Sprintf("sm_%d", a.SM)
+				name := strings.TrimSuffix(filepath.Base(source), ".cu") + "/" + sm + strings.Join(flags, "")
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					image := compile(t, source, append([]string{"-cubin", "-arch=sm_" + sm}, flags...)...)
-					refused := refusals(string(text), sm)
+					image := compile(t, source, append([]string{"-cubin", "-arch=" + sm}, flags...)...)
+					refused := refusals(string(text), a.SM)
 					if slices.Contains(flags, "-G") {
 						delete(refused, "memory_barrier") // what speaks against it is in a function of its own
 					}
@@ -61,17 +61,18 @@ func TestCorpusCUDA12(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, sm := range []string{"80", "90", "120"} {
-			if name == "hopper" && sm == "80" {
-				continue // has no clusters
+		for _, number := range []int{80, 90, 120} {
+			if number < since(string(text)) {
+				continue
 			}
-			t.Run(name+"/sm_"+sm, func(t *testing.T) {
+			sm := fmt.Sprintf("sm_%d", number)
+			t.Run(name+"/"+sm, func(t *testing.T) {
 				t.Parallel()
-				image := assembleCUDA12(t, compile(t, source, "-ptx", "-arch=sm_"+sm), sm)
-				if generation := image[7]; (generation == osabiCUDA12) != (sm != "120") {
+				image := assembleCUDA12(t, compile(t, source, "-ptx", "-arch="+sm), sm)
+				if generation := image[7]; (generation == osabiCUDA12) != (number < 100) {
 					t.Fatalf("OS ABI %#x", generation)
 				}
-				verify(t, image, refusals(string(text), sm))
+				verify(t, image, refusals(string(text), number))
 			})
 		}
 	}
@@ -154,7 +155,7 @@ func assembleCUDA12(t *testing.T, text []byte, sm string) []byte {
 	if err := os.WriteFile(folder+"/image.ptx", text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	output(t, "../../cuda_nvcc/bin/ptxas", "-arch=sm_"+sm, "-o", folder+"/image.cubin", folder+"/image.ptx")
+	output(t, "../../cuda_nvcc/bin/ptxas", "-arch="+sm, "-o", folder+"/image.cubin", folder+"/image.ptx")
 	image, err := os.ReadFile(folder + "/image.cubin")
 	if err != nil {
 		t.Fatal(err)
@@ -162,12 +163,20 @@ func assembleCUDA12(t *testing.T, text []byte, sm string) []byte {
 	return image
 }
 
-// refusals reads what a source says of its kernels: "// refused: sm_80 sm_90 NAME: REASON" (its
-// beginning).
-func refusals(source, sm string) map[string]string {
+// since reads which architecture a source needs at least: "// since: sm_90"; 0: any.
+func since(source string) (sm int) {
+	if m := regexp.MustCompile(`(?m)^// since: sm_(\d+)$`).FindStringSubmatch(source); m != nil {
+		sm, _ = strconv.Atoi(m[1])
+	}
+	return sm
+}
+
+// refusals reads what a source says of its kernels: "// refused: * NAME: REASON" (its beginning), or "before sm_90" in
+// place of the star.
+func refusals(source string, sm int) map[string]string {
 	reasons := make(map[string]string)
-	for _, m := range regexp.MustCompile(`(?m)^// refused: ((?:sm_\d+ )+|\* )(\S+): (.*)$`).FindAllStringSubmatch(source, -1) {
-		if m[1] == "* " || slices.Contains(strings.Fields(m[1]), "sm_"+sm) {
+	for _, m := range regexp.MustCompile(`(?m)^// refused: (?:before sm_(\d+)|\*) (\S+): (.*)$`).FindAllStringSubmatch(source, -1) {
+		if before, err := strconv.Atoi(m[1]); err != nil || sm < before {
 			reasons[m[2]] = m[3]
 		}
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -278,14 +279,20 @@ func gpuUUID(digits string) string {
 
 func (d *doctor) sayDevice(v device, computeMode string) {
 	about := fmt.Sprintf("%s, compute capability %s, %s", v.name, v.capability, v.uuid)
-	major, _ := strconv.Atoi(strings.Split(v.capability, ".")[0])
+	sm, _ := strconv.Atoi(strings.ReplaceAll(v.capability, ".", ""))
+	known := kernels.Architectures()
+	row := slices.IndexFunc(known, func(a kernels.Architecture) bool { return a.SM == sm })
 	switch { // CUcomputemode, cuda.h
 	case computeMode == "2":
 		d.say("device", warned, about+": compute mode is prohibited", "nvidia-smi --compute-mode=DEFAULT")
 	case computeMode == "3":
 		d.say("device", warned, about+": compute mode is exclusive, one process at a time", "nvidia-smi --compute-mode=DEFAULT")
-	case major < 8:
+	case sm < known[0].SM:
 		d.say("device", warned, about+": older than Ampere, never tried", "")
+	case row < 0:
+		d.say("device", warned, fmt.Sprintf("%s: never tried, and kernels made for sm_%d itself are not rewritten", about, sm), "")
+	case !known[row].Measured:
+		d.say("device", ok, about+": expected to work, never measured", "")
 	default:
 		d.say("device", ok, about, "")
 	}

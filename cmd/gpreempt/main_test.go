@@ -339,6 +339,9 @@ func TestDoctor(t *testing.T) {
 		{"no driver", []string{"FAKE_CUDA=no driver"}, []string{"fail  driver     cuInit: no CUDA-capable device is detected (100)"}},
 		{"no device", []string{"FAKE_CUDA=no device"}, []string{"fail  device     no CUDA device"}},
 		{"no library", []string{"GPREEMPT_LIBRARY=/none.so"}, []string{"fail  library    GPREEMPT_LIBRARY: stat /none.so"}},
+		{"an old GPU", []string{"FAKE_CUDA=sm_75"}, []string{"warn  device     Simulated GPU 0, compute capability 7.5, GPU-11111111-1111-1111-1111-111111111111: older than Ampere"}},
+		{"an Ampere GPU", []string{"FAKE_CUDA=sm_80"}, []string{"ok    device     Simulated GPU 0, compute capability 8.0, GPU-11111111-1111-1111-1111-111111111111: expected to work, never measured"}},
+		{"an unknown GPU", []string{"FAKE_CUDA=sm_199"}, []string{"warn  device     Simulated GPU 0, compute capability 19.9, GPU-11111111-1111-1111-1111-111111111111: never tried, and kernels made for sm_199 "}},
 		// The library of this test does nothing.
 		{"idle library", []string{"FAKE_CUDA=exclusive"}, []string{
 			"ok    config     " + good,

@@ -64,7 +64,7 @@ extern "C" __global__ void asynchronous_copy(int *out, const int *in)
 	out[threadIdx.x] = shared[threadIdx.x ^ 3];
 }
 
-// refused: sm_80 sm_86 sm_89 memory_barrier: EIATTR_INSTR_REG_MAP
+// refused: before sm_90 memory_barrier: EIATTR_INSTR_REG_MAP
 extern "C" __global__ void memory_barrier(int *p, const int *q)
 {
 	__shared__ alignas(16) int shared[1024];

@@ -1,4 +1,4 @@
-// sm: 100 120
+// since: sm_100
 // Blocks that take over the work of blocks not begun yet.
 // refused: * takes_over: blocks take over the work of others
 extern "C" __global__ void takes_over(int *p)

@@ -1,4 +1,4 @@
-// sm: 90 100 120
+// since: sm_90
 // Clusters, distributed shared memory, programmatic dependent launch, bulk copies.
 #include <cooperative_groups.h>
 #include <cuda/barrier>

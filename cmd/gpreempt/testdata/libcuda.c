@@ -27,12 +27,17 @@ int cuDeviceGetUuid(char *uuid, int device) { return memset(uuid, 0x11 + device,
 int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, size, "Simulated GPU %d", device), 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	(void)device;
+	const char *fake = getenv("FAKE_CUDA");
+	int sm = fake && strncmp(fake, "sm_", 3) == 0 ? atoi(fake + 3) : 90;
 	switch (attribute) {
 	case 20: // compute mode
 		*value = asked("exclusive") ? 3 : 0;
 		return 0;
 	case 75: // compute capability
-		*value = 9;
+		*value = sm / 10;
+		return 0;
+	case 76:
+		*value = sm % 10;
 		return 0;
 	}
 	*value = 0;

@@ -1,5 +1,5 @@
-// Command generate writes guard.json: the guard's instructions for every architecture, as the pinned
-// compiler makes them from guard.cu. ../generate.sh runs it, with the compiler in NVCC.
+// Command generate writes guard.json: the guard's instructions for the architectures that are its arguments, as the
+// pinned compiler makes them from guard.cu. ../generate.sh runs it, with the compiler in NVCC.
 package main
 
 import (
@@ -16,16 +16,14 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-var architectures = []int{80, 86, 89, 90, 100, 120}
-
 func main() {
-	if err := generate(os.Getenv("NVCC"), "guard.cu", "guard.json"); err != nil {
+	if err := generate(os.Getenv("NVCC"), "guard.cu", "guard.json", os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "generate:", err)
 		os.Exit(1)
 	}
 }
 
-func generate(nvcc, source, destination string) error {
+func generate(nvcc, source, destination string, architectures []string) error {
 	folder, err := os.MkdirTemp("", "guard")
 	if err != nil {
 		return err
@@ -36,7 +34,7 @@ func generate(nvcc, source, destination string) error {
 	for _, sm := range architectures {
 		guard, err := compile(nvcc, source, output, sm)
 		if err != nil {
-			return fmt.Errorf("sm_%d: %w", sm, err)
+			return fmt.Errorf("sm_%s: %w", sm, err)
 		}
 		guards = append(guards, guard)
 	}
@@ -54,10 +52,10 @@ const unit = 128 / instructionSize
 
 var errLength = errors.New("not a multiple of 128 bytes")
 
-func compile(nvcc, source, output string, sm int) (guard patch.Guard, err error) {
+func compile(nvcc, source, output, sm string) (guard patch.Guard, err error) {
 	// Not simply with as much as is missing without any: the compiler may lay out the code another way then.
 	for padding := range 2 * unit {
-		command := exec.Command(nvcc, "-cubin", "-O3", "-std=c++17", fmt.Sprintf("-arch=sm_%d", sm),
+		command := exec.Command(nvcc, "-cubin", "-O3", "-std=c++17", "-arch=sm_"+sm,
 			fmt.Sprintf("-DPADDING=%d", padding), "-o", output, source)
 		if text, err := command.CombinedOutput(); err != nil {
 			return patch.Guard{}, fmt.Errorf("%v: %w\n%s", command, err, text)
