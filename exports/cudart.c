@@ -1,11 +1,11 @@
-// cudart.c - the way by which old CUDA runtimes load the code that a program was compiled with: not by cuModuleLoad*,
-// but by a function in a table, which cuGetExportTable returns for an identifier.
+// cudart.c - how CUDA runtimes up to 11.1 load the code of their program: not by cuModuleLoad*, but by a function in a
+// table that cuGetExportTable returns for an identifier.
 //
-// NVIDIA documents neither. The runtimes of 10.2 and 11.1 were seen to call one function of the table for it, and those
-// who stand for the driver (ZLUDA, Wine) agree on what that is. They get a copy of the table in which it is ours. From
-// 11.2 on a runtime checks at its start that it has to do with NVIDIA's driver
-// (cudaErrorSoftwareValidityNotEstablished), by the same sources also where its tables are, and would refuse a copy:
-// it gets the driver's table, and its code is loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
+// NVIDIA documents neither. The runtime 11.1 calls one function of the table for it (TestRuntimeOf11_1 in test/e2e runs
+// NVIDIA's), and other implementations of the driver (ZLUDA, Wine) agree on what that function is. Such a runtime gets a
+// copy of the table in which the function is ours. From 11.2 on a runtime checks at its start that the driver is NVIDIA's
+// (cudaErrorSoftwareValidityNotEstablished), according to the same sources also where its tables are, and would refuse a
+// copy: it gets the driver's table, and its code is loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
 #include "layer.h"
 
 #include <link.h>

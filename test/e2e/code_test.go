@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -151,6 +152,41 @@ func TestLoadsOfPTX(t *testing.T) {
 	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) || blp.KernelsRefused["image"] != 6 || len(blp.KernelsRefused) != 1 ||
 		strings.Count(stderr, "not preemptible: cuLinkAddData: CUDA error") != 1 {
 		t.Errorf("without a linker the program sees\n%q, the driver %q; %+v, %s", got.program, got.driver, blp, stderr)
+	}
+}
+
+// NVIDIA's runtime 11.1 loads code by a table of the driver. GPREEMPT_NO_CUDA_TOOLS declares that a machine cannot have it.
+func TestRuntimeOf11_1(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("GPREEMPT_NO_CUDA_TOOLS") != "" {
+		t.Skip("GPREEMPT_NO_CUDA_TOOLS is set: no CUDA runtime to test with")
+	}
+	fetch := exec.Command("testdata/runtime.sh")
+	fetch.Stderr = os.Stderr
+	out, err := fetch.Output()
+	if err != nil {
+		t.Fatalf("fetch the runtime: %v", err)
+	}
+	runtime, program := strings.TrimSpace(string(out)), compile(t, "testdata/runtime.c")
+	for _, rewritten := range []uint64{0, 6} {
+		settings := "mechanisms = []"
+		if rewritten > 0 {
+			settings = "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n"
+		}
+		m := newMachine(t, settings)
+		p := m.startAs(m.command("be", program, runtime, sim("sim.fatbin")))
+		if got := p.hear(); got != "runtime 11010, 0 wrong" {
+			t.Errorf("%s: the program says %q", settings, got)
+		}
+		if rewritten > 0 {
+			m.until("the program's kernels are counted as rewritten, and no others but the library's own", func() bool {
+				blp := m.peer(p).BLP
+				return blp != nil && blp.KernelsSeen == rewritten+ownKernels && blp.KernelsGuarded == rewritten+ownKernels
+			})
+		}
+		if _, stderr := p.finish(); stderr != "" {
+			t.Errorf("%s: %s", settings, stderr)
+		}
 	}
 }
 
