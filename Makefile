@@ -12,7 +12,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test sanitize generator demo install clean generate check-generated readme gpu-patch bench-check results
+.PHONY: all test sanitize generator demo install clean generate check-generated readme man gpu-patch bench-check results
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/sim/libcuda.so.1
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
@@ -130,6 +130,8 @@ install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
 	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
 	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
+	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
+	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
 
 # Measures a suite, or a part of test/bench/gpu_suite.sh, again and says what is worse, beyond noise, than in the committed
 # results of this kind of GPU. Fails where something is, where something could not be measured, and where nothing was compared.
@@ -167,6 +169,10 @@ results: all
 # compare them.
 readme:
 	$(GO) test -count=1 -run 'TestDocumentsShow|TestHeadlineShows|TestReportIs' ./test/bench -update
+
+# Writes the manual pages from the commands and from default.toml; a test compares them.
+man:
+	$(GO) test -count=1 -run TestManualIsCurrent ./cmd/gpreempt -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate:

@@ -15,7 +15,7 @@ var version string
 
 var subcommands = []func() *cobra.Command{runCommand, topCommand, doctorCommand, benchCommand, patchCommand}
 
-func main() {
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "gpreempt",
 		Short:   "Preempt best-effort CUDA programs for latency-critical ones, unmodified, on the stock driver",
@@ -24,5 +24,7 @@ func main() {
 	for _, subcommand := range subcommands {
 		root.AddCommand(subcommand())
 	}
-	os.Exit(cli.Run(root))
+	return root
 }
+
+func main() { os.Exit(cli.Run(rootCommand())) }
