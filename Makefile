@@ -5,15 +5,27 @@ $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] |
 GO ?= go
 CC ?= gcc
 
-# Go does not see changes of a header outside the package that includes it; a changed flag it does.
-export CGO_CFLAGS := -O2 -g -DGP_HEADERS=$(shell cat exports/hooks.h exports/sockets.h hints/hints.h preempt/segment.h kernels/guard/guard.h kernels/fill.h api/gpreempt.h | cksum | cut -d ' ' -f 1)
-
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
-C_SOURCES := $(shell find api exports hints preempt test/simcuda -name '*.[ch]' -o -name '*.def')
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all test sanitize generator demo install clean generate check-generated readme man gpu-patch bench-check results
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/sim/libcuda.so.1
+
+# The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
+# tests of their own (test/units).
+CFLAGS ?= -O2 -g
+C_FLAGS := -std=gnu11 -Wall -Wextra -Wno-unused-parameter -fPIC -I.
+CORE := $(filter-out %_test.c,$(wildcard preempt/*.c preempt/*/*.c hints/*.c))
+EXPORTS := $(wildcard exports/*.c)
+build/core.a: $(CORE:%.c=build/c/%.o)
+build/exports.a: $(EXPORTS:%.c=build/c/%.o)
+build/core.a build/exports.a:
+	@rm -f $@ # what is no longer a member
+	$(AR) rcs $@ $^
+build/c/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C_FLAGS) -MMD -MP -c -o $@ $<
+-include $(patsubst %.c,build/c/%.d,$(CORE) $(EXPORTS))
 
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
 # into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
@@ -49,7 +61,7 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) $(C_SOURCES) exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c shim/shim.h exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
@@ -83,7 +95,13 @@ $(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpree
 	@mkdir -p $(@D)
 	@rm -f $@
 	sed -E 's/^\t($(subst $() ,|,$(LOOKUPS)));/\tgp_\1;/' exports/exports.map > $(@D)/exports.map
-	CGO_CFLAGS='$(SANITIZE_FLAGS) $(CGO_CFLAGS:-O2=)' CGO_LDFLAGS=-fsanitize=$* $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
+	for source in $(CORE) $(EXPORTS); do \
+		mkdir -p $(@D)/$$(dirname $$source) && $(CC) $(SANITIZE_FLAGS) $(C_FLAGS) -c -o $(@D)/$${source%.c}.o $$source || exit; \
+	done
+	rm -f $(@D)/core.a $(@D)/exports.a
+	$(AR) rcs $(@D)/core.a $(CORE:%.c=$(@D)/%.o)
+	$(AR) rcs $(@D)/exports.a $(EXPORTS:%.c=$(@D)/%.o)
+	CGO_CFLAGS='$(SANITIZE_FLAGS)' CGO_LDFLAGS='-fsanitize=$* $(CURDIR)/$(@D)/exports.a $(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
 		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
@@ -105,7 +123,7 @@ sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench
 FUZZ_INPUTS ?= 20000
 test: all
-	@unformatted=$$(gofmt -l cmd configs exports hints kernels patch preempt shim test); \
+	@unformatted=$$(gofmt -l cmd configs hints kernels patch preempt shim test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) test -count=1 ./...
@@ -178,6 +196,7 @@ man:
 generate:
 	GO=$(GO) ./kernels/generate.sh
 	./test/simcuda/kernels/generate.sh
+	sh exports/map.sh > exports/exports.map
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated

@@ -6,7 +6,7 @@
 // copy of the table in which the function is ours. From 11.2 on a runtime checks at its start that the driver is NVIDIA's
 // (cudaErrorSoftwareValidityNotEstablished), according to the same sources also where its tables are, and would refuse a
 // copy: it gets the driver's table, and its code is loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <link.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 //
 // A submission or a wait costs one load and a branch while gp_armed is zero; what happens otherwise is out of
 // line. Every wrapper returns what the driver returned.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +56,8 @@ static inline bool capturing_anywhere(void) {
 static bool captured(CUstream stream) {
 	if (likely(!capturing_anywhere()) || stream == GP_STREAM_LEGACY)
 		return false;
-	int status = 0; // CU_STREAM_CAPTURE_STATUS_NONE, cuda.h
-	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0;
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 static bool before_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object) {
@@ -228,38 +228,29 @@ static void launch_ended(const struct gp_hooks *hooks, struct gp_submission *s, 
 		return result; \
 	}
 
-// Kernel nodes of graphs. CUDA_KERNEL_NODE_PARAMS (the first version ends before kernel) and CUgraphNodeParams, cuda.h.
-
-struct kernel_node {
-	CUfunction function;
-	unsigned int grid[3], block[3], shared_bytes;
-	void **parameters, **extra;
-	CUfunction kernel; // where function is NULL
-	CUcontext context;
-};
+// Kernel nodes of graphs: CUgraphNodeParams, cuda.h.
 
 struct graph_node {
 	int type, reserved[3];
 	union {
 		long long size[29];
-		struct kernel_node kernel;
+		struct gp_kernel_node kernel;
 	} of;
 	long long reserved_too;
 };
 
-_Static_assert(sizeof(struct kernel_node) == 72 && offsetof(struct kernel_node, kernel) == 56, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(struct graph_node) == 256, "CUgraphNodeParams");
 
 // What is handed to the driver in place of the caller's parameters.
 struct completed {
 	union {
-		struct kernel_node kernel;
+		struct gp_kernel_node kernel;
 		struct graph_node node;
 	} copy;
 	void *memory;
 };
 
-static bool completes(struct kernel_node *node, CUfunction function, void **memory) {
+static bool completes(struct gp_kernel_node *node, CUfunction function, void **memory) {
 	const struct gp_hooks *hooks = gp_hooks();
 	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
 	if (!hooks || !hooks->complete || !function || !hooks->complete(function, &arguments))
@@ -271,20 +262,19 @@ static bool completes(struct kernel_node *node, CUfunction function, void **memo
 }
 
 static bool complete_v1(struct completed *c, const void *given) {
-	memcpy(&c->copy.kernel, given, offsetof(struct kernel_node, kernel));
+	memcpy(&c->copy.kernel, given, offsetof(struct gp_kernel_node, kernel));
 	return completes(&c->copy.kernel, c->copy.kernel.function, &c->memory);
 }
 
 static bool complete_v2(struct completed *c, const void *given) {
-	struct kernel_node *k = &c->copy.kernel;
-	*k = *(const struct kernel_node *)given;
+	struct gp_kernel_node *k = &c->copy.kernel;
+	*k = *(const struct gp_kernel_node *)given;
 	return completes(k, k->function ? k->function : k->kernel, &c->memory);
 }
 
 static bool complete_any(struct completed *c, const void *given) {
-	enum { CU_GRAPH_NODE_TYPE_KERNEL = 0 }; // cuda.h
 	c->copy.node = *(const struct graph_node *)given;
-	struct kernel_node *k = &c->copy.node.of.kernel;
+	struct gp_kernel_node *k = &c->copy.node.of.kernel;
 	return c->copy.node.type == CU_GRAPH_NODE_TYPE_KERNEL &&
 	       completes(k, k->function ? k->function : k->kernel, &c->memory);
 }
@@ -442,7 +432,7 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-#include "table.h"
+#include "exports/table.h"
 
 CUresult cuInit(unsigned int flags) {
 	gp_start();
@@ -462,7 +452,6 @@ _Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
 _Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
 
 static bool is_cooperative(const struct launch_config *config) {
-	enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 }; // cuda.h
 	for (unsigned int i = 0; config->attributes && i < config->attribute_count; i++)
 		if (config->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return config->attributes[i].value.cooperative != 0;

@@ -7,18 +7,11 @@
 
 // Only what exports.map names leaves the library; hidden also spares the fast path the GOT.
 #pragma GCC visibility push(hidden)
-#include "hooks.h"
-#include "sockets.h"
+#include "exports/exports.h"
 
 // Passed by value, so their size and class are part of the ABI (cuda.h).
 typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
 typedef struct { int type, id; } CUmemLocation;
-
-enum { // cuda.h
-	CUDA_SUCCESS = 0,
-	CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303,
-	CUDA_ERROR_NOT_FOUND = 500,
-};
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define COLD __attribute__((noinline, cold))
@@ -34,12 +27,12 @@ enum { // cuda.h
 
 #define ROW(kind, name, default_stream, params, ...) PUBLIC CUresult name params;
 #define CALLED(name, params) CUresult name params;
-#include "table.h"
+#include "exports/table.h"
 
 enum gp_row {
 #define ROW(kind, name, ...) ROW_OF_##name,
 #define CALLED(name, params) ROW_OF_##name,
-#include "table.h"
+#include "exports/table.h"
 	GP_ROWS
 };
 

@@ -1,7 +1,7 @@
 // loading.c - loads of modules and libraries, and what is got out of them. The core may put another image in the
 // place of a module's, and another library in the place of one; handles that the program sees of either are the
 // driver's. Kernels and functions are both CUfunction here.
-#include "layer.h"
+#include "exports/layer.h"
 
 #define CALL(hooks, hook, ...) \
 	do { \
@@ -210,7 +210,6 @@ CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
 // A launch that is stopped is repeated later, when the program may have allowed its kernel less shared memory again, for
 // another launch: the limit is only ever raised.
 static bool lowers(int attribute, int value, CUresult result, int now) {
-	enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 }; // cuda.h
 	const struct gp_hooks *hooks = gp_hooks();
 	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&
 	       hooks && hooks->code_wanted && hooks->code_wanted();

@@ -4,7 +4,7 @@
 // called: dlsym, dlvsym and cuGetProcAddress are answered here. The real one always answers first, and its answer is
 // replaced only where it is the address of a function in table.h; ABI versions, per-thread variants and
 // status codes stay the driver's.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -128,7 +128,7 @@ static const struct {
 } rows[GP_ROWS] = {
 #define ROW(kind, name, ...) {#name, (void *)name},
 #define CALLED(name, params) {#name, NULL},
-#include "table.h"
+#include "exports/table.h"
 };
 
 static CUresult missing(void) {
@@ -143,12 +143,12 @@ static bool resolve(bool load);
 		return resolve(true) ? REAL(name) args : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; \
 	}
 #define CALLED(name, params)
-#include "table.h"
+#include "exports/table.h"
 
 _Atomic(void *) gp_real[GP_ROWS] = {
 #define ROW(kind, name, ...) (void *)first_##name,
 #define CALLED(name, params) (void *)missing,
-#include "table.h"
+#include "exports/table.h"
 };
 
 static _Atomic(void *) driver_handle; // set last: gp_real and by_address are complete

@@ -1,5 +1,5 @@
 // names.c - what the name of a driver function says that table.h does not have.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <string.h>
 

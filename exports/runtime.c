@@ -8,7 +8,7 @@
 // of jobs, others wait in sigwait or signalfd for what all their threads block. Go's threads keep, for good, the mask
 // of the thread that started the runtime, so it is started with everything blocked (the Makefile sees to the two signals
 // that they would unblock all the same). Its handlers are taken out again.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 // sockets.c - the exported functions of libc.h.
 #undef _FORTIFY_SOURCE // the functions are defined here
-#include "layer.h"
-#include "sockets.h"
+#include "exports/layer.h"
+#include "hints/sockets.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -68,7 +68,7 @@ static void was_accepted(const struct gp_socket_hooks *hooks, int fd) {
 }
 
 #define LIBC(type, name, params, args, before, after) static _Atomic(void *) next_##name;
-#include "libc.h"
+#include "exports/libc.h"
 
 static COLD void *find(_Atomic(void *) *next, const char *name) {
 	int saved_errno = errno;
@@ -97,9 +97,9 @@ static COLD void *find(_Atomic(void *) *next, const char *name) {
 		after; \
 		return result; \
 	}
-#include "libc.h"
+#include "exports/libc.h"
 
 void gp_find_libc(void) {
 #define LIBC(type, name, params, args, before, after) find(&next_##name, #name);
-#include "libc.h"
+#include "exports/libc.h"
 }

@@ -1,5 +1,5 @@
 // start.c - the library's life: passive or active, the start of the core, forks, ioctl.
-#include "layer.h"
+#include "exports/layer.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 // (intercept.c), the slots of the driver's own functions and the pointer lookup (lookup.c), and the linker's
 // version script (map.sh). Signatures are those of cuda.h 13.5, old ABI versions included, with pointers to
 // structures as void * and enumerations as int, so that no CUDA toolkit is needed to build. All functions with which
-// drivers up to GP_NEWEST_DRIVER (hooks.h) put work on streams, or capture it, are there: ../exports/testdata/drivers.txt.
+// drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams, or capture it, are there: test/exports/testdata/drivers.txt.
 //
 // A row is KIND(name, parameters, arguments, ...); KIND_PTSZ and KIND_PTDS stand for two functions, the second
 // with the suffix of the per-thread default stream. What follows the arguments, by kind:

@@ -1,12 +1,15 @@
-// hints.h - how sources of hints and the core that carries them out meet.
+// hints.h - where sources of hints and what carries them out meet, and what both tell the rest.
 //
-// A hint says that this process will put work on the GPU from start_ns on. hints/ finds out when, and knows
-// nothing of how the GPU is kept; preempt/ keeps it, and knows nothing of where hints come from. shim/ hands
-// each what it needs of the other.
+// A hint says that this process will put work on the GPU from start_ns on. The sources (source.c, socket.c, nvtx.c, and the
+// learner, which is Go) find out when. carry.c takes the GPU then, and keeps it until the work comes.
 #ifndef GPREEMPT_HINTS_H
 #define GPREEMPT_HINTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+struct gp_context;
+struct gp_submission;
 
 enum gp_hint_source {
 	GP_HINT_EXPLICIT,
@@ -43,5 +46,16 @@ enum gp_hint_dropped {
 	GP_DROPPED_NOBODY,   // nothing to preempt, or that may be preempted
 	GP_DROPPED_WRONG,    // the wait for the work ended before it came
 };
+
+// The carrying out (carry.c, work.c).
+extern struct gp_arrivals gp_arrivals;
+extern _Atomic uint64_t gp_last_arrival_ns;
+gp_hint_fn gp_hint;
+// Hints are carried out from here on. max_cost: part of the GPU's time; wait_ns: for work; copies are hints too, or not.
+void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
+uint64_t gp_hint_run(uint32_t *source); // returns when a source was switched off, and for how long
+void gp_hint_work(struct gp_context *, const struct gp_submission *); // the first work after idle, or awaited
+void gp_hint_pinned(void);
+void gp_hint_closed(struct gp_context *, uint64_t now);
 
 #endif

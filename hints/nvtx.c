@@ -4,8 +4,8 @@
 //
 // Everything returns what it would without a tool.
 #define _GNU_SOURCE
-#include "nvtx.h"
-#include "source.h"
+#include "hints/nvtx.h"
+#include "hints/source.h"
 
 #include <dlfcn.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
 // Which sockets matter and how long before the work their data comes is learnt by server port (or path), and
 // by connection: a server's metrics may be asked for on the port of its requests.
 #define _GNU_SOURCE
-#include "source.h"
-#include "../exports/sockets.h"
+#include "hints/source.h"
+#include "hints/sockets.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -111,8 +111,7 @@ static uint32_t look(int fd, struct connection *c)
 // Only the first data of a request announces it: until work came, more of it is the same request's.
 static bool announces(struct connection *c, uint64_t now)
 {
-	struct gp_arrivals *arrived = gp_arrived;
-	uint32_t arrivals = arrived ? arrived->count : 0;
+	uint32_t arrivals = gp_arrivals.count;
 	uint64_t last = c->announced_ns;
 
 	if (last && c->arrivals == arrivals && now - last < NEW_REQUEST_NS)

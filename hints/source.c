@@ -1,6 +1,6 @@
 // source.c - explicit hints, and what announces work with a delay that has to be learnt.
 #define _GNU_SOURCE
-#include "source.h"
+#include "hints/source.h"
 
 #include <time.h>
 
@@ -8,7 +8,6 @@ struct gp_estimate gp_estimate[GP_KEYS];
 struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 _Atomic uint32_t gp_announcements;
 _Atomic(gp_hint_fn *) gp_give;
-_Atomic(struct gp_arrivals *) gp_arrived;
 double gp_least_likely;
 _Atomic uint32_t gp_explicit; // 1: explicit hints are listened to
 

@@ -3,7 +3,7 @@
 #define GPREEMPT_SOURCE_H
 
 #include <stdbool.h>
-#include "hints.h"
+#include "hints/hints.h"
 
 enum {
 	GP_KEYS = 256,  // ports, paths and NVTX names that are told apart
@@ -31,8 +31,8 @@ extern struct gp_estimate gp_estimate[GP_KEYS];
 extern struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 extern _Atomic uint32_t gp_announcements; // ever
 extern _Atomic(gp_hint_fn *) gp_give;
-extern _Atomic(struct gp_arrivals *) gp_arrived;
 extern double gp_least_likely;
+extern _Atomic uint32_t gp_explicit; // 1: explicit hints are listened to
 
 uint64_t gp_clock_ns(void);
 uint32_t gp_estimate_for(uint64_t key, uint64_t now);
@@ -40,7 +40,5 @@ uint32_t gp_estimate_for(uint64_t key, uint64_t now);
 void gp_announce(enum gp_hint_source, uint32_t estimate, uint64_t key, uint32_t fd, uint32_t generation,
 		 uint32_t likely_ppm, uint64_t now);
 
-void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm);
-const void *gp_socket_hooks(void);
 
 #endif

@@ -62,7 +62,7 @@ type Kernel struct {
 	Layout []Parameter `json:"-"` // the original's parameters, in order
 }
 
-// Refusal is why a kernel has no guard: enum gp_refusal of preempt/segment.h.
+// Refusal is why a kernel has no guard: enum gp_refusal of preempt/segment/segment.h.
 type Refusal int
 
 // Kinds of refusals.

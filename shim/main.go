@@ -2,9 +2,9 @@
 // latency-critical peers, or get it from best-effort ones. Built with -buildmode=c-shared.
 package main
 
-// #include <stdint.h>
-// void gpreemptStart(void);
-// static void *start_pointer(void) { return (void *)gpreemptStart; }
+// #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/..
+// #cgo LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
+// #include "shim/shim.h"
 import "C"
 
 import (
@@ -18,17 +18,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/exports"
-	"github.com/gpreempt/gpreempt/hints"
+	"github.com/gpreempt/gpreempt/hints/learner"
 	"github.com/gpreempt/gpreempt/kernels"
-	"github.com/gpreempt/gpreempt/preempt"
+	"github.com/gpreempt/gpreempt/preempt/agent"
 )
 
 // main is never called in a c-shared library.
 func main() {}
 
 func init() {
-	exports.SetStart(C.start_pointer())
+	C.gp_set_start(C.gp_start_fn(C.gpreemptStart))
 }
 
 // gpreemptStart runs on the application's thread, once, before the driver is initialised. Whatever goes
@@ -49,23 +48,22 @@ func gpreemptStart() {
 		return
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
-	driver := preempt.Driver{Symbol: exports.DriverSymbol(), Armed: exports.Armed(), Rewriter: &rewriter{config: config, log: log}}
-	if err := preempt.Start(config, priority.Level, driver, preempt.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
+	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Rewriter: &rewriter{config: config, log: log}}
+	if err := agent.Start(config, priority.Level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return
 	}
-	if preempt.HintsWanted(config, priority.Level) {
-		hints.Start(hints.Options{
-			Give: preempt.HintFunction(), Arrivals: preempt.Arrivals(),
+	if agent.HintsWanted(config, priority.Level) {
+		learner.Start(learner.Options{
 			Explicit: config.Hints.Explicit, Socket: config.Hints.Socket, Arrival: config.Hints.Arrival,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
 			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
 		})
 		if config.Hints.Socket {
-			exports.InstallSockets(hints.SocketHooks())
+			C.gp_install_socket_hooks((*C.struct_gp_socket_hooks)(learner.SocketHooks()))
 		}
 	}
-	exports.Install(preempt.Hooks())
+	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
 	log.Info().Str("priority", priority.String()).Msg("preemption is on")
 }
 

@@ -1,25 +1,6 @@
 package main
 
-// #define _GNU_SOURCE
-// #include <elf.h>
-// #include <link.h>
-// #include <stdint.h>
-// #include <string.h>
-//
-// extern const char __ehdr_start[] __attribute__((visibility("hidden")));
-//
-// // The library's notes, the linker's hash of its contents among them.
-// static const void *notes(size_t *size)
-// {
-//	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)__ehdr_start;
-//	const ElfW(Phdr) *segment = (const ElfW(Phdr) *)(__ehdr_start + file->e_phoff);
-//	for (int i = 0; i < file->e_phnum; i++)
-//		if (segment[i].p_type == PT_NOTE && segment[i].p_filesz > *size) {
-//			*size = segment[i].p_filesz;
-//			return __ehdr_start + segment[i].p_vaddr;
-//		}
-//	return NULL;
-// }
+// #include "shim/shim.h"
 import "C"
 
 import (
@@ -40,7 +21,7 @@ import (
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
 	"github.com/gpreempt/gpreempt/patch/cache"
-	"github.com/gpreempt/gpreempt/preempt"
+	"github.com/gpreempt/gpreempt/preempt/agent"
 )
 
 // rewriter gives package preempt what patch makes of code.
@@ -80,37 +61,37 @@ func (r *rewriter) make() *cache.Rewriter {
 
 func build() string {
 	var size C.size_t
-	notes := C.notes(&size)
+	notes := C.gp_library_notes(&size)
 	return C.GoStringN((*C.char)(notes), C.int(size))
 }
 
-func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
+func (r *rewriter) Copy(source agent.Source) (agent.Mapping, error) {
 	if source.Path != "" {
 		return copyFile(source.Path)
 	}
 	image, err := open(source)
 	if err != nil {
-		return preempt.Mapping{}, err
+		return agent.Mapping{}, err
 	}
 	picked, err := patch.Pick(image, source.SM)
 	if err != nil {
-		return preempt.Mapping{}, ofNothing(err)
+		return agent.Mapping{}, ofNothing(err)
 	}
 	if picked.PTX {
 		switch {
 		case image.parts: // which the copy would not show
-			return preempt.Mapping{}, errors.New("linked of several fatbins as it is loaded")
+			return agent.Mapping{}, errors.New("linked of several fatbins as it is loaded")
 		case picked.Size > patch.DefaultMaxSize: // as a header says; the runtime ends a process that lacks memory
-			return preempt.Mapping{}, patch.ErrTooLarge
+			return agent.Mapping{}, patch.ErrTooLarge
 		}
 		picked.Data = make([]byte, picked.Size)
 		if _, err := image.ReadAt(picked.Data, 0); err != nil {
-			return preempt.Mapping{}, err
+			return agent.Mapping{}, err
 		}
 	}
 	m, err := cache.Allocate(len(picked.Data))
 	if err != nil {
-		return preempt.Mapping{}, err
+		return agent.Mapping{}, err
 	}
 	copy(m.Data(), picked.Data)
 	return mapping(m), nil
@@ -119,32 +100,32 @@ func (r *rewriter) Copy(source preempt.Source) (preempt.Mapping, error) {
 // ofNothing says by preempt's error what patch says by its own.
 func ofNothing(err error) error {
 	if errors.Is(err, patch.ErrNothing) {
-		return preempt.ErrNothing
+		return agent.ErrNothing
 	}
 	return err
 }
 
-func mapping(m cache.Mapping) preempt.Mapping {
-	return preempt.Mapping{Address: m.Address, Bytes: m.Bytes, Cached: m.Cached}
+func mapping(m cache.Mapping) agent.Mapping {
+	return agent.Mapping{Address: m.Address, Bytes: m.Bytes, Cached: m.Cached}
 }
 
 // copyFile adds a 0, which ends PTX.
-func copyFile(path string) (preempt.Mapping, error) {
+func copyFile(path string) (agent.Mapping, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return preempt.Mapping{}, fmt.Errorf("open the file of a module: %w", err)
+		return agent.Mapping{}, fmt.Errorf("open the file of a module: %w", err)
 	}
 	defer unix.Close(fd)
 	var is unix.Stat_t
 	if err := unix.Fstat(fd, &is); err != nil {
-		return preempt.Mapping{}, fmt.Errorf("stat the file of a module: %w", err)
+		return agent.Mapping{}, fmt.Errorf("stat the file of a module: %w", err)
 	}
 	if is.Mode&unix.S_IFMT != unix.S_IFREG || is.Size > patch.DefaultMaxSize {
-		return preempt.Mapping{}, errors.New("the file of a module is of an unexpected kind or size")
+		return agent.Mapping{}, errors.New("the file of a module is of an unexpected kind or size")
 	}
 	m, err := cache.Allocate(int(is.Size) + 1)
 	if err != nil {
-		return preempt.Mapping{}, err
+		return agent.Mapping{}, err
 	}
 	for data := m.Data()[:is.Size]; len(data) > 0; {
 		n, err := unix.Read(fd, data)
@@ -153,17 +134,17 @@ func copyFile(path string) (preempt.Mapping, error) {
 		}
 		if err != nil || n == 0 {
 			m.Unmap()
-			return preempt.Mapping{}, fmt.Errorf("read the file of a module: %w", errors.Join(err, io.ErrUnexpectedEOF))
+			return agent.Mapping{}, fmt.Errorf("read the file of a module: %w", errors.Join(err, io.ErrUnexpectedEOF))
 		}
 		data = data[n:]
 	}
 	return mapping(m), nil
 }
 
-func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Link, error) {
+func (r *rewriter) Rewrite(source agent.Source) (agent.Mapping, *agent.Link, error) {
 	image, err := open(source)
 	if err != nil {
-		return preempt.Mapping{}, nil, err
+		return agent.Mapping{}, nil, err
 	}
 	if source.Linked {
 		m, err := r.make().RewriteLinked(image, source.SM, source.Key)
@@ -174,12 +155,12 @@ func (r *rewriter) Rewrite(source preempt.Source) (preempt.Mapping, *preempt.Lin
 		return r.done(m, err), nil, ofNothing(err)
 	}
 	if image.parts {
-		return preempt.Mapping{}, nil, errors.New("linked of several fatbins as it is loaded")
+		return agent.Mapping{}, nil, errors.New("linked of several fatbins as it is loaded")
 	}
-	return preempt.Mapping{}, &preempt.Link{Address: image.base, Bytes: link.Size, Fatbin: link.Fatbin, Key: link.Key}, nil
+	return agent.Mapping{}, &agent.Link{Address: image.base, Bytes: link.Size, Fatbin: link.Fatbin, Key: link.Key}, nil
 }
 
-func (r *rewriter) done(m cache.Mapping, err error) preempt.Mapping {
+func (r *rewriter) done(m cache.Mapping, err error) agent.Mapping {
 	r.release.Reset(releaseAfter)
 	if err == nil && r.log.GetLevel() <= zerolog.DebugLevel {
 		for kernel, reason := range m.Refused() {
@@ -197,7 +178,7 @@ type memory struct {
 }
 
 // open follows the wrapper that the compiler puts around a fatbin (fatbinary_section.h).
-func open(source preempt.Source) (memory, error) {
+func open(source agent.Source) (memory, error) {
 	const (
 		fatbinCMagic       = 0x466243B1
 		fatbinCLinkVersion = 2

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/patch"
-	"github.com/gpreempt/gpreempt/preempt"
+	"github.com/gpreempt/gpreempt/preempt/agent"
 )
 
 // A library of a terabyte is not copied: for lack of memory the runtime would end the process. Nor is PTX that belongs
@@ -44,16 +44,16 @@ func TestCopyOfPTX(t *testing.T) {
 	var r rewriter
 	base := uintptr(unsafe.Pointer(&data[0]))
 	fatbin(size - head - ptx - 64)
-	if _, err := r.Copy(preempt.Source{Address: base, SM: 90}); !errors.Is(err, patch.ErrTooLarge) {
+	if _, err := r.Copy(agent.Source{Address: base, SM: 90}); !errors.Is(err, patch.ErrTooLarge) {
 		t.Errorf("a terabyte: %v", err)
 	}
 	fatbin(8)
-	m, err := r.Copy(preempt.Source{Address: base, SM: 90})
+	m, err := r.Copy(agent.Source{Address: base, SM: 90})
 	if err != nil || m.Bytes != head+ptx+64+8 {
 		t.Errorf("%d bytes, %v", m.Bytes, err)
 	}
 	wrapper := [3]uint64{2<<32 | 0x466243B1, uint64(base)}
-	if _, err := r.Copy(preempt.Source{Address: uintptr(unsafe.Pointer(&wrapper)), SM: 90}); err == nil {
+	if _, err := r.Copy(agent.Source{Address: uintptr(unsafe.Pointer(&wrapper)), SM: 90}); err == nil {
 		t.Error("one of several fatbins was copied as if it were all")
 	}
 }
@@ -70,10 +70,10 @@ func TestImagesForOtherGPUs(t *testing.T) {
 	le.PutUint64(data[16+8:], 64)
 	le.PutUint32(data[16+28:], 80) // for sm_80
 	var r rewriter
-	if _, err := r.Copy(preempt.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, preempt.ErrNothing) {
+	if _, err := r.Copy(agent.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, agent.ErrNothing) {
 		t.Errorf("copy: %v", err)
 	}
-	if _, _, err := r.Rewrite(preempt.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, preempt.ErrNothing) {
+	if _, _, err := r.Rewrite(agent.Source{Address: uintptr(unsafe.Pointer(&data[0])), SM: 90}); !errors.Is(err, agent.ErrNothing) {
 		t.Errorf("rewrite: %v", err)
 	}
 }

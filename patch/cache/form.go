@@ -13,7 +13,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-// The form of what became of an image: struct gp_rewritten of preempt/code.h, which C reads as it stands.
+// The form of what became of an image: struct gp_rewritten of preempt/code/code.h, which C reads as it stands.
 const (
 	magic = "GPBLP\x00\x00\x01"
 

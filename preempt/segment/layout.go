@@ -1,5 +1,5 @@
 // Package segment is the memory through which the processes of one user know of each other on one GPU.
-// It mirrors preempt/segment.h; a test holds the two together.
+// It mirrors segment.h; a test holds the two together.
 //
 // A file says which memory is in force, and has the locks; the memory itself is passed from process to process (memory.go).
 // A process owns a slot by a POSIX record lock on byte slot of the file, which the kernel drops when

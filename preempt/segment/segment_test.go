@@ -201,7 +201,7 @@ func TestLayout(t *testing.T) {
 	if err := os.WriteFile(source, []byte(strings.Replace(program.String(), "#include", "#include <stddef.h>\n#include", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-I..", "-o", binary, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-I.", "-o", binary, source).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	out, err := exec.Command(binary).Output()

@@ -1,0 +1,60 @@
+// bridge.c - see bridge.h.
+#define _GNU_SOURCE
+#include "hints/bridge.h"
+#include "hints/source.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Nobody takes hints in a forked child.
+static void in_child(void) { gp_give = NULL; }
+
+void gp_hints_begin(double least_likely, bool explicit_too)
+{
+	gp_least_likely = least_likely;
+	gp_explicit = explicit_too;
+	pthread_atfork(NULL, NULL, in_child);
+	gp_give = gp_hint;
+}
+
+void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence)
+{
+	gp_hint_fn *give = gp_give;
+	if (give)
+		give(GP_HINT_ARRIVAL, from_ns, valid_ns, confidence);
+}
+
+uint32_t gp_arrivals_bell(void) { return gp_arrivals.bell; }
+
+void gp_arrivals_wait(uint32_t seen) { syscall(SYS_futex, &gp_arrivals.bell, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
+
+uint32_t gp_arrivals_count(void) { return gp_arrivals.count; }
+
+struct gp_arrival_taken gp_arrivals_take(uint32_t i)
+{
+	struct gp_arrival *a = &gp_arrivals.arrival[i % 256];
+	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
+	return (struct gp_arrival_taken){at, a->held_ns, a->due_ns, a->ready, a->dropped};
+}
+
+uint32_t gp_announcements_count(void) { return gp_announcements; }
+
+struct gp_announcement_taken gp_announcements_take(uint32_t i)
+{
+	struct gp_announcement *a = &gp_announcement[i % GP_ANNOUNCEMENTS];
+	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
+	return (struct gp_announcement_taken){at, a->key, a->estimate, a->fd, a->generation};
+}
+
+void gp_estimate_set(uint32_t place, uint64_t key, uint64_t delay_ns, uint64_t valid_ns, uint32_t likely_ppm)
+{
+	struct gp_estimate *e = &gp_estimate[place % GP_KEYS];
+	if (e->key != key)
+		return; // another's place by now
+	e->delay_ns = delay_ns;
+	e->valid_ns = valid_ns;
+	e->likely_ppm = likely_ppm;
+}

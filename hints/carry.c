@@ -1,0 +1,473 @@
+// carry.c - carries out hints: takes the GPU a switch ahead of announced work, and gives it back if none comes.
+//
+// Hints arrive in a mailbox from any thread. One thread of the core (gp_hint_run) opens the window and arms the
+// hold at the right time; work that comes proceeds in the open window, and the hold goes when the window closes as
+// always, so it is never released before the work is queued.
+#define _GNU_SOURCE
+#include "hints/carry.h"
+
+#include <string.h>
+
+_Static_assert(GP_HINT_ARRIVAL + 1 == GP_HINT_SOURCES, "sources of hints.h and segment.h");
+
+static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later is nonsense
+static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
+static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold
+static const uint64_t SAMPLE_SPIN_NS = 300 * 1000, SAMPLE_POLL_NS = 10 * 1000;
+enum {
+	MAILS = 64,
+	PENDING = 16,
+};
+
+// The mailbox: a bounded queue of many writers. A place is free for position p while its turn is p.
+
+static struct mail {
+	_Atomic uint32_t turn;
+	uint32_t source;
+	uint64_t start_ns, valid_ns;
+	double confidence;
+	struct gp_context *taken; // the caller carried the hint out, at
+	uint64_t taken_ns;
+	uint32_t begun_before; // see active
+} mail[MAILS];
+_Atomic uint32_t gp_hint_bell, gp_hint_dropped;
+_Atomic uint64_t gp_hint_due_ns;
+static _Atomic uint32_t mail_end, asleep, overflowed[GP_HINT_SOURCES];
+static uint32_t mail_begin;
+
+// For callers: bits of the sources that may carry out hints themselves; how far ahead; whether one is in force.
+static _Atomic uint32_t trusted, in_force;
+static _Atomic uint64_t published_lead_ns;
+
+static bool takes_hints(struct gp_context *c)
+{
+	return c->handle && c->gpu->segment && !c->gpu->mps && c->gpu->lower_peers && gp_settings.hold &&
+	       gp_hold_usable(c);
+}
+
+// A hint for about as soon as a switch takes is carried out by the thread that gives it, if that is one that
+// works on the GPU: another thread would wake tens of microseconds later, and now and then hundreds.
+static void take_at_once(struct mail *m)
+{
+	uint64_t now = gp_now_ns();
+	uint32_t free = 0;
+
+	if (!gp_hint_announced(m->source) || !(trusted & 1u << m->source) || in_force ||
+	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
+	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns || m->valid_ns > MAX_VALID_NS ||
+	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
+		return;
+	struct gp_context *c = gp_current_context();
+	if (!c || c->open || !takes_hints(c) || c->gpu->segment->open & (c->gpu->higher | c->gpu->same) ||
+	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return;
+	m->taken = c;
+	m->taken_ns = now;
+	m->begun_before = c->hold.word[GP_HOLD_BEGUN];
+	c->hint.met_ns = 0;
+	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
+	c->hint.awaited_ns = now;
+	uint32_t wakes = gp_window_open(c);
+	gp_hold_arm(c);
+	gp_window_wake(c->gpu, wakes);
+}
+
+void gp_hint_ring(void)
+{
+	gp_hint_bell++;
+	if (asleep)
+		gp_futex_wake(&gp_hint_bell, 1, false);
+}
+
+void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, double confidence)
+{
+	if (!gp_settings.hints || (uint32_t)source >= GP_HINT_SOURCES)
+		return;
+	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
+	take_at_once(&hint);
+	uint32_t place = mail_end;
+	for (;;) {
+		int32_t ahead = (int32_t)(mail[place % MAILS].turn - place);
+		if (ahead < 0) { // full
+			overflowed[source]++;
+			if (hint.taken) {
+				hint.taken->hint.awaited_ns = hint.taken->hint.until_ns = 0;
+				in_force = 0;
+			}
+			return;
+		}
+		if (ahead > 0)
+			place = mail_end;
+		else if (__atomic_compare_exchange_n((uint32_t *)&mail_end, &place, place + 1, false, __ATOMIC_ACQ_REL,
+						     __ATOMIC_RELAXED))
+			break;
+	}
+	struct mail *m = &mail[place % MAILS];
+	m->source = source;
+	m->start_ns = start_ns;
+	m->valid_ns = valid_ns;
+	m->confidence = confidence;
+	m->taken = hint.taken;
+	m->taken_ns = hint.taken_ns;
+	m->begun_before = hint.begun_before;
+	m->turn = place + 1;
+	gp_hint_ring();
+}
+
+static bool take_mail(struct mail *out)
+{
+	struct mail *m = &mail[mail_begin % MAILS];
+	if (m->turn != mail_begin + 1)
+		return false;
+	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns, m->begun_before};
+	m->turn = mail_begin + MAILS;
+	mail_begin++;
+	return true;
+}
+
+// What follows up to the launch path belongs to the thread of gp_hint_run.
+
+static struct pending {
+	uint32_t source;
+	uint64_t given_ns, start_ns, end_ns;
+	bool postponed; // another hint was in force when it was due
+} pending[PENDING];
+static int pending_count;
+static uint32_t carried_out;
+
+static struct {
+	bool on;
+	uint32_t source;
+	uint64_t began_ns, end_ns;
+	bool taken; // the GPU was not the process's already
+	struct gp_context *sampled;
+	uint32_t began_before; // the hold's begun word when it was armed
+} active;
+
+static bool anybody_to_preempt(void)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (takes_hints(&gp_context[i]))
+			return true;
+	return false;
+}
+
+// Whether a hold began to run since it was armed. With the lock its word is not freed meanwhile.
+enum begun { NEVER, NOT_YET, BEGUN };
+
+static enum begun hold_begun(struct gp_context *c, uint32_t before)
+{
+	enum begun begun = NEVER;
+
+	pthread_mutex_lock(&c->query_lock);
+	if (c->handle && c->hold.word && c->hold.word[GP_HOLD_BEGUN] != before)
+		begun = BEGUN;
+	else if (c->handle && c->hold.state == GP_HOLD_ARMED)
+		begun = NOT_YET;
+	pthread_mutex_unlock(&c->query_lock);
+	return begun;
+}
+
+static void drop(uint32_t source, enum gp_hint_dropped why)
+{
+	GP_HINT_COUNT(source, dropped, 1);
+	gp_hint_dropped = why;
+}
+
+// Sorts a hint in, or drops it.
+static void receive(const struct mail *m, uint64_t now)
+{
+	GP_HINT_COUNT(m->source, given, 1);
+	if (m->taken) {
+		carried_out++;
+		memset(&active, 0, sizeof active);
+		active.on = active.taken = true;
+		active.source = m->source;
+		active.began_ns = m->taken_ns;
+		active.end_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
+		active.began_before = m->begun_before;
+		active.sampled = gp_hint_sample_due(carried_out) && hold_begun(m->taken, m->begun_before) == NOT_YET ? m->taken : NULL;
+		return;
+	}
+	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
+	if (valid > gp_hint_most_at_once_ns())
+		valid = gp_hint_most_at_once_ns();
+	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + valid + gp_settings.hint_wait_ns;
+	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
+	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now)
+		return drop(m->source, GP_DROPPED_DOUBTFUL);
+	if (gp_hint_off(m->source))
+		return drop(m->source, GP_DROPPED_OFF);
+	if (!anybody_to_preempt())
+		return drop(m->source, GP_DROPPED_NOBODY);
+	if ((active.on && start < active.end_ns) || pending_count == PENDING)
+		return drop(m->source, GP_DROPPED_OVERLAPS);
+	for (int i = 0; i < pending_count; i++)
+		if (start < pending[i].end_ns && pending[i].start_ns < end)
+			return drop(m->source, GP_DROPPED_OVERLAPS);
+	pending[pending_count++] = (struct pending){m->source, now, start, end, false};
+}
+
+static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
+{
+	uint64_t idle_since = c->idle_since_ns;
+	return c->open && !idle_since ? now : idle_since;
+}
+
+// The hold in one context, whose window is then open. With the lock the context is not destroyed meanwhile.
+static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint64_t end)
+{
+	CUcontext popped;
+	uint32_t wakes = 0;
+
+	pthread_mutex_lock(&c->query_lock);
+	if (!c->handle)
+		goto gone;
+	c->hint.met_ns = 0;
+	c->hint.until_ns = end; // before the look at open: see close_window
+	c->hint.awaited_ns = now;
+	// Work that came since it was found idle may not have seen that it is awaited: nothing else would end the wait.
+	if (c->activity != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
+		c->hint.met_ns = now;
+		c->hint.until_ns = 0;
+	}
+	if (!c->open) {
+		wakes = gp_window_open(c);
+		active.taken = true;
+	}
+	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
+		uint32_t begun = c->hold.word[GP_HOLD_BEGUN];
+		gp_hold_arm(c);
+		if (c->hold.state == GP_HOLD_ARMED && !active.sampled && gp_hint_sample_due(carried_out)) {
+			active.sampled = c;
+			active.began_before = begun;
+		}
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	gp_window_wake(c->gpu, wakes); // the switch need not wait for it
+gone:
+	pthread_mutex_unlock(&c->query_lock);
+}
+
+static void carry_out(const struct pending *p, uint64_t now)
+{
+	struct gp_context *chosen[GP_GPUS];
+	uint64_t activity[GP_GPUS];
+	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * gp_hint_lead_ns(GP_HINT_EXPLICIT);
+	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
+	int count = 0;
+
+	if (!gp_hint_paid(p->source))
+		return drop(p->source, gp_hint_off(p->source) ? GP_DROPPED_OFF : GP_DROPPED_UNPAID);
+	// On each GPU the context that had work last; a GPU that the process no longer uses is left alone.
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
+			latest = last_work_ns(&gp_context[i], now);
+	for (int g = 0; g < GP_GPUS && gp_gpu[g].known; g++) {
+		struct gp_context *best = NULL;
+		for (int i = 0; i < GP_CONTEXTS; i++) {
+			struct gp_context *c = &gp_context[i];
+			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !(c->gpu->segment->open & (c->gpu->higher | c->gpu->same)) && last_work_ns(c, now) + RECENT_NS >= latest &&
+			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
+				best = c;
+		}
+		if (best) {
+			activity[count] = best->activity;
+			chosen[count++] = best;
+		}
+	}
+	bool busy = false;
+	for (int i = 0; i < count; i++)
+		busy |= chosen[i]->open && !chosen[i]->idle_since_ns;
+	if (!count)
+		return drop(p->source, GP_DROPPED_NOBODY);
+	if (busy || (arrived > p->given_ns && arrived >= since)) {
+		GP_HINT_COUNT(p->source, late, 1); // its request has taken note of when it was due
+		return;
+	}
+	uint32_t free = 0; // a caller may be ahead by a moment: then this one is a duplicate
+	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return drop(p->source, GP_DROPPED_OVERLAPS);
+	carried_out++;
+	memset(&active, 0, sizeof active);
+	active.on = true;
+	active.source = p->source;
+	active.began_ns = now;
+	active.end_ns = p->end_ns;
+	for (int i = 0; i < count; i++)
+		hold_for(chosen[i], activity[i], now, p->end_ns);
+}
+
+// Ends the wait for work: the windows close as usual from here on. Returns when work came, or 0.
+static uint64_t end_wait(void)
+{
+	uint64_t met = 0;
+
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		if (!c->hint.until_ns && !c->hint.met_ns)
+			continue;
+		c->hint.awaited_ns = 0;
+		c->hint.until_ns = 0;
+		uint64_t at = __atomic_exchange_n((uint64_t *)&c->hint.met_ns, 0, __ATOMIC_ACQ_REL);
+		if (at && (!met || at < met))
+			met = at;
+	}
+	return met;
+}
+
+static bool met(void)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].hint.met_ns)
+			return true;
+	return false;
+}
+
+// Looks after the hint that is being carried out. Returns for how long its source is now off, or 0.
+static uint64_t attend(uint64_t now)
+{
+	if (active.sampled) {
+		enum begun begun = hold_begun(active.sampled, active.began_before);
+		if (begun == BEGUN)
+			gp_hint_learn_switch(now - active.began_ns);
+		if (begun != NOT_YET || now - active.began_ns > gp_hint_longest_switch_ns)
+			active.sampled = NULL;
+	}
+	bool came = met();
+	if (!came && now < active.end_ns)
+		return 0;
+	if (came && active.sampled)
+		return 0; // a little longer, for the sample
+	active.on = false;
+	uint64_t at = end_wait(), off;
+	in_force = 0;
+	if (at) {
+		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0;
+		// The switch is paid for with or without a hint. For take_at_once some more is free.
+		uint64_t lead = gp_hint_lead_ns(active.source) + (gp_hint_announced(active.source) ? gp_hint_longest_margin_ns : 0);
+		GP_HINT_COUNT(active.source, hit, 1);
+		GP_HINT_COUNT(active.source, waited_ns, waited);
+		if (active.taken)
+			GP_HINT_COUNT(active.source, saved_ns, waited < gp_hint_switch_ns() ? waited : gp_hint_switch_ns());
+		off = gp_hint_settle(active.source, true, waited > lead ? waited - lead : 0, now);
+	} else {
+		GP_HINT_COUNT(active.source, wrong, 1);
+		gp_hint_dropped = GP_DROPPED_WRONG;
+		GP_HINT_COUNT(active.source, waited_ns, now - active.began_ns);
+		off = gp_hint_settle(active.source, false, now - active.began_ns + gp_hint_switch_ns(), now);
+		gp_wake++; // the watcher closes the window
+		gp_futex_wake(&gp_wake, 1, false);
+	}
+	return off;
+}
+
+uint64_t gp_hint_run(uint32_t *source)
+{
+	static __thread bool relaxed;
+
+	if (!relaxed) { // a capture in global mode must not be broken by the hold's launch
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		relaxed = true;
+	}
+	for (;;) {
+		uint32_t seen = gp_hint_bell;
+		uint64_t began = gp_now_ns(), now = began, next = UINT64_MAX;
+		bool exact = false; // next is when a guess is to be carried out
+		struct mail m;
+
+		gp_hint_refill(now);
+		gp_hint_forgive(now, &next);
+		for (uint32_t i = 0; i < GP_HINT_SOURCES; i++) {
+			uint32_t lost = __atomic_exchange_n((uint32_t *)&overflowed[i], 0, __ATOMIC_RELAXED);
+			if (lost) {
+				GP_HINT_COUNT(i, given, lost);
+				GP_HINT_COUNT(i, dropped, lost);
+			}
+		}
+		*source = GP_HINT_COPY;
+		uint64_t copies_off = gp_hint_settle_copies(now);
+		if (copies_off)
+			return copies_off;
+		if (active.on) {
+			*source = active.source;
+			uint64_t off = attend(now);
+			if (off)
+				return off;
+		}
+		for (int i = 0; i < MAILS && take_mail(&m); i++)
+			receive(&m, now);
+		for (int i = 0; i < pending_count;) {
+			bool guessed = !gp_hint_announced(pending[i].source);
+			uint64_t lead = gp_hint_lead_ns(pending[i].source), early = gp_hint_early_ns(pending[i].source);
+			uint64_t due = pending[i].start_ns > lead ? pending[i].start_ns - lead : 0;
+			if (active.on && due < active.end_ns && due <= now) {
+				due = met() ? now : active.end_ns; // one at a time; the window stays open meanwhile
+				pending[i].postponed = true;
+			}
+			if (due > now + early || active.on) {
+				due -= active.on ? 0 : early;
+				bool nap = guessed && !active.on && due > now + 2 * gp_hint_nap_ns;
+				due -= nap ? gp_hint_nap_ns : 0;
+				if (due < next) {
+					next = due;
+					exact = guessed && !active.on && !nap;
+				}
+				i++;
+				continue;
+			}
+			if (due > now) {
+				now = gp_hint_spin(due, seen);
+				if (gp_hint_bell != seen) {
+					next = now;
+					break;
+				}
+			} else if (!guessed && due > pending[i].given_ns && !pending[i].postponed) {
+				gp_hint_learn_margin(now - due);
+			}
+			struct pending p = pending[i];
+			pending[i] = pending[--pending_count];
+			carry_out(&p, now);
+		}
+		if (active.on && active.sampled) // exact to the microsecond, which sleeping is not
+			next = now - active.began_ns < SAMPLE_SPIN_NS ? 0 : now + SAMPLE_POLL_NS;
+		else if (active.on && active.end_ns < next)
+			next = active.end_ns;
+		uint32_t trust = 0;
+		for (uint32_t i = 0; i < GP_HINT_SOURCES; i++)
+			if (gp_hint_paid(i))
+				trust |= 1u << i;
+		trusted = trust;
+		uint64_t first = UINT64_MAX;
+		for (int i = 0; i < pending_count; i++)
+			if (pending[i].start_ns - gp_hint_lead_ns(pending[i].source) < first)
+				first = pending[i].start_ns - gp_hint_lead_ns(pending[i].source);
+		gp_hint_due_ns = pending_count ? first : 0;
+		published_lead_ns = gp_hint_lead_ns(GP_HINT_EXPLICIT);
+		now = gp_now_ns();
+		if (next <= now) {
+			if (next == 0)
+				gp_hint_spun(now - began); // for the sample
+			continue;
+		}
+		asleep = 1;
+		gp_futex_wait(&gp_hint_bell, seen, next == UINT64_MAX ? 0 : next - now, false);
+		asleep = 0;
+		if (exact && gp_hint_bell == seen && next - now > gp_hint_nap_ns / 3)
+			gp_hint_learn_wake(gp_now_ns() > next ? gp_now_ns() - next : 0);
+	}
+}
+
+void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies)
+{
+	gp_settings.hint_max_cost = max_cost;
+	gp_settings.hint_min_confidence = min_confidence;
+	gp_settings.hint_wait_ns = wait_ns;
+	gp_settings.hint_copy = copies;
+	gp_hint_accounts_begin(gp_now_ns());
+	for (uint32_t i = 0; i < MAILS; i++)
+		mail[i].turn = i;
+	gp_settings.hints = 1;
+}
+

@@ -1,0 +1,95 @@
+// Package learner learns when a process will put work on the GPU: from what announces it (NVTX ranges, data on sockets) and
+// from the pattern of earlier requests. What runs on the program's threads, and what carries hints out, is C (hints/).
+package learner
+
+// #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
+// #cgo LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
+// #include "hints/bridge.h"
+// #include "hints/nvtx.h"
+import "C"
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"unsafe"
+)
+
+// Options says which sources give hints.
+type Options struct {
+	Explicit, Socket, Arrival bool
+	NVTX                      []string // names of ranges
+	MaxCost, MinConfidence    float64
+	Log                       io.Writer // gets a line for each request; nil: none
+}
+
+// Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
+func Start(o Options) {
+	for i, name := range o.NVTX {
+		text := append([]byte(name), 0) // not by C.CString, which ends a process that lacks memory
+		C.gp_nvtx_name(C.uint32_t(i), (*C.char)(unsafe.Pointer(&text[0])))
+	}
+	C.gp_hints_begin(C.double(o.MinConfidence), C.bool(o.Explicit))
+	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != nil {
+		go learn(o)
+	}
+}
+
+// SocketHooks is the const struct gp_socket_hooks * for the interception layer.
+func SocketHooks() unsafe.Pointer { return unsafe.Pointer(C.gp_socket_hooks()) }
+
+func learn(o Options) {
+	l := newLearner(o.MaxCost)
+	l.publish = func(place uint32, key uint64, e estimate) {
+		C.gp_estimate_set(C.uint32_t(place), C.uint64_t(key), C.uint64_t(e.delayNs), C.uint64_t(e.validNs), C.uint32_t(e.likely*1e6))
+	}
+	l.publishFor = func(c connection, likely float64) {
+		C.gp_connection_likely(C.uint32_t(c.fd), C.uint32_t(c.generation), C.uint32_t(likely*1e6))
+	}
+	predictor := NewArrivals(o.MaxCost)
+	var announcementsRead, arrivalsRead uint32
+	for {
+		seen := C.gp_arrivals_bell()
+		announced := announcements(&announcementsRead)
+		for _, a := range arrivals(&arrivalsRead) {
+			write(o.Log, a)
+			at := a.AtNs
+			for len(announced) > 0 && announced[0].atNs <= at {
+				l.announced(announced[0])
+				announced = announced[1:]
+			}
+			l.arrived(at)
+			if p, ok := predictor.Arrived(at); ok && o.Arrival {
+				C.gp_give_arrival(C.uint64_t(p.FromNs), C.uint64_t(p.ToNs-p.FromNs), C.double(p.Confidence))
+			}
+		}
+		for _, a := range announced {
+			l.announced(a)
+		}
+		C.gp_arrivals_wait(seen)
+	}
+}
+
+// arrivals reads what came since; what was overwritten meanwhile is lost.
+func arrivals(read *uint32) (list []Request) {
+	for end := uint32(C.gp_arrivals_count()); *read != end; *read++ {
+		if a := C.gp_arrivals_take(C.uint32_t(*read)); a.at_ns != 0 {
+			list = append(list, request(uint64(a.at_ns), uint64(a.held_ns), uint64(a.due_ns), a.ready != 0, int(a.dropped)))
+		}
+	}
+	slices.SortFunc(list, func(a, b Request) int { return cmp.Compare(a.AtNs, b.AtNs) })
+	return list
+}
+
+func announcements(read *uint32) (list []announcement) {
+	for end := uint32(C.gp_announcements_count()); *read != end; *read++ {
+		if a := C.gp_announcements_take(C.uint32_t(*read)); a.at_ns != 0 {
+			list = append(list, announcement{uint64(a.at_ns), uint64(a.key), uint32(a.estimate),
+				connection{uint32(a.fd), uint32(a.generation)}})
+		}
+	}
+	slices.SortFunc(list, func(a, b announcement) int {
+		return int(int64(a.atNs - b.atNs))
+	})
+	return list
+}

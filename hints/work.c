@@ -1,0 +1,74 @@
+// work.c - work that comes: it meets hints, arrivals are learnt from it, and copies are hints themselves. On the
+// launch path.
+#define _GNU_SOURCE
+#include "hints/carry.h"
+
+struct gp_arrivals gp_arrivals;
+_Atomic uint64_t gp_last_arrival_ns;
+
+void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
+{
+	if (!gp_settings.hints)
+		return;
+	uint64_t now = gp_now_ns();
+	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
+	uint64_t awaited = c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+
+	if (awaited) {
+		c->hint.met_ns = now;
+		c->hint.until_ns = 0;
+	}
+	if (awaited || !c->open) {
+		gp_last_arrival_ns = now;
+		struct gp_arrival *a = &gp_arrivals.arrival[gp_arrivals.count++ % 256];
+		a->held_ns = awaited;
+		a->due_ns = gp_hint_due_ns;
+		a->ready = awaited && gp_hold_begun(&c->hold);
+		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
+		a->at_ns = now;
+	}
+	// A copy that opens the window is a hint that kernels follow.
+	if (!slot || !c->gpu->lower_peers)
+		return;
+	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
+	if (!c->open && !awaited && s->work == GP_COPY && gp_settings.hint_copy) {
+		gp_count(&counters->given, 1);
+		c->copied_ns = now;
+	} else if (kernels) {
+		uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
+		if (copied) {
+			gp_count(&counters->hit, 1);
+			gp_hint_copy_hit();
+			gp_count(&counters->waited_ns, now - copied);
+			gp_count(&counters->saved_ns, now - copied < gp_hint_default_switch_ns ? now - copied : gp_hint_default_switch_ns);
+		}
+	}
+}
+
+// Memory that is pinned after idle is for copies to come.
+void gp_hint_pinned(void)
+{
+	if (!gp_settings.hint_copy)
+		return;
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].open)
+			return;
+	gp_hint(GP_HINT_COPY, gp_now_ns(), 0, 1);
+}
+
+void gp_hint_closed(struct gp_context *c, uint64_t now)
+{
+	uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+
+	if (copied && slot) {
+		gp_count(&slot->hint[GP_HINT_COPY].wrong, 1);
+		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, now - copied);
+		gp_hint_copy_wrong(now - copied);
+	}
+	if (gp_settings.hints) {
+		gp_arrivals.bell++;
+		gp_futex_wake(&gp_arrivals.bell, 1, false);
+	}
+}

@@ -1,0 +1,499 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const (
+	lowestLevel = configs.Levels - 1
+	// heartbeat is how often an agent wakes with nothing to do: to say that it lives and to notice
+	// peers that died without a word.
+	heartbeat = time.Second
+	// shareCheck is how often a process under higher ones looks whether it gets its share.
+	shareCheck = 100 * time.Millisecond
+	// stepGap bounds how often an agent looks.
+	stepGap = 500 * time.Microsecond
+	// settleNs is how long after libcuda's last control of a TSG its context counts as made.
+	settleNs = uint64(100 * time.Millisecond)
+	// passingNs is how long the driver may refuse a control because of what is being freed, which is asked again every
+	// askAgain: a context with many allocations takes that long to end.
+	passingNs = uint64(2 * time.Second)
+	askAgain  = 5 * time.Millisecond
+)
+
+// tsgKey names a TSG as libcuda last left it.
+type tsgKey struct{ client, handle, resets uint32 }
+
+type subdeviceKey struct{ client, subdevice uint32 }
+
+// agent looks after one GPU for this process.
+type agent struct {
+	core    *Core
+	gpu     int
+	uuid    [16]byte
+	segment *segment.Segment
+	slot    int
+	log     zerolog.Logger
+	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
+
+	stoppable  bool   // kernels are rewritten
+	givenUp    uint64 // domains of which that was said
+	saidBeside bool
+
+	mutex                      sync.Mutex // what follows: the agent's own goroutine, and changed
+	uuids                      map[subdeviceKey][16]byte
+	sliceUs                    map[tsgKey]uint64
+	suspended                  map[tsgKey]bool
+	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
+	wantUs                     uint64            // 0: leave the driver's default
+	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince                   uint64
+	probed                     uint64 // when a turn was asked for without known work; 0: not asked
+	probeAfter                 uint64
+	askedTurn                  uint64 // the turn that this process waits for to end, and since when
+	askedNs                    uint64
+	due                        uint64 // since when this process should hand its turn on; 0: it should not
+	alone                      bool   // has no slot: its segment is memory of its own, and it tries to join again
+	said                       string // why it could not, last
+	refused                    bool   // an RM control was refused: no timeslices, no turns
+	noTurns                    bool
+	turns                      bool
+	boostUs                    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
+	reported                   bool
+	used                       []usage
+	counted                    usage // when the process's part of the GPU was counted last
+	countedBusy, countedHigher uint64
+}
+
+// peers is who else is on the GPU.
+type peers struct {
+	lower, same, higher uint64 // slots
+	between             uint64 // lower ones that themselves have lower levels to preempt
+	stoppable           uint64 // lower ones whose kernels stop when a window opens
+}
+
+func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
+
+func (a *agent) lacks(fallback uint32) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.own().Fallbacks.Or(fallback)
+}
+
+// changed is called when TSGs of the process came or went.
+func (a *agent) changed() {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.alone {
+		return
+	}
+	a.applyTimeslice()
+	a.enforce()
+}
+
+// run wakes at every ring of the segment's bell: someone came or went, wants a turn, or gave one up.
+func (a *agent) run() {
+	for {
+		began := time.Now()
+		seen := a.segment.Bell.Load()
+		wait := a.step()
+		a.segment.WaitBell(seen, wait)
+		// Peers that come and go between idle and busy ring often, and a step takes about 100 us.
+		time.Sleep(stepGap - time.Since(began))
+	}
+}
+
+func (a *agent) step() time.Duration {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if !a.belongs() {
+		return heartbeat
+	}
+	now := segment.Now()
+	a.own().HeartbeatNs.Store(now)
+	a.segment.Reap()
+	p := a.peers()
+	a.count(p, now)
+	turns := a.takesTurns(p)
+	a.turns = turns
+	turnPeers := 0
+	if turns {
+		turnPeers = bits.OnesCount64(p.same)
+	}
+	setPeers(a.gpu, p, turnPeers)
+	gated := p.higher != 0 && a.gates()
+	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
+	rescind(a.gpu)
+
+	wait := heartbeat
+	if p.higher != 0 {
+		wait = min(wait, a.share(p, now))
+	} else {
+		a.boostUs = 0
+	}
+	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
+	a.applyTimeslice()
+	switch {
+	case turns:
+		wait = min(wait, a.turn(p, now))
+	case p.higher != 0 && p.lower != 0:
+		wait = min(wait, a.giveWay(p, now))
+	case a.off:
+		a.schedule(true)
+	}
+	a.enforce()
+	a.publish()
+	if len(a.unsure) > 0 {
+		wait = min(wait, askAgain)
+	}
+	return wait
+}
+
+// belongs sees that this process has its slot, in the segment that others who come get too, and joins again where it
+// has not: the file was removed, as logind does with all of a user's at the last logout, others could not get this memory and
+// made new, or the application closed our descriptor and another process took the slot.
+func (a *agent) belongs() bool {
+	gone, lost := a.segment.Check(), error(nil)
+	if !a.alone {
+		lost = a.segment.Relock()
+	}
+	owned := !a.alone && !errors.Is(lost, segment.ErrLost)
+	if owned && !errors.Is(gone, segment.ErrLost) && !errors.Is(gone, segment.ErrOther) {
+		return true
+	}
+	sameFile := !errors.Is(gone, segment.ErrLost)
+	if sameFile { // two descriptors of it would drop each other's locks
+		a.segment.Leave()
+	}
+	next, slot, err := a.core.join(a.gpu)
+	if err != nil {
+		if a.said != err.Error() {
+			a.said = err.Error()
+			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("can not join the segment again: no preemption between this process and those that are not in its old one")
+		}
+		if (sameFile || !owned) && !a.alone {
+			a.leave()
+		}
+		return !a.alone
+	}
+	a.segment.Release()
+	if !moveGPU(a.gpu, next.Pointer(), slot, owned) {
+		next.Close()
+		return false
+	}
+	next.Succeed(a.segment)
+	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
+	a.log = a.core.logOf(a.gpu, slot)
+	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
+	return true
+}
+
+// leave ends what this process does on the GPU: the slot may be another's by now.
+func (a *agent) leave() {
+	a.alone = true
+	setPeers(a.gpu, peers{}, 0)
+	isolateGPU(a.gpu)
+	a.core.setArmed(a.gpu, false)
+	for _, t := range a.mine() {
+		if err := errors.Join(t.schedule(true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
+			a.log.Warn().Err(err).Msg("give back what was set")
+		}
+	}
+}
+
+// gates says whether this process waits on the host while a higher level's window is open. Where
+// timeslices separate processes that only costs launches; under MPS there is nothing else.
+func (a *agent) gates() bool {
+	m := a.core.config.Mechanisms
+	return m.Auto && a.mps || !m.Auto && m.Gate || a.stoppable
+}
+
+func (a *agent) peers() (p peers) {
+	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
+		slot := bits.TrailingZeros64(members)
+		bit := uint64(1) << slot
+		switch level := int(a.segment.Slot(slot).Level.Load()); {
+		case level > lowestLevel: // not a level: not a peer
+		case level > a.core.level:
+			p.lower |= bit
+			if level < lowestLevel {
+				p.between |= bit
+			}
+			if a.segment.Slot(slot).Mechanisms.Load()&segment.MechanismBLP != 0 {
+				p.stoppable |= bit
+			}
+		case level < a.core.level:
+			p.higher |= bit
+		default:
+			p.same |= bit
+		}
+	}
+	return p
+}
+
+// giveWay takes this process off the GPU while a higher level's window is open. Its timeslice cannot do
+// that: it must be long against the lower levels. A window that outlives max_hold leaves it its share.
+func (a *agent) giveWay(p peers, now uint64) time.Duration {
+	bound := a.core.config.Hold.MaxMs * 1e6
+	least := a.core.config.Share.MinBE
+	period := bound + uint64(float64(bound)*least/(1-least))
+	away, wait := false, uint64(heartbeat)
+	for m := a.segment.Open.Load() & p.higher; m != 0; m &= m - 1 {
+		since := a.segment.Slot(bits.TrailingZeros64(m)).WindowOpenedNs.Load()
+		if since == 0 || since > now {
+			continue
+		}
+		phase := (now - since) % period
+		next := period - phase
+		if phase < bound {
+			away, next = true, bound-phase
+		}
+		wait = min(wait, next)
+	}
+	if a.off != away {
+		a.schedule(!away)
+	}
+	return time.Duration(wait)
+}
+
+// takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
+// each other dead, so there only one at a time may be on the runlist.
+func (a *agent) takesTurns(p peers) bool {
+	return a.canTakeTurns() && p.same != 0
+}
+
+func (a *agent) canTakeTurns() bool {
+	m := a.core.config.Mechanisms
+	return (m.Auto || m.Turns) && a.core.level == lowestLevel && !a.refused && !a.mps && !a.noTurns
+}
+
+// crowded says whether a process of the same level has work that it does not give up for others' turns.
+func (a *agent) crowded(p peers, now uint64) bool {
+	for m := a.segment.Busy.Load() & p.same; m != 0; m &= m - 1 {
+		if !a.takesPart(bits.TrailingZeros64(m), now) {
+			return true
+		}
+	}
+	return false
+}
+
+// timeslice is what the process's compute TSGs should have.
+func (a *agent) timeslice(p peers, turns bool) uint64 {
+	t := a.core.config.Timeslice
+	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
+	seized := a.segment.Turn.Load()&turnSeized != 0
+	switch {
+	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
+		return max(t.YieldingUs, a.boostUs)
+	case p.lower != 0 && p.same == 0:
+		return t.PreemptingUs
+	}
+	return t.FairUs
+}
+
+func (a *agent) mine() []TSG {
+	var mine []TSG
+	for _, t := range tsgs() {
+		key := subdeviceKey{t.client, t.subdevice}
+		uuid, known := a.uuids[key]
+		if !known {
+			var err error
+			if uuid, err = t.uuid(); err != nil {
+				if !gone(t) && !passing(err) {
+					a.refuse(err)
+				}
+				continue
+			}
+			a.uuids[key] = uuid
+		}
+		if uuid == a.uuid {
+			mine = append(mine, t)
+		}
+	}
+	return mine
+}
+
+// settled says whether a TSG may be suspended. libcuda spins on work of its own while it makes a context,
+// which nobody counts: so not before the process has submitted something, and not soon after libcuda did
+// something to the TSG.
+func (a *agent) settled(t TSG, now uint64) bool {
+	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
+}
+
+func (a *agent) applyTimeslice() {
+	m := a.core.config.Mechanisms
+	if !(m.Auto || m.Timeslice) || a.refused || a.mps || a.wantUs == 0 {
+		return
+	}
+	mine := a.mine()
+	live := make(map[tsgKey]uint64, len(mine))
+	now := segment.Now()
+	wantUs := a.wantUs
+	if len(mine) > 1 { // contexts of one process run beside each other: two short timeslices stop each other dead
+		wantUs = max(wantUs, leastBoostUs)
+	}
+	for _, t := range mine {
+		want := wantUs
+		if a.turns && !a.settled(t, now) { // on the runlist beside the one whose turn it is
+			want = max(want, a.core.config.Timeslice.FairUs)
+		}
+		key := tsgKey{t.client, t.handle, t.resets}
+		us := a.sliceUs[key]
+		if us != want {
+			if err := t.setTimeslice(want); err != nil {
+				if gone(t) || passing(err) { // it is set when the TSG is seen next
+					continue
+				}
+				a.refuse(err)
+				return
+			}
+			us = want
+			a.log.Debug().Uint64("us", us).Uint32("tsg", t.handle).Uint32("resets", t.resets).Msg("timeslice set")
+			a.own().TimesliceSets.Add(1)
+		}
+		live[key] = us
+	}
+	a.sliceUs = live
+	if len(mine) > 0 {
+		a.own().TimesliceUs.Store(uint32(wantUs))
+		a.own().Fallbacks.And(^uint32(segment.FallbackNoTSG))
+	} else {
+		a.own().Fallbacks.Or(segment.FallbackNoTSG)
+	}
+}
+
+func (a *agent) refuse(err error) {
+	a.refused = true
+	a.own().Fallbacks.Or(segment.FallbackControlRefused)
+	if !a.reported {
+		a.reported = true
+		a.log.Warn().Err(err).Msg("the driver refuses RM controls: this process cannot be preempted by timeslices")
+	}
+}
+
+// schedule takes the process's compute TSGs off the runlist or puts them back.
+func (a *agent) schedule(on bool) bool {
+	if a.off == on {
+		a.offSince = segment.Now()
+	}
+	a.off = !on
+	if on {
+		a.own().Suspended.Store(0)
+	} else {
+		a.own().Suspended.Store(1)
+	}
+	return a.enforce()
+}
+
+// enforce makes every TSG what schedule wanted, as far as it is settled. A control takes 220 to 570 us and
+// preempts what runs. Returns false where the driver refuses.
+func (a *agent) enforce() bool {
+	if !a.off && len(a.suspended) == 0 && len(a.unsure) == 0 {
+		return true
+	}
+	now := segment.Now()
+	live, unsure := make(map[tsgKey]bool, len(a.suspended)), map[tsgKey]uint64{}
+	for _, t := range a.mine() {
+		key := tsgKey{t.client, t.handle, t.resets}
+		off := a.suspended[key]
+		want := a.off && (off || a.settled(t, now))
+		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
+			if err := t.schedule(!want); err != nil {
+				if gone(t) {
+					continue
+				}
+				if since := cmp.Or(a.unsure[key], now); passing(err) && now-since < passingNs {
+					live[key], unsure[key] = true, since // some of its channels may be suspended: asked again, whatever is wanted
+					continue
+				}
+				for k := range a.suspended { // what is suspended must come back
+					live[k] = true
+				}
+				a.suspended = live
+				a.noTurns = true
+				a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
+				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
+				return false
+			}
+		}
+		if want {
+			live[key] = true
+		}
+	}
+	a.suspended, a.unsure = live, unsure
+	return true
+}
+
+// passing says whether a refusal may only mean that libcuda frees, or makes, some of what was named at the moment.
+func passing(err error) bool {
+	var status StatusError
+	return errors.As(err, &status) && status.passing()
+}
+
+// gone says whether a TSG was freed: controls of it then fail, and nothing is wrong.
+func gone(t TSG) bool {
+	return !slices.ContainsFunc(tsgs(), func(is TSG) bool { return is.client == t.client && is.handle == t.handle })
+}
+
+func (a *agent) hasSuspended(t TSG) bool {
+	for key := range a.suspended {
+		if key.client == t.client && key.handle == t.handle {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *agent) publish() {
+	var in uint32
+	m := a.core.config.Mechanisms
+	lacks := a.own().Fallbacks.Load()
+	if (m.Auto || m.Timeslice) && !a.refused && !a.mps && lacks&segment.FallbackNoTSG == 0 {
+		in |= segment.MechanismTimeslice
+	}
+	if a.core.level < lowestLevel && !a.mps {
+		if !holdWanted(a.core.config) {
+			if m.Auto || m.Hold {
+				a.own().Fallbacks.Or(segment.FallbackNoHold)
+			}
+		} else if lacks&segment.FallbackNoHold == 0 {
+			in |= segment.MechanismHold
+		}
+	}
+	if a.gates() {
+		in |= segment.MechanismGate
+	}
+	if a.canTakeTurns() {
+		in |= segment.MechanismTurns
+	}
+	if (m.Auto || m.MPS) && a.mps {
+		in |= segment.MechanismMPS
+	}
+	if a.stoppable && stoppable() { // not where an unknown function of the driver has ended it
+		in |= segment.MechanismBLP
+	}
+	if a.own().Mechanisms.Swap(in)&segment.MechanismBLP != in&segment.MechanismBLP {
+		a.segment.Ring() // higher levels tell of their windows from now on
+	}
+	a.own().Job.Store(a.core.job)
+	countBLP(a.gpu)
+	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
+		a.saidBeside = true
+		a.log.Warn().Msg("blocks of a kernel wait for blocks of their launch that a stop kept from beginning: such kernels are stopped only as a whole from here on")
+	}
+	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
+		a.givenUp = n
+		call, result := refused(a.gpu)
+		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused what stops and resumes kernels: those of a context always run from here on")
+	}
+}

@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"math/bits"
+	"testing"
+	"unsafe"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+func TestControlParametersHaveTheDriversLayout(t *testing.T) {
+	var d NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS
+	var g NV2080_CTRL_GPU_GET_GID_INFO_PARAMS
+	for name, is := range map[string][2]uintptr{ // ctrl2080fifo.h, ctrl2080gpu.h, ctrla06c.h
+		"disable":              {unsafe.Sizeof(d), 536},
+		"disable.numChannels":  {unsafe.Offsetof(d.NumChannels), 4},
+		"disable.onlyDisable":  {unsafe.Offsetof(d.BOnlyDisableScheduling), 8},
+		"disable.event":        {unsafe.Offsetof(d.PRunlistPreemptEvent), 16},
+		"disable.hClientList":  {unsafe.Offsetof(d.HClientList), 24},
+		"disable.hChannelList": {unsafe.Offsetof(d.HChannelList), 280},
+		"gid":                  {unsafe.Sizeof(g), 268},
+		"gid.data":             {unsafe.Offsetof(g.Data), 12},
+		"timeslice":            {unsafe.Sizeof(NVA06C_CTRL_TIMESLICE_PARAMS{}), 8},
+	} {
+		if is[0] != is[1] {
+			t.Errorf("%s: %d, the driver has %d", name, is[0], is[1])
+		}
+	}
+}
+
+// Jobs share GPUs: in a round each GPU that the first job wants goes to it, and each job has its part.
+func TestTurnsOfJobs(t *testing.T) {
+	const jobs, rounds = 4, 4000
+	on := []uint64{0b1111, 0b0011, 0b0110} // the jobs on each GPU, in slots of the other order
+	var gpus []*agent
+	for range on {
+		s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for slot := range 2 * jobs { // two processes of each job
+			job := jobs - 1 - slot/2
+			s.Slot(slot).Job.Store(uint64(job + 100))
+			s.Slot(slot).StartedNs.Store(uint64(slot ^ 1))
+		}
+		gpus = append(gpus, &agent{segment: s})
+	}
+	had, since, turns := map[[2]int]int{}, map[[2]int]int{}, make([][]int, len(on))
+	for round := range uint64(rounds) {
+		first := map[int]bool{} // jobs that have all of their GPUs
+		for g, a := range gpus {
+			var wanted uint64
+			for job := range jobs {
+				if on[g]&(1<<job) != 0 {
+					wanted |= 3 << (2 * (jobs - 1 - job))
+				}
+			}
+			slot := a.pick(wanted, round)
+			if wanted&(1<<slot) == 0 {
+				t.Fatalf("round %d: slot %d of %b", round, slot, wanted)
+			}
+			job := jobs - 1 - slot/2
+			had[[2]int{g, job}]++
+			since[[2]int{g, slot}]++
+			turns[g] = append(turns[g], job)
+			if g > 0 && turns[0][round] != job && on[g]&(1<<turns[0][round]) != 0 {
+				t.Errorf("round %d: job %d has GPU 0, job %d has GPU %d", round, turns[0][round], job, g)
+			}
+			first[job] = true
+		}
+		if last := turns[1]; round >= 2 && last[round] == last[round-1] && last[round] == last[round-2] {
+			t.Errorf("round %d: three in a row for job %d", round, last[round])
+		}
+	}
+	for g := range gpus {
+		n := bits.OnesCount64(on[g])
+		for job := range jobs {
+			if part := float64(had[[2]int{g, job}]) / rounds; on[g]&(1<<job) != 0 && (part < 0.85/float64(n) || part > 1.15/float64(n)) {
+				t.Errorf("job %d has %.3f of GPU %d, which %d share", job, part, g, n)
+			}
+		}
+	}
+	for slot := range 2 * jobs {
+		if a, b := since[[2]int{0, slot}], since[[2]int{0, slot ^ 1}]; a < b*8/10 {
+			t.Errorf("processes in slots %d and %d of one job have %d and %d turns", slot, slot^1, a, b)
+		}
+	}
+}
+
+func TestJobOf(t *testing.T) {
+	env := map[string]string{}
+	job := func(variables ...string) uint64 {
+		clear(env)
+		for i := 0; i < len(variables); i += 2 {
+			env[variables[i]] = variables[i+1]
+		}
+		return jobOf(func(name string) string { return env[name] })
+	}
+	distinct := []uint64{
+		job(), job("MASTER_ADDR", "localhost", "MASTER_PORT", "1"), job("MASTER_ADDR", "localhost", "MASTER_PORT", "2"), job("SLURM_JOB_ID", "1", "SLURM_STEP_ID", "0"),
+		job("SLURM_JOB_ID", "1", "SLURM_STEP_ID", "1"), job("GPREEMPT_JOB", "1"), job("PMIX_NAMESPACE", "1"),
+	}
+	for i, a := range distinct {
+		for _, b := range distinct[i+1:] {
+			if a == b {
+				t.Errorf("job %d and another are one: %x", i, distinct)
+			}
+		}
+	}
+	if a, b := job("GPREEMPT_JOB", "1"), job("GPREEMPT_JOB", "1", "MASTER_ADDR", "x", "MASTER_PORT", "3"); a != b {
+		t.Error("GPREEMPT_JOB does not decide")
+	}
+	if a, b := job(), job("MASTER_ADDR", "localhost"); a != b || a != job() {
+		t.Error("half of what names a job is taken for one")
+	}
+}
+
+func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
+	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	config := configs.Default()
+	a := &agent{core: &Core{config: config, level: lowestLevel}, segment: s}
+	short, long, fair := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
+	for _, c := range []struct {
+		name  string
+		p     peers
+		turns bool
+		boost uint64
+		us    uint64
+	}{
+		{"alone", peers{}, false, 0, fair},
+		{"below a higher level", peers{higher: 1}, false, 0, short},
+		{"above a lower level", peers{lower: 1}, false, 0, long},
+		{"between two levels", peers{lower: 1, higher: 2}, false, 0, long},
+		{"two at the lowest level in turns", peers{same: 1, higher: 2}, true, 0, short},
+		{"two at the lowest level without turns", peers{same: 1, higher: 2}, false, 0, fair},
+		{"two of a level above others", peers{same: 1, lower: 2}, false, 0, fair},
+		{"starved", peers{higher: 1}, false, 4096, 4096},
+		{"two starved without turns", peers{same: 1, higher: 2}, false, 64, fair},
+	} {
+		a.boostUs = c.boost
+		if got := a.timeslice(c.p, c.turns); got != c.us {
+			t.Errorf("%s: %d us, want %d", c.name, got, c.us)
+		}
+	}
+	s.Turn.Store(turnSeized | 1)
+	a.boostUs = 0
+	if got := a.timeslice(peers{same: 1, higher: 2}, true); got != fair {
+		t.Errorf("after a seized turn: %d us, want %d: two short timeslices stop each other dead", got, fair)
+	}
+}
+
+func TestBoostMakesUpWhatLacks(t *testing.T) {
+	const second = uint64(1e9)
+	keeps := func(us uint64) func(int) uint64 { return func(int) uint64 { return us } }
+	for _, c := range []struct {
+		name    string
+		open    []uint64 // ns of a second, of slots 0 and on
+		windows uint64   // of each
+		keepsUs uint64
+		us      uint64
+	}{
+		{"a quarter is left", []uint64{second * 3 / 4}, 100, 100_000, 0},
+		{"one window all the time, a turn in 100 ms", []uint64{second}, 0, 100_000, 4096}, // 30 ms in 11 turns
+		{"no hold, a turn in 2 ms", []uint64{second}, 0, 2048, 64},                        // 30 ms in 490 turns
+		{"500 windows a second", []uint64{second * 99 / 100}, 500, 100_000, 64},
+		{"three at half load overlap by chance", []uint64{second / 2, second / 2, second / 2}, 100, 2048, 0},
+		{"longer than the time between", []uint64{2 * second}, 0, 100_000, 4096},
+	} {
+		var from, to usage
+		from.atNs, to.atNs = 5*second, 6*second
+		higher := uint64(0)
+		for slot, ns := range c.open {
+			from.openNs[slot], to.openNs[slot] = 7, 7+ns
+			to.windows[slot] = c.windows
+			higher |= 1 << slot
+		}
+		if us := boost(from, to, higher, 0.03, keeps(c.keepsUs)); us != c.us {
+			t.Errorf("%s: %d us, want %d", c.name, us, c.us)
+		}
+	}
+	from, to := usage{atNs: second, openNs: [segment.Slots]uint64{9}}, usage{atNs: 2 * second}
+	if us := boost(from, to, 1, 0.03, keeps(1)); us != 0 {
+		t.Errorf("counters that went back: %d us", us)
+	}
+	if us := boost(to, from, 1, 0.03, keeps(1)); us != 0 {
+		t.Errorf("time that went back: %d us", us)
+	}
+}
+
+// TestBoostIsNeverTooShort proves that what is kept, so that timeslices do not go back and forth, is the longer one.
+func TestBoostIsNeverTooShort(t *testing.T) {
+	us := uint64(0)
+	for _, step := range []struct{ wanted, us uint64 }{
+		{2048, 2048}, {4096, 4096}, {2048, 4096}, {4096, 4096}, {1024, 1024}, {0, 0}, {64, 64}, {0, 0},
+	} {
+		if us = nextBoost(us, step.wanted); us != step.us {
+			t.Errorf("%d us where %d us are wanted, want %d", us, step.wanted, step.us)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Core is the preemption of one process.
+type Core struct {
+	config configs.Config
+	level  int
+	job    uint64
+	driver Driver
+	log    zerolog.Logger
+	armed  [maxGPUs]atomic.Bool
+	mutex  sync.Mutex // arm
+	agents map[int]*agent
+}
+
+// Start prepares preemption at a level (0 highest to 7) and starts the goroutines that carry it out.
+// Hooks may be installed after it.
+func Start(config configs.Config, level int, driver Driver, images Images, log zerolog.Logger) error {
+	if err := configure(config, level, driver, images); err != nil {
+		return err
+	}
+	segment.Isolate = true
+	startLoads(config, level, driver, log)
+	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
+	arm(driver, c.countsFromStart())
+	if m, why := config.Mechanisms, holdUnwanted(); why != "" && level < lowestLevel && (m.Auto || m.Hold) {
+		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
+	}
+	if HintsWanted(config, level) {
+		c.startHints()
+	}
+	go watch()
+	go c.run()
+	return nil
+}
+
+// countsFromStart says whether work is counted before anybody asks for it: where turns are taken, what a
+// process has on the GPU when a peer comes decides whose turn it is.
+func (c *Core) countsFromStart() bool {
+	m := c.config.Mechanisms
+	return c.level == lowestLevel && (m.Auto || m.Turns)
+}
+
+func (c *Core) prepareHolds() (later bool, err error) {
+	if c.level == lowestLevel || !holdWanted(c.config) {
+		return false, nil
+	}
+	return prepareHolds()
+}
+
+// run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
+func (c *Core) run() {
+	runtime.LockOSThread()   // prepareHolds makes contexts current
+	said := map[int]string{} // by GPU: why it has no agent
+	for {
+		seen := eventsSeen()
+		outside := false
+		for i := 0; i < maxGPUs && gpuKnown(i); i++ {
+			a, known := c.agents[i]
+			if !known {
+				var err error
+				if a, err = c.attach(i); err != nil {
+					outside = true
+					if said[i] != err.Error() {
+						said[i] = err.Error()
+						c.log.Error().Err(err).Msg("no preemption on this GPU until that is mended")
+					}
+					continue
+				}
+				c.agents[i] = a
+			}
+			a.changed()
+		}
+		later, err := c.prepareHolds()
+		if err != nil {
+			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
+			for _, a := range c.agents {
+				a.lacks(segment.FallbackNoHold)
+			}
+		}
+		laterBLP, err := prepareDomains()
+		if err != nil {
+			c.log.Warn().Err(err).Msg("kernels in a context can not be stopped")
+		}
+		limit := uint64(0)
+		if later || laterBLP {
+			limit = 50e6
+		} else if outside {
+			limit = uint64(heartbeat)
+		}
+		waitEvents(seen, limit)
+	}
+}
+
+// join opens the segment of a GPU and takes a slot.
+func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
+	base, gid := c.config.Segment.Directory, -1
+	dir := segment.Directory(base, os.Getuid())
+	if name := c.config.Segment.Group; name != "" {
+		if gid, err = segment.GroupID(name); err != nil {
+			return nil, -1, err
+		}
+		dir = segment.GroupDirectory(base, gid)
+	}
+	if s, err = segment.Open(dir, gpuUUID(gpu), gid); err != nil {
+		return nil, -1, err
+	}
+	if err := s.Replaced(); err != nil {
+		c.log.Warn().Err(err).Msg("made a new segment: programs that still use the old one are not seen")
+	}
+	if slot, err = s.Claim(c.level, programName()); err != nil {
+		s.Close()
+		return nil, -1, err
+	}
+	return s, slot, nil
+}
+
+func (c *Core) attach(gpu int) (*agent, error) {
+	s, slot, err := c.join(gpu)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
+		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
+	a.mps = underMPS(gpu)
+	a.log = c.logOf(gpu, slot)
+	attachGPU(gpu, s.Pointer(), slot)
+	a.log.Info().Int("priority", c.level).Msg("attached")
+	if a.stoppable = stoppable(); a.stoppable {
+		go watchWindows(gpu)
+	}
+	if a.mps {
+		a.own().Fallbacks.Or(segment.FallbackMPS)
+		if !a.stoppable && c.level != 0 {
+			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
+		}
+	}
+	go a.run()
+	return a, nil
+}
+
+func (c *Core) logOf(gpu, slot int) zerolog.Logger {
+	return c.log.With().Str("gpu", segment.UUID(gpuUUID(gpu))).Int("slot", slot).Logger()
+}
+
+// setArmed makes submissions of this process be reported while any GPU needs it.
+func (c *Core) setArmed(gpu int, on bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.armed[gpu].Store(on)
+	for i := range c.armed {
+		on = on || c.armed[i].Load()
+	}
+	arm(c.driver, on)
+}
+
+func programName() string {
+	name, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		name = os.Args[0]
+	}
+	return filepath.Base(name)
+}

@@ -1,0 +1,241 @@
+// Package preempt carries out preemption: it finds the TSGs of its process and sets their timeslices,
+// opens and closes windows, launches and releases holds, gates submissions, and takes turns with peers.
+//
+// What happens at a launch is C (preempt/submit.c) and takes no lock while a window is open. Everything
+// slower is done by two kinds of goroutines: the watcher, which closes windows, and one agent a GPU.
+package agent
+
+// #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
+// #cgo LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
+// #include <stdlib.h>
+// #include "preempt/bridge.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"unsafe"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+const maxGPUs = C.GP_GPUS
+
+// Driver is what the core needs of the interception layer.
+type Driver struct {
+	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
+	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
+
+	Rewriter Rewriter
+}
+
+// Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.
+type Images struct{ Hold, Fill []byte }
+
+// configure hands the settings to the C side. The images are copied; they live as long as the process.
+func configure(config configs.Config, level int, driver Driver, images Images) error {
+	if missing := C.gp_bridge_resolve(driver.Symbol); missing != nil {
+		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
+	}
+	m := config.Mechanisms
+	settings := &C.gp_settings
+	settings.level = C.uint32_t(level)
+	switch {
+	case m.Auto:
+		settings.gate = C.GP_GATE_UNDER_MPS
+	case m.Gate:
+		settings.gate = C.GP_GATE_ON
+	}
+	settings.hold = bit(holdWanted(config))
+	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
+	settings.mps = bit(m.Auto || m.MPS)
+	settings.chain = C.uint32_t(config.Hold.Chain)
+	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
+	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
+	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
+	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
+	settings.lower_share = C.double(config.Share.MinBE)
+	settings.hold_image, settings.fill_image = keep(images.Hold), keep(images.Fill)
+	if settings.hold_image == nil || settings.fill_image == nil {
+		return errNoMemory
+	}
+	if settings.mps != 0 && level == lowestLevel {
+		C.gp_mps_lower_client()
+	}
+	return nil
+}
+
+var errNoMemory = errors.New("out of memory")
+
+// keep copies to memory that lives as long as the process; nil where there is none.
+func keep(image []byte) unsafe.Pointer {
+	memory := C.gp_bridge_allocate(C.size_t(len(image)))
+	if memory != nil {
+		copy(unsafe.Slice((*byte)(memory), len(image)), image)
+	}
+	return memory
+}
+
+// holdUnwanted is why no hold can be used in this process, "" where it can.
+func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
+
+func holdWanted(config configs.Config) bool {
+	return (config.Mechanisms.Auto || config.Mechanisms.Hold) && holdUnwanted() == ""
+}
+
+func bit(b bool) C.uint32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Hooks is the const struct gp_hooks * for the interception layer.
+func Hooks() unsafe.Pointer { return unsafe.Pointer(C.gp_bridge_hooks()) }
+
+// watch closes windows for as long as the process lives.
+func watch() {
+	runtime.LockOSThread()
+	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
+	C.gp_bridge_wake_to_the_microsecond()
+	// For good in C: a goroutine that comes back from a wait waits again, for a processor of the scheduler's, and
+	// windows closed milliseconds late.
+	C.gp_bridge_watch_forever()
+}
+
+func eventsSeen() uint32 { return uint32(C.gp_bridge_events()) }
+
+// waitEvents waits for the next event, or for the limit in nanoseconds (0: none).
+func waitEvents(seen uint32, limit uint64) {
+	C.gp_bridge_wait_events(C.uint32_t(seen), C.uint64_t(limit))
+}
+
+func gpuKnown(i int) bool { return bool(C.gp_bridge_gpu_known(C.int(i))) }
+func rescind(i int)       { C.gp_bridge_gpu_rescind(C.int(i)) }
+func busy(i int) bool     { return bool(C.gp_bridge_gpu_busy(C.int(i))) }
+
+func gpuUUID(i int) (uuid [16]byte) {
+	for j := range uuid {
+		uuid[j] = byte(C.gp_gpu[i].uuid[j])
+	}
+	return uuid
+}
+
+func attachGPU(i int, segment unsafe.Pointer, slot int) {
+	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot))
+}
+
+// moveGPU puts other memory, mapped for this alone, in the place of a GPU's segment; owned says whether the slot there is
+// still this process's.
+func moveGPU(i int, memory unsafe.Pointer, slot int, owned bool) bool {
+	return bool(C.gp_bridge_gpu_move(C.int(i), memory, C.uint32_t(slot), C.bool(owned)))
+}
+
+// isolateGPU lets this process talk to itself: its slot is another's.
+func isolateGPU(i int) bool {
+	memory := C.gp_bridge_nobodys_memory()
+	return memory != nil && moveGPU(i, memory, 0, false)
+}
+
+// busyNs is how long this process had unfinished work on the GPU, ever.
+func busyNs(i int) uint64 { return uint64(C.gp_bridge_gpu_busy_ns(C.int(i))) }
+
+// underMPS says whether contexts on the GPU are shared through an MPS server.
+func underMPS(i int) bool { return bool(C.gp_bridge_gpu_mps(C.int(i))) }
+
+// worked says whether anything was submitted to the GPU.
+func worked(i int) bool { return bool(C.gp_bridge_gpu_worked(C.int(i))) }
+
+// probe asks for a turn although no work is known, or takes the request back.
+func probe(i int, on bool) { C.gp_bridge_gpu_probe(C.int(i), C.bool(on)) }
+
+// countBLP copies the counters of block-level preemption to where others see them.
+func countBLP(i int) { C.gp_bridge_gpu_count_blp(C.int(i)) }
+
+// refused is the driver's function that last made a domain be given up, and what it returned.
+func refused(i int) (call string, result int) {
+	var code C.uint32_t
+	name := C.gp_bridge_gpu_refused(C.int(i), &code)
+	return C.GoString(name), int(code)
+}
+
+// setPeers tells who else is on the GPU; turnPeers is how many of them turns are taken with.
+func setPeers(i int, p peers, turnPeers int) {
+	count := func(slots uint64) C.uint32_t { return C.uint32_t(bits.OnesCount64(slots)) }
+	C.gp_bridge_gpu_peers(C.int(i), count(p.lower), C.uint32_t(turnPeers), count(p.between), count(p.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
+}
+
+func arm(driver Driver, on bool) { C.gp_bridge_set_armed(driver.Armed, bit(on)) }
+
+// contextIsDestroyed (cuda.h) is also what a retained primary context answers before it is initialised.
+const contextIsDestroyed = 709
+
+// prepareHolds loads the hold into contexts that lack it. The error is that of the last one that could
+// not; later says that one is not initialised yet.
+func prepareHolds() (later bool, err error) {
+	for i := range C.GP_CONTEXTS {
+		if !bool(C.gp_bridge_hold_missing(C.int(i))) {
+			continue
+		}
+		var call *C.char
+		result := C.gp_bridge_prepare_hold(C.int(i), &call)
+		if result == contextIsDestroyed {
+			C.gp_bridge_prepare_hold_later(C.int(i))
+			later = true
+		} else if result != 0 {
+			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
+		}
+	}
+	return later, err
+}
+
+// TSG is a compute channel group of this process.
+type TSG struct {
+	fd                                int
+	client, handle, device, subdevice uint32
+	resets                            uint32 // libcuda's own controls, which may have undone ours
+	changedNs                         uint64 // when libcuda last did something to it
+	channels                          []uint32
+}
+
+// tsgs lists the compute TSGs that libcuda has made.
+func tsgs() []TSG {
+	var raw [64]C.struct_gp_tsg
+	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
+	list := make([]TSG, 0, n)
+	for _, r := range raw[:n] {
+		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), changedNs: uint64(r.changed_ns)}
+		for _, c := range r.channel[:r.channels] {
+			t.channels = append(t.channels, uint32(c))
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// StatusError is the status with which the resource manager refused a control (nvstatuscodes.h), or -1
+// where the ioctl itself failed.
+type StatusError int
+
+// passing says whether what was named may just be freed, or made: one channel of a TSG that libcuda takes apart is enough.
+func (e StatusError) passing() bool {
+	switch e {
+	case NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND:
+		return true
+	}
+	return false
+}
+
+func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
+
+func control[P any](t TSG, object, command uint32, parameters *P) error {
+	// No copy in C memory, which may lack where a process must come back to the GPU. The parameters hold no pointers.
+	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command),
+		unsafe.Pointer(parameters), C.uint32_t(unsafe.Sizeof(*parameters)))
+	if status != 0 {
+		return StatusError(status)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package agent
+
+// #include "hints/hints.h"
+// #include "preempt/bridge.h"
+import "C"
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// HintsWanted says whether a process of this level does anything with hints.
+func HintsWanted(config configs.Config, level int) bool {
+	h := config.Hints
+	return level < lowestLevel && holdWanted(config) && (h.Explicit || h.Copy || h.Socket || h.Arrival || h.NVTX[0] != "")
+}
+
+// carryOutHints does so for as long as the process lives.
+func (c *Core) carryOutHints() {
+	runtime.LockOSThread()
+	C.gp_bridge_wake_to_the_microsecond()
+	said := [segment.HintSources]bool{}
+	for {
+		var source C.uint32_t
+		off := time.Duration(C.gp_hint_run(&source))
+		event := c.log.Debug()
+		if !said[source] {
+			said[source] = true
+			event = c.log.Warn()
+		}
+		event.Str("source", segment.HintNames[source]).Dur("for", off).
+			Msg("hints were wrong or early too often: the source is off for a while")
+	}
+}
+
+func (c *Core) startHints() {
+	h := c.config.Hints
+	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.WaitUs*1000), C.bool(h.Copy))
+	go c.carryOutHints()
+}

@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strings"
+)
+
+// What launchers of jobs with several processes give to each of them, the same to all of a job and to nobody else.
+var jobVariables = [][]string{
+	{"GPREEMPT_JOB"},
+	{"SLURM_JOB_ID", "SLURM_STEP_ID"},
+	{"PMIX_NAMESPACE"},             // Open MPI, PRRTE
+	{"MASTER_ADDR", "MASTER_PORT"}, // PyTorch, DeepSpeed, Lightning
+}
+
+// jobOf is a number for the job that this process belongs to: whose processes may wait for each other, on whichever GPUs
+// they are. Where nothing says so, the children of one process are a job.
+func jobOf(getenv func(string) string) uint64 {
+	h := fnv.New64a()
+	for _, variables := range jobVariables {
+		var values []string
+		for _, name := range variables {
+			if value := getenv(name); value != "" {
+				values = append(values, value)
+			}
+		}
+		if len(values) == len(variables) {
+			fmt.Fprintf(h, "%q %q", variables, values)
+			return h.Sum64()
+		}
+	}
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	fmt.Fprintf(h, "%s %d %s", namespace, os.Getppid(), startOf(os.Getppid()))
+	return h.Sum64()
+}
+
+// startOf is when a process was started, in ticks since boot (proc_pid_stat): numbers of processes come again.
+func startOf(pid int) string {
+	const start = 22 // of the fields, the first being 1; 2 is the name, in brackets
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < start-2 {
+		return ""
+	}
+	return fields[start-3]
+}

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// How a process under higher levels gets its share (share.min_be): its timeslice is raised, by as much as the turns
+// that it gets on the GPU anyway must be longer for the share.
+
+// leastBoostUs is the shortest raised timeslice: a switch takes about as long.
+const leastBoostUs = 50
+
+// usage is what the windows of higher levels were since those processes joined.
+type usage struct {
+	atNs    uint64
+	openNs  [segment.Slots]uint64
+	windows [segment.Slots]uint64
+}
+
+func (a *agent) usage(p peers, now uint64) usage {
+	u := usage{atNs: now}
+	for m := p.higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		s := a.segment.Slot(slot)
+		u.openNs[slot], u.windows[slot] = s.WindowNs.Load(), s.Windows.Load()
+		if since := s.WindowOpenedNs.Load(); since != 0 && since < now {
+			u.openNs[slot] += now - since
+		}
+	}
+	return u
+}
+
+// keepsUs is how long a higher level's process keeps the GPU in a window before this one gets a turn. Without a hold it
+// gives it away between its kernels.
+func (a *agent) keepsUs(slot int) uint64 {
+	s, fair := a.segment.Slot(slot), a.core.config.Timeslice.FairUs
+	us := uint64(s.TimesliceUs.Load())
+	if us == 0 || s.Mechanisms.Load()&segment.MechanismHold == 0 && us > fair {
+		us = fair
+	}
+	return us
+}
+
+// left is the part of the time between two usages that no window took. Several processes' windows are taken to overlap by
+// chance, as those of independent services do.
+func left(from, to usage, higher uint64) float64 {
+	part, ns := 1.0, float64(to.atNs-from.atNs)
+	for m := higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		if to.openNs[slot] >= from.openNs[slot] && to.windows[slot] >= from.windows[slot] { // else another process's by now
+			part *= 1 - min(float64(to.openNs[slot]-from.openNs[slot])/ns, 1)
+		}
+	}
+	return part
+}
+
+// count adds to what the process got of the GPU since the last time: where it had work and was not off the GPU, what
+// windows of higher levels left.
+func (a *agent) count(p peers, now uint64) {
+	last, lastBusy := a.counted, a.countedBusy
+	a.counted, a.countedBusy = a.usage(p, now), busyNs(a.gpu)
+	if last.atNs != 0 && last.atNs < now && !a.off && a.countedBusy > lastBusy {
+		busy := min(now-last.atNs, a.countedBusy-lastBusy)
+		a.own().RanNs.Add(uint64(left(last, a.counted, p.higher&a.countedHigher) * float64(busy)))
+	}
+	a.countedHigher = p.higher
+	a.own().RanAtNs.Store(now)
+}
+
+// boost is the timeslice, in microseconds, that makes up what lacks of the share least in the time between two usages; 0
+// where nothing does.
+func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) uint64) uint64 {
+	if to.atNs <= from.atNs {
+		return 0
+	}
+	ns := float64(to.atNs - from.atNs)
+	left, turns := left(from, to, higher), 1.0
+	for m := higher; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		if to.openNs[slot] < from.openNs[slot] || to.windows[slot] < from.windows[slot] { // another process's by now
+			continue
+		}
+		open := min(float64(to.openNs[slot]-from.openNs[slot]), ns)
+		turns += float64(to.windows[slot]-from.windows[slot]) + open/1000/float64(keepsUs(slot))
+	}
+	if left >= least {
+		return 0
+	}
+	us := uint64((least - left) * ns / 1000 / turns)
+	return 1 << bits.Len64(max(us, leastBoostUs)-1) // a power of two: to set it preempts what runs
+}
+
+// share raises the timeslice while higher levels leave less than the configured share, and returns when
+// to look again.
+func (a *agent) share(p peers, now uint64) time.Duration {
+	least := a.core.config.Share.MinBE
+	if least == 0 {
+		a.boostUs = 0
+		return heartbeat
+	}
+	over := a.core.config.Share.OverMs * 1e6
+	a.used = append(a.used, a.usage(p, now))
+	for len(a.used) > 2 && now-a.used[1].atNs >= over {
+		a.used = a.used[1:]
+	}
+	if now-a.used[0].atNs < over/2 {
+		return shareCheck
+	}
+	us := boost(a.used[0], a.used[len(a.used)-1], p.higher, least, a.keepsUs)
+	if us != 0 && a.boostUs == 0 {
+		a.own().Boosts.Add(1)
+	}
+	a.boostUs = nextBoost(a.boostUs, us)
+	return shareCheck
+}
+
+// nextBoost is the raised timeslice from here on. It goes down only by more than one step, so that one near the limit of two
+// does not go back and forth, but up at once: where it is too short, nothing else makes up what lacks.
+func nextBoost(us, wanted uint64) uint64 {
+	if wanted > us || wanted < us/2 {
+		return wanted
+	}
+	return us
+}

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// turnSeized in segment.Header.Turn: the owner took the turn from one that may still have work on the
+// GPU, so nobody may rely on a short timeslice.
+const turnSeized = 1 << 8
+
+// seizeAfter is how long past its quantum an owner may be late, beyond the time of an RM control.
+const seizeAfter = 250 * time.Millisecond
+
+// turn takes, keeps or hands on the GPU among processes of the lowest level, and returns when to look
+// again. Whoever is not on its turn is off the runlist, whatever it has submitted.
+func (a *agent) turn(p peers, now uint64) time.Duration {
+	quantum := time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+	turn := a.segment.Turn.Load()
+	owner, owned := segment.TurnOwner(turn)
+	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
+	wanted := a.segment.Busy.Load() & p.same
+	for m := wanted; m != 0; m &= m - 1 {
+		if slot := bits.TrailingZeros64(m); !a.takesPart(slot, now) {
+			wanted &^= 1 << slot
+		}
+	}
+	probing := a.probes(now)
+	want := probing || busy(a.gpu)
+	// The owner may keep a turn that nobody wants: it is late only from when somebody did.
+	if !want || a.askedTurn != turn {
+		a.askedTurn, a.askedNs = turn, now
+	}
+	if !owned || owner != a.slot {
+		a.due = 0
+	}
+	late := time.Duration(now - min(now, max(a.askedNs, a.segment.TurnSinceNs.Load())))
+
+	switch {
+	case owned && owner == a.slot:
+		if a.off && !a.schedule(true) {
+			return heartbeat
+		}
+		if probing {
+			return time.Duration(probeFor)
+		}
+		if wanted == 0 {
+			return heartbeat
+		}
+		next := a.pick(wanted, now/uint64(quantum))
+		if want {
+			if a.due == 0 {
+				round, left := now/uint64(quantum), quantum-time.Duration(now%uint64(quantum))
+				if a.segment.TurnSinceNs.Load()/uint64(quantum) == round || a.pick(wanted|1<<a.slot, round) == a.slot {
+					return left
+				}
+				a.due = now
+			}
+			if due := a.pick(wanted|1<<a.slot, a.due/uint64(quantum)); due != a.slot {
+				next = due
+			}
+		}
+		if want && a.segment.Open.Load()&p.higher != 0 && now-a.due < uint64(quantum) {
+			// Taking TSGs off the runlist would cost the higher level's request a switch.
+			return windowPoll
+		}
+		if !a.schedule(false) {
+			a.pass(turn, -1, held)
+			return heartbeat
+		}
+		a.pass(turn, next, held)
+		return heartbeat
+	case !owned || p.same&(1<<owner) == 0:
+		if want {
+			return a.take(turn, 0)
+		}
+	case want && late > 3*quantum+seizeAfter:
+		a.own().TurnsSeized.Add(1)
+		return a.take(turn, turnSeized)
+	case want:
+		if !a.off {
+			a.schedule(false)
+		}
+		return 3*quantum + seizeAfter - late + time.Millisecond
+	}
+	if !a.off {
+		a.schedule(false)
+	}
+	return heartbeat
+}
+
+const windowPoll = time.Millisecond
+
+// takesPart says whether a process of the same level can be handed a turn: one that is stopped, or that takes
+// no turns, would not give it back.
+func (a *agent) takesPart(slot int, now uint64) bool {
+	s := a.segment.Slot(slot)
+	heard := s.HeartbeatNs.Load()
+	return s.Mechanisms.Load()&segment.MechanismTurns != 0 && (heard >= now || now-heard < 3*uint64(heartbeat))
+}
+
+// A process that has been off the GPU for a while gets a turn of at least probeFor whatever is known of its
+// work: the driver may have some of its own, which nobody counts. The while grows as long as no work shows.
+const (
+	firstProbe = uint64(time.Second)
+	lastProbe  = 16 * firstProbe
+	probeFor   = uint64(5 * time.Millisecond)
+)
+
+func (a *agent) probes(now uint64) bool {
+	switch {
+	case a.probed == 0 && a.off && now-a.offSince > a.probeAfter:
+		a.probed = now
+		probe(a.gpu, true)
+		a.segment.Ring()
+	case a.probed != 0 && !a.off && now-a.offSince > probeFor:
+		a.probed = 0
+		if busy(a.gpu) {
+			a.probeAfter = firstProbe
+		} else {
+			a.probeAfter = min(2*a.probeAfter, lastProbe)
+		}
+		probe(a.gpu, false)
+	}
+	return a.probed != 0
+}
+
+// take makes the turn ours if it is still as seen.
+func (a *agent) take(seen, flags uint64) time.Duration {
+	if !a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|flags|uint64(a.slot+1)) {
+		return time.Millisecond
+	}
+	a.segment.TurnSinceNs.Store(segment.Now())
+	a.own().Turns.Add(1)
+	if flags&turnSeized != 0 {
+		a.wantUs = a.core.config.Timeslice.FairUs
+		a.applyTimeslice()
+	}
+	if a.off {
+		a.schedule(true)
+	}
+	a.segment.Ring()
+	return time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+}
+
+// pass hands the turn to a slot, or to nobody (-1).
+func (a *agent) pass(seen uint64, to int, held time.Duration) {
+	a.own().TurnNs.Add(uint64(held))
+	if a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|uint64(to+1)) {
+		a.segment.TurnSinceNs.Store(segment.Now())
+		if to >= 0 {
+			a.segment.Slot(to).Turns.Add(1)
+		}
+	}
+	a.segment.Ring()
+}
+
+// pick returns the slot, of those that want a turn, that gets the one of a round: a quantum by the machine's clock.
+//
+// Processes of one job wait for each other across GPUs. Where two jobs share two GPUs and each has the turn on one, neither
+// gets on. So a round is the same on every GPU, and so is the job that goes first, whoever else wants to: of each two
+// rounds the one that a hash of job and rounds ranks highest, and the one that it ranks lowest. No job that shares
+// a GPU with one other waits longer than two rounds, and none has three in a row. Processes of one job on one GPU
+// follow each other in the order of their start.
+func (a *agent) pick(wanted, round uint64) int {
+	best, chosen := uint64(0), uint64(0)
+	for m := wanted; m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		rank := rankOf(a.segment.Slot(slot).Job.Load(), round)
+		if chosen == 0 || rank > best {
+			best, chosen = rank, 0
+		}
+		if rank == best {
+			chosen |= 1 << slot
+		}
+	}
+	type process struct {
+		started uint64
+		slot    int
+	}
+	var processes []process
+	for ; chosen != 0; chosen &= chosen - 1 {
+		slot := bits.TrailingZeros64(chosen)
+		processes = append(processes, process{a.segment.Slot(slot).StartedNs.Load(), slot})
+	}
+	slices.SortFunc(processes, func(a, b process) int {
+		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.slot, b.slot))
+	})
+	return processes[round%uint64(len(processes))].slot
+}
+
+// rankOf a job in a round: in every other one the reverse of that in the one before.
+func rankOf(job, round uint64) uint64 {
+	// The finalizer of MurmurHash3 (public domain): every bit of its argument changes half of the result's.
+	h := job ^ (round/2)*0x9e3779b97f4a7c15
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	h ^= h >> 33
+	if round%2 != 0 {
+		return ^h
+	}
+	return h
+}

@@ -1,0 +1,316 @@
+// barrier.c - what can neither be stopped nor repeated waits until what is ahead of it is complete.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+// The program must not wait for what may wait for it. So what the stream has in flight runs on: its domain is not cut
+// before that is over, and a call that comes behind it in the driver's order may go on. Who stops a domain makes the
+// epoch odd and looks at firm then: one of the two sees the other. False: it is being stopped.
+static bool let_run(struct gp_domain *d, struct blp_stream *s)
+{
+	d->firm++;
+	if (d->epoch % 2 || !blp_taint(d, s, s->handle)) {
+		d->firm--;
+		return false;
+	}
+	s->firm = true;
+	return true;
+}
+
+bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	CUstream handle = s->handle;
+	for (;;) {
+		uint64_t patience = s->patience_ns, since = gp_now_ns();
+		if (blp_wait_complete(d, s, upto, patience)) {
+			if (s->handle == handle && !s->firm)
+				s->patience_ns = patience < BLP_PATIENCE_NS / 2 ? 2 * patience : BLP_PATIENCE_NS;
+			return true;
+		}
+		if (gp_now_ns() - since < patience) // the driver refused
+			return false;
+		s->patience_ns = patience / 8 > BLP_LEAST_PATIENCE_NS ? patience / 8 : BLP_LEAST_PATIENCE_NS;
+		if (let_run(d, s))
+			return true;
+		if (!(d->epoch % 2))
+			return false;
+	}
+}
+
+// What is waited for: of a context and a GPU (NULL: of all), what comes before new work of a stream, or what any stream holds.
+struct flush {
+	CUcontext context;
+	const struct gp_gpu *gpu;
+	CUstream stream;
+	bool all;
+	bool bounded; // by the program's patience, for a call that only has to come behind it
+	const struct gp_domain *but;
+};
+
+static bool concerns(const struct flush *f, const struct gp_domain *d)
+{
+	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
+}
+
+static void flush(const struct flush *f)
+{
+	CUstream stream = f->stream;
+	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
+	unsigned flags;
+
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (!concerns(f, d))
+			continue;
+		if (!known) {
+			known = true;
+			blocking = !gp_driver.cuStreamGetFlags(f->stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
+		}
+		pthread_mutex_lock(&d->lock);
+		if (f->stream == GP_STREAM_PER_THREAD) {
+			struct blp_stream *own = blp_find_stream(d, f->stream, false);
+			stream = own ? own->handle : f->stream;
+		}
+		// Without a record nothing is cut: who only wants to be behind it need not wait. But then the driver alone tells of the
+		// events that are left, lest a stop waits for them, behind what comes now and may wait for the CPU.
+		bool cut = d->recorded || d->epoch % 2; // or may be, or is not launched yet
+		for (uint32_t n = 0; n < d->streams; n++) {
+			struct blp_stream *s = &d->stream_of[n];
+			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
+				continue;
+			if (!cut) {
+				blp_complete_to(d, s, s->last);
+				continue;
+			}
+			gp_count(&d->gpu->stops.barriers, 1);
+			if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
+				break;
+		}
+		blp_advance(d);
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
+// The context that a stream is flushed in. NULL: nothing has to be.
+static CUcontext context_of(CUstream stream)
+{
+	CUcontext context = NULL;
+	// Default streams are those of the current context; of others, any context may ask.
+	if (stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD)
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+			struct gp_domain *d = blp_domains[i];
+			if (!d->context || d->head == d->tail)
+				continue;
+			pthread_mutex_lock(&d->lock);
+			if (blp_find_stream(d, stream, false))
+				context = d->context;
+			pthread_mutex_unlock(&d->lock);
+			if (context)
+				return context;
+		}
+	return gp_driver.cuCtxGetCurrent(&context) ? NULL : context;
+}
+
+static void flush_stream(CUstream stream, bool bounded)
+{
+	if (blp_inside || !blp_domains[0])
+		return;
+	struct flush f = {.context = context_of(stream), .stream = stream, .bounded = bounded};
+	if (f.context)
+		flush(&f);
+}
+
+void gp_blp_flush(CUstream stream) { flush_stream(stream, false); }
+
+void gp_blp_come_behind(CUstream stream) { flush_stream(stream, true); }
+
+void gp_blp_flush_all(CUcontext context)
+{
+	if (!blp_inside)
+		flush(&(struct flush){.context = context, .all = true});
+}
+
+// What other GPUs run is not waited for: it may wait, as the kernels of a collective operation do, for what the calling
+// thread launches later. All contexts of the GPU: green ones use the memory of the primary one.
+void gp_blp_flush_owner(CUdeviceptr address)
+{
+	if (!blp_inside)
+		flush(&(struct flush){.gpu = gp_gpu_of_memory(address), .all = true});
+}
+
+// Streams with domains of their own stop and go on at other times than the rest of their context.
+bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	bool tainted = false, related = false, known = false;
+
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *other = blp_domains[i];
+		unsigned flags;
+		if (other == d || other->context != context || (other->head == other->tail && !other->tainted))
+			continue;
+		if (!known) { // without its lock, which is held while it goes on, for most streams
+			known = true;
+			related = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
+				  (!gp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING));
+			if (related)
+				flush(&(struct flush){.context = context, .stream = stream, .bounded = true, .but = d});
+		}
+		if (!related)
+			return false;
+		pthread_mutex_lock(&other->lock);
+		struct blp_stream like = {.handle = stream, .blocking = true};
+		tainted |= other->context == context && blp_is_tainted(other, &like);
+		pthread_mutex_unlock(&other->lock);
+	}
+	return tainted;
+}
+
+// What a stream was tainted for is over, or has ended with an error.
+static void untaint(struct gp_domain *d, struct blp_stream *s)
+{
+	s->tainted = false;
+	d->tainted--;
+	if (s->firm) { // nothing was logged since
+		s->firm = false;
+		d->firm--;
+		blp_complete_to(d, s, s->last);
+	}
+	if (blp_is_orphan(s))
+		s->handle = NULL;
+}
+
+static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
+{
+	if (s->handle && s->tainted && blp_query(s->taint) == CUDA_ERROR_NOT_READY)
+		return true;
+	if (s->handle && s->tainted)
+		untaint(d, s);
+	return s->handle && s->passing;
+}
+
+bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
+{
+	bool found = false;
+	for (uint32_t i = 0; d->tainted && i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		if (blp_related(s, of->handle, of->blocking))
+			found |= still_tainted(d, s);
+	}
+	return found;
+}
+
+void blp_still_tainted(struct gp_domain *d)
+{
+	for (uint32_t i = 0; d->tainted && i < d->streams; i++)
+		still_tainted(d, &d->stream_of[i]);
+}
+
+bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
+{
+	if (blp_is_orphan(s) || (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
+	    gp_driver.cuEventRecord(s->taint, behind))
+		return false;
+	d->tainted += !s->tainted;
+	s->tainted = true;
+	return true;
+}
+
+// From here to gp_blp_passed the stream counts as tainted: what another thread launches meanwhile may come in front of the
+// driver's operation or behind it, but not half of it on either side.
+void blp_begin_pass(struct gp_submission *submission, struct gp_domain *d, struct blp_stream *s)
+{
+	s->passing++;
+	d->tainted++;
+	submission->domain = d;
+	submission->passing = s;
+}
+
+void gp_blp_pass(struct gp_submission *submission)
+{
+	CUcontext context = NULL;
+	if (blp_inside || !blp_domains[0] || submission->passing)
+		return;
+	struct gp_domain *d = gp_driver.cuCtxGetCurrent(&context) || !context ? NULL : blp_domain_of(context, submission->stream);
+	if (d) {
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = d->context == context && !d->given_up ? blp_find_stream(d, submission->stream, true) : NULL;
+		if (s)
+			blp_begin_pass(submission, d, s);
+		pthread_mutex_unlock(&d->lock);
+		submission->cpu |= blp_flush_others(d, context, submission->stream);
+	}
+	gp_blp_come_behind(submission->stream);
+	blp_enter_driver(submission);
+}
+
+void blp_enter_driver(struct gp_submission *submission)
+{
+	struct gp_domain *d = submission->domain;
+	struct blp_stream *s = submission->passing;
+	if (!s || !s->thread)
+		return;
+	pthread_mutex_lock(&d->lock);
+	blp_enter_own(s);
+	pthread_mutex_unlock(&d->lock);
+}
+
+// What follows an operation that may wait for the CPU can't be stopped, since stopping waits for what is ahead, and the CPU
+// may be waiting for the stop to end.
+void gp_blp_passed(struct gp_submission *submission, CUresult result)
+{
+	struct gp_domain *d = submission->domain;
+	struct blp_stream *s = submission->passing;
+
+	if (!s)
+		return;
+	submission->passing = NULL;
+	pthread_mutex_lock(&d->lock);
+	if (s->passing) { // else the domain has ended
+		s->passing--;
+		d->tainted--;
+		if (s->handle && !result && (submission->cpu || blp_is_tainted(d, s)))
+			blp_taint(d, s, submission->stream);
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static bool any_tainted(void)
+{
+	bool any = false;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++) {
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock);
+		if (d->context)
+			blp_still_tainted(d);
+		any = d->context && d->tainted;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return any;
+}
+
+void gp_blp_before_barrier(struct gp_submission *s)
+{
+	// A launch of the same instance may be ahead, on whatever stream, and the driver keeps the two in order.
+	s->cpu |= s->work == GP_GRAPH && !blp_inside && any_tainted();
+	gp_blp_pass(s);
+	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
+	if (d)
+		gp_count(&d->gpu->stops.uncovered, 1);
+}
+
+void gp_blp_capture_beginning(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (blp_inside || !blp_domains[0])
+		return;
+	gp_blp_come_behind(stream);
+	if (gp_driver.cuCtxGetCurrent(&context))
+		return;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock); // who did not see that a capture begins has finished
+		struct blp_stream *s = d->context ? blp_find_stream(d, GP_STREAM_LEGACY, false) : NULL;
+		if (s && blp_may_be_cut(s))
+			blp_wait_or_let_run(d, s, s->last);
+		pthread_mutex_unlock(&d->lock);
+	}
+}

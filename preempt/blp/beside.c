@@ -1,0 +1,188 @@
+// beside.c - stops that do not end by themselves.
+//
+// A stop waits for the blocks that run. These may wait in turn for blocks of their launch that it kept from beginning (in
+// launches with more blocks than fit on the GPU at once), for launches on other streams, or for the CPU. So what takes too long is left
+// to itself. Its missing blocks are launched beside it, on a stream of ours; from then on it is whole, and the kernel
+// is not parted again. What has not begun behind it is launched again behind it, without a record: while it waits in the
+// driver's queue, no later stop could tell whether it has begun.
+//
+// The records of missing blocks lie in an arena whose flag is never set. Each stream has one there, which is enough: a launch
+// begins when those before it on its stream have ended.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+enum {
+	PARTED = 32,
+};
+
+#define TRY(function, ...) \
+	do { \
+		CUresult result_ = gp_driver.function(__VA_ARGS__); \
+		if (result_) { \
+			blp_give_up(d, #function, result_); \
+			return false; \
+		} \
+	} while (0)
+
+struct parted { // kernels that were, for once the lock is free
+	CUfunction function[PARTED];
+	uint32_t count;
+};
+
+CUdeviceptr blp_spare(struct gp_domain *d, uint32_t index) { return d->spares + index * sizeof(struct gpreempt_record); }
+
+static uint32_t spare_of_stream(uint32_t stream) { return 1 + stream; }
+
+static uint32_t spare_of_node(const struct blp_twin *t, uint32_t i) { return 1 + BLP_STREAMS + t->first - BLP_RECORDS + i; }
+
+// Of those counted at the last stop, was the first below count already.
+static bool has_begun(const struct gpreempt_record *r) { return !(r->state & GPREEMPT_FROZEN) || r->count > r->done; }
+
+static bool is_whole(const struct gpreempt_record *r, uint32_t windows)
+{
+	return !(r->state & GPREEMPT_FROZEN) || r->count >= windows;
+}
+
+static uint32_t windows_of(const struct blp_entry *e) { return blp_windows(blp_blocks(e), e->cluster, e->shift); }
+
+static bool touched(const struct blp_twin *t)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < t->count; i++)
+		any |= t->image[i].count || !(t->image[i].state & GPREEMPT_FROZEN);
+	return any;
+}
+
+static bool make_beside(struct gp_domain *d, uint32_t stream)
+{
+	__typeof__(d->beside[0]) *b = &d->beside[stream];
+	int least = 0, greatest = 0;
+
+	if (!b->stream) { // of the highest priority: a channel in which nothing of the program stands ahead
+		TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
+		TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING, greatest);
+	}
+	if (!b->done)
+		TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
+	return true;
+}
+
+// Launches what the record leaves of a launch. The record is pinned, and stays as it is until that is over.
+static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t stream, struct gpreempt_record *r, uint32_t spare,
+			struct parted *parted)
+{
+	CUdeviceptr record = blp_spare(d, spare);
+	struct gp_stop_counters *count = &d->gpu->stops;
+
+	r->state = 0;
+	r->done = r->count;
+	if (!make_beside(d, stream))
+		return false;
+	TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
+	CUresult result = blp_drive_on(e, d->beside[stream].stream, record | e->shift);
+	if (result) {
+		blp_give_up(d, "cuLaunchKernel", result);
+		return false;
+	}
+	if (parted->count < PARTED)
+		parted->function[parted->count++] = e->function;
+	gp_count(&count->beside, 1);
+	return true;
+}
+
+// The stream comes behind what was launched beside it, and its end is that of both.
+static bool join(struct gp_domain *d, uint32_t stream)
+{
+	struct blp_stream *s = &d->stream_of[stream];
+	TRY(cuEventRecord, d->beside[stream].done, d->beside[stream].stream);
+	TRY(cuStreamWaitEvent, s->handle, d->beside[stream].done, 0);
+	TRY(cuEventRecord, s->drain, s->handle);
+	return true;
+}
+
+static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parted *parted)
+{
+	const struct gpreempt_record *r = blp_record_of(d, e);
+	struct gpreempt_record *staged = &d->staged[e->stream];
+
+	e->bare = true;
+	if (is_whole(r, windows_of(e)))
+		return true;
+	gp_count(&d->gpu->stops.cuts, 1);
+	if (r->count || r->done) {
+		*staged = *r;
+		staged->state = 0;
+		staged->done = r->count;
+		e->spare = spare_of_stream(e->stream);
+	}
+	if (!has_begun(r)) {
+		e->driven = false;
+		return true;
+	}
+	return launch_rest(d, e, e->stream, staged, e->spare, parted) && join(d, e->stream);
+}
+
+// Of a graph, only what has not begun at all can be launched in another way: the rest is waited for.
+static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, bool *waits, struct parted *parted)
+{
+	struct blp_twin *t = e->twin;
+	bool beside = false;
+
+	if (!touched(t)) {
+		e->bare = true;
+		e->driven = false;
+		gp_count(&d->gpu->stops.cuts, 1);
+		return true;
+	}
+	*waits = true;
+	for (uint32_t i = 0; i < t->count; i++) {
+		struct gpreempt_record *r = &t->image[i];
+		if (!has_begun(r) || is_whole(r, t->windows[i]))
+			continue;
+		if (!launch_rest(d, &t->kernel[i], e->stream, r, spare_of_node(t, i), parted))
+			return false;
+		t->kernel[i].bare = t->retired = beside = true;
+	}
+	return !beside || join(d, e->stream);
+}
+
+// What is before the last that has begun on its stream is over: events were reached, and waits ended, before the stop.
+static void complete_passed(struct gp_domain *d)
+{
+	uint64_t previous[BLP_STREAMS] = {0};
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (!d->late[e->stream] || at < s->done)
+			continue;
+		if (e->driven && !e->complete && !e->bare && previous[e->stream] &&
+		    ((e->kind == BLP_LAUNCH && has_begun(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && touched(e->twin))))
+			blp_complete_to(d, s, previous[e->stream]);
+		previous[e->stream] = at + 1;
+	}
+}
+
+bool blp_let_go(struct gp_domain *d, bool *waits)
+{
+	struct parted parted = {.count = 0};
+	bool accepted = true;
+
+	pthread_mutex_lock(&d->lock);
+	complete_passed(d);
+	for (uint64_t at = d->tail; at < d->head && accepted; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		if (!d->late[e->stream] || waits[e->stream] || e->complete || at < d->stream_of[e->stream].done || !e->driven || e->bare)
+			continue;
+		if (e->kind == BLP_LAUNCH)
+			accepted = let_launch_go(d, e, &parted);
+		else if (e->kind == BLP_GRAPH)
+			accepted = let_graph_go(d, e, &waits[e->stream], &parted);
+		else
+			e->driven = false;
+	}
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; i < parted.count; i++)
+		gp_code_keep_whole(parted.function[i]);
+	return accepted;
+}

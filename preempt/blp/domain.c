@@ -1,0 +1,324 @@
+// domain.c - domains of block-level preemption, as contexts come and go.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
+_Atomic uint32_t blp_changes, blp_stopped;
+_Atomic CUresult blp_error, blp_late;
+_Atomic bool blp_retired;
+__thread bool blp_inside __attribute__((tls_model("initial-exec")));
+
+// Streams that do not belong to the domain of their context.
+static struct {
+	_Atomic(CUstream) handle; // NULL: free
+	CUcontext context;
+	struct gp_domain *_Atomic domain;
+} special[BLP_SPECIAL];
+static _Atomic uint32_t specials; // places ever used
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
+
+static bool started;
+
+void gp_blp_start(void) { started = true; }
+
+bool gp_blp_started(void) { return started; }
+
+bool blp_enter(CUcontext context, bool *pushed)
+{
+	CUcontext current = NULL;
+	*pushed = false;
+	if (!gp_driver.cuCtxGetCurrent(&current) && current == context)
+		return true;
+	return *pushed = gp_driver.cuCtxPushCurrent(context) == CUDA_SUCCESS;
+}
+
+void blp_leave(bool pushed)
+{
+	CUcontext popped;
+	if (pushed)
+		gp_driver.cuCtxPopCurrent(&popped);
+}
+
+void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
+{
+	if (d->given_up)
+		return;
+	d->given_up = 1;
+	if (gp_blp_is_gone(result)) // with what the log holds: nothing is lost that the driver would have kept
+		return;
+	d->gpu->refusal = result;
+	d->gpu->refused = call;
+	d->error = result;
+	gp_count(&d->gpu->stops.given_up, 1);
+}
+
+bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }
+
+bool blp_separated(void) { return specials; }
+
+static int special_of(CUcontext context, CUstream stream)
+{
+	for (uint32_t i = 0, n = specials; i < n; i++)
+		if (special[i].handle == stream && special[i].context == context)
+			return (int)i;
+	return -1;
+}
+
+struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
+{
+	int i = specials ? special_of(context, stream) : -1;
+	if (i >= 0)
+		return special[i].domain;
+	struct gp_context *c = gp_find_context(context);
+	return c ? c->domain : NULL;
+}
+
+bool gp_blp_is_separate(CUstream stream)
+{
+	struct gp_domain *d = specials ? gp_blp_domain(stream) : NULL;
+	return d && d->separate;
+}
+
+struct gp_domain *gp_blp_domain(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+		return NULL;
+	return blp_domain_of(context, stream ? stream : GP_STREAM_LEGACY);
+}
+
+void blp_release(struct gp_domain *d)
+{
+	for (int i = 0; i < BLP_MARKERS; i++)
+		if (d->marker[i].event)
+			gp_driver.cuEventDestroy(d->marker[i].event);
+	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
+		if (d->stream_of[i].drain)
+			gp_driver.cuEventDestroy(d->stream_of[i].drain);
+		if (d->stream_of[i].taint)
+			gp_driver.cuEventDestroy(d->stream_of[i].taint);
+		if (d->stream_of[i].join)
+			gp_driver.cuEventDestroy(d->stream_of[i].join);
+	}
+	for (int i = 0; i < BLP_REGIONS; i++)
+		if (d->zeroed[i])
+			gp_driver.cuEventDestroy(d->zeroed[i]);
+	for (int i = 0; i < BLP_LOG; i++)
+		if (d->order[i])
+			gp_driver.cuEventDestroy(d->order[i]);
+	for (int i = 0; i < BLP_STREAMS; i++) {
+		if (d->beside[i].stream)
+			gp_driver.cuStreamDestroy(d->beside[i].stream);
+		if (d->beside[i].done)
+			gp_driver.cuEventDestroy(d->beside[i].done);
+	}
+	if (d->done)
+		gp_driver.cuEventDestroy(d->done);
+	if (d->stream)
+		gp_driver.cuStreamDestroy(d->stream);
+	if (d->memory)
+		gp_driver.cuMemFree(d->memory);
+	if (d->image)
+		gp_driver.cuMemFreeHost(d->image);
+	if (d->graph_image)
+		gp_driver.cuMemFreeHost(d->graph_image);
+}
+
+// What the driver has to give, in the context that is current.
+static CUresult equip(struct gp_domain *d, const char **call)
+{
+	int least = 0, greatest = 0;
+	void *pinned = NULL;
+	CUresult result;
+
+#define TRY(function, ...) \
+	do { *call = #function; if ((result = gp_driver.function(__VA_ARGS__))) return result; } while (0)
+	// Of the highest priority: a channel that no stream of the program uses.
+	TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
+	TRY(cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
+	TRY(cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
+	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
+	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
+	TRY(cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
+	TRY(cuMemHostAlloc, &pinned, (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
+	    CU_MEMHOSTALLOC_PORTABLE);
+	d->image = pinned;
+	d->staged = d->image + BLP_LOG + 2;
+	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
+	d->word[0] = 0;
+	for (int i = 1; i <= BLP_LOG; i++)
+		d->word[i] = 1;
+	TRY(cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	for (int i = 0; i < BLP_REGIONS; i++)
+		TRY(cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
+	for (int i = 0; i < BLP_MARKERS; i++)
+		TRY(cuEventCreate, &d->marker[i].event, CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
+	TRY(cuStreamSynchronize, d->stream);
+#undef TRY
+	return 0;
+}
+
+static struct gp_domain *allocate(void)
+{
+	struct gp_domain *d = calloc(1, sizeof *d);
+	if (!d)
+		return NULL;
+	d->log = calloc(BLP_LOG, sizeof *d->log);
+	d->bytes = malloc(BLP_BYTES);
+	if (!d->log || !d->bytes) {
+		free(d->log);
+		free(d->bytes);
+		free(d);
+		return NULL;
+	}
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&d->resumed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	pthread_mutex_init(&d->control, NULL);
+	pthread_mutex_init(&d->lock, NULL);
+	return d;
+}
+
+// A place, never given back: readers hold no lock while they look at a domain.
+static struct gp_domain *place(void)
+{
+	for (int i = 0; i < BLP_DOMAINS; i++) {
+		if (!blp_domains[i])
+			return blp_domains[i] = allocate();
+		if (!blp_domains[i]->context)
+			return blp_domains[i];
+	}
+	return NULL;
+}
+
+// A domain in the context, which is current or can be. making is held.
+static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const char **call, struct gp_domain **made)
+{
+	bool pushed;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids allocation to other threads too
+	*call = "calloc";
+	struct gp_domain *d = place();
+	if (!d)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&d->control);
+	pthread_mutex_lock(&d->lock);
+	// All that the place held before but what makes it one.
+	static uint64_t number; // under making
+	d->gpu = g;
+	d->separate = separate;
+	d->made = ++number;
+	d->reasons = 0;
+	d->stopped = d->flagged = d->quiet = d->drained = false;
+	d->epoch += d->epoch % 2;
+	d->given_up = 0;
+	memset(d->late, 0, sizeof d->late);
+	d->error = 0;
+	d->head = d->tail = 0;
+	d->bytes_head = 0;
+	d->oldest_record = d->next_record = 1;
+	d->streams = d->tainted = d->firm = d->recorded = 0;
+	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
+	memset(d->marker, 0, sizeof d->marker);
+	memset(d->stream_of, 0, sizeof d->stream_of);
+	for (int i = 0; i < BLP_MARKERS; i++)
+		d->marker[i].next = i + 1 < BLP_MARKERS ? i + 1 : -1;
+	d->free_marker = 0;
+	pthread_mutex_unlock(&d->lock);
+	*call = "cuCtxPushCurrent";
+	CUresult result = blp_enter(context, &pushed) ? 0 : CUDA_ERROR_NOT_FOUND;
+	if (!result) {
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		result = equip(d, call);
+		if (result)
+			blp_release(d);
+		else
+			d->context = context;
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+	*made = d;
+	return result;
+}
+
+CUresult gp_blp_prepare(struct gp_context *c, const char **call)
+{
+	struct gp_domain *d = NULL;
+	CUcontext handle = c->handle, popped;
+
+	if (!handle || c->domain || !gp_blp_wanted() || !gp_context_pin(c, handle))
+		return 0;
+	if (c->ending) {
+		gp_context_unpin(c);
+		return 0;
+	}
+	*call = "cuCtxPushCurrent";
+	CUresult result = gp_driver.cuCtxPushCurrent(handle); // 709: not initialised yet
+	if (!result) {
+		pthread_mutex_lock(&making);
+		result = make(c->gpu, handle, false, call, &d);
+		pthread_mutex_unlock(&making);
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	if (!result)
+		c->domain = d;
+	gp_context_unpin(c);
+	return result;
+}
+
+CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream stream)
+{
+	const char *call;
+	struct gp_domain *d = NULL;
+	CUresult result = 0;
+	int i;
+
+	pthread_mutex_lock(&making);
+	if (special_of(context, stream) >= 0)
+		goto out;
+	for (i = 0; i < BLP_SPECIAL && special[i].handle; i++)
+		;
+	if (i == BLP_SPECIAL) {
+		result = CUDA_ERROR_NOT_SUPPORTED;
+		goto out;
+	}
+	if ((result = make(c->gpu, context, true, &call, &d)))
+		goto out;
+	special[i].domain = d;
+	special[i].context = context;
+	special[i].handle = stream;
+	if ((uint32_t)i >= specials)
+		specials = (uint32_t)i + 1;
+out:
+	pthread_mutex_unlock(&making);
+	return result;
+}
+
+bool blp_is_special(CUcontext context, CUstream stream) { return special_of(context, stream) >= 0; }
+
+void blp_forget_specials(CUcontext context)
+{
+	for (uint32_t i = 0; i < specials; i++)
+		if (special[i].context == context)
+			special[i].handle = NULL;
+}
+
+struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context)
+{
+	for (uint32_t i = 0; i < specials; i++) {
+		if (special[i].handle != stream)
+			continue;
+		*context = special[i].context;
+		special[i].handle = NULL;
+		if (special[i].domain)
+			return special[i].domain;
+	}
+	return NULL;
+}

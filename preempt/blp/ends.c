@@ -1,0 +1,96 @@
+// ends.c - domains end with their contexts and streams, and a stream gets one of its own.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+// Waits for what the stream has in its present domain.
+CUresult gp_blp_separate(CUstream stream)
+{
+	CUcontext context = NULL;
+	CUresult result;
+
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	struct gp_context *c = gp_find_context(context);
+	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
+		return CUDA_ERROR_INVALID_VALUE;
+	gp_blp_flush(stream);
+	if (!blp_is_special(context, stream)) { // not all launches were logged
+		int mode = gp_relax_captures();
+		result = gp_driver.cuStreamSynchronize(stream);
+		gp_unrelax_captures(mode);
+		if (result)
+			return result;
+	}
+	return blp_make_separate(c, context, stream);
+}
+
+// Nothing is in flight any more.
+static void end(struct gp_domain *d, CUcontext context)
+{
+	bool pushed;
+
+	blp_drop_twins(d);
+	pthread_mutex_lock(&d->control);
+	pthread_mutex_lock(&d->lock);
+	d->context = NULL;
+	d->reasons = 0;
+	if (d->stopped) {
+		d->stopped = false;
+		d->epoch++;
+		blp_changes++;
+		blp_stopped--;
+	}
+	d->head = d->tail = 0;
+	d->streams = 0;
+	pthread_cond_broadcast(&d->resumed);
+	pthread_mutex_unlock(&d->lock);
+	blp_forget_events(d);
+	if (blp_enter(context, &pushed)) {
+		blp_release(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+void gp_blp_context_destroying(CUcontext context)
+{
+	struct gp_context *c = gp_find_context(context);
+
+	if (!c || !gp_context_pin(c, context))
+		return;
+	c->ending = 1;
+	gp_context_unpin(c);
+	if (!c->domain)
+		return;
+	gp_blp_flush_all(context);
+	c->domain = NULL;
+	blp_forget_specials(context);
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->context == context)
+			end(blp_domains[i], context);
+}
+
+void gp_blp_stream_destroying(CUstream stream)
+{
+	if (!stream || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD)
+		return;
+	gp_blp_come_behind(stream);
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (!d->context)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = blp_find_stream(d, stream, false);
+		if (s) {
+			blp_drop_markers(d, s);
+			if (!s->firm)
+				blp_complete_to(d, s, s->last);
+			s->handle = s->tainted ? (CUstream)s : NULL; // what it holds goes on
+		}
+		pthread_mutex_unlock(&d->lock);
+	}
+	struct gp_domain *own;
+	CUcontext context;
+	while ((own = blp_forget_special(stream, &context)))
+		end(own, context);
+}

@@ -1,0 +1,506 @@
+// event.c - events that were recorded behind launches that may have been cut.
+//
+// While its domain is stopped such an event may have been reached although what is before it has not run, so
+// questions about it are answered here; and it is recorded again as the domain goes on.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/gpu/gpu.h"
+
+enum { EVENTS = 1 << 14, PROBES = 64 };
+
+struct event {
+	CUevent handle;   // NULL: never used, the search ends here
+	bool shared;      // other processes see it
+	bool tainted;     // what it was recorded behind may wait for the CPU
+	bool captured;    // it was recorded on a stream that was captured
+	uint16_t stream;
+	struct gp_domain *domain; // NULL: not recorded in the log
+	uint64_t upto;    // sequence + 1 of its entry
+};
+
+static struct event events[EVENTS];
+static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
+#define GONE ((CUevent)~0ul)
+
+// What a thread asks or waits for, between before_wait and answer.
+static __thread struct {
+	uint32_t changes;
+	struct gp_domain *domain; // of what the driver's success completes; NULL: nothing
+	uint32_t stream;
+	uint64_t upto;
+	CUstream handle;
+} asked __attribute__((tls_model("initial-exec")));
+
+// Held between before_ and after_.
+static __thread struct {
+	struct gp_domain *domain;
+	struct blp_stream *stream;
+} held __attribute__((tls_model("initial-exec")));
+
+static struct event *find(CUevent handle, bool insert)
+{
+	size_t at = (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 50; // 14 bits
+	struct event *unused = NULL;
+	for (int n = 0; n < PROBES; n++, at = (at + 1) % EVENTS) {
+		struct event *e = &events[at];
+		if (e->handle == handle)
+			return e;
+		bool empty = !e->handle;
+		if (!unused && (empty || e->handle == GONE))
+			unused = e;
+		if (empty)
+			break;
+	}
+	if (!insert || !unused)
+		return NULL;
+	*unused = (struct event){.handle = handle};
+	return unused;
+}
+
+static struct event look(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	struct event copy = e ? *e : (struct event){0};
+	pthread_mutex_unlock(&events_lock);
+	return copy;
+}
+
+static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
+{
+	struct event e = look(handle);
+	return e.domain == d && e.upto == upto;
+}
+
+// The event's latest record, also where there is nothing to say of it: an event that is not known may be any. False: no
+// place for it.
+static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, true);
+	if (e) {
+		e->domain = d;
+		e->stream = stream;
+		e->upto = upto;
+		e->tainted = tainted;
+		e->captured = false;
+	}
+	pthread_mutex_unlock(&events_lock);
+	return e;
+}
+
+void gp_blp_event_captured(CUevent handle)
+{
+	if (!blp_domains[0])
+		return;
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, true);
+	if (e) {
+		e->domain = NULL;
+		e->tainted = false;
+		e->captured = true;
+	}
+	pthread_mutex_unlock(&events_lock);
+}
+
+void blp_forget_events(struct gp_domain *d)
+{
+	pthread_mutex_lock(&events_lock);
+	for (int i = 0; i < EVENTS; i++)
+		if (events[i].domain == d)
+			events[i].domain = NULL;
+	pthread_mutex_unlock(&events_lock);
+}
+
+void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
+{
+	pthread_mutex_lock(&events_lock); // so that it is not destroyed meanwhile
+	struct event *e = find(handle, false);
+	if (e && e->domain == d && e->upto == upto) // not recorded elsewhere since
+		gp_driver.cuEventRecord(handle, stream);
+	pthread_mutex_unlock(&events_lock);
+}
+
+bool blp_wait_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	bool is = e && e->domain == d && e->upto == upto && !gp_driver.cuStreamWaitEvent(stream, handle, 0);
+	pthread_mutex_unlock(&events_lock);
+	return is;
+}
+
+void gp_blp_event_destroying(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = find(handle, false);
+	if (e)
+		*e = (struct event){.handle = GONE};
+	pthread_mutex_unlock(&events_lock);
+}
+
+void gp_blp_event_shared(CUevent handle)
+{
+	pthread_mutex_lock(&events_lock);
+	struct event *e = handle ? find(handle, true) : NULL;
+	if (e)
+		e->shared = true;
+	pthread_mutex_unlock(&events_lock);
+}
+
+// d->lock is held.
+static bool pending(struct gp_domain *d, const struct event *e)
+{
+	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
+}
+
+// Waits for a record in the log: for just that, whatever becomes of the event meanwhile. True: it is complete.
+static bool wait_record(const struct event *e, bool bounded)
+{
+	struct gp_domain *d = e->domain;
+	bool complete = false;
+
+	pthread_mutex_lock(&d->lock);
+	if (pending(d, e)) {
+		struct blp_stream *s = &d->stream_of[e->stream];
+		gp_count(&d->gpu->stops.barriers, 1);
+		complete = (bounded ? blp_wait_or_let_run(d, s, e->upto) : blp_wait_complete(d, s, e->upto, 0)) &&
+			   d->context && !d->given_up && e->upto <= s->done;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return complete;
+}
+
+// The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
+static struct gp_domain *enter(struct gp_submission *s, struct blp_stream **stream)
+{
+	CUcontext context = NULL;
+	if (blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
+		return NULL;
+	struct gp_domain *d = blp_domain_of(context, s->stream);
+	if (!d)
+		return NULL;
+	s->cpu |= blp_flush_others(d, context, s->stream);
+	pthread_mutex_lock(&d->lock);
+	if (d->context == context && !d->given_up && (*stream = blp_find_stream(d, s->stream, true))) {
+		s->cpu |= blp_is_tainted(d, *stream);
+		return d;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return NULL;
+}
+
+// When an entry may be made. The domain's lock is held, but with AGAIN.
+enum turn {
+	NOW,
+	LATER, // after a long stop: it is only logged
+	AGAIN, // after a stop: everything may have changed
+	NEVER, // no room, or a stop
+};
+
+static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
+{
+	enum turn turn = NOW;
+	if (d->epoch % 2) {
+		if (!*deadline)
+			*deadline = blp_patience();
+		if (blp_wait_resumed(d, *deadline)) {
+			pthread_mutex_unlock(&d->lock);
+			return AGAIN;
+		}
+		turn = LATER;
+	}
+	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
+}
+
+// Once the entry is made. True: that is all. False: the driver's call follows, with the lock held.
+static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn, CUevent event)
+{
+	e->driven = turn == NOW;
+	if (turn == LATER) {
+		pthread_mutex_unlock(&d->lock);
+		return true;
+	}
+	if (stream->thread) { // not on the stream that the program names
+		CUresult result = e->kind == BLP_RECORD ? gp_driver.cuEventRecord(event, stream->handle) :
+							  gp_driver.cuStreamWaitEvent(stream->handle, event, 0);
+		(result ? blp_unappend : blp_appended)(d, stream);
+		pthread_mutex_unlock(&d->lock);
+		return !result; // else the driver is to tell the program
+	}
+	held.domain = d;
+	held.stream = stream;
+	blp_inside = true;
+	return false;
+}
+
+// After the driver's call; false: no entry was made. The lock is still held.
+static bool appended(CUresult result)
+{
+	if (!held.domain)
+		return false;
+	blp_inside = false;
+	(result ? blp_unappend : blp_appended)(held.domain, held.stream);
+	return true;
+}
+
+static void let_go(void)
+{
+	pthread_mutex_unlock(&held.domain->lock);
+	held.domain = NULL;
+}
+
+// The driver records the event, behind what the stream holds: a record of which nothing in the log tells. Gives up the lock.
+static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp_stream *stream, CUevent handle)
+{
+	blp_begin_pass(s, d, stream);
+	bool behind = blp_related_pending(d, stream);
+	pthread_mutex_unlock(&d->lock);
+	if (behind) {
+		gp_blp_come_behind(s->stream);
+		pthread_mutex_lock(&d->lock);
+		stream->passing--; // it is not what taints
+		s->cpu |= blp_is_tainted(d, stream);
+		stream->passing++;
+		pthread_mutex_unlock(&d->lock);
+	}
+	blp_enter_driver(s);
+	remember(handle, NULL, 0, 0, s->cpu);
+}
+
+bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	uint64_t deadline = 0;
+	enum turn turn;
+
+	held.domain = NULL;
+	if (!blp_domains[0])
+		return false;
+	do {
+		if (!(d = enter(s, &stream))) {
+			gp_blp_come_behind(s->stream);
+			remember(handle, NULL, 0, 0, true); // nobody knows what that stream waits for
+			return false;
+		}
+		if (s->cpu || !blp_related_pending(d, stream) || look(handle).shared || !blp_may_log(stream)) {
+			record_past(s, d, stream, handle);
+			return false;
+		}
+		turn = wait_turn(d, stream, &deadline);
+	} while (turn == AGAIN);
+	if (turn == NEVER || !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
+		record_past(s, d, stream, handle);
+		return false;
+	}
+	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
+	e->event = handle;
+	return carried_out(d, stream, e, turn, handle);
+}
+
+void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
+{
+	(void)s;
+	if (!appended(result))
+		return;
+	if (result)
+		remember(handle, NULL, 0, 0, false);
+	let_go();
+}
+
+// The legacy stream orders others by whatever is put on it, a wait for what is over too.
+static bool joins_others(struct gp_domain *d, const struct blp_stream *legacy)
+{
+	for (uint32_t i = 0; legacy->handle == GP_STREAM_LEGACY && i < d->streams; i++)
+		if (&d->stream_of[i] != legacy && d->stream_of[i].blocking && blp_may_be_cut(&d->stream_of[i]))
+			return true;
+	return false;
+}
+
+bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	struct event e;
+	uint64_t deadline = 0;
+	bool joins = false;
+
+	held.domain = NULL;
+	if (!blp_domains[0])
+		return false;
+	do {
+		e = look(handle);
+		if (gp_capturing() && (e.captured || !e.handle)) {
+			gp_blp_come_behind(s->stream); // it joins the capture: what it holds could not be launched again
+			return false;
+		}
+		s->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(handle) == CUDA_ERROR_NOT_READY);
+		d = enter(s, &stream);
+		joins = d && joins_others(d, stream);
+		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
+		if (!d || s->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
+			break;
+		enum turn turn = wait_turn(d, stream, &deadline);
+		if (turn == NOW || turn == LATER) {
+			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
+			entry->of = waits ? e.stream : entry->stream;
+			entry->upto = waits ? e.upto : 0;
+			if (waits && e.upto > d->tail)
+				blp_entry_at(d, e.upto - 1)->awaited = true;
+			return carried_out(d, stream, entry, turn, handle);
+		}
+		if (turn == NEVER)
+			break;
+	} while (true);
+	if (d) {
+		blp_begin_pass(s, d, stream);
+		pthread_mutex_unlock(&d->lock);
+	}
+	if (s->cpu || joins) // what would have to be launched again behind the wait could be what the program is waiting for
+		gp_blp_come_behind(s->stream);
+	blp_enter_driver(s);
+	if (!e.domain)
+		return false;
+	if (wait_record(&e, true)) // nothing is left to wait for, and the event may say something else by now
+		return true;
+	pthread_mutex_lock(&e.domain->lock);
+	s->cpu |= pending(e.domain, &e); // who is not waited for may wait for the CPU
+	pthread_mutex_unlock(&e.domain->lock);
+	return false;
+}
+
+void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
+{
+	(void)s, (void)handle;
+	if (appended(result))
+		let_go();
+}
+
+// Waits and questions.
+
+// With the lock of the domain in which the stream has entries; NULL: none.
+static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **stream)
+{
+	CUcontext context = NULL;
+	if (gp_driver.cuCtxGetCurrent(&context))
+		return NULL;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (!d->context || d->head == d->tail ||
+		    ((handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD) && d->context != context))
+			continue;
+		pthread_mutex_lock(&d->lock);
+		if ((*stream = blp_find_stream(d, handle, false)))
+			return d;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return NULL;
+}
+
+bool gp_blp_before_wait(enum gp_wait kind, void *what)
+{
+	struct blp_stream *stream;
+	struct gp_domain *d;
+	CUcontext context = NULL;
+
+	if (!blp_domains[0])
+		return false;
+	asked.domain = NULL;
+	asked.changes = blp_changes;
+	switch (kind) {
+	case GP_WAIT_STREAM:
+		gp_blp_flush(what);
+		if (what == GP_STREAM_PER_THREAD && (d = enter_stream(what, &stream))) {
+			blp_enter_own(stream);
+			pthread_mutex_unlock(&d->lock);
+		}
+		break;
+	case GP_WAIT_EVENT: {
+		struct event e = look(what);
+		return e.domain && wait_record(&e, false);
+	}
+	case GP_WAIT_CONTEXT:
+	case GP_LOAD:
+		break;
+	case GP_TAKE:
+		if (what != GP_CURRENT)
+			gp_blp_flush_all(what);
+		else if (!gp_driver.cuCtxGetCurrent(&context) && context)
+			gp_blp_flush_all(context);
+		break;
+	case GP_TAKE_MEMORY:
+		gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what);
+		break;
+	case GP_ASK_STREAM:
+		if ((d = enter_stream(what, &stream))) {
+			asked.domain = d;
+			asked.stream = (uint32_t)(stream - d->stream_of);
+			asked.upto = stream->last;
+			asked.handle = stream->handle;
+			pthread_mutex_unlock(&d->lock);
+		}
+		break;
+	case GP_ASK_EVENT: {
+		struct event e = look(what);
+		if ((d = e.domain)) {
+			pthread_mutex_lock(&d->lock); // held until the driver has the record too
+			asked.domain = d;
+			asked.stream = e.stream;
+			asked.upto = e.upto;
+			asked.handle = d->stream_of[e.stream].handle;
+			pthread_mutex_unlock(&d->lock);
+		}
+	}
+	}
+	return false;
+}
+
+// The driver says that it is over: is it?
+static bool is_over(enum gp_wait kind, void *what)
+{
+	struct gp_domain *d = asked.domain;
+	bool over = true;
+
+	if (d) {
+		pthread_mutex_lock(&d->lock);
+		struct blp_stream *s = &d->stream_of[asked.stream];
+		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
+			over = blp_changes == asked.changes && !(d->epoch % 2);
+			if (over && s->thread && kind == GP_ASK_STREAM) // the driver was asked about the thread's own
+				over = blp_has_ended(d, s, asked.upto);
+			// The driver was asked about another record of the event where that is not the latest any more.
+			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
+				blp_complete_to(d, s, asked.upto);
+		} else if (s->thread && s->firm && kind == GP_ASK_STREAM) {
+			over = blp_query(s->taint) != CUDA_ERROR_NOT_READY;
+		}
+		pthread_mutex_unlock(&d->lock);
+	}
+	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
+		// The legacy stream is over when the blocking ones are, also those with domains of their own. Not the other way round.
+		CUcontext context = NULL;
+		gp_driver.cuCtxGetCurrent(&context);
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {
+			d = blp_domains[i];
+			if (!context || d->context != context)
+				continue;
+			pthread_mutex_lock(&d->lock);
+			for (uint32_t j = 0; j < d->streams; j++)
+				over &= !(blp_may_be_cut(&d->stream_of[j]) && d->stream_of[j].blocking);
+			pthread_mutex_unlock(&d->lock);
+		}
+	}
+	return over;
+}
+
+CUresult gp_blp_answer(enum gp_wait kind, void *what, CUresult result)
+{
+	if (result)
+		return result;
+	if (blp_error && kind != GP_WAIT_CONTEXT)
+		return blp_error;
+	if ((kind == GP_ASK_STREAM || kind == GP_ASK_EVENT) && !is_over(kind, what))
+		return CUDA_ERROR_NOT_READY;
+	return result;
+}

@@ -1,0 +1,189 @@
+// fill.c - memsets and copies within a GPU's memory, as kernels of ours that can be stopped (../kernels/fill.cu).
+//
+// Only what surely is such memory: plain allocations of the current context's device. The rest is left to the driver,
+// and so is everything that it might answer with an error.
+#define _GNU_SOURCE
+#include "preempt/blp/blp.h"
+#include "preempt/code/code.h"
+#include "preempt/process/process.h"
+#include "kernels/fill.h"
+
+struct side_2d {
+	size_t x_bytes, y;
+	int memory_type;
+	void *host;
+	CUdeviceptr device;
+	void *array;
+	size_t pitch;
+};
+
+struct copy_2d { // CUDA_MEMCPY2D_v2
+	struct side_2d from, to;
+	size_t width_bytes, height;
+};
+_Static_assert(sizeof(struct copy_2d) == 128, "CUDA_MEMCPY2D_v2");
+
+// Rows of bytes.
+struct rows {
+	CUdeviceptr at;
+	size_t pitch;
+};
+
+static bool extent(const struct rows *r, size_t width, size_t height, size_t *bytes)
+{
+	return !__builtin_mul_overflow(height - 1, r->pitch, bytes) && !__builtin_add_overflow(*bytes, width, bytes) &&
+	       (height == 1 || r->pitch >= width);
+}
+
+// Whether the rows lie in one allocation of the current device.
+static bool plain(const struct gp_context *c, CUdevice device, const struct rows *r, size_t width, size_t height)
+{
+	CUcontext context = NULL;
+	CUdeviceptr start = 0;
+	size_t size = 0, bytes;
+	uint64_t type = 0, synchronous = 0, managed = 0;
+	int ordinal = -1;
+	int attribute[] = {
+		CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+		CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+	};
+	void *value[] = {&context, &type, &synchronous, &managed, &ordinal, &start, &size};
+
+	if (!extent(r, width, height, &bytes) ||
+	    gp_driver.cuPointerGetAttributes(sizeof attribute / sizeof *attribute, attribute, value, r->at))
+		return false;
+	return (uint32_t)type == CU_MEMORYTYPE_DEVICE && !(uint8_t)managed && !(uint8_t)synchronous && ordinal == device &&
+	       (!context || context == c->handle) && start && r->at >= start && r->at - start <= size &&
+	       bytes <= size - (r->at - start);
+}
+
+static bool read_2d(const struct side_2d *s, size_t width, struct rows *r)
+{
+	*r = (struct rows){s->device + s->y * s->pitch + s->x_bytes, s->pitch};
+	return (s->memory_type == CU_MEMORYTYPE_DEVICE || s->memory_type == CU_MEMORYTYPE_UNIFIED) &&
+	       s->pitch <= INT32_MAX && s->y <= INT32_MAX && s->x_bytes <= s->pitch && width <= s->pitch - s->x_bytes;
+}
+
+static uint32_t repeated(uint32_t value, uint32_t element_bytes)
+{
+	return element_bytes == 1 ? (value & 0xff) * 0x01010101u : element_bytes == 2 ? (value & 0xffff) * 0x00010001u : value;
+}
+
+static bool fill_in_context(struct gp_context *c, struct gp_submission *s, CUresult *result)
+{
+	struct rows to = {s->memory.to, s->memory.to_pitch}, from = {s->memory.from, 0};
+	size_t width, height = s->memory.height;
+	bool copies = s->work == GP_COPY;
+	CUdevice device;
+
+	if (!__atomic_load_n((uint32_t *)&c->fill.ready, __ATOMIC_ACQUIRE))
+		return false;
+	if (s->memory.copy_2d) {
+		const struct copy_2d *p = s->memory.copy_2d;
+		width = p->width_bytes;
+		height = p->height;
+		if (!read_2d(&p->to, width, &to) || !read_2d(&p->from, width, &from))
+			return false;
+	} else if (__builtin_mul_overflow(s->memory.width, (size_t)s->memory.element_bytes, &width) ||
+		   ((to.at | (height > 1 ? to.pitch : 0)) & (s->memory.element_bytes - 1))) {
+		return false;
+	}
+	if (!width || !height || gp_driver.cuCtxGetDevice(&device) || !plain(c, device, &to, width, height) ||
+	    (copies && !plain(c, device, &from, width, height)))
+		return false;
+	if (height > 1 && to.pitch == width && (!copies || from.pitch == width)) { // without gaps
+		width *= height;
+		height = 1;
+	}
+	uint32_t value = repeated(s->memory.value, s->memory.element_bytes);
+	uint64_t aligned = to.at | to.pitch | width | (copies ? from.at | from.pitch : 0), blocks;
+	uint32_t unit = aligned % 16 ? aligned % 4 ? 1 : 4 : 16, count = (uint32_t)(width / unit);
+	uint64_t segments = width / FILL_SEGMENT + 2; // whatever the alignment of a row
+	struct gp_launch launch = {.block = {FILL_THREADS, 1, 1}, .stream = s->stream};
+	void *wide_fill[] = {&to.at, &to.pitch, &width, &height, &segments, &value};
+	void *wide_copy[] = {&to.at, &to.pitch, &width, &height, &segments, &from.at, &from.pitch};
+	void *narrow_fill[] = {&to.at, &to.pitch, &height, &count, &unit, &value};
+	void *narrow_copy[] = {&to.at, &to.pitch, &height, &count, &unit, &from.at, &from.pitch};
+
+	if (height > 1 && width < FILL_NARROW) {
+		launch.function = copies ? c->fill.copy_narrow : c->fill.fill_narrow;
+		launch.parameters = copies ? narrow_copy : narrow_fill;
+		if (__builtin_mul_overflow(height, (uint64_t)count, &blocks))
+			return false;
+		blocks = blocks / FILL_UNITS + 1;
+	} else {
+		launch.function = copies ? c->fill.copy : c->fill.fill;
+		launch.parameters = copies ? wide_copy : wide_fill;
+		if (__builtin_mul_overflow(height, segments, &blocks))
+			return false;
+		blocks = blocks / (FILL_THREADS / 32) + 1;
+	}
+	if (blocks > INT32_MAX)
+		return false;
+	launch.grid[0] = (uint32_t)blocks;
+	launch.grid[1] = launch.grid[2] = 1;
+	if (!gp_blp_launch(s, &launch, result))
+		return false;
+	s->blocking = false;
+	return true;
+}
+
+bool gp_fill(struct gp_submission *s, CUresult *result)
+{
+	struct gp_context *c = gp_current_context();
+	// Nobody but the program itself stops streams of the highest level.
+	return c && gp_driver.cuPointerGetAttributes && (gp_settings.level ? gp_blp_domain(s->stream) != NULL : gp_blp_is_separate(s->stream)) && fill_in_context(c, s, result);
+}
+
+// The kernels are loaded, and rewritten, as the program's own are.
+static CUresult load(struct gp_context *c, const char **call)
+{
+	struct gp_load loading = {.image = gp_settings.fill_image};
+	CUmodule module = NULL;
+	CUresult result;
+
+	*call = "rewriting of memsets and copies";
+	const void *image = gp_module_loading(&loading);
+	if (!image)
+		return CUDA_ERROR_UNKNOWN;
+	*call = "cuModuleLoadData";
+	result = gp_driver.cuModuleLoadData(&module, image);
+	gp_module_loaded(&loading, result ? NULL : module);
+	const struct { const char *name; CUfunction *function; } kernel[] = {
+		{"gpreempt_fill", &c->fill.fill}, {"gpreempt_copy", &c->fill.copy},
+		{"gpreempt_fill_narrow", &c->fill.fill_narrow}, {"gpreempt_copy_narrow", &c->fill.copy_narrow},
+	};
+	*call = "cuModuleGetFunction";
+	for (size_t i = 0; i < sizeof kernel / sizeof *kernel && !result; i++) {
+		result = gp_driver.cuModuleGetFunction(kernel[i].function, module, kernel[i].name);
+		if (!result && !gp_code_of(*kernel[i].function))
+			result = CUDA_ERROR_UNKNOWN;
+	}
+	return result;
+}
+
+CUresult gp_fill_prepare(struct gp_context *c, const char **call)
+{
+	CUcontext handle = c->handle, popped;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids loading to other threads too
+
+	if (!handle || !gp_driver.cuPointerGetAttributes || !gp_blp_wanted() || !gp_context_pin(c, handle))
+		return 0;
+	if (c->ending) { // its modules have been forgotten
+		gp_context_unpin(c);
+		return 0;
+	}
+	*call = "cuCtxPushCurrent";
+	CUresult result = gp_driver.cuCtxPushCurrent(handle);
+	if (!result) {
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		result = load(c, call);
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	if (!result)
+		c->fill.ready = 1;
+	gp_context_unpin(c);
+	return result;
+}

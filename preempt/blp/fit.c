@@ -1,0 +1,56 @@
+// fit.c - whether all blocks of a launch may be on the GPU at once.
+//
+// Then they may wait for each other in any order, and some do without being launched cooperatively: the reduction of Marlin,
+// whose blocks wait for later ones, Lamport protocols of collectives, barriers written by hand. Larger grids can wait
+// for blocks with lower numbers alone, or for the next few.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+struct fit { // a kernel's blocks on an SM
+	const struct gp_gpu *gpu;
+	CUfunction function;
+	uint32_t threads, shared, generation;
+	uint32_t blocks; // 0: unknown
+};
+
+// Drivers before CUDA 11 do not say; no GPU has more.
+static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// At most so many, whatever the split of shared memory and L1. Granularities of CUDA's occupancy calculator, sm_80 to
+// sm_120: 256 registers a warp, which has them in one of the SM's four partitions; 128 bytes of shared memory.
+static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t registers, uint32_t shared)
+{
+	uint32_t warps = (threads + 31) / 32, fit = least(most_on_sm(g), (uint32_t)g->threads_per_sm / (warps * 32));
+	uint32_t of_warp = (registers * 32 + 255) / 256 * 256;
+	uint32_t memory = (shared + (uint32_t)g->shared_reserved + 127) / 128 * 128;
+	if (of_warp)
+		fit = least(fit, (uint32_t)g->registers_per_sm / 4 / of_warp * 4 / warps);
+	if (memory)
+		fit = least(fit, (uint32_t)g->shared_per_sm / memory);
+	return fit;
+}
+
+bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared)
+{
+	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
+	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+	uint32_t threads = block[0] * block[1] * block[2], generation = gp_code_generation;
+
+	if (!threads || blocks > (uint64_t)g->sms * most_on_sm(g))
+		return false;
+	struct fit *c = &cache[((uintptr_t)f >> 4 ^ shared >> 7 ^ threads) & 63];
+	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared || c->generation != generation) {
+		CUfunction function = f, of_kernel;
+		int registers = 0, of_code = 0;
+		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, f))
+			function = of_kernel;
+		bool known = !gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) &&
+			     !gp_driver.cuFuncGetAttribute(&of_code, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
+		*c = (struct fit){g, f, threads, shared, generation,
+				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0};
+	}
+	return !c->blocks || blocks <= (uint64_t)g->sms * c->blocks;
+}

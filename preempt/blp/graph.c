@@ -1,0 +1,396 @@
+// graph.c - graphs that can be stopped: those of guarded kernels alone.
+//
+// The program's instance stays as it is: its kernels always run. Beside it there is a twin whose kernels have records of
+// their own, which is launched in its place where launches are stopped. It goes on by being launched again, with records
+// that let every block exit that has run. It is in flight once at most, since its records are. Launches of one instance
+// come one after the other, whatever streams they are on: while either of the two is in flight the other is not launched.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TWINS = 1024,
+};
+
+static struct blp_twin twins[TWINS];
+static _Atomic uint32_t used; // places, ever
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static struct blp_twin *find(CUgraphExec exec)
+{
+	for (uint32_t i = 0, n = used; i < n; i++)
+		if (twins[i].of == exec)
+			return &twins[i];
+	return NULL;
+}
+
+// Records behind those of the log, in whole granules. 0: there are none. making is held.
+static uint32_t take_records(struct gp_domain *d, uint32_t count)
+{
+	uint32_t granules = (count + BLP_GRANULE - 1) / BLP_GRANULE, run = 0;
+	for (uint32_t i = 0; i < BLP_GRANULES; i++) {
+		run = d->granule[i] ? 0 : run + 1;
+		if (run == granules) {
+			memset(&d->granule[i + 1 - run], 1, run);
+			return BLP_RECORDS + (i + 1 - run) * BLP_GRANULE;
+		}
+	}
+	return 0;
+}
+
+static void give_records(struct gp_domain *d, uint32_t first, uint32_t count)
+{
+	memset(&d->granule[(first - BLP_RECORDS) / BLP_GRANULE], 0, (count + BLP_GRANULE - 1) / BLP_GRANULE);
+}
+
+static bool attribute_set(CUgraphNode node, int id)
+{
+	struct gp_launch_attribute value = {0};
+	// Unknown to older drivers: then it is not set.
+	return !gp_driver.cuGraphKernelNodeGetAttribute(node, id, &value.value) && value.value.cooperative;
+}
+
+// The kernel of a node, if it can be stopped.
+static const struct gp_code *guarded(CUgraphNode node, struct gp_kernel_node *k)
+{
+	if (gp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
+	    !blp_can_number(k->function ? k->function : k->kernel, k->grid, attribute_set(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)) ||
+	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
+		return NULL;
+	return gp_code_of(k->function ? k->function : k->kernel);
+}
+
+// How many kernels the graph has; 0: it can't be stopped.
+static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
+{
+	uint32_t kernels = 0;
+	*nodes = NULL;
+	if (gp_driver.cuGraphGetNodes(graph, NULL, count) || !*count || *count > BLP_GRANULES * BLP_GRANULE ||
+	    !(*nodes = calloc(*count, sizeof **nodes)) || gp_driver.cuGraphGetNodes(graph, *nodes, count))
+		return 0;
+	for (size_t i = 0; i < *count; i++) {
+		struct gp_kernel_node k;
+		int type;
+		if (gp_driver.cuGraphNodeGetType((*nodes)[i], &type))
+			return 0;
+		if (type == CU_GRAPH_NODE_TYPE_EMPTY)
+			continue;
+		if (type != CU_GRAPH_NODE_TYPE_KERNEL || !guarded((*nodes)[i], &k))
+			return 0;
+		kernels++;
+	}
+	return kernels;
+}
+
+// Notes how a kernel that may be parted is launched alone.
+static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node, uint8_t shift)
+{
+	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+	if (!(e->arguments = malloc(code->bytes)))
+		return false;
+	e->kind = BLP_LAUNCH;
+	e->function = k->function ? k->function : k->kernel;
+	memcpy(e->grid, k->grid, sizeof e->grid);
+	memcpy(e->block, k->block, sizeof e->block);
+	e->shared_bytes = k->shared_bytes;
+	e->shift = shift;
+	e->argument_bytes = code->bytes;
+	blp_pack(code, k->parameters, NULL, e->arguments);
+	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
+		if (!(e->attributes = malloc(sizeof cluster)))
+			return false;
+		e->attributes[0] = cluster;
+		e->attribute_count = 1;
+	}
+	return true;
+}
+
+static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
+{
+	uint32_t next = t->first;
+	for (size_t i = 0; i < count; i++) {
+		struct gp_kernel_node k;
+		int type;
+		if (gp_driver.cuGraphNodeGetType(nodes[i], &type))
+			return false;
+		if (type != CU_GRAPH_NODE_TYPE_KERNEL)
+			continue;
+		const struct gp_code *code = guarded(nodes[i], &k);
+		if (!code)
+			return false;
+		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
+		CUfunction f = k.function ? k.function : k.kernel;
+		uint8_t shift = blp_shift(blocks, cooperative || code->whole || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
+		uint32_t windows = t->windows[next - t->first] = blp_windows(blocks, 1, shift);
+		if (windows > 1 && !note(&t->kernel[next - t->first], code, &k, nodes[i], shift))
+			return false;
+		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
+		void *parameters[code->parameters + 1];
+		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);
+		parameters[code->parameters] = &record;
+		k.parameters = parameters;
+		if (gp_driver.cuGraphExecKernelNodeSetParams(t->own, nodes[i], &k))
+			return false;
+	}
+	return true;
+}
+
+// making is held.
+static void unmake(struct blp_twin *t)
+{
+	if (t->own)
+		gp_driver.cuGraphExecDestroy(t->own);
+	if (t->plain)
+		gp_driver.cuEventDestroy(t->plain);
+	free(t->windows);
+	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
+		free(t->kernel[i].arguments);
+		free(t->kernel[i].attributes);
+	}
+	free(t->kernel);
+	if (t->first)
+		give_records(t->domain, t->first, t->count);
+	*t = (struct blp_twin){0};
+}
+
+static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count, uint32_t kernels,
+		 unsigned long long flags)
+{
+	void *pinned = d->graph_image;
+	*t = (struct blp_twin){.domain = d, .count = kernels};
+	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
+	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
+	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
+	    (!pinned && gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
+		return false;
+	d->graph_image = pinned; // of all graphs, for good: a free would wait for all that the context runs
+	t->image = d->graph_image + (t->first - BLP_RECORDS);
+	return !gp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
+	       set_records(t, nodes, count);
+}
+
+void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
+{
+	CUgraphNode *nodes = NULL;
+	CUcontext context = NULL;
+	unsigned long long flags = 0;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	size_t count;
+	uint32_t kernels;
+
+	if (!exec || !graph || !gp_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams || !gp_driver.cuGraphInstantiate ||
+	    !gp_driver.cuGraphKernelNodeGetParams || !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes ||
+	    !gp_driver.cuGraphNodeGetType || gp_driver.cuCtxGetCurrent(&context) || !context)
+		return;
+	struct gp_domain *d = blp_domain_of(context, GP_STREAM_LEGACY);
+	if (!d || d->given_up || (gp_driver.cuGraphExecGetFlags && gp_driver.cuGraphExecGetFlags(exec, &flags)) ||
+	    flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+		return;
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode); // allocations, beside a capture
+	if ((kernels = kernels_of(graph, &nodes, &count))) {
+		pthread_mutex_lock(&making);
+		uint32_t i = 0;
+		while (i < TWINS && twins[i].own)
+			i++;
+		if (i < TWINS && make(&twins[i], d, graph, nodes, count, kernels, flags)) {
+			twins[i].of = exec;
+			if (i >= used)
+				used = i + 1;
+		} else if (i < TWINS) {
+			unmake(&twins[i]);
+		}
+		pthread_mutex_unlock(&making);
+	}
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	free(nodes);
+}
+
+static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
+
+// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again
+// first. False: it takes long, and runs to its end, or the driver refused.
+static bool wait_for(struct gp_domain *d, struct blp_twin *t)
+{
+	struct blp_stream *s = &d->stream_of[t->stream];
+	return blp_wait_or_let_run(d, s, t->upto) && !s->firm;
+}
+
+static bool plain_in_flight(struct blp_twin *t)
+{
+	t->ran_plain = t->ran_plain && blp_query(t->plain) == CUDA_ERROR_NOT_READY;
+	return t->ran_plain;
+}
+
+// The program's own is about to be launched: behind the twin.
+static void come_behind(struct gp_submission *s, struct blp_twin *t)
+{
+	struct gp_domain *d = t->domain;
+	pthread_mutex_lock(&d->lock);
+	if (t->of == s->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
+		gp_driver.cuStreamWaitEvent(s->stream, d->stream_of[t->stream].taint, 0); // it runs to its end
+	pthread_mutex_unlock(&d->lock);
+	s->twin = t;
+}
+
+void gp_blp_graph_launched(struct gp_submission *s, CUresult result)
+{
+	struct blp_twin *t = s->twin;
+	if (result || t->of != s->graph)
+		return;
+	t->ran_plain = !gp_driver.cuEventRecord(t->plain, s->stream);
+	t->retired |= !t->ran_plain; // it will not be known when it is over
+}
+
+static void drop(struct blp_twin *t)
+{
+	struct gp_domain *d = t->domain;
+	int mode = gp_relax_captures();
+	bool pushed;
+	pthread_mutex_lock(&d->lock);
+	CUcontext context = d->context;
+	wait_for(d, t);
+	bool ends = in_flight(d, t) && !d->given_up; // it is not waited for: what it uses stays
+	pthread_mutex_unlock(&d->lock);
+	pthread_mutex_lock(&making);
+	t->of = NULL;
+	if (!ends && context && blp_enter(context, &pushed)) {
+		unmake(t);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&making);
+	gp_unrelax_captures(mode);
+}
+
+// Its end, or a change of what it does: from then on it is a barrier.
+void gp_blp_graph_changed(CUgraphExec exec)
+{
+	struct blp_twin *t = exec ? find(exec) : NULL;
+	if (t)
+		drop(t);
+}
+
+void blp_drop_twins(struct gp_domain *d)
+{
+	for (uint32_t i = 0; i < used; i++)
+		if (twins[i].of && twins[i].domain == d)
+			drop(&twins[i]);
+}
+
+CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	CUstream stream = d->stream_of[e->stream].handle;
+	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+	CUresult result = 0;
+
+	blp_inside = true;
+	if (e->bare) { // the program's own, whose kernels always run
+		result = gp_driver.cuGraphLaunch(t->of, stream);
+		blp_inside = false;
+		e->driven = !result;
+		return result;
+	}
+	// Of the launch before, which is complete: not stopping the memset does no harm.
+	if (e->fresh)
+		result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
+	if (!result)
+		result = gp_driver.cuGraphLaunch(t->own, stream);
+	blp_inside = false;
+	e->fresh = e->fresh && result;
+	e->driven = !result;
+	return result;
+}
+
+bool blp_graph_is_complete(struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	bool complete = true;
+	for (uint32_t i = 0; i < t->count; i++) {
+		struct gpreempt_record *r = &t->image[i];
+		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i] || t->kernel[i].bare;
+		t->kernel[i].bare = false;
+		complete &= ran;
+		r->state = 0;
+		r->done = r->count = ran ? GPREEMPT_MOST : r->count;
+	}
+	return complete;
+}
+
+static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *result)
+{
+	CUcontext context = NULL;
+	uint64_t deadline = 0;
+
+	if (gp_driver.cuCtxGetCurrent(&context) || !context)
+		return false;
+	struct gp_domain *d = blp_domain_of(context, s->stream);
+	if (!d || d != t->domain)
+		return false;
+	if (blp_flush_others(d, context, s->stream))
+		return false;
+	pthread_mutex_lock(&d->lock);
+	for (bool patient = true;;) {
+		struct blp_stream *stream;
+		if (d->context != context || d->given_up || t->of != s->graph || t->retired ||
+		    !(stream = blp_find_stream(d, s->stream, true)) || !blp_may_log(stream))
+			break;
+		if (d->epoch % 2 && patient) {
+			if (!deadline)
+				deadline = blp_patience();
+			patient = blp_wait_resumed(d, deadline);
+			continue;
+		}
+		if (blp_is_tainted(d, stream) || plain_in_flight(t))
+			break;
+		if (in_flight(d, t)) {
+			if (!wait_for(d, t))
+				break;
+			continue;
+		}
+		if (!blp_make_room(d, stream, 0)) {
+			if (!(d->epoch % 2))
+				break;
+			patient = blp_wait_resumed(d, 0);
+			continue;
+		}
+		if (in_flight(d, t) || (d->epoch % 2 && patient))
+			continue;
+		if (!blp_leave_own(stream))
+			break;
+		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
+		e->twin = t;
+		e->fresh = true;
+		uint64_t before = t->upto;
+		t->stream = e->stream;
+		t->upto = d->head;
+		*result = 0;
+		if (!(d->epoch % 2)) {
+			*result = blp_drive_graph(d, e);
+			if (*result) {
+				blp_unappend(d, stream);
+				t->upto = before;
+			} else {
+				blp_appended(d, stream);
+			}
+		}
+		pthread_mutex_unlock(&d->lock);
+		if (!*result)
+			gp_count(&d->gpu->stops.launches, t->count);
+		return true;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return false;
+}
+
+bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
+{
+	struct blp_twin *t = s->graph && !blp_inside ? find(s->graph) : NULL;
+	if (!t || launch_twin(s, t, result))
+		return t;
+	come_behind(s, t);
+	return false;
+}

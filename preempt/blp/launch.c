@@ -1,0 +1,354 @@
+// launch.c - the launch path: what a launch leaves in the log, and what the driver is handed.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	MOST_CLUSTER_BLOCKS = 1 << 22, // of a grid, in each dimension: see ../kernels/guard/guard.cu
+	ALIGNMENT = 16,
+};
+
+static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
+
+uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)
+{
+	return (uint32_t)((blocks / cluster - 1) >> shift) + 1;
+}
+
+// Large grids have windows of 512 to 2048 blocks, about as many as run at a time, and 32 of them at least: copying, 2^18
+// blocks took an H200 27 % longer without windows and 2 % with (../test/gpu/patch_check.c).
+uint8_t blp_shift(uint64_t blocks, bool whole)
+{
+	enum { LEAST = 14, FEWEST = 5, LARGEST = 11 }; // log2: of blocks, of windows, of a window
+	int size = 63 - __builtin_clzll(blocks);
+	if (whole)
+		return GPREEMPT_WHOLE;
+	return size < LEAST ? 0 : size - FEWEST > LARGEST ? LARGEST : (uint8_t)(size - FEWEST);
+}
+
+static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream,
+			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters, void **extra)
+{
+	if (!attribute_count)
+		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream, parameters,
+						extra);
+	struct { // CUlaunchConfig, cuda.h
+		uint32_t grid[3], block[3], shared_bytes;
+		CUstream stream;
+		const struct gp_launch_attribute *attributes;
+		uint32_t attribute_count;
+	} config = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, stream, attributes, attribute_count};
+	_Static_assert(sizeof config == 56, "CUlaunchConfig");
+	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
+}
+
+// Puts the hidden parameter behind those that the program gave.
+static void with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden)
+{
+	for (uint16_t i = 0; i < count; i++)
+		to[i] = given[i];
+	to[count] = (void *)hidden;
+}
+
+// given are the count arguments as the program has them, NULL to take those of the log.
+static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, uint16_t count)
+{
+	size_t bytes = e->argument_bytes;
+	void *parameters[given ? count + 1 : 1];
+	CUdeviceptr record = e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+	CUstream stream = d->stream_of[e->stream].handle;
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
+
+	if (e->bare && e->spare) {
+		struct gpreempt_record *staged = &d->staged[e->stream];
+		blp_inside = true;
+		CUresult result = gp_driver.cuMemcpyHtoDAsync(blp_spare(d, e->spare), staged, sizeof *staged, stream);
+		blp_inside = false;
+		if (result)
+			return result;
+		record = blp_spare(d, e->spare) | e->shift;
+	}
+	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
+	if (given)
+		with_hidden(parameters, given, count, &record);
+	blp_inside = true;
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count,
+				      given ? parameters : NULL, given ? NULL : extra);
+	blp_inside = false;
+	e->driven = !result;
+	e->accepted |= !result;
+	return result;
+}
+
+CUresult blp_drive(struct gp_domain *d, struct blp_entry *e) { return drive(d, e, NULL, 0); }
+
+CUresult blp_drive_on(struct blp_entry *e, CUstream stream, CUdeviceptr hidden)
+{
+	size_t bytes = e->argument_bytes;
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
+
+	memcpy(e->arguments + bytes - sizeof hidden, &hidden, sizeof hidden);
+	blp_inside = true;
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count, NULL,
+				      extra);
+	blp_inside = false;
+	return result;
+}
+
+struct buffer { const char *bytes; size_t size; };
+
+static struct buffer given_buffer(void **extra)
+{
+	struct buffer b = {NULL, 0};
+	for (; extra && extra[0]; extra += 2) {
+		if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_POINTER)
+			b.bytes = extra[1];
+		else if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_SIZE)
+			b.size = *(const size_t *)extra[1];
+		else
+			break;
+	}
+	return b;
+}
+
+// False: the caller gave no arguments where there are some, of which the driver is to complain.
+static bool has_arguments(const struct gp_code *code, void **parameters, void **extra)
+{
+	return parameters || !code->parameters || given_buffer(extra).bytes;
+}
+
+void blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
+{
+	memset(to, 0, code->bytes);
+	if (parameters) {
+		for (uint16_t i = 0; i < code->parameters; i++)
+			memcpy(to + code->parameter[i].offset, parameters[i], code->parameter[i].size);
+		return;
+	}
+	struct buffer b = given_buffer(extra);
+	if (b.bytes)
+		memcpy(to, b.bytes, b.size < code->hidden ? b.size : code->hidden);
+}
+
+// With the hidden parameter 0: every block runs.
+static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult *result)
+{
+	if (!has_arguments(code, l->parameters, l->extra))
+		return false;
+	CUdeviceptr none = 0;
+	bool by_pointers = l->parameters || !l->extra;
+	void *parameters[by_pointers ? code->parameters + 1 : 1];
+	char bytes[by_pointers ? 1 : code->bytes];
+	size_t size = code->bytes;
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &size, NULL};
+
+	if (by_pointers) {
+		with_hidden(parameters, l->parameters, code->parameters, &none);
+	} else {
+		blp_pack(code, NULL, l->extra, bytes);
+	}
+	if (l->cooperative && !l->attribute_count)
+		*result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
+							       l->block[2], l->shared_bytes, l->stream, parameters);
+	else
+		*result = call_driver(l->function, l->grid, l->block, l->shared_bytes, l->stream, l->attributes, l->attribute_count,
+				      by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
+	return true;
+}
+
+// Whether the kernel was compiled for clusters, or it can't be known.
+static bool has_clusters(CUfunction f)
+{
+	CUfunction function;
+	int width = 0;
+	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
+		function = f;
+	return gp_driver.cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, function) || width > 0;
+}
+
+bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
+{
+	if (!grid[0] || !grid[1] || !grid[2] || (double)grid[0] * grid[1] * grid[2] >= GPREEMPT_MOST)
+		return false;
+	bool large = grid[0] >= MOST_CLUSTER_BLOCKS || grid[1] >= MOST_CLUSTER_BLOCKS || grid[2] >= MOST_CLUSTER_BLOCKS;
+	return !large || !(clusters || has_clusters(f));
+}
+
+// Not launches that the guard can't number, or that do more than run a kernel. Such an event would have to be
+// recorded again.
+static bool can_be_stopped(const struct gp_launch *l)
+{
+	bool clusters = false;
+	if (l->cooperative && !gp_driver.cuLaunchKernelEx)
+		return false;
+	for (uint32_t i = 0; i < l->attribute_count; i++)
+		switch (l->attributes[i].id) {
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			clusters = true;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+		case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+			return false;
+		}
+	return blp_can_number(l->function, l->grid, clusters);
+}
+
+static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, bool whole, char *room)
+{
+	bool cooperative = l->cooperative;
+	e->function = l->function;
+	memcpy(e->grid, l->grid, sizeof e->grid);
+	memcpy(e->block, l->block, sizeof e->block);
+	e->shared_bytes = l->shared_bytes;
+	e->arguments = room;
+	e->argument_bytes = code->bytes;
+	e->attributes = (struct gp_launch_attribute *)(room + round_up(code->bytes));
+	e->attribute_count = 0;
+	e->cluster = 1;
+	blp_pack(code, l->parameters, l->extra, room);
+	// A kernel that may begin before the one ahead of it ends could run where that one was cut.
+	for (uint32_t i = 0; i < l->attribute_count; i++) {
+		const struct gp_launch_attribute *a = &l->attributes[i];
+		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			e->attributes[e->attribute_count++] = *a;
+		if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			cooperative = a->value.cooperative;
+		else if (a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			e->cluster = a->value.cluster[0] * a->value.cluster[1] * a->value.cluster[2];
+	}
+	if (cooperative) {
+		struct gp_launch_attribute *a = &e->attributes[e->attribute_count++];
+		*a = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
+		a->value.cooperative = 1;
+	}
+	uint64_t blocks = blp_blocks(e);
+	if (!e->cluster || !blocks || blocks % e->cluster) // of which the driver is to complain
+		e->cluster = 1;
+	e->shift = blp_shift(blocks ? blocks : 1, whole || cooperative);
+}
+
+// False: to be launched as a barrier.
+static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_launch *l, const struct gp_code *code,
+		       CUresult *result)
+{
+	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
+	char *room = NULL;
+	bool whole = code->whole || blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes);
+
+	bytes = (uint32_t)round_up(bytes);
+	pthread_mutex_lock(&d->lock);
+	for (;;) {
+		struct blp_stream *s;
+		if (d->context != context || d->given_up || !(s = blp_find_stream(d, l->stream, true)) || !blp_may_log(s))
+			break;
+		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
+			blp_wait_resumed(d, 0);
+			continue;
+		}
+		if (blp_is_tainted(d, s))
+			break;
+		if (!blp_make_room(d, s, bytes)) {
+			if (d->epoch % 2)
+				continue;
+			break;
+		}
+		if (!blp_leave_own(s))
+			break;
+		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
+		fill_in(e, l, code, whole, room);
+		e->threads = s->threads += blp_threads(e);
+		*result = 0;
+		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption, and the program goes on meanwhile
+			*result = drive(d, e, l->parameters, code->parameters);
+			if (*result)
+				blp_unappend(d, s);
+			else
+				blp_appended(d, s);
+		}
+		pthread_mutex_unlock(&d->lock);
+		if (!*result)
+			gp_count(&d->gpu->stops.launches, 1);
+		return true;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return false;
+}
+
+bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, CUresult *result)
+{
+	const struct gp_code *code = gp_code_of(l->function);
+	CUcontext context = NULL;
+
+	if (!code && !blp_domains[0])
+		return false;
+	if (blp_inside || l->captured)
+		return code && pass(code, l, result);
+	if (blp_error) {
+		*result = blp_error;
+		return true;
+	}
+	if (blp_late && (*result = __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL)))
+		return true;
+	gp_driver.cuCtxGetCurrent(&context);
+	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
+	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
+		// While nobody could want a stop, and nothing is in flight that one could cut, a launch needs no record, which
+		// costs its blocks next to nothing, and no place in the log.
+		bool log = d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d);
+		bool others = (log || blp_separated()) && blp_flush_others(d, context, l->stream);
+		if (!log && !others) {
+			if (l->stream == GP_STREAM_PER_THREAD)
+				blp_pass_own(d);
+			gp_count(&d->gpu->stops.launches, 1);
+			return pass(code, l, result);
+		}
+		if (others)
+			submission->cpu = true;
+		else if (log_launch(d, context, l, code, result))
+			return true;
+		pthread_mutex_lock(&d->lock);
+		blp_wait_resumed(d, blp_patience()); // it did not wait at the gate
+		pthread_mutex_unlock(&d->lock);
+	}
+	gp_blp_pass(submission);
+	if (d)
+		gp_count(&d->gpu->stops.uncovered, 1);
+	return code && pass(code, l, result);
+}
+
+bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
+{
+	static const CUdeviceptr none;
+	const struct gp_code *code = gp_code_of(function);
+	if (!code || !has_arguments(code, a->parameters, a->extra))
+		return false;
+	if (a->parameters || !a->extra) {
+		void **parameters = malloc((code->parameters + 1u) * sizeof *parameters);
+		if (!parameters)
+			return false;
+		with_hidden(parameters, a->parameters, code->parameters, &none);
+		*a = (struct gp_arguments){parameters, NULL, parameters};
+		return true;
+	}
+	struct {
+		void *extra[5];
+		size_t size;
+		char bytes[];
+	} *memory = malloc(sizeof *memory + code->bytes);
+	if (!memory)
+		return false;
+	blp_pack(code, NULL, a->extra, memory->bytes);
+	memory->size = code->bytes;
+	memory->extra[0] = (void *)CU_LAUNCH_PARAM_BUFFER_POINTER;
+	memory->extra[1] = memory->bytes;
+	memory->extra[2] = (void *)CU_LAUNCH_PARAM_BUFFER_SIZE;
+	memory->extra[3] = &memory->size;
+	memory->extra[4] = NULL;
+	*a = (struct gp_arguments){NULL, memory->extra, memory};
+	return true;
+}

@@ -1,0 +1,367 @@
+// log.c - the log of a domain: what was launched and is not known to be complete.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+#include <sched.h>
+#include <time.h>
+
+
+// Streams.
+
+struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
+{
+	struct blp_stream *unused = NULL;
+	CUcontext context = NULL;
+	unsigned flags = 0;
+
+	if (handle == GP_STREAM_PER_THREAD)
+		return blp_thread_stream(d, insert);
+	for (uint32_t i = 0; i < d->streams; i++) {
+		if (d->stream_of[i].handle == handle)
+			return &d->stream_of[i];
+		if (!d->stream_of[i].handle && !unused)
+			unused = &d->stream_of[i];
+	}
+	if (insert && !unused && d->streams == BLP_STREAMS) { // some may only wait for the end of what they held
+		blp_still_tainted(d);
+		for (uint32_t i = 0; i < d->streams && !unused; i++)
+			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
+	}
+	if (!insert || (!unused && d->streams == BLP_STREAMS) ||
+	    (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetFlags(handle, &flags)))
+		return NULL;
+	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
+	if (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetCtx &&
+	    (gp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
+		return NULL;
+	if (!unused)
+		unused = &d->stream_of[d->streams++];
+	CUevent drain = unused->drain, taint = unused->taint, join = unused->join;
+	// Entries of a stream that had the place are complete.
+	*unused = (struct blp_stream){.handle = handle, .blocking = !(flags & CU_STREAM_NON_BLOCKING), .last = d->head,
+				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint, .join = join,
+				      .patience_ns = BLP_PATIENCE_NS};
+	// What it holds already nobody has looked at.
+	int mode = gp_relax_captures();
+	if ((handle == GP_STREAM_LEGACY && gp_capturing()) || gp_driver.cuStreamQuery(handle) == CUDA_ERROR_NOT_READY)
+		blp_taint(d, unused, handle);
+	gp_unrelax_captures(mode);
+	return unused;
+}
+
+bool blp_related_pending(struct gp_domain *d, struct blp_stream *of)
+{
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_may_be_cut(&d->stream_of[i]) && blp_related(&d->stream_of[i], of->handle, of->blocking))
+			return true;
+	return false;
+}
+
+// Completion.
+
+void blp_drop_markers(struct gp_domain *d, struct blp_stream *s)
+{
+	while (s->first_marker >= 0) {
+		int m = s->first_marker;
+		s->first_marker = d->marker[m].next;
+		d->marker[m].next = d->free_marker;
+		d->free_marker = m;
+	}
+	s->last_marker = -1;
+	s->unmarked = 0;
+}
+
+void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	if (upto <= s->done)
+		return;
+	if (upto > d->tail) {
+		s->finished = blp_entry_at(d, upto - 1)->ordinal;
+		s->threads_finished = blp_entry_at(d, upto - 1)->threads;
+	}
+	s->done = upto;
+	if (s->done >= s->last) {
+		s->finished = s->entries;
+		s->threads_finished = s->threads;
+		blp_drop_markers(d, s);
+	}
+}
+
+static bool has_record(const struct blp_entry *e)
+{
+	return e->kind == BLP_GRAPH || (e->kind == BLP_LAUNCH && e->record);
+}
+
+static uint32_t following(uint32_t record) { return record + 1 == BLP_RECORDS ? 1 : record + 1; }
+
+void blp_advance(struct gp_domain *d)
+{
+	while (d->tail < d->head) {
+		const struct blp_entry *e = blp_entry_at(d, d->tail);
+		if (!e->complete && d->tail >= d->stream_of[e->stream].done)
+			break;
+		d->recorded -= has_record(e);
+		if (e->kind == BLP_LAUNCH && e->record)
+			d->oldest_record = following(e->record);
+		d->tail++;
+	}
+	if (d->tail == d->head)
+		d->oldest_record = d->next_record;
+}
+
+void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	int m = d->free_marker;
+	if (m < 0 || blp_is_orphan(s) || gp_driver.cuEventRecord(d->marker[m].event, s->handle))
+		return;
+	d->free_marker = d->marker[m].next;
+	d->marker[m].upto = upto;
+	d->marker[m].next = -1;
+	if (s->last_marker >= 0)
+		d->marker[s->last_marker].next = m;
+	else
+		s->first_marker = m;
+	s->last_marker = m;
+	s->unmarked = 0;
+}
+
+// Asks the driver how far the stream is. While the domain is stopped the end of a launch says nothing. That may begin at any
+// time, without the lock: so the epoch is looked at after the question.
+static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
+{
+	int mode = gp_relax_captures();
+	CUresult result = CUDA_ERROR_NOT_READY;
+	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) && !(d->epoch % 2)) {
+		int m = s->first_marker;
+		uint64_t upto = d->marker[m].upto;
+		s->first_marker = d->marker[m].next;
+		if (s->first_marker < 0)
+			s->last_marker = -1;
+		d->marker[m].next = d->free_marker;
+		d->free_marker = m;
+		blp_complete_to(d, s, upto);
+	}
+	gp_unrelax_captures(mode);
+	return result;
+}
+
+bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+		blp_mark(d, s, s->last);
+	poll_markers(d, s);
+	return s->done >= upto;
+}
+
+// What a waiting thread does between two looks: a driver's wait that is short does not sleep either.
+static void pause_wait(uint64_t since_ns)
+{
+	enum { AWAKE_NS = 200000, ASLEEP_NS = 20000 };
+	struct timespec t = {0, ASLEEP_NS};
+	if (gp_now_ns() - since_ns < AWAKE_NS)
+		sched_yield();
+	else
+		nanosleep(&t, NULL);
+}
+
+// There is always a marker at or behind upto, which nothing comes after but what was launched when it was recorded: the
+// program's events and streams may get something new at any time, and end.
+bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
+{
+	CUstream handle = s->handle;
+	CUcontext context = d->context;
+	uint64_t since = gp_now_ns();
+	bool pushed = false, over = true;
+
+	if (s->done >= upto || s->firm || !context || d->given_up)
+		return true;
+	if (!blp_enter(context, &pushed))
+		return false;
+	while (s->handle == handle && s->done < upto && !s->firm && !d->given_up && d->context == context) {
+		if (upto > s->last) // the driver refused what was there
+			upto = s->last;
+		if (d->epoch % 2) {
+			uint64_t stopped = gp_now_ns();
+			blp_wait_resumed(d, 0);
+			since += (gp_now_ns() - stopped) / 8 * 7; // what is stopped makes nobody impatient soon; but stops may go on for ever
+			continue;
+		}
+		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+			blp_mark(d, s, s->last);
+		CUresult result = poll_markers(d, s);
+		if (s->done >= upto)
+			break;
+		if ((result && result != CUDA_ERROR_NOT_READY) || (patience_ns && gp_now_ns() - since > patience_ns)) {
+			over = false;
+			break;
+		}
+		pthread_mutex_unlock(&d->lock);
+		pause_wait(since);
+		pthread_mutex_lock(&d->lock);
+	}
+	blp_leave(pushed);
+	return over;
+}
+
+uint64_t blp_patience(void)
+{
+	// A window is not respected longer than max_hold, and what drains then is kernels. Who waits longer may be
+	// what a kernel waits for.
+	return gp_now_ns() + 2 * gp_settings.max_hold_ns + 200000000;
+}
+
+bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
+{
+	struct timespec t = {(time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000)};
+	while (d->epoch % 2 && d->context) {
+		if (!deadline_ns)
+			pthread_cond_wait(&d->resumed, &d->lock);
+		else if (pthread_cond_timedwait(&d->resumed, &d->lock, &t) && gp_now_ns() >= deadline_ns)
+			return !(d->epoch % 2);
+	}
+	return true;
+}
+
+// The ring of bytes.
+
+static uint64_t bytes_tail(struct gp_domain *d)
+{
+	return d->tail < d->head ? blp_entry_at(d, d->tail)->bytes_begin : d->bytes_head;
+}
+
+static uint64_t bytes_at(struct gp_domain *d, uint32_t bytes)
+{
+	uint64_t at = d->bytes_head, in_ring = at % BLP_BYTES;
+	return in_ring + bytes > BLP_BYTES ? at + BLP_BYTES - in_ring : at;
+}
+
+uint64_t blp_threads(const struct blp_entry *e)
+{
+	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
+	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
+}
+
+// What is in flight takes time to drain.
+static bool bounded(const struct blp_stream *s, uint64_t entries)
+{
+	return entries < BLP_IN_FLIGHT && (entries < 2 || s->threads - s->threads_finished < BLP_THREADS_IN_FLIGHT);
+}
+
+bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
+{
+	uint64_t entries = s->entries - s->finished;
+	uint32_t records = (d->next_record + (BLP_RECORDS - 1) - d->oldest_record) % (BLP_RECORDS - 1);
+	return d->head - d->tail < BLP_LOG && records < BLP_LOG && (!blp_can_stop(d) || bounded(s, entries)) &&
+	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
+}
+
+// May give up the lock for a while. A thread waits only for its own stream: what another one has in flight may be
+// waiting for what this one is about to launch.
+bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
+{
+	CUstream handle = s->handle;
+	CUcontext context = d->context;
+	for (;;) {
+		if (s->handle != handle || d->context != context)
+			return false;
+		if (blp_has_room(d, s, bytes))
+			return true;
+		if (d->epoch % 2 || d->given_up)
+			return false;
+		poll_markers(d, s);
+		struct blp_stream *oldest = d->tail < d->head ? &d->stream_of[blp_entry_at(d, d->tail)->stream] : s;
+		if (oldest != s) {
+			if (oldest->first_marker < 0 && blp_pending(oldest))
+				blp_mark(d, oldest, oldest->last);
+			poll_markers(d, oldest);
+		}
+		blp_advance(d);
+		if (blp_has_room(d, s, bytes))
+			return true;
+		if (!blp_pending(s))
+			return false;
+		if (s->first_marker < 0)
+			blp_mark(d, s, s->last);
+		if (s->first_marker < 0 || !blp_wait_or_let_run(d, s, d->marker[s->first_marker].upto) || s->firm)
+			return false;
+	}
+}
+
+// Records are zero when they are used: a region was zeroed long before, when the one after the next was begun and
+// nothing of it was in flight any more.
+static uint32_t take_record(struct gp_domain *d)
+{
+	uint32_t record = d->next_record;
+	if (record % BLP_REGION == 0 || record == 1) {
+		uint32_t region = record / BLP_REGION, retired = (region + BLP_REGIONS - 2) % BLP_REGIONS;
+		uint64_t skip = retired == 0; // the flag
+		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
+		const char *call = "cuEventSynchronize";
+		CUresult result = d->zeroing[region] ? gp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
+		if (!result) {
+			call = "cuMemsetD8Async";
+			result = gp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
+		}
+		if (!result) {
+			call = "cuEventRecord";
+			result = gp_driver.cuEventRecord(d->zeroed[retired], d->stream);
+		}
+		if (result) { // else a launch would find what another left, and skip blocks
+			blp_give_up(d, call, result);
+			return 0;
+		}
+		d->zeroing[retired] = true;
+	}
+	d->next_record = following(record);
+	return record;
+}
+
+struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, uint32_t bytes, char **room)
+{
+	struct blp_entry *e = blp_entry_at(d, d->head);
+	uint64_t at = bytes_at(d, bytes);
+	e->kind = kind;
+	e->driven = e->accepted = e->complete = e->counted = e->awaited = e->fresh = e->bare = false;
+	e->spare = 0;
+	e->stream = (uint16_t)(s - d->stream_of);
+	e->ordinal = ++s->entries;
+	e->threads = s->threads;
+	e->bytes_begin = d->bytes_head;
+	if (bytes) {
+		*room = d->bytes + at % BLP_BYTES;
+		d->bytes_head = at + bytes;
+	}
+	if (kind == BLP_LAUNCH)
+		e->record = take_record(d);
+	d->recorded += has_record(e);
+	s->last = ++d->head;
+	return e;
+}
+
+// The last entry, of that stream.
+void blp_unappend(struct gp_domain *d, struct blp_stream *s)
+{
+	struct blp_entry *e = blp_entry_at(d, --d->head);
+	d->bytes_head = e->bytes_begin;
+	d->recorded -= has_record(e);
+	if (e->kind == BLP_LAUNCH) // its record may have been frozen by now, and is not used again
+		s->threads -= blp_threads(e);
+	s->entries--;
+	s->last = s->done; // where nothing else is pending
+	for (uint64_t at = d->head; at > d->tail && at > s->done; at--)
+		if (&d->stream_of[blp_entry_at(d, at - 1)->stream] == s) {
+			s->last = at;
+			break;
+		}
+}
+
+void blp_appended(struct gp_domain *d, struct blp_stream *s)
+{
+	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
+	bool large = e->kind == BLP_LAUNCH && blp_threads(e) >= BLP_THREADS_IN_FLIGHT / 4;
+	if (++s->unmarked < BLP_MARKER_EVERY && !large)
+		return;
+	poll_markers(d, s);
+	blp_advance(d);
+	blp_mark(d, s, s->last);
+}

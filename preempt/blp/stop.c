@@ -1,0 +1,679 @@
+// stop.c - stopping a domain, finding out what was cut, and launching it again.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+enum {
+	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
+};
+
+// What runs is waited for so long: blocks that take longer can hardly be stopped between, and what waits for something that
+// the stop keeps from running would never end.
+static const uint64_t DRAIN_NS = 100 * 1000 * 1000;
+static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
+static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread hears of the end tens of microseconds later
+static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // other memory may have come in the segment's place: nobody rings the old
+
+#define TRY(function, ...) \
+	do { \
+		if ((result = gp_driver.function(__VA_ARGS__))) { \
+			blp_give_up(d, #function, result); \
+			return false; \
+		} \
+	} while (0)
+
+static bool set_flag(struct gp_domain *d, uint32_t value)
+{
+	CUresult result;
+	// Of the two only the first does not stand in line behind the program's copies.
+	if (gp_driver.cuStreamWriteValue32 && !gp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
+		return true;
+	TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
+	return true;
+}
+
+// Lets the launches of so many records begin no further block. The flag has been set: else one might begin as what is
+// ahead of it ends.
+static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
+{
+	CUresult result;
+	struct { // CUDA_MEMCPY2D, cuda.h
+		size_t x, y;
+		unsigned type;
+		const void *host;
+		CUdeviceptr device;
+		void *array;
+		size_t pitch;
+	} from = {.type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
+	  to = {.type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)};
+
+	for (uint32_t rows; count; first += rows, count -= rows) {
+		rows = count < BLP_LOG ? count : BLP_LOG;
+		to.device = d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
+		struct { __typeof__(from) from, to; size_t width, rows; } copy = {from, to, sizeof *d->word, rows};
+		_Static_assert(sizeof copy == 128 && GPREEMPT_FROZEN == 1, "CUDA_MEMCPY2D, and what d->word holds");
+		TRY(cuMemcpy2DAsync, &copy, d->stream);
+	}
+	return true;
+}
+
+// The launches of the log from a record on, up to another.
+static bool freeze_launches(struct gp_domain *d, uint32_t from, uint32_t to)
+{
+	if (to < from)
+		return freeze(d, from, BLP_RECORDS - from) && freeze(d, 1, to - 1);
+	return freeze(d, from, to - from);
+}
+
+// d->lock is held.
+static bool freeze_graphs(struct gp_domain *d)
+{
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind == BLP_GRAPH && e->driven && !e->complete && at >= d->stream_of[e->stream].done &&
+		    !freeze(d, e->twin->first, e->twin->count))
+			return false;
+	}
+	return true;
+}
+
+// What the end of tells that a stream has drained. d->lock is held.
+static bool record_drains(struct gp_domain *d)
+{
+	CUresult result;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		s->draining = false;
+		if (!blp_may_be_cut(s))
+			continue;
+		if (!s->drain)
+			TRY(cuEventCreate, &s->drain, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+		TRY(cuEventRecord, s->drain, s->handle);
+		s->draining = true;
+	}
+	bool known[BLP_STREAMS] = {false};
+	memset(d->runs_on, 0, sizeof d->runs_on);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->complete || at < d->stream_of[e->stream].done || e->kind > BLP_GRAPH || known[e->stream])
+			continue;
+		known[e->stream] = true;
+		d->runs_on[e->stream] = e->bare && e->driven;
+	}
+	return true;
+}
+
+// Everything from here to resume: d->control is held.
+
+static void close_gate(struct gp_domain *d)
+{
+	d->stopped = true;
+	d->flagged = d->quiet = d->drained = false;
+	blp_stopped++;
+	d->epoch++;
+	blp_changes++;
+}
+
+// Not what the program comes behind without having waited for it (blp_let_run): a stop only holds then. d->lock is held.
+static bool may_cut(struct gp_domain *d)
+{
+	if (d->firm)
+		blp_still_tainted(d);
+	return !d->firm;
+}
+
+// Freezes what is in flight from a record on, and graphs, and begins to drain. d->lock is held.
+static void stop_the_rest(struct gp_domain *d, uint32_t from)
+{
+	if (!may_cut(d))
+		return;
+	if (d->recorded && !d->flagged)
+		d->flagged = set_flag(d, 1);
+	if (!d->flagged || !freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
+		return;
+	d->flagged_ns = gp_now_ns();
+	gp_count(&d->gpu->stops.stops, 1);
+	record_drains(d);
+}
+
+static void stop_blocks(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	uint32_t first = d->oldest_record, frozen = first; // read before next_record, which it could be ahead of otherwise
+	bool pushed;
+
+	if (!context || d->given_up || !blp_enter(context, &pushed))
+		return;
+	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
+	if (d->recorded && !d->firm) { // if there is one, it was there before the epoch was odd
+		uint32_t next = d->next_record;
+		d->flagged = set_flag(d, 1) && freeze_launches(d, first, next);
+		if (d->flagged)
+			frozen = next;
+	}
+	pthread_mutex_lock(&d->lock);
+	if (d->context == context)
+		stop_the_rest(d, frozen);
+	pthread_mutex_unlock(&d->lock);
+	blp_leave(pushed);
+}
+
+// The image holds the records from the first on; record 0 is the flag and none of them.
+static uint32_t place_in_image(uint32_t record, uint32_t first)
+{
+	return record >= first ? record - first : record - 1 + BLP_RECORDS - first;
+}
+
+static bool copy_piece(struct gp_domain *d, uint32_t from, uint32_t count, struct gpreempt_record *at, bool to_device)
+{
+	CUresult result;
+	CUdeviceptr device = d->arena + from * sizeof *at;
+	if (to_device)
+		TRY(cuMemcpyHtoDAsync, device, at, count * sizeof *at, d->stream);
+	else
+		TRY(cuMemcpyDtoHAsync, at, device, count * sizeof *at, d->stream);
+	return true;
+}
+
+static bool copy_records(struct gp_domain *d, bool to_device)
+{
+	uint32_t first = d->first_record, last = d->last_record;
+	if (!first)
+		return true;
+	if (last >= first)
+		return copy_piece(d, first, last - first + 1, d->image, to_device);
+	return copy_piece(d, first, BLP_RECORDS - first, d->image, to_device) &&
+	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
+}
+
+// Copies the records of graphs that were in flight; back to the device only of those that were cut.
+static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
+{
+	CUresult result;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
+			continue;
+		const struct blp_twin *t = e->twin;
+		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+		if (to_device)
+			TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
+		else
+			TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
+		*any = true;
+	}
+	return true;
+}
+
+static bool settle(struct gp_domain *d)
+{
+	CUresult result;
+	TRY(cuEventRecord, d->done, d->stream);
+	TRY(cuEventSynchronize, d->done);
+	return true;
+}
+
+struct gpreempt_record *blp_record_of(struct gp_domain *d, const struct blp_entry *e)
+{
+	return &d->image[place_in_image(e->record, d->first_record)];
+}
+
+// Finds out from the records what is complete. What is not is no longer driven, and its record says where it goes on.
+static void classify(struct gp_domain *d)
+{
+	bool behind[BLP_STREAMS] = {false}, any = false;
+	struct gp_stop_counters *count = &d->gpu->stops;
+
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (at < s->done)
+			continue;
+		if (d->late[e->stream]) {
+			; // blp_let_go has seen to it
+		} else if (!e->complete && e->bare) {
+			e->complete = e->driven;
+		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
+			e->complete = blp_graph_is_complete(e);
+			e->driven = false;
+			gp_count(&count->cuts, !e->complete);
+		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
+			struct gpreempt_record *r = blp_record_of(d, e);
+			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
+			// Clusters that the code itself asks for are not known here: complete, it does nothing when it is launched again.
+			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
+				e->driven = false;
+				r->state = 0;
+				r->done = r->count;
+				gp_count(&count->cuts, 1);
+				if (!e->counted)
+					gp_count(&count->resumed_blocks, blocks - ran);
+				e->counted = true;
+			} else {
+				e->complete = true;
+			}
+		} else if (!e->complete && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
+			blp_record_of(d, e)->state = 0; // frozen before the driver had it
+		} else if (!e->complete && e->driven) {
+			// An event counts as reached where nothing before it, on any stream, is left to do.
+			e->complete = !any;
+			e->driven = false;
+		}
+		any |= !e->complete;
+		behind[e->stream] |= !e->complete;
+		if (!behind[e->stream])
+			blp_complete_to(d, s, at + 1);
+	}
+	blp_advance(d);
+}
+
+// Waits for a stream, not beyond the time; awake up to another. False: the driver refused.
+static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, uint64_t until_ns)
+{
+	for (;;) {
+		CUresult result = blp_query(d->stream_of[stream].drain);
+		uint64_t now = gp_now_ns();
+		d->late[stream] = result && now >= until_ns;
+		if (result && result != CUDA_ERROR_NOT_READY)
+			blp_give_up(d, "cuEventQuery", result);
+		if (result != CUDA_ERROR_NOT_READY || d->late[stream])
+			return !d->given_up;
+		if (now >= awake_ns) { // what took long may take a little longer
+			uint64_t nap = 10000 + (now - d->flagged_ns) / 16;
+			struct timespec t = {0, (long)(nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS)};
+			nanosleep(&t, NULL);
+		}
+	}
+}
+
+// Everything queued ends, without running where it has not begun, or its time is over. False: the driver refused.
+static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
+{
+	struct gp_stop_counters *count = &d->gpu->stops;
+	uint64_t awake = gp_now_ns() + awake_ns;
+
+	if (!d->flagged || d->quiet || d->given_up)
+		return !d->given_up;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		d->late[i] = false;
+		if (d->stream_of[i].draining && !wait_drained(d, i, awake, d->runs_on[i] ? 0 : d->flagged_ns + DRAIN_NS))
+			return false;
+	}
+	uint64_t took = gp_now_ns() - d->flagged_ns;
+	gp_count(&count->drain_ns, took);
+	if (took > count->drain_max_ns)
+		count->drain_max_ns = took;
+	d->quiet = true;
+	return true;
+}
+
+// The records of what was in flight.
+static bool read_records(struct gp_domain *d)
+{
+	pthread_mutex_lock(&d->lock);
+	d->first_record = d->last_record = 0;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (e->kind != BLP_LAUNCH || !e->record || e->complete || at < d->stream_of[e->stream].done)
+			continue;
+		if (!d->first_record)
+			d->first_record = e->record;
+		d->last_record = e->record;
+	}
+	d->ranged = d->head;
+	pthread_mutex_unlock(&d->lock);
+	bool any = d->first_record != 0;
+	return copy_records(d, false) && copy_graphs(d, false, &any) && (!any || settle(d));
+}
+
+// False: the driver refused.
+static bool let_go(struct gp_domain *d)
+{
+	bool late = false, waits[BLP_STREAMS] = {false}, again = false;
+
+	for (uint32_t i = 0; i < d->streams; i++)
+		late |= d->late[i];
+	if (late && !blp_let_go(d, waits))
+		return false;
+	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
+		if (!waits[i])
+			continue;
+		again = true;
+		if (!wait_drained(d, i, 0, UINT64_MAX))
+			return false;
+	}
+	return !again || read_records(d);
+}
+
+// Also finds out what was cut.
+static bool drain(struct gp_domain *d)
+{
+	if (!d->flagged || d->drained || d->given_up)
+		return !d->given_up;
+	if (!wait_quiet(d, 0) || !read_records(d) || !let_go(d))
+		return false;
+	pthread_mutex_lock(&d->lock);
+	classify(d);
+	pthread_mutex_unlock(&d->lock);
+	d->drained = true;
+	return true;
+}
+
+bool blp_wanted_stopped(struct gp_domain *d)
+{
+	struct gp_gpu *g = d->gpu;
+	struct gp_segment *s = g->segment;
+	return s && !g->forced && !blp_retired && (s->open & g->higher & ~g->ignored);
+}
+
+// Records an event of ours for the record at a place of the log, behind what its stream has now.
+static bool record_order(struct gp_domain *d, uint64_t at)
+{
+	CUevent *order = &d->order[at % BLP_LOG];
+	CUresult result;
+	if (!*order)
+		TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
+	TRY(cuEventRecord, *order, d->stream_of[blp_entry_at(d, at)->stream].handle);
+	return true;
+}
+
+// A wait comes behind the record that it is for. Where the record was launched again, an event of ours stands for it; else the driver
+// has the program's, if it was not recorded elsewhere since, and comes behind what that stream has otherwise.
+static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
+{
+	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
+	uint64_t at = wait->upto - 1;
+	CUevent *order = &d->order[at % BLP_LOG];
+	const struct blp_entry *record = blp_entry_at(d, at);
+	CUresult result;
+
+	if (s == of || at < d->tail || at < of->done || record->complete)
+		return true;
+	if (!record->fresh) {
+		if (blp_wait_again(d, record->event, wait->upto, s->handle))
+			return true;
+		if (!of->firm && !record_order(d, at))
+			return false;
+	}
+	TRY(cuStreamWaitEvent, s->handle, of->firm ? of->taint : *order, 0);
+	return true;
+}
+
+// Launches what is left, in the order of the log, each on its own stream: those of several streams run beside each other as
+// they did, since they may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
+static bool relaunch(struct gp_domain *d)
+{
+	int count = 0;
+	CUresult result;
+
+	for (uint32_t i = 0; i < d->streams; i++) // none of them tells of what is launched now
+		blp_drop_markers(d, &d->stream_of[i]);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || e->driven || at < s->done)
+			continue;
+		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
+			return false;
+		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
+		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // the program's own mistake
+			blp_late = result;
+			e->complete = true;
+			continue;
+		}
+		if (result) {
+			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
+			return false;
+		}
+		// On the legacy stream either orders the blocking ones, whatever became of the event.
+		if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
+			return false;
+		if (e->kind == BLP_WAIT && !come_behind(d, e))
+			return false;
+		if (e->kind == BLP_RECORD) {
+			if (e->awaited && !record_order(d, at))
+				return false;
+			e->fresh = e->awaited;
+			blp_record_again(d, e->event, at + 1, s->handle);
+		}
+		e->driven = true;
+		if (++s->unmarked >= BLP_MARKER_EVERY)
+			blp_mark(d, s, at + 1);
+	}
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
+			blp_mark(d, &d->stream_of[i], d->stream_of[i].last); // also what a domain that was only held has in flight
+	return true;
+}
+
+// What the log still holds is lost where it was never launched, or may have been cut; else the driver has it. d->lock is held.
+static void abandon(struct gp_domain *d, bool cut)
+{
+	bool lost = false;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH && (cut || !e->driven);
+	}
+	for (uint32_t i = 0; i < d->streams; i++)
+		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
+	blp_advance(d);
+	if (lost && d->error) // else its context has ended
+		blp_error = d->error;
+}
+
+// Ends a stop, or finds that there is reason for another.
+static void finish(struct gp_domain *d)
+{
+	CUcontext context = d->context;
+	bool pushed = false, any = false;
+
+	if (context && !d->given_up && !blp_enter(context, &pushed))
+		blp_give_up(d, "cuCtxPushCurrent", 201); // CUDA_ERROR_INVALID_CONTEXT
+	while (!d->reasons) {
+		if (drain(d) && d->flagged)
+			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
+		pthread_mutex_lock(&d->lock);
+		bool cut = d->flagged && !d->drained;
+		d->flagged = d->quiet = d->drained = false;
+		if (!d->given_up && !relaunch(d) && !d->given_up) {
+			d->reasons |= GP_BLP_WINDOW;
+			stop_the_rest(d, d->oldest_record);
+			pthread_mutex_unlock(&d->lock);
+			continue;
+		}
+		if (d->given_up) {
+			set_flag(d, 0);
+			abandon(d, cut);
+		}
+		d->stopped = false;
+		blp_stopped--;
+		blp_changes++;
+		d->epoch++;
+		pthread_cond_broadcast(&d->resumed);
+		pthread_mutex_unlock(&d->lock);
+		break;
+	}
+	blp_leave(pushed);
+}
+
+void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
+{
+	pthread_mutex_lock(&d->control);
+	if (d->context && !blp_retired) {
+		d->reasons |= reason;
+		if (!d->stopped)
+			close_gate(d);
+		if (!d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
+			stop_blocks(d);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+void gp_blp_drain(struct gp_domain *d)
+{
+	bool pushed;
+	pthread_mutex_lock(&d->control);
+	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
+		drain(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+// What is queued in a domain that is only held runs to its end, and is complete then.
+static bool wait_idle(struct gp_domain *d)
+{
+	uint64_t upto[BLP_STREAMS] = {0};
+	CUresult result;
+
+	pthread_mutex_lock(&d->lock);
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		if (!e->driven && !e->complete) // noted down since the stop
+			break;
+		upto[e->stream] = at + 1;
+	}
+	bool recorded = record_drains(d);
+	uint32_t streams = d->streams;
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	pthread_mutex_lock(&d->lock);
+	for (uint32_t i = 0; recorded && i < streams; i++)
+		if (d->stream_of[i].draining)
+			blp_complete_to(d, &d->stream_of[i], upto[i]);
+	blp_advance(d);
+	pthread_mutex_unlock(&d->lock);
+	return recorded;
+}
+
+void gp_blp_quiesce(struct gp_domain *d)
+{
+	bool pushed;
+	pthread_mutex_lock(&d->control);
+	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
+		if (d->flagged && wait_quiet(d, AWAKE_NS))
+			for (uint32_t i = 0; i < d->streams; i++)
+				if (d->late[i] && !drain(d)) // what it waits for may be what was cut
+					break;
+		if (!d->flagged)
+			wait_idle(d);
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+}
+
+void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
+{
+	pthread_mutex_lock(&d->control);
+	d->reasons &= ~(uint32_t)reason;
+	if (d->context && d->stopped && !d->reasons)
+		finish(d);
+	bool again = d->reasons & GP_BLP_WINDOW;
+	pthread_mutex_unlock(&d->control);
+	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // for the watcher to take back
+		gp_ring_windows(d->gpu->segment);
+}
+
+// A window that has just opened stops the domain within so much.
+static const uint64_t HEARD_NS = 100 * 1000;
+
+bool gp_blp_logs(struct gp_context *c)
+{
+	struct gp_domain *d = c->domain;
+	if (!d)
+		return false;
+	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
+		if (d->epoch % 2)
+			return true;
+		if (gp_now_ns() >= until)
+			return false;
+	}
+	return false;
+}
+
+bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
+
+void gp_blp_retire(void)
+{
+	blp_retired = true;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+}
+
+// The watcher.
+
+// How long the lower level was kept off the GPU, in the time that it is to have for that.
+struct debt { uint64_t ns, at_ns; };
+
+// Charges the time since the last call, and returns when to look again; 0: only when something happens.
+static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, uint64_t now)
+{
+	double share = gp_settings.lower_share, rate = share / (1 - share);
+	uint64_t limit = (uint64_t)((double)gp_settings.max_hold_ns * rate), passed = now - debt->at_ns;
+
+	debt->at_ns = now;
+	if (was_stopped)
+		debt->ns += (uint64_t)((double)passed * rate);
+	else
+		debt->ns -= passed < debt->ns ? passed : debt->ns;
+	if (!limit)
+		return 0;
+	if (g->forced && !debt->ns)
+		g->forced = 0;
+	if (!g->forced && debt->ns >= limit) {
+		struct gp_segment *s = g->segment;
+		g->forced = 1;
+		if (s) { // who waits at the gate may go on
+			s->gate++;
+			gp_futex_wake(&s->gate, INT_MAX, true);
+		}
+	}
+	if (g->forced)
+		return debt->ns;
+	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
+}
+
+void gp_blp_watch(struct gp_gpu *g)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
+	struct debt debt = {0, gp_now_ns()};
+	bool stopped = false;
+
+	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	for (;;) {
+		struct gp_segment *s = g->segment;
+		uint32_t seen = s->windows;
+		g->ignored &= s->open;
+		bool want = s->open & g->higher & ~g->ignored;
+		uint64_t next = 0;
+		if (want || stopped || g->forced || debt.ns) {
+			next = account(g, &debt, stopped, gp_now_ns());
+			want = want && !g->forced;
+		} else {
+			debt.at_ns = gp_now_ns();
+		}
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+			if (blp_domains[i]->gpu == g && want)
+				gp_blp_stop(blp_domains[i], GP_BLP_WINDOW);
+		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+			struct gp_domain *d = blp_domains[i];
+			if (d->gpu != g)
+				continue;
+			if (want)
+				gp_blp_drain(d);
+			else if (d->reasons & GP_BLP_WINDOW)
+				gp_blp_resume(d, GP_BLP_WINDOW);
+		}
+		stopped = want;
+		if (!want && !g->forced)
+			next = 0;
+		gp_futex_wait(&s->windows, seen, next ? next : MOVED_NS, true);
+	}
+}

@@ -1,0 +1,128 @@
+// thread.c - per-thread default streams.
+//
+// Their handle means another stream on each thread, so that nobody but the thread itself can put anything on it: not who
+// launches again what was cut. What is logged goes to a stream of ours in its place, one per thread and domain, which is
+// ordered with the legacy stream as the thread's own is. All else goes to the thread's own stream, and wherever one of the two
+// comes behind the other the GPU is told; mostly it need not be, since what is not logged waits on the host for what is.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+#include <unistd.h>
+
+enum { OWN = 8 }; // domains in which a thread has a stream
+
+// Of the calling thread.
+static __thread struct {
+	struct gp_domain *domain;
+	uint64_t made; // which of those that had the place
+	uint32_t place;
+} own[OWN] __attribute__((tls_model("initial-exec")));
+
+static pthread_key_t ends;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool hears_of_ends;
+static pid_t process;
+
+// The thread's streams may be another's from now on.
+static void thread_ends(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < OWN && getpid() == process; i++) { // in a forked child nobody would give a lock back
+		struct gp_domain *d = own[i].domain;
+		if (!d)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		if (d->context && d->made == own[i].made)
+			d->stream_of[own[i].place].thread = BLP_THREAD_ENDED;
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
+static void hear_of_ends(void)
+{
+	process = getpid();
+	hears_of_ends = !pthread_key_create(&ends, thread_ends);
+}
+
+// One that a thread left, if nothing of it is in flight: else the new one would come behind that.
+static struct blp_stream *left_over(struct gp_domain *d)
+{
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted && !gp_driver.cuStreamQuery(s->handle))
+			return s;
+	}
+	return NULL;
+}
+
+// One above the least priority, whose streams share hardware channels among themselves: what waits for the CPU on the
+// program's streams, and never on these, would keep a stream in the same channel waiting with it.
+static CUresult create(CUstream *handle)
+{
+	int least = 0, greatest = 0;
+	if (gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest))
+		least = greatest = 0;
+	return gp_driver.cuStreamCreateWithPriority(handle, 0, least > greatest ? least - 1 : least);
+}
+
+struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
+{
+	CUstream handle;
+	int empty = -1;
+
+	for (int i = 0; i < OWN; i++) {
+		bool stale = !own[i].domain || !own[i].domain->context || own[i].made != own[i].domain->made;
+		if (own[i].domain == d && !stale)
+			return &d->stream_of[own[i].place];
+		if (stale)
+			empty = i;
+	}
+	pthread_once(&once, hear_of_ends);
+	if (!insert || empty < 0 || !hears_of_ends || pthread_setspecific(ends, own))
+		return NULL;
+	int mode = gp_relax_captures();
+	struct blp_stream *s = left_over(d);
+	if (!s && !create(&handle) && !(s = blp_find_stream(d, handle, true)))
+		gp_driver.cuStreamDestroy(handle);
+	if (s) {
+		s->thread = BLP_THREAD_LIVES;
+		s->behind = true;
+		own[empty].domain = d;
+		own[empty].made = d->made;
+		own[empty].place = (uint32_t)(s - d->stream_of);
+		if (gp_driver.cuStreamQuery(GP_STREAM_PER_THREAD) == CUDA_ERROR_NOT_READY)
+			blp_taint(d, s, GP_STREAM_PER_THREAD);
+	}
+	gp_unrelax_captures(mode);
+	return s;
+}
+
+static bool order(struct blp_stream *s, CUstream first, CUstream second)
+{
+	return (s->join || !gp_driver.cuEventCreate(&s->join, CU_EVENT_DISABLE_TIMING)) && !gp_driver.cuEventRecord(s->join, first) &&
+	       !gp_driver.cuStreamWaitEvent(second, s->join, 0);
+}
+
+bool blp_leave_own(struct blp_stream *s)
+{
+	if (s->thread && s->behind)
+		s->behind = !order(s, GP_STREAM_PER_THREAD, s->handle);
+	return !s->thread || !s->behind;
+}
+
+// Without the lock: nothing is in the log.
+void blp_pass_own(struct gp_domain *d)
+{
+	for (int i = 0; i < OWN; i++)
+		if (own[i].domain == d && own[i].made == d->made)
+			d->stream_of[own[i].place].behind = true;
+}
+
+void blp_enter_own(struct blp_stream *s)
+{
+	if (!s->thread)
+		return;
+	s->behind = true;
+	if (s->firm) // what is not is complete
+		order(s, s->handle, GP_STREAM_PER_THREAD);
+}

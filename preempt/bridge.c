@@ -1,0 +1,152 @@
+// bridge.c - see bridge.h.
+#define _GNU_SOURCE
+#include "preempt/bridge.h"
+#include "preempt/blp/blp.h"
+#include "preempt/preempt.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+const char *gp_bridge_resolve(void *lookup) { return gp_driver_resolve((void *(*)(const char *))lookup); }
+
+// One bit of the word; rewritten code has another (code/rewrite.c).
+void gp_bridge_set_armed(void *armed, uint32_t on)
+{
+	if (on)
+		__atomic_fetch_or((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
+	else
+		__atomic_fetch_and((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
+}
+
+void *gp_bridge_allocate(size_t bytes) { return malloc(bytes); }
+
+uint32_t gp_bridge_events(void) { return gp_events; }
+
+void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns) { gp_futex_wait(&gp_events, seen, timeout_ns, false); }
+
+void gp_bridge_wake_to_the_microsecond(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
+
+void gp_bridge_watch_forever(void) { gp_watch_forever(); }
+
+const void *gp_bridge_hooks(void) { return gp_core_hooks(); }
+
+bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
+
+void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot)
+{
+	gp_gpu[i].slot = slot;
+	gp_gpu[i].segment = segment;
+	gp_gpu_attached(&gp_gpu[i]);
+}
+
+bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool owned) { return gp_gpu_move(&gp_gpu[i], memory, slot, owned); }
+
+void *gp_bridge_nobodys_memory(void)
+{
+	void *memory = mmap(NULL, sizeof(struct gp_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
+			 uint64_t lower, uint64_t same, uint64_t higher)
+{
+	bool news = gp_gpu[i].higher != higher;
+	gp_gpu[i].stoppable = stoppable;
+	gp_gpu[i].lower = lower;
+	gp_gpu[i].same = same;
+	gp_gpu[i].higher = higher;
+	gp_gpu[i].between = between;
+	gp_gpu[i].ignored &= higher;
+	gp_gpu[i].turn_peers = turn_peers;
+	gp_gpu[i].lower_peers = lower_peers;
+	if (news && gp_gpu[i].segment) // the watcher of windows looks at it too
+		gp_ring_windows(gp_gpu[i].segment);
+}
+
+uint64_t gp_bridge_gpu_busy_ns(int i) { return gp_gpu_busy_ns(&gp_gpu[i]); }
+
+void gp_bridge_gpu_probe(int i, bool on) { gp_gpu_probe(&gp_gpu[i], on); }
+
+const char *gp_bridge_gpu_refused(int i, uint32_t *result)
+{
+	*result = gp_gpu[i].refusal;
+	return gp_gpu[i].refused;
+}
+
+bool gp_bridge_gpu_worked(int i) { return gp_gpu[i].worked; }
+
+bool gp_bridge_gpu_mps(int i) { return gp_gpu[i].mps; }
+
+static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
+{
+	for (size_t i = 0; i < bytes / sizeof *to; i++)
+		to[i] = from[i];
+}
+
+void gp_bridge_gpu_count_blp(int i)
+{
+	struct gp_slot *slot = gp_own_slot(&gp_gpu[i]);
+	if (!slot)
+		return;
+	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
+	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
+}
+
+void gp_bridge_gpu_rescind(int i) { gp_gpu_rescind(&gp_gpu[i]); }
+
+bool gp_bridge_gpu_busy(int gpu)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].handle && gp_context[i].gpu == &gp_gpu[gpu] && gp_context[i].open)
+			return true;
+	return false;
+}
+
+bool gp_bridge_hold_missing(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
+
+CUresult gp_bridge_prepare_hold(int i, const char **call)
+{
+	gp_context[i].prepared = 1; // first: a context that replaces it meanwhile is new again
+	return gp_hold_prepare(&gp_context[i], call);
+}
+
+void gp_bridge_prepare_hold_later(int i)
+{
+	gp_context[i].prepared = 0;
+	gp_context[i].hold.state = GP_HOLD_ABSENT;
+}
+
+bool gp_bridge_blp_missing(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
+
+CUresult gp_bridge_prepare_blp(int i, const char **call)
+{
+	gp_context[i].blp_prepared = 1; // first, as above
+	CUresult result = gp_blp_prepare(&gp_context[i], call);
+	return result ? result : gp_fill_prepare(&gp_context[i], call);
+}
+
+void gp_bridge_prepare_blp_later(int i) { gp_context[i].blp_prepared = 0; }
+
+bool gp_bridge_is_gone(CUresult result) { return gp_blp_is_gone(result); }
+
+const char *gp_bridge_start_blp(void *armed)
+{
+	const char *missing = gp_driver_lacks_for_blp();
+	if (missing)
+		return missing;
+	gp_code_start(armed);
+	gp_blp_start();
+	return NULL;
+}
+
+void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
+
+void gp_bridge_answer_link(struct gp_request *r, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key)
+{
+	r->memory = (void *)memory; // the program's
+	r->bytes = bytes;
+	r->fatbin = fatbin;
+	memcpy(r->key, key, sizeof r->key);
+}

@@ -1,0 +1,50 @@
+// bridge.h - what Go calls of the C core: cgo reads no _Atomic fields, and copies what it takes the address of. Contexts and
+// GPUs go by their index.
+#ifndef GPREEMPT_BRIDGE_H
+#define GPREEMPT_BRIDGE_H
+
+#include "preempt/code/code.h"
+#include "preempt/gpu/gpu.h"
+
+// Looks up the driver's functions. Returns one that the driver lacks and that is needed, or NULL.
+const char *gp_bridge_resolve(void *lookup);
+void gp_bridge_set_armed(void *armed, uint32_t on);
+void *gp_bridge_allocate(size_t bytes); // unlike C.malloc, which ends the process, it fails
+
+uint32_t gp_bridge_events(void);
+void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns);
+void gp_bridge_wake_to_the_microsecond(void); // the calling thread: the default timer slack is 50 us
+void gp_bridge_watch_forever(void);
+const void *gp_bridge_hooks(void);
+
+bool gp_bridge_gpu_known(int gpu);
+void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot);
+// Other memory in the place of the segment; owned: the slot there is still this process's.
+bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool owned);
+void *gp_bridge_nobodys_memory(void); // a segment that nobody else has; NULL: there is no memory
+void gp_bridge_gpu_peers(int gpu, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
+			 uint64_t lower, uint64_t same, uint64_t higher);
+uint64_t gp_bridge_gpu_busy_ns(int gpu);
+void gp_bridge_gpu_probe(int gpu, bool on);
+const char *gp_bridge_gpu_refused(int gpu, uint32_t *result);
+bool gp_bridge_gpu_worked(int gpu);
+bool gp_bridge_gpu_mps(int gpu);
+void gp_bridge_gpu_count_blp(int gpu);
+void gp_bridge_gpu_rescind(int gpu);
+bool gp_bridge_gpu_busy(int gpu); // a context on it has its window open
+
+// What is prepared in contexts off the launch path: the hold, and what stops kernels.
+bool gp_bridge_hold_missing(int context);
+CUresult gp_bridge_prepare_hold(int context, const char **call);
+void gp_bridge_prepare_hold_later(int context);
+bool gp_bridge_blp_missing(int context);
+CUresult gp_bridge_prepare_blp(int context, const char **call);
+void gp_bridge_prepare_blp_later(int context);
+bool gp_bridge_is_gone(CUresult);
+
+// Returns a function that the driver lacks and that block-level preemption needs, or NULL.
+const char *gp_bridge_start_blp(void *armed);
+void gp_bridge_watch_windows(int gpu); // for good
+void gp_bridge_answer_link(struct gp_request *, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key);
+
+#endif

@@ -1,0 +1,313 @@
+// code_test.c - with preempt/code/*.c preempt/process/process.c preempt/driver/driver.c
+//
+// Loads, and what is known of kernels, over a driver and a rewriter that are made up. Ends well or says what is wrong.
+#define _GNU_SOURCE
+#include "preempt/code/code.h"
+#include "preempt/process/process.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			printf("line %d: not so: %s\n", __LINE__, #condition); \
+			exit(1); \
+		} \
+	} while (0)
+
+static _Atomic uint32_t armed;
+
+// The driver. A function of module M is M + n, the n-th kernel of it: even ones are "guarded", odd ones "other".
+// Libraries are from LIBRARY on, their kernels from KERNEL on, the module of a library is the library + TO_MODULE.
+enum { STEP = 1000, LIBRARY = 1 << 20, KERNEL = 1 << 24, TO_MODULE = 1 << 26, CONTEXT = 7, SM = 90 };
+static _Atomic int rewritten_parameters = 3; // that the driver sees of an even kernel
+static int fail_library, last_set[3];
+static _Atomic uintptr_t libraries, unloaded;
+
+static bool is_kernel(CUfunction f) { return (uintptr_t)f >= KERNEL && (uintptr_t)f < TO_MODULE; }
+
+static CUresult get_context(CUcontext *c) { *c = (CUcontext)CONTEXT; return 0; }
+static CUresult get_device(CUdevice *d) { *d = 0; return 0; }
+static CUresult get_count(int *n) { *n = 1; return 0; }
+static CUresult get_attribute(int *value, int attribute, CUdevice d)
+{
+	(void)d;
+	*value = attribute == 75 ? SM / 10 : attribute == 76 ? SM % 10 : 0;
+	return 0;
+}
+static CUresult function_module(CUmodule *m, CUfunction f)
+{
+	if (is_kernel(f))
+		return 400;
+	*m = (CUmodule)((uintptr_t)f / STEP * STEP);
+	return 0;
+}
+static CUresult function_name(const char **name, CUfunction f)
+{
+	*name = (uintptr_t)f % 2 ? "other" : "guarded";
+	return 0;
+}
+static CUresult param_info(CUfunction f, size_t index, size_t *offset, size_t *size)
+{
+	int count = (uintptr_t)f % 2 ? 2 : rewritten_parameters;
+	*offset = index * 8;
+	*size = 8;
+	return index < (size_t)count ? 0 : 1;
+}
+static CUresult kernel_library(CUlibrary *l, CUfunction f)
+{
+	if (!is_kernel(f))
+		return 400;
+	*l = (CUlibrary)(LIBRARY + ((uintptr_t)f - KERNEL) / STEP);
+	return 0;
+}
+static CUresult library_load(CUlibrary *l, const void *image, const int *o, void *const *v, unsigned n, const int *lo,
+			     void *const *lv, unsigned ln)
+{
+	(void)o, (void)v, (void)n, (void)lo, (void)lv, (void)ln;
+	if (fail_library)
+		return 200;
+	CHECK(!strcmp(image, "image"));
+	*l = (CUlibrary)(LIBRARY + libraries++);
+	return 0;
+}
+static CUresult library_unload(CUlibrary l) { unloaded = (uintptr_t)l; return 0; }
+static CUresult library_module(CUmodule *m, CUlibrary l) { *m = (CUmodule)((TO_MODULE + (uintptr_t)l) / STEP * STEP); return 0; }
+static CUresult capture_mode(int *mode) { (void)mode; return 0; }
+static CUresult set_parameter(CUfunction f, int offset, void *value, unsigned size)
+{
+	last_set[0] = offset;
+	last_set[1] = (int)size + (int)*(CUdeviceptr *)value;
+	return f ? 0 : 1;
+}
+static CUresult set_size(CUfunction f, unsigned size) { last_set[2] = (int)size; return f ? 0 : 1; }
+
+static void *symbol(const char *name)
+{
+	static const struct { const char *name; void *function; } functions[] = {
+		{"cuDeviceGetCount", get_count}, {"cuFuncGetModule", function_module}, {"cuFuncGetName", function_name},
+		{"cuKernelGetName", function_name}, {"cuFuncGetParamInfo", param_info}, {"cuKernelGetParamInfo", param_info},
+		{"cuKernelGetLibrary", kernel_library}, {"cuLibraryLoadData", library_load}, {"cuLibraryUnload", library_unload},
+		{"cuLibraryGetModule", library_module}, {"cuParamSetv", set_parameter}, {"cuParamSetSize", set_size},
+	};
+	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+		if (!strcmp(name, functions[i].name))
+			return functions[i].function;
+	return NULL;
+}
+
+// Contexts are of no concern here.
+bool gp_context_pin(struct gp_context *c, CUcontext handle) { return c->handle == handle; }
+void gp_context_unpin(struct gp_context *c) { (void)c; }
+void gp_forget_loaded(const struct gp_context *c) { (void)c; }
+
+// The rewriter.
+static _Atomic int refuse_all;
+
+static void *rewriter(void *unused)
+{
+	for (;;) {
+		struct gp_request *r = gp_request_next();
+		if (r->what == GP_REQUEST_LOG || refuse_all) {
+			strcpy(r->reason, "for the test");
+			gp_request_answer(r, r->what == GP_REQUEST_LOG ? GP_ANSWER_DONE : GP_ANSWER_FAILED);
+			continue;
+		}
+		struct gp_rewritten *w = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *text = (char *)w + 1000;
+		uint16_t layout[] = {0, 8, 8, 8};
+		w->kernels = 2;
+		w->bytes = 8192;
+		w->image = 4096;
+		w->image_bytes = 100;
+		strcpy((char *)w + w->image, "image");
+		memcpy((char *)w + 500, layout, sizeof layout);
+		strcpy(text, "guarded");
+		strcpy(text + 10, "other");
+		strcpy(text + 20, "reason");
+		w->kernel[0] = (struct gp_rewritten_kernel){.name = 1000, .layout = 500, .parameters = 2, .hidden = 16};
+		w->kernel[1] = (struct gp_rewritten_kernel){.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
+		CHECK(r->sm == SM);
+		r->memory = w;
+		r->bytes = 8192;
+		gp_request_answer(r, GP_ANSWER_DONE);
+	}
+	return unused;
+}
+
+
+
+static void load_module(uintptr_t handle)
+{
+	struct gp_load load = {.image = "original"};
+	const char *image = gp_module_loading(&load);
+	CHECK(image && !strcmp(image, "image"));
+	gp_module_loaded(&load, (CUmodule)handle);
+}
+
+static bool guarded(uintptr_t f)
+{
+	const struct gp_code *code = gp_code_of((CUfunction)f);
+	if (code)
+		CHECK(code->guarded && code->parameters == 2 && code->hidden == 16 && code->bytes == 24 && code->parameter[1].offset == 8);
+	return code != NULL;
+}
+
+static atomic_bool stop;
+
+// Kernels that stay are known at any time, whatever becomes of others.
+static void *look(void *arg)
+{
+	for (uintptr_t i = (uintptr_t)arg; !stop; i++) {
+		uintptr_t n = i * 7 % STEP;
+		CHECK(guarded(2 * STEP + n) == (n % 2 == 0));
+		CHECK(!guarded(4 * STEP + n));
+		CHECK(guarded(KERNEL + n) == (n % 2 == 0));
+	}
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t thread, lookers[3];
+	gp_driver_resolve(symbol);
+	gp_driver.cuCtxGetCurrent = get_context;
+	gp_driver.cuCtxGetDevice = get_device;
+	gp_driver.cuDeviceGetAttribute = get_attribute;
+	gp_driver.cuThreadExchangeStreamCaptureMode = capture_mode;
+	gp_code_start(&armed);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&thread, NULL, rewriter, NULL);
+
+	// Nobody wants it: nothing happens.
+	struct gp_load load = {.image = "original"};
+	CHECK(!gp_module_loading(&load) && !armed && !guarded(2 * STEP));
+	gp_blp_set(GP_BLP_UNDER_MPS);
+	CHECK(!gp_blp_wanted());
+	gp_blp_set(GP_BLP_ON);
+	CHECK(gp_blp_wanted());
+
+	// Modules.
+	load_module(2 * STEP);
+	CHECK(armed == 2 && guarded(2 * STEP) && !guarded(2 * STEP + 1) && !guarded(4 * STEP));
+	CHECK(gp_code_of((CUfunction)(2ul * STEP)) == gp_code_of((CUfunction)(2ul * STEP + 2)));
+	CHECK(gp_code_parameter_hidden((CUfunction)(2ul * STEP), 2) && !gp_code_parameter_hidden((CUfunction)(2ul * STEP), 1));
+	CHECK(gp_kernels.seen == 2 && gp_kernels.guarded == 1 && gp_kernels.refused[GP_REFUSED_PEERS] == 1 && gp_kernels.images == 1);
+	uint32_t generation = gp_code_generation;
+	CHECK(!gp_code_of((CUfunction)(2ul * STEP))->whole);
+	gp_code_keep_whole((CUfunction)(2ul * STEP));
+	CHECK(gp_code_generation != generation && gp_code_of((CUfunction)(2ul * STEP))->whole && guarded(2 * STEP));
+	gp_code_let_pass((CUfunction)(2ul * STEP));
+	CHECK(last_set[0] == 16 && last_set[1] == 8 && last_set[2] == 24);
+
+	// A handle means another module after its end.
+	load_module(6 * STEP);
+	CHECK(guarded(6 * STEP));
+	gp_module_unloading((CUmodule)(6ul * STEP));
+	CHECK(!guarded(6 * STEP));
+	load_module(6 * STEP);
+	CHECK(guarded(6 * STEP));
+	gp_code_context_destroying((CUcontext)CONTEXT); // perhaps: others may hold the context
+	CHECK(guarded(6 * STEP) && guarded(2 * STEP));
+	load_module(6 * STEP);
+	CHECK(guarded(6 * STEP));
+
+	// Nor are many forgotten because others hold it.
+	enum { MANY = 5000 };
+	const size_t first = 4ul * TO_MODULE / STEP * STEP;
+	for (size_t i = 0; i < MANY; i++)
+		load_module(first + i * STEP);
+	for (int i = 0; i < 3; i++) {
+		gp_code_context_destroying((CUcontext)CONTEXT);
+		CHECK(guarded(first));
+	}
+	CHECK(guarded(first + (MANY - 1) * STEP) && guarded(2 * STEP));
+	for (size_t i = 0; i < MANY; i++)
+		gp_module_unloading((CUmodule)(first + i * STEP));
+
+	// The driver sees something else than was rewritten.
+	rewritten_parameters = 2;
+	load_module(8 * STEP);
+	CHECK(!guarded(8 * STEP));
+	rewritten_parameters = 4;
+	gp_code_forget();
+	CHECK(!guarded(8 * STEP));
+	rewritten_parameters = 3;
+	gp_code_forget();
+	CHECK(guarded(8 * STEP));
+
+	// A module that nobody was seen to load, and one that was loaded as it came.
+	gp_module_function((CUmodule)(8ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 0);
+	uint64_t seen = gp_kernels.seen;
+	gp_module_function((CUmodule)(10ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 1 && gp_kernels.seen == seen + 1);
+	load.token = NULL;
+	gp_module_loaded(&load, (CUmodule)(10ul * STEP));
+	gp_module_function((CUmodule)(10ul * STEP));
+	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 1 && !guarded(10 * STEP));
+	load_module(10 * STEP); // the handle means another one
+	CHECK(guarded(10 * STEP));
+	gp_module_loaded(&load, (CUmodule)(10ul * STEP));
+	gp_code_forget();
+	CHECK(!guarded(10 * STEP));
+
+	// The driver does not load it, or nothing can be rewritten.
+	load.token = NULL;
+	CHECK(gp_module_loading(&load));
+	gp_module_loaded(&load, NULL);
+	CHECK(gp_kernels.refused[GP_REFUSED_IMAGE] == 1);
+	refuse_all = 1;
+	CHECK(!gp_module_loading(&load) && gp_kernels.refused[GP_REFUSED_IMAGE] == 2);
+	refuse_all = 0;
+
+	// Libraries: the second takes the place of the first, which stands for it.
+	CUlibrary original = (CUlibrary)5, second;
+	load = (struct gp_load){.image = "original", .library_options = 1, .library_option = (int[]){1}, .library_value = (void *[]){NULL}};
+	gp_library_loaded(&load, original);
+	CHECK(libraries == 0);
+	second = gp_library_used(original);
+	CHECK(second == (CUlibrary)LIBRARY && libraries == 1 && gp_library_used(original) == second && libraries == 1);
+	CHECK(gp_library_of(second) == original && gp_library_of((CUlibrary)6) == (CUlibrary)6);
+	CHECK(gp_library_used((CUlibrary)6) == (CUlibrary)6);
+	CHECK(guarded(KERNEL) && !guarded(KERNEL + 1) && !guarded(KERNEL + STEP));
+	CUmodule module;
+	library_module(&module, second); // nobody asked for it yet
+	CHECK(guarded((uintptr_t)module) && !guarded((uintptr_t)module + 1));
+	fail_library = 1;
+	gp_library_loaded(&load, (CUlibrary)9);
+	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)9);
+	fail_library = 0;
+	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)9); // for good
+	gp_library_unloading((CUlibrary)9);
+	gp_library_loaded(&load, (CUlibrary)9);
+	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)(LIBRARY + 1ul));
+	gp_library_unloading((CUlibrary)9);
+	CHECK(unloaded == LIBRARY + 1 && gp_library_of((CUlibrary)(LIBRARY + 1ul)) == (CUlibrary)(LIBRARY + 1ul));
+	CHECK(!guarded(KERNEL + STEP));
+
+	// More handles than there is room for, while others are looked up and modules come and go.
+	for (uintptr_t i = 0; i < 3; i++)
+		pthread_create(&lookers[i], NULL, look, (void *)(i * 100));
+	for (uintptr_t i = 0; i < 100; i++) {
+		uintptr_t m = (100 + i % 3) * STEP;
+		load_module(m);
+		for (uintptr_t n = 0; n < STEP; n += 3)
+			CHECK(guarded(m + n) == (n % 2 == 0));
+		gp_module_unloading((CUmodule)m);
+		CHECK(!guarded(m));
+	}
+	for (uintptr_t m = 300; m < 340; m++)
+		for (uintptr_t n = 0; n < STEP; n++)
+			CHECK(!guarded(m * STEP + n));
+	stop = true;
+	for (int i = 0; i < 3; i++)
+		pthread_join(lookers[i], NULL);
+	// It ends, once.
+	CHECK(gp_blp_unwant() && !gp_blp_unwant() && !gp_blp_wanted());
+	return 0;
+}

@@ -1,0 +1,208 @@
+// code.c - what is known of kernels, by handle.
+//
+// A table that launches read without a lock. It is a cache: whenever a module, library or context comes or ends it is emptied
+// as a whole, so that a handle that is used again is never taken for what it was. The generation is odd meanwhile.
+#define _GNU_SOURCE
+#include "preempt/code/code.h"
+#include "preempt/process/process.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOTS = 1 << 16, PROBES = 64, LAYOUTS = 256, KEPT_WHOLE = 256 };
+
+static struct {
+	_Atomic(CUfunction) handle;
+	_Atomic(const struct gp_code *) code;
+} slot[SLOTS];
+static uint32_t slots_used; // under lock, as is all writing
+_Atomic uint32_t gp_code_generation;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct gp_code no_code;
+
+// Under lock. Of an image that is gone another kernel may have the place: being kept whole does it no harm.
+static const struct gp_rewritten_kernel *kept_whole[KEPT_WHOLE];
+static uint32_t kept;
+
+static size_t slot_of(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
+
+static const struct gp_code *find(CUfunction function)
+{
+	for (size_t i = slot_of(function), n = 0; n < PROBES; n++, i = (i + 1) % SLOTS) {
+		CUfunction handle = atomic_load_explicit(&slot[i].handle, memory_order_acquire);
+		if (handle == function)
+			return atomic_load_explicit(&slot[i].code, memory_order_relaxed);
+		if (!handle)
+			return NULL;
+	}
+	return NULL;
+}
+
+static void forget(void)
+{
+	atomic_fetch_add(&gp_code_generation, 1);
+	for (size_t i = 0; slots_used && i < SLOTS; i++)
+		atomic_store_explicit(&slot[i].handle, NULL, memory_order_relaxed);
+	slots_used = 0;
+	atomic_fetch_add(&gp_code_generation, 1);
+}
+
+static void insert(CUfunction function, const struct gp_code *code)
+{
+	if (slots_used > SLOTS / 2)
+		forget();
+	for (size_t i = slot_of(function), n = 0; n < PROBES; n++, i = (i + 1) % SLOTS) {
+		CUfunction handle = atomic_load_explicit(&slot[i].handle, memory_order_relaxed);
+		if (handle && handle != function)
+			continue;
+		atomic_store_explicit(&slot[i].code, code, memory_order_relaxed);
+		atomic_store_explicit(&slot[i].handle, function, memory_order_release);
+		slots_used += !handle;
+		return;
+	}
+}
+
+void gp_code_forget(void)
+{
+	pthread_mutex_lock(&lock);
+	forget();
+	pthread_mutex_unlock(&lock);
+}
+
+// layout returns the one description of some parameters. They are few: most kernels share them.
+static const struct gp_code *layout(const struct gp_rewritten *image, const struct gp_rewritten_kernel *kernel)
+{
+	bool whole = false;
+	for (uint32_t i = 0; i < KEPT_WHOLE && kept_whole[i]; i++)
+		whole |= kept_whole[i] == kernel;
+	struct known {
+		struct known *next;
+		struct gp_code code;
+	};
+	static struct known *known[LAYOUTS];
+	const void *parameters = (const char *)image + kernel->layout;
+	size_t bytes = kernel->parameters * sizeof *((struct gp_code *)0)->parameter;
+	uint32_t hash = kernel->hidden + whole;
+	for (size_t i = 0; i < bytes / sizeof(uint16_t); i++)
+		hash = hash * 31 + ((const uint16_t *)parameters)[i];
+	struct known **chain = &known[hash % LAYOUTS];
+	for (struct known *k = *chain; k; k = k->next)
+		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden && k->code.whole == whole &&
+		    !memcmp(k->code.parameter, parameters, bytes))
+			return &k->code;
+	struct known *k = calloc(1, sizeof *k + bytes);
+	if (!k)
+		return NULL;
+	k->code.guarded = true;
+	k->code.whole = whole;
+	k->code.parameters = kernel->parameters;
+	k->code.hidden = kernel->hidden;
+	k->code.bytes = kernel->hidden + sizeof(CUdeviceptr);
+	memcpy(k->code.parameter, parameters, bytes);
+	k->next = *chain;
+	*chain = k;
+	return &k->code;
+}
+
+// as_seen says whether the driver, where it can say, sees the hidden parameter and nothing behind it.
+static bool as_seen(const struct gp_rewritten_kernel *k, CUresult (*info)(CUfunction, size_t, size_t *, size_t *), CUfunction function)
+{
+	size_t offset = 0, size = 0;
+	return !info || (!info(function, k->parameters, &offset, &size) && offset == k->hidden && size == sizeof(CUdeviceptr) &&
+			 info(function, k->parameters + 1u, &offset, &size));
+}
+
+// The rewritten kernel that a handle stands for, if it has a guard, and what tells of its parameters.
+static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const struct gp_rewritten **in,
+						    CUresult (**info)(CUfunction, size_t, size_t *, size_t *))
+{
+	const struct gp_rewritten *image = NULL;
+	const char *name = NULL;
+	CUlibrary library;
+	CUmodule module;
+
+	*info = gp_driver.cuKernelGetParamInfo;
+
+	if (gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, function)) {
+		image = gp_rewritten_library(library);
+		if (!image || gp_driver.cuKernelGetName(&name, function))
+			return NULL;
+	} else {
+		CUfunction of_kernel, of = function;
+		if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
+			of = of_kernel;
+		else
+			*info = gp_driver.cuFuncGetParamInfo;
+		if (gp_driver.cuFuncGetModule(&module, of) || gp_driver.cuFuncGetName(&name, of))
+			return NULL;
+		image = gp_rewritten_module(module, name);
+	}
+	const struct gp_rewritten_kernel *kernel = image && name ? gp_rewritten_find(image, name) : NULL;
+	*in = image;
+	return kernel && !kernel->reason ? kernel : NULL;
+}
+
+static const struct gp_code *ask(CUfunction function)
+{
+	CUresult (*info)(CUfunction, size_t, size_t *, size_t *);
+	const struct gp_rewritten *image;
+	const struct gp_rewritten_kernel *kernel = kernel_of(function, &image, &info);
+
+	if (!kernel)
+		return &no_code;
+	if (!as_seen(kernel, info, function)) {
+		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver sees other parameters than a rewritten kernel has: launched as it came"};
+		gp_request(&log);
+		return &no_code;
+	}
+	pthread_mutex_lock(&lock);
+	const struct gp_code *code = layout(image, kernel);
+	pthread_mutex_unlock(&lock);
+	return code ? code : &no_code;
+}
+
+void gp_code_keep_whole(CUfunction function)
+{
+	CUresult (*info)(CUfunction, size_t, size_t *, size_t *);
+	const struct gp_rewritten *image;
+	const struct gp_rewritten_kernel *kernel = kernel_of(function, &image, &info);
+
+	if (!kernel)
+		return;
+	pthread_mutex_lock(&lock);
+	kept_whole[kept++ % KEPT_WHOLE] = kernel;
+	forget();
+	pthread_mutex_unlock(&lock);
+}
+
+static const struct gp_code *known(const struct gp_code *code) { return code == &no_code ? NULL : code; }
+
+static __attribute__((noinline, cold)) const struct gp_code *learn(CUfunction function)
+{
+	pthread_mutex_lock(&lock);
+	uint32_t seen = gp_code_generation;
+	const struct gp_code *code = find(function);
+	pthread_mutex_unlock(&lock);
+	if (code)
+		return known(code);
+	code = ask(function);
+	pthread_mutex_lock(&lock);
+	if (seen == gp_code_generation)
+		insert(function, code);
+	pthread_mutex_unlock(&lock);
+	return known(code);
+}
+
+const struct gp_code *gp_code_of(CUfunction function)
+{
+	if (!atomic_load_explicit(&gp_rewritten, memory_order_relaxed) || !function)
+		return NULL;
+	uint32_t before = atomic_load_explicit(&gp_code_generation, memory_order_acquire);
+	const struct gp_code *code = find(function);
+	atomic_thread_fence(memory_order_acquire);
+	if (!code || before % 2 || before != atomic_load_explicit(&gp_code_generation, memory_order_relaxed))
+		return learn(function);
+	return known(code);
+}

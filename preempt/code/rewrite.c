@@ -1,0 +1,258 @@
+// rewrite.c - what becomes of code as it is loaded: whether it is rewritten, and what is loaded in its place.
+//
+// A module is loaded from the rewritten image alone (modules.c). A library is loaded as it came, which costs nothing: the
+// driver does nothing with it until something of it is used. Then the rewritten one is loaded as a second library,
+// and takes its place for good (libraries.c), so that there is one instance of its variables.
+#define _GNU_SOURCE
+#include "preempt/code/rewrite.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static _Atomic uint32_t *armed;
+_Atomic uint32_t gp_rewritten;
+
+// Whether it is wanted.
+
+static _Atomic uint32_t when; // GP_BLP_*
+
+void gp_blp_set(uint32_t w) { when = w; }
+
+bool gp_blp_unwant(void) { return gp_blp_wanted() && __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF; }
+
+bool gp_blp_wanted(void)
+{
+	uint32_t w = when;
+	if (w == GP_BLP_OFF)
+		return false;
+	int devices = 0, under = 0;
+	if (w == GP_BLP_UNDER_MPS) {
+		if (!gp_driver.cuDeviceGetCount || gp_driver.cuDeviceGetCount(&devices))
+			return false;
+		for (CUdevice d = 0; d < devices && !under; d++)
+			if (gp_driver.cuDeviceGetAttribute(&under, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d))
+				under = 0;
+		if (devices)
+			when = under ? GP_BLP_ON : GP_BLP_OFF;
+		if (!under)
+			return false;
+	}
+	return true;
+}
+
+static int capability(CUdevice d)
+{
+	int major = 0, minor = 0;
+	if (gp_driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d) ||
+	    gp_driver.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d))
+		return 0;
+	return major * 10 + minor;
+}
+
+int gp_current_capability(void)
+{
+	CUdevice d;
+	return gp_driver.cuCtxGetDevice(&d) ? 0 : capability(d);
+}
+
+// A library is there for all GPUs: they must be of one kind.
+int gp_common_capability(void)
+{
+	int count = 0, common = 0;
+	if (!gp_driver.cuDeviceGetCount || gp_driver.cuDeviceGetCount(&count))
+		return 0;
+	for (CUdevice d = 0; d < count; d++) {
+		int c = capability(d);
+		if (d && c != common)
+			return 0;
+		common = c;
+	}
+	return common;
+}
+
+// Options.
+
+const char *gp_jit_copy(struct gp_jit *to, unsigned count, const int *option, void *const *value)
+{
+	char *text = to->text + sprintf(to->text, "%d ", gp_driver_version());
+	to->count = 0;
+	if (count && (!option || !value))
+		return "options that are missing";
+	for (unsigned i = 0; i < count; i++) {
+		int o = option[i];
+		if (o >= CU_JIT_WALL_TIME && o <= CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+			continue;
+		if ((o >= CU_JIT_GLOBAL_SYMBOL_NAMES && o <= CU_JIT_GLOBAL_SYMBOL_COUNT) ||
+		    (o >= CU_JIT_REFERENCED_KERNEL_NAMES && o <= CU_JIT_REFERENCED_VARIABLE_COUNT))
+			return "options of the linker that name symbols";
+		if (to->count == GP_JIT_OPTIONS)
+			return "too many options";
+		to->option[to->count] = o;
+		to->value[to->count++] = value[i];
+		text += sprintf(text, "%d=%lx ", o & 0xffff, (unsigned long)(uint32_t)(uintptr_t)value[i]);
+	}
+	return NULL;
+}
+
+// Rewriting.
+
+void gp_load_failed(const char *reason)
+{
+	char line[256];
+	struct gp_request log = {.what = GP_REQUEST_LOG, .path = line};
+	if (!*reason) // there is no code for the GPU: the driver will refuse it
+		return;
+	gp_count(&gp_kernels.refused[GP_REFUSED_IMAGE], 1);
+	snprintf(line, sizeof line, "code runs as it came, not preemptible: %s", reason);
+	gp_request(&log);
+}
+
+void gp_rewritten_unmap(const struct gp_rewritten *r) { munmap((void *)r, r->bytes); }
+
+static bool succeeded(const char *call, CUresult result, struct gp_request *r)
+{
+	if (result)
+		snprintf(r->reason, sizeof r->reason, "%s: CUDA error %d", call, result);
+	return !result;
+}
+
+// A library may be used where no context is current, but the linker needs one: then it is any that is known.
+static struct gp_context *enter_context(void)
+{
+	CUcontext current = NULL;
+	if (gp_driver.cuCtxGetCurrent(&current) || current)
+		return NULL;
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		CUcontext handle = c->handle;
+		if (!handle || !gp_context_pin(c, handle))
+			continue;
+		if (!gp_driver.cuCtxPushCurrent(handle))
+			return c;
+		gp_context_unpin(c);
+	}
+	return NULL;
+}
+
+static void leave_context(struct gp_context *c)
+{
+	CUcontext popped;
+	if (!c)
+		return;
+	gp_driver.cuCtxPopCurrent(&popped);
+	gp_context_unpin(c);
+}
+
+// compile lets the driver's linker make a cubin of PTX.
+static void compile(struct gp_request *r, const struct gp_jit *jit)
+{
+	CUlinkState state;
+	void *cubin = NULL;
+	size_t bytes = 0;
+
+	r->answer = GP_ANSWER_FAILED;
+	if (!gp_driver.cuLinkCreate || !gp_driver.cuLinkAddData || !gp_driver.cuLinkComplete || !gp_driver.cuLinkDestroy) {
+		strcpy(r->reason, "the driver has no linker");
+		return;
+	}
+	if (!succeeded("cuLinkCreate", gp_driver.cuLinkCreate(jit->count, jit->option, jit->value, &state), r))
+		return;
+	int type = r->fatbin ? CU_JIT_INPUT_FATBINARY : CU_JIT_INPUT_PTX;
+	if (succeeded("cuLinkAddData", gp_driver.cuLinkAddData(state, type, r->memory, r->bytes, "gpreempt", 0, NULL, NULL), r) &&
+	    succeeded("cuLinkComplete", gp_driver.cuLinkComplete(state, &cubin, &bytes), r)) {
+		r->image = cubin;
+		r->image_bytes = bytes;
+		r->linked = true;
+		r->answered = 0;
+		gp_request(r);
+	}
+	gp_driver.cuLinkDestroy(state);
+}
+
+static void count(const struct gp_rewritten *r)
+{
+	for (uint32_t i = 0; i < r->kernels; i++)
+		gp_count(r->kernel[i].reason ? &gp_kernels.refused[r->kernel[i].refusal % GP_REFUSALS] : &gp_kernels.guarded, 1);
+	gp_count(&gp_kernels.seen, r->kernels);
+}
+
+const struct gp_rewritten *gp_rewrite(const void *image, size_t bytes, int sm, const struct gp_jit *jit)
+{
+	uint64_t begun = gp_now_ns();
+	struct gp_request r = {.what = GP_REQUEST_REWRITE, .image = image, .image_bytes = bytes, .sm = (uint32_t)sm, .options = jit->text};
+	gp_count(&gp_kernels.images, 1);
+	gp_request(&r);
+	if (r.answer == GP_ANSWER_LINK) {
+		struct gp_context *c = enter_context();
+		compile(&r, jit);
+		leave_context(c);
+	}
+	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
+	if (r.answer != GP_ANSWER_DONE) {
+		gp_load_failed(r.reason);
+		return NULL;
+	}
+	gp_count(&gp_kernels.cached, r.cached);
+	const struct gp_rewritten *rewritten = r.memory;
+	count(rewritten);
+	if (rewritten->image_bytes)
+		return rewritten;
+	gp_rewritten_unmap(rewritten);
+	return NULL;
+}
+
+const void *gp_rewritten_image(const struct gp_rewritten *r) { return (const char *)r + r->image; }
+
+// From now on every launch must pass through the core.
+void gp_rewritten_in_use(void)
+{
+	enum { REWRITTEN = 2 }; // another bit of gp_armed than the agents'
+	atomic_fetch_or(armed, REWRITTEN);
+	gp_rewritten++;
+}
+
+// The driver may keep reading an image that is to be preserved; otherwise it has its own copy.
+void gp_rewritten_read(const struct gp_rewritten *r)
+{
+	uintptr_t page = 4096, begin = ((uintptr_t)gp_rewritten_image(r) + page - 1) & -page;
+	uintptr_t end = ((uintptr_t)r + r->bytes) & -page;
+	if (begin < end)
+		madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *r, const char *name)
+{
+	uint32_t low = 0, high = r->kernels;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		int order = strcmp(name, (const char *)r + r->kernel[middle].name);
+		if (!order)
+			return &r->kernel[middle];
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+bool gp_code_parameter_hidden(CUfunction function, size_t index)
+{
+	const struct gp_code *code = gp_code_of(function);
+	return code && index == code->parameters;
+}
+
+void gp_code_let_pass(CUfunction function)
+{
+	CUdeviceptr none = 0;
+	const struct gp_code *code = gp_code_of(function);
+	if (!code || !gp_driver.cuParamSetv || !gp_driver.cuParamSetSize)
+		return;
+	gp_driver.cuParamSetv(function, (int)code->hidden, &none, sizeof none);
+	gp_driver.cuParamSetSize(function, code->bytes);
+}
+
+void gp_code_start(_Atomic uint32_t *armed_word) { armed = armed_word; }

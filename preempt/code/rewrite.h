@@ -1,0 +1,39 @@
+// rewrite.h - shared by rewrite.c, modules.c and libraries.c: code as it is loaded, and what is loaded in its place.
+#ifndef GPREEMPT_REWRITE_H
+#define GPREEMPT_REWRITE_H
+
+#include "preempt/code/code.h"
+#include "preempt/process/process.h"
+
+// Options of the just-in-time compiler, without what is written to: the program may have taken that back.
+enum { GP_JIT_OPTIONS = 32 };
+struct gp_jit {
+	unsigned count;
+	int option[GP_JIT_OPTIONS];
+	void *value[GP_JIT_OPTIONS];
+	char text[16 + GP_JIT_OPTIONS * 24]; // with the driver's version: what decides what its linker makes
+};
+
+// rewrite.c
+const char *gp_jit_copy(struct gp_jit *, unsigned count, const int *option, void *const *value); // why it can't be
+int gp_current_capability(void); // of the current context's GPU; 0: there is none
+int gp_common_capability(void);  // of all GPUs; 0: they differ
+// A mapping, or NULL where the original is to be used.
+const struct gp_rewritten *gp_rewrite(const void *image, size_t bytes, int sm, const struct gp_jit *);
+const void *gp_rewritten_image(const struct gp_rewritten *);
+void gp_rewritten_in_use(void); // before the first handle of rewritten code is known to anybody
+void gp_rewritten_read(const struct gp_rewritten *); // the driver has a copy of the image
+void gp_rewritten_unmap(const struct gp_rewritten *);
+
+enum { GP_BUCKETS = 1024 };
+static inline size_t gp_bucket(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
+
+// modules.c
+void gp_module_remember(CUmodule, const struct gp_rewritten *, bool of_library);
+void gp_modules_drop(const struct gp_rewritten *); // those of a library
+
+// libraries.c
+// The rewritten image behind a library's implicit module; the name is that of a kernel in it.
+const struct gp_rewritten *gp_library_of_module(CUmodule, const char *kernel);
+
+#endif

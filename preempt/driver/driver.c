@@ -1,0 +1,40 @@
+// driver.c - looks up the driver's functions.
+#include "preempt/driver/driver.h"
+
+struct gp_driver gp_driver;
+
+const char *gp_driver_resolve(void *(*lookup)(const char *))
+{
+	const char *missing = NULL;
+#define WANTED(field, symbol, parameters) *(void **)&gp_driver.field = lookup(#symbol);
+#define BLP_NEEDED(field, symbol, parameters) WANTED(field, symbol, parameters)
+#define NEEDED(field, symbol, parameters) \
+	WANTED(field, symbol, parameters) \
+	if (!gp_driver.field && !missing) \
+		missing = #symbol;
+#include "preempt/driver/functions.h"
+	return missing;
+}
+
+const char *gp_driver_lacks_for_blp(void)
+{
+#define NEEDED(field, symbol, parameters)
+#define WANTED(field, symbol, parameters)
+#define BLP_NEEDED(field, symbol, parameters) \
+	if (!gp_driver.field) \
+		return #symbol;
+#include "preempt/driver/functions.h"
+	return NULL;
+}
+
+bool gp_driver_reads_graphs(void)
+{
+	return gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType && gp_driver.cuGraphChildGraphNodeGetGraph &&
+	       gp_driver.cuGraphKernelNodeGetAttribute && gp_driver.cuGraphKernelNodeGetParams;
+}
+
+int gp_driver_version(void)
+{
+	int version = 0;
+	return gp_driver.cuDriverGetVersion && !gp_driver.cuDriverGetVersion(&version) ? version : 0;
+}

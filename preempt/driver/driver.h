@@ -1,0 +1,34 @@
+// driver.h - calls of the driver.
+#ifndef GPREEMPT_DRIVER_H
+#define GPREEMPT_DRIVER_H
+
+#include <stdbool.h>
+
+#include "preempt/driver/cuda.h"
+
+extern struct gp_driver {
+#define NEEDED(field, symbol, parameters) CUresult (*field) parameters;
+#define BLP_NEEDED(field, symbol, parameters) CUresult (*field) parameters;
+#define WANTED(field, symbol, parameters) CUresult (*field) parameters;
+#include "preempt/driver/functions.h"
+} gp_driver;
+
+// Looks all functions up. Returns the symbol of one that is NEEDED and that the driver lacks, or NULL.
+const char *gp_driver_resolve(void *(*lookup)(const char *symbol));
+// The symbol of one that is BLP_NEEDED and that the driver lacks, or NULL.
+const char *gp_driver_lacks_for_blp(void);
+// Whether the nodes of a graph can be read.
+bool gp_driver_reads_graphs(void);
+// cuDriverGetVersion's answer, 13000 for CUDA 13.0; 0: it does not say.
+int gp_driver_version(void);
+
+// The driver allows this thread what a capture elsewhere would forbid. Returns what to put back.
+static inline int gp_relax_captures(void)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	return mode;
+}
+static inline void gp_unrelax_captures(int mode) { gp_driver.cuThreadExchangeStreamCaptureMode(&mode); }
+
+#endif

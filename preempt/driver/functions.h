@@ -1,0 +1,83 @@
+// functions.h - the one list of the driver's functions that are called, expanded into struct gp_driver (driver.h) and into
+// what looks them up (driver.c). These are the driver's own, never the intercepted ones.
+//
+// A row is KIND(field, symbol, parameters); the symbol is that of the newest ABI. KIND says what is without the function:
+//   NEEDED      nothing: no preemption in this process
+//   BLP_NEEDED  no kernel is rewritten or stopped
+//   WANTED      what the caller does where it is NULL
+// The includer defines the three; all are undefined at the end.
+
+NEEDED(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext *))
+NEEDED(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext))
+NEEDED(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext *))
+NEEDED(cuCtxGetDevice, cuCtxGetDevice, (CUdevice *))
+NEEDED(cuDeviceGetUuid, cuDeviceGetUuid, (void *, CUdevice))
+NEEDED(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice))
+NEEDED(cuModuleLoadData, cuModuleLoadData, (CUmodule *, const void *))
+NEEDED(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))
+NEEDED(cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, CUfunction))
+NEEDED(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction, int, int))
+NEEDED(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int))
+NEEDED(cuStreamQuery, cuStreamQuery, (CUstream))
+NEEDED(cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))
+NEEDED(cuLaunchKernel, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
+NEEDED(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (int *))
+
+BLP_NEEDED(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))
+BLP_NEEDED(cuMemFree, cuMemFree_v2, (CUdeviceptr))
+BLP_NEEDED(cuMemFreeHost, cuMemFreeHost, (void *))
+BLP_NEEDED(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))
+BLP_NEEDED(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))
+BLP_NEEDED(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))
+BLP_NEEDED(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const void *, CUstream))
+BLP_NEEDED(cuEventCreate, cuEventCreate, (CUevent *, unsigned))
+BLP_NEEDED(cuEventDestroy, cuEventDestroy_v2, (CUevent))
+BLP_NEEDED(cuEventRecord, cuEventRecord, (CUevent, CUstream))
+BLP_NEEDED(cuEventQuery, cuEventQuery, (CUevent))
+BLP_NEEDED(cuEventSynchronize, cuEventSynchronize, (CUevent))
+BLP_NEEDED(cuStreamSynchronize, cuStreamSynchronize, (CUstream))
+BLP_NEEDED(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned))
+BLP_NEEDED(cuStreamGetFlags, cuStreamGetFlags, (CUstream, unsigned *))
+BLP_NEEDED(cuStreamDestroy, cuStreamDestroy_v2, (CUstream))
+BLP_NEEDED(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *least, int *greatest))
+BLP_NEEDED(cuFuncGetModule, cuFuncGetModule, (CUmodule *, CUfunction)) // CUDA 11
+BLP_NEEDED(cuFuncGetName, cuFuncGetName, (const char **, CUfunction)) // CUDA 12.3
+BLP_NEEDED(cuKernelGetName, cuKernelGetName, (const char **, CUfunction)) // CUDA 12.3
+
+WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
+WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
+WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
+WANTED(cuKernelGetParamInfo, cuKernelGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
+WANTED(cuStreamGetPriority, cuStreamGetPriority, (CUstream, int *))
+WANTED(cuStreamGetCtx, cuStreamGetCtx, (CUstream, CUcontext *))
+WANTED(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream, int *))
+WANTED(cuStreamWriteValue32, cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t value, unsigned flags)) // CUDA 11.7
+WANTED(cuStreamSetAttribute, cuStreamSetAttribute, (CUstream, int, const void *)) // CUDA 11
+WANTED(cuPointerGetAttributes, cuPointerGetAttributes, (unsigned, int *, void **, CUdeviceptr))
+WANTED(cuGraphGetNodes, cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))
+WANTED(cuGraphNodeGetType, cuGraphNodeGetType, (CUgraphNode, int *))
+WANTED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
+WANTED(cuGraphKernelNodeGetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode, int, void *)) // CUDA 11
+WANTED(cuGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, void *)) // CUDA 12
+WANTED(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream))
+WANTED(cuGraphInstantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))
+WANTED(cuGraphExecDestroy, cuGraphExecDestroy, (CUgraphExec))
+WANTED(cuGraphExecGetFlags, cuGraphExecGetFlags, (CUgraphExec, unsigned long long *))
+WANTED(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2, (CUgraphExec, CUgraphNode, const void *))
+WANTED(cuLaunchKernelEx, cuLaunchKernelEx, (const void *, CUfunction, void **, void **))
+WANTED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))
+WANTED(cuDeviceGetCount, cuDeviceGetCount, (int *))
+WANTED(cuDriverGetVersion, cuDriverGetVersion, (int *))
+WANTED(cuLibraryLoadData, cuLibraryLoadData, (CUlibrary *, const void *, const int *, void *const *, unsigned, const int *, void *const *, unsigned))
+WANTED(cuLibraryGetModule, cuLibraryGetModule, (CUmodule *, CUlibrary))
+WANTED(cuLibraryUnload, cuLibraryUnload, (CUlibrary))
+WANTED(cuParamSetv, cuParamSetv, (CUfunction, int, void *, unsigned))
+WANTED(cuParamSetSize, cuParamSetSize, (CUfunction, unsigned))
+WANTED(cuLinkCreate, cuLinkCreate_v2, (unsigned, const int *, void *const *, CUlinkState *))
+WANTED(cuLinkAddData, cuLinkAddData_v2, (CUlinkState, int, const void *, size_t, const char *, unsigned, const int *, void *const *))
+WANTED(cuLinkComplete, cuLinkComplete, (CUlinkState, void **, size_t *))
+WANTED(cuLinkDestroy, cuLinkDestroy, (CUlinkState))
+
+#undef NEEDED
+#undef BLP_NEEDED
+#undef WANTED

@@ -1,0 +1,79 @@
+// gpu.h - how the process takes the GPU and gives it up: windows, the hold, MPS, and the resource manager's TSGs.
+#ifndef GPREEMPT_GPU_H
+#define GPREEMPT_GPU_H
+
+#include "preempt/process/process.h"
+
+// window.c
+uint32_t gp_window_open(struct gp_context *); // returns who is to be woken then
+void gp_window_wake(struct gp_gpu *, uint32_t wakes);
+void gp_window_drop(struct gp_context *);
+void gp_note_gap(struct gp_context *, uint64_t gap_ns);
+// One look of the watcher at an open window: nanoseconds to the next, 0: it is closed.
+uint64_t gp_window_watch(struct gp_context *, uint64_t now);
+void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
+bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
+uint64_t gp_gpu_busy_ns(struct gp_gpu *);
+void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
+void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
+
+// hold.c
+bool gp_holds(struct gp_context *); // a hold is to keep the GPU while a window is open
+const char *gp_hold_unwanted(void); // why no hold can be used in this process; NULL: it can
+CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the kernel; slow, not on the launch path
+void gp_hold_arm(struct gp_context *);
+void gp_hold_release(struct gp_context *);
+void gp_hold_end(struct gp_context *); // also one that is being armed: none runs from then on while context_waits is raised
+void gp_hold_forget(struct gp_context *); // of a context that ends, with context_waits raised
+uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher's; nanoseconds to the next
+void gp_hold_step(struct gp_context *);
+void gp_hold_settle(struct gp_context *);
+void gp_hold_yield(struct gp_context *);
+// A link of the chain that is armed runs, or did.
+static inline bool gp_hold_begun(const struct gp_hold *h)
+{
+	return h->state == GP_HOLD_ARMED && (int32_t)(h->word[GP_HOLD_BEGUN] - h->chain) >= 0;
+}
+enum gp_fit {
+	GP_FITS,
+	GP_SPREADS, // takes another wave of blocks
+	GP_BLOCKED, // cannot run at all: all blocks must be resident at once
+};
+enum gp_fit gp_hold_fit(struct gp_context *, const struct gp_submission *);
+static inline bool gp_hold_usable(struct gp_context *c)
+{
+	uint32_t state = __atomic_load_n((uint32_t *)&c->hold.state, __ATOMIC_ACQUIRE);
+	return state != GP_HOLD_ABSENT && state != GP_HOLD_FAILED;
+}
+
+// graph_fit.c
+void gp_graph_instantiated(CUgraphExec, CUgraph, bool waits); // waits: gp_graph_waits_for_cpu will be asked
+void gp_graph_destroying(CUgraphExec);
+enum gp_fit gp_graph_fit(CUgraphExec);
+bool gp_graph_waits_for_cpu(CUgraphExec); // or may
+bool gp_graphs_record(void);              // there are graphs that record events
+
+// mps.c
+void gp_mps_lower_client(void); // before the driver is initialised
+void gp_mps_connecting(void);
+void gp_mps_connected(void);
+bool gp_stream_creating(int *priority);
+void gp_stream_created(CUstream, int asked_priority);
+void gp_stream_priority(CUstream, int *priority);
+void gp_mps_forget_stream(CUstream);
+void gp_mps_forget_context(CUcontext);
+
+// rm.c
+struct gp_tsg {
+	int fd;
+	uint32_t client, handle, device, subdevice, engine, compute;
+	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
+	uint64_t changed_ns; // when libcuda last did something to it
+	uint32_t channels; // count
+	uint32_t channel[64];
+};
+void gp_rm_ioctl(int fd, unsigned long request, void *argument);
+uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity); // compute TSGs; returns how many exist
+int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
+
+#endif

@@ -1,0 +1,156 @@
+// graph_fit.c - finds the graphs that a hold would block: those with cooperative kernels that need every SM; and those that may
+// wait for the CPU.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+
+#include <stdlib.h>
+
+enum {
+	DEEPEST = 8, // graphs within graphs
+};
+
+static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth);
+
+static bool blocked_graph(struct gp_context *c, CUgraph graph, int depth)
+{
+	size_t count = 0;
+	if (depth > DEEPEST || gp_driver.cuGraphGetNodes(graph, NULL, &count) || !count)
+		return false;
+	CUgraphNode *nodes = calloc(count, sizeof *nodes);
+	bool blocked = false;
+	if (nodes && !gp_driver.cuGraphGetNodes(graph, nodes, &count))
+		for (size_t i = 0; i < count && !blocked; i++)
+			blocked = blocked_node(c, nodes[i], depth);
+	free(nodes);
+	return blocked;
+}
+
+static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
+{
+	struct gp_launch_attribute attribute = {0};
+	struct gp_kernel_node k;
+	CUgraph child;
+	int type;
+
+	if (gp_driver.cuGraphNodeGetType(node, &type))
+		return false;
+	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+		return !gp_driver.cuGraphChildGraphNodeGetGraph(node, &child) && blocked_graph(c, child, depth + 1);
+	if (type != CU_GRAPH_NODE_TYPE_KERNEL ||
+	    gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) || !attribute.value.cooperative ||
+	    gp_driver.cuGraphKernelNodeGetParams(node, &k))
+		return false;
+	struct gp_submission s = {
+		.work = GP_KERNEL, .cooperative = true, .function = k.function ? k.function : k.kernel,
+		.blocks = {k.grid[0], k.grid[1], k.grid[2]},
+		.threads = {k.block[0], k.block[1], k.block[2]},
+		.shared_bytes = k.shared_bytes,
+	};
+	return gp_hold_fit(c, &s) == GP_BLOCKED;
+}
+
+// Instances of such graphs. Few programs have any; one that does not fit in the table runs beside the hold
+// until that expires.
+static _Atomic(CUgraphExec) blocked[64];
+static _Atomic uint32_t any;
+enum { BLOCKED = sizeof blocked / sizeof *blocked };
+
+// Instances that are known not to wait for the CPU. Of others nothing is known: their nodes do, or may, or the instance did
+// not come through here, or the table was full.
+enum { FREE_OF_CPU = 1 << 13, PROBES = 32 };
+static _Atomic(CUgraphExec) free_of_cpu[FREE_OF_CPU];
+static _Atomic uint32_t recording; // a graph with events was seen: any event may be one that a graph records
+#define GONE ((CUgraphExec)~0ul)
+
+static size_t place_of(CUgraphExec exec) { return (uintptr_t)exec * 0x9E3779B97F4A7C15ull >> 51; } // 13 bits
+
+// The node types of an instance never change; what a child graph or a body holds does not either.
+static bool may_wait(CUgraph graph, int depth)
+{
+	size_t count = 0;
+	if (depth > DEEPEST || gp_driver.cuGraphGetNodes(graph, NULL, &count))
+		return true;
+	CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
+	bool waits = !nodes || (count && gp_driver.cuGraphGetNodes(graph, nodes, &count));
+	for (size_t i = 0; i < count && !waits; i++) {
+		CUgraph child;
+		int type;
+		if (gp_driver.cuGraphNodeGetType(nodes[i], &type)) {
+			waits = true;
+			break;
+		}
+		switch (type) {
+		case CU_GRAPH_NODE_TYPE_KERNEL: case CU_GRAPH_NODE_TYPE_MEMCPY: case CU_GRAPH_NODE_TYPE_MEMSET: case CU_GRAPH_NODE_TYPE_EMPTY:
+		case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: case CU_GRAPH_NODE_TYPE_MEM_ALLOC: case CU_GRAPH_NODE_TYPE_MEM_FREE:
+			break;
+		case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+			recording = 1;
+			break;
+		case CU_GRAPH_NODE_TYPE_GRAPH:
+			waits = gp_driver.cuGraphChildGraphNodeGetGraph(nodes[i], &child) || may_wait(child, depth + 1);
+			break;
+		default: // host functions, events, semaphores, values, conditions, and what is not known
+			waits = true;
+			recording = 1; // nobody has looked at the rest
+		}
+	}
+	free(nodes);
+	return waits;
+}
+
+static void remember_free_of_cpu(CUgraphExec exec)
+{
+	for (size_t n = 0, at = place_of(exec); n < PROBES; n++, at = (at + 1) % FREE_OF_CPU) {
+		CUgraphExec found = free_of_cpu[at];
+		if ((!found || found == GONE) && __atomic_compare_exchange_n((CUgraphExec *)&free_of_cpu[at], &found, exec, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return;
+	}
+}
+
+static _Atomic(CUgraphExec) *find_free_of_cpu(CUgraphExec exec)
+{
+	for (size_t n = 0, at = place_of(exec); n < PROBES && free_of_cpu[at]; n++, at = (at + 1) % FREE_OF_CPU)
+		if (free_of_cpu[at] == exec)
+			return &free_of_cpu[at];
+	return NULL;
+}
+
+bool gp_graph_waits_for_cpu(CUgraphExec exec) { return !find_free_of_cpu(exec); }
+
+bool gp_graphs_record(void) { return recording; }
+
+void gp_graph_instantiated(CUgraphExec exec, CUgraph graph, bool waits)
+{
+	if (exec && graph && waits && gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType &&
+	    gp_driver.cuGraphChildGraphNodeGetGraph && !may_wait(graph, 0))
+		remember_free_of_cpu(exec);
+	struct gp_context *c = gp_current_context();
+	if (!c || !graph || !gp_settings.hold || !gp_driver_reads_graphs() || !blocked_graph(c, graph, 0))
+		return;
+	for (int i = 0; i < BLOCKED; i++) {
+		CUgraphExec empty = NULL;
+		if (__atomic_compare_exchange_n((CUgraphExec *)&blocked[i], &empty, exec, false, __ATOMIC_ACQ_REL,
+						__ATOMIC_RELAXED)) {
+			any = 1;
+			return;
+		}
+	}
+}
+
+void gp_graph_destroying(CUgraphExec exec)
+{
+	_Atomic(CUgraphExec) *known = exec ? find_free_of_cpu(exec) : NULL;
+	if (known)
+		*known = GONE;
+	for (int i = 0; any && i < BLOCKED; i++)
+		if (blocked[i] == exec)
+			blocked[i] = NULL;
+}
+
+enum gp_fit gp_graph_fit(CUgraphExec exec)
+{
+	for (int i = 0; any && i < BLOCKED; i++)
+		if (blocked[i] == exec)
+			return GP_BLOCKED;
+	return GP_FITS;
+}

@@ -1,0 +1,170 @@
+// mps.c - priorities of a process under an MPS server, where all processes share one TSG and nothing but the
+// priority of streams says whose blocks go first.
+//
+// An MPS client's streams without a priority of their own (the default streams) have that of the client, which libcuda
+// reads from CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation
+// of MPS). By then the program may have threads that read its environment, which could not be extended under
+// their eyes. So the variable is made when the library is loaded, under a name that nobody knows, and gets its own by
+// one byte; but only while libcuda is initialised or makes a context, since programs started from here inherit it. A
+// second one goes with it that tells those started at just that time whose it is: with another role they are to
+// take it out.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PRIORITY "UDA_MPS_CLIENT_PRIORITY"
+#define MARK "PREEMPT_SET_MPS_PRIORITY"
+
+static char priority[] = "_" PRIORITY "=1", mark[] = "_" MARK "=1";
+static bool prepared, lowered;
+static pthread_mutex_t connecting = PTHREAD_MUTEX_INITIALIZER;
+static int clients; // threads that may be connecting
+
+static bool pipe_exists(void)
+{
+	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	char path[4096];
+	int length = snprintf(path, sizeof path, "%s/control", directory && *directory ? directory : "/tmp/nvidia-mps");
+	return length > 0 && length < (int)sizeof path && !access(path, F_OK);
+}
+
+// Before the program has threads.
+__attribute__((constructor)) static void prepare(void)
+{
+	const char *role = getenv("GPREEMPT_PRIORITY"), *inherited = getenv("C" PRIORITY);
+
+	if (getenv("G" MARK)) {
+		if (inherited && !strcmp(inherited, "1"))
+			unsetenv("C" PRIORITY);
+		unsetenv("G" MARK);
+	}
+	unsetenv("_" PRIORITY);
+	unsetenv("_" MARK);
+	if (!role || (strcmp(role, "be") && strcmp(role, "7")) || getenv("C" PRIORITY) || !pipe_exists())
+		return;
+	prepared = !putenv(mark) && !putenv(priority);
+}
+
+void gp_mps_lower_client(void)
+{
+	lowered = prepared && !getenv("C" PRIORITY); // the program's own choice stays
+}
+
+// name gives both variables the first letters that they are known by, or others.
+static void name(char of_mark, char of_priority)
+{
+	__atomic_store_n(&mark[0], of_mark, __ATOMIC_RELEASE);
+	__atomic_store_n(&priority[0], of_priority, __ATOMIC_RELEASE);
+}
+
+void gp_mps_connecting(void)
+{
+	if (!lowered)
+		return;
+	pthread_mutex_lock(&connecting);
+	if (!clients++ && !getenv("C" PRIORITY))
+		name('G', 'C');
+	pthread_mutex_unlock(&connecting);
+}
+
+void gp_mps_connected(void)
+{
+	if (!lowered)
+		return;
+	pthread_mutex_lock(&connecting);
+	if (!--clients)
+		name('_', '_');
+	pthread_mutex_unlock(&connecting);
+}
+
+// Streams that were made with another priority than the program asked for.
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct asked {
+	CUcontext context;
+	CUstream stream;
+	int priority;
+} *asked;
+static size_t count, capacity;
+
+static struct asked *find(CUcontext context, CUstream stream)
+{
+	for (size_t i = 0; i < count; i++)
+		if (asked[i].context == context && asked[i].stream == stream)
+			return &asked[i];
+	return NULL;
+}
+
+// Levels are spread over the priorities that there are: numerically from greatest, below 0, to least.
+bool gp_stream_creating(int *priority)
+{
+	struct gp_context *c = gp_current_context();
+	int least = 0, greatest = 0;
+
+	if (!c || !gp_settings.mps || !c->gpu->mps || !gp_driver.cuCtxGetStreamPriorityRange ||
+	    gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest) || least <= greatest)
+		return false;
+	*priority = greatest + (least - greatest) * (int)gp_settings.level / (int)(GP_LEVELS - 1);
+	return true;
+}
+
+void gp_stream_created(CUstream stream, int priority)
+{
+	struct gp_context *c = gp_current_context();
+	int least = 0, greatest = 0;
+
+	if (!c || gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest))
+		return;
+	priority = priority > least ? least : priority < greatest ? greatest : priority; // as the driver would
+	pthread_mutex_lock(&lock);
+	struct asked *a = find(c->handle, stream);
+	if (!a && count == capacity) {
+		size_t more = capacity ? 2 * capacity : 64;
+		struct asked *grown = realloc(asked, more * sizeof *asked);
+		if (grown) {
+			asked = grown;
+			capacity = more;
+		}
+	}
+	if (!a && count < capacity)
+		a = &asked[count++];
+	if (a) // else the program hears what is in force
+		*a = (struct asked){c->handle, stream, priority};
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_stream_priority(CUstream stream, int *priority)
+{
+	CUcontext context = NULL;
+
+	if (gp_driver.cuCtxGetCurrent(&context))
+		return;
+	pthread_mutex_lock(&lock);
+	struct asked *a = find(context, stream);
+	if (a)
+		*priority = a->priority;
+	pthread_mutex_unlock(&lock);
+}
+
+static void forget(CUcontext context, CUstream stream) // NULL: all
+{
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < count;)
+		if ((!context || asked[i].context == context) && (!stream || asked[i].stream == stream))
+			asked[i] = asked[--count];
+		else
+			i++;
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_mps_forget_stream(CUstream stream)
+{
+	if (stream)
+		forget(NULL, stream);
+}
+
+void gp_mps_forget_context(CUcontext context) { forget(context, NULL); }

@@ -1,0 +1,207 @@
+// rm.c - learns the channel groups (TSGs) of this process from the ioctls with which libcuda makes them.
+//
+// Structures and numbers: NVIDIA open-gpu-kernel-modules, nvos.h, nv_escape.h, class/cla06c.h. Controls
+// are accepted only on the nvidiactl file that libcuda opened: the resource manager compares the open
+// file, not the process, so the file descriptor is part of what is learnt.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+
+#include <string.h>
+#include <sys/ioctl.h>
+
+enum {
+	NV_ESC_RM_FREE = 0x29,
+	NV_ESC_RM_CONTROL = 0x2A,
+	NV_ESC_RM_ALLOC = 0x2B,
+	NV_ESC_IOCTL_XFER_CMD = 211,
+	NV20_SUBDEVICE_0 = 0x2080,
+	KEPLER_CHANNEL_GROUP_A = 0xA06C,
+	NV2080_ENGINE_TYPE_GR0 = 1,
+	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c0101, // ctrl/ctrla06c.h
+	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,
+	TSGS = 64,
+	SUBDEVICES = 64,
+	CHANNELS = 512,
+};
+
+typedef struct { uint32_t hRoot, hObjectParent, hObjectNew, hClass; uint64_t pAllocParms; uint32_t paramsSize, status; } NVOS21_PARAMETERS;
+typedef struct { uint32_t hRoot, hObjectParent, hObjectNew, hClass; uint64_t pAllocParms, pRightsRequested; uint32_t paramsSize, flags, status, Pad0; } NVOS64_PARAMETERS;
+typedef struct { uint32_t hClient, hObject, cmd, flags; uint64_t params; uint32_t paramsSize, status; } NVOS54_PARAMETERS;
+typedef struct { uint32_t hRoot, hObjectParent, hObjectOld, status; } NVOS00_PARAMETERS;
+typedef struct { uint32_t cmd, size; uint64_t ptr; } nv_ioctl_xfer_t;
+typedef struct { uint32_t hObjectError, hObjectEccError, hVASpace, engineType; uint8_t bIsCallingContextVgpuPlugin, Pad0[3]; } NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS;
+
+_Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "nvos.h");
+_Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "nvos.h");
+_Static_assert(sizeof(NVOS54_PARAMETERS) == 32, "nvos.h");
+_Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
+_Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
+_Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
+
+struct object { int fd; uint32_t client, parent, handle, engine, compute, resets; uint64_t changed_ns; };
+
+// Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
+static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // object creation only, never on the launch path
+static uint32_t born; // under lock
+static struct object tsgs[TSGS], subdevices[SUBDEVICES], channels[CHANNELS];
+
+static void add(struct object *table, int size, struct object o)
+{
+	for (int i = 0; i < size; i++)
+		if (!table[i].handle || (table[i].client == o.client && table[i].handle == o.handle)) {
+			table[i] = o;
+			return;
+		}
+}
+
+static bool drop(struct object *table, int size, uint32_t client, uint32_t handle)
+{
+	bool dropped = false;
+	for (int i = 0; i < size; i++)
+		if (table[i].handle && table[i].client == client &&
+		    (table[i].handle == handle || table[i].parent == handle || handle == client)) {
+			table[i].handle = 0;
+			dropped = true;
+		}
+	return dropped;
+}
+
+static void changed_tsg(uint32_t client, uint32_t handle)
+{
+	for (int t = 0; t < TSGS; t++)
+		if (tsgs[t].handle == handle && tsgs[t].client == client)
+			tsgs[t].changed_ns = gp_now_ns();
+}
+
+static bool allocated(int fd, const NVOS21_PARAMETERS *a)
+{
+	struct object o = {.fd = fd, .client = a->hRoot, .parent = a->hObjectParent, .handle = a->hObjectNew};
+	uint32_t class = a->hClass;
+
+	if (class == NV20_SUBDEVICE_0) {
+		add(subdevices, SUBDEVICES, o);
+		return false;
+	}
+	if (class == KEPLER_CHANNEL_GROUP_A) {
+		const NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS *p = (const void *)(uintptr_t)a->pAllocParms;
+		o.engine = p ? p->engineType : 0;
+		if (o.engine != NV2080_ENGINE_TYPE_GR0) // a copy engine's
+			return false;
+		o.resets = born += 1u << 16; // a handle may be used again: never for what looks like the same TSG
+		o.changed_ns = gp_now_ns();
+		add(tsgs, TSGS, o);
+		return true;
+	}
+	if (class >= 0xC000 && (class & 0xFF) == 0x6F) { // GPFIFO channels: C36F Volta .. CA6F Blackwell
+		add(channels, CHANNELS, o);
+		changed_tsg(o.client, o.parent);
+		return true;
+	}
+	if (class >= 0xC000 && (class & 0xFF) == 0xC0) { // compute objects: C3C0 .. CEC0, under a channel
+		for (int i = 0; i < CHANNELS; i++) {
+			if (channels[i].client != o.client || channels[i].handle != o.parent)
+				continue;
+			for (int t = 0; t < TSGS; t++)
+				if (tsgs[t].client == o.client && tsgs[t].handle == channels[i].parent)
+					tsgs[t].compute = 1;
+		}
+		return true;
+	}
+	return false;
+}
+
+// libcuda's own control of a TSG may undo ours: whoever set a timeslice sets it again.
+static bool controlled(const NVOS54_PARAMETERS *c)
+{
+	bool found = false;
+
+	if (own_control || c->status ||
+	    (c->cmd != NVA06C_CTRL_CMD_SET_TIMESLICE && c->cmd != NVA06C_CTRL_CMD_GPFIFO_SCHEDULE))
+		return false;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < TSGS; i++)
+		if (tsgs[i].handle == c->hObject && tsgs[i].client == c->hClient) {
+			tsgs[i].resets++;
+			tsgs[i].changed_ns = gp_now_ns();
+			found = true;
+		}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void gp_rm_ioctl(int fd, unsigned long request, void *argument)
+{
+	uint32_t number = _IOC_NR(request), size = _IOC_SIZE(request);
+	bool changed = false;
+
+	if (number == NV_ESC_IOCTL_XFER_CMD && size == sizeof(nv_ioctl_xfer_t)) {
+		const nv_ioctl_xfer_t *x = argument;
+		number = x->cmd;
+		size = x->size;
+		argument = (void *)(uintptr_t)x->ptr;
+	}
+	if (!argument)
+		return;
+	if (number == NV_ESC_RM_CONTROL && size == sizeof(NVOS54_PARAMETERS)) {
+		changed = controlled(argument);
+	} else if (number == NV_ESC_RM_ALLOC && (size == sizeof(NVOS21_PARAMETERS) || size == sizeof(NVOS64_PARAMETERS))) {
+		const NVOS21_PARAMETERS *a = argument; // both begin alike
+		uint32_t status = size == sizeof *a ? a->status : ((const NVOS64_PARAMETERS *)argument)->status;
+		if (status)
+			return;
+		pthread_mutex_lock(&lock);
+		changed = allocated(fd, a);
+		pthread_mutex_unlock(&lock);
+	} else if (number == NV_ESC_RM_FREE && size == sizeof(NVOS00_PARAMETERS)) {
+		const NVOS00_PARAMETERS *f = argument;
+		if (f->status)
+			return;
+		pthread_mutex_lock(&lock);
+		changed = drop(tsgs, TSGS, f->hRoot, f->hObjectOld);
+		drop(channels, CHANNELS, f->hRoot, f->hObjectOld);
+		drop(subdevices, SUBDEVICES, f->hRoot, f->hObjectOld);
+		pthread_mutex_unlock(&lock);
+	}
+	if (changed)
+		gp_notify();
+}
+
+uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
+{
+	uint32_t count = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < TSGS; i++) {
+		const struct object *t = &tsgs[i];
+		if (!t->handle || t->engine != NV2080_ENGINE_TYPE_GR0 || !t->compute)
+			continue;
+		if (count < capacity) {
+			struct gp_tsg *o = &out[count];
+			memset(o, 0, sizeof *o);
+			*o = (struct gp_tsg){.fd = t->fd, .client = t->client, .handle = t->handle, .device = t->parent,
+					     .engine = t->engine, .compute = t->compute, .resets = t->resets,
+					     .changed_ns = t->changed_ns};
+			for (int s = 0; s < SUBDEVICES; s++)
+				if (subdevices[s].handle && subdevices[s].client == t->client && subdevices[s].parent == t->parent)
+					o->subdevice = subdevices[s].handle;
+			for (int c = 0; c < CHANNELS && o->channels < 64; c++)
+				if (channels[c].handle && channels[c].client == t->client && channels[c].parent == t->handle)
+					o->channel[o->channels++] = channels[c].handle;
+		}
+		count++;
+	}
+	pthread_mutex_unlock(&lock);
+	return count;
+}
+
+// Returns the RM status, or -1 when the ioctl itself failed.
+int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size)
+{
+	NVOS54_PARAMETERS p = {.hClient = client, .hObject = object, .cmd = command,
+			       .params = (uintptr_t)parameters, .paramsSize = size};
+	own_control = true;
+	int failed = ioctl(fd, _IOWR('F', NV_ESC_RM_CONTROL, NVOS54_PARAMETERS), &p);
+	own_control = false;
+	return failed < 0 ? -1 : (int)p.status;
+}

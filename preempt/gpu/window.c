@@ -1,0 +1,337 @@
+// window.c - opens, publishes and closes windows.
+//
+// A context is open from its first submission after idle until everything submitted has finished and
+// nothing came for a grace period. Submitters open; the watcher (a thread in gp_watch) closes. A submitter
+// first counts its activity, then looks whether the window is open; the closer first closes, then looks
+// at the activity again: whichever comes second sees the other.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	LOWEST_LEVEL = GP_LEVELS - 1,
+};
+
+// Who is to be woken when a window opens: this process's watcher, the agents of peers, those that stop blocks.
+enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
+
+static const uint64_t POLL_NS = 50 * 1000;           // how often the watcher asks about unfinished work
+static const uint64_t TURN_GRACE_NS = 2 * 1000 * 1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms
+static const uint64_t TURN_POLL_NS = 500 * 1000;
+static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
+static const uint64_t SWITCH_COST_NS = 200 * 1000;    // a context switch on an H200
+static const uint64_t SWITCH_WEIGHT = 25;             // a switch in a request hurts this much more than BE time lost
+
+// Returns who is to be woken.
+static uint32_t publish(struct gp_gpu *g, uint64_t now)
+{
+	struct gp_segment *s = g->segment;
+	struct gp_slot *slot = gp_own_slot(g);
+	uint64_t bit = 1ull << g->slot;
+	uint32_t wakes = 0;
+
+	if (!s)
+		return 0;
+	if (g->lower_peers) {
+		slot->window_opened_ns = now;
+		gp_count(&slot->windows, 1);
+		if (s->busy & g->lower)
+			gp_count(&slot->switches, 1);
+		s->open |= bit;
+	}
+	if (!(s->busy & bit)) {
+		s->busy |= bit;
+		if (g->turn_peers)
+			wakes |= WAKE_AGENTS;
+	}
+	if (g->stoppable && g->lower_peers)
+		wakes |= WAKE_STOPPERS;
+	if (g->between && g->lower_peers)
+		wakes |= WAKE_AGENTS;
+	return wakes;
+}
+
+static void unpublish(struct gp_gpu *g, uint64_t now)
+{
+	struct gp_segment *s = g->segment;
+	struct gp_slot *slot = gp_own_slot(g);
+	uint64_t bit = 1ull << g->slot;
+
+	if (!s)
+		return;
+	if (s->open & bit) {
+		s->open &= ~bit;
+		gp_count(&slot->window_ns, now - slot->window_opened_ns);
+		slot->window_opened_ns = 0;
+		s->gate++;
+		if (s->gate_waiters)
+			gp_futex_wake(&s->gate, INT_MAX, true);
+		if (g->stoppable)
+			gp_ring_windows(s);
+	}
+	if (!g->probing)
+		s->busy &= ~bit;
+	if (g->turn_peers || g->between)
+		gp_ring(s);
+}
+
+uint32_t gp_window_open(struct gp_context *c)
+{
+	struct gp_gpu *g = c->gpu;
+	uint32_t wakes = WAKE_WATCHER;
+
+	pthread_spin_lock(&g->lock);
+	if (c->open || !c->handle) { // the latter: its context ends, and nobody would close it
+		pthread_spin_unlock(&g->lock);
+		return 0;
+	}
+	uint64_t now = gp_now_ns();
+	if (g->open_contexts++ == 0) {
+		g->busy_since_ns = now;
+		wakes |= publish(g, now);
+	}
+	c->open = 1;
+	pthread_spin_unlock(&g->lock);
+	return wakes;
+}
+
+void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
+{
+	struct gp_segment *s = g->segment; // NULL: given up since the window opened
+	if (s && wakes & WAKE_STOPPERS)
+		gp_ring_windows(s);
+	if (s && wakes & WAKE_AGENTS)
+		gp_ring(s);
+	if (wakes & WAKE_WATCHER) {
+		gp_wake++;
+		gp_futex_wake(&gp_wake, 1, false);
+	}
+}
+
+void gp_gpu_probe(struct gp_gpu *g, bool on)
+{
+	struct gp_segment *s = g->segment;
+	uint64_t bit = 1ull << g->slot;
+
+	pthread_spin_lock(&g->lock);
+	g->probing = on;
+	if (on)
+		s->busy |= bit;
+	else if (!g->open_contexts)
+		s->busy &= ~bit;
+	pthread_spin_unlock(&g->lock);
+}
+
+// Puts other memory, a mapping of its own, in the segment's place, where this process has a slot, or where nobody else
+// looks. The address stays, so nobody ever holds a pointer to what is gone; a slot that is still owned goes along. Who does
+// not hold the lock may meanwhile read either memory, or count in a slot of another process: nothing is decided by that.
+bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
+{
+	struct gp_segment *s = g->segment, *next = memory;
+
+	pthread_spin_lock(&g->lock);
+	uint64_t now = gp_now_ns();
+	if (owned) {
+		if (g->open_contexts)
+			unpublish(g, now);
+		memcpy(&next->slot[slot], &s->slot[g->slot], sizeof next->slot[slot]);
+	}
+	bool moved = mremap(next, sizeof *next, sizeof *next, MREMAP_MAYMOVE | MREMAP_FIXED, s) != MAP_FAILED;
+	if (moved)
+		g->slot = slot;
+	if (g->probing)
+		s->busy |= 1ull << g->slot;
+	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
+	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+	return moved;
+}
+
+void gp_gpu_attached(struct gp_gpu *g)
+{
+	pthread_spin_lock(&g->lock);
+	uint32_t wakes = g->open_contexts ? publish(g, gp_now_ns()) : 0;
+	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+}
+
+// g->lock is held.
+static void close_context(struct gp_gpu *g)
+{
+	uint64_t now = gp_now_ns();
+
+	if (--g->open_contexts != 0)
+		return;
+	unpublish(g, now);
+	if (gp_own_slot(g))
+		gp_count(&gp_own_slot(g)->busy_ns, now - g->busy_since_ns);
+}
+
+// How long the process had unfinished work on the GPU, until now.
+uint64_t gp_gpu_busy_ns(struct gp_gpu *g)
+{
+	struct gp_slot *slot = gp_own_slot(g);
+
+	pthread_spin_lock(&g->lock);
+	uint64_t busy = (slot ? slot->busy_ns : 0) + (g->open_contexts ? gp_now_ns() - g->busy_since_ns : 0);
+	pthread_spin_unlock(&g->lock);
+	return busy;
+}
+
+// False if work came in the meantime.
+static bool close_window(struct gp_context *c)
+{
+	struct gp_gpu *g = c->gpu;
+
+	pthread_spin_lock(&g->lock);
+	if (!c->open || c->gpu != g) { // dropped with its context since the watcher looked; the place may be another's
+		pthread_spin_unlock(&g->lock);
+		return false;
+	}
+	c->open = 0;
+	if (c->activity != c->seen_activity || !c->idle_since_ns || c->waits || c->hint.until_ns > gp_now_ns()) {
+		c->open = 1;
+		pthread_spin_unlock(&g->lock);
+		return false;
+	}
+	gp_hold_release(c); // before anybody can open the next window
+	close_context(g);
+	pthread_spin_unlock(&g->lock);
+	return true;
+}
+
+// The window of a context that ends, whatever is unfinished.
+void gp_window_drop(struct gp_context *c)
+{
+	pthread_spin_lock(&c->gpu->lock);
+	if (c->open)
+		close_context(c->gpu);
+	c->open = 0;
+	pthread_spin_unlock(&c->gpu->lock);
+}
+
+void gp_note_gap(struct gp_context *c, uint64_t gap_ns)
+{
+	uint64_t us = gap_ns / 1000;
+	int bucket = us ? 64 - __builtin_clzll(us) : 0;
+	if (bucket >= GP_GAP_BUCKETS)
+		bucket = GP_GAP_BUCKETS - 1;
+	if (++c->gaps[bucket] == 1024) // forget slowly: behaviour changes
+		for (int i = 0; i < GP_GAP_BUCKETS; i++)
+			c->gaps[i] /= 2;
+}
+
+// How long to wait for more after the last work finished. Closing early costs the next submission of a
+// request a context switch; closing late costs the lower levels the GPU. The gaps seen decide.
+static uint64_t grace(struct gp_context *c)
+{
+	if (gp_settings.level == LOWEST_LEVEL || !c->gpu->lower_peers)
+		return TURN_GRACE_NS;
+	uint64_t best = gp_settings.grace_max_ns, best_cost = UINT64_MAX;
+	uint32_t samples = 0;
+	for (int i = 0; i < GP_GAP_BUCKETS; i++)
+		samples += c->gaps[i];
+	if (samples < 8)
+		return best;
+	for (int t = 0; t < GP_GAP_BUCKETS; t++) {
+		uint64_t limit = 1000ull << t, cost = 0;
+		if (limit < gp_settings.grace_min_ns)
+			limit = gp_settings.grace_min_ns;
+		if (limit > gp_settings.grace_max_ns)
+			limit = gp_settings.grace_max_ns;
+		for (int i = 0; i < GP_GAP_BUCKETS; i++) {
+			uint64_t gap = (1000ull << i) * 3 / 4; // middle of the bucket
+			cost += c->gaps[i] * (gap < limit ? gap : limit + SWITCH_COST_NS * SWITCH_WEIGHT);
+		}
+		if (cost < best_cost) {
+			best_cost = cost;
+			best = limit;
+		}
+	}
+	return best;
+}
+
+// Returns nanoseconds to the next look.
+static uint64_t watch_hold(struct gp_context *c, uint64_t now)
+{
+	struct gp_hold *h = &c->hold;
+	bool unfinished = !c->idle_since_ns && c->activity;
+
+	if (!unfinished)
+		c->unfinished_ns = 0;
+	else if (!c->unfinished_ns)
+		c->unfinished_ns = now;
+	uint64_t started = h->started_ns; // may be later than now
+	if (h->state == GP_HOLD_ARMED && now > started && now - started > gp_settings.max_hold_ns) {
+		gp_hold_release(c);
+		double share = gp_settings.lower_share;
+		h->blocked_until_ns = now + (uint64_t)((double)gp_settings.max_hold_ns * share / (1 - share));
+		gp_count(&gp_own_slot(c->gpu)->windows_cut, 1);
+	}
+	return gp_hold_look(c, now, unfinished);
+}
+
+// Closes the window when all is done and the grace is over. Returns nanoseconds to the next look; 0: it is closed.
+static uint64_t watch_work(struct gp_context *c, uint64_t now)
+{
+	bool lower = c->gpu->lower_peers;
+	uint64_t poll = lower ? POLL_NS : c->gpu->turn_peers ? TURN_POLL_NS : ALONE_POLL_NS;
+	uint64_t activity = c->activity;
+
+	if (c->hint.until_ns > now) // work is announced
+		return POLL_NS;
+	bool quiet = activity == c->seen_activity;
+	c->seen_activity = activity;
+	if (c->waits) {
+		c->idle_since_ns = 0;
+		return poll;
+	}
+	uint64_t idle_since = c->idle_since_ns;
+	if (!idle_since) {
+		if (!quiet || !gp_query(c) || !gp_idle(c, activity, now))
+			return poll;
+		idle_since = now;
+	}
+	uint64_t wait = grace(c), passed = now > idle_since ? now - idle_since : 0;
+	if (passed < wait)
+		return wait - passed;
+	if (!close_window(c))
+		return poll;
+	c->overflow = 0;
+	c->yielded = 0;
+	return 0;
+}
+
+uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
+{
+	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
+	return hold && hold < work ? hold : work;
+}
+
+void gp_gpu_rescind(struct gp_gpu *g)
+{
+	struct gp_segment *s = g->segment;
+	uint32_t wakes = 0;
+	if (!s)
+		return;
+	pthread_spin_lock(&g->lock);
+	if (!g->lower_peers && s->open & 1ull << g->slot) {
+		struct gp_slot *slot = gp_own_slot(g);
+		s->open &= ~(1ull << g->slot);
+		gp_count(&slot->window_ns, gp_now_ns() - slot->window_opened_ns);
+		slot->window_opened_ns = 0;
+		s->gate++;
+		gp_futex_wake(&s->gate, INT_MAX, true);
+		gp_ring_windows(s);
+	} else if (g->lower_peers && g->open_contexts && !(s->open & 1ull << g->slot)) {
+		wakes = publish(g, gp_now_ns()); // lower levels came while the window was open
+	}
+	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+	for (int i = 0; i < GP_CONTEXTS && !g->lower_peers; i++)
+		if (gp_context[i].handle && gp_context[i].gpu == g)
+			gp_hold_release(&gp_context[i]);
+}

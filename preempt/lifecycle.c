@@ -1,0 +1,80 @@
+// lifecycle.c - contexts, streams, captures, graphs and code come and go: the one place that knows who is to hear of it, and
+// in which order.
+#define _GNU_SOURCE
+#include "preempt/preempt.h"
+#include "preempt/blp/blp.h"
+#include "preempt/code/code.h"
+#include "preempt/gpu/gpu.h"
+
+#include <stdio.h>
+
+static void forget(struct gp_context *c)
+{
+	gp_forget_wait(c);
+	c->context_waits++;
+	gp_hold_end(c);
+	gp_forget_loaded(c);
+	pthread_mutex_lock(&c->life_lock);
+	pthread_mutex_lock(&c->query_lock);
+	gp_hold_forget(c);
+	c->hint.until_ns = c->hint.awaited_ns = 0;
+	c->handle = NULL; // first: what another thread opens from here on would not be dropped
+	gp_window_drop(c);
+	pthread_mutex_unlock(&c->query_lock);
+	pthread_mutex_unlock(&c->life_lock);
+	c->context_waits--;
+}
+
+void gp_context_destroying(CUcontext handle)
+{
+	struct gp_context *c = gp_find_context(handle);
+
+	gp_mps_forget_context(handle);
+	gp_streams_forget_context(handle); // before its domains end
+	gp_blp_context_destroying(handle);
+	gp_code_context_destroying(handle);
+	if (!c)
+		return;
+	forget(c);
+	gp_notify();
+}
+
+void gp_stream_destroying(CUstream stream)
+{
+	gp_mps_forget_stream(stream);
+	gp_streams_forget(stream); // before its domain ends
+	gp_blp_stream_destroying(stream);
+	gp_stream_forget(stream);
+}
+
+void gp_capture_beginning(CUstream stream)
+{
+	gp_capture_began();
+	gp_blp_capture_beginning(stream);
+}
+
+void gp_graph_made(CUgraphExec exec, CUgraph graph)
+{
+	gp_blp_graph_instantiated(exec, graph);
+	gp_graph_instantiated(exec, graph, gp_blp_wanted());
+}
+
+void gp_graph_ending(CUgraphExec exec)
+{
+	gp_forget_graph(exec);
+	gp_blp_graph_changed(exec);
+	gp_graph_destroying(exec);
+}
+
+void gp_unknown_function(const char *name)
+{
+	char text[192];
+	struct gp_request log = {.what = GP_REQUEST_LOG, .path = text};
+
+	if (!gp_blp_unwant())
+		return;
+	gp_blp_retire();
+	snprintf(text, sizeof text, "the program uses %s of the driver, which is not known here and could overtake kernels that are "
+		 "stopped: none is made preemptible, or stopped, from here on", name);
+	gp_request(&log);
+}

@@ -1,0 +1,140 @@
+// contexts.c - the contexts and GPUs of this process, as they come and go.
+#define _GNU_SOURCE
+#include "preempt/process/process.h"
+
+#include <stddef.h>
+#include <string.h>
+
+struct gp_context *gp_find_context(CUcontext handle)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		CUcontext h = __atomic_load_n((CUcontext *)&gp_context[i].handle, __ATOMIC_ACQUIRE);
+		if (h == handle)
+			return handle ? &gp_context[i] : NULL;
+		if (!h && i == GP_CONTEXTS - 1)
+			break;
+	}
+	return NULL;
+}
+
+struct gp_context *gp_current_context(void)
+{
+	CUcontext handle = NULL;
+	if (gp_driver.cuCtxGetCurrent(&handle) || !handle)
+		return NULL;
+	return gp_find_context(handle);
+}
+
+static _Atomic bool several; // contexts were there at a time
+
+// Copies, events and waits for them may be put on a stream of any context, whichever is current (CUDA's programming guide,
+// "Stream and Event Behavior").
+bool gp_enter_owner(CUstream stream)
+{
+	CUcontext current = NULL, owner = NULL;
+	return several && stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD && gp_driver.cuStreamGetCtx &&
+	       !gp_driver.cuCtxGetCurrent(&current) && !gp_driver.cuStreamGetCtx(stream, &owner) && owner != current &&
+	       !gp_driver.cuCtxPushCurrent(owner);
+}
+
+void gp_leave_owner(void)
+{
+	CUcontext popped;
+	gp_driver.cuCtxPopCurrent(&popped);
+}
+
+static struct gp_gpu *gpu_of(CUdevice device)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	uint8_t uuid[16];
+	struct gp_gpu *found = NULL;
+
+	if (gp_driver.cuDeviceGetUuid(uuid, device))
+		return NULL;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < GP_GPUS && !found; i++) {
+		struct gp_gpu *g = &gp_gpu[i];
+		if (g->known) {
+			if (!memcmp(g->uuid, uuid, sizeof uuid))
+				found = g;
+			continue;
+		}
+		memcpy(g->uuid, uuid, sizeof uuid);
+		g->device = device;
+		pthread_spin_init(&g->lock, PTHREAD_PROCESS_PRIVATE);
+		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->registers_per_sm, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_per_sm, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_reserved, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
+		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
+		g->known = 1;
+		found = g;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+// The GPU of the memory at an address; NULL: it may be any. Where nobody knows, such as of addresses that are only
+// reserved, the current one.
+const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr address)
+{
+	int attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal = -1;
+	void *value = &ordinal;
+	struct gp_context *current = gp_current_context();
+
+	if (!gp_driver.cuPointerGetAttributes || gp_driver.cuPointerGetAttributes(1, &attribute, &value, address))
+		return NULL;
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_gpu[i].device == ordinal)
+			return &gp_gpu[i];
+	return current ? current->gpu : NULL;
+}
+
+void gp_context_current(CUcontext handle)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	CUdevice device;
+	CUcontext popped;
+
+	if (!handle || gp_find_context(handle))
+		return;
+	if (gp_driver.cuCtxPushCurrent(handle))
+		return;
+	CUresult result = gp_driver.cuCtxGetDevice(&device);
+	gp_driver.cuCtxPopCurrent(&popped);
+	if (result)
+		return;
+	struct gp_gpu *g = gpu_of(device);
+	if (!g)
+		return;
+	bool added = false;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < GP_CONTEXTS && !gp_find_context(handle); i++) {
+		struct gp_context *c = &gp_context[i];
+		if (c->handle)
+			continue;
+		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
+		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
+		c->gpu = g;
+		several |= i > 0;
+		c->handle = handle;
+		pthread_mutex_unlock(&c->query_lock);
+		added = true;
+	}
+	pthread_mutex_unlock(&lock);
+	if (added)
+		gp_notify();
+}
+
+bool gp_context_pin(struct gp_context *c, CUcontext handle)
+{
+	pthread_mutex_lock(&c->life_lock);
+	if (c->handle == handle)
+		return true;
+	pthread_mutex_unlock(&c->life_lock);
+	return false;
+}
+
+void gp_context_unpin(struct gp_context *c) { pthread_mutex_unlock(&c->life_lock); }

@@ -1,0 +1,63 @@
+// first_launch.c - kernels and graph instances that were launched before, by context. The first launch of one may load its
+// code, for which the driver waits for the whole context.
+#define _GNU_SOURCE
+#include "preempt/process/process.h"
+
+// A handle, and in the top byte its context's place: addresses of user space have 47 or 48 bits (x86-64, arm64).
+static _Atomic uint64_t loaded[4096];
+
+enum { LOADED = sizeof loaded / sizeof *loaded, PROBES = 16, PLACE_SHIFT = 56 };
+_Static_assert(GP_CONTEXTS <= 256, "the place of a context");
+
+static uint64_t entry_of(const struct gp_context *c, const void *handle)
+{
+	return (uint64_t)(uintptr_t)handle ^ (uint64_t)(c - gp_context) << PLACE_SHIFT;
+}
+
+static size_t loaded_at(uint64_t entry) { return entry * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
+
+bool gp_is_loaded(const struct gp_context *c, const void *handle)
+{
+	uint64_t entry = entry_of(c, handle);
+	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
+		uint64_t found = __atomic_load_n((uint64_t *)&loaded[i], __ATOMIC_RELAXED);
+		if (found == entry)
+			return true;
+		if (!found)
+			return false;
+	}
+	return true; // so full that it is not worth knowing
+}
+
+void gp_remember_loaded(const struct gp_context *c, const void *handle)
+{
+	uint64_t entry = entry_of(c, handle);
+	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
+		uint64_t empty = 0;
+		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &empty, entry, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+		    empty == entry)
+			return;
+	}
+}
+
+// An entry that goes may end another's probe early: its next launch counts as a first one.
+void gp_forget_graph(CUgraphExec exec)
+{
+	for (int place = 0; place < GP_CONTEXTS; place++) {
+		if (!gp_context[place].handle)
+			continue;
+		uint64_t entry = entry_of(&gp_context[place], exec);
+		for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED)
+			if (loaded[i] == entry)
+				loaded[i] = 0;
+	}
+}
+
+// Code is unloaded, which is rare, and whose it is nobody knows: what is launched next counts as launched first. Before
+// the driver unloads it, for its handles may soon be another's.
+void gp_forget_loaded(const struct gp_context *c)
+{
+	for (size_t i = 0; i < LOADED; i++)
+		if (!c || loaded[i] >> PLACE_SHIFT == (uint64_t)(c - gp_context))
+			loaded[i] = 0;
+}

@@ -1,0 +1,145 @@
+// streams.c - what of a context's work has finished.
+#define _GNU_SOURCE
+#include "preempt/process/process.h"
+
+struct gp_stream *gp_find_stream(struct gp_context *c, CUstream handle, bool insert)
+{
+	struct gp_stream *unused;
+
+again:
+	unused = NULL;
+	for (int i = 0; i < GP_STREAMS; i++) {
+		struct gp_stream *s = &c->stream[i];
+		CUstream h = __atomic_load_n((CUstream *)&s->handle, __ATOMIC_ACQUIRE);
+		if (h == handle)
+			return s;
+		if (!unused && (!h || h == GP_STREAM_GONE))
+			unused = s;
+		if (!h)
+			break;
+	}
+	if (!insert || !unused)
+		return NULL;
+	// Two threads that begin with the same stream at once may get an entry each, which is harmless.
+	CUstream h = unused->handle == GP_STREAM_GONE ? GP_STREAM_GONE : NULL;
+	if (__atomic_compare_exchange_n((CUstream *)&unused->handle, &h, handle, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+	    h == handle)
+		return unused;
+	goto again; // another thread took it
+}
+
+bool gp_all_complete(struct gp_context *c)
+{
+	if (c->overflow)
+		return false;
+	for (int i = 0; i < GP_STREAMS; i++) {
+		struct gp_stream *s = &c->stream[i];
+		if (!s->handle)
+			break;
+		if (s->completed < s->submitted)
+			return false;
+	}
+	return true;
+}
+
+// The context has been idle since now, unless more than activity was submitted. A submitter first counts its
+// activity and then takes the mark away, so one of the two sees the other.
+bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
+{
+	c->idle_since_ns = now;
+	if (c->activity == activity)
+		return true;
+	c->idle_since_ns = 0;
+	return false;
+}
+
+void gp_completed(struct gp_context *c, struct gp_stream *s, uint64_t sequence)
+{
+	uint64_t activity = c->activity;
+	if (s->completed < sequence)
+		s->completed = sequence;
+	if (gp_all_complete(c) && !c->idle_since_ns)
+		gp_idle(c, activity, gp_now_ns());
+}
+
+void gp_event_recorded(CUevent event, CUstream handle)
+{
+	struct gp_context *c = gp_current_context();
+	struct gp_stream *stream = c ? gp_find_stream(c, handle, false) : NULL;
+	if (!stream)
+		return;
+	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // it says nothing of earlier streams any more
+		if (c->stream[i].event == event)
+			c->stream[i].event = NULL;
+	stream->event_at = stream->submitted;
+	stream->event = event;
+}
+
+void gp_stream_forget(CUstream handle)
+{
+	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
+	// counts as complete.
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		if (!c->handle)
+			continue;
+		pthread_mutex_lock(&c->query_lock);
+		struct gp_stream *s = gp_find_stream(c, handle, false);
+		if (s) {
+			s->completed = s->submitted;
+			s->event = NULL;
+			s->handle = GP_STREAM_GONE;
+		}
+		pthread_mutex_unlock(&c->query_lock);
+	}
+}
+
+static _Atomic uint32_t captures;
+
+// The driver answers a question about a captured stream, or about the legacy stream during a capture,
+// by invalidating the capture. After this no query is under way and none begins.
+void gp_capture_began(void)
+{
+	captures++;
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		if (!gp_context[i].handle)
+			continue;
+		pthread_mutex_lock(&gp_context[i].query_lock);
+		pthread_mutex_unlock(&gp_context[i].query_lock);
+	}
+}
+
+void gp_capture_ended(void) { captures--; }
+
+bool gp_capturing(void) { return captures; }
+
+// Asks the driver about streams that the application has not waited for.
+bool gp_query(struct gp_context *c)
+{
+	bool complete = true;
+	CUcontext popped;
+
+	pthread_mutex_lock(&c->query_lock);
+	if (captures) {
+		complete = gp_all_complete(c);
+	} else if (c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
+		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
+			struct gp_stream *s = &c->stream[i];
+			uint64_t sequence = s->submitted;
+			if (s->completed >= sequence)
+				continue;
+			// A per-thread default stream has no handle that another thread could ask about; the
+			// legacy stream is complete only when it is.
+			CUstream asked = s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle;
+			if (gp_driver.cuStreamQuery(asked) == CUDA_SUCCESS)
+				s->completed = sequence;
+			else
+				complete = false;
+		}
+		if (c->overflow && gp_driver.cuStreamQuery(GP_STREAM_LEGACY) != CUDA_SUCCESS)
+			complete = false;
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	pthread_mutex_unlock(&c->query_lock);
+	return complete;
+}

@@ -1,0 +1,155 @@
+// waits.c - what happens where an application waits for its work.
+#define _GNU_SOURCE
+#include "preempt/preempt.h"
+#include "preempt/blp/blp.h"
+#include "preempt/gpu/gpu.h"
+
+// What the calling thread waits for, between before_wait and after_wait.
+static __thread struct {
+	struct gp_context *context;
+	uint64_t whole; // places of the contexts that it may wait for as a whole, a bit each
+	bool counted; // in waits
+	const void *loads;
+	struct gp_stream *stream;
+	uint64_t sequence;
+} waiting __attribute__((tls_model("initial-exec")));
+
+// Calls that are counted as waiting: in processes that take turns.
+static bool waits(enum gp_wait kind)
+{
+	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
+}
+
+static uint64_t place_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
+_Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
+
+void gp_forget_wait(struct gp_context *c)
+{
+	if (waiting.whole & place_of(c))
+		c->context_waits--;
+	waiting.whole &= ~place_of(c);
+	if (waiting.context != c)
+		return;
+	if (waiting.counted)
+		c->waits--;
+	waiting.counted = false;
+	waiting.context = NULL;
+}
+
+// The calling thread's wait that has not ended: the driver called a profiler back inside of it, which waits too, or the
+// program left it by longjmp. What it counted would never be taken back.
+static void forget_outer(void)
+{
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		gp_forget_wait(&gp_context[__builtin_ctzll(left)]);
+	if (waiting.context)
+		gp_forget_wait(waiting.context);
+}
+
+// The contexts that a call may wait for, or whose code it may load, which waits too.
+static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_context *current)
+{
+	const struct gp_gpu *gpu = NULL;
+	uint64_t places = 0;
+
+	if (kind == GP_WAIT_CONTEXT || kind == GP_LOAD || (kind == GP_TAKE && what == GP_CURRENT))
+		return current ? place_of(current) : 0;
+	if (kind == GP_TAKE && what) {
+		const struct gp_context *c = gp_find_context(what);
+		return c ? place_of(c) : 0;
+	}
+	if (kind == GP_TAKE_MEMORY && gp_gpu[1].known)
+		gpu = gp_gpu_of_memory((CUdeviceptr)(uintptr_t)what);
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].handle && (!gpu || gp_context[i].gpu == gpu))
+			places |= place_of(&gp_context[i]);
+	return places;
+}
+
+static void wait_whole(struct gp_context *c)
+{
+	c->context_waits++;
+	if (c->hold.state == GP_HOLD_ARMED && gp_own_slot(c->gpu))
+		gp_count(&gp_own_slot(c->gpu)->holds_released, 1);
+	gp_hold_end(c);
+}
+
+static void waited_whole(struct gp_context *c, const struct gp_context *current)
+{
+	c->context_waits--;
+	if (c == current && c->open && gp_holds(c)) // another's hold comes with its next work
+		gp_hold_arm(c);
+}
+
+bool gp_before_wait(enum gp_wait kind, void *what)
+{
+	bool over = gp_blp_before_wait(kind, what);
+	struct gp_context *c = gp_current_context();
+	forget_outer();
+	waiting.context = c;
+	waiting.stream = NULL;
+	waiting.loads = NULL;
+	if (kind == GP_LOAD) {
+		if (!c || gp_is_loaded(c, what)) {
+			waiting.context = NULL;
+			return over;
+		}
+		waiting.loads = what;
+	}
+	if (gp_waits_for_context(kind))
+		waiting.whole = waited_for(kind, what, c);
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		wait_whole(&gp_context[__builtin_ctzll(left)]);
+	if (!c)
+		return over;
+	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
+		c->waits++;
+		waiting.counted = true;
+		if (!c->open && c->gpu->turn_peers)
+			gp_window_wake(c->gpu, gp_window_open(c));
+	}
+	if (gp_waits_for_context(kind))
+		return over;
+	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
+		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
+		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
+	} else {
+		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
+			if (c->stream[i].event == (CUevent)what) {
+				waiting.stream = c->stream[i].handle == GP_STREAM_PER_THREAD ? NULL : &c->stream[i];
+				waiting.sequence = c->stream[i].event_at;
+				break;
+			}
+	}
+	return over;
+}
+
+void gp_after_wait(enum gp_wait kind, void *what, CUresult result)
+{
+	struct gp_context *c = waiting.context;
+	(void)what;
+	waiting.context = NULL;
+	if (waiting.loads && c && result == CUDA_SUCCESS)
+		gp_remember_loaded(c, waiting.loads);
+	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		waited_whole(&gp_context[__builtin_ctzll(left)], c);
+	waiting.whole = 0;
+	if (!c)
+		return;
+	if (waiting.counted)
+		c->waits--;
+	waiting.counted = false;
+	if (gp_waits_for_context(kind))
+		return;
+	if (waiting.stream && result == CUDA_SUCCESS)
+		gp_completed(c, waiting.stream, waiting.sequence);
+	if ((!c->yielded && c->hold.state != GP_HOLD_ARMED) || !gp_all_complete(c))
+		return;
+	if (c->yielded) {
+		c->yielded = 0;
+		if (c->open && gp_holds(c))
+			gp_hold_arm(c);
+	} else {
+		gp_hold_settle(c);
+	}
+}

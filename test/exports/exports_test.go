@@ -1,0 +1,243 @@
+package exports_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The C layer is tested as a library of its own, with a core that prints (testdata/hooks.c), a driver that prints
+// (testdata/driver.c) and one program (testdata/program.c).
+type bench struct {
+	testing.TB
+	dir    string
+	stderr *bytes.Buffer // of the last run, if wanted
+}
+
+func (b bench) cc(out string, args ...string) {
+	b.Helper()
+	args = append([]string{"-O2", "-Wall", "-std=gnu11", "-I../..", "-o", filepath.Join(b.dir, out)}, args...)
+	if text, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+		b.Fatalf("cc %s: %v\n%s", strings.Join(args, " "), err, text)
+	}
+}
+
+func build(tb testing.TB) bench {
+	tb.Helper()
+	if _, err := exec.LookPath("cc"); err != nil {
+		tb.Skip("no C compiler")
+	}
+	b := bench{TB: tb, dir: tb.TempDir()}
+	sources, err := filepath.Glob("../../exports/*.c")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cc("libgp.so", append(sources, "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "testdata/hooks.c", "-Wl,--version-script=../../exports/exports.map")...)
+	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
+	driver := filepath.Join(b.dir, "libcuda.so.1")
+	// NVIDIA's has no symbol versions, but dlvsym finds nothing without.
+	version := filepath.Join(b.dir, "version.map")
+	if err := os.WriteFile(version, []byte("ANY { *; };\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(b.dir, "versioned"), 0o700); err != nil {
+		b.Fatal(err)
+	}
+	b.cc("versioned/libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1",
+		"-Wl,--version-script="+version)
+	b.cc("libprogram.so", "-shared", "-fPIC", "-DLINKED", "testdata/program.c", driver)
+	b.cc("linked", "-DLINKED", "testdata/program.c", driver)
+	b.cc("program", "testdata/program.c")
+	b.cc("libnext.so", "-shared", "-fPIC", "-DFIRST", `-DNAME="itself"`, "testdata/next.c")
+	b.cc("libafter.so", "-shared", "-fPIC", `-DNAME="next"`, "testdata/next.c")
+	return b
+}
+
+// run runs the program with the library preloaded ahead of others, and returns what it, the core and the driver
+// print.
+func (b bench) run(program, way string, env []string, preload ...string) string {
+	b.Helper()
+	for i := range preload {
+		preload[i] = filepath.Join(b.dir, preload[i])
+	}
+	cmd := exec.Command(filepath.Join(b.dir, program), way)
+	libraries := b.dir
+	if way == "dlvsym" {
+		libraries = filepath.Join(b.dir, "versioned")
+	}
+	cmd.Env = append([]string{"LD_LIBRARY_PATH=" + libraries, "LD_PRELOAD=" + strings.Join(preload, ":")}, env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if b.stderr != nil {
+		b.stderr.Write(stderr.Bytes())
+	}
+	if err != nil {
+		b.Fatalf("%s %s: %v\n%s%s", program, way, err, out, &stderr)
+	}
+	return string(out)
+}
+
+var active = []string{"GPREEMPT_PRIORITY=5"}
+
+func TestEveryWayToTheDriver(t *testing.T) {
+	b := build(t)
+	golden, err := os.ReadFile("testdata/intercepted.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var driverLines strings.Builder
+	for _, line := range strings.SplitAfter(string(golden), "\n") {
+		if strings.HasPrefix(line, "driver") {
+			driverLines.WriteString(line)
+		}
+	}
+	// Its own two calls of the driver are the core's, not the program's.
+	passive := strings.Replace(driverLines.String(), "driver cuDeviceGetCount\ndriver cuInit\n", "", 1)
+	for _, way := range []string{"linked", "dlsym", "dlvsym", "default", "proc1", "proc2", "deepbind"} {
+		program := "program"
+		if way == "linked" {
+			program = "linked"
+		}
+		t.Run(way, func(t *testing.T) {
+			b := bench{TB: t, dir: b.dir}
+			if got := b.run(program, way, active, "libgp.so"); got != string(golden) {
+				t.Errorf("active: got\n%s\nwant\n%s", got, golden)
+			}
+			for _, env := range []string{"GPREEMPT_PRIORITY=off", "GPREEMPT_PRIORITY=", "UNSET="} {
+				if got := b.run(program, way, []string{env}, "libgp.so"); got != passive {
+					t.Errorf("%s: got\n%s\nwant\n%s", env, got, passive)
+				}
+			}
+			if got := b.run(program, way, nil); got != passive {
+				t.Errorf("without the library: got\n%s\nwant\n%s", got, passive)
+			}
+		})
+	}
+}
+
+func TestLookups(t *testing.T) {
+	b := build(t)
+	for _, test := range []struct {
+		name, way string
+		env       []string
+		preload   []string
+		want      string
+	}{
+		{"dlsym substitutes", "where", active, []string{"libgp.so"}, "libgp.so\n"},
+		{"dlsym passive", "where", nil, []string{"libgp.so"}, "libcuda.so.1\n"},
+		{"RTLD_NEXT active", "next", active, []string{"libgp.so", "libnext.so", "libafter.so"}, "next\n"},
+		{"RTLD_NEXT passive", "next", nil, []string{"libgp.so", "libnext.so", "libafter.so"}, "next\n"},
+		{"RTLD_NEXT ahead", "next", active, []string{"libnext.so", "libgp.so", "libafter.so"}, "next\n"},
+		{"not in the driver", "missing", active, []string{"libgp.so"}, "500\n1\n1\n"},
+		{"ioctl passive", "ioctl", nil, []string{"libgp.so", "libnext.so"}, "driver cuInit\n1 1\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := (bench{TB: t, dir: b.dir}).run("program", test.way, test.env, test.preload...); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	t.Run("ioctl active", func(t *testing.T) {
+		got := bench{TB: t, dir: b.dir}.run("program", "ioctl", active, "libgp.so", "libnext.so")
+		if strings.Count(got, "  ioctl 0xc004462a") != 1 || !strings.HasSuffix(got, "1 1\n") {
+			t.Errorf("got\n%s", got)
+		}
+	})
+	t.Run("early child", func(t *testing.T) {
+		got := bench{TB: t, dir: b.dir}.run("program", "child", active, "libgp.so")
+		if !strings.HasPrefix(got, "  runtime of 1 argument, ") || !strings.HasSuffix(got, "driver cuInit\n0, SIGCHLD open\n") {
+			t.Errorf("got\n%s", got)
+		}
+		if got, want := (bench{TB: t, dir: b.dir}).run("program", "child", nil, "libgp.so"), "driver cuInit\n0, SIGCHLD open\n"; got != want {
+			t.Errorf("passive: got %q, want %q", got, want)
+		}
+	})
+	t.Run("no core", func(t *testing.T) {
+		b := bench{TB: t, dir: b.dir}
+		b.stderr = new(bytes.Buffer)
+		got := b.run("program", "ioctl", append(active, "TEST_NO_START=1"), "libgp.so", "libnext.so")
+		if !strings.HasSuffix(got, "driver cuInit\n1 1\n") || b.stderr.String() != "gpreempt: the library's core did not come up; running without preemption\n" {
+			t.Errorf("got\n%s%s", got, b.stderr)
+		}
+	})
+	t.Run("no driver", func(t *testing.T) {
+		if err := os.Remove(filepath.Join(b.dir, "libcuda.so.1")); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct{ way, want string }{
+			{"no driver", "not there\n"},
+			{"linked nevertheless", "303\n"}, // CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+		} {
+			for _, env := range [][]string{nil, active} {
+				if got := (bench{TB: t, dir: b.dir}).run("program", test.way, env, "libgp.so"); !strings.HasSuffix(got, test.want) {
+					t.Errorf("%s %q: got %q, want %q", test.way, env, got, test.want)
+				}
+			}
+		}
+	})
+}
+
+// The table by which old CUDA runtimes load code has one function replaced, in a copy, where it is of a form that is known.
+func TestRuntimeTable(t *testing.T) {
+	b := build(t)
+	for _, test := range []struct {
+		bytes, want string
+		env         []string
+	}{
+		{"56", "another: 6\n", active},
+		{"80", "another: 6\n", active},
+		{"512", "another: 6\n", active},
+		{"520", "the driver's:\n", active},
+		{"48", "the driver's:\n", active},
+		{"57", "the driver's:\n", active},
+		{"0", "the driver's:\n", active},
+		{"80", "the driver's:\n", nil},
+		{"80", "the driver's:\n", append(active, "TEST_NO_CODE=1")},
+	} {
+		got := b.run("program", "table", append(test.env, "TEST_TABLE_BYTES="+test.bytes), "libgp.so")
+		missed := strings.HasPrefix(test.want, "the driver's") && len(test.env) == 1
+		if !strings.HasSuffix(got, test.want) || missed != strings.Contains(got, "missed: the driver's table for CUDA runtimes up to 11.1, of "+test.bytes+" bytes") {
+			t.Errorf("%s bytes, %q: got\n%s", test.bytes, test.env, got)
+		}
+	}
+}
+
+func TestExportMapIsGenerated(t *testing.T) {
+	want, err := exec.Command("sh", "../../exports/map.sh").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("../../exports/exports.map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("exports.map is not what map.sh prints from table.h: run make generate")
+	}
+}
+
+// BenchmarkLaunch reports an asynchronous call's time: the driver's own, through the library while nothing is armed.
+func BenchmarkLaunch(b *testing.B) {
+	built := build(b)
+	built.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/quiet.c", "-Wl,-soname,libcuda.so.1")
+	for _, test := range []struct {
+		name string
+		env  []string
+	}{{"direct", nil}, {"unarmed", []string{active[0], "TEST_UNARMED=1"}}, {"armed", []string{active[0], "TEST_QUIET=1"}}} {
+		b.Run(test.name, func(b *testing.B) {
+			out := bench{TB: b, dir: built.dir}.run("program", "overhead", test.env, "libgp.so")
+			lines := strings.Fields(out)
+			ns, err := strconv.ParseFloat(lines[len(lines)-1], 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(ns, "ns/call")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
