@@ -1,0 +1,117 @@
+// Package docs holds the documents; this test sees that what they refer to is there.
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = ".."
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	quoted  = regexp.MustCompile("`([a-z]+(?:/[A-Za-z0-9_.*-]+)+/?)`")
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
+)
+
+// documents are all Markdown files, by path from the root.
+func documents(t *testing.T) map[string]string {
+	all := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && name != "." && (name == "build" || strings.HasPrefix(name, ".") || filepath.Base(name) == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) == ".md" {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			all[name] = fence.ReplaceAllString(string(text), "")
+		}
+		return nil
+	})
+	if err != nil || len(all) < 10 {
+		t.Fatalf("%d documents: %v", len(all), err)
+	}
+	return all
+}
+
+// anchor is what a heading is linked by.
+func anchor(heading string) string {
+	return strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	all := documents(t)
+	for name, text := range all {
+		for _, found := range link.FindAllStringSubmatch(text, -1) {
+			to, part, _ := strings.Cut(found[1], "#")
+			if strings.Contains(to, "://") {
+				continue
+			}
+			target := name
+			if to != "" {
+				target = filepath.Join(filepath.Dir(name), to)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s links to %s: %v", name, found[1], err)
+				continue
+			}
+			there := part == ""
+			for _, h := range heading.FindAllStringSubmatch(all[target], -1) {
+				there = there || anchor(h[1]) == part
+			}
+			if !there {
+				t.Errorf("%s links to %s, which has no such heading", name, found[1])
+			}
+		}
+	}
+}
+
+// Files and folders of the repository that documents name in backquotes.
+func TestNamedFilesAreThere(t *testing.T) {
+	folders, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := map[string]bool{}
+	for _, f := range folders {
+		top[f.Name()] = f.IsDir() && f.Name() != "build"
+	}
+	named := 0
+	for name, text := range documents(t) {
+		for _, found := range quoted.FindAllStringSubmatch(text, -1) {
+			first, _, _ := strings.Cut(found[1], "/")
+			if !top[first] {
+				continue
+			}
+			named++
+			var there []string
+			for _, from := range []string{root, filepath.Join(root, filepath.Dir(name))} {
+				matches, err := filepath.Glob(filepath.Join(from, found[1]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				there = append(there, matches...)
+			}
+			if len(there) == 0 {
+				t.Errorf("%s names %s, which is not there", name, found[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names a file: the expression is wrong")
+	}
+}
