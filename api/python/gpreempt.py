@@ -13,11 +13,11 @@ A latency-critical program: that it will use the GPU soon.
     @gpreempt.request(300)              # ... or of each call of a function, also a coroutine function
     def infer(body): ...
 
-Without the library preloaded nothing happens, so programs may keep this in. A hint that turns out wrong costs
-best-effort processes GPU time; a program that gives too many is not listened to for a while.
+Without the library nothing happens, so programs may keep this in. Wrong hints cost best-effort processes GPU time:
+a program that gives too many of them is ignored for a while.
 
-A program with work that can wait on one stream and urgent work on another: to stop the former for a while. That needs
-block-level preemption, mechanisms = ["blp"], and raises gpreempt.Error where it is not on. A stream may be one of
+A program with urgent work on one stream and work that can wait on another: it can stop the second stream for a while.
+This needs block-level preemption, mechanisms = ["blp"], and raises gpreempt.Error where that is not on. A stream may be one of
 torch, cupy, numba or cuda-python, or the number of a CUstream; None is the legacy default stream.
 
     gpreempt.enable(background)         # level="block", or "queue": what is launched already runs to its end
@@ -50,7 +50,7 @@ _hint = _find("gpreempt_hint", ctypes.c_int64, ctypes.c_double)
 
 
 def hint(delay_us=0, confidence=1.0):
-    """Says that work comes in delay_us microseconds. True where somebody listens."""
+    """Says that GPU work comes in delay_us microseconds. Returns whether the library considers the hint."""
     if not delay_us >= 0:
         raise ValueError(f"delay_us = {delay_us}: must not be negative")
     if not 0 <= confidence <= 1:
@@ -108,7 +108,7 @@ class Error(RuntimeError):
 
 
 class State(ctypes.Structure):
-    """How it stands with a stream: level is "block", "queue" or None."""
+    """The state of a stream. level is "block", "queue" or None (not enabled)."""
 
     _fields_ = [("size", ctypes.c_size_t), ("_level", ctypes.c_int), ("_preempted", ctypes.c_int),
                 ("preemptions", ctypes.c_uint64), ("preempted_ns", ctypes.c_uint64)]
@@ -157,7 +157,7 @@ def enable(stream, level="block"):
 
 
 def disable(stream):
-    """The inverse. A stopped stream goes on."""
+    """Makes a stream one that cannot be stopped. A stopped stream goes on."""
     _call("disable", stream)
 
 
@@ -167,12 +167,12 @@ def preempt(stream, wait=True):
 
 
 def restore(stream, wait=False):
-    """Lets a stream go on. wait: until what was stopped has been launched again."""
+    """Lets a stream go on. With wait, returns when the stopped work has been launched again."""
     _call("restore", stream, wait)
 
 
 def set_priority(stream, priority):
-    """Sets the priority of what is launched on a stream from now on: lower numbers first, 0 the least."""
+    """Sets the priority of later launches on a stream: lower numbers come first, 0 is the lowest priority."""
     _call("set_priority", stream, priority)
 
 
