@@ -90,15 +90,17 @@ func (a *agent) lacks(fallback uint32) {
 	a.own().Fallbacks.Or(fallback)
 }
 
-// changed is called when TSGs of the process came or went.
-func (a *agent) changed() {
+// changed is called when TSGs of the process came or went. It returns how long until the next of them settles, when it is to
+// be called again; 0 where all have.
+func (a *agent) changed() time.Duration {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if a.alone {
-		return
+		return 0
 	}
 	a.applyTimeslice()
 	a.enforce()
+	return settling(a.mine(), segment.Now())
 }
 
 // run wakes at every ring of the segment's bell: someone came or went, wants a turn, or gave one up.
@@ -330,6 +332,17 @@ func (a *agent) settled(t TSG, now uint64) bool {
 	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
 }
 
+// settling is how long until the next of the TSGs settles, if the process has worked by then; 0 where all have.
+func settling(tsgs []TSG, now uint64) (wait time.Duration) {
+	for _, t := range tsgs {
+		if at := t.changedNs + settleNs; at >= now && (wait == 0 || time.Duration(at+1-now) < wait) {
+			wait = time.Duration(at + 1 - now)
+		}
+	}
+	return wait
+}
+
+// applyTimeslice sets the timeslices of the process's TSGs, and tells others the longest that is in force.
 func (a *agent) applyTimeslice() {
 	m := a.core.config.Mechanisms
 	if !(m.Auto || m.Timeslice) || a.refused || a.mps || a.wantUs == 0 {
@@ -337,7 +350,7 @@ func (a *agent) applyTimeslice() {
 	}
 	mine := a.mine()
 	live := make(map[tsgKey]uint64, len(mine))
-	now := segment.Now()
+	now, longest := segment.Now(), uint64(0)
 	wantUs := a.wantUs
 	if len(mine) > 1 { // contexts of one process run beside each other: two short timeslices stop each other dead
 		wantUs = max(wantUs, leastBoostUs)
@@ -351,7 +364,11 @@ func (a *agent) applyTimeslice() {
 		us := a.sliceUs[key]
 		if us != want {
 			if err := t.setTimeslice(want); err != nil {
-				if gone(t) || passing(err) { // it is set when the TSG is seen next
+				if gone(t) {
+					continue
+				}
+				if passing(err) { // it is set when the TSG is seen next
+					longest = max(longest, us)
 					continue
 				}
 				a.refuse(err)
@@ -362,10 +379,13 @@ func (a *agent) applyTimeslice() {
 			a.own().TimesliceSets.Add(1)
 		}
 		live[key] = us
+		longest = max(longest, us)
 	}
 	a.sliceUs = live
+	if longest > 0 {
+		a.own().TimesliceUs.Store(uint32(longest))
+	}
 	if len(mine) > 0 {
-		a.own().TimesliceUs.Store(uint32(wantUs))
 		a.own().Fallbacks.And(^uint32(segment.FallbackNoTSG))
 	} else {
 		a.own().Fallbacks.Or(segment.FallbackNoTSG)

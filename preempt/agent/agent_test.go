@@ -155,6 +155,28 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 	}
 }
 
+func TestTSGsAreLookedAtWhenTheySettle(t *testing.T) {
+	const now = uint64(5e9)
+	for _, c := range []struct {
+		name string
+		ago  []uint64 // ns since libcuda changed each
+		wait uint64
+	}{
+		{"no TSG", nil, 0},
+		{"all have settled", []uint64{settleNs + 1, now}, 0},
+		{"not quite", []uint64{settleNs}, 1},
+		{"the next of three", []uint64{0, settleNs / 2, settleNs + 1}, settleNs/2 + 1},
+	} {
+		var tsgs []TSG
+		for _, ns := range c.ago {
+			tsgs = append(tsgs, TSG{changedNs: now - ns})
+		}
+		if wait := settling(tsgs, now); uint64(wait) != c.wait {
+			t.Errorf("%s: %v, want %d ns", c.name, wait, c.wait)
+		}
+	}
+}
+
 func TestBoostMakesUpWhatLacks(t *testing.T) {
 	const second = uint64(1e9)
 	keeps := func(us uint64) func(int) uint64 { return func(int) uint64 { return us } }

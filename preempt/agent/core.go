@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -66,13 +67,18 @@ func (c *Core) run() {
 	said := map[int]string{} // by GPU: why it has no agent
 	for {
 		seen := eventsSeen()
-		outside := false
+		again := time.Duration(0) // until it looks again without an event; 0: it does not
+		sooner := func(wait time.Duration) {
+			if again == 0 || wait != 0 && wait < again {
+				again = wait
+			}
+		}
 		for i := 0; i < maxGPUs && gpuKnown(i); i++ {
 			a, known := c.agents[i]
 			if !known {
 				var err error
 				if a, err = c.attach(i); err != nil {
-					outside = true
+					sooner(heartbeat)
 					if said[i] != err.Error() {
 						said[i] = err.Error()
 						c.log.Error().Err(err).Msg("no preemption on this GPU until that is mended")
@@ -81,7 +87,7 @@ func (c *Core) run() {
 				}
 				c.agents[i] = a
 			}
-			a.changed()
+			sooner(a.changed())
 		}
 		later, err := c.prepareHolds()
 		if err != nil {
@@ -94,13 +100,10 @@ func (c *Core) run() {
 		if err != nil {
 			c.log.Warn().Err(err).Msg("kernels in a context can not be stopped")
 		}
-		limit := uint64(0)
 		if later || laterBLP {
-			limit = 50e6
-		} else if outside {
-			limit = uint64(heartbeat)
+			sooner(50 * time.Millisecond)
 		}
-		waitEvents(seen, limit)
+		waitEvents(seen, uint64(again))
 	}
 }
 

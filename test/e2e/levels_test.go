@@ -134,6 +134,26 @@ func TestTwoGPUs(t *testing.T) {
 	}
 }
 
+// Contexts that come and go are not settled, and not taken off the GPU: where turns are taken they have fair timeslices,
+// and others can see that.
+func TestTimeslicesOfNewContextsAreTold(t *testing.T) {
+	m := newMachine(t, "")
+	first, second, lc := m.start("be"), m.start("be"), m.start("lc")
+	m.joined(first, second, lc)
+	m.until("both yield", func() bool { return m.peer(first).TimesliceUs == 1 && m.peer(second).TimesliceUs == 1 })
+	const rounds = 50
+	var done int
+	second.say("contexts %d", rounds)
+	m.until("the longest of several timeslices is told", func() bool { return m.peer(second).TimesliceUs == 2048 })
+	if _, err := fmt.Sscanf(second.hear(), "done %d", &done); err != nil || done != rounds {
+		t.Errorf("%d rounds, %v", done, err)
+	}
+	m.until("the second yields again", func() bool { return m.peer(second).TimesliceUs == 1 })
+	if us := m.peer(first).TimesliceUs; us != 1 {
+		t.Errorf("the first has a timeslice of %d us", us)
+	}
+}
+
 // A peer that is stopped with work on the GPU gives no turn back, so it is handed none.
 func TestStoppedPeerGetsNoTurns(t *testing.T) {
 	m := newMachine(t, "[turns]\nquantum_ms = 20\n")
