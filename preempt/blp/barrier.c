@@ -1,10 +1,10 @@
-// barrier.c - what can neither be stopped nor repeated waits until what is ahead of it is complete.
+// barrier.c - barriers wait for the launches ahead of them, and streams that wait for the CPU are tainted.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-// The program must not wait for what may wait for it. So what the stream has in flight runs on: its domain is not cut
-// before that is over, and a call that comes behind it in the driver's order may go on. Who stops a domain makes the
-// epoch odd and looks at firm then: one of the two sees the other. False: it is being stopped.
+// Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
+// over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
+// firm: one of the two sees the other. False: the domain is being stopped.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
 	d->firm++;
@@ -36,13 +36,13 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 	}
 }
 
-// What is waited for: of a context and a GPU (NULL: of all), what comes before new work of a stream, or what any stream holds.
+// What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, or all.
 struct flush {
 	CUcontext context;
 	const struct gp_gpu *gpu;
 	CUstream stream;
 	bool all;
-	bool bounded; // by the program's patience, for a call that only has to come behind it
+	bool bounded; // by a patience, for a call that only has to come behind
 	const struct gp_domain *but;
 };
 
@@ -70,9 +70,9 @@ static void flush(const struct flush *f)
 			struct blp_stream *own = blp_find_stream(d, f->stream, false);
 			stream = own ? own->handle : f->stream;
 		}
-		// Without a record nothing is cut: who only wants to be behind it need not wait. But then the driver alone tells of the
-		// events that are left, lest a stop waits for them, behind what comes now and may wait for the CPU.
-		bool cut = d->recorded || d->epoch % 2; // or may be, or is not launched yet
+		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are complete for
+		// the log: a stop must not wait for them behind new work that may wait for the CPU.
+		bool cut = d->recorded || d->epoch % 2;
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
 			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
@@ -90,11 +90,11 @@ static void flush(const struct flush *f)
 	}
 }
 
-// The context that a stream is flushed in. NULL: nothing has to be.
+// The context that a stream is flushed in; NULL: none needs to be.
 static CUcontext context_of(CUstream stream)
 {
 	CUcontext context = NULL;
-	// Default streams are those of the current context; of others, any context may ask.
+	// A default stream is the current context's. For other streams, any context may be current.
 	if (stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD)
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 			struct gp_domain *d = blp_domains[i];
@@ -129,15 +129,15 @@ void gp_blp_flush_all(CUcontext context)
 		flush(&(struct flush){.context = context, .all = true});
 }
 
-// What other GPUs run is not waited for: it may wait, as the kernels of a collective operation do, for what the calling
-// thread launches later. All contexts of the GPU: green ones use the memory of the primary one.
+// Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
+// collective operation do. Waits for all contexts of the GPU: green ones use the memory of the primary one.
 void gp_blp_flush_owner(CUdeviceptr address)
 {
 	if (!blp_inside)
 		flush(&(struct flush){.gpu = gp_gpu_of_memory(address), .all = true});
 }
 
-// Streams with domains of their own stop and go on at other times than the rest of their context.
+// A stream with a domain of its own stops and resumes at other times than the rest of its context.
 bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 {
 	bool tainted = false, related = false, known = false;
@@ -164,7 +164,7 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 	return tainted;
 }
 
-// What a stream was tainted for is over, or has ended with an error.
+// The taint is over, or ended with an error.
 static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
 	s->tainted = false;
@@ -214,8 +214,8 @@ bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 	return true;
 }
 
-// From here to gp_blp_passed the stream counts as tainted: what another thread launches meanwhile may come in front of the
-// driver's operation or behind it, but not half of it on either side.
+// From here to gp_blp_passed the stream counts as tainted: a launch that another thread makes meanwhile comes before the
+// operation or behind it as a whole, and cannot be cut and repeated across it.
 void blp_begin_pass(struct gp_submission *submission, struct gp_domain *d, struct blp_stream *s)
 {
 	s->passing++;
@@ -253,8 +253,8 @@ void blp_enter_driver(struct gp_submission *submission)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// What follows an operation that may wait for the CPU can't be stopped, since stopping waits for what is ahead, and the CPU
-// may be waiting for the stop to end.
+// Work behind an operation that may wait for the CPU is not stopped: a stop would wait for that operation, and the CPU may
+// wait for the stop to end.
 void gp_blp_passed(struct gp_submission *submission, CUresult result)
 {
 	struct gp_domain *d = submission->domain;
@@ -289,7 +289,7 @@ static bool any_tainted(void)
 
 void gp_blp_before_barrier(struct gp_submission *s)
 {
-	// A launch of the same instance may be ahead, on whatever stream, and the driver keeps the two in order.
+	// The driver orders launches of one instance on all streams: one ahead may be behind a taint.
 	s->cpu |= s->work == GP_GRAPH && !blp_inside && any_tainted();
 	gp_blp_pass(s);
 	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;

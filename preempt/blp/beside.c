@@ -1,13 +1,13 @@
-// beside.c - stops that do not end by themselves.
+// beside.c - launches that do not drain.
 //
-// A stop waits for the blocks that run. These may wait in turn for blocks of their launch that it kept from beginning (in
-// launches with more blocks than fit on the GPU at once), for launches on other streams, or for the CPU. So what takes too long is left
-// to itself. Its missing blocks are launched beside it, on a stream of ours; from then on it is whole, and the kernel
-// is not parted again. What has not begun behind it is launched again behind it, without a record: while it waits in the
-// driver's queue, no later stop could tell whether it has begun.
+// A stop waits for running blocks. These may wait for blocks of their own launch that the stop held back (if the launch has
+// more blocks than fit on the GPU at once), for launches on other streams, or for the CPU. So a launch that takes too long is
+// left running. Its missing blocks are launched beside it, on a stream of ours, and its kernel is never parted again. Launches
+// that have not begun behind it are launched again behind it without a record: while they queue, no later stop could tell
+// whether they have begun.
 //
-// The records of missing blocks lie in an arena whose flag is never set. Each stream has one there, which is enough: a launch
-// begins when those before it on its stream have ended.
+// The missing blocks have records in an arena whose flag is never set. One for each stream is enough, since a launch begins
+// when the launches before it on its stream have ended.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -25,7 +25,7 @@ enum {
 		} \
 	} while (0)
 
-struct parted { // kernels that were, for once the lock is free
+struct parted { // kernels that were parted; gp_code_keep_whole is called without the lock
 	CUfunction function[PARTED];
 	uint32_t count;
 };
@@ -36,7 +36,7 @@ static uint32_t spare_of_stream(uint32_t stream) { return 1 + stream; }
 
 static uint32_t spare_of_node(const struct blp_twin *t, uint32_t i) { return 1 + BLP_STREAMS + t->first - BLP_RECORDS + i; }
 
-// Of those counted at the last stop, was the first below count already.
+// A block has begun since the launch was last driven: the record counts more than were done then.
 static bool has_begun(const struct gpreempt_record *r) { return !(r->state & GPREEMPT_FROZEN) || r->count > r->done; }
 
 static bool is_whole(const struct gpreempt_record *r, uint32_t windows)
@@ -59,7 +59,7 @@ static bool make_beside(struct gp_domain *d, uint32_t stream)
 	__typeof__(d->beside[0]) *b = &d->beside[stream];
 	int least = 0, greatest = 0;
 
-	if (!b->stream) { // of the highest priority: a channel in which nothing of the program stands ahead
+	if (!b->stream) { // of the highest priority: its channel has nothing of the program ahead
 		TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
 		TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING, greatest);
 	}
@@ -68,7 +68,7 @@ static bool make_beside(struct gp_domain *d, uint32_t stream)
 	return true;
 }
 
-// Launches what the record leaves of a launch. The record is pinned, and stays as it is until that is over.
+// Launches the missing blocks of a launch. The record is pinned and stays as it is until they are over.
 static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t stream, struct gpreempt_record *r, uint32_t spare,
 			struct parted *parted)
 {
@@ -91,7 +91,7 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 	return true;
 }
 
-// The stream comes behind what was launched beside it, and its end is that of both.
+// Puts the stream behind what was launched beside it, so that its drain event covers both.
 static bool join(struct gp_domain *d, uint32_t stream)
 {
 	struct blp_stream *s = &d->stream_of[stream];
@@ -123,7 +123,7 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	return launch_rest(d, e, e->stream, staged, e->spare, parted) && join(d, e->stream);
 }
 
-// Of a graph, only what has not begun at all can be launched in another way: the rest is waited for.
+// A graph of which nothing has begun is launched as the program's own instance. Another is waited for.
 static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, bool *waits, struct parted *parted)
 {
 	struct blp_twin *t = e->twin;
@@ -147,7 +147,7 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, bool *waits, 
 	return !beside || join(d, e->stream);
 }
 
-// What is before the last that has begun on its stream is over: events were reached, and waits ended, before the stop.
+// All entries before the last launch that has begun on a stream are complete.
 static void complete_passed(struct gp_domain *d)
 {
 	uint64_t previous[BLP_STREAMS] = {0};

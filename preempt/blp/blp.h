@@ -1,26 +1,30 @@
-// blp.h - block-level preemption: launches of rewritten kernels that stop between two blocks and go on later.
+// blp.h - block-level preemption (BLP): a rewritten kernel stops between two blocks and goes on later.
 //
-// A domain is what stops together: all streams of a context, or one stream that was given a domain of its own. While
-// somebody lives who could want a stop, every launch of a guarded kernel in a domain is put into the domain's log, with
-// its arguments, until it is known to be complete; so are records of events and waits for them, where they follow such
-// launches. A stop sets the flag that a launch's first blocks read, and freezes the records of launches that have begun
-// (../kernels/guard/guard.h). What is queued then ends without running, in order; from the records it is known where each
-// was cut, and what is left is launched again in the order of the log, as is what was only logged meanwhile; streams run
-// beside each other then as before. What has not ended in time is left running, and nobody waits for it (beside.c).
+// Domain: the streams that stop together. These are all streams of a context, or one stream that has a domain of its own.
 //
-// Nothing else may overtake what was cut. Work that can neither be stopped nor repeated (a barrier: a copy, a host
-// function, a kernel without guard) waits on the host until the launches before it on its stream are complete.
+// Log: while a peer or the program could ask for a stop, every launch of a guarded kernel is appended to its domain's log
+// with its arguments. It stays there until it is known to be complete. Event records, and waits for them, are logged too
+// where they follow such a launch.
 //
-// But it must not wait for what waits for the program. A stream is tainted while it may wait for the CPU (a host function,
-// a value, an event or another stream that do): what comes behind is not logged and not waited for, and the driver keeps
-// its order. That a kernel waits for the CPU cannot be seen: who has waited for one for long lets it run, and until it is
-// over its domain is only held, not cut (blp_let_run).
+// Stop: the flag that a launch's first blocks read is set, and the records of launches that have begun are frozen
+// (kernels/guard/guard.h). Queued launches then end in order without running. The records tell where each launch was cut.
 //
-// Streams that are captured have nothing in the log, and nor has the legacy stream while anything is captured, since it may
-// not be used then: both are flushed before the driver hears of a capture. All else goes on beside it as ever.
+// Resumption: what is left is launched again in the order of the log, together with what was logged during the stop. Streams
+// run beside each other as before. A launch that did not drain in time is left running; nobody waits for it (beside.c).
 //
-// Lock order: gp_domain.control, gp_domain.lock, the table of events. No lock but control is held while the GPU
-// is waited for, and nobody who holds lock waits for control.
+// Barrier: work that can neither be stopped nor repeated (a copy, a host function, a kernel without guard). It must not
+// overtake what was cut, so it waits on the host until the launches before it on its stream are complete.
+//
+// Taint: a barrier must not wait for a stream that waits for the program. A stream is tainted while it may wait for the CPU
+// (behind a host function, a value, or an event or stream that is tainted). Work behind a taint is neither logged nor waited
+// for; the driver keeps its order. Whether a kernel waits for the CPU cannot be seen. Who has waited long for a kernel lets
+// it run: until it is over, a stop of its domain only holds back new launches and cuts nothing (let_run in barrier.c).
+//
+// Captures: the log holds nothing of a captured stream, and nothing of the legacy stream while any stream is captured, since
+// that must not be used then. Both are flushed before the driver hears of a capture.
+//
+// Lock order: gp_domain.control, gp_domain.lock, the table of events. Only control is held while the GPU is waited for.
+// Nobody who holds lock waits for control.
 #ifndef GPREEMPT_BLP_H
 #define GPREEMPT_BLP_H
 
@@ -31,67 +35,66 @@ struct gp_domain;
 // Kernels of this process are stopped from here on: the driver has what that takes (gp_driver_lacks_for_blp).
 void gp_blp_start(void);
 bool gp_blp_started(void);
-// Makes the domain of a context, off the launch path. Nothing is done where the GPU's processes are not to be stopped.
+// Makes the domain of a context, off the launch path; does nothing where no kernel is to be stopped.
 CUresult gp_blp_prepare(struct gp_context *, const char **call);
 void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
-void gp_blp_graph_changed(CUgraphExec); // or about to be destroyed
-void gp_blp_capture_beginning(CUstream); // counted as begun
+void gp_blp_graph_changed(CUgraphExec); // the instance is about to be changed or destroyed
+void gp_blp_capture_beginning(CUstream); // after gp_capture_began
 bool gp_blp_before_wait(enum gp_wait, void *);
-// Around what is put on a stream past the log, and is behind what the log holds.
+// Before and after an operation that is not logged: it comes behind what the log holds for its stream.
 void gp_blp_pass(struct gp_submission *);
 void gp_blp_passed(struct gp_submission *, CUresult);
-void gp_blp_graph_launched(struct gp_submission *, CUresult); // the program's own, of which there is a twin
-// Stops and resumes this process's domains on a GPU as windows of higher levels open and close; for good.
+void gp_blp_graph_launched(struct gp_submission *, CUresult); // the program's own instance ran, though it has a twin
+// Stops and resumes this process's domains on a GPU as windows of higher levels open and close. Never returns.
 void gp_blp_watch(struct gp_gpu *);
 
-// What the driver answers where a context has ended, as all do when a process exits.
+// Whether the driver's answer means that the context has ended, as all contexts do when a process exits.
 static inline bool gp_blp_is_gone(CUresult result)
 {
 	return result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Why a domain is stopped: a bit set, it goes on when the last is gone.
+// Why a domain is stopped: a set of bits. The domain goes on when the last bit is cleared.
 enum gp_blp_reason {
 	GP_BLP_WINDOW = 1, // a higher level has an open window
 	GP_BLP_ASKED = 2,  // the program asked for it
-	GP_BLP_HELD = 4,   // the program asked for no more to be launched: what is queued runs, unless there is another reason
+	GP_BLP_HELD = 4,   // the program asked for no new launches: queued work runs, unless another bit is set
 };
 
-// Launches a kernel in place of the driver's function; guarded ones are logged, others are barriers. False: nothing was
-// done, the driver's function is to be called. Also for kernels of ours: s may then be NULL.
+// Launches a kernel in place of the driver's function. A guarded kernel is logged, another is a barrier. False: nothing was
+// done, and the driver's function is to be called. s is NULL for kernels of this library.
 bool gp_blp_launch(struct gp_submission *s, const struct gp_launch *, CUresult *);
 
-// Whether launches need not wait at the gate, since the context's domain logs them: it is stopped, or about to be.
+// Whether launches need not wait at the gate: the context's domain is stopped, or about to be, and logs them.
 bool gp_blp_logs(struct gp_context *);
 
-// Returns when the launches that come before new work of the stream are complete. A stop is waited out.
+// Waits until the launches that come before new work of the stream are complete. Waits for the end of a stop, too.
 void gp_blp_flush(CUstream);
-void gp_blp_come_behind(CUstream); // or will not be cut: for a call that only has to come behind them
-// The same for all streams of a context, or of the process (NULL); and of the GPU that some memory belongs to.
+// The same, or until they will not be cut any more: for a call that only has to come behind them.
+void gp_blp_come_behind(CUstream);
+// gp_blp_flush for all streams of a context (NULL: of the process), and of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
 
-// The domain that launches on the stream belong to, in the context that is current; NULL: none (yet).
+// The domain of the stream in the current context; NULL: there is none, or not yet.
 struct gp_domain *gp_blp_domain(CUstream);
-bool gp_blp_is_separate(CUstream); // it has a domain of its own
+bool gp_blp_is_separate(CUstream); // the stream has a domain of its own
 // Gives a stream of the current context a domain of its own, once.
 CUresult gp_blp_separate(CUstream);
 
-// Stops a domain: no further block begins once the flag has reached the GPU, which is not waited for. Launches wait
-// from now on.
+// Stops a domain. Returns before the flag has reached the GPU; no block begins after that. New launches are only logged.
 void gp_blp_stop(struct gp_domain *, enum gp_blp_reason);
-// Returns when no block of a stopped domain runs any more, or some take too long, and it is known what was cut.
+// Waits until no block of a stopped domain runs, or the rest has taken too long, and finds out what was cut.
 void gp_blp_drain(struct gp_domain *);
-// The first alone, for a caller who has something urgent to do. Where a domain is only held: when all that is queued has run.
+// Waits for the blocks alone, for a caller in a hurry. Where the domain is only held: until all queued work has run.
 void gp_blp_quiesce(struct gp_domain *);
-// Takes the reason back. Without another, what was cut goes on, before anything that waits.
+// Clears a reason. If it was the last one, what was cut goes on, before anything that waits behind it.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
-bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: it is not stopped any more
-// What is stopped goes on, and nothing is stopped any more.
+bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: the domain is never stopped again
+// Resumes all domains; none is stopped again in this process.
 void gp_blp_retire(void);
-
 
 // Hooks (preempt/driver/hooks.h).
 bool gp_blp_launch_graph(struct gp_submission *, CUresult *);

@@ -1,7 +1,7 @@
-// event.c - events that were recorded behind launches that may have been cut.
+// event.c - events that were recorded behind launches that may be cut.
 //
-// While its domain is stopped such an event may have been reached although what is before it has not run, so
-// questions about it are answered here; and it is recorded again as the domain goes on.
+// While the domain is stopped, the driver may say that such an event was reached although the launches before it have not
+// run. So questions about it are answered here, and it is recorded again when the domain goes on.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/gpu.h"
@@ -11,8 +11,8 @@ enum { EVENTS = 1 << 14, PROBES = 64 };
 struct event {
 	CUevent handle;   // NULL: never used, the search ends here
 	bool shared;      // other processes see it
-	bool tainted;     // what it was recorded behind may wait for the CPU
-	bool captured;    // it was recorded on a stream that was captured
+	bool tainted;     // it was recorded behind a taint
+	bool captured;    // it was recorded on a captured stream
 	uint16_t stream;
 	struct gp_domain *domain; // NULL: not recorded in the log
 	uint64_t upto;    // sequence + 1 of its entry
@@ -22,16 +22,16 @@ static struct event events[EVENTS];
 static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
 #define GONE ((CUevent)~0ul)
 
-// What a thread asks or waits for, between before_wait and answer.
+// What the calling thread asks or waits for, between gp_blp_before_wait and gp_blp_answer.
 static __thread struct {
 	uint32_t changes;
-	struct gp_domain *domain; // of what the driver's success completes; NULL: nothing
+	struct gp_domain *domain; // of the entries that are complete if the driver says yes; NULL: none
 	uint32_t stream;
 	uint64_t upto;
 	CUstream handle;
 } asked __attribute__((tls_model("initial-exec")));
 
-// Held between before_ and after_.
+// The domain whose lock the calling thread holds between a before_ and an after_ hook.
 static __thread struct {
 	struct gp_domain *domain;
 	struct blp_stream *stream;
@@ -72,8 +72,8 @@ static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 	return e.domain == d && e.upto == upto;
 }
 
-// The event's latest record, also where there is nothing to say of it: an event that is not known may be any. False: no
-// place for it.
+// Remembers the event's latest record, also one outside the log (d is NULL): of an unknown event nothing could be said.
+// False: the table is full.
 static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
 	pthread_mutex_lock(&events_lock);
@@ -114,7 +114,7 @@ void blp_forget_events(struct gp_domain *d)
 
 void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
 {
-	pthread_mutex_lock(&events_lock); // so that it is not destroyed meanwhile
+	pthread_mutex_lock(&events_lock); // the event is not destroyed meanwhile
 	struct event *e = find(handle, false);
 	if (e && e->domain == d && e->upto == upto) // not recorded elsewhere since
 		gp_driver.cuEventRecord(handle, stream);
@@ -154,7 +154,7 @@ static bool pending(struct gp_domain *d, const struct event *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Waits for a record in the log: for just that, whatever becomes of the event meanwhile. True: it is complete.
+// Waits for a record in the log, whatever becomes of the event meanwhile. True: it is complete.
 static bool wait_record(const struct event *e, bool bounded)
 {
 	struct gp_domain *d = e->domain;
@@ -171,7 +171,7 @@ static bool wait_record(const struct event *e, bool bounded)
 	return complete;
 }
 
-// The domain and stream of a submission, with the domain's lock held. NULL: none, and no lock.
+// The domain and stream of a submission; takes the domain's lock. NULL: there is none, and no lock is held.
 static struct gp_domain *enter(struct gp_submission *s, struct blp_stream **stream)
 {
 	CUcontext context = NULL;
@@ -190,12 +190,12 @@ static struct gp_domain *enter(struct gp_submission *s, struct blp_stream **stre
 	return NULL;
 }
 
-// When an entry may be made. The domain's lock is held, but with AGAIN.
+// When an entry may be appended. The domain's lock is held then, except with AGAIN.
 enum turn {
 	NOW,
-	LATER, // after a long stop: it is only logged
-	AGAIN, // after a stop: everything may have changed
-	NEVER, // no room, or a stop
+	LATER, // the stop lasts long: the entry is only logged
+	AGAIN, // a stop is over: look at everything anew
+	NEVER, // there is no room, or a stop has begun
 };
 
 static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
@@ -213,7 +213,7 @@ static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint6
 	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
 }
 
-// Once the entry is made. True: that is all. False: the driver's call follows, with the lock held.
+// After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
 static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn, CUevent event)
 {
 	e->driven = turn == NOW;
@@ -221,12 +221,12 @@ static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct b
 		pthread_mutex_unlock(&d->lock);
 		return true;
 	}
-	if (stream->thread) { // not on the stream that the program names
+	if (stream->thread) { // on the stream that stands for the thread's own
 		CUresult result = e->kind == BLP_RECORD ? gp_driver.cuEventRecord(event, stream->handle) :
 							  gp_driver.cuStreamWaitEvent(stream->handle, event, 0);
 		(result ? blp_unappend : blp_appended)(d, stream);
 		pthread_mutex_unlock(&d->lock);
-		return !result; // else the driver is to tell the program
+		return !result; // where it refused, it is to tell the program
 	}
 	held.domain = d;
 	held.stream = stream;
@@ -234,7 +234,7 @@ static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct b
 	return false;
 }
 
-// After the driver's call; false: no entry was made. The lock is still held.
+// After the driver's call. False: there was no entry. The lock is still held.
 static bool appended(CUresult result)
 {
 	if (!held.domain)
@@ -250,7 +250,7 @@ static void let_go(void)
 	held.domain = NULL;
 }
 
-// The driver records the event, behind what the stream holds: a record of which nothing in the log tells. Gives up the lock.
+// Lets the driver record the event past the log, behind what the stream holds. Gives up the lock.
 static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp_stream *stream, CUevent handle)
 {
 	blp_begin_pass(s, d, stream);
@@ -259,7 +259,7 @@ static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp
 	if (behind) {
 		gp_blp_come_behind(s->stream);
 		pthread_mutex_lock(&d->lock);
-		stream->passing--; // it is not what taints
+		stream->passing--; // this call itself is no taint
 		s->cpu |= blp_is_tainted(d, stream);
 		stream->passing++;
 		pthread_mutex_unlock(&d->lock);
@@ -281,7 +281,7 @@ bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
 	do {
 		if (!(d = enter(s, &stream))) {
 			gp_blp_come_behind(s->stream);
-			remember(handle, NULL, 0, 0, true); // nobody knows what that stream waits for
+			remember(handle, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
 		if (s->cpu || !blp_related_pending(d, stream) || look(handle).shared || !blp_may_log(stream)) {
@@ -309,7 +309,7 @@ void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult resul
 	let_go();
 }
 
-// The legacy stream orders others by whatever is put on it, a wait for what is over too.
+// Anything that is put on the legacy stream orders the blocking streams, even a wait for a complete event.
 static bool joins_others(struct gp_domain *d, const struct blp_stream *legacy)
 {
 	for (uint32_t i = 0; legacy->handle == GP_STREAM_LEGACY && i < d->streams; i++)
@@ -332,7 +332,7 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 	do {
 		e = look(handle);
 		if (gp_capturing() && (e.captured || !e.handle)) {
-			gp_blp_come_behind(s->stream); // it joins the capture: what it holds could not be launched again
+			gp_blp_come_behind(s->stream); // the stream joins the capture: its log entries could not be launched again
 			return false;
 		}
 		s->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(handle) == CUDA_ERROR_NOT_READY);
@@ -357,15 +357,15 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 		blp_begin_pass(s, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (s->cpu || joins) // what would have to be launched again behind the wait could be what the program is waiting for
+	if (s->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
 		gp_blp_come_behind(s->stream);
 	blp_enter_driver(s);
 	if (!e.domain)
 		return false;
-	if (wait_record(&e, true)) // nothing is left to wait for, and the event may say something else by now
+	if (wait_record(&e, true)) // the wait is over, and the event may stand for another record by now
 		return true;
 	pthread_mutex_lock(&e.domain->lock);
-	s->cpu |= pending(e.domain, &e); // who is not waited for may wait for the CPU
+	s->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
 	pthread_mutex_unlock(&e.domain->lock);
 	return false;
 }
@@ -379,7 +379,7 @@ void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult 
 
 // Waits and questions.
 
-// With the lock of the domain in which the stream has entries; NULL: none.
+// The domain in which the stream has entries; takes its lock. NULL: there is none, and no lock is held.
 static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **stream)
 {
 	CUcontext context = NULL;
@@ -456,7 +456,7 @@ bool gp_blp_before_wait(enum gp_wait kind, void *what)
 	return false;
 }
 
-// The driver says that it is over: is it?
+// Whether the driver's answer that all is over is true.
 static bool is_over(enum gp_wait kind, void *what)
 {
 	struct gp_domain *d = asked.domain;
@@ -467,9 +467,9 @@ static bool is_over(enum gp_wait kind, void *what)
 		struct blp_stream *s = &d->stream_of[asked.stream];
 		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
 			over = blp_changes == asked.changes && !(d->epoch % 2);
-			if (over && s->thread && kind == GP_ASK_STREAM) // the driver was asked about the thread's own
+			if (over && s->thread && kind == GP_ASK_STREAM) // the driver was asked about the thread's own stream
 				over = blp_has_ended(d, s, asked.upto);
-			// The driver was asked about another record of the event where that is not the latest any more.
+			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
 		} else if (s->thread && s->firm && kind == GP_ASK_STREAM) {
@@ -478,7 +478,7 @@ static bool is_over(enum gp_wait kind, void *what)
 		pthread_mutex_unlock(&d->lock);
 	}
 	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
-		// The legacy stream is over when the blocking ones are, also those with domains of their own. Not the other way round.
+		// The legacy stream is complete when all blocking streams are, also those with domains of their own.
 		CUcontext context = NULL;
 		gp_driver.cuCtxGetCurrent(&context);
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {

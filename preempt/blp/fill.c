@@ -1,7 +1,7 @@
-// fill.c - memsets and copies within a GPU's memory, as kernels of ours that can be stopped (../kernels/fill.cu).
+// fill.c - memsets and copies within a GPU's memory as kernels that can be stopped (kernels/fill.cu).
 //
-// Only what surely is such memory: plain allocations of the current context's device. The rest is left to the driver,
-// and so is everything that it might answer with an error.
+// Only for plain allocations of the current context's device. All other memory is left to the driver, and so is every call
+// that it might refuse.
 #define _GNU_SOURCE
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
@@ -136,7 +136,7 @@ bool gp_fill(struct gp_submission *s, CUresult *result)
 	return c && gp_driver.cuPointerGetAttributes && (gp_settings.level ? gp_blp_domain(s->stream) != NULL : gp_blp_is_separate(s->stream)) && fill_in_context(c, s, result);
 }
 
-// The kernels are loaded, and rewritten, as the program's own are.
+// The kernels are loaded and rewritten like the program's own.
 static CUresult load(struct gp_context *c, const char **call)
 {
 	struct gp_load loading = {.image = gp_settings.fill_image};

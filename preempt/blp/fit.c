@@ -1,8 +1,8 @@
 // fit.c - whether all blocks of a launch may be on the GPU at once.
 //
-// Then they may wait for each other in any order, and some do without being launched cooperatively: the reduction of Marlin,
-// whose blocks wait for later ones, Lamport protocols of collectives, barriers written by hand. Larger grids can wait
-// for blocks with lower numbers alone, or for the next few.
+// If so, they may wait for each other in any order, and some kernels rely on it without a cooperative launch: Marlin's
+// reduction, whose blocks wait for later ones, Lamport protocols of collectives, hand-written grid barriers. The blocks of a
+// larger grid can only wait for blocks with lower numbers, or for the next few.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -14,13 +14,13 @@ struct fit { // a kernel's blocks on an SM
 	uint32_t blocks; // 0: unknown
 };
 
-// Drivers before CUDA 11 do not say; no GPU has more.
+// No GPU has more than 32; drivers before CUDA 11 do not say.
 static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// At most so many, whatever the split of shared memory and L1. Granularities of CUDA's occupancy calculator, sm_80 to
-// sm_120: 256 registers a warp, which has them in one of the SM's four partitions; 128 bytes of shared memory.
+// An upper bound, whatever the split between shared memory and L1. Granularities are those of CUDA's occupancy calculator for
+// sm_80 to sm_120: 256 registers for a warp, in one of the SM's four partitions; 128 bytes of shared memory.
 static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t registers, uint32_t shared)
 {
 	uint32_t warps = (threads + 31) / 32, fit = least(most_on_sm(g), (uint32_t)g->threads_per_sm / (warps * 32));

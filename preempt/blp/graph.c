@@ -1,9 +1,9 @@
-// graph.c - graphs that can be stopped: those of guarded kernels alone.
+// graph.c - graphs that can be stopped: those that hold guarded kernels only.
 //
-// The program's instance stays as it is: its kernels always run. Beside it there is a twin whose kernels have records of
-// their own, which is launched in its place where launches are stopped. It goes on by being launched again, with records
-// that let every block exit that has run. It is in flight once at most, since its records are. Launches of one instance
-// come one after the other, whatever streams they are on: while either of the two is in flight the other is not launched.
+// The program's instance stays as it is; its kernels always run. A twin of it has kernels with records, and is launched in its
+// place where launches are stopped. A twin that was cut is launched again: its records make every block exit that has run. A
+// twin is in flight at most once, since it has one set of records. CUDA orders the launches of one instance on all streams, so
+// the instance and its twin are never in flight together.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -27,7 +27,7 @@ static struct blp_twin *find(CUgraphExec exec)
 	return NULL;
 }
 
-// Records behind those of the log, in whole granules. 0: there are none. making is held.
+// Takes records behind those of the log, in whole granules. Returns the first; 0: there are too few. making is held.
 static uint32_t take_records(struct gp_domain *d, uint32_t count)
 {
 	uint32_t granules = (count + BLP_GRANULE - 1) / BLP_GRANULE, run = 0;
@@ -49,11 +49,11 @@ static void give_records(struct gp_domain *d, uint32_t first, uint32_t count)
 static bool attribute_set(CUgraphNode node, int id)
 {
 	struct gp_launch_attribute value = {0};
-	// Unknown to older drivers: then it is not set.
+	// An older driver does not know the attribute: it is not set then.
 	return !gp_driver.cuGraphKernelNodeGetAttribute(node, id, &value.value) && value.value.cooperative;
 }
 
-// The kernel of a node, if it can be stopped.
+// The code of a node's kernel; NULL: it cannot be stopped.
 static const struct gp_code *guarded(CUgraphNode node, struct gp_kernel_node *k)
 {
 	if (gp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
@@ -63,7 +63,7 @@ static const struct gp_code *guarded(CUgraphNode node, struct gp_kernel_node *k)
 	return gp_code_of(k->function ? k->function : k->kernel);
 }
 
-// How many kernels the graph has; 0: it can't be stopped.
+// The number of kernels in the graph; 0: it cannot be stopped.
 static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 {
 	uint32_t kernels = 0;
@@ -167,7 +167,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
 	    (!pinned && gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
 		return false;
-	d->graph_image = pinned; // of all graphs, for good: a free would wait for all that the context runs
+	d->graph_image = pinned; // for all graphs, and never freed before the domain ends: a free waits for the whole context
 	t->image = d->graph_image + (t->first - BLP_RECORDS);
 	return !gp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
 	       set_records(t, nodes, count);
@@ -211,8 +211,8 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 
 static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
 
-// Waits for the launch that is in flight; the lock is given up meanwhile, and another thread that waits may launch it again
-// first. False: it takes long, and runs to its end, or the driver refused.
+// Waits for the launch in flight. Gives the lock up meanwhile, so that another thread may launch the twin first. False: the
+// launch is firm, or the driver refused.
 static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
 	struct blp_stream *s = &d->stream_of[t->stream];
@@ -225,7 +225,7 @@ static bool plain_in_flight(struct blp_twin *t)
 	return t->ran_plain;
 }
 
-// The program's own is about to be launched: behind the twin.
+// Puts the launch of the program's own instance behind the twin.
 static void come_behind(struct gp_submission *s, struct blp_twin *t)
 {
 	struct gp_domain *d = t->domain;
@@ -242,7 +242,7 @@ void gp_blp_graph_launched(struct gp_submission *s, CUresult result)
 	if (result || t->of != s->graph)
 		return;
 	t->ran_plain = !gp_driver.cuEventRecord(t->plain, s->stream);
-	t->retired |= !t->ran_plain; // it will not be known when it is over
+	t->retired |= !t->ran_plain; // nothing tells when that launch is over
 }
 
 static void drop(struct blp_twin *t)
@@ -253,7 +253,7 @@ static void drop(struct blp_twin *t)
 	pthread_mutex_lock(&d->lock);
 	CUcontext context = d->context;
 	wait_for(d, t);
-	bool ends = in_flight(d, t) && !d->given_up; // it is not waited for: what it uses stays
+	bool ends = in_flight(d, t) && !d->given_up; // firm: its instance and records stay
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
 	t->of = NULL;
@@ -265,7 +265,7 @@ static void drop(struct blp_twin *t)
 	gp_unrelax_captures(mode);
 }
 
-// Its end, or a change of what it does: from then on it is a barrier.
+// From then on launches of the instance are barriers.
 void gp_blp_graph_changed(CUgraphExec exec)
 {
 	struct blp_twin *t = exec ? find(exec) : NULL;
@@ -288,13 +288,13 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	CUresult result = 0;
 
 	blp_inside = true;
-	if (e->bare) { // the program's own, whose kernels always run
+	if (e->bare) { // the program's own instance, whose kernels always run
 		result = gp_driver.cuGraphLaunch(t->of, stream);
 		blp_inside = false;
 		e->driven = !result;
 		return result;
 	}
-	// Of the launch before, which is complete: not stopping the memset does no harm.
+	// The launch before is complete, so that a memset which no stop holds back does no harm.
 	if (e->fresh)
 		result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
 	if (!result)

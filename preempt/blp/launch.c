@@ -1,4 +1,4 @@
-// launch.c - the launch path: what a launch leaves in the log, and what the driver is handed.
+// launch.c - the launch path: appends launches to the log and hands them to the driver.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -18,8 +18,9 @@ uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)
 	return (uint32_t)((blocks / cluster - 1) >> shift) + 1;
 }
 
-// Large grids have windows of 512 to 2048 blocks, about as many as run at a time, and 32 of them at least: copying, 2^18
-// blocks took an H200 27 % longer without windows and 2 % with (../test/gpu/patch_check.c).
+// log2 of the blocks of a window. Grids of 2^14 blocks and more have windows of 512 to 2048 blocks, about as many as run at a
+// time, and at least 32 windows. On an H200 a copy of 2^18 blocks took 27 % longer without windows and 2 % longer with them
+// (test/gpu/patch_check.c).
 uint8_t blp_shift(uint64_t blocks, bool whole)
 {
 	enum { LEAST = 14, FEWEST = 5, LARGEST = 11 }; // log2: of blocks, of windows, of a window
@@ -45,7 +46,7 @@ static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *
 	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
 }
 
-// Puts the hidden parameter behind those that the program gave.
+// Appends the hidden parameter to those that the program gave.
 static void with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden)
 {
 	for (uint16_t i = 0; i < count; i++)
@@ -53,7 +54,7 @@ static void with_hidden(void **to, void **given, uint16_t count, const CUdevicep
 	to[count] = (void *)hidden;
 }
 
-// given are the count arguments as the program has them, NULL to take those of the log.
+// given are the program's arguments, count of them; NULL: those of the log are used.
 static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, uint16_t count)
 {
 	size_t bytes = e->argument_bytes;
@@ -114,7 +115,7 @@ static struct buffer given_buffer(void **extra)
 	return b;
 }
 
-// False: the caller gave no arguments where there are some, of which the driver is to complain.
+// False: the caller gave no arguments though the kernel has some; the driver is to refuse the launch.
 static bool has_arguments(const struct gp_code *code, void **parameters, void **extra)
 {
 	return parameters || !code->parameters || given_buffer(extra).bytes;
@@ -133,7 +134,7 @@ void blp_pack(const struct gp_code *code, void **parameters, void **extra, char 
 		memcpy(to, b.bytes, b.size < code->hidden ? b.size : code->hidden);
 }
 
-// With the hidden parameter 0: every block runs.
+// Launches with the hidden parameter 0: every block runs.
 static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult *result)
 {
 	if (!has_arguments(code, l->parameters, l->extra))
@@ -159,7 +160,7 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 	return true;
 }
 
-// Whether the kernel was compiled for clusters, or it can't be known.
+// Whether the kernel was compiled for clusters, or that is not known.
 static bool has_clusters(CUfunction f)
 {
 	CUfunction function;
@@ -177,8 +178,8 @@ bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 	return !large || !(clusters || has_clusters(f));
 }
 
-// Not launches that the guard can't number, or that do more than run a kernel. Such an event would have to be
-// recorded again.
+// False for launches whose blocks the guard cannot number, and for those that do more than run a kernel, such as record an
+// event: that would have to be repeated.
 static bool can_be_stopped(const struct gp_launch *l)
 {
 	bool clusters = false;
@@ -211,7 +212,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	e->attribute_count = 0;
 	e->cluster = 1;
 	blp_pack(code, l->parameters, l->extra, room);
-	// A kernel that may begin before the one ahead of it ends could run where that one was cut.
+	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
 		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
@@ -227,12 +228,12 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 		a->value.cooperative = 1;
 	}
 	uint64_t blocks = blp_blocks(e);
-	if (!e->cluster || !blocks || blocks % e->cluster) // of which the driver is to complain
+	if (!e->cluster || !blocks || blocks % e->cluster) // the driver is to refuse the launch
 		e->cluster = 1;
 	e->shift = blp_shift(blocks ? blocks : 1, whole || cooperative);
 }
 
-// False: to be launched as a barrier.
+// False: the launch is to be a barrier.
 static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_launch *l, const struct gp_code *code,
 		       CUresult *result)
 {
@@ -263,7 +264,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
 		*result = 0;
-		if (!(d->epoch % 2)) { // else only logged: it is launched at the resumption, and the program goes on meanwhile
+		if (!(d->epoch % 2)) { // during a stop it is only logged, and the program goes on
 			*result = drive(d, e, l->parameters, code->parameters);
 			if (*result)
 				blp_unappend(d, s);
@@ -297,8 +298,8 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 	gp_driver.cuCtxGetCurrent(&context);
 	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
-		// While nobody could want a stop, and nothing is in flight that one could cut, a launch needs no record, which
-		// costs its blocks next to nothing, and no place in the log.
+		// While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the
+		// log. Its blocks then cost next to nothing more.
 		bool log = d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d);
 		bool others = (log || blp_separated()) && blp_flush_others(d, context, l->stream);
 		if (!log && !others) {
@@ -312,7 +313,7 @@ bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, 
 		else if (log_launch(d, context, l, code, result))
 			return true;
 		pthread_mutex_lock(&d->lock);
-		blp_wait_resumed(d, blp_patience()); // it did not wait at the gate
+		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
 		pthread_mutex_unlock(&d->lock);
 	}
 	gp_blp_pass(submission);

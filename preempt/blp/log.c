@@ -22,7 +22,7 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		if (!d->stream_of[i].handle && !unused)
 			unused = &d->stream_of[i];
 	}
-	if (insert && !unused && d->streams == BLP_STREAMS) { // some may only wait for the end of what they held
+	if (insert && !unused && d->streams == BLP_STREAMS) { // orphans whose taint is over give up their places
 		blp_still_tainted(d);
 		for (uint32_t i = 0; i < d->streams && !unused; i++)
 			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
@@ -30,18 +30,18 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	if (!insert || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetFlags(handle, &flags)))
 		return NULL;
-	// Of another context, in which an event may be recorded while this one is current, it may have launches in flight there.
+	// A stream of another context belongs to a domain there, though an event may be recorded on it while this one is current.
 	if (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetCtx &&
 	    (gp_driver.cuStreamGetCtx(handle, &context) || context != d->context))
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
 	CUevent drain = unused->drain, taint = unused->taint, join = unused->join;
-	// Entries of a stream that had the place are complete.
+	// All entries of the stream that had the place before are complete.
 	*unused = (struct blp_stream){.handle = handle, .blocking = !(flags & CU_STREAM_NON_BLOCKING), .last = d->head,
 				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint, .join = join,
 				      .patience_ns = BLP_PATIENCE_NS};
-	// What it holds already nobody has looked at.
+	// Work that the stream holds already was not seen.
 	int mode = gp_relax_captures();
 	if ((handle == GP_STREAM_LEGACY && gp_capturing()) || gp_driver.cuStreamQuery(handle) == CUDA_ERROR_NOT_READY)
 		blp_taint(d, unused, handle);
@@ -125,8 +125,8 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	s->unmarked = 0;
 }
 
-// Asks the driver how far the stream is. While the domain is stopped the end of a launch says nothing. That may begin at any
-// time, without the lock: so the epoch is looked at after the question.
+// Asks the driver how far the stream is. While the domain is stopped, the end of a launch does not mean that it ran. A stop
+// may begin at any time, without the lock, so the epoch is read after the question.
 static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
 	int mode = gp_relax_captures();
@@ -153,7 +153,7 @@ bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	return s->done >= upto;
 }
 
-// What a waiting thread does between two looks: a driver's wait that is short does not sleep either.
+// Pauses between two looks. Like the driver, a thread does not sleep in a short wait.
 static void pause_wait(uint64_t since_ns)
 {
 	enum { AWAKE_NS = 200000, ASLEEP_NS = 20000 };
@@ -164,8 +164,7 @@ static void pause_wait(uint64_t since_ns)
 		nanosleep(&t, NULL);
 }
 
-// There is always a marker at or behind upto, which nothing comes after but what was launched when it was recorded: the
-// program's events and streams may get something new at any time, and end.
+// Waits for markers of ours: the program may put new work on its events and streams at any time, or destroy them.
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
 {
 	CUstream handle = s->handle;
@@ -183,7 +182,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 		if (d->epoch % 2) {
 			uint64_t stopped = gp_now_ns();
 			blp_wait_resumed(d, 0);
-			since += (gp_now_ns() - stopped) / 8 * 7; // what is stopped makes nobody impatient soon; but stops may go on for ever
+			since += (gp_now_ns() - stopped) / 8 * 7; // a stop counts an eighth: stops may follow each other for ever
 			continue;
 		}
 		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
@@ -205,8 +204,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 
 uint64_t blp_patience(void)
 {
-	// A window is not respected longer than max_hold, and what drains then is kernels. Who waits longer may be
-	// what a kernel waits for.
+	// A window lasts max_hold at most, and then kernels drain. A thread that waits longer may be what a kernel waits for.
 	return gp_now_ns() + 2 * gp_settings.max_hold_ns + 200000000;
 }
 
@@ -241,7 +239,7 @@ uint64_t blp_threads(const struct blp_entry *e)
 	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
 }
 
-// What is in flight takes time to drain.
+// Work in flight takes time to drain.
 static bool bounded(const struct blp_stream *s, uint64_t entries)
 {
 	return entries < BLP_IN_FLIGHT && (entries < 2 || s->threads - s->threads_finished < BLP_THREADS_IN_FLIGHT);
@@ -255,8 +253,8 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
-// May give up the lock for a while. A thread waits only for its own stream: what another one has in flight may be
-// waiting for what this one is about to launch.
+// May give up the lock meanwhile. A thread waits for its own stream only: kernels of another stream may wait for what this
+// thread is about to launch.
 bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	CUstream handle = s->handle;
@@ -287,8 +285,8 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	}
 }
 
-// Records are zero when they are used: a region was zeroed long before, when the one after the next was begun and
-// nothing of it was in flight any more.
+// A record is zero when it is handed out: its region was zeroed when the region before it was begun, and no launch with a
+// record of it was in flight.
 static uint32_t take_record(struct gp_domain *d)
 {
 	uint32_t record = d->next_record;
@@ -306,7 +304,7 @@ static uint32_t take_record(struct gp_domain *d)
 			call = "cuEventRecord";
 			result = gp_driver.cuEventRecord(d->zeroed[retired], d->stream);
 		}
-		if (result) { // else a launch would find what another left, and skip blocks
+		if (result) { // a launch would find the counts of another, and skip blocks
 			blp_give_up(d, call, result);
 			return 0;
 		}
@@ -338,7 +336,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	return e;
 }
 
-// The last entry, of that stream.
+// Takes the last entry back, which is that stream's.
 void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 {
 	struct blp_entry *e = blp_entry_at(d, --d->head);

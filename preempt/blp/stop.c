@@ -11,12 +11,12 @@ enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
 };
 
-// What runs is waited for so long: blocks that take longer can hardly be stopped between, and what waits for something that
-// the stop keeps from running would never end.
+// How long a stop waits for running blocks. Blocks that take longer gain little from stops between them, and a block that
+// waits for one that the stop holds back would never end.
 static const uint64_t DRAIN_NS = 100 * 1000 * 1000;
 static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
-static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread hears of the end tens of microseconds later
-static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // other memory may have come in the segment's place: nobody rings the old
+static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices the end tens of microseconds late
+static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
 #define TRY(function, ...) \
 	do { \
@@ -29,15 +29,14 @@ static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // other memory may have co
 static bool set_flag(struct gp_domain *d, uint32_t value)
 {
 	CUresult result;
-	// Of the two only the first does not stand in line behind the program's copies.
+	// A write does not queue behind the program's copies; a copy does.
 	if (gp_driver.cuStreamWriteValue32 && !gp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
 		return true;
 	TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
 	return true;
 }
 
-// Lets the launches of so many records begin no further block. The flag has been set: else one might begin as what is
-// ahead of it ends.
+// Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile.
 static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 {
 	CUresult result;
@@ -61,7 +60,7 @@ static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 	return true;
 }
 
-// The launches of the log from a record on, up to another.
+// Freezes the records from one on, up to another.
 static bool freeze_launches(struct gp_domain *d, uint32_t from, uint32_t to)
 {
 	if (to < from)
@@ -81,7 +80,7 @@ static bool freeze_graphs(struct gp_domain *d)
 	return true;
 }
 
-// What the end of tells that a stream has drained. d->lock is held.
+// Records an event on each stream, which tells when it has drained. d->lock is held.
 static bool record_drains(struct gp_domain *d)
 {
 	CUresult result;
@@ -107,7 +106,7 @@ static bool record_drains(struct gp_domain *d)
 	return true;
 }
 
-// Everything from here to resume: d->control is held.
+// From here to gp_blp_resume, d->control is held.
 
 static void close_gate(struct gp_domain *d)
 {
@@ -118,7 +117,7 @@ static void close_gate(struct gp_domain *d)
 	blp_changes++;
 }
 
-// Not what the program comes behind without having waited for it (blp_let_run): a stop only holds then. d->lock is held.
+// Whether launches may be cut. While a stream is firm (let_run), a stop only holds back new launches. d->lock is held.
 static bool may_cut(struct gp_domain *d)
 {
 	if (d->firm)
@@ -126,7 +125,7 @@ static bool may_cut(struct gp_domain *d)
 	return !d->firm;
 }
 
-// Freezes what is in flight from a record on, and graphs, and begins to drain. d->lock is held.
+// Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
 	if (!may_cut(d))
@@ -143,13 +142,13 @@ static void stop_the_rest(struct gp_domain *d, uint32_t from)
 static void stop_blocks(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	uint32_t first = d->oldest_record, frozen = first; // read before next_record, which it could be ahead of otherwise
+	uint32_t first = d->oldest_record, frozen = first; // read before next_record, so that it is not ahead of it
 	bool pushed;
 
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
-	// Before the lock, which a launch may hold: one that is under way is in the log before the driver has it.
-	if (d->recorded && !d->firm) { // if there is one, it was there before the epoch was odd
+	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
+	if (d->recorded && !d->firm) { // a stream became firm before the epoch was odd, or not at all
 		uint32_t next = d->next_record;
 		d->flagged = set_flag(d, 1) && freeze_launches(d, first, next);
 		if (d->flagged)
@@ -162,7 +161,7 @@ static void stop_blocks(struct gp_domain *d)
 	blp_leave(pushed);
 }
 
-// The image holds the records from the first on; record 0 is the flag and none of them.
+// d->image holds the records from the first on. Record 0 is the flag and is left out.
 static uint32_t place_in_image(uint32_t record, uint32_t first)
 {
 	return record >= first ? record - first : record - 1 + BLP_RECORDS - first;
@@ -190,7 +189,7 @@ static bool copy_records(struct gp_domain *d, bool to_device)
 	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
 }
 
-// Copies the records of graphs that were in flight; back to the device only of those that were cut.
+// Copies the records of graphs that were in flight; to the device only those of graphs that were cut.
 static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 {
 	CUresult result;
@@ -222,7 +221,7 @@ struct gpreempt_record *blp_record_of(struct gp_domain *d, const struct blp_entr
 	return &d->image[place_in_image(e->record, d->first_record)];
 }
 
-// Finds out from the records what is complete. What is not is no longer driven, and its record says where it goes on.
+// Finds out from the records which entries are complete. Others are to be driven again; their records say where they go on.
 static void classify(struct gp_domain *d)
 {
 	bool behind[BLP_STREAMS] = {false}, any = false;
@@ -244,7 +243,8 @@ static void classify(struct gp_domain *d)
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = blp_record_of(d, e);
 			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
-			// Clusters that the code itself asks for are not known here: complete, it does nothing when it is launched again.
+			// A cluster size that only the code names is not known here. A complete launch may then count as cut, and does
+			// nothing when it is launched again.
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				e->driven = false;
 				r->state = 0;
@@ -259,7 +259,7 @@ static void classify(struct gp_domain *d)
 		} else if (!e->complete && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
 			blp_record_of(d, e)->state = 0; // frozen before the driver had it
 		} else if (!e->complete && e->driven) {
-			// An event counts as reached where nothing before it, on any stream, is left to do.
+			// An event counts as reached if every entry before it, on any stream, is complete.
 			e->complete = !any;
 			e->driven = false;
 		}
@@ -271,7 +271,7 @@ static void classify(struct gp_domain *d)
 	blp_advance(d);
 }
 
-// Waits for a stream, not beyond the time; awake up to another. False: the driver refused.
+// Waits until a stream has drained, or until_ns has passed: then it is late. Spins up to awake_ns. False: the driver refused.
 static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, uint64_t until_ns)
 {
 	for (;;) {
@@ -282,7 +282,7 @@ static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns
 			blp_give_up(d, "cuEventQuery", result);
 		if (result != CUDA_ERROR_NOT_READY || d->late[stream])
 			return !d->given_up;
-		if (now >= awake_ns) { // what took long may take a little longer
+		if (now >= awake_ns) { // naps grow with the time that has passed
 			uint64_t nap = 10000 + (now - d->flagged_ns) / 16;
 			struct timespec t = {0, (long)(nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS)};
 			nanosleep(&t, NULL);
@@ -290,7 +290,8 @@ static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns
 	}
 }
 
-// Everything queued ends, without running where it has not begun, or its time is over. False: the driver refused.
+// Waits until everything queued has ended, or is late. Launches that have not begun end without running. False: the driver
+// refused.
 static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 {
 	struct gp_stop_counters *count = &d->gpu->stops;
@@ -311,7 +312,7 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	return true;
 }
 
-// The records of what was in flight.
+// Reads the records of launches that were in flight.
 static bool read_records(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
@@ -330,7 +331,7 @@ static bool read_records(struct gp_domain *d)
 	return copy_records(d, false) && copy_graphs(d, false, &any) && (!any || settle(d));
 }
 
-// False: the driver refused.
+// Sees to late streams. False: the driver refused.
 static bool let_go(struct gp_domain *d)
 {
 	bool late = false, waits[BLP_STREAMS] = {false}, again = false;
@@ -349,7 +350,7 @@ static bool let_go(struct gp_domain *d)
 	return !again || read_records(d);
 }
 
-// Also finds out what was cut.
+// Waits for the end of the stop and finds out what was cut. False: the driver refused.
 static bool drain(struct gp_domain *d)
 {
 	if (!d->flagged || d->drained || d->given_up)
@@ -370,7 +371,7 @@ bool blp_wanted_stopped(struct gp_domain *d)
 	return s && !g->forced && !blp_retired && (s->open & g->higher & ~g->ignored);
 }
 
-// Records an event of ours for the record at a place of the log, behind what its stream has now.
+// Records an event of ours in place of the record at a place of the log, behind what its stream has now.
 static bool record_order(struct gp_domain *d, uint64_t at)
 {
 	CUevent *order = &d->order[at % BLP_LOG];
@@ -381,8 +382,9 @@ static bool record_order(struct gp_domain *d, uint64_t at)
 	return true;
 }
 
-// A wait comes behind the record that it is for. Where the record was launched again, an event of ours stands for it; else the driver
-// has the program's, if it was not recorded elsewhere since, and comes behind what that stream has otherwise.
+// Puts a wait on its stream again, behind the record that it is for. An event of ours stands for a record that was launched
+// again. Otherwise the driver has the program's event, unless that was recorded anew since: then the wait comes behind all
+// that the record's stream has now.
 static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 {
 	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
@@ -403,14 +405,14 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 	return true;
 }
 
-// Launches what is left, in the order of the log, each on its own stream: those of several streams run beside each other as
-// they did, since they may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
+// Launches what is left in the order of the log, each entry on its own stream. Streams run beside each other, since their
+// kernels may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
 static bool relaunch(struct gp_domain *d)
 {
 	int count = 0;
 	CUresult result;
 
-	for (uint32_t i = 0; i < d->streams; i++) // none of them tells of what is launched now
+	for (uint32_t i = 0; i < d->streams; i++) // markers recorded before the stop say nothing of new launches
 		blp_drop_markers(d, &d->stream_of[i]);
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
@@ -420,7 +422,7 @@ static bool relaunch(struct gp_domain *d)
 		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
 			return false;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
-		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // the program's own mistake
+		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
 			blp_late = result;
 			e->complete = true;
 			continue;
@@ -429,7 +431,7 @@ static bool relaunch(struct gp_domain *d)
 			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 			return false;
 		}
-		// On the legacy stream either orders the blocking ones, whatever became of the event.
+		// On the legacy stream a record or a wait orders the blocking streams, whatever became of the event.
 		if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
 			return false;
 		if (e->kind == BLP_WAIT && !come_behind(d, e))
@@ -446,11 +448,12 @@ static bool relaunch(struct gp_domain *d)
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
-			blp_mark(d, &d->stream_of[i], d->stream_of[i].last); // also what a domain that was only held has in flight
+			blp_mark(d, &d->stream_of[i], d->stream_of[i].last); // also launches in flight of a domain that was only held
 	return true;
 }
 
-// What the log still holds is lost where it was never launched, or may have been cut; else the driver has it. d->lock is held.
+// Gives up the log's entries. Those that were never launched, or may have been cut, are lost; the driver has the others.
+// d->lock is held.
 static void abandon(struct gp_domain *d, bool cut)
 {
 	bool lost = false;
@@ -461,18 +464,18 @@ static void abandon(struct gp_domain *d, bool cut)
 	for (uint32_t i = 0; i < d->streams; i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
 	blp_advance(d);
-	if (lost && d->error) // else its context has ended
+	if (lost && d->error) // without an error the context has ended
 		blp_error = d->error;
 }
 
-// Ends a stop, or finds that there is reason for another.
+// Ends a stop, unless a window opens meanwhile.
 static void finish(struct gp_domain *d)
 {
 	CUcontext context = d->context;
 	bool pushed = false, any = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
-		blp_give_up(d, "cuCtxPushCurrent", 201); // CUDA_ERROR_INVALID_CONTEXT
+		blp_give_up(d, "cuCtxPushCurrent", CUDA_ERROR_INVALID_CONTEXT);
 	while (!d->reasons) {
 		if (drain(d) && d->flagged)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
@@ -524,7 +527,7 @@ void gp_blp_drain(struct gp_domain *d)
 	pthread_mutex_unlock(&d->control);
 }
 
-// What is queued in a domain that is only held runs to its end, and is complete then.
+// Waits for the queued work of a domain that is only held, which runs to its end.
 static bool wait_idle(struct gp_domain *d)
 {
 	uint64_t upto[BLP_STREAMS] = {0};
@@ -533,7 +536,7 @@ static bool wait_idle(struct gp_domain *d)
 	pthread_mutex_lock(&d->lock);
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (!e->driven && !e->complete) // noted down since the stop
+		if (!e->driven && !e->complete) // logged since the stop
 			break;
 		upto[e->stream] = at + 1;
 	}
@@ -559,7 +562,7 @@ void gp_blp_quiesce(struct gp_domain *d)
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
 		if (d->flagged && wait_quiet(d, AWAKE_NS))
 			for (uint32_t i = 0; i < d->streams; i++)
-				if (d->late[i] && !drain(d)) // what it waits for may be what was cut
+				if (d->late[i] && !drain(d)) // a late stream may wait for what was cut
 					break;
 		if (!d->flagged)
 			wait_idle(d);
@@ -576,11 +579,11 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 		finish(d);
 	bool again = d->reasons & GP_BLP_WINDOW;
 	pthread_mutex_unlock(&d->control);
-	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // for the watcher to take back
+	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // the watcher clears that reason
 		gp_ring_windows(d->gpu->segment);
 }
 
-// A window that has just opened stops the domain within so much.
+// The watcher stops a domain within this time after a window has opened.
 static const uint64_t HEARD_NS = 100 * 1000;
 
 bool gp_blp_logs(struct gp_context *c)
@@ -608,10 +611,10 @@ void gp_blp_retire(void)
 
 // The watcher.
 
-// How long the lower level was kept off the GPU, in the time that it is to have for that.
+// The GPU time that this level is owed for having been kept off the GPU (share.min_be).
 struct debt { uint64_t ns, at_ns; };
 
-// Charges the time since the last call, and returns when to look again; 0: only when something happens.
+// Accounts for the time since the last call. Returns nanoseconds to the next look; 0: none before something happens.
 static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, uint64_t now)
 {
 	double share = gp_settings.lower_share, rate = share / (1 - share);
@@ -629,7 +632,7 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 	if (!g->forced && debt->ns >= limit) {
 		struct gp_segment *s = g->segment;
 		g->forced = 1;
-		if (s) { // who waits at the gate may go on
+		if (s) { // threads that wait at the gate go on
 			s->gate++;
 			gp_futex_wake(&s->gate, INT_MAX, true);
 		}

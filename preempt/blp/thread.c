@@ -1,9 +1,9 @@
 // thread.c - per-thread default streams.
 //
-// Their handle means another stream on each thread, so that nobody but the thread itself can put anything on it: not who
-// launches again what was cut. What is logged goes to a stream of ours in its place, one per thread and domain, which is
-// ordered with the legacy stream as the thread's own is. All else goes to the thread's own stream, and wherever one of the two
-// comes behind the other the GPU is told; mostly it need not be, since what is not logged waits on the host for what is.
+// Their handle means another stream on each thread, so no other thread can launch again what was cut on it. Logged launches go
+// to a stream of ours instead, one for each thread and domain, which the legacy stream orders as it does the thread's own. All
+// other work goes to the thread's own stream. Where one of the two must come behind the other, an event orders them; mostly
+// none is needed, since work that is not logged waits on the host for logged launches.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -14,7 +14,7 @@ enum { OWN = 8 }; // domains in which a thread has a stream
 // Of the calling thread.
 static __thread struct {
 	struct gp_domain *domain;
-	uint64_t made; // which of those that had the place
+	uint64_t made; // number of the domain
 	uint32_t place;
 } own[OWN] __attribute__((tls_model("initial-exec")));
 
@@ -23,11 +23,11 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool hears_of_ends;
 static pid_t process;
 
-// The thread's streams may be another's from now on.
+// The thread ends: its streams may stand for another's from now on.
 static void thread_ends(void *unused)
 {
 	(void)unused;
-	for (int i = 0; i < OWN && getpid() == process; i++) { // in a forked child nobody would give a lock back
+	for (int i = 0; i < OWN && getpid() == process; i++) { // not in a forked child, where a lock may be held for ever
 		struct gp_domain *d = own[i].domain;
 		if (!d)
 			continue;
@@ -44,7 +44,7 @@ static void hear_of_ends(void)
 	hears_of_ends = !pthread_key_create(&ends, thread_ends);
 }
 
-// One that a thread left, if nothing of it is in flight: else the new one would come behind that.
+// A stream that an ended thread left, if nothing of it is in flight: new work would come behind that.
 static struct blp_stream *left_over(struct gp_domain *d)
 {
 	for (uint32_t i = 0; i < d->streams; i++) {
@@ -55,8 +55,8 @@ static struct blp_stream *left_over(struct gp_domain *d)
 	return NULL;
 }
 
-// One above the least priority, whose streams share hardware channels among themselves: what waits for the CPU on the
-// program's streams, and never on these, would keep a stream in the same channel waiting with it.
+// The priority is one above the least: these streams then share hardware channels among themselves only. In a channel of the
+// program's streams, work that waits for the CPU would hold them back.
 static CUresult create(CUstream *handle)
 {
 	int least = 0, greatest = 0;
