@@ -1,8 +1,8 @@
-// account.c - what hints cost the lower levels: charged to their source, and bounded.
+// account.c - charges each hint source for the GPU time that it costs the lower levels, and bounds that.
 #define _GNU_SOURCE
 #include "hints/carry.h"
 
-static const uint64_t REFILL_NS = 100 * 1000000; // of credit, before a source that took too much goes on
+static const uint64_t REFILL_NS = 100 * 1000000; // a source that took too much waits for this much credit
 static const uint64_t FIRST_BACKOFF_NS = 1000000000, LAST_BACKOFF_NS = 64ull * 1000000000;
 
 static struct {
@@ -13,7 +13,7 @@ static struct {
 static double credit_ns; // of all sources together
 static uint64_t credited_ns;
 
-// Copies are counted on the launch path and by the watcher; here they are charged.
+// The launch path and the watcher count copies; they are charged here.
 static _Atomic uint32_t copies_hit, copies_wrong;
 static _Atomic uint64_t copies_wrong_ns;
 
@@ -30,10 +30,10 @@ static void publish_off(uint32_t source, bool off)
 	}
 }
 
-// What may be saved up, and owed: a second's.
+// Credit and debt are limited to what a second gives.
 static double full_account_ns(void) { return gp_settings.hint_max_cost * 1e9; }
 
-// A hint that turns out to be wrong must not use up what many others need.
+// One wrong hint must not use up the credit of many others.
 uint64_t gp_hint_most_at_once_ns(void) { return (uint64_t)(full_account_ns() / 8); }
 
 void gp_hint_refill(uint64_t now)
@@ -46,8 +46,8 @@ void gp_hint_refill(uint64_t now)
 		account[i].credit_ns = account[i].credit_ns + more < most ? account[i].credit_ns + more : most;
 }
 
-// What became of a hint: counts, and switches a source off that costs too much or is mostly wrong. Returns
-// for how long, or 0.
+// Counts what became of a hint. Switches its source off if that costs too much or is mostly wrong. Returns for how long, in
+// nanoseconds, or 0.
 uint64_t gp_hint_settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now)
 {
 	enum { MEMORY = 8 };
@@ -65,7 +65,7 @@ uint64_t gp_hint_settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t no
 	uint64_t off = account[source].backoff_ns;
 	if (account[source].rate < 0.5) {
 		account[source].backoff_ns = off * 2 < LAST_BACKOFF_NS ? off * 2 : LAST_BACKOFF_NS;
-	} else if (gp_settings.hint_max_cost > 0) { // useful, only too expensive
+	} else if (gp_settings.hint_max_cost > 0) { // useful but too expensive
 		double debt_ns = -account[source].credit_ns / gp_settings.hint_max_cost;
 		off = debt_ns < (double)LAST_BACKOFF_NS ? (uint64_t)debt_ns + REFILL_NS : LAST_BACKOFF_NS;
 	}

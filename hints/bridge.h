@@ -5,21 +5,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Hints are given from here on; explicit ones (gpreempt_hint) too, or not.
+// From here on sources give hints; explicit_too: gpreempt_hint does, too.
 void gp_hints_begin(double least_likely, bool explicit_too);
 void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
 const void *gp_socket_hooks(void);
 
-// The bell rings some time after an arrival or an announcement; waits until it is no more what was seen.
+// The bell is rung some time after an arrival or an announcement. gp_arrivals_wait returns when it is no longer seen.
 uint32_t gp_arrivals_bell(void);
 void gp_arrivals_wait(uint32_t seen);
-// Arrivals and announcements ever, and the i-th, which is taken: at_ns is 0 where it was overwritten.
+// The numbers of arrivals and announcements so far. _take removes the i-th; its at_ns is 0 if it was overwritten.
 uint32_t gp_arrivals_count(void);
 struct gp_arrival_taken { uint64_t at_ns, held_ns, due_ns; uint32_t ready, dropped; } gp_arrivals_take(uint32_t i);
 uint32_t gp_announcements_count(void);
 struct gp_announcement_taken { uint64_t at_ns, key; uint32_t estimate, fd, generation; } gp_announcements_take(uint32_t i);
 
-// What was learnt: of a place, unless it is another key's by now; and of a connection.
+// Store what was learnt of a place, unless another key has it by now, and of a connection.
 void gp_estimate_set(uint32_t place, uint64_t key, uint64_t delay_ns, uint64_t valid_ns, uint32_t likely_ppm);
 void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm);
 

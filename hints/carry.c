@@ -1,8 +1,8 @@
 // carry.c - carries out hints: takes the GPU a switch ahead of announced work, and gives it back if none comes.
 //
-// Hints arrive in a mailbox from any thread. One thread of the core (gp_hint_run) opens the window and arms the
-// hold at the right time; work that comes proceeds in the open window, and the hold goes when the window closes as
-// always, so it is never released before the work is queued.
+// Any thread puts hints into a mailbox. One thread (gp_hint_run) opens the window and arms the hold at the right time. Work
+// that comes finds the window open. The hold ends when the window closes as usual, so it is never released before the work
+// is queued.
 #define _GNU_SOURCE
 #include "hints/carry.h"
 
@@ -35,7 +35,7 @@ _Atomic uint64_t gp_hint_due_ns;
 static _Atomic uint32_t mail_end, asleep, overflowed[GP_HINT_SOURCES];
 static uint32_t mail_begin;
 
-// For callers: bits of the sources that may carry out hints themselves; how far ahead; whether one is in force.
+// For callers: the set of sources whose hints callers may carry out themselves, how far ahead, and whether one is in force.
 static _Atomic uint32_t trusted, in_force;
 static _Atomic uint64_t published_lead_ns;
 
@@ -45,8 +45,8 @@ static bool takes_hints(struct gp_context *c)
 	       gp_hold_usable(c);
 }
 
-// A hint for about as soon as a switch takes is carried out by the thread that gives it, if that is one that
-// works on the GPU: another thread would wake tens of microseconds later, and now and then hundreds.
+// A hint for work that is due about as soon as a switch takes is carried out by the thread that gives it, if that thread works
+// on the GPU. Another thread would wake tens of microseconds later, sometimes hundreds.
 static void take_at_once(struct mail *m)
 {
 	uint64_t now = gp_now_ns();
@@ -125,7 +125,7 @@ static bool take_mail(struct mail *out)
 	return true;
 }
 
-// What follows up to the launch path belongs to the thread of gp_hint_run.
+// From here on, all state belongs to the thread of gp_hint_run.
 
 static struct pending {
 	uint32_t source;
@@ -139,7 +139,7 @@ static struct {
 	bool on;
 	uint32_t source;
 	uint64_t began_ns, end_ns;
-	bool taken; // the GPU was not the process's already
+	bool taken; // the hint took the GPU; else the process had it already
 	struct gp_context *sampled;
 	uint32_t began_before; // the hold's begun word when it was armed
 } active;
@@ -152,7 +152,7 @@ static bool anybody_to_preempt(void)
 	return false;
 }
 
-// Whether a hold began to run since it was armed. With the lock its word is not freed meanwhile.
+// Whether the hold began to run since it was armed. Holds the lock, so that its word is not freed meanwhile.
 enum begun { NEVER, NOT_YET, BEGUN };
 
 static enum begun hold_begun(struct gp_context *c, uint32_t before)
@@ -174,7 +174,7 @@ static void drop(uint32_t source, enum gp_hint_dropped why)
 	gp_hint_dropped = why;
 }
 
-// Sorts a hint in, or drops it.
+// Inserts a hint by its time, or drops it.
 static void receive(const struct mail *m, uint64_t now)
 {
 	GP_HINT_COUNT(m->source, given, 1);
@@ -214,7 +214,7 @@ static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
 	return c->open && !idle_since ? now : idle_since;
 }
 
-// The hold in one context, whose window is then open. With the lock the context is not destroyed meanwhile.
+// Opens the window of a context and arms its hold. Holds the lock, so that the context is not destroyed meanwhile.
 static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint64_t end)
 {
 	CUcontext popped;
@@ -226,7 +226,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 	c->hint.met_ns = 0;
 	c->hint.until_ns = end; // before the look at open: see close_window
 	c->hint.awaited_ns = now;
-	// Work that came since it was found idle may not have seen that it is awaited: nothing else would end the wait.
+	// Work that came since the context was found idle may not have seen that it is awaited. Nothing else would end the wait.
 	if (c->activity != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
@@ -259,7 +259,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 
 	if (!gp_hint_paid(p->source))
 		return drop(p->source, gp_hint_off(p->source) ? GP_DROPPED_OFF : GP_DROPPED_UNPAID);
-	// On each GPU the context that had work last; a GPU that the process no longer uses is left alone.
+	// On each GPU, the context that had work last. A GPU without recent work is left alone.
 	for (int i = 0; i < GP_CONTEXTS; i++)
 		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
 			latest = last_work_ns(&gp_context[i], now);
@@ -282,10 +282,10 @@ static void carry_out(const struct pending *p, uint64_t now)
 	if (!count)
 		return drop(p->source, GP_DROPPED_NOBODY);
 	if (busy || (arrived > p->given_ns && arrived >= since)) {
-		GP_HINT_COUNT(p->source, late, 1); // its request has taken note of when it was due
+		GP_HINT_COUNT(p->source, late, 1); // the request has noted when the hint was due
 		return;
 	}
-	uint32_t free = 0; // a caller may be ahead by a moment: then this one is a duplicate
+	uint32_t free = 0; // a caller may have carried one out a moment ago: then this one is a duplicate
 	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return drop(p->source, GP_DROPPED_OVERLAPS);
 	carried_out++;
@@ -324,7 +324,7 @@ static bool met(void)
 	return false;
 }
 
-// Looks after the hint that is being carried out. Returns for how long its source is now off, or 0.
+// Looks after the hint in force. Returns for how long its source is now off, nanoseconds, or 0.
 static uint64_t attend(uint64_t now)
 {
 	if (active.sampled) {
@@ -338,13 +338,13 @@ static uint64_t attend(uint64_t now)
 	if (!came && now < active.end_ns)
 		return 0;
 	if (came && active.sampled)
-		return 0; // a little longer, for the sample
+		return 0; // wait a little longer, for the sample
 	active.on = false;
 	uint64_t at = end_wait(), off;
 	in_force = 0;
 	if (at) {
 		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0;
-		// The switch is paid for with or without a hint. For take_at_once some more is free.
+		// A switch costs the same without a hint, so that time is not charged; for take_at_once a little more is not.
 		uint64_t lead = gp_hint_lead_ns(active.source) + (gp_hint_announced(active.source) ? gp_hint_longest_margin_ns : 0);
 		GP_HINT_COUNT(active.source, hit, 1);
 		GP_HINT_COUNT(active.source, waited_ns, waited);
@@ -403,7 +403,7 @@ uint64_t gp_hint_run(uint32_t *source)
 			uint64_t lead = gp_hint_lead_ns(pending[i].source), early = gp_hint_early_ns(pending[i].source);
 			uint64_t due = pending[i].start_ns > lead ? pending[i].start_ns - lead : 0;
 			if (active.on && due < active.end_ns && due <= now) {
-				due = met() ? now : active.end_ns; // one at a time; the window stays open meanwhile
+				due = met() ? now : active.end_ns; // one hint at a time; the window stays open meanwhile
 				pending[i].postponed = true;
 			}
 			if (due > now + early || active.on) {

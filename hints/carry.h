@@ -13,24 +13,24 @@
 			gp_count(&gp_own_slot(&gp_gpu[i_])->hint[source].field, by); \
 } while (0)
 
-// Given by the program itself, which knows; the other sources guess.
+// The program itself announced the work; other sources guess.
 static inline bool gp_hint_announced(uint32_t source) { return source == GP_HINT_EXPLICIT || source == GP_HINT_NVTX; }
 
 // carry.c
 extern _Atomic uint32_t gp_hint_bell, gp_hint_dropped;
-extern _Atomic uint64_t gp_hint_due_ns; // of the next hint; 0: there is none
-void gp_hint_ring(void); // any thread: there is something new
+extern _Atomic uint64_t gp_hint_due_ns; // when the next hint is due; 0: there is none
+void gp_hint_ring(void); // wakes the thread of gp_hint_run; any thread
 
 // timing.c
 extern const uint64_t gp_hint_default_switch_ns, gp_hint_longest_switch_ns;
 extern const uint64_t gp_hint_longest_margin_ns, gp_hint_nap_ns;
-uint64_t gp_hint_switch_ns(void);           // what a switch takes
+uint64_t gp_hint_switch_ns(void);           // how long a switch takes
 uint64_t gp_hint_lead_ns(uint32_t source);  // how long before the work a hint of the source is carried out
 uint64_t gp_hint_early_ns(uint32_t source); // how long before that the thread means to wake
 void gp_hint_learn_switch(uint64_t sample_ns);
 void gp_hint_learn_margin(uint64_t late_ns);
 void gp_hint_learn_wake(uint64_t late_ns);
-bool gp_hint_sample_due(uint32_t carried_out); // the next hint is one
+bool gp_hint_sample_due(uint32_t carried_out); // the next hint measures the switch
 uint64_t gp_hint_spin(uint64_t due_ns, uint32_t seen);
 void gp_hint_spun(uint64_t ns);
 void gp_hint_earn_spinning(uint64_t passed_ns);
@@ -38,7 +38,7 @@ void gp_hint_earn_spinning(uint64_t passed_ns);
 // account.c
 void gp_hint_accounts_begin(uint64_t now);
 void gp_hint_refill(uint64_t now);
-bool gp_hint_paid(uint32_t source); // there is credit for it and it is not off
+bool gp_hint_paid(uint32_t source); // the source has credit and is on
 bool gp_hint_off(uint32_t source);
 uint64_t gp_hint_most_at_once_ns(void);
 uint64_t gp_hint_settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t now);

@@ -14,36 +14,36 @@ struct gp_submission;
 enum gp_hint_source {
 	GP_HINT_EXPLICIT,
 	GP_HINT_NVTX,
-	GP_HINT_COPY, // given by the core itself
+	GP_HINT_COPY, // given by work.c
 	GP_HINT_SOCKET,
 	GP_HINT_ARRIVAL,
 };
 
 // Gives a hint, from any thread: lock-free, at most one futex system call. The work is expected from start_ns
-// (CLOCK_MONOTONIC) to start_ns + valid_ns. Arguments may be any nonsense.
+// (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments are dropped.
 typedef void gp_hint_fn(enum gp_hint_source, uint64_t start_ns, uint64_t valid_ns, double confidence);
 
-// When requests came: written by the core at the first work after idle, read by the one learner of hints/,
-// which sets what it has read to zero. bell is a futex, rung some time after.
+// When requests came. The launch path writes an entry at the first work after idle; the learner reads it and sets it to zero.
+// bell is a futex that is rung some time after.
 struct gp_arrivals {
 	_Atomic uint32_t bell;
 	_Atomic uint32_t count;
 	struct gp_arrival {
 		_Atomic uint64_t at_ns;    // stored last
 		_Atomic uint64_t held_ns;  // since when a hint kept the GPU for it; 0: none did
-		_Atomic uint64_t due_ns;   // when the next hint known then was to be carried out; 0: none was known
+		_Atomic uint64_t due_ns;   // when the next known hint was due; 0: none was known
 		_Atomic uint32_t ready;    // the GPU was there already
-		_Atomic uint32_t dropped;  // enum gp_hint_dropped: the latest hint that came to nothing since the request before
+		_Atomic uint32_t dropped;  // enum gp_hint_dropped: why the latest hint since the request before came to nothing
 	} arrival[256];
 };
 
 enum gp_hint_dropped {
 	GP_DROPPED_NONE,
-	GP_DROPPED_DOUBTFUL, // not confident enough, or of no sensible time
+	GP_DROPPED_DOUBTFUL, // the confidence is too low, or the time makes no sense
 	GP_DROPPED_OFF,      // its source was off
-	GP_DROPPED_UNPAID,   // or had cost too much
+	GP_DROPPED_UNPAID,   // its source had cost too much
 	GP_DROPPED_OVERLAPS, // another hint is for the same time
-	GP_DROPPED_NOBODY,   // nothing to preempt, or that may be preempted
+	GP_DROPPED_NOBODY,   // there is nobody to preempt
 	GP_DROPPED_WRONG,    // the wait for the work ended before it came
 };
 
@@ -53,8 +53,9 @@ extern _Atomic uint64_t gp_last_arrival_ns;
 gp_hint_fn gp_hint;
 // Hints are carried out from here on. max_cost: part of the GPU's time; wait_ns: for work; copies are hints too, or not.
 void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
-uint64_t gp_hint_run(uint32_t *source); // returns when a source was switched off, and for how long
-void gp_hint_work(struct gp_context *, const struct gp_submission *); // the first work after idle, or awaited
+// Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
+uint64_t gp_hint_run(uint32_t *source);
+void gp_hint_work(struct gp_context *, const struct gp_submission *); // before the first work after idle, or awaited work
 void gp_hint_pinned(void);
 void gp_hint_closed(struct gp_context *, uint64_t now);
 

@@ -2,7 +2,7 @@
 // NVTX_INJECTION64_PATH names at the first call; this one is named by the library's constructor, where nobody
 // else is. Types and numbers are those of nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version 3.
 //
-// Everything returns what it would without a tool.
+// Every function returns what it returns without a tool.
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
 #include "hints/source.h"
@@ -75,8 +75,8 @@ static void begun(const char *name)
 			continue;
 		uint64_t now = gp_clock_ns();
 		gp_hint_fn *give = gp_give;
-		// Whoever names a range wants it to be believed until more is known; not so often that a source which was
-		// only not learnt yet is switched off.
+		// A range that the user named is trusted before anything is learnt, but not so often that wrong hints would
+		// switch the source off.
 		if (!gp_estimate[i].likely_ppm && believed[i] < MOST_BELIEVED && believed[i]++ < MOST_BELIEVED)
 			give(GP_HINT_NVTX, now, 0, 1);
 		gp_announce(GP_HINT_NVTX, i, i + 1, GP_FDS, 0, UINT32_MAX, now);

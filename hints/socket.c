@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long is another request, whatever happened
+static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long belongs to another request
 
 enum { UNKNOWN, OTHER, STREAM };
 
@@ -39,8 +39,8 @@ static uint64_t hash(uint64_t seed, const void *bytes, size_t size)
 
 static const uint64_t HASH = 14695981039346656037ull;
 
-// The server's side of an inet connection names it. Where nobody saw whose that is it is the lower port, as those of
-// clients are ephemeral.
+// The key of an inet connection is the server's port. Where it is not known which side that is, it is the lower port: clients
+// have ephemeral ones.
 static uint64_t inet_key(int fd, bool accepted)
 {
 	struct sockaddr_storage a;
@@ -78,7 +78,7 @@ static int option(int fd, int name)
 	return getsockopt(fd, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
 
-// Not by MSG_PEEK: that takes the socket's pending error away from the program.
+// MSG_PEEK would take the socket's pending error away from the program.
 static bool has_data(int fd)
 {
 	int bytes = 0;
@@ -93,7 +93,7 @@ static uint32_t look(int fd, struct connection *c)
 	errno = 0;
 	int type = option(fd, SO_TYPE);
 	if (type < 0 && errno == EBADF)
-		return OTHER; // closed meanwhile: whatever gets the descriptor next is to be looked at
+		return OTHER; // closed meanwhile: the descriptor's next owner is looked at anew
 	if (type == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
 		domain = option(fd, SO_DOMAIN);
 		if (domain == AF_INET || domain == AF_INET6)
@@ -108,7 +108,7 @@ static uint32_t look(int fd, struct connection *c)
 	return c->kind;
 }
 
-// Only the first data of a request announces it: until work came, more of it is the same request's.
+// Only the first data of a request announces it. More data belongs to the same request until work has come.
 static bool announces(struct connection *c, uint64_t now)
 {
 	uint32_t arrivals = gp_arrivals.count;

@@ -1,4 +1,4 @@
-// source.c - explicit hints, and what announces work with a delay that has to be learnt.
+// source.c - explicit hints, and announcements, which work follows after a delay that is learnt.
 #define _GNU_SOURCE
 #include "hints/source.h"
 
@@ -30,7 +30,7 @@ __attribute__((visibility("default"))) int gpreempt_hint(int64_t delay_us, doubl
 	return 0;
 }
 
-// The place of a key: one of eight, the least recently used of which makes room.
+// The place of a key: one of eight. The least recently used one makes room.
 uint32_t gp_estimate_for(uint64_t key, uint64_t now)
 {
 	enum { WAYS = 8 };

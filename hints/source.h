@@ -12,15 +12,15 @@ enum {
 	GP_ANNOUNCEMENTS = 256,
 };
 
-// What a kind of announcement (a port, a range) is followed by. Written by the learner.
+// What follows a kind of announcement (a port, a range). Written by the learner.
 struct gp_estimate {
 	_Atomic uint64_t key;
 	_Atomic uint64_t used_ns;
 	_Atomic uint64_t delay_ns, valid_ns; // the work comes between delay_ns and delay_ns + valid_ns later
-	_Atomic uint32_t likely_ppm;         // how often it comes at all; 0: not known, or useless
+	_Atomic uint32_t likely_ppm;         // how often work comes at all; 0: not known, or too rarely
 };
 
-// For the learner: something announced work.
+// An announcement, for the learner.
 struct gp_announcement {
 	_Atomic uint64_t at_ns; // stored last; the learner sets it to 0
 	_Atomic uint64_t key;

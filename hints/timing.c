@@ -1,17 +1,17 @@
-// timing.c - how long a switch takes, how late the thread wakes, and how it is in time all the same.
+// timing.c - learns how long a switch takes and how late the thread wakes, so that hints are carried out in time.
 #define _GNU_SOURCE
 #include "hints/carry.h"
 
 const uint64_t gp_hint_default_switch_ns = 200 * 1000;       // a context switch on an H200, until measured
 const uint64_t gp_hint_longest_switch_ns = 1000 * 1000;      // a longer sample says nothing about the switch
 const uint64_t gp_hint_longest_margin_ns = 100 * 1000;
-// The longer a processor slept the later it wakes, on a virtual machine by hundreds of microseconds now and then. So the
-// thread wakes once more, so long before it has to.
+// The longer a processor slept, the later it wakes, on a virtual machine sometimes by hundreds of microseconds. So the thread
+// wakes once more, this long before the hint is due.
 const uint64_t gp_hint_nap_ns = 300 * 1000;
 static const uint64_t MARGIN_NS = 30 * 1000;                 // waking up and launching the hold
-static const uint64_t SPIN_NS = 50 * 1000;                   // at most, before a guess is carried out
+static const uint64_t SPIN_NS = 50 * 1000;                   // longest spin before a guess is carried out
 static const uint64_t LONGEST_EARLY_NS = 150 * 1000, EARLY_STEP_NS = 1000;
-static const double SPIN_SHARE = 0.005, SPIN_SAVED_NS = 1e6; // of a processor's time, and of what was not used
+static const double SPIN_SHARE = 0.005, SPIN_SAVED_NS = 1e6; // share of a processor, and most that is saved up
 enum {
 	SAMPLES = 32,
 	FEW_SAMPLES = 8,   // until then each hint is one
@@ -24,10 +24,10 @@ static uint64_t margin_ns = MARGIN_NS;
 
 uint64_t gp_hint_switch_ns(void) { return switch_ns ? switch_ns : gp_hint_default_switch_ns; }
 
-// Who guesses knows how early work may come, and named a time that allows for it: a margin would count twice.
+// A source that guesses names a time that allows for early work. A margin would count that twice.
 uint64_t gp_hint_lead_ns(uint32_t source) { return gp_hint_switch_ns() + (gp_hint_announced(source) ? margin_ns : 0); }
 
-// The margin follows how late this thread wakes at its worst.
+// The margin follows the latest wake-ups of this thread.
 void gp_hint_learn_margin(uint64_t late_ns)
 {
 	margin_ns -= (margin_ns - MARGIN_NS) / 64;
@@ -35,8 +35,8 @@ void gp_hint_learn_margin(uint64_t late_ns)
 		margin_ns = late_ns < gp_hint_longest_margin_ns ? late_ns : gp_hint_longest_margin_ns;
 }
 
-// A guess is carried out exactly in time: the thread means to wake early by what it usually takes to wake, and
-// spins for the rest. What is usual, of three in four wakes, is learnt.
+// A guess is carried out exactly in time. The thread plans to wake early by its usual delay, learnt as that of three in four
+// wakes, and spins for the rest.
 static uint64_t early_ns = 50 * 1000;
 static double spin_credit_ns;
 
@@ -57,7 +57,7 @@ void gp_hint_spun(uint64_t ns)
 			gp_count(&gp_own_slot(&gp_gpu[i])->hint_spun_ns, ns);
 }
 
-// Spins until due, or as long as it may, or until another hint comes. Returns the time.
+// Spins until due_ns, until its time is used up, or until another hint comes. Returns the time.
 uint64_t gp_hint_spin(uint64_t due, uint32_t seen)
 {
 	uint64_t from = gp_now_ns(), now = from, most = spin_credit_ns > 0 ? SPIN_NS : 0;
@@ -68,9 +68,9 @@ uint64_t gp_hint_spin(uint64_t due, uint32_t seen)
 	return now;
 }
 
-// The time from arming to running is short while the lower levels have no work and that of a switch while
-// they have, so the longer ones are what counts: of those from half the third longest on, which leaves out
-// two that something else delayed, the 90th percentile.
+// The time from arming to running is that of a switch only while lower levels have work, and short otherwise. So the longer
+// samples count: the 90th percentile of those that last at least half as long as the third longest. The two longest may have
+// been delayed by something else.
 void gp_hint_learn_switch(uint64_t sample)
 {
 	uint64_t sorted[SAMPLES];

@@ -1,5 +1,4 @@
-// work.c - work that comes: it meets hints, arrivals are learnt from it, and copies are hints themselves. On the
-// launch path.
+// work.c - the launch path's part: work meets a hint, counts as an arrival, and a copy is a hint itself.
 #define _GNU_SOURCE
 #include "hints/carry.h"
 
@@ -28,7 +27,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
 		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
 		a->at_ns = now;
 	}
-	// A copy that opens the window is a hint that kernels follow.
+	// A copy that opens the window announces kernels.
 	if (!slot || !c->gpu->lower_peers)
 		return;
 	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
@@ -46,7 +45,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
 	}
 }
 
-// Memory that is pinned after idle is for copies to come.
+// A program that pins memory after idle is about to copy.
 void gp_hint_pinned(void)
 {
 	if (!gp_settings.hint_copy)

@@ -1,7 +1,7 @@
 // api.c - what a program may ask for its own streams: ../api/gpreempt.h.
 //
-// An enabled stream has a domain of its own. Letting it go on takes as long as launching again what was cut, so that a
-// caller who does not want to wait leaves that to a thread, which exists from the first stream on.
+// An enabled stream has a domain of its own. To restore it takes as long as to launch again what was cut. A caller that does
+// not want to wait leaves that to a thread, which is made with the first enabled stream.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
@@ -23,16 +23,16 @@ enum {
 };
 
 static struct enabled {
-	pthread_mutex_t lock; // of a change of what follows; zeros are an initialised mutex
+	pthread_mutex_t lock; // held to change what follows; zeros are an initialised mutex
 	_Atomic(CUstream) stream; // NULL: free
 	_Atomic(CUcontext) context;
 	struct gp_domain *domain;
 	_Atomic int level;
 	_Atomic bool stopped;
-	_Atomic bool going_on; // left to the thread
+	_Atomic bool going_on; // the thread is to restore it
 	_Atomic uint64_t preemptions, stopped_ns, since_ns; // since_ns: 0 while it is not stopped
 } enabled[STREAMS];
-static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER; // of who has which place
+static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER; // held to take or free a place
 static _Atomic bool ending; // the process ends: nothing is stopped any more
 static sem_t work;
 
@@ -44,7 +44,7 @@ static CUcontext current(void)
 
 static CUstream named(struct CUstream_st *stream) { return stream ? stream : GP_STREAM_LEGACY; }
 
-// Streams of one context have handles of their own, but for the legacy one.
+// Only the legacy stream has the same handle in every context.
 static struct enabled *find(CUcontext context, CUstream stream)
 {
 	for (int i = 0; i < STREAMS; i++)
@@ -53,7 +53,7 @@ static struct enabled *find(CUcontext context, CUstream stream)
 	return NULL;
 }
 
-// Locks the entry of a stream. NULL: it is not enabled, for which result says why.
+// Locks the entry of a stream. NULL: there is none; result says why.
 static struct enabled *take(struct CUstream_st *stream, int *result)
 {
 	CUcontext context = current();
@@ -69,7 +69,7 @@ static struct enabled *take(struct CUstream_st *stream, int *result)
 	return NULL;
 }
 
-// Under e->lock, as is stop.
+// Restores a stream. Under e->lock, as is stop.
 static void let_go(struct enabled *e)
 {
 	e->going_on = false;
@@ -86,7 +86,7 @@ static void let_go(struct enabled *e)
 
 static void stop(struct enabled *e)
 {
-	if (e->going_on) // what was launched since is not to wait for another restoration
+	if (e->going_on) // launches since the last restore do not wait for another one
 		let_go(e);
 	if (e->stopped || ending)
 		return;
@@ -116,7 +116,7 @@ static void *resume_streams(void *unused)
 	return unused;
 }
 
-// What ends with the process (a module, a context) waits for what its streams hold.
+// At exit, unloading a module or a context waits for its streams: they go on first.
 static void end(void)
 {
 	ending = true;
@@ -131,7 +131,7 @@ static void end(void)
 	}
 }
 
-// Once. The program's signals are none of the thread's.
+// Called once. The thread takes none of the program's signals.
 static bool start_thread(void)
 {
 	static bool started;
@@ -152,13 +152,13 @@ static bool start_thread(void)
 static bool capturing(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-	// The legacy stream may not be asked about while another captures: that would invalidate the capture.
+	// A query of the legacy stream would invalidate a capture on another stream.
 	if (stream == GP_STREAM_LEGACY)
 		return gp_capturing();
 	return gp_driver.cuStreamIsCapturing && !gp_driver.cuStreamIsCapturing(stream, &status) && status;
 }
 
-// The driver is asked for what is harmless.
+// Asks the driver, by a call that changes nothing.
 static bool is_stream(CUstream stream)
 {
 	int priority;
@@ -299,7 +299,7 @@ PUBLIC int gpreempt_stream_query(struct CUstream_st *stream, struct gpreempt_str
 		return GPREEMPT_ERROR_OFF;
 	if (!out || out->size < offsetof(struct gpreempt_stream_state, level) || !context)
 		return GPREEMPT_ERROR_INVALID;
-	struct enabled *e = find(context, named(stream)); // without its lock, which a resumption holds
+	struct enabled *e = find(context, named(stream)); // without its lock, which is held while a stream is restored
 	if (e) {
 		uint64_t since = e->since_ns;
 		state.level = e->level;
@@ -307,14 +307,14 @@ PUBLIC int gpreempt_stream_query(struct CUstream_st *stream, struct gpreempt_str
 		state.preemptions = e->preemptions;
 		state.preempted_ns = e->stopped_ns + (since ? gp_now_ns() - since : 0);
 	}
-	size_t size = out->size; // of a program that was built with another version of the header
+	size_t size = out->size; // the program may have been built with another version of the header
 	if (size < sizeof state)
 		state.size = size;
 	memcpy(out, &state, state.size);
 	return GPREEMPT_SUCCESS;
 }
 
-// A stream, or all of a context, ends. What is stopped goes on first, since the driver would wait for it.
+// A stream, or all streams of a context, end. Stopped ones go on first: the driver would wait for them.
 static void forget(CUcontext context, CUstream stream)
 {
 	for (int i = 0; i < STREAMS; i++) {

@@ -5,16 +5,16 @@
 #include "preempt/process/process.h"
 
 // window.c
-uint32_t gp_window_open(struct gp_context *); // returns who is to be woken then
+uint32_t gp_window_open(struct gp_context *); // returns what gp_window_wake is to be told
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 // One look of the watcher at an open window: nanoseconds to the next, 0: it is closed.
 uint64_t gp_window_watch(struct gp_context *, uint64_t now);
-void gp_gpu_rescind(struct gp_gpu *);  // peers changed: unpublish what no longer applies
+void gp_gpu_rescind(struct gp_gpu *);  // peers came or went: publishes the window, or takes it back
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
 uint64_t gp_gpu_busy_ns(struct gp_gpu *);
-void gp_gpu_attached(struct gp_gpu *); // publishes what was submitted before
+void gp_gpu_attached(struct gp_gpu *); // the segment is there: publishes a window that is open
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
 // hold.c
@@ -23,13 +23,14 @@ const char *gp_hold_unwanted(void); // why no hold can be used in this process; 
 CUresult gp_hold_prepare(struct gp_context *, const char **call); // loads the kernel; slow, not on the launch path
 void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
-void gp_hold_end(struct gp_context *); // also one that is being armed: none runs from then on while context_waits is raised
-void gp_hold_forget(struct gp_context *); // of a context that ends, with context_waits raised
-uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher's; nanoseconds to the next
+// Ends the hold, also one that another thread is arming. While context_waits is raised, none runs after this.
+void gp_hold_end(struct gp_context *);
+void gp_hold_forget(struct gp_context *); // the context ends; context_waits is raised
+uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher looks; nanoseconds to the next look
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);
 void gp_hold_yield(struct gp_context *);
-// A link of the chain that is armed runs, or did.
+// A link of the armed chain runs or has run.
 static inline bool gp_hold_begun(const struct gp_hold *h)
 {
 	return h->state == GP_HOLD_ARMED && (int32_t)(h->word[GP_HOLD_BEGUN] - h->chain) >= 0;
@@ -50,8 +51,8 @@ static inline bool gp_hold_usable(struct gp_context *c)
 void gp_graph_instantiated(CUgraphExec, CUgraph, bool waits); // waits: gp_graph_waits_for_cpu will be asked
 void gp_graph_destroying(CUgraphExec);
 enum gp_fit gp_graph_fit(CUgraphExec);
-bool gp_graph_waits_for_cpu(CUgraphExec); // or may
-bool gp_graphs_record(void);              // there are graphs that record events
+bool gp_graph_waits_for_cpu(CUgraphExec); // true also where that is not known
+bool gp_graphs_record(void);              // some graph records events, or may
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised
@@ -68,7 +69,7 @@ struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
 	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
-	uint64_t changed_ns; // when libcuda last did something to it
+	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
 	uint32_t channels; // count
 	uint32_t channel[64];
 };

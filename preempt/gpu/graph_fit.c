@@ -1,5 +1,5 @@
-// graph_fit.c - finds the graphs that a hold would block: those with cooperative kernels that need every SM; and those that may
-// wait for the CPU.
+// graph_fit.c - finds graphs that a hold would block, whose cooperative kernels need every SM, and graphs that may wait for
+// the CPU.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -49,22 +49,21 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 	return gp_hold_fit(c, &s) == GP_BLOCKED;
 }
 
-// Instances of such graphs. Few programs have any; one that does not fit in the table runs beside the hold
-// until that expires.
+// Instances that a hold would block. Few programs have any. One that does not fit in the table waits until the hold expires.
 static _Atomic(CUgraphExec) blocked[64];
 static _Atomic uint32_t any;
 enum { BLOCKED = sizeof blocked / sizeof *blocked };
 
-// Instances that are known not to wait for the CPU. Of others nothing is known: their nodes do, or may, or the instance did
-// not come through here, or the table was full.
+// Instances that do not wait for the CPU. All others may: because of their nodes, because their making was not seen, or because
+// the table was full.
 enum { FREE_OF_CPU = 1 << 13, PROBES = 32 };
 static _Atomic(CUgraphExec) free_of_cpu[FREE_OF_CPU];
-static _Atomic uint32_t recording; // a graph with events was seen: any event may be one that a graph records
+static _Atomic uint32_t recording; // a graph with event nodes was seen: a graph may record any event
 #define GONE ((CUgraphExec)~0ul)
 
 static size_t place_of(CUgraphExec exec) { return (uintptr_t)exec * 0x9E3779B97F4A7C15ull >> 51; } // 13 bits
 
-// The node types of an instance never change; what a child graph or a body holds does not either.
+// Node types never change after instantiation, nor do those of child graphs and bodies.
 static bool may_wait(CUgraph graph, int depth)
 {
 	size_t count = 0;
@@ -91,7 +90,7 @@ static bool may_wait(CUgraph graph, int depth)
 			break;
 		default: // host functions, events, semaphores, values, conditions, and what is not known
 			waits = true;
-			recording = 1; // nobody has looked at the rest
+			recording = 1; // the remaining nodes are not looked at
 		}
 	}
 	free(nodes);

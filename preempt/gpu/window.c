@@ -15,7 +15,7 @@ enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
 };
 
-// Who is to be woken when a window opens: this process's watcher, the agents of peers, those that stop blocks.
+// Who is woken when a window opens: this process's watcher, the agents of peers, peers that stop between blocks.
 enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
 
 static const uint64_t POLL_NS = 50 * 1000;           // how often the watcher asks about unfinished work
@@ -84,7 +84,7 @@ uint32_t gp_window_open(struct gp_context *c)
 	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_spin_lock(&g->lock);
-	if (c->open || !c->handle) { // the latter: its context ends, and nobody would close it
+	if (c->open || !c->handle) { // without a handle the context ends, and nobody would close the window
 		pthread_spin_unlock(&g->lock);
 		return 0;
 	}
@@ -125,9 +125,9 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	pthread_spin_unlock(&g->lock);
 }
 
-// Puts other memory, a mapping of its own, in the segment's place, where this process has a slot, or where nobody else
-// looks. The address stays, so nobody ever holds a pointer to what is gone; a slot that is still owned goes along. Who does
-// not hold the lock may meanwhile read either memory, or count in a slot of another process: nothing is decided by that.
+// Replaces the segment's memory by another mapping, in which this process has a slot or which nobody else sees. The address
+// stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either
+// memory, or count in another process's slot; nothing is decided by that.
 bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
 {
 	struct gp_segment *s = g->segment, *next = memory;
@@ -187,7 +187,7 @@ static bool close_window(struct gp_context *c)
 	struct gp_gpu *g = c->gpu;
 
 	pthread_spin_lock(&g->lock);
-	if (!c->open || c->gpu != g) { // dropped with its context since the watcher looked; the place may be another's
+	if (!c->open || c->gpu != g) { // dropped with its context since the watcher looked; another may have the place
 		pthread_spin_unlock(&g->lock);
 		return false;
 	}
@@ -203,7 +203,7 @@ static bool close_window(struct gp_context *c)
 	return true;
 }
 
-// The window of a context that ends, whatever is unfinished.
+// Drops the window of a context that ends, though work may be unfinished.
 void gp_window_drop(struct gp_context *c)
 {
 	pthread_spin_lock(&c->gpu->lock);
@@ -224,8 +224,8 @@ void gp_note_gap(struct gp_context *c, uint64_t gap_ns)
 			c->gaps[i] /= 2;
 }
 
-// How long to wait for more after the last work finished. Closing early costs the next submission of a
-// request a context switch; closing late costs the lower levels the GPU. The gaps seen decide.
+// The grace period, nanoseconds, from the idle gaps seen. A window that closes too early costs the request's next submission a
+// context switch. One that closes too late costs the lower levels GPU time.
 static uint64_t grace(struct gp_context *c)
 {
 	if (gp_settings.level == LOWEST_LEVEL || !c->gpu->lower_peers)

@@ -25,7 +25,7 @@ struct gp_context *gp_current_context(void)
 	return gp_find_context(handle);
 }
 
-static _Atomic bool several; // contexts were there at a time
+static _Atomic bool several; // there were several contexts at one time
 
 // Copies, events and waits for them may be put on a stream of any context, whichever is current (CUDA's programming guide,
 // "Stream and Event Behavior").
@@ -76,8 +76,8 @@ static struct gp_gpu *gpu_of(CUdevice device)
 	return found;
 }
 
-// The GPU of the memory at an address; NULL: it may be any. Where nobody knows, such as of addresses that are only
-// reserved, the current one.
+// The GPU of the memory at an address; NULL: it may be any. The current GPU where the driver does not know, such as for
+// addresses that are only reserved.
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr address)
 {
 	int attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal = -1;

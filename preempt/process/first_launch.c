@@ -1,5 +1,5 @@
-// first_launch.c - kernels and graph instances that were launched before, by context. The first launch of one may load its
-// code, for which the driver waits for the whole context.
+// first_launch.c - remembers by context which kernels and graph instances were launched. A first launch may load code, for
+// which the driver waits for the whole context.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
@@ -26,7 +26,7 @@ bool gp_is_loaded(const struct gp_context *c, const void *handle)
 		if (!found)
 			return false;
 	}
-	return true; // so full that it is not worth knowing
+	return true; // the table is full here: nothing is known
 }
 
 void gp_remember_loaded(const struct gp_context *c, const void *handle)
@@ -40,7 +40,7 @@ void gp_remember_loaded(const struct gp_context *c, const void *handle)
 	}
 }
 
-// An entry that goes may end another's probe early: its next launch counts as a first one.
+// A removed entry may end the search for another early: that one's next launch counts as its first.
 void gp_forget_graph(CUgraphExec exec)
 {
 	for (int place = 0; place < GP_CONTEXTS; place++) {
@@ -53,8 +53,8 @@ void gp_forget_graph(CUgraphExec exec)
 	}
 }
 
-// Code is unloaded, which is rare, and whose it is nobody knows: what is launched next counts as launched first. Before
-// the driver unloads it, for its handles may soon be another's.
+// Called before the driver unloads code: its handles may soon mean other functions. Whose code it is is not known, so every
+// next launch counts as a first one. Code is rarely unloaded.
 void gp_forget_loaded(const struct gp_context *c)
 {
 	for (size_t i = 0; i < LOADED; i++)

@@ -1,4 +1,4 @@
-// process.c - the state that everything here works on, time, and futexes.
+// process.c - the state of the process, the clock, and futexes.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 

@@ -8,10 +8,10 @@
 #include "preempt/driver/driver.h"
 #include "preempt/segment/segment.h"
 
-#define GP_STREAM_GONE ((CUstream)~0ul) // an entry whose stream was destroyed: free for another
+#define GP_STREAM_GONE ((CUstream)~0ul) // the entry's stream was destroyed: another may take the entry
 
 enum {
-	GP_CONTEXTS = 64,  // contexts of one process that are looked after; others run untouched
+	GP_CONTEXTS = 64,  // contexts of one process that are watched; further ones run untouched
 	GP_GPUS = 32,
 	GP_STREAMS = 64,   // streams of a context with work in one window; more count as unknown
 	GP_GAP_BUCKETS = 16,
@@ -23,7 +23,7 @@ struct gp_stream {
 	_Atomic(CUstream) handle;
 	_Atomic uint64_t submitted;
 	_Atomic uint64_t completed;
-	_Atomic(CUevent) event; // the latest event recorded on it, and where
+	_Atomic(CUevent) event; // the latest event recorded on it, behind operation event_at
 	_Atomic uint64_t event_at;
 };
 
@@ -31,29 +31,29 @@ struct gp_gpu {
 	_Atomic uint32_t known; // 1 once uuid is valid
 	uint8_t uuid[16];
 	CUdevice device; // its ordinal
-	int mps; // contexts are shared through an MPS server: one TSG for all processes
+	int mps; // 1 under an MPS server: one TSG for the contexts of all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
-	// Set once, by the agent, when it has attached the segment; NULL before. Other memory may come in its place
+	// Set once, when the agent has attached the segment; NULL before. The address stays when the memory is replaced
 	// (gp_gpu_move).
 	_Atomic(struct gp_segment *) segment;
 	uint32_t slot;
-	// Kept by the agent as peers come and go.
+	// The agent keeps these current as peers come and go.
 	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
 	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
 	_Atomic uint32_t between;     // processes of levels between this one and the lowest: they watch windows
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
 	_Atomic uint64_t same;        // slots of others of this level
-	_Atomic uint64_t ignored;     // slots whose window outlived the bound and gates no more
-	_Atomic uint32_t stoppable;   // processes of lower levels that stop when a window opens
-	_Atomic uint32_t forced;      // higher levels' windows are passed over for a while: this process's share
-	pthread_spinlock_t lock;      // opening and closing of windows; never taken while one is open
+	_Atomic uint64_t ignored;     // slots whose window lasted longer than max_hold: it gates no more
+	_Atomic uint32_t stoppable;   // processes of lower levels that stop between blocks
+	_Atomic uint32_t forced;      // windows of higher levels are ignored for a while, for share.min_be
+	pthread_spinlock_t lock;      // of opening and closing windows; the launch path never takes it in an open window
 	uint32_t open_contexts;       // under lock
 	uint64_t busy_since_ns;       // under lock: when the first of them was opened
-	_Atomic uint32_t worked;      // something was submitted: the context is whole
-	bool probing;                 // under lock: busy is set to get a turn, whatever is known of work
-	struct gp_stop_counters stops; // the agent copies them into the slot
-	_Atomic(const char *) refused; // the driver's function that made a domain be given up
+	_Atomic uint32_t worked;      // work was submitted, so libcuda has finished making the context
+	bool probing;                 // under lock: the busy bit asks for a turn though no work is known
+	struct gp_stop_counters stops; // the agent copies these into the slot
+	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
 	_Atomic uint32_t refusal;      // what it returned
 };
 
@@ -61,27 +61,28 @@ struct gp_hold {
 	_Atomic uint32_t state; // GP_HOLD_*, a futex
 	uint32_t queued;        // sequence of the last link queued
 	_Atomic uint32_t chain; // sequence of the first link of the chain
-	_Atomic uint32_t moves; // of this hold to another SM
-	_Atomic uint32_t first_sm; // where links were seen most
+	_Atomic uint32_t moves; // how often this hold was moved to another SM
+	_Atomic uint32_t first_sm; // the SM on which most links were seen
 	uint16_t seen[GP_SMS];
 	uint64_t seen_place;
 	_Atomic uint64_t started_ns;
-	_Atomic uint64_t blocked_until_ns; // max_hold was reached: the lower levels' share first
+	_Atomic uint64_t blocked_until_ns; // after max_hold the lower levels get their share up to then
 	CUstream stream;
 	CUfunction function;
-	// Host-mapped. word[0]: links up to this sequence end; word[1]: the beat; word[16]: chain that expired;
-	// word[32]: where the running link is; word[48]: the last probe that the host engine fetched.
+	// Host-mapped. word[0]: links up to this sequence end; word[1]: the beat; word[16]: the chain that expired;
+	// word[32]: the SM of the running link; word[48]: the last probe that the host engine fetched.
 	volatile uint32_t *word;
-	struct { // watcher only
+	struct { // for the watcher only
 		CUstream stream;
-		uint32_t sent, missed; // sequence of the last probe; steps in this chain that a probe asked for in vain
-		uint32_t chain;        // that the rest is about
+		uint32_t sent;         // sequence of the last probe
+		uint32_t missed;       // steps that a probe asked for in vain, in this chain
+		uint32_t chain;        // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
 		uint32_t stepped_to;   // sequence of the link that took over at the last step
-		bool asked;            // the last step was a probe's
+		bool asked;            // a probe asked for the last step
 	} probe;
 };
-enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began to run last
+enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began last
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
 
 struct gp_context {
@@ -89,10 +90,10 @@ struct gp_context {
 	struct gp_gpu *gpu;
 	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
 	pthread_mutex_t life_lock;  // see gp_context_pin; taken before query_lock
-	// Who raised them lowers them, though another context may have the place by then.
-	_Atomic uint32_t context_waits; // threads inside a call that waits for the whole context
-	_Atomic uint32_t waits;     // threads inside a call that may block, where turns are taken
-	_Atomic uint32_t open; // from here on zeroed when another context gets the place
+	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
+	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
+	_Atomic uint32_t waits;     // threads in a call that may block; counted where turns are taken
+	_Atomic uint32_t open;      // its window is open. Zeroed, with all that follows, when another context takes the place
 	_Atomic uint64_t activity;  // operations submitted, ever
 	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
 	uint64_t seen_activity;     // watcher only
@@ -101,7 +102,7 @@ struct gp_context {
 	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
 	_Atomic uint32_t blp_prepared; // 0 new, 1 domain made or not wanted
-	_Atomic uint32_t ending;    // is to get no domain any more
+	_Atomic uint32_t ending;    // it is being destroyed, and gets no domain any more
 	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
 	struct { // fill.c
@@ -126,7 +127,7 @@ struct gp_settings {
 	uint64_t max_hold_ns;
 	uint64_t hold_step_ns;
 	uint64_t grace_min_ns, grace_max_ns;
-	double lower_share; // min_be_share
+	double lower_share; // share.min_be
 	uint32_t hints;     // 1 once hints are taken
 	_Atomic uint32_t hint_copy;
 	uint64_t hint_wait_ns;
@@ -153,7 +154,7 @@ static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
 	return s ? &s->slot[g->slot] : NULL;
 }
-// Whether another process of this level has a window open: the lower ones are off the GPU already.
+// Whether another process of this level has a window open. Lower levels are off the GPU then.
 static inline bool gp_equals_open(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
@@ -167,11 +168,12 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
-bool gp_enter_owner(CUstream); // true: the stream's context, which was not current, is until gp_leave_owner
+// Makes the context of a stream current, if another one is. True: gp_leave_owner is to be called.
+bool gp_enter_owner(CUstream);
 void gp_leave_owner(void);
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
 void gp_context_current(CUcontext);
-// While a context is pinned it is not destroyed. False if it is gone already.
+// A pinned context is not destroyed. False: it is gone already.
 bool gp_context_pin(struct gp_context *, CUcontext);
 void gp_context_unpin(struct gp_context *);
 
@@ -186,11 +188,11 @@ void gp_stream_forget(CUstream); // it is about to be destroyed
 // The driver is about to begin a capture: after this no query is under way, and none begins.
 void gp_capture_began(void);
 void gp_capture_ended(void);
-bool gp_capturing(void); // or about to
+bool gp_capturing(void); // a capture is under way or about to begin
 
 // first_launch.c
 bool gp_is_loaded(const struct gp_context *, const void *handle);
 void gp_remember_loaded(const struct gp_context *, const void *handle);
 void gp_forget_graph(CUgraphExec); // an instance is about to be destroyed
-void gp_forget_loaded(const struct gp_context *); // all of a context; NULL: of all contexts
+void gp_forget_loaded(const struct gp_context *); // all entries of a context; NULL: of all contexts
 #endif

@@ -1,4 +1,4 @@
-// streams.c - what of a context's work has finished.
+// streams.c - keeps track of which work of a context has finished.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
@@ -42,8 +42,8 @@ bool gp_all_complete(struct gp_context *c)
 	return true;
 }
 
-// The context has been idle since now, unless more than activity was submitted. A submitter first counts its
-// activity and then takes the mark away, so one of the two sees the other.
+// Marks the context as idle since now, unless more than activity was submitted. A submitter first counts its activity, then
+// clears the mark: one of the two sees the other.
 bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
 {
 	c->idle_since_ns = now;
@@ -68,7 +68,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 	struct gp_stream *stream = c ? gp_find_stream(c, handle, false) : NULL;
 	if (!stream)
 		return;
-	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // it says nothing of earlier streams any more
+	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // the event stands for its latest record only
 		if (c->stream[i].event == event)
 			c->stream[i].event = NULL;
 	stream->event_at = stream->submitted;
@@ -77,8 +77,7 @@ void gp_event_recorded(CUevent event, CUstream handle)
 
 void gp_stream_forget(CUstream handle)
 {
-	// A stream may be destroyed with work unfinished, which then can't be asked about any more: it
-	// counts as complete.
+	// A stream may be destroyed with unfinished work. Nobody can ask about that any more: it counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle)
@@ -96,8 +95,8 @@ void gp_stream_forget(CUstream handle)
 
 static _Atomic uint32_t captures;
 
-// The driver answers a question about a captured stream, or about the legacy stream during a capture,
-// by invalidating the capture. After this no query is under way and none begins.
+// A query of a captured stream, or of the legacy stream during a capture, invalidates the capture. After this function no
+// query is under way and none begins.
 void gp_capture_began(void)
 {
 	captures++;
@@ -128,8 +127,7 @@ bool gp_query(struct gp_context *c)
 			uint64_t sequence = s->submitted;
 			if (s->completed >= sequence)
 				continue;
-			// A per-thread default stream has no handle that another thread could ask about; the
-			// legacy stream is complete only when it is.
+			// Another thread cannot name a per-thread default stream. The legacy stream is complete only when that is.
 			CUstream asked = s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle;
 			if (gp_driver.cuStreamQuery(asked) == CUDA_SUCCESS)
 				s->completed = sequence;
