@@ -4,14 +4,14 @@ package kernels
 
 import _ "embed"
 
-// Hold is the module with gpreempt_hold, the kernel that keeps the GPU with its context between two
-// kernels of a latency-critical process.
+// Hold is the module with gpreempt_hold, the kernel that keeps the GPU with a latency-critical process between two of its
+// kernels.
 //
 //go:embed hold.fatbin
 var Hold []byte
 
-// Fill is the module with memsets and copies within device memory as kernels, for processes whose work can be
-// stopped between blocks.
+// Fill is the module with kernels for memsets and copies within device memory, for processes whose work can be stopped
+// between blocks.
 //
 //go:embed fill.fatbin
 var Fill []byte

@@ -28,7 +28,7 @@ const (
 	eiattrNumBarriers      = 0x4c
 )
 
-// handling says what a prologue asks of an attribute.
+// handling is what has to be done to an attribute when a prologue is added.
 type handling int
 
 const (
@@ -39,11 +39,11 @@ const (
 	mbarrier             // EIATTR_MBARRIER_INSTR_OFFSETS
 	pairs                // {offset, register or mask}
 	annotations          // EIATTR_ANNOTATIONS
-	refuse               // holds offsets, or instructions' properties, in a form that nothing here knows
+	refuse               // holds offsets, or properties of instructions, in an unknown form
 )
 
-// attributeRules has every attribute that a kernel may carry and still be rewritten, and those that are
-// known to speak against it. Others speak against it too: they are not known.
+// attributeRules lists the attributes with which a kernel can be rewritten, and those with which it cannot, by name. A
+// kernel with any other attribute is refused: nobody knows what the attribute means.
 var attributeRules = map[byte]struct {
 	name string
 	handling
@@ -135,7 +135,7 @@ var attributeRules = map[byte]struct {
 	0x5e: {"EIATTR_CUDA_REQ", keep},
 	0x5f: {"EIATTR_MERCURY_ISA_VERSION", keep},
 	0x61: {"EIATTR_RTCORE_ENTRY", refuse},
-	// Its blocks take over the numbers of others, which no guard would know of.
+	// Its blocks take over the work of other blocks, without passing the guard.
 	0x62: {"EIATTR_CLUSTER_LAUNCH_CONTROL_USED", refuse},
 	0x64: {"EIATTR_MIN_PER_CTA_MEMORY_SIZE", keep},
 	0x65: {"EIATTR_IGNOREOOB_CP_ASYNC_BULK_INSTR_OFFSETS", offsets},

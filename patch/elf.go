@@ -50,16 +50,15 @@ const (
 	osabiCUDA13 = 0x41 // ABI version 8: the architecture in e_flags[15:8]
 )
 
-// insertions keep the alignment of what stands behind them when they are multiples of this: no section
-// of a cubin asks for more.
+// Insertions are multiples of this, so that what follows stays aligned: no section of a cubin asks for more.
 const insertionAlignment = 128
 
-// The most sections a cubin may have here: each is looked at a few times.
+// The most sections that a cubin may have: each is looked at a few times.
 const maxSections = 1 << 16
 
 var le = binary.LittleEndian
 
-// section is one section; data is what the rewritten file will hold.
+// section is one section; data is its contents in the rewritten file.
 type section struct {
 	index  int
 	name   string
@@ -86,8 +85,8 @@ type symbol struct {
 	size    uint64
 }
 
-// cubin is a parsed image. Edits go to sections' data, the symbol table and the headers; write puts the
-// file together again, with everything that was not edited byte for byte as it was.
+// cubin is a parsed image. Edits go to sections' data, the symbol table and the headers; write puts the file together
+// again. What was not edited stays as it is, byte for byte.
 type cubin struct {
 	raw      []byte
 	osabi    byte
@@ -241,8 +240,8 @@ var (
 	errMercury = errors.New("mercury sections between others")
 )
 
-// dropMercury takes the second form of the code out: it has no guard, and the driver must not make code
-// from it. Without it the cubin has the form of one for sm_90.
+// dropMercury removes the second form of the code, which has no guard: the driver must not make code from it. Without it
+// the cubin looks like one for sm_90.
 func (c *cubin) dropMercury() error {
 	if c.kept == len(c.sections) {
 		return nil
@@ -264,7 +263,7 @@ func (c *cubin) dropMercury() error {
 	return nil
 }
 
-// replacement is a range of the old file and what stands in its place.
+// replacement is a range of the old file and the data that replaces it.
 type replacement struct {
 	start, end uint64
 	data       []byte
@@ -322,7 +321,7 @@ func (c *cubin) replacements() (layout, error) {
 		}
 		r := replacement{start: s.offset, end: s.offset, data: s.data}
 		r.end += le.Uint64(c.raw[c.sectionOffset+uint64(s.index)*sectionHeaderSize+32:])
-		if r.start == r.end { // may stand anywhere
+		if r.start == r.end { // an insertion
 			if len(s.data) > 0 {
 				return nil, errOverlap
 			}
@@ -358,7 +357,7 @@ func (c *cubin) replacements() (layout, error) {
 			return nil, errOverlap
 		}
 	}
-	// What was not edited may overlap itself, but not what was: a sweep over both lists.
+	// Parts that were not edited may overlap each other, but not edited ones: a sweep over both lists.
 	furthest, next := uint64(0), 0
 	for _, r := range replaced {
 		for next < len(fixed) && fixed[next].start < r.end {

@@ -1,6 +1,6 @@
 package patch
 
-// Entry is a kernel as its cubin describes it.
+// Entry describes a kernel of a cubin.
 type Entry struct {
 	SM             int
 	Name           string

@@ -9,8 +9,8 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A fatbin: a header {u32 magic, u16 version, u16 header size, u64 size} and entries, each a header and
-// what it holds, in multiples of 8 bytes. CUDA publishes the wrapper (fatbinary_section.h) and not this.
+// A fatbin is a header {u32 magic, u16 version, u16 header size, u64 size} and entries. An entry is a header and its
+// contents, in multiples of 8 bytes. CUDA publishes the wrapper (fatbinary_section.h) and not this form.
 const (
 	fatbinMagic      = 0xba55ed50
 	fatbinHeaderSize = 16
@@ -30,21 +30,21 @@ const (
 	entryKind         = 0  // u16
 	entryHeader       = 4  // u32: its size
 	entryStored       = 8  // u64: size of what follows
-	entryCompressed   = 16 // u32: how much of that is compressed data; 0 without compression
+	entryCompressed   = 16 // u32: size of the compressed data in it; 0 without compression
 	entrySM           = 28 // u32
 	entryFlags        = 40 // u64
 	entryUncompressed = 56 // u64; 0 without compression
 )
 
-// FatbinEntry says what became of one entry of a fatbin.
+// FatbinEntry is the result for one entry of a fatbin.
 type FatbinEntry struct {
 	Kind   string `json:"kind"` // elf, ptx, other
 	SM     int    `json:"sm"`
 	Report Report `json:"report"`
-	Reason string `json:"reason,omitempty"` // why the entry is as it was, or not looked at
+	Reason string `json:"reason,omitempty"` // why the entry was left as it is
 }
 
-// FatbinSize is the length of the fatbin at the start of data, of which a header's length is enough.
+// FatbinSize returns the length of the fatbin that data begins with. The header is enough.
 func FatbinSize(data []byte) (int, error) {
 	if len(data) < fatbinHeaderSize || le.Uint32(data) != fatbinMagic || le.Uint16(data[6:]) != fatbinHeaderSize {
 		return 0, fmt.Errorf("%w: no fatbin header", ErrFormat)
@@ -56,7 +56,7 @@ func FatbinSize(data []byte) (int, error) {
 	return fatbinHeaderSize + int(size), nil
 }
 
-// entryData is an entry of a fatbin, as it stands there.
+// entryData is an entry of a fatbin, unchanged.
 type entryData struct {
 	header, stored []byte
 }
@@ -105,7 +105,7 @@ func (e entryData) unpack(maxSize int) ([]byte, error) {
 	return unpackZstd(e.stored[:packed], int(size))
 }
 
-// The most that a byte of an LZ4 block can stand for.
+// A byte of an LZ4 block decodes to at most this many.
 const lz4Ratio = 255
 
 func unpackLZ4(packed []byte, size int) ([]byte, error) {
@@ -121,14 +121,14 @@ func unpackLZ4(packed []byte, size int) ([]byte, error) {
 }
 
 func unpackZstd(packed []byte, size int) ([]byte, error) {
-	// One goroutine, and no more memory than the window the frame asks for, within bounds.
+	// One goroutine, and no more memory than the frame's window, within bounds.
 	decoder, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1),
 		zstd.WithDecoderMaxWindow(max(zstd.MinWindowSize, min(uint64(size), zstd.MaxWindowSize))), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	defer decoder.Close()
-	const usualRatio = 16 // more than that is not believed beforehand
+	const usualRatio = 16 // memory for more is not allocated in advance
 	var out bytes.Buffer
 	out.Grow(min(size, usualRatio*len(packed)) + bytes.MinRead)
 	n, err := io.Copy(&out, io.LimitReader(decoder, int64(size)+1))
@@ -153,9 +153,9 @@ func (e entryData) appendRaw(out, contents []byte) []byte {
 	return out
 }
 
-// Fatbin rewrites the cubins of a fatbin and leaves everything else in it as it is, so that the driver
-// chooses among its entries as it would have. What it returns is new, or the fatbin itself where
-// nothing could be guarded; at most Options.MaxSize bytes.
+// Fatbin rewrites the cubins of a fatbin and leaves everything else in it as it is, so that the driver still chooses
+// among its entries as before. It returns a new fatbin, or the given one if nothing could be guarded; at most
+// Options.MaxSize bytes.
 func Fatbin(image []byte, options Options) (out []byte, reports []FatbinEntry, err error) {
 	defer recovered(func(failure error) { out, reports, err = nil, nil, failure })
 	return rewriteFatbin(image, options)
@@ -200,10 +200,10 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 	return out, reports, nil
 }
 
-// runsOn says whether a GPU can run what was compiled for an architecture.
+// runsOn says whether a GPU can run code that was compiled for an architecture.
 func runsOn(compiled, sm int) bool { return compiled/10 == sm/10 && compiled <= sm }
 
-// rewrite returns new contents, or nil where the entry is to stay as it is.
+// rewrite returns the new contents of an entry, or nil to leave it as it is.
 func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	report := FatbinEntry{Kind: "other", SM: int(le.Uint32(e.header[entrySM:]))}
 	switch le.Uint16(e.header[entryKind:]) {

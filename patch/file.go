@@ -13,7 +13,7 @@ type Image struct {
 	Data   []byte
 }
 
-// Images finds the cubins and fatbins of a file: itself, or those embedded in a host program or library.
+// Images finds the cubins and fatbins of a file: the file itself, or those that a host program or library embeds.
 func Images(file []byte) ([]Image, error) {
 	if len(file) >= 4 && le.Uint32(file) == fatbinMagic {
 		return fatbins(file)
@@ -65,7 +65,7 @@ func fatbins(data []byte) ([]Image, error) {
 	return images, nil
 }
 
-// ImageSize is the length of the cubin or fatbin at an address that came without one; its headers are read.
+// ImageSize reads the length of a cubin or fatbin from its headers.
 func ImageSize(image io.ReaderAt) (int, error) {
 	head := make([]byte, elfHeaderSize)
 	if _, err := image.ReadAt(head[:fatbinHeaderSize], 0); err != nil {

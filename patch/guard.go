@@ -14,8 +14,7 @@ const (
 // MaxFieldShift keeps a Field within the low 64 bits of an instruction.
 const MaxFieldShift = 64 - 16
 
-// Field is a place in the guard's code that holds the offset of the hidden parameter in constant bank 0,
-// shifted left by Shift.
+// Field is a place in the guard's code for the offset of the hidden parameter in constant bank 0, shifted left by Shift.
 type Field struct {
 	Instruction int `json:"instruction"`
 	Shift       int `json:"shift"`
@@ -35,12 +34,12 @@ type Guard struct {
 	code []byte
 }
 
-// Guards are the guards of all architectures.
+// Guards are the prologues for all architectures.
 type Guards struct {
 	bySM map[int]*Guard
 }
 
-// ParseGuards reads what generate wrote.
+// ParseGuards reads guard.json (kernels/guard/generate).
 func ParseGuards(data []byte) (*Guards, error) {
 	var list []*Guard
 	if err := json.Unmarshal(data, &list); err != nil {
@@ -71,11 +70,10 @@ func ParseGuards(data []byte) (*Guards, error) {
 	return guards, nil
 }
 
-// maxGuardSize stands in what Cubin says of its output.
+// maxGuardSize is part of the bound that Cubin documents.
 const maxGuardSize = 2048
 
-// instance is the guard for a kernel whose hidden parameter is at an offset (a multiple of 8) in
-// constant bank 0.
+// instance returns the guard for a hidden parameter at an offset (a multiple of 8) of constant bank 0.
 func (g *Guard) instance(offset uint32) []byte {
 	code := append([]byte(nil), g.code...)
 	for _, f := range g.Fields {
@@ -85,7 +83,7 @@ func (g *Guard) instance(offset uint32) []byte {
 	return code
 }
 
-// begins says whether code begins with this guard, whatever its parameter's offset.
+// begins says whether code begins with this guard, with any offset.
 func (g *Guard) begins(code []byte) bool {
 	if len(code) < len(g.code) {
 		return false
@@ -102,8 +100,7 @@ func (g *Guard) begins(code []byte) bool {
 	return true
 }
 
-// Code is the guard for an architecture and the offset of the hidden parameter (a multiple of 8) in
-// constant bank 0.
+// Code returns the guard for an architecture and a hidden parameter at an offset (a multiple of 8) of constant bank 0.
 func (g *Guards) Code(sm int, offset uint32) (code []byte, ok bool) {
 	guard, ok := g.bySM[sm]
 	if !ok {

@@ -2,9 +2,9 @@
 // cubin gets a prologue, the guard, and a hidden last parameter that the guard reads. It knows the
 // containers (fatbin, ELF) and nothing of the CUDA API; images are untrusted input.
 //
-// A kernel's code is moved by the guard's length as a whole, so that everything in it that is relative
-// to itself stays valid; what refers to it by offset is moved along. A kernel about which that cannot be
-// shown is refused, with the reason, and stays as it is.
+// A kernel's code moves as a whole, by the guard's length: references within it that are relative stay valid, and
+// references by offset move along. A kernel for which this cannot be shown is refused, with the reason, and stays
+// as it is.
 package patch
 
 import (
@@ -14,13 +14,13 @@ import (
 )
 
 var (
-	// ErrFormat says that an image is not what its type says, or of a form that is not known.
+	// ErrFormat means that an image is damaged, or of a form that this package does not know.
 	ErrFormat = errors.New("unknown or damaged image")
-	// ErrTooLarge says that an image, or what would become of it, is above Options.MaxSize.
+	// ErrTooLarge means that an image, or the rewritten one, is larger than Options.MaxSize.
 	ErrTooLarge = errors.New("image too large")
 )
 
-// DefaultMaxSize is what Options.MaxSize is without a value.
+// DefaultMaxSize is the default of Options.MaxSize, in bytes.
 const DefaultMaxSize = 1 << 30
 
 // Options says how to rewrite.
@@ -31,10 +31,10 @@ type Options struct {
 	// run; 0 rewrites for all.
 	SM int
 
-	// MaxSize bounds what comes out, and every image that is unpacked on the way.
+	// MaxSize bounds the result and every image that is unpacked on the way, in bytes.
 	MaxSize int
 
-	// Refuse, where it is set, may speak against a kernel by its (mangled) name.
+	// Refuse, if set, returns why the kernel of a (mangled) name must not be rewritten; "" if it may.
 	Refuse func(kernel string) (reason string)
 }
 
@@ -45,12 +45,12 @@ func (o Options) maxSize() int {
 	return DefaultMaxSize
 }
 
-// Kernel says what became of one kernel.
+// Kernel is the result for one kernel.
 type Kernel struct {
 	Name    string  `json:"name"`
 	Guarded bool    `json:"guarded"`
 	Reason  string  `json:"reason,omitempty"` // why it is not guarded
-	Refusal Refusal `json:"-"`                // of which kind that is
+	Refusal Refusal `json:"-"`                // the kind of the reason
 
 	Registers        int `json:"registers"`
 	GuardedRegisters int `json:"guarded_registers,omitempty"`
@@ -67,13 +67,13 @@ type Refusal int
 
 // Kinds of refusals.
 const (
-	RefusedForm  Refusal = iota // something about it is of a form that is not known
+	RefusedForm  Refusal = iota // its code, attributes or relocations have an unknown form
 	RefusedRoom                 // no room for a parameter or for the guard's registers
-	RefusedPeers                // Options.Refuse spoke against it
+	RefusedPeers                // Options.Refuse gave a reason
 	RefusedSM                   // no guard for its architecture
 )
 
-// refusal is an error of another kind than RefusedForm.
+// refusal is an error with a kind; other errors are RefusedForm.
 type refusal struct {
 	kind Refusal
 	text string
@@ -85,10 +85,10 @@ func refused(kind Refusal, format string, values ...any) error {
 	return refusal{kind, fmt.Sprintf(format, values...)}
 }
 
-// Parameter is the place of one parameter among a kernel's.
+// Parameter is where a kernel's parameter lies in the parameter buffer, in bytes.
 type Parameter struct{ Offset, Size uint16 }
 
-// Report says what became of one cubin.
+// Report is the result for one cubin.
 type Report struct {
 	SM      int      `json:"sm"`
 	Kernels []Kernel `json:"kernels"`
@@ -104,15 +104,15 @@ func (r Report) Guarded() (count int) {
 	return count
 }
 
-// Cubin rewrites one ELF image. What it returns is new, or the image itself where no kernel could be
-// guarded. It is at most as long as the image, 4 KiB for every kernel and 1 KiB together.
+// Cubin rewrites one ELF image. It returns a new image, or the given one if no kernel could be guarded. The new one is
+// at most 1 KiB, and 4 KiB for every kernel, longer.
 func Cubin(image []byte, options Options) (out []byte, report Report, err error) {
 	defer recovered(func(failure error) { out, report, err = nil, Report{}, failure })
 	return rewriteCubin(image, options)
 }
 
 // recovered turns a panic into an error: a fault of this package must not end the program that it is
-// loaded into. Nothing is known to panic; the fuzz targets call what stands behind it.
+// loaded into. Nothing is known to panic; the fuzz targets call the functions without this net.
 func recovered(fail func(error)) {
 	if r := recover(); r != nil {
 		fail(fmt.Errorf("%w: %v", ErrFormat, r))
@@ -142,9 +142,8 @@ func rewriteCubin(image []byte, options Options) ([]byte, Report, error) {
 	return out, report, nil
 }
 
-// WaitsForPeers speaks, as Options.Refuse, against kernels of communication libraries: their blocks wait for
-// blocks with higher numbers, or on other GPUs, without being launched cooperatively. Part of such a
-// kernel must not be held back.
+// WaitsForPeers is an Options.Refuse for kernels of communication libraries. Their blocks wait for blocks with higher
+// numbers, or on other GPUs, without being launched cooperatively: no block of such a kernel may be held back.
 func WaitsForPeers(kernel string) (reason string) {
 	for _, name := range []string{"ncclDevKernel", "ncclKernel", "ncclSymDevKernel", "ncclSymkDevKernel", "nvshmem", "mscclpp"} {
 		if strings.Contains(kernel, name) {

@@ -10,7 +10,7 @@ import (
 const (
 	rCUDA32        = 1
 	rCUDA64        = 2
-	rCUDAAbs32Lo32 = 56 // halves of an address, for a MOV each
+	rCUDAAbs32Lo32 = 56 // half of an address, for a MOV
 	rCUDAAbs32Hi32 = 57
 	rCUDAAbs47_34  = 58 // CALL.ABS
 )
@@ -31,8 +31,8 @@ type relocation struct {
 	addend int64
 }
 
-// indexRelocations reads all relocations, by the code they have to do with: code sections that they apply
-// to, and code sections in which their symbol lies.
+// indexRelocations reads all relocations. Their index is the code section that they apply to, or in which their symbol
+// lies.
 func (c *cubin) indexRelocations() (map[int][]relocation, error) {
 	index := make(map[int][]relocation)
 	for _, table := range c.sections[:c.kept] {
@@ -73,7 +73,7 @@ func (c *cubin) indexRelocations() (map[int][]relocation, error) {
 	return index, nil
 }
 
-// inPlace reads the addend that Elf64_Rel leaves in the place itself; -1 where it is of a kind unknown.
+// inPlace reads the addend of an Elf64_Rel, which is stored at the place itself; -1 if the relocation's type is unknown.
 func inPlace(target *section, r relocation) int64 {
 	switch {
 	case r.kind == rCUDA32 && inside(target.data, r.offset, 4):
@@ -84,23 +84,22 @@ func inPlace(target *section, r relocation) int64 {
 	return -1
 }
 
-// debugging sections say where code is: at its first instruction, not at the guard. All others mean the
-// kernel by its symbol, to start it.
+// debugging sections describe the code: its first instruction, not the guard. All others mean the kernel by its symbol, to
+// start it.
 func (s *section) debugging() bool {
 	return strings.HasPrefix(s.name, ".debug_") || strings.HasPrefix(s.name, ".nv_debug")
 }
 
-// pointsInto says whether a relocation's value is a place in a kernel's code that does not move with a
-// symbol of its own: the kernel's or the section's symbol and an addend.
+// pointsInto says whether a relocation's value is a place in a kernel's code that has no symbol of its own: the symbol of
+// the kernel or the section plus an addend.
 func (c *cubin) pointsInto(p *plan, r relocation) bool {
 	s := c.symbols[r.symbol]
 	return s.index == p.symbol || int(s.section) == p.text.index && s.kind == sttSection
 }
 
-// checkRelocations refuses a kernel with a relocation that moveRelocations could not move, and one that
-// device code or data refers to: it may be started from the device, where nobody passes the hidden
-// parameter. Of references to its code, those are moved that are known to mean an absolute address: what
-// is relative to the function must not be.
+// checkRelocations refuses a kernel with a relocation that moveRelocations cannot move. It also refuses a kernel that device
+// code or data refers to: it may be started from the device, where nobody passes the hidden parameter. References to
+// its code move only if they are known to mean an absolute address: relative ones must not.
 func (c *cubin) checkRelocations(p *plan, list []relocation) error {
 	for _, r := range list {
 		if r.target == p.text && r.offset >= p.text.size {
@@ -125,7 +124,7 @@ func (c *cubin) checkRelocations(p *plan, list []relocation) error {
 	return nil
 }
 
-// moveRelocations moves what refers to places in a kernel's code, and the places in it.
+// moveRelocations moves references to places in a kernel's code, and the places in it that relocations apply to.
 func (c *cubin) moveRelocations(p *plan, list []relocation, delta uint64) {
 	for _, r := range list {
 		if r.target == p.text {

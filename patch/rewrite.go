@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	// The most bytes of parameters a kernel may have, since CUDA 12.1 (EIATTR_CUDA_API_VERSION 121) and
-	// before. Before sm_90 kernels with more than fit in maxParametersLow have them in another place of
-	// the constant bank.
+	// The most bytes of parameters that a kernel may have, since CUDA 12.1 (EIATTR_CUDA_API_VERSION 121) and before it.
+	// Before sm_90, parameters that exceed maxParametersLow lie in another place of the constant bank.
 	maxParameters        = 32764
 	maxParametersLow     = 4352
 	maxParametersClassic = 4096
@@ -19,7 +18,7 @@ const (
 	maxRegisters = 255
 )
 
-// plan is what is to be done to one kernel.
+// plan is how one kernel is to be rewritten.
 type plan struct {
 	Kernel
 	symbol    int
@@ -39,16 +38,16 @@ type plan struct {
 	hidden     attribute // its EIATTR_KPARAM_INFO
 }
 
-// surroundings are what several kernels' plans look things up in; sections stand by index.
+// surroundings is what the plans of all kernels look things up in. Keys are indices of sections unless they say otherwise.
 type surroundings struct {
 	options     Options
-	symbols     map[int][]symbol // but for sections' own
+	symbols     map[int][]symbol // without the symbols of sections
 	registers   map[int]int      // by symbol
-	ownSymbols  map[int]int      // sections' own
+	ownSymbols  map[int]int      // the symbol of each section
 	infos       map[int]*section // by code section
 	constants   map[int]*section // by code section
 	relocations map[int][]relocation
-	err         error // speaks against all kernels
+	err         error // why no kernel can be rewritten
 }
 
 func (c *cubin) look(options Options) *surroundings {
@@ -88,8 +87,8 @@ func (c *cubin) look(options Options) *surroundings {
 
 var errTakesOver = errors.New("blocks take over the work of others (clusterlaunchcontrol)")
 
-// takesOver says whether code has UGETNEXTWORKID (since sm_100): a block that uses it does the work of
-// blocks that are never started, so that no guard sees them. The compiler leaves no attribute of it.
+// takesOver says whether code has UGETNEXTWORKID (since sm_100): a block that uses it does the work of blocks that never
+// start, so they pass no guard. The compiler writes no attribute for it.
 func (c *cubin) takesOver(code *section) bool {
 	const opUGETNEXTWORKID = 0x3ca // in the low 12 bits
 	if c.sm < 100 {
@@ -103,7 +102,7 @@ func (c *cubin) takesOver(code *section) bool {
 	return false
 }
 
-// plan looks at every kernel.
+// plan decides on every kernel.
 func (c *cubin) plan(options Options) []*plan {
 	around := c.look(options)
 	var plans []*plan
@@ -192,7 +191,7 @@ func (c *cubin) examine(p *plan, around *surroundings) error {
 	return c.checkRelocations(p, p.relocations)
 }
 
-// findSections finds what belongs to a kernel, and refuses it where that is not as compilers lay it out.
+// findSections finds the sections of a kernel, and refuses it if they are not laid out as compilers do.
 func (c *cubin) findSections(p *plan, around *surroundings) error {
 	s := c.symbols[p.symbol]
 	if int(s.section) >= c.kept {
@@ -348,7 +347,7 @@ func (p *plan) moveAttributes(list []attribute) error {
 		}
 		out = append(out, shifted)
 	}
-	if !hidden { // no parameters: nothing says yet where they are
+	if !hidden { // the kernel has no parameters, so no attribute says where they lie
 		bank := le.AppendUint32(nil, uint32(p.bankSymbol))
 		bank = le.AppendUint16(bank, uint16(p.base))
 		bank = le.AppendUint16(bank, hiddenSize)
@@ -382,7 +381,7 @@ func (p *plan) exits() []byte {
 	return out
 }
 
-// apply carries out what was planned and puts the image together.
+// apply carries out the plans and puts the image together.
 func (c *cubin) apply(plans []*plan, options Options) ([]byte, error) {
 	if err := c.dropMercury(); err != nil {
 		return nil, err
@@ -422,7 +421,7 @@ func (c *cubin) applyTo(p *plan) error {
 			c.setSymbol(s.index, s.value+delta, s.size)
 		}
 	}
-	// Before sm_90 a second count stands here, in debug builds without the functions that are called.
+	// Before sm_90 a second register count stands here; in debug builds it leaves out the functions that are called.
 	if own := p.text.info >> 24; own != 0 {
 		p.text.info = p.text.info&0xffffff | max(own, uint32(p.guard.Registers))<<24
 	}

@@ -1,8 +1,8 @@
-// Package cache rewrites images with package patch, and keeps what came of them on disk, by a hash of
-// their contents, for the next process that loads them.
+// Package cache rewrites images with package patch, and keeps the results on disk, by a hash of their contents, for the
+// next process that loads them.
 //
-// Any number of processes may use a directory, without locks: a file is made under another name and renamed,
-// is never changed, and is not believed before its checksum was.
+// Any number of processes may use a directory without locks: a file is written under another name, renamed, and never
+// changed. A reader checks its checksum first.
 package cache
 
 import (
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is what became of an image, in memory outside of Go's that whoever gets it unmaps.
+// Mapping is a rewritten image in memory outside of Go's. Whoever gets it unmaps it.
 type Mapping struct {
 	Address unsafe.Pointer
 	Bytes   int
@@ -73,12 +73,12 @@ type Cache struct {
 	limit     int64 // bytes
 
 	mutex   sync.Mutex
-	total   int64 // bytes of all files, as last counted and with what was written since
+	total   int64 // bytes of all files: the last count plus what was written since
 	written int   // files, since then
 	serial  int
 }
 
-// Open makes the directory, for this user alone, unless it is there.
+// Open makes the directory, for this user alone, if it is missing.
 func Open(directory string, limit int64) (*Cache, error) {
 	if err := os.MkdirAll(filepath.Dir(directory), 0o700); err != nil {
 		return nil, fmt.Errorf("make cache directory: %w", err)
@@ -103,7 +103,7 @@ func (c *Cache) path(key Key) string {
 	return filepath.Join(c.directory, hex.EncodeToString(key[:])+extension)
 }
 
-// Get returns what is stored. A file that is damaged is removed.
+// Get returns the stored image. A damaged file is removed.
 func (c *Cache) Get(key Key) (Mapping, bool) {
 	path := c.path(key)
 	m, err := read(path, key)
@@ -142,8 +142,8 @@ func read(path string, key Key) (Mapping, error) {
 	return m, nil
 }
 
-// mapFile maps a file of a local file system, and reads one of another: there a mapping may lose its pages, when
-// somebody else removes the file, and the program would get SIGBUS.
+// mapFile maps a file of a local file system. It reads a file of another one: there a mapping may lose its pages when
+// somebody removes the file, and the program would get SIGBUS.
 func mapFile(fd, size int) (Mapping, error) {
 	var on unix.Statfs_t
 	if err := unix.Fstatfs(fd, &on); err != nil {
@@ -173,7 +173,7 @@ func mapFile(fd, size int) (Mapping, error) {
 	return m, nil
 }
 
-// Put stores data, and removes what was used longest ago where it becomes too much.
+// Put stores data, and removes the files that were used longest ago if the limit is exceeded.
 func (c *Cache) Put(key Key, data []byte) error {
 	size := int64(len(data))
 	if size > c.limit/2 {
@@ -219,8 +219,8 @@ func write(path string, data []byte) error {
 	return unix.Close(fd)
 }
 
-// trim counts what there is, and makes room for size bytes and a tenth of the limit if there is none. Other processes
-// may do the same at the same time.
+// trim counts all files. If there is no room for size bytes it frees that and a tenth of the limit. Other processes may do
+// the same at the same time.
 func (c *Cache) trim(size int64) {
 	type file struct {
 		name string

@@ -13,7 +13,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-// The form of what became of an image: struct gp_rewritten of preempt/code/code.h, which C reads as it stands.
+// The form of a rewritten image: struct gp_rewritten of preempt/code/code.h, which C reads in place.
 const (
 	magic = "GPBLP\x00\x00\x01"
 
@@ -39,7 +39,7 @@ const (
 	imageAlignment = 4096 // so that its pages can be given back
 )
 
-// ErrForm says that data is not what Encode makes: torn, damaged, or of another version.
+// ErrForm means that a cache file is torn, damaged, or of another version.
 var ErrForm = errors.New("damaged or foreign cache file")
 
 var (
@@ -47,12 +47,12 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// Key names what was made of an image.
+// Key identifies a rewritten image by all that it was made from.
 type Key [32]byte
 
 func align(n, to int) int { return (n + to - 1) / to * to }
 
-// form is what is to be encoded.
+// form collects the parts of a file before they are written.
 type form struct {
 	kernels []patch.Kernel
 	texts   map[string]int // offsets, behind the layouts

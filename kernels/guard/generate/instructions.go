@@ -44,7 +44,7 @@ func assemble(low, high uint64) (i instruction) {
 	return i
 }
 
-// What PMTRIG marks in guard.cu: its operand, in [63:32], has bit n set for event n.
+// Places in guard.cu that PMTRIG marks: its operand, in [63:32], has bit n set for event n.
 const (
 	markEnd     = 1 << 0
 	markPadding = 1 << 1
@@ -52,10 +52,9 @@ const (
 
 // body takes the guard out of one compiled variant.
 //
-// PMTRIG becomes a NOP; the last one, where the guarded kernel begins, one that waits for everything
-// that the guard has under way: the kernel behind it expects no scoreboard to be pending. The first
-// instruction sets the stack pointer, which the guard does not use and the kernel sets by itself; on
-// some architectures it does so some time later, so it is taken out.
+// PMTRIG becomes a NOP. The last one, where the guarded kernel begins, waits for everything that the guard has under way:
+// the kernel expects no pending scoreboard. The first instruction sets the stack pointer. The guard does not use it and
+// the kernel sets it by itself, on some architectures only later, so that instruction is removed.
 func body(code []byte) ([]instruction, error) {
 	var all []instruction
 	for ; len(code) >= instructionSize; code = code[instructionSize:] {
@@ -97,8 +96,8 @@ func setsStackPointer(i instruction) bool {
 	return false
 }
 
-// compare finds where, if anywhere, the variants of one instruction hold their parameter's offset:
-// shift is -1 where they are all the same. code is the instruction with 0 in that place.
+// compare finds where the variants of one instruction hold their parameter's offset. shift is -1 if all variants are the
+// same. code is the instruction with 0 in that place.
 func compare(variants []instruction, entries []patch.Entry) (code instruction, shift int, err error) {
 	first, equal := variants[0], true
 	for _, v := range variants {

@@ -45,15 +45,15 @@ func generate(nvcc, source, destination string, architectures []string) error {
 	return os.WriteFile(destination, append(text, '\n'), 0o644)
 }
 
-// unit is what the number of the guard's instructions must be a multiple of: 128 bytes, for kernels keep
-// their alignment. The padding stands in guard.cu, where hardly a block comes by. NOPs in front, which every
-// warp executes, made even launches without a record slower.
+// The guard's length must be a multiple of unit instructions, 128 bytes, so that kernels keep their alignment. guard.cu has
+// the padding in a place that few blocks pass. NOPs in front, which every warp executes, made even launches without a
+// record slower.
 const unit = 128 / instructionSize
 
 var errLength = errors.New("not a multiple of 128 bytes")
 
 func compile(nvcc, source, output, sm string) (guard patch.Guard, err error) {
-	// Not simply with as much as is missing without any: the compiler may lay out the code another way then.
+	// Padding may change the compiler's layout, so the missing length without padding is not the answer.
 	for padding := range 2 * unit {
 		command := exec.Command(nvcc, "-cubin", "-O3", "-std=c++17", "-arch=sm_"+sm,
 			fmt.Sprintf("-DPADDING=%d", padding), "-o", output, source)
@@ -130,7 +130,7 @@ func extract(image []byte) (patch.Guard, error) {
 	return guard, check(guard, bodies, variants)
 }
 
-// check makes every variant again from what was learnt.
+// check makes every variant again from the guard, and compares.
 func check(guard patch.Guard, bodies [][]instruction, variants []patch.Entry) error {
 	text, err := json.Marshal([]patch.Guard{guard})
 	if err != nil {
