@@ -35,12 +35,12 @@ type Config struct {
 		OverMs uint64
 	}
 	Hints struct {
-		Explicit, Copy, Socket, Arrival bool
-		NVTX                            [MaxRanges]string // names of ranges; "" beyond the last
-		MaxCost, MinConfidence          float64
-		WaitUs                          uint64
-		Log                             string
-		LogMB                           uint64
+		Sources                HintSources
+		NVTX                   [MaxRanges]string // names of ranges; "" beyond the last
+		MaxCost, MinConfidence float64
+		WaitUs                 uint64
+		Log                    string
+		LogMB                  uint64
 	}
 	BLP struct {
 		CacheDirectory string
@@ -51,11 +51,7 @@ type Config struct {
 	Log     struct{ Level, File string }
 }
 
-// Mechanisms says what may be used to preempt. With Auto set, the others are for the probes to decide.
-type Mechanisms struct{ Auto, Timeslice, Hold, Gate, Turns, BLP, MPS bool }
-
-// MaxRanges is how many names of NVTX ranges can be given.
-const MaxRanges = 16
+//go:generate go run ./generate
 
 //go:embed default.toml
 var defaults []byte
@@ -202,8 +198,8 @@ type setting struct {
 	set     func(c *Config, value any) bool
 }
 
-var settings = []setting{
-	{"mechanisms", `"auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`, setMechanisms},
+var settings = slices.Concat([]setting{
+	{"mechanisms", mechanismsAllowed(), setMechanisms},
 	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
 	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
 	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
@@ -215,11 +211,7 @@ var settings = []setting{
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
 	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
-	boolean("hints.explicit", func(c *Config) *bool { return &c.Hints.Explicit }),
-	boolean("hints.copy", func(c *Config) *bool { return &c.Hints.Copy }),
-	boolean("hints.socket", func(c *Config) *bool { return &c.Hints.Socket }),
-	boolean("hints.arrival", func(c *Config) *bool { return &c.Hints.Arrival }),
-	{"hints.nvtx", fmt.Sprintf("an array of at most %d names of NVTX ranges, each of 1 to 63 bytes", MaxRanges), setNVTX},
+}, hintSettings(), []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
@@ -232,7 +224,7 @@ var settings = []setting{
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
 	text("log.file", `an absolute path, or "" for standard error`, isFile, func(c *Config) *string { return &c.Log.File }),
-}
+})
 
 func integer[T uint64 | int](key string, low, high int64, unit string, field func(*Config) *T) setting {
 	return setting{key, fmt.Sprintf("an integer from %d to %d (%s)", low, high, unit), func(c *Config, value any) bool {
@@ -254,38 +246,6 @@ func text(key, allowed string, valid func(string) bool, field func(*Config) *str
 		*field(c) = s
 		return true
 	}}
-}
-
-func setMechanisms(c *Config, value any) bool {
-	if value == "auto" {
-		c.Mechanisms = Mechanisms{Auto: true}
-		return true
-	}
-	names, ok := value.([]any)
-	if !ok {
-		return false
-	}
-	var m Mechanisms
-	for _, name := range names {
-		switch name {
-		case "timeslice":
-			m.Timeslice = true
-		case "hold":
-			m.Hold = true
-		case "gate":
-			m.Gate = true
-		case "turns":
-			m.Turns = true
-		case "blp":
-			m.BLP = true
-		case "mps":
-			m.MPS = true
-		default:
-			return false
-		}
-	}
-	c.Mechanisms = m
-	return true
 }
 
 func fraction(key, allowed string, limit float64, field func(*Config) *float64) setting {
@@ -310,23 +270,6 @@ func boolean(key string, field func(*Config) *bool) setting {
 		}
 		return ok
 	}}
-}
-
-func setNVTX(c *Config, value any) bool {
-	names, ok := value.([]any)
-	if !ok || len(names) > MaxRanges {
-		return false
-	}
-	var ranges [MaxRanges]string
-	for i, name := range names {
-		s, ok := name.(string)
-		if !ok || s == "" || len(s) > 63 || strings.ContainsFunc(s, unicode.IsControl) {
-			return false
-		}
-		ranges[i] = s
-	}
-	c.Hints.NVTX = ranges
-	return true
 }
 
 const levelsAllowed = `"trace", "debug", "info", "warn", "error" or "off"`

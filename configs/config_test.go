@@ -18,7 +18,7 @@ func TestDefault(t *testing.T) {
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain = 100, 2000, 2
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
-	want.Hints.Explicit, want.Hints.Copy, want.Hints.Socket, want.Hints.Arrival = true, true, true, true
+	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
 	want.Hints.LogMB = 64
 	want.BLP.CacheMB = 2048
@@ -50,6 +50,7 @@ func TestEveryFieldHasASetting(t *testing.T) {
 		}
 		fields += config.Field(i).Type.NumField()
 	}
+	fields += len(HintRows) - 2 // Hints.Sources is of all sources but one, which has a field for its names
 	if fields != len(settings) {
 		t.Errorf("Config has %d fields, settings are %d", fields, len(settings))
 	}
@@ -82,14 +83,14 @@ directory = "/run/gpreempt"
 group = "gpu"
 `))
 	want := Default()
-	want.Mechanisms = Mechanisms{Timeslice: true, Gate: true}
+	want.Mechanisms = Mechanisms{Named: Timeslice | Gate}
 	want.Hold.Chain = 8
 	want.Share.MinBE = 0
 	want.Segment.Directory, want.Segment.Group = "/run/gpreempt", "gpu"
 	if err != nil || config != want {
 		t.Errorf("got %+v, %v; want %+v", config, err, want)
 	}
-	if config, err := Parse("f", []byte(`mechanisms = ["blp", "mps"]`)); err != nil || config.Mechanisms != (Mechanisms{BLP: true, MPS: true}) {
+	if config, err := Parse("f", []byte(`mechanisms = ["blp", "mps"]`)); err != nil || config.Mechanisms != (Mechanisms{Named: BLP | MPS}) {
 		t.Errorf("blp and mps: %+v, %v", config.Mechanisms, err)
 	}
 	if config, err := Parse("f", []byte("mechanisms = []")); err != nil || config.Mechanisms != (Mechanisms{}) {

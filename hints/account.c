@@ -70,7 +70,7 @@ uint64_t gp_hint_settle(uint32_t source, bool hit, uint64_t cost_ns, uint64_t no
 		off = debt_ns < (double)LAST_BACKOFF_NS ? (uint64_t)debt_ns + REFILL_NS : LAST_BACKOFF_NS;
 	}
 	account[source].off_until_ns = now + off;
-	GP_HINT_COUNT(source, off, 1);
+	GP_HINT_COUNT(source, times_off, 1);
 	publish_off(source, true);
 	return off;
 }

@@ -12,10 +12,10 @@
 // Nobody takes hints in a forked child.
 static void in_child(void) { gp_give = NULL; }
 
-void gp_hints_begin(double least_likely, bool explicit_too)
+void gp_hints_begin(double least_likely, uint32_t sources)
 {
 	gp_least_likely = least_likely;
-	gp_explicit = explicit_too;
+	gp_sources = sources;
 	pthread_atfork(NULL, NULL, in_child);
 	gp_give = gp_hint;
 }

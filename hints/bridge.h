@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// From here on sources give hints; explicit_too: gpreempt_hint does, too.
-void gp_hints_begin(double least_likely, bool explicit_too);
+// From here on the sources in a bit set give hints.
+void gp_hints_begin(double least_likely, uint32_t sources);
 void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
 const void *gp_socket_hooks(void);
 

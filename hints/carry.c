@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-_Static_assert(GP_HINT_ARRIVAL + 1 == GP_HINT_SOURCES, "sources of hints.h and segment.h");
-
 static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later is nonsense
 static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
 static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold

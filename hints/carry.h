@@ -14,7 +14,7 @@
 } while (0)
 
 // The program itself announced the work; other sources guess.
-static inline bool gp_hint_announced(uint32_t source) { return source == GP_HINT_EXPLICIT || source == GP_HINT_NVTX; }
+static inline bool gp_hint_announced(uint32_t source) { return GP_HINTS_TOLD >> source & 1; }
 
 // carry.c
 extern _Atomic uint32_t gp_hint_bell, gp_hint_dropped;

@@ -8,16 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "configs/rows.h"
+
 struct gp_context;
 struct gp_submission;
-
-enum gp_hint_source {
-	GP_HINT_EXPLICIT,
-	GP_HINT_NVTX,
-	GP_HINT_COPY, // given by work.c
-	GP_HINT_SOCKET,
-	GP_HINT_ARRIVAL,
-};
 
 // Gives a hint, from any thread: lock-free, at most one futex system call. The work is expected from start_ns
 // (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments are dropped.

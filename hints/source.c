@@ -9,7 +9,7 @@ struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 _Atomic uint32_t gp_announcements;
 _Atomic(gp_hint_fn *) gp_give;
 double gp_least_likely;
-_Atomic uint32_t gp_explicit; // 1: explicit hints are listened to
+_Atomic uint32_t gp_sources;
 
 uint64_t gp_clock_ns(void)
 {
@@ -22,7 +22,7 @@ uint64_t gp_clock_ns(void)
 __attribute__((visibility("default"))) int gpreempt_hint(int64_t delay_us, double confidence)
 {
 	gp_hint_fn *give = gp_give;
-	if (!give || !gp_explicit || delay_us < 0 || !(confidence >= 0 && confidence <= 1))
+	if (!give || !(gp_sources & 1u << GP_HINT_EXPLICIT) || delay_us < 0 || !(confidence >= 0 && confidence <= 1))
 		return -1;
 	enum { MOST_us = 3600 * 1000 * 1000u }; // no overflow; the core takes much less
 	uint64_t us = delay_us < (int64_t)MOST_us ? (uint64_t)delay_us : MOST_us;

@@ -32,13 +32,12 @@ extern struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 extern _Atomic uint32_t gp_announcements; // ever
 extern _Atomic(gp_hint_fn *) gp_give;
 extern double gp_least_likely;
-extern _Atomic uint32_t gp_explicit; // 1: explicit hints are listened to
+extern _Atomic uint32_t gp_sources; // bit set of the sources that are listened to
 
 uint64_t gp_clock_ns(void);
 uint32_t gp_estimate_for(uint64_t key, uint64_t now);
 // likely_ppm of a connection, or UINT32_MAX where only its key is known.
 void gp_announce(enum gp_hint_source, uint32_t estimate, uint64_t key, uint32_t fd, uint32_t generation,
 		 uint32_t likely_ppm, uint64_t now);
-
 
 #endif

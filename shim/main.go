@@ -55,11 +55,11 @@ func gpreemptStart() {
 	}
 	if agent.HintsWanted(config, priority.Level) {
 		learner.Start(learner.Options{
-			Explicit: config.Hints.Explicit, Socket: config.Hints.Socket, Arrival: config.Hints.Arrival,
+			Sources: config.Hints.Sources,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
 			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
 		})
-		if config.Hints.Socket {
+		if config.Hints.Sources.Has(configs.HintSocket) {
 			C.gp_install_socket_hooks((*C.struct_gp_socket_hooks)(learner.SocketHooks()))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -236,7 +237,7 @@ func TestTop(t *testing.T) {
 	p.WindowNs.Store(5e9)
 	p.Windows.Store(1000)
 	p.TimesliceUs.Store(100000)
-	p.Fallbacks.Store(segment.FallbackNoHold)
+	p.SetLacks(configs.FallbackNoHold, true)
 	s.Open.Or(1)
 	var got sample
 	r := gpreempt(t, nil, "top", "--once", "--json", "--config", config)
@@ -248,11 +249,11 @@ func TestTop(t *testing.T) {
 	if !peer.Alive || peer.Name != "server" || peer.Counters.Windows != 1000 || !peer.WindowOpen {
 		t.Errorf("peer %+v", peer)
 	}
-	if peer.Rates.Windows < 10 || peer.Rates.Windows > 100 || peer.Rates.Share < 0.05 || peer.Rates.Share > 0.5 || gpu.LCShare != peer.Rates.Share || gpu.BEShare != 0 {
+	if peer.Rates["windows"] < 10 || peer.Rates["windows"] > 100 || peer.Rates["share"] < 0.05 || peer.Rates["share"] > 0.5 || gpu.LCShare != peer.Rates["share"] || gpu.BEShare != 0 {
 		t.Errorf("rates %+v, GPU %+v", peer.Rates, gpu)
 	}
 	r = gpreempt(t, nil, "top", "--once", "--config", config)
-	for _, want := range []string{"GPU-01000000-0000-0000-0000-000000000000", "server  lc    window  100 ms", "no_hold"} {
+	for _, want := range []string{"GPU-01000000-0000-0000-0000-000000000000", "server  lc    window  100 ms", "no_hold", "  HOLD/s  GATE/s  TURNS/s  "} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
@@ -313,14 +314,14 @@ func TestMeasure(t *testing.T) {
 	open.WindowOpen, open.WindowOpenedNs = true, 1+11_500_000_000
 	now, _ := measure(at(12, open, peer(7, 0, 0, 6e9)), before)
 	gpu := now.GPUs[0]
-	if lc := gpu.Peers[0].Rates; lc.Windows != 10 || lc.Share != 0.25 || lc.OverNs != 2e9 {
+	if lc := gpu.Peers[0].Rates; lc["windows"] != 10 || lc["share"] != 0.25 || lc["over_ns"] != 2e9 {
 		t.Errorf("lc %+v", lc)
 	}
-	if be := gpu.Peers[1].Rates; be.Share != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.5 {
+	if be := gpu.Peers[1].Rates; be["share"] != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.5 {
 		t.Errorf("be %+v, GPU %+v", be, gpu)
 	}
 	// Counters that go back, as a hostile peer's may, are no rate.
-	if now, _ := measure(at(12, peer(0, 5, 0, 0)), before); now.GPUs[0].Peers[0].Rates.Windows != 0 {
+	if now, _ := measure(at(12, peer(0, 5, 0, 0)), before); now.GPUs[0].Peers[0].Rates["windows"] != 0 {
 		t.Errorf("backwards: %+v", now.GPUs[0].Peers[0].Rates)
 	}
 }
@@ -350,7 +351,7 @@ func TestDoctor(t *testing.T) {
 			"ok    driver     libcuda.so.1 for CUDA 13.1",
 			"warn  device     Simulated GPU 0, compute capability 9.0, GPU-11111111-1111-1111-1111-111111111111: compute mode is exclusive",
 			"ok    control    /dev/nvidiactl is not needed: the driver is simulated",
-			"ok    mps        no MPS control daemon",
+			"ok    server     no MPS control daemon",
 			"fail  preload    be: registered on 0 of 1 devices",
 			`fail  picked     "auto" picks nothing: no probe registered; see above`,
 		}},
@@ -409,7 +410,7 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 		t.Fatalf("%v: %+v", err, r)
 	}
 	for _, f := range got.Findings {
-		if f.Check == "mps" && (f.Status != warned || f.Advice == "") {
+		if f.Check == "server" && (f.Status != warned || f.Advice == "") {
 			t.Errorf("%+v", f)
 		}
 		if f.Check == "config" && f.Reason != config {

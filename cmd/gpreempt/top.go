@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
+	"reflect"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,15 +102,20 @@ type peerSample struct {
 	Rates rates `json:"rates"`
 }
 
-// rates are per second over OverNs.
-type rates struct {
-	OverNs    uint64  `json:"over_ns"`
-	Share     float64 `json:"share"`
-	Windows   float64 `json:"windows"`
-	Switches  float64 `json:"switches"`
-	Holds     float64 `json:"holds"`
-	GateWaits float64 `json:"gate_waits"`
-	Turns     float64 `json:"turns"`
+// rates are per second over over_ns, under the counters' names in the segment. share is a part of the time.
+type rates map[string]float64
+
+// rated is a counter of the segment that is shown per second, and the title of its column.
+type rated struct{ counter, title string }
+
+func ratedCounters() []rated {
+	list := []rated{{"windows", "WINDOW/s"}, {"switches", "SWITCH/s"}}
+	for _, row := range configs.MechanismRows {
+		if row.Rate != "" {
+			list = append(list, rated{row.Rate, strings.ToUpper(row.Name) + "/s"})
+		}
+	}
+	return list
 }
 
 func top(ctx context.Context, out io.Writer, config configs.Config, interval time.Duration, once bool, show func(io.Writer, sample) error) error {
@@ -190,13 +192,13 @@ func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, 
 			}
 			next := read(p, s.TakenNs)
 			r := compare(last, next)
-			next.share = r.Share
+			next.share = r["share"]
 			after[key] = next
 			gpu.Peers = append(gpu.Peers, peerSample{p, r})
 			if p.Level == segment.Levels-1 {
-				gpu.BEShare = min(1, gpu.BEShare+r.Share)
+				gpu.BEShare = min(1, gpu.BEShare+r["share"])
 			} else {
-				gpu.LCShare = max(gpu.LCShare, r.Share)
+				gpu.LCShare = max(gpu.LCShare, r["share"])
 			}
 		}
 		now.GPUs = append(now.GPUs, gpu)
@@ -222,148 +224,25 @@ func compare(last, next reading) rates {
 	if next.atNs <= last.atNs {
 		return rates{}
 	}
-	r := rates{OverNs: next.atNs - last.atNs}
-	seconds := float64(r.OverNs) / 1e9
-	rate := func(last, next uint64) float64 {
-		if next < last {
-			return 0
-		}
-		return float64(next-last) / seconds
-	}
-	a, b := last.counters, next.counters
-	r.Share = last.share
+	seconds := float64(next.atNs-last.atNs) / 1e9
+	r := rates{"over_ns": 1e9 * seconds, "share": last.share}
 	if next.sharedAtNs > last.sharedAtNs {
-		r.Share = min(1, float64(next.sharedNs-min(next.sharedNs, last.sharedNs))/float64(next.sharedAtNs-last.sharedAtNs))
+		r["share"] = min(1, float64(next.sharedNs-min(next.sharedNs, last.sharedNs))/float64(next.sharedAtNs-last.sharedAtNs))
 	}
-	r.Windows, r.Switches, r.Holds = rate(a.Windows, b.Windows), rate(a.Switches, b.Switches), rate(a.Holds, b.Holds)
-	r.GateWaits, r.Turns = rate(a.GateWaits, b.GateWaits), rate(a.Turns, b.Turns)
+	for _, of := range ratedCounters() {
+		before, now := counter(last.counters, of.counter), counter(next.counters, of.counter)
+		r[of.counter] = float64(now-min(now, before)) / seconds
+	}
 	return r
 }
 
-func printJSON(out io.Writer, s sample) error { return json.NewEncoder(out).Encode(s) }
-
-func redrawTable(out io.Writer, s sample) error {
-	if _, err := io.WriteString(out, "\x1b[H\x1b[J"); err != nil { // home, erase to the end
-		return err
-	}
-	return printTable(out, s)
-}
-
-func printTable(out io.Writer, s sample) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(s.GPUs) == 0 {
-		fmt.Fprintln(w, "No process of this user runs under the library.")
-	}
-	for _, gpu := range s.GPUs {
-		if gpu.Error != "" {
-			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", gpu.GPU, gpu.Error)
-			continue
-		}
-		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare)
-		fmt.Fprintln(w, "PID\tNAME\tROLE\tSTATE\tSLICE\tSHARE\tWINDOW/s\tSWITCH/s\tHOLD/s\tGATE/s\tTURN/s\tIN FORCE\tNOT IN FORCE")
-		for _, p := range gpu.Peers {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%.0f %%\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%s\n",
-				p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), 100*p.Rates.Share,
-				p.Rates.Windows, p.Rates.Switches, p.Rates.Holds, p.Rates.GateWaits, p.Rates.Turns,
-				orDash(p.Mechanisms), orDash(p.Fallbacks))
-		}
-		fmt.Fprintln(w)
-		printHints(w, gpu.Peers)
-		printBLP(w, gpu.Peers)
-	}
-	return w.Flush()
-}
-
-// printHints lists the sources that gave hints. Counts are from each process's start.
-func printHints(w io.Writer, peers []peerSample) {
-	titled := false
-	for _, p := range peers {
-		for _, h := range p.Hints {
-			if !titled {
-				titled = true
-				fmt.Fprintln(w, "PID\tHINTS\tGIVEN\tHIT\tLATE\tWRONG\tDROPPED\tSAVED\tKEPT\tSTATE")
-			}
-			state := "on"
-			if h.Off {
-				state = "off: costs too much"
-			}
-			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%.1f ms\t%.1f ms\t%s\n", p.Pid, h.Source, h.Given, h.Hit, h.Late, h.Wrong,
-				h.Dropped, float64(h.SavedNs)/1e6, float64(h.WaitedNs)/1e6, state)
+// counter is one of the counters, by its name in the segment.
+func counter(of segment.Counters, name string) uint64 {
+	value := reflect.ValueOf(of)
+	for i := range value.NumField() {
+		if value.Type().Field(i).Tag.Get("json") == name {
+			return value.Field(i).Uint()
 		}
 	}
-	if titled {
-		fmt.Fprintln(w)
-	}
-}
-
-// printBLP lists the processes in which block-level preemption is on. Counts are from each process's start.
-func printBLP(w io.Writer, peers []peerSample) {
-	titled := false
-	for _, p := range peers {
-		b := p.BLP
-		if b == nil {
-			continue
-		}
-		if !titled {
-			titled = true
-			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
-		}
-		state := "on"
-		if b.GivenUp != 0 {
-			state = "given up after an error of the driver"
-		}
-		// As numbers: the peer wrote them, and may have written anything.
-		covered, mean := 0.0, 0.0
-		if launches := float64(b.Launches) + float64(b.Uncovered); launches > 0 {
-			covered = 100 * float64(b.Launches) / launches
-		}
-		if b.Stops > 0 {
-			mean = float64(b.DrainNs) / float64(b.Stops)
-		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
-			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
-			mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
-	}
-	if titled {
-		fmt.Fprintln(w)
-	}
-}
-
-func refusals(by map[string]uint64) string {
-	var list []string
-	for _, reason := range slices.Sorted(maps.Keys(by)) {
-		list = append(list, fmt.Sprintf("%s:%d", reason, by[reason]))
-	}
-	return orDash(list)
-}
-
-func state(p segment.Peer) string {
-	switch {
-	case p.WindowOpen:
-		return "window"
-	case p.Suspended:
-		return "off"
-	case p.Turn:
-		return "turn"
-	case p.Busy:
-		return "busy"
-	}
-	return "idle"
-}
-
-func slice(us uint32) string {
-	switch {
-	case us == 0:
-		return "-"
-	case us%1000 == 0:
-		return fmt.Sprintf("%d ms", us/1000)
-	}
-	return fmt.Sprintf("%d us", us)
-}
-
-func orDash(list []string) string {
-	if len(list) == 0 {
-		return "-"
-	}
-	return strings.Join(list, " ")
+	return 0
 }

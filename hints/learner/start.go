@@ -13,14 +13,16 @@ import (
 	"io"
 	"slices"
 	"unsafe"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Options says which sources give hints.
 type Options struct {
-	Explicit, Socket, Arrival bool
-	NVTX                      []string // names of ranges
-	MaxCost, MinConfidence    float64
-	Log                       io.Writer // gets a line for each request; nil: none
+	Sources                configs.HintSources
+	NVTX                   []string // names of ranges
+	MaxCost, MinConfidence float64
+	Log                    io.Writer // gets a line for each request; nil: none
 }
 
 // Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
@@ -29,8 +31,9 @@ func Start(o Options) {
 		text := append([]byte(name), 0) // not by C.CString, which ends a process that lacks memory
 		C.gp_nvtx_name(C.uint32_t(i), (*C.char)(unsafe.Pointer(&text[0])))
 	}
-	C.gp_hints_begin(C.double(o.MinConfidence), C.bool(o.Explicit))
-	if o.Socket || o.Arrival || len(o.NVTX) > 0 || o.Log != nil {
+	C.gp_hints_begin(C.double(o.MinConfidence), C.uint32_t(o.Sources))
+	const immediate = 1<<configs.HintExplicit | 1<<configs.HintCopy // nothing is learnt for them
+	if o.Sources&^immediate != 0 || o.Log != nil {
 		go learn(o)
 	}
 }
@@ -59,7 +62,7 @@ func learn(o Options) {
 				announced = announced[1:]
 			}
 			l.arrived(at)
-			if p, ok := predictor.Arrived(at); ok && o.Arrival {
+			if p, ok := predictor.Arrived(at); ok && o.Sources.Has(configs.HintArrival) {
 				C.gp_give_arrival(C.uint64_t(p.FromNs), C.uint64_t(p.ToNs-p.FromNs), C.double(p.Confidence))
 			}
 		}

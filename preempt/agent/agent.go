@@ -84,10 +84,10 @@ type peers struct {
 
 func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
 
-func (a *agent) lacks(fallback uint32) {
+func (a *agent) lacks(fallback configs.Fallback) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	a.own().Fallbacks.Or(fallback)
+	a.own().SetLacks(fallback, true)
 }
 
 // changed is called when TSGs of the process came or went. It returns how long until the next of them settles, when it is to
@@ -216,8 +216,7 @@ func (a *agent) leave() {
 // gates says whether this process waits on the host while a higher level's window is open. Where
 // timeslices separate processes that only costs launches; under MPS there is nothing else.
 func (a *agent) gates() bool {
-	m := a.core.config.Mechanisms
-	return m.Auto && a.mps || !m.Auto && m.Gate || a.stoppable
+	return a.core.config.Mechanisms.UseAt(configs.Gate, a.mps) || a.stoppable
 }
 
 func (a *agent) peers() (p peers) {
@@ -231,7 +230,7 @@ func (a *agent) peers() (p peers) {
 			if level < lowestLevel {
 				p.between |= bit
 			}
-			if a.segment.Slot(slot).Mechanisms.Load()&segment.MechanismBLP != 0 {
+			if a.segment.Slot(slot).Has(configs.BLP) {
 				p.stoppable |= bit
 			}
 		case level < a.core.level:
@@ -275,8 +274,7 @@ func (a *agent) takesTurns(p peers) bool {
 }
 
 func (a *agent) canTakeTurns() bool {
-	m := a.core.config.Mechanisms
-	return (m.Auto || m.Turns) && a.core.level == lowestLevel && !a.refused && !a.mps && !a.noTurns
+	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns
 }
 
 // crowded says whether a process of the same level has work that it does not give up for others' turns.
@@ -344,8 +342,7 @@ func settling(tsgs []TSG, now uint64) (wait time.Duration) {
 
 // applyTimeslice sets the timeslices of the process's TSGs, and tells others the longest that is in force.
 func (a *agent) applyTimeslice() {
-	m := a.core.config.Mechanisms
-	if !(m.Auto || m.Timeslice) || a.refused || a.mps || a.wantUs == 0 {
+	if !a.core.config.Mechanisms.UseAt(configs.Timeslice, a.mps) || a.refused || a.wantUs == 0 {
 		return
 	}
 	mine := a.mine()
@@ -385,16 +382,12 @@ func (a *agent) applyTimeslice() {
 	if longest > 0 {
 		a.own().TimesliceUs.Store(uint32(longest))
 	}
-	if len(mine) > 0 {
-		a.own().Fallbacks.And(^uint32(segment.FallbackNoTSG))
-	} else {
-		a.own().Fallbacks.Or(segment.FallbackNoTSG)
-	}
+	a.own().SetLacks(configs.FallbackNoTSG, len(mine) == 0)
 }
 
 func (a *agent) refuse(err error) {
 	a.refused = true
-	a.own().Fallbacks.Or(segment.FallbackControlRefused)
+	a.own().SetLacks(configs.FallbackControlRefused, true)
 	if !a.reported {
 		a.reported = true
 		a.log.Warn().Err(err).Msg("the driver refuses RM controls: this process cannot be preempted by timeslices")
@@ -441,7 +434,7 @@ func (a *agent) enforce() bool {
 				}
 				a.suspended = live
 				a.noTurns = true
-				a.own().Fallbacks.Or(segment.FallbackSuspendRefused)
+				a.own().SetLacks(configs.FallbackSuspendRefused, true)
 				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
 				return false
 			}
@@ -475,34 +468,27 @@ func (a *agent) hasSuspended(t TSG) bool {
 }
 
 func (a *agent) publish() {
-	var in uint32
-	m := a.core.config.Mechanisms
-	lacks := a.own().Fallbacks.Load()
-	if (m.Auto || m.Timeslice) && !a.refused && !a.mps && lacks&segment.FallbackNoTSG == 0 {
-		in |= segment.MechanismTimeslice
+	own, m := a.own(), a.core.config.Mechanisms
+	if a.core.level < lowestLevel && !a.mps && m.Use(configs.Hold) && !holdWanted(a.core.config) {
+		own.SetLacks(configs.FallbackNoHold, true)
 	}
-	if a.core.level < lowestLevel && !a.mps {
-		if !holdWanted(a.core.config) {
-			if m.Auto || m.Hold {
-				a.own().Fallbacks.Or(segment.FallbackNoHold)
-			}
-		} else if lacks&segment.FallbackNoHold == 0 {
-			in |= segment.MechanismHold
+	var in configs.Mechanism
+	for _, of := range [...]struct {
+		one     configs.Mechanism
+		inForce bool
+	}{
+		{configs.Timeslice, m.UseAt(configs.Timeslice, a.mps) && !a.refused && !own.Lacks(configs.FallbackNoTSG)},
+		{configs.Hold, m.UseAt(configs.Hold, a.mps) && a.core.level < lowestLevel && !own.Lacks(configs.FallbackNoHold)},
+		{configs.Gate, a.gates()},
+		{configs.Turns, a.canTakeTurns()},
+		{configs.MPS, m.UseAt(configs.MPS, a.mps)},
+		{configs.BLP, a.stoppable && stoppable()}, // not where an unknown function of the driver has ended it
+	} {
+		if of.inForce {
+			in |= of.one
 		}
 	}
-	if a.gates() {
-		in |= segment.MechanismGate
-	}
-	if a.canTakeTurns() {
-		in |= segment.MechanismTurns
-	}
-	if (m.Auto || m.MPS) && a.mps {
-		in |= segment.MechanismMPS
-	}
-	if a.stoppable && stoppable() { // not where an unknown function of the driver has ended it
-		in |= segment.MechanismBLP
-	}
-	if a.own().Mechanisms.Swap(in)&segment.MechanismBLP != in&segment.MechanismBLP {
+	if configs.Mechanism(own.Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
 	a.own().Job.Store(a.core.job)

@@ -56,12 +56,13 @@ type Rewriter interface {
 // for by name, and by default under MPS, where nothing else stops a kernel. Nobody is preferred to level 0, so that only
 // the program itself could stop its streams there, which it has to ask for.
 func blpWanted(config configs.Config, level int) C.uint32_t {
+	where := config.Mechanisms.Where(configs.BLP)
 	switch {
 	case level == 0 && !config.BLP.LCStreams:
 		return C.GP_BLP_OFF
-	case config.Mechanisms.BLP:
+	case where == configs.Anywhere:
 		return C.GP_BLP_ON
-	case config.Mechanisms.Auto:
+	case where == configs.UnderMPS:
 		return C.GP_BLP_UNDER_MPS
 	}
 	return C.GP_BLP_OFF

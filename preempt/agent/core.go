@@ -36,7 +36,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	startLoads(config, level, driver, log)
 	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
-	if m, why := config.Mechanisms, holdUnwanted(); why != "" && level < lowestLevel && (m.Auto || m.Hold) {
+	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
 	}
 	if HintsWanted(config, level) {
@@ -50,8 +50,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 // countsFromStart says whether work is counted before anybody asks for it: where turns are taken, what a
 // process has on the GPU when a peer comes decides whose turn it is.
 func (c *Core) countsFromStart() bool {
-	m := c.config.Mechanisms
-	return c.level == lowestLevel && (m.Auto || m.Turns)
+	return c.level == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
 }
 
 func (c *Core) prepareHolds() (later bool, err error) {
@@ -93,7 +92,7 @@ func (c *Core) run() {
 		if err != nil {
 			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
-				a.lacks(segment.FallbackNoHold)
+				a.lacks(configs.FallbackNoHold)
 			}
 		}
 		laterBLP, err := prepareDomains()
@@ -145,7 +144,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		go watchWindows(gpu)
 	}
 	if a.mps {
-		a.own().Fallbacks.Or(segment.FallbackMPS)
+		a.own().SetLacks(configs.FallbackMPS, true)
 		if !a.stoppable && c.level != 0 {
 			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
 		}

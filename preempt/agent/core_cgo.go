@@ -42,15 +42,15 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	m := config.Mechanisms
 	settings := &C.gp_settings
 	settings.level = C.uint32_t(level)
-	switch {
-	case m.Auto:
+	switch m.Where(configs.Gate) {
+	case configs.UnderMPS:
 		settings.gate = C.GP_GATE_UNDER_MPS
-	case m.Gate:
+	case configs.Anywhere:
 		settings.gate = C.GP_GATE_ON
 	}
 	settings.hold = bit(holdWanted(config))
-	settings.turns = bit((m.Auto || m.Turns) && level == lowestLevel)
-	settings.mps = bit(m.Auto || m.MPS)
+	settings.turns = bit(m.Use(configs.Turns) && level == lowestLevel)
+	settings.mps = bit(m.Use(configs.MPS))
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
 	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
@@ -82,7 +82,7 @@ func keep(image []byte) unsafe.Pointer {
 func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
 
 func holdWanted(config configs.Config) bool {
-	return (config.Mechanisms.Auto || config.Mechanisms.Hold) && holdUnwanted() == ""
+	return config.Mechanisms.Use(configs.Hold) && holdUnwanted() == ""
 }
 
 func bit(b bool) C.uint32_t {

@@ -9,20 +9,18 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // HintsWanted says whether a process of this level does anything with hints.
 func HintsWanted(config configs.Config, level int) bool {
-	h := config.Hints
-	return level < lowestLevel && holdWanted(config) && (h.Explicit || h.Copy || h.Socket || h.Arrival || h.NVTX[0] != "")
+	return level < lowestLevel && holdWanted(config) && config.Hints.Sources != 0
 }
 
 // carryOutHints does so for as long as the process lives.
 func (c *Core) carryOutHints() {
 	runtime.LockOSThread()
 	C.gp_bridge_wake_to_the_microsecond()
-	said := [segment.HintSources]bool{}
+	said := [len(configs.HintRows)]bool{}
 	for {
 		var source C.uint32_t
 		off := time.Duration(C.gp_hint_run(&source))
@@ -31,13 +29,13 @@ func (c *Core) carryOutHints() {
 			said[source] = true
 			event = c.log.Warn()
 		}
-		event.Str("source", segment.HintNames[source]).Dur("for", off).
+		event.Str("source", configs.HintRows[source].Name).Dur("for", off).
 			Msg("hints were wrong or early too often: the source is off for a while")
 	}
 }
 
 func (c *Core) startHints() {
 	h := c.config.Hints
-	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.WaitUs*1000), C.bool(h.Copy))
+	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.WaitUs*1000), C.bool(h.Sources.Has(configs.HintCopy)))
 	go c.carryOutHints()
 }

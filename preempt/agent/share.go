@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -38,7 +39,7 @@ func (a *agent) usage(p peers, now uint64) usage {
 func (a *agent) keepsUs(slot int) uint64 {
 	s, fair := a.segment.Slot(slot), a.core.config.Timeslice.FairUs
 	us := uint64(s.TimesliceUs.Load())
-	if us == 0 || s.Mechanisms.Load()&segment.MechanismHold == 0 && us > fair {
+	if us == 0 || !s.Has(configs.Hold) && us > fair {
 		us = fair
 	}
 	return us

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -100,7 +101,7 @@ const windowPoll = time.Millisecond
 func (a *agent) takesPart(slot int, now uint64) bool {
 	s := a.segment.Slot(slot)
 	heard := s.HeartbeatNs.Load()
-	return s.Mechanisms.Load()&segment.MechanismTurns != 0 && (heard >= now || now-heard < 3*uint64(heartbeat))
+	return s.Has(configs.Turns) && (heard >= now || now-heard < 3*uint64(heartbeat))
 }
 
 // A process that has been off the GPU for a while gets a turn of at least probeFor whatever is known of its

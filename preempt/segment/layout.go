@@ -13,50 +13,25 @@ package segment
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 4
+	Version = 5
 	Slots   = 64
 	Levels  = 8
 
-	HintSources = 5 // HintNames
-	Refusals    = 8 // RefusalNames, and room for more
+	HintRoom = 7 // configs.HintRows, and room for more
+	Refusals = 8 // RefusalNames, and room for more
 
 	headerSize = 192
 	slotSize   = 1024
 	memorySize = headerSize + slotSize*Slots
 	fileSize   = 64 // the identity
 )
-
-// Bits of Slot.Mechanisms: GP_MECHANISM_*.
-const (
-	MechanismTimeslice = 1 << iota
-	MechanismHold
-	MechanismGate
-	MechanismTurns
-	MechanismBLP
-	MechanismMPS
-)
-
-// Bits of Slot.Fallbacks: GP_FALLBACK_*, why something is not in force.
-const (
-	FallbackControlRefused = 1 << iota
-	FallbackNoTSG
-	FallbackNoHold
-	FallbackMPS
-	FallbackSuspendRefused
-)
-
-var (
-	mechanismNames = []string{"timeslice", "hold", "gate", "turns", "blp", "mps"}
-	fallbackNames  = []string{"control_refused", "no_tsg", "no_hold", "mps", "suspend_refused"}
-)
-
-// HintNames are the sources of hints, in the order of enum gp_hint_source.
-var HintNames = [HintSources]string{"explicit", "nvtx", "copy", "socket", "arrival"}
 
 // Why a kernel is not rewritten: enum gp_refusal.
 const (
@@ -71,41 +46,68 @@ const (
 // RefusalNames are the reasons, in the order of enum gp_refusal.
 var RefusalNames = []string{"form", "room", "peers", "sm", "image", "runtime"}
 
+// Counters of the slot are of type N = atomic.Uint64, copies of them of type N = uint64, under their names in segment.h.
+
 // KernelCounters is struct gp_kernel_counters.
-type KernelCounters struct {
-	Images  atomic.Uint64
-	Cached  atomic.Uint64
-	LoadNs  atomic.Uint64
-	Seen    atomic.Uint64
-	Guarded atomic.Uint64
-	Refused [Refusals]atomic.Uint64
+type KernelCounters[N any] struct {
+	Images  N
+	Cached  N
+	LoadNs  N
+	Seen    N
+	Guarded N
+	Refused [Refusals]N
 }
 
 // StopCounters is struct gp_stop_counters.
-type StopCounters struct {
-	Launches      atomic.Uint64
-	Uncovered     atomic.Uint64
-	Barriers      atomic.Uint64
-	Stops         atomic.Uint64
-	Cuts          atomic.Uint64
-	ResumedBlocks atomic.Uint64
-	DrainNs       atomic.Uint64
-	DrainMaxNs    atomic.Uint64
-	GivenUp       atomic.Uint64
-	Beside        atomic.Uint64
+type StopCounters[N any] struct {
+	Launches      N `json:"launches"`
+	Uncovered     N `json:"uncovered"`
+	Barriers      N `json:"barriers"`
+	Stops         N `json:"stops"`
+	Cuts          N `json:"cuts"`
+	ResumedBlocks N `json:"resumed_blocks"`
+	DrainNs       N `json:"drain_ns"`
+	DrainMaxNs    N `json:"drain_max_ns"`
+	GivenUp       N `json:"given_up"`
+	Beside        N `json:"beside"`
 }
 
 // HintCounters is struct gp_hint_counters.
-type HintCounters struct {
-	Given    atomic.Uint64
-	Hit      atomic.Uint64
-	Late     atomic.Uint64
-	Wrong    atomic.Uint64
-	Dropped  atomic.Uint64
-	SavedNs  atomic.Uint64
-	WaitedNs atomic.Uint64
-	Off      atomic.Uint64
+type HintCounters[N any] struct {
+	Given    N `json:"given"`
+	Hit      N `json:"hit"`
+	Late     N `json:"late"`
+	Wrong    N `json:"wrong"`
+	Dropped  N `json:"dropped"`
+	SavedNs  N `json:"saved_ns"`
+	WaitedNs N `json:"waited_ns"`
+	TimesOff N `json:"times_off"`
 }
+
+// SlotCounters is struct gp_slot_counters.
+type SlotCounters[N any] struct {
+	Windows       N `json:"windows"`
+	WindowNs      N `json:"window_ns"`
+	WindowsCut    N `json:"windows_cut"`
+	Switches      N `json:"switches"`
+	Holds         N `json:"holds"`
+	HoldNs        N `json:"hold_ns"`
+	HoldsReleased N `json:"holds_released"`
+	HoldsCollided N `json:"holds_collided"`
+	HoldsExpired  N `json:"holds_expired"`
+	HoldsStalled  N `json:"holds_stalled"`
+	GateWaits     N `json:"gate_waits"`
+	GateNs        N `json:"gate_ns"`
+	Turns         N `json:"turns"`
+	TurnNs        N `json:"turn_ns"`
+	TurnsSeized   N `json:"turns_seized"`
+	Boosts        N `json:"boosts"`
+	TimesliceSets N `json:"timeslice_sets"`
+	BusyNs        N `json:"busy_ns"`
+}
+
+// Counters is a copy of a slot's counters.
+type Counters = SlotCounters[uint64]
 
 // Header is struct gp_segment without its slots.
 type Header struct {
@@ -150,36 +152,19 @@ type Slot struct {
 	RanAtNs        atomic.Uint64
 	Pad0           [24]byte
 
-	Windows       atomic.Uint64
-	WindowNs      atomic.Uint64
-	WindowsCut    atomic.Uint64
-	Switches      atomic.Uint64
-	Holds         atomic.Uint64
-	HoldNs        atomic.Uint64
-	HoldsReleased atomic.Uint64
-	HoldsCollided atomic.Uint64
-	HoldsExpired  atomic.Uint64
-	HoldsStalled  atomic.Uint64
-	GateWaits     atomic.Uint64
-	GateNs        atomic.Uint64
-	Turns         atomic.Uint64
-	TurnNs        atomic.Uint64
-	TurnsSeized   atomic.Uint64
-	Boosts        atomic.Uint64
-	TimesliceSets atomic.Uint64
-	BusyNs        atomic.Uint64
-	Kernels       KernelCounters
-	Stop          StopCounters
-	Pad1          [56]byte
+	SlotCounters[atomic.Uint64]
+	Kernels KernelCounters[atomic.Uint64]
+	Stop    StopCounters[atomic.Uint64]
+	Pad1    [56]byte
 
-	Hint         [HintSources]HintCounters
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
 	HintSpunNs   atomic.Uint64
-	Pad2         [176]byte
+	Hint         [HintRoom]HintCounters[atomic.Uint64]
+	Pad2         [48]byte
 }
 
-// BLP is a copy of the counters of block-level preemption under their names in segment.h.
+// BLP is a copy of the counters of block-level preemption.
 type BLP struct {
 	Images         uint64            `json:"images"`
 	ImagesCached   uint64            `json:"images_cached"`
@@ -187,32 +172,16 @@ type BLP struct {
 	KernelsSeen    uint64            `json:"kernels_seen"`
 	KernelsGuarded uint64            `json:"kernels_guarded"`
 	KernelsRefused map[string]uint64 `json:"kernels_refused"` // by reason; those that came up
-	Launches       uint64            `json:"launches"`
-	Uncovered      uint64            `json:"uncovered"`
-	Barriers       uint64            `json:"barriers"`
-	Stops          uint64            `json:"stops"`
-	Cuts           uint64            `json:"cuts"`
-	ResumedBlocks  uint64            `json:"resumed_blocks"`
-	DrainNs        uint64            `json:"drain_ns"`
-	DrainMaxNs     uint64            `json:"drain_max_ns"`
-	GivenUp        uint64            `json:"given_up"`
-	Beside         uint64            `json:"beside"`
+	StopCounters[uint64]
 }
 
 // ReadBLP reads the counters of block-level preemption; nil where it never did anything.
 func (s *Slot) ReadBLP() *BLP {
-	k, b := &s.Kernels, &s.Stop
-	out := BLP{
-		k.Images.Load(), k.Cached.Load(), k.LoadNs.Load(), k.Seen.Load(), k.Guarded.Load(), map[string]uint64{}, b.Launches.Load(), b.Uncovered.Load(), b.Barriers.Load(), b.Stops.Load(),
-		b.Cuts.Load(), b.ResumedBlocks.Load(), b.DrainNs.Load(), b.DrainMaxNs.Load(), b.GivenUp.Load(), b.Beside.Load(),
-	}
-	for i := range k.Refused {
-		if n := k.Refused[i].Load(); n != 0 {
-			name := fmt.Sprintf("reason_%d", i)
-			if i < len(RefusalNames) {
-				name = RefusalNames[i]
-			}
-			out.KernelsRefused[name] = n
+	k := load[KernelCounters[uint64]](&s.Kernels)
+	out := BLP{k.Images, k.Cached, k.LoadNs, k.Seen, k.Guarded, map[string]uint64{}, load[StopCounters[uint64]](&s.Stop)}
+	for i, n := range k.Refused {
+		if n != 0 {
+			out.KernelsRefused[nameOf(i, RefusalNames, "reason")] = n
 		}
 	}
 	if out.Images == 0 && out.KernelsSeen == 0 && len(out.KernelsRefused) == 0 && out.Launches == 0 && out.Uncovered == 0 && out.Stops == 0 {
@@ -221,46 +190,27 @@ func (s *Slot) ReadBLP() *BLP {
 	return &out
 }
 
-// clear forgets what an earlier owner counted.
-func (c *KernelCounters) clear() {
-	c.Images.Store(0)
-	c.Cached.Store(0)
-	c.LoadNs.Store(0)
-	c.Seen.Store(0)
-	c.Guarded.Store(0)
-	for i := range c.Refused {
-		c.Refused[i].Store(0)
+// nameOf is a name, or a number where there is none.
+func nameOf(i int, names []string, kind string) string {
+	if i < len(names) {
+		return names[i]
 	}
-}
-
-func (c *StopCounters) clear() {
-	for _, counter := range []*atomic.Uint64{&c.Launches, &c.Uncovered, &c.Barriers, &c.Stops, &c.Cuts, &c.ResumedBlocks, &c.DrainNs, &c.DrainMaxNs, &c.GivenUp, &c.Beside} {
-		counter.Store(0)
-	}
+	return fmt.Sprintf("%s_%d", kind, i)
 }
 
 // Hints is a copy of what became of the hints of one source.
 type Hints struct {
-	Source   string `json:"source"`
-	Given    uint64 `json:"given"`
-	Hit      uint64 `json:"hit"`
-	Late     uint64 `json:"late"`
-	Wrong    uint64 `json:"wrong"`
-	Dropped  uint64 `json:"dropped"`
-	SavedNs  uint64 `json:"saved_ns"`
-	WaitedNs uint64 `json:"waited_ns"`
-	TimesOff uint64 `json:"times_off"`
-	Off      bool   `json:"off"` // now
+	Source string `json:"source"`
+	HintCounters[uint64]
+	Off bool `json:"off"` // now
 }
 
 // Hints reads the counters of the sources that ever gave a hint.
 func (s *Slot) Hints() []Hints {
 	list := []Hints{}
-	off := s.HintsOff.Load()
+	off, names := s.HintsOff.Load(), configs.HintNames()
 	for i := range s.Hint {
-		c := &s.Hint[i]
-		h := Hints{HintNames[i], c.Given.Load(), c.Hit.Load(), c.Late.Load(), c.Wrong.Load(), c.Dropped.Load(),
-			c.SavedNs.Load(), c.WaitedNs.Load(), c.Off.Load(), off&(1<<i) != 0}
+		h := Hints{nameOf(i, names, "source"), load[HintCounters[uint64]](&s.Hint[i]), off&(1<<i) != 0}
 		if h.Given != 0 {
 			list = append(list, h)
 		}
@@ -268,53 +218,19 @@ func (s *Slot) Hints() []Hints {
 	return list
 }
 
-// clear forgets an earlier owner's hints.
-func (c *HintCounters) clear() {
-	for _, counter := range []*atomic.Uint64{&c.Given, &c.Hit, &c.Late, &c.Wrong, &c.Dropped, &c.SavedNs, &c.WaitedNs, &c.Off} {
-		counter.Store(0)
-	}
-}
-
-// Counters is a copy of a slot's counters under their names in segment.h.
-type Counters struct {
-	Windows       uint64 `json:"windows"`
-	WindowNs      uint64 `json:"window_ns"`
-	WindowsCut    uint64 `json:"windows_cut"`
-	Switches      uint64 `json:"switches"`
-	Holds         uint64 `json:"holds"`
-	HoldNs        uint64 `json:"hold_ns"`
-	HoldsReleased uint64 `json:"holds_released"`
-	HoldsCollided uint64 `json:"holds_collided"`
-	HoldsExpired  uint64 `json:"holds_expired"`
-	HoldsStalled  uint64 `json:"holds_stalled"`
-	GateWaits     uint64 `json:"gate_waits"`
-	GateNs        uint64 `json:"gate_ns"`
-	Turns         uint64 `json:"turns"`
-	TurnNs        uint64 `json:"turn_ns"`
-	TurnsSeized   uint64 `json:"turns_seized"`
-	Boosts        uint64 `json:"boosts"`
-	TimesliceSets uint64 `json:"timeslice_sets"`
-	BusyNs        uint64 `json:"busy_ns"`
-}
-
-// counters points at the slot's counters in the order of the fields of Counters.
-func (s *Slot) counters() [18]*atomic.Uint64 {
-	return [...]*atomic.Uint64{
-		&s.Windows, &s.WindowNs, &s.WindowsCut, &s.Switches,
-		&s.Holds, &s.HoldNs, &s.HoldsReleased, &s.HoldsCollided, &s.HoldsExpired, &s.HoldsStalled,
-		&s.GateWaits, &s.GateNs, &s.Turns, &s.TurnNs, &s.TurnsSeized,
-		&s.Boosts, &s.TimesliceSets, &s.BusyNs,
-	}
-}
-
 // Counters reads the counters one by one.
-func (s *Slot) Counters() Counters {
-	return Counters{
-		s.Windows.Load(), s.WindowNs.Load(), s.WindowsCut.Load(), s.Switches.Load(),
-		s.Holds.Load(), s.HoldNs.Load(), s.HoldsReleased.Load(), s.HoldsCollided.Load(), s.HoldsExpired.Load(), s.HoldsStalled.Load(),
-		s.GateWaits.Load(), s.GateNs.Load(), s.Turns.Load(), s.TurnNs.Load(), s.TurnsSeized.Load(),
-		s.Boosts.Load(), s.TimesliceSets.Load(), s.BusyNs.Load(),
+func (s *Slot) Counters() Counters { return load[Counters](&s.SlotCounters) }
+
+// forget sets all counters to 0: they are an earlier owner's.
+func (s *Slot) forget() {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint)} {
+		for i := range counters {
+			counters[i].Store(0)
+		}
 	}
+	s.HintsOff.Store(0)
+	s.HintSwitchUs.Store(0)
+	s.HintSpunNs.Store(0)
 }
 
 // TurnOwner reads a value of Header.Turn: slot + 1 in bits 0 to 7 (0: nobody), bit 8: seized, bits 16

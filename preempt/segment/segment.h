@@ -13,11 +13,13 @@
 
 #include <stdint.h>
 
+#include "configs/rows.h"
+
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 4u
+#define GP_SEGMENT_VERSION 5u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
-#define GP_HINT_SOURCES 5u // enum gp_hint_source, ../hints/hints.h
+#define GP_HINT_ROOM 7u    // enum gp_hint_source, and room for more
 #define GP_REFUSALS 8u     // enum gp_refusal, and room for more
 
 // What became of the hints of one source.
@@ -29,7 +31,7 @@ struct gp_hint_counters {
 	_Atomic uint64_t dropped;   // not carried out: senseless, a duplicate, switched off, or nobody to take the GPU from
 	_Atomic uint64_t saved_ns;  // of context switches that overlapped what came before the work
 	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain
-	_Atomic uint64_t off;       // times it was switched off for costing too much
+	_Atomic uint64_t times_off; // switched off for costing too much
 };
 
 enum gp_refusal { // why a kernel is not rewritten
@@ -72,7 +74,7 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t heartbeat_ns;
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t timeslice_us;     // in force; 0 = the driver's default
-	_Atomic uint32_t mechanisms;       // bit set, see GP_MECHANISM_*
+	_Atomic uint32_t mechanisms;       // bit set, see configs/mechanisms.go
 	_Atomic uint32_t fallbacks;        // bit set, see GP_FALLBACK_*
 	_Atomic uint32_t suspended;        // 1 while its channels are disabled
 	char name[32];                     // of the program, NUL-terminated
@@ -104,11 +106,11 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
 	uint8_t pad1[56];
-	struct gp_hint_counters hint[GP_HINT_SOURCES];
-	_Atomic uint32_t hints_off;       // bit set of sources that are switched off now
-	_Atomic uint32_t hint_switch_us;  // what a switch away from a lower level takes here, as learnt
-	_Atomic uint64_t hint_spun_ns;    // time that hints made a processor spin
-	uint8_t pad2[176];
+	_Atomic uint32_t hints_off;      // bit set of sources that are switched off now
+	_Atomic uint32_t hint_switch_us; // what a switch away from a lower level takes here, as learnt
+	_Atomic uint64_t hint_spun_ns;   // time that hints made a processor spin
+	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
+	uint8_t pad2[48];
 };
 
 struct gp_segment {
@@ -138,23 +140,7 @@ struct gp_segment {
 	struct gp_slot slot[GP_SLOTS];
 };
 
-enum {
-	GP_MECHANISM_TIMESLICE = 1u << 0,
-	GP_MECHANISM_HOLD = 1u << 1,
-	GP_MECHANISM_GATE = 1u << 2,
-	GP_MECHANISM_TURNS = 1u << 3,
-	GP_MECHANISM_BLP = 1u << 4,
-	GP_MECHANISM_MPS = 1u << 5,
-};
-
-enum { // why something is not in force
-	GP_FALLBACK_CONTROL_REFUSED = 1u << 0, // the driver refused an RM control
-	GP_FALLBACK_NO_TSG = 1u << 1,          // no compute TSG was seen
-	GP_FALLBACK_NO_HOLD = 1u << 2,         // the hold kernel could not be loaded or launched
-	GP_FALLBACK_MPS = 1u << 3,             // under an MPS server
-	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // channels could not be disabled: no turns
-};
-
+_Static_assert(GP_HINT_SOURCES <= GP_HINT_ROOM, "room for sources of hints");
 _Static_assert(sizeof(struct gp_slot) == 1024, "slot layout");
 _Static_assert(sizeof(struct gp_segment) == 192 + 1024 * GP_SLOTS, "segment layout");
 

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 var gpu = [16]byte{0: 0xab, 15: 0x01}
@@ -174,26 +176,37 @@ func TestLayout(t *testing.T) {
 	var program strings.Builder
 	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
-	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters](), "gp_stop_counters": reflect.TypeFor[StopCounters]()} {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]]()} {
+		for _, f := range reflect.VisibleFields(typ) {
+			if f.Anonymous {
+				continue // its fields follow
+			}
+			offset := f.Offset
+			if len(f.Index) > 1 {
+				offset += typ.Field(f.Index[0]).Offset
+			}
 			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
-			want = append(want, fmt.Sprintf("%d %d", f.Offset, f.Type.Size()))
+			want = append(want, fmt.Sprintf("%d %d", offset, f.Type.Size()))
 		}
 	}
-	for expression, value := range map[string]uint64{
+	expression := func(text string, value uint64) {
+		fmt.Fprintf(&program, "printf(\"%%llu\\n\", (unsigned long long)%s);\n", text)
+		want = append(want, fmt.Sprint(value))
+	}
+	for text, value := range map[string]uint64{
 		"sizeof(struct gp_segment)": memorySize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
-		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_SOURCES": HintSources,
+		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_ROOM": HintRoom, "GP_HINT_SOURCES": uint64(len(configs.HintRows)),
 		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
-		"GP_MECHANISM_TIMESLICE": MechanismTimeslice, "GP_MECHANISM_HOLD": MechanismHold, "GP_MECHANISM_GATE": MechanismGate, "GP_MECHANISM_TURNS": MechanismTurns,
-		"GP_MECHANISM_BLP": MechanismBLP, "GP_MECHANISM_MPS": MechanismMPS,
-		"GP_FALLBACK_CONTROL_REFUSED": FallbackControlRefused, "GP_FALLBACK_NO_TSG": FallbackNoTSG, "GP_FALLBACK_NO_HOLD": FallbackNoHold,
-		"GP_FALLBACK_MPS": FallbackMPS, "GP_FALLBACK_SUSPEND_REFUSED": FallbackSuspendRefused,
 	} {
-		fmt.Fprintf(&program, "printf(\"%%llu\\n\", (unsigned long long)%s);\n", expression)
-		want = append(want, fmt.Sprint(value))
+		expression(text, value)
+	}
+	for _, row := range configs.FallbackRows {
+		expression("GP_FALLBACK_"+strings.ToUpper(row.Name), uint64(row.Bit))
+	}
+	for _, row := range configs.HintRows {
+		expression("GP_HINT_"+strings.ToUpper(row.Name), uint64(row.Source))
 	}
 	program.WriteString("}\n")
 	dir := t.TempDir()
@@ -201,7 +214,7 @@ func TestLayout(t *testing.T) {
 	if err := os.WriteFile(source, []byte(strings.Replace(program.String(), "#include", "#include <stddef.h>\n#include", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-I.", "-o", binary, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-I.", "-I../..", "-o", binary, source).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	out, err := exec.Command(binary).Output()
@@ -211,21 +224,25 @@ func TestLayout(t *testing.T) {
 	if got := strings.TrimSpace(string(out)); got != strings.Join(want, "\n") {
 		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
 	}
-	// The counters' names and order are those of the slot.
-	slot, counters := reflect.TypeFor[Slot](), reflect.TypeFor[Counters]()
-	for i := range counters.NumField() {
-		f := counters.Field(i)
-		in, ok := slot.FieldByName(f.Name)
-		if !ok || in.Offset != 128+uintptr(8*i) || f.Tag.Get("json") != field(f.Name) {
-			t.Errorf("counter %s: %v in Slot, named %q", f.Name, in, f.Tag.Get("json"))
+	// Copies have the names of segment.h.
+	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]]()} {
+		for i := range typ.NumField() {
+			if f := typ.Field(i); f.Tag.Get("json") != field(f.Name) {
+				t.Errorf("%s is named %q", f.Name, f.Tag.Get("json"))
+			}
+		}
+	}
+	for _, row := range configs.MechanismRows {
+		if _, known := reflect.TypeFor[Counters]().FieldByNameFunc(func(name string) bool { return field(name) == row.Rate }); row.Rate != "" && !known {
+			t.Errorf("%s: there is no counter %s", row.Name, row.Rate)
 		}
 	}
 }
 
 func TestCounters(t *testing.T) {
 	slot := slotAt(newImage(), 3)
-	for i, c := range slot.counters() {
-		c.Store(uint64(i + 1))
+	for i := range words(&slot.SlotCounters) {
+		words(&slot.SlotCounters)[i].Store(uint64(i + 1))
 	}
 	got := reflect.ValueOf(slot.Counters())
 	for i := range got.NumField() {
@@ -233,13 +250,13 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s = %d, want %d", got.Type().Field(i).Name, got.Field(i).Uint(), i+1)
 		}
 	}
-	if len(slot.counters()) != got.NumField() {
-		t.Errorf("%d counters, %d in Counters", len(slot.counters()), got.NumField())
+	if n := len(words(&slot.SlotCounters)); n != got.NumField() {
+		t.Errorf("%d counters, %d in Counters", n, got.NumField())
 	}
 }
 
 // stopCounters points at every field in its order in memory.
-func stopCounters(c *StopCounters) (all []*atomic.Uint64) {
+func stopCounters(c *StopCounters[atomic.Uint64]) (all []*atomic.Uint64) {
 	for v, i := reflect.ValueOf(c).Elem(), 0; i < v.NumField(); i++ {
 		all = append(all, v.Field(i).Addr().Interface().(*atomic.Uint64))
 	}
@@ -761,8 +778,8 @@ func TestSnapshots(t *testing.T) {
 	// Not open(): closing the snapshot's descriptor would drop a lock of this process.
 	s := open(t, dir)
 	slot := s.Slot(p.slot)
-	slot.Mechanisms.Store(MechanismTimeslice | MechanismTurns | 1<<9)
-	slot.Fallbacks.Store(FallbackNoHold)
+	slot.Mechanisms.Store(uint32(configs.Timeslice | configs.Turns | 1<<9))
+	slot.SetLacks(configs.FallbackNoHold, true)
 	slot.TimesliceUs.Store(1)
 	slot.HeartbeatNs.Store(math.MaxUint64)
 	slot.Hint[3].Given.Store(3)
@@ -794,11 +811,11 @@ func TestSnapshots(t *testing.T) {
 	got, want := all[0].Peers[0], Peer{
 		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
 		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
-		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"},
+		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
-		Hints:    []Hints{{Source: "socket", Given: 3, Wrong: 1, WaitedNs: 1000, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
-		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64}, Launches: 1, Uncovered: 2,
-			Barriers: 3, Stops: 4, Cuts: 5, ResumedBlocks: 6, DrainNs: 7, DrainMaxNs: 8, GivenUp: 9, Beside: 10},
+		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
+		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
+			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -20,6 +21,20 @@ func header(memory []byte) *Header { return (*Header)(unsafe.Pointer(&memory[:me
 
 func slotAt(memory []byte, i int) *Slot {
 	return (*Slot)(unsafe.Pointer(&memory[headerSize+uint(i)%Slots*slotSize]))
+}
+
+// words are the counters of a structure that holds nothing else.
+func words[C any](counters *C) []atomic.Uint64 {
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(counters)), unsafe.Sizeof(*counters)/unsafe.Sizeof(atomic.Uint64{}))
+}
+
+// load copies counters to a structure with the same fields of type uint64.
+func load[Plain, C any](counters *C) (out Plain) {
+	to := unsafe.Slice((*uint64)(unsafe.Pointer(&out)), unsafe.Sizeof(out)/8)
+	for i, from := 0, words(counters); i < min(len(from), len(to)); i++ {
+		to[i] = from[i].Load()
+	}
+	return out
 }
 
 // newImage allocates memory that header and slotAt can view: byte slices need not be aligned.

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Claim takes a free slot for this process.
@@ -44,21 +46,26 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 	return -1, fmt.Errorf("claim slot: %w", ErrFull)
 }
 
+// Has says whether a mechanism is in force.
+func (p *Slot) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uint32(one) != 0 }
+
+// Lacks says whether there is a fallback, SetLacks that there is or is not.
+func (p *Slot) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
+
+// SetLacks is described with Lacks.
+func (p *Slot) SetLacks(one configs.Fallback, lacks bool) {
+	if lacks {
+		p.Fallbacks.Or(uint32(one))
+	} else {
+		p.Fallbacks.And(^uint32(one))
+	}
+}
+
 // join fills in the slot, whose lock is held, and tells the others.
 func (s *Segment) join() {
 	s.retract(s.slot)
 	p := s.Slot(s.slot)
-	for _, counter := range p.counters() {
-		counter.Store(0)
-	}
-	for i := range p.Hint {
-		p.Hint[i].clear()
-	}
-	p.Kernels.clear()
-	p.Stop.clear()
-	p.HintsOff.Store(0)
-	p.HintSwitchUs.Store(0)
-	p.HintSpunNs.Store(0)
+	p.forget()
 	p.WindowOpenedNs.Store(0)
 	p.TimesliceUs.Store(0)
 	p.Mechanisms.Store(0)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Snapshot is what one segment said at one time, for people and scripts.
@@ -27,29 +29,31 @@ type Snapshot struct {
 
 // Peer is a process in a Snapshot.
 type Peer struct {
-	Slot           int      `json:"slot"`
-	Pid            int32    `json:"pid"` // in the PID namespace of the process
-	Name           string   `json:"name"`
-	Level          uint32   `json:"level"`
-	Role           string   `json:"role"`
-	Alive          bool     `json:"alive"`
-	StartedNs      uint64   `json:"started_ns"`
-	HeartbeatAgeNs uint64   `json:"heartbeat_age_ns"`
-	WindowOpen     bool     `json:"window_open"`
-	WindowOpenedNs uint64   `json:"window_opened_ns"`
-	Busy           bool     `json:"busy"`
-	Turn           bool     `json:"turn"`
-	Suspended      bool     `json:"suspended"`
-	RanNs          uint64   `json:"ran_ns"`       // of the lowest level: the GPU was its own, and it had work
-	RanAtNs        uint64   `json:"ran_at_ns"`    // counted until then
-	TimesliceUs    uint32   `json:"timeslice_us"` // 0: the driver's default
-	Mechanisms     []string `json:"mechanisms"`
-	Fallbacks      []string `json:"fallbacks"`
-	Counters       Counters `json:"counters"`
-	Hints          []Hints  `json:"hints"`
-	HintSwitchUs   uint32   `json:"hint_switch_us"` // learnt; 0 until then
-	HintSpunNs     uint64   `json:"hint_spun_ns"`   // processor time
-	BLP            *BLP     `json:"blp,omitempty"`  // where kernels were loaded or launched for it
+	Slot           int               `json:"slot"`
+	Pid            int32             `json:"pid"` // in the PID namespace of the process
+	Name           string            `json:"name"`
+	Level          uint32            `json:"level"`
+	Role           string            `json:"role"`
+	Alive          bool              `json:"alive"`
+	StartedNs      uint64            `json:"started_ns"`
+	HeartbeatAgeNs uint64            `json:"heartbeat_age_ns"`
+	WindowOpen     bool              `json:"window_open"`
+	WindowOpenedNs uint64            `json:"window_opened_ns"`
+	Busy           bool              `json:"busy"`
+	Turn           bool              `json:"turn"`
+	Suspended      bool              `json:"suspended"`
+	RanNs          uint64            `json:"ran_ns"`       // of the lowest level: the GPU was its own, and it had work
+	RanAtNs        uint64            `json:"ran_at_ns"`    // counted until then
+	TimesliceUs    uint32            `json:"timeslice_us"` // 0: the driver's default
+	Mechanisms     []string          `json:"mechanisms"`
+	Fallbacks      []string          `json:"fallbacks"`
+	InForce        configs.Mechanism `json:"-"` // the same as bits
+	Lacks          configs.Fallback  `json:"-"`
+	Counters       Counters          `json:"counters"`
+	Hints          []Hints           `json:"hints"`
+	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
+	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
+	BLP            *BLP              `json:"blp,omitempty"`  // where kernels were loaded or launched for it
 }
 
 // Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
@@ -175,8 +179,10 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			Busy: h.Busy.Load()&bit != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
 			RanNs: p.RanNs.Load(), RanAtNs: p.RanAtNs.Load(),
 			TimesliceUs: p.TimesliceUs.Load(),
-			Mechanisms:  names(p.Mechanisms.Load(), mechanismNames),
-			Fallbacks:   names(p.Fallbacks.Load(), fallbackNames),
+			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
+			Fallbacks:   names(p.Fallbacks.Load(), configs.FallbackNames()),
+			InForce:     configs.Mechanism(p.Mechanisms.Load()),
+			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
 			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 		})
@@ -206,12 +212,8 @@ func since(then, now uint64) uint64 {
 func names(set uint32, known []string) []string {
 	list := []string{}
 	for i := range 32 {
-		switch {
-		case set&(1<<i) == 0:
-		case i < len(known):
-			list = append(list, known[i])
-		default:
-			list = append(list, fmt.Sprintf("bit_%d", i))
+		if set&(1<<i) != 0 {
+			list = append(list, nameOf(i, known, "bit"))
 		}
 	}
 	return list

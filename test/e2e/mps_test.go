@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 func compile(t *testing.T, source string, arguments ...string) (program string) {
@@ -130,18 +132,21 @@ func TestDoctorOfBlocks(t *testing.T) {
 		environment    []string
 		want           []string
 	}{
-		{"no MPS", "", nil, []string{"ok    blp        kernels are left as they are: processes with a context each"}},
-		{"named", `mechanisms = ["blp"]`, nil, []string{"ok    blp        kernels of best-effort programs are rewritten so that they stop between blocks: mechanisms names blp\n"}},
-		{"not named", `mechanisms = ["gate"]`, nil, []string{"ok    blp        kernels are left as they are: mechanisms does not name blp\n"}},
+		{"no MPS", "", nil, []string{"ok    blp        not in use: \"auto\" uses it under an MPS server\n", "ok    timeslice  in force in lc and be programs: the timeslice of", "ok    hold       in force in lc programs: ",
+			"ok    turns      in force in be programs: ", "ok    hints      work may be announced by: explicit, copy, socket, arrival\n"}},
+		{"named", `mechanisms = ["blp"]`, nil, []string{"ok    blp        in force in be programs: BE kernels are rewritten", "ok    hold       not in use: mechanisms does not name it\n"}},
+		{"not named", `mechanisms = ["gate"]`, nil, []string{"ok    blp        not in use: mechanisms does not name it\n", "ok    gate       in force in lc and be programs: "}},
 		{"MPS", "", []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
 			"; blp and mps take the place of timeslices\n",
 			"ok    preempt    lc: in force: gate, mps; timeslice -\n",
 			"ok    preempt    be: in force: gate, blp, mps; timeslice -\n",
-			"ok    blp        kernels of best-effort programs are rewritten so that they stop between blocks: under MPS nothing else stops what runs\n",
+			"ok    timeslice  not in use: \"auto\" uses it where there is no MPS server\n",
+			"ok    blp        in force in be programs: ",
+			"ok    mps        in force in lc and be programs: ",
 			"ok    picked     \"auto\" picks gate, blp, mps: because of mps\n",
 		}},
 		{"MPS without", `mechanisms = ["gate"]`, []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
-			"warn  mps        an MPS control daemon is at", "be: in force: gate; timeslice -: not in force because of mps\n",
+			"warn  server     an MPS control daemon is at", "be: in force: gate; timeslice -: all processes share the one TSG of an MPS server\n",
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -149,6 +154,9 @@ func TestDoctorOfBlocks(t *testing.T) {
 			got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), "doctor"))
 			if err != nil || got.status != 0 {
 				t.Fatalf("%+v, %v", got, err)
+			}
+			for _, row := range configs.MechanismRows {
+				test.want = append(test.want, fmt.Sprintf("ok    %-9s  ", row.Name))
 			}
 			for _, want := range test.want {
 				if !strings.Contains(got.stdout, want) {

@@ -77,7 +77,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 // A Go program under the library has two Go runtimes once it uses CUDA: this one's doctor does, in its probes.
 func TestDoctorUnderTheLibrary(t *testing.T) {
 	const workers, runs = 4, 50
-	want := "ok    picked     \"auto\" picks timeslice, turns, hold: every probe succeeded\n"
+	want := "ok    picked     \"auto\" picks timeslice, hold, turns: every probe succeeded\n"
 	var running sync.WaitGroup
 	for range workers {
 		m := newMachine(t, "")

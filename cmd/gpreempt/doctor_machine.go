@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// What the machine has: the checks that need no program under the library.
+
+func (d *doctor) checkConfig(file string) {
+	config, path, passed, err := loadConfig(file)
+	if err == nil {
+		_, err = configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY"))
+	}
+	d.config = config
+	if passed != nil {
+		d.say("config", warned, passed.Error(), "give it to root alone, or name it by GPREEMPT_CONFIG")
+	}
+	switch {
+	case err != nil:
+		d.config = configs.Default()
+		d.say("config", failed, err.Error(), "correct it: programs run without preemption meanwhile")
+	case path == "":
+		d.say("config", ok, "no gpreempt.toml: the defaults are in force", "")
+	default:
+		d.say("config", ok, path, "")
+	}
+}
+
+func (d *doctor) checkDirectory() {
+	dir := d.config.Segment.Directory
+	const advice = "set segment.directory to a tmpfs that every program under the library can write to"
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		d.say("segment", failed, fmt.Sprintf("%s: %v", dir, err), advice)
+		return
+	}
+	own, gid, err := segmentDirectory(d.config)
+	if err == nil {
+		err = segment.CheckDirectory(own, gid)
+	}
+	if err != nil { // says itself what to do
+		d.say("segment", failed, err.Error(), "")
+		return
+	}
+	if err := writable(own); err != nil {
+		d.say("segment", failed, err.Error(), advice)
+		return
+	}
+	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
+		d.say("segment", warned, dir+" is not in memory", advice)
+		return
+	}
+	d.say("segment", ok, dir+" is writable", "")
+}
+
+// segmentDirectory is where programs of this user meet, and the group whose members may: -1 for none.
+func segmentDirectory(config configs.Config) (dir string, gid int, err error) {
+	if config.Segment.Group == "" {
+		return segment.Directory(config.Segment.Directory, os.Getuid()), -1, nil
+	}
+	gid, err = segment.GroupID(config.Segment.Group)
+	return segment.GroupDirectory(config.Segment.Directory, gid), gid, err
+}
+
+// writable tries a file in dir, or above it where dir does not exist yet.
+func writable(dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		dir = filepath.Dir(dir)
+	}
+	file, err := os.CreateTemp(dir, ".gpreempt-doctor-")
+	if err != nil {
+		return err
+	}
+	file.Close()
+	return os.Remove(file.Name())
+}
+
+func (d *doctor) checkLibrary() {
+	path, err := cli.FindLibrary()
+	if err == nil {
+		err = cli.CheckLibrary(path)
+	}
+	if err != nil {
+		d.say("library", failed, err.Error(), "")
+		return
+	}
+	d.library = path
+	d.say("library", ok, path+" preloads", "")
+}
+
+var kernelVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
+
+func (d *doctor) checkKernelDriver() {
+	text, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return // the devices tell: a simulated driver has none
+	}
+	if match := kernelVersion.FindSubmatch(text); match != nil {
+		d.say("kernel", ok, "NVIDIA driver "+string(match[1]), "")
+	} else {
+		d.say("kernel", warned, "NVIDIA driver of an unknown version: "+firstLine(string(text)), "")
+	}
+}
+
+type device struct {
+	uuid       string
+	capability string
+	name       string
+}
+
+func (d device) simulated() bool { return strings.HasPrefix(d.name, "Simulated") }
+
+func (d *doctor) simulated() bool {
+	return len(d.devices) > 0 && !slices.ContainsFunc(d.devices, func(v device) bool { return !v.simulated() })
+}
+
+func (d *doctor) checkDevices() {
+	p, err := startProbe(os.Environ())
+	if err != nil {
+		d.say("driver", failed, err.Error(), "")
+		return
+	}
+	defer p.end()
+	lines, err := p.report()
+	for _, line := range lines {
+		d.readProbe(line)
+	}
+	if err != nil {
+		d.say("driver", failed, "the probe of libcuda.so.1 "+err.Error(), "see whether nvidia-smi works")
+		return
+	}
+	if len(d.devices) == 0 && !d.failed() {
+		d.say("device", failed, "no CUDA device", "see CUDA_VISIBLE_DEVICES and whether nvidia-smi -L lists one")
+	}
+}
+
+// readProbe understands a line of probe.c.
+func (d *doctor) readProbe(line string) {
+	what, rest, _ := strings.Cut(line, " ")
+	f := strings.SplitN(rest, " ", 4)
+	switch {
+	case what == "driver":
+		d.say("driver", ok, "libcuda.so.1 for CUDA "+rest, "")
+	case what == "device" && len(f) == 4:
+		v := device{uuid: gpuUUID(f[0]), capability: f[1], name: f[3]}
+		d.devices = append(d.devices, v)
+		d.sayDevice(v, f[2])
+	case what == "error":
+		name, rest, _ := strings.Cut(rest, " ")
+		code, text, _ := strings.Cut(rest, " ")
+		if code != "0" {
+			text = fmt.Sprintf("%s: %s (%s)", name, text, code)
+		}
+		d.say("driver", failed, text, "install the NVIDIA driver, or pass the GPU into this container")
+	}
+}
+
+func gpuUUID(digits string) string {
+	var uuid [16]byte
+	if n, err := hex.Decode(uuid[:], []byte(digits)); err != nil || n != len(uuid) {
+		return digits
+	}
+	return segment.UUID(uuid)
+}
+
+func (d *doctor) sayDevice(v device, computeMode string) {
+	about := fmt.Sprintf("%s, compute capability %s, %s", v.name, v.capability, v.uuid)
+	sm, _ := strconv.Atoi(strings.ReplaceAll(v.capability, ".", ""))
+	known := kernels.Architectures()
+	row := slices.IndexFunc(known, func(a kernels.Architecture) bool { return a.SM == sm })
+	switch { // CUcomputemode, cuda.h
+	case computeMode == "2":
+		d.say("device", warned, about+": compute mode is prohibited", "nvidia-smi --compute-mode=DEFAULT")
+	case computeMode == "3":
+		d.say("device", warned, about+": compute mode is exclusive, one process at a time", "nvidia-smi --compute-mode=DEFAULT")
+	case sm < known[0].SM:
+		d.say("device", warned, about+": older than Ampere, never tried", "")
+	case row < 0:
+		d.say("device", warned, fmt.Sprintf("%s: never tried, and kernels made for sm_%d itself are not rewritten", about, sm), "")
+	case !known[row].Measured:
+		d.say("device", ok, about+": expected to work, never measured", "")
+	default:
+		d.say("device", ok, about, "")
+	}
+}
+
+func (d *doctor) checkControlFile() {
+	const path = "/dev/nvidiactl"
+	if d.simulated() {
+		d.say("control", ok, path+" is not needed: the driver is simulated", "")
+		return
+	}
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		d.say("control", failed, fmt.Sprintf("open %s: %v", path, err), "load the NVIDIA kernel module, or pass the device into this container")
+		return
+	}
+	unix.Close(fd)
+	d.say("control", ok, path+" opens", "")
+}
+
+// checkMPS says whether programs started from here would go through an MPS server.
+func (d *doctor) checkMPS() {
+	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = "/tmp/nvidia-mps"
+	}
+	if _, err := os.Stat(filepath.Join(dir, "control")); err != nil {
+		d.say("server", ok, "no MPS control daemon at "+dir, "")
+		return
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "nvidia-cuda-mps-control.pid"))
+	if pid, bad := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil && bad == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		d.say("server", ok, "the MPS control daemon of "+dir+" is gone", "")
+		return
+	}
+	reason := "an MPS control daemon is at " + dir + ": its clients share one TSG, which has one timeslice"
+	if m := d.config.Mechanisms; m.UseAt(configs.BLP, true) && m.UseAt(configs.MPS, true) {
+		d.say("server", ok, reason+"; blp and mps take the place of timeslices", "")
+		return
+	}
+	d.say("server", warned, reason+", and mechanisms has not both blp and mps",
+		"add them, or stop it (echo quit | nvidia-cuda-mps-control), or set CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs under the library")
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// What the library does here: two probes run under it, and the segments tell what is in force in them.
+
+// tryLibrary runs a best-effort and a latency-critical probe together under the library, and reads from
+// the segments what is in force.
+func (d *doctor) tryLibrary(config string) {
+	var probes []*probe
+	for _, role := range []string{"be", "lc"} {
+		p, err := d.tryRole(config, role)
+		if err != nil {
+			d.say("preload", failed, role+": "+err.Error(), "run a program with GPREEMPT_LOG=debug to see more")
+			return
+		}
+		defer p.end()
+		probes = append(probes, p)
+	}
+	be, lc := d.await(probes[0].pid(), probes[1].pid())
+	for _, role := range []struct {
+		name  string
+		peers []segment.Peer
+		probe *probe
+	}{{"be", be, probes[0]}, {"lc", lc, probes[1]}} {
+		if len(role.peers) < len(d.devices) {
+			reason := fmt.Sprintf("%s: registered on %d of %d devices", role.name, len(role.peers), len(d.devices))
+			role.probe.end() // and with it what writes to stderr
+			if said := role.probe.stderr.String(); said != "" {
+				reason += ": " + firstLine(said)
+			}
+			d.say("preload", failed, reason, "run a program with GPREEMPT_LOG=debug to see more")
+		}
+		for _, p := range role.peers {
+			d.sayPeer(p)
+		}
+	}
+	all := append(lc, be...)
+	if len(all) > 0 {
+		d.sayMechanisms(all)
+		d.sayHints()
+	}
+	d.sayPick(all)
+}
+
+// sayMechanisms says of each mechanism who has it in force, or why nobody does.
+func (d *doctor) sayMechanisms(peers []segment.Peer) {
+	var lacks configs.Fallback
+	for _, p := range peers {
+		lacks |= p.Lacks
+	}
+	m, underMPS := d.config.Mechanisms, lacks&configs.FallbackMPS != 0
+	uses := "it works"
+	if m.Auto {
+		uses = `"auto" uses it`
+	}
+	for _, row := range configs.MechanismRows {
+		roles := rolesWith(row.Bit, peers)
+		reasons, advice := reasonsOf(lacks, row.Bit)
+		switch {
+		case len(roles) > 0:
+			d.say(row.Name, ok, "in force in "+strings.Join(roles, " and ")+" programs: "+row.Does, "")
+		case !m.Use(row.Bit):
+			d.say(row.Name, ok, "not in use: mechanisms does not name it", "")
+		case !m.UseAt(row.Bit, underMPS) && underMPS:
+			d.say(row.Name, ok, "not in use: "+uses+" where there is no MPS server", "")
+		case !m.UseAt(row.Bit, underMPS):
+			d.say(row.Name, ok, "not in use: "+uses+" under an MPS server", "")
+		case reasons != "":
+			d.say(row.Name, warned, "not in force: "+reasons, advice)
+		default:
+			d.say(row.Name, warned, "not in force, for an unknown reason", "run a program with GPREEMPT_LOG=debug to see more")
+		}
+	}
+}
+
+func rolesWith(one configs.Mechanism, peers []segment.Peer) (roles []string) {
+	for _, p := range peers {
+		if p.InForce&one != 0 && !slices.Contains(roles, p.Role) {
+			roles = append(roles, p.Role)
+		}
+	}
+	return roles
+}
+
+// reasonsOf says why some mechanisms are not in force, and what can be done about it.
+func reasonsOf(lacks configs.Fallback, some configs.Mechanism) (reasons, advice string) {
+	var list []string
+	for _, row := range configs.FallbackRows {
+		if lacks&row.Bit != 0 && some&row.Of != 0 {
+			list, advice = append(list, row.Why), cmp.Or(advice, row.Advice)
+		}
+	}
+	return strings.Join(list, ", "), advice
+}
+
+// sayHints names the sources of hints that LC programs listen to.
+func (d *doctor) sayHints() {
+	var sources []string
+	for _, row := range configs.HintRows {
+		if d.config.Hints.Sources.Has(row.Source) {
+			sources = append(sources, row.Name)
+		}
+	}
+	if len(sources) == 0 {
+		d.say("hints", ok, "none: no source is switched on", "")
+		return
+	}
+	d.say("hints", ok, "work may be announced by: "+strings.Join(sources, ", "), "")
+}
+
+func (d *doctor) tryRole(config, role string) (*probe, error) {
+	env := cli.SetEnv(os.Environ(), "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), d.library))
+	env = cli.SetEnv(env, "GPREEMPT_PRIORITY", role)
+	env = cli.SetEnv(env, "GPREEMPT_LOG", "warn")
+	if config != "" {
+		env = cli.SetEnv(env, "GPREEMPT_CONFIG", config)
+	}
+	p, err := startProbe(env, "context")
+	if err != nil {
+		return nil, err
+	}
+	lines, err := p.report()
+	for _, line := range lines {
+		if text, isError := strings.CutPrefix(line, "error "); isError && err == nil {
+			err = errors.New(text)
+		}
+	}
+	if err != nil {
+		p.end()
+		return nil, err
+	}
+	return p, nil
+}
+
+// wantsTimeslice and wantsNothing say what the configuration lets the probes have.
+func (d *doctor) wantsTimeslice() bool {
+	return d.config.Mechanisms.Use(configs.Timeslice)
+}
+
+func (d *doctor) wantsNothing() bool { return d.config.Mechanisms == configs.Mechanisms{} }
+
+// await reads the segments until both probes are on every device with what is wanted, or say why not.
+func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
+	settled := func(peers []segment.Peer) bool {
+		for _, p := range peers {
+			if d.wantsTimeslice() && p.TimesliceUs == 0 && p.Lacks&(configs.FallbackControlRefused|configs.FallbackMPS) == 0 {
+				return false
+			}
+			if d.config.Mechanisms.Use(configs.MPS) && p.Lacks&configs.FallbackMPS != 0 && p.InForce&configs.MPS == 0 {
+				return false
+			}
+			if !d.wantsNothing() && p.InForce == 0 && p.Lacks == 0 {
+				return false
+			}
+		}
+		return len(peers) == len(d.devices)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		be, lc = d.peers(bePid), d.peers(lcPid)
+		if settled(be) && settled(lc) && !slices.ContainsFunc(be, d.waitsForTimeslice) || time.Now().After(deadline) {
+			return be, lc
+		}
+	}
+}
+
+// waitsForTimeslice: it heard of the latency-critical probe a moment ago.
+func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
+	return be.TimesliceUs != 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
+}
+
+func (d *doctor) peers(pid int) (found []segment.Peer) {
+	snapshots, err := readSegments(d.config.Segment.Directory, d.config.Segment.Group)
+	if err != nil {
+		return nil
+	}
+	for _, s := range snapshots {
+		for _, p := range s.Peers {
+			if p.Alive && int(p.Pid) == pid {
+				found = append(found, p)
+			}
+		}
+	}
+	return found
+}
+
+func (d *doctor) sayPeer(p segment.Peer) {
+	about := fmt.Sprintf("%s: in force: %s; timeslice %s", p.Role, strings.Join(p.Mechanisms, ", "), slice(p.TimesliceUs))
+	if len(p.Mechanisms) == 0 {
+		about = fmt.Sprintf("%s: nothing is in force", p.Role)
+	}
+	missing := p.Lacks
+	if p.InForce&configs.MPS != 0 { // which takes the place of what cannot be under MPS
+		missing &^= configs.FallbackMPS
+	}
+	const all = ^configs.Mechanism(0)
+	switch reasons, advice := reasonsOf(missing, all); {
+	case reasons != "":
+		d.say("preempt", warned, about+": "+reasons, advice)
+	case d.wantsTimeslice() && p.TimesliceUs == 0 && p.Lacks == 0:
+		d.say("preempt", warned, about+": no timeslice was set", "run a program with GPREEMPT_LOG=debug to see more")
+	default:
+		d.say("preempt", ok, about, "")
+	}
+}
+
+// sayPick sums up what programs get, and why.
+func (d *doctor) sayPick(peers []segment.Peer) {
+	if d.wantsNothing() {
+		d.say("picked", warned, "nothing is configured: mechanisms = []", "no program yields the GPU or gets it")
+		return
+	}
+	var picked, missing []string
+	for _, row := range configs.MechanismRows {
+		if len(rolesWith(row.Bit, peers)) > 0 {
+			picked = append(picked, row.Name)
+		}
+	}
+	for _, row := range configs.FallbackRows {
+		if slices.ContainsFunc(peers, func(p segment.Peer) bool { return p.Lacks&row.Bit != 0 }) {
+			missing = append(missing, row.Name)
+		}
+	}
+	from := "configured"
+	if d.config.Mechanisms.Auto {
+		from = `"auto" picks`
+	}
+	reason := "every probe succeeded"
+	switch {
+	case len(missing) > 0:
+		reason = "because of " + strings.Join(missing, ", ")
+	case len(peers) == 0:
+		reason = "no probe registered"
+	case len(picked) == 0:
+		reason = "no probe said what it has, or why it has nothing"
+	}
+	if len(picked) == 0 {
+		d.say("picked", failed, from+" nothing: "+reason, "see above")
+		return
+	}
+	d.say("picked", ok, fmt.Sprintf("%s %s: %s", from, strings.Join(picked, ", "), reason), "")
+}

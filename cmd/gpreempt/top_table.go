@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// How top shows a sample.
+
+func printJSON(out io.Writer, s sample) error { return json.NewEncoder(out).Encode(s) }
+
+func redrawTable(out io.Writer, s sample) error {
+	if _, err := io.WriteString(out, "\x1b[H\x1b[J"); err != nil { // home, erase to the end
+		return err
+	}
+	return printTable(out, s)
+}
+
+func printTable(out io.Writer, s sample) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(s.GPUs) == 0 {
+		fmt.Fprintln(w, "No process of this user runs under the library.")
+	}
+	for _, gpu := range s.GPUs {
+		if gpu.Error != "" {
+			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", gpu.GPU, gpu.Error)
+			continue
+		}
+		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare)
+		fmt.Fprint(w, "PID\tNAME\tROLE\tSTATE\tSLICE\tSHARE")
+		for _, of := range ratedCounters() {
+			fmt.Fprint(w, "\t"+of.title)
+		}
+		fmt.Fprintln(w, "\tIN FORCE\tNOT IN FORCE")
+		for _, p := range gpu.Peers {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%.0f %%", p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), 100*p.Rates["share"])
+			for _, of := range ratedCounters() {
+				fmt.Fprintf(w, "\t%.1f", p.Rates[of.counter])
+			}
+			fmt.Fprintf(w, "\t%s\t%s\n", orDash(p.Mechanisms), orDash(p.Fallbacks))
+		}
+		fmt.Fprintln(w)
+		printHints(w, gpu.Peers)
+		printBLP(w, gpu.Peers)
+	}
+	return w.Flush()
+}
+
+// printHints lists the sources that gave hints. Counts are from each process's start.
+func printHints(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		for _, h := range p.Hints {
+			if !titled {
+				titled = true
+				fmt.Fprintln(w, "PID\tHINTS\tGIVEN\tHIT\tLATE\tWRONG\tDROPPED\tSAVED\tKEPT\tSTATE")
+			}
+			state := "on"
+			if h.Off {
+				state = "off: costs too much"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%.1f ms\t%.1f ms\t%s\n", p.Pid, h.Source, h.Given, h.Hit, h.Late, h.Wrong,
+				h.Dropped, float64(h.SavedNs)/1e6, float64(h.WaitedNs)/1e6, state)
+		}
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+// printBLP lists the processes in which block-level preemption is on. Counts are from each process's start.
+func printBLP(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		b := p.BLP
+		if b == nil {
+			continue
+		}
+		if !titled {
+			titled = true
+			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
+		}
+		state := "on"
+		if b.GivenUp != 0 {
+			state = "given up after an error of the driver"
+		}
+		// As numbers: the peer wrote them, and may have written anything.
+		covered, mean := 0.0, 0.0
+		if launches := float64(b.Launches) + float64(b.Uncovered); launches > 0 {
+			covered = 100 * float64(b.Launches) / launches
+		}
+		if b.Stops > 0 {
+			mean = float64(b.DrainNs) / float64(b.Stops)
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
+			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
+			mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+func refusals(by map[string]uint64) string {
+	var list []string
+	for _, reason := range slices.Sorted(maps.Keys(by)) {
+		list = append(list, fmt.Sprintf("%s:%d", reason, by[reason]))
+	}
+	return orDash(list)
+}
+
+func state(p segment.Peer) string {
+	switch {
+	case p.WindowOpen:
+		return "window"
+	case p.Suspended:
+		return "off"
+	case p.Turn:
+		return "turn"
+	case p.Busy:
+		return "busy"
+	}
+	return "idle"
+}
+
+func slice(us uint32) string {
+	switch {
+	case us == 0:
+		return "-"
+	case us%1000 == 0:
+		return fmt.Sprintf("%d ms", us/1000)
+	}
+	return fmt.Sprintf("%d us", us)
+}
+
+func orDash(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, " ")
+}

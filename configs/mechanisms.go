@@ -1,0 +1,163 @@
+package configs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Mechanism is a set of mechanisms, or the bit of a single one. The segment shows others which ones are in force.
+type Mechanism uint32
+
+// The mechanisms; MechanismRows has a row for each.
+const (
+	Timeslice Mechanism = 1 << iota
+	Hold
+	Gate
+	Turns
+	BLP
+	MPS
+)
+
+// Where says on which GPUs a mechanism is used: where a process is apart from others, with TSGs of its own, where it is
+// under an MPS server, or both.
+type Where uint32
+
+// Sets of places.
+const (
+	Apart Where = 1 << iota
+	UnderMPS
+	Nowhere  Where = 0
+	Anywhere       = Apart | UnderMPS
+)
+
+// MechanismRow is all that is said of a mechanism outside of the code that carries it out: the values and messages of
+// the key mechanisms, default.toml (go generate ./configs), the bits in the segment and their names, gpreempt doctor and
+// gpreempt top come from it.
+type MechanismRow struct {
+	Bit   Mechanism
+	Name  string
+	Works Where  // where it can be used
+	Auto  Where  // where "auto" uses it
+	Rate  string // the counter of segment.Counters that gpreempt top shows per second; "" for none
+	Does  string
+}
+
+// MechanismRows has a row for each mechanism, in the order of the bits.
+var MechanismRows = [...]MechanismRow{
+	{Timeslice, "timeslice", Apart, Apart, "",
+		"the timeslice of each process's TSG follows its level, so the GPU switches by itself"},
+	{Hold, "hold", Apart, Apart, "holds",
+		"tiny kernels keep the GPU with a latency-critical (LC) process between its kernels"},
+	{Gate, "gate", Anywhere, UnderMPS, "gate_waits",
+		"launches of lower levels wait on the host while an LC window is open"},
+	{Turns, "turns", Apart, Apart, "turns",
+		"best-effort (BE) processes of one GPU run one after another"},
+	{BLP, "blp", Anywhere, UnderMPS, "",
+		"BE kernels are rewritten as they are loaded, so that they can stop between blocks and go on later (block-level preemption)"},
+	{MPS, "mps", UnderMPS, UnderMPS, "",
+		"where all processes share the one TSG of an MPS server, streams of LC processes get the highest and those of BE processes the lowest priority"},
+}
+
+// MechanismNames are the names in the order of the bits.
+func MechanismNames() (names []string) {
+	for _, row := range MechanismRows {
+		names = append(names, row.Name)
+	}
+	return names
+}
+
+// Mechanisms says what may be used to preempt: what "auto" picks, or what is named.
+type Mechanisms struct {
+	Auto  bool
+	Named Mechanism
+}
+
+// Where says where a mechanism is used, if nothing is found to be in its way.
+func (m Mechanisms) Where(one Mechanism) Where {
+	for _, row := range MechanismRows {
+		switch {
+		case row.Bit != one:
+		case m.Auto:
+			return row.Auto
+		case m.Named&one != 0:
+			return row.Works
+		}
+	}
+	return Nowhere
+}
+
+// Use says whether a mechanism is used anywhere.
+func (m Mechanisms) Use(one Mechanism) bool { return m.Where(one) != Nowhere }
+
+// UseAt says whether a mechanism is used where a process is under an MPS server, or apart.
+func (m Mechanisms) UseAt(one Mechanism, underMPS bool) bool {
+	if underMPS {
+		return m.Where(one)&UnderMPS != 0
+	}
+	return m.Where(one)&Apart != 0
+}
+
+func mechanismsAllowed() string {
+	return `"auto" or an array of "` + strings.Join(MechanismNames(), `", "`) + `"`
+}
+
+func setMechanisms(c *Config, value any) bool {
+	if value == "auto" {
+		c.Mechanisms = Mechanisms{Auto: true}
+		return true
+	}
+	names, ok := value.([]any)
+	if !ok {
+		return false
+	}
+	var named Mechanism
+	for _, name := range names {
+		i := slices.Index(MechanismNames(), fmt.Sprint(name))
+		if i < 0 {
+			return false
+		}
+		named |= MechanismRows[i].Bit
+	}
+	c.Mechanisms = Mechanisms{Named: named}
+	return true
+}
+
+// Fallback is a set of reasons why mechanisms are not in force, or the bit of a single one. The segment shows it to others.
+type Fallback uint32
+
+// The fallbacks; FallbackRows has a row for each.
+const (
+	FallbackControlRefused Fallback = 1 << iota
+	FallbackNoTSG
+	FallbackNoHold
+	FallbackMPS
+	FallbackSuspendRefused
+)
+
+// FallbackRow is all that is said of a fallback outside of the code that finds it.
+type FallbackRow struct {
+	Bit    Fallback
+	Name   string
+	Of     Mechanism // what is not in force because of it
+	Why    string
+	Advice string
+}
+
+// FallbackRows has a row for each fallback, in the order of the bits.
+var FallbackRows = [...]FallbackRow{
+	{FallbackControlRefused, "control_refused", Timeslice | Turns, "the driver refused an RM control",
+		`this may be a sandbox; set mechanisms = ["gate", "blp"], which need none`},
+	{FallbackNoTSG, "no_tsg", Timeslice, "no compute TSG was seen", ""},
+	{FallbackNoHold, "no_hold", Hold, "the hold kernel cannot be used, which the library's log explains", ""},
+	{FallbackMPS, "mps", Timeslice | Hold | Turns, "all processes share the one TSG of an MPS server", ""},
+	{FallbackSuspendRefused, "suspend_refused", Turns, "the driver refused to disable channels", ""},
+}
+
+// FallbackNames are the names in the order of the bits.
+func FallbackNames() (names []string) {
+	for _, row := range FallbackRows {
+		names = append(names, row.Name)
+	}
+	return names
+}
