@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The memory is a file without a name (memfd), sealed so that nobody can make it shorter: a mapping of a file that a peer
-// truncates would end the processes that touch it. Every member hands its descriptor to whoever connects to the member's
-// socket, beside the file with the locks. That file says which memory is in force, for members that could not hand
-// theirs on when somebody came: they take the one in force.
+// The memory is a file without a name (memfd). It is sealed so that nobody can truncate it, which would end the processes
+// that touch its mapping. Every member sends the memory's descriptor to whoever connects to the member's socket, beside
+// the file with the locks. That file says which memory is in force. If no member answered, whoever came made a new
+// memory; the members see that in the file and change to it.
 
-// seals of a memory that can be mapped without fear.
+// seals without which a memory is not mapped.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 const (
-	answerWithin = 500 * time.Millisecond // members are asked for the memory
+	answerWithin = 500 * time.Millisecond // how long members have to send the memory
 	joinWithin   = 2 * time.Second        // another process may be joining
 )
 
-// identifier of a memory: random.
+// identifier of a memory; random.
 type identifier [16]byte
 
 func newIdentifier() (id identifier) {
@@ -36,7 +36,7 @@ func newIdentifier() (id identifier) {
 	return id
 }
 
-// newMemory makes one that holds nothing yet.
+// newMemory makes an empty memory.
 func newMemory(gpu [16]byte, id identifier) (fd int, err error) {
 	const name = "gpreempt"
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
@@ -61,7 +61,7 @@ func newMemory(gpu [16]byte, id identifier) (fd int, err error) {
 	return fd, nil
 }
 
-// checkMemory sees that a descriptor that somebody sent can be mapped, and is of the memory that is wanted.
+// checkMemory checks a descriptor that somebody sent: it can be mapped safely, and is the wanted memory.
 func checkMemory(fd int, gpu [16]byte, id identifier) error {
 	var stat unix.Stat_t
 	var on unix.Statfs_t
@@ -89,16 +89,16 @@ func checkMemory(fd int, gpu [16]byte, id identifier) error {
 	return nil
 }
 
-// Isolate lets threads have descriptors of their own. Not where Go's runtime has some, which it may use on any thread: that of
-// the library has none (../../exports/_runtime/poller.go).
+// Isolate gives the keeper's thread a descriptor table of its own. Not in programs where Go's runtime has descriptors, which
+// it may use on any thread; in the library it has none (exports/_runtime/poller.go).
 var Isolate = false
 
-// keeper is a thread that holds a member's descriptors where the application, which may close what it does not know,
-// cannot reach them: in a table of descriptors of its own.
+// keeper is a thread with a descriptor table of its own. It holds a member's descriptors where the application cannot close
+// them: daemons close all descriptors that they do not know.
 type keeper struct {
 	dir, name string
 	gid       int
-	shared    bool // the kernel gave it no table of its own
+	shared    bool // it has no table of its own
 
 	id     identifier
 	memory []byte
@@ -108,7 +108,7 @@ type keeper struct {
 	ended  atomic.Bool
 }
 
-// keep gets the memory from those who hold slots, or makes another one, maps it, and stays.
+// keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
 func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
 	go k.run(gpu, held)
@@ -121,7 +121,7 @@ func (k *keeper) run(gpu [16]byte, held uint64) {
 	runtime.LockOSThread() // for good: the thread ends with this
 	k.shared = !Isolate || !ownDescriptors()
 	fd, err := ask(k.dir, k.name, gpu, k.id, held)
-	if err != nil { // a process that is stopped may have one of the old name, and must not take it for this
+	if err != nil { // a new name: a process that is stopped may have the memory of the old one
 		k.id = newIdentifier()
 		fd, err = newMemory(gpu, k.id)
 	}
@@ -142,7 +142,7 @@ func (k *keeper) run(gpu [16]byte, held uint64) {
 	}
 }
 
-// offer makes the memory be handed on at the socket of a slot, whose lock is held.
+// offer starts to hand out the memory at the socket of a slot. The slot's lock is held.
 func (k *keeper) offer(slot int) error {
 	if k.offers {
 		return nil
@@ -158,8 +158,8 @@ func (k *keeper) end() {
 	}
 }
 
-// ownDescriptors gives the calling thread a table of descriptors of its own, with none but the standard ones, which lead
-// nowhere. False where the kernel lets it not.
+// ownDescriptors gives the calling thread a descriptor table of its own, with only the standard ones, which lead to
+// /dev/null. It returns false if the kernel refuses.
 func ownDescriptors() bool {
 	if unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE) != nil {
 		if unix.Unshare(unix.CLONE_FILES) != nil {
@@ -220,7 +220,7 @@ func (k *keeper) bind(slot int) (fd int, err error) {
 	return fd, nil
 }
 
-// serve sends the memory to whoever connects, without waiting for anything that they do.
+// serve sends the memory to whoever connects. It never waits for the other side.
 func (k *keeper) serve(listener, memory int) {
 	defer unix.Close(listener)
 	var is, now unix.Stat_t
@@ -304,7 +304,7 @@ func ask(dir, name string, gpu [16]byte, id identifier, held uint64) (memory int
 	return -1, err
 }
 
-// receive reads one descriptor, and closes what else was sent.
+// receive reads one descriptor, and closes all others that were sent.
 func receive(socket int) (int, error) {
 	data, control := make([]byte, 1), make([]byte, unix.CmsgSpace(4*253)) // SCM_MAX_FD
 	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC)
@@ -335,7 +335,7 @@ func receive(socket int) (int, error) {
 	return found, nil
 }
 
-// inForce reads from the file which memory is.
+// inForce reads from the file which memory is in force.
 func inForce(fd int) (id identifier, err error) {
 	var line [fileSize]byte
 	n, err := unix.Pread(fd, line[:], 0)
@@ -356,7 +356,7 @@ func heldSlots(fd int) (held uint64) {
 	return held
 }
 
-// lockJoin lets one process at a time find or make the memory, until it can hand it on itself.
+// lockJoin lets one process at a time find or make the memory, until that process can hand it out itself.
 func (s *Segment) lockJoin() error {
 	for deadline := time.Now().Add(joinWithin); ; time.Sleep(time.Millisecond) {
 		err := lock(s.fd, lockOfJoin, 1)
@@ -369,7 +369,7 @@ func (s *Segment) lockJoin() error {
 	}
 }
 
-// repair writes again what the file has to say, after somebody scribbled over it or cut it.
+// repair writes the file's contents again, after somebody overwrote or truncated it.
 func (s *Segment) repair(identity []byte) {
 	if lock(s.fd, lockOfJoin, 1) != nil {
 		return // next time

@@ -24,13 +24,13 @@ var (
 	ErrUnsafe = errors.New("unsafe segment")
 	// ErrFull is returned by Claim when every slot is taken.
 	ErrFull = errors.New("all slots of the segment are taken")
-	// ErrOther is returned when the file says that other memory is in force than the one that is mapped.
+	// ErrOther is returned when another memory is in force than the one that is mapped.
 	ErrOther = errors.New("other memory is in force")
 	// ErrLost is returned when the slot or the file now belongs to someone else.
 	ErrLost = errors.New("slot lost")
 )
 
-// Bytes of the file locked by a process that sets it aside, corrupt as it is, and by one that joins.
+// Bytes of the file that are locked by a process that sets a corrupt file aside, and by one that joins.
 const (
 	lockRecovery = Slots + iota
 	lockOfJoin
@@ -48,7 +48,7 @@ type Segment struct {
 
 	replaced error
 
-	mutex sync.Mutex // guards what follows, and record locks, which a process has only one set of
+	mutex sync.Mutex // guards what follows and the record locks, of which a process has one set
 	fd    int
 	slot  int // -1: none
 	level uint32
@@ -57,12 +57,12 @@ type Segment struct {
 
 type inode struct{ dev, ino uint64 }
 
-// Directory is where the segments of a user lie.
+// Directory returns the directory of a user's segments.
 func Directory(base string, uid int) string {
 	return filepath.Join(base, fmt.Sprintf("gpreempt-%d", uid))
 }
 
-// GroupDirectory is where the segments lie that the members of a group share.
+// GroupDirectory returns the directory of the segments that the members of a group share.
 func GroupDirectory(base string, gid int) string {
 	return filepath.Join(base, fmt.Sprintf("gpreempt-group-%d", gid))
 }
@@ -73,7 +73,7 @@ func UUID(gpu [16]byte) string {
 	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// GroupID is the number of a group given by name or number.
+// GroupID returns the number of a group that is given by name or number.
 func GroupID(group string) (gid int, err error) {
 	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
 		return int(gid), nil
@@ -104,7 +104,7 @@ func (s *Segment) attach(dir string, gpu [16]byte) error {
 	}
 	defer unix.Close(dirfd)
 	name := filepath.Base(s.path)
-	// Each round loses to another process that creates the file or sets it aside, or ends.
+	// A round fails only if another process creates the file or sets it aside meanwhile.
 	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		err = s.openOrCreate(dirfd, name, gpu)
 		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
@@ -179,8 +179,8 @@ func openDirectory(dir string, gid int) (int, error) {
 	return fd, err
 }
 
-// CheckDirectory sees that nobody took the name of the directory who is not to have it: anybody can, where its place can
-// be written by all. That it is not there yet is fine.
+// CheckDirectory checks that nobody else made the directory: anybody can, if its parent is writable by all. A missing
+// directory is no error.
 func CheckDirectory(dir string, gid int) error {
 	var stat unix.Stat_t
 	err := unix.Lstat(dir, &stat)
@@ -335,7 +335,7 @@ func validateHeader(b []byte, gpu [16]byte) error {
 	return nil
 }
 
-// setAside renames the corrupt file fd away if nobody uses it, and then returns EAGAIN.
+// setAside renames a corrupt file if nobody uses it, and then returns EAGAIN.
 func (s *Segment) setAside(dirfd int, name string, fd int, corrupt error) error {
 	// One process at a time, and only while the name still means this file.
 	if err := lock(fd, lockRecovery, 1); err != nil {
@@ -359,7 +359,7 @@ func (s *Segment) setAside(dirfd int, name string, fd int, corrupt error) error 
 	return unix.EAGAIN
 }
 
-// Close releases the slot, unmaps the segment and closes the file. What Header, Slot and Pointer returned is invalid then.
+// Close releases the slot, unmaps the segment and closes the file. Results of Header, Slot and Pointer are invalid then.
 func (s *Segment) Close() error {
 	s.Release()
 	s.mutex.Lock()
@@ -385,7 +385,7 @@ func (s *Segment) closeFile() {
 	s.fd = -1
 }
 
-// Leave closes the file, and with it gives up what this process locks in it. The memory stays.
+// Leave closes the file, which drops all locks of this process in it. The memory stays.
 func (s *Segment) Leave() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -393,7 +393,7 @@ func (s *Segment) Leave() {
 	s.slot = -1
 }
 
-// Succeed tells that the memory of s lies where that of the segment before it lay, whose memory is gone and whose slot was
+// Succeed tells s that its memory has taken the place of the segment before it, which is gone and whose slot was
 // released.
 func (s *Segment) Succeed(before *Segment) {
 	before.mutex.Lock()
@@ -406,10 +406,10 @@ func (s *Segment) Succeed(before *Segment) {
 	before.closeFile()
 }
 
-// Replaced says what was wrong with a file that Open found in the segment's place and set aside; nil is usual.
+// Replaced returns what was wrong with a file that Open set aside; usually nil.
 func (s *Segment) Replaced() error { return s.replaced }
 
-// Path is the segment's file.
+// Path returns the path of the segment's file.
 func (s *Segment) Path() string { return s.path }
 
 func (s *Segment) isOurs(fd int) bool {

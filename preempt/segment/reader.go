@@ -7,30 +7,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader looks at a segment many times a second, changing nothing: it takes no locks, and so cannot tell the dead.
+// Reader looks at a segment many times a second and changes nothing. It takes no locks, so it cannot tell dead processes.
 type Reader struct {
 	fd    int
 	image []byte
 }
 
-// Look is what a Reader saw at one time.
+// Look is the state of a segment at one time.
 type Look struct {
 	TakenNs uint64 // CLOCK_MONOTONIC
 	Peers   []Glance
 }
 
-// Glance is a process in a Look.
+// Glance is the state of one process in a Look.
 type Glance struct {
 	Slot        int
 	Pid         int32
 	Level       uint32
-	Open        bool // its window
+	Open        bool // its window is open
 	Busy        bool
 	TimesliceUs uint32 // 0: the driver's default
 	Counters    Counters
 }
 
-// OpenReader looks at the memory that is in force now, which a process of the segment hands out.
+// OpenReader opens the memory that is in force now. A member hands it out.
 func OpenReader(path string) (*Reader, error) {
 	gpu, ok := parseName(filepath.Base(path))
 	if !ok {
