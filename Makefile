@@ -34,7 +34,7 @@ build/c/%.o: %.c
 # syscall raises the program's limit of open files when it is initialised, which would go on to what select() can
 # not hold and to the programs that it starts. The runtime's poller, which any timer starts, ends the process when its
 # descriptors are gone, and daemons close all that they do not know: ours has none. Where there are no more threads
-# or no more memory, Go ends the process; ours waits for them (exports/runtime.c, exports/_runtime/memory.go).
+# or no more memory, Go ends the process; ours waits for them (exports/go_runtime.c, exports/_runtime/memory.go).
 OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
 SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
 LIMITS := $(shell $(GO) env GOROOT)/src/syscall/rlimit.go
@@ -61,11 +61,11 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c shim/shim.h exports/exports.map exports/runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
@@ -102,7 +102,7 @@ $(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpree
 	$(AR) rcs $(@D)/core.a $(CORE:%.c=$(@D)/%.o)
 	$(AR) rcs $(@D)/exports.a $(EXPORTS:%.c=$(@D)/%.o)
 	CGO_CFLAGS='$(SANITIZE_FLAGS)' CGO_LDFLAGS='-fsanitize=$* $(CURDIR)/$(@D)/exports.a $(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
 $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/libcuda.so.1

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Atomic uint32_t gp_armed;
-
 static inline bool armed(void) {
 	return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0;
 }

@@ -41,32 +41,47 @@ enum gp_row {
 extern _Atomic(void *) gp_real[GP_ROWS];
 #define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
 
-// lookup.c
-void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
-bool gp_is_ours(const void *address);   // lies inside this library
-void gp_tell_unknown(void);             // the core, if there is something to tell
-
-// names.c
-bool gp_may_submit(const char *name); // a function of the driver, past the hooks
-
-// loading.c; what a table of the driver has (cudart.c). Without options, which otherwise follow the code.
-typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
-CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
-
-// sockets.c
-extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
-void gp_find_libc(void);
-
-// start.c
-bool gp_active(void); // false: nothing is substituted, nothing starts
+// state.c, which everything else may use
+bool gp_active(void);               // false: nothing is substituted, nothing starts
 void gp_complain(const char *what); // to standard error, unless GPREEMPT_LOG is off
-void gp_start(void);  // on a cuInit or a first context call
+void gp_fork_off(void);             // in a forked child: everything passes from here on
+void gp_note_unknown(const char *name); // the program asked for a function that table.h lacks and gp_may_submit is true of
+extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
 static inline const struct gp_hooks *gp_hooks(void) {
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
 
-// runtime.c
+// names.c
+bool gp_may_submit(const char *name); // a function of the driver, past the hooks
+
+// real.c
+typedef void *gp_dlsym_fn(void *, const char *);
+typedef void *gp_dlvsym_fn(void *, const char *, const char *);
+typedef void *gp_dlopen_fn(const char *, int);
+gp_dlsym_fn *gp_real_dlsym(void); // libc's own; NULL where libc is unknown
+gp_dlvsym_fn *gp_real_dlvsym(void);
+gp_dlopen_fn *gp_real_dlopen(void);
+void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
+bool gp_is_ours(const void *address);   // lies inside this library
+// Finds all the driver's functions, and opens the driver if it is to be loaded. False: there is no driver.
+bool gp_resolve(bool load);
+// Of what gp_resolve found:
+enum gp_row gp_row_of(const void *function); // of the driver; GP_ROWS: none
+bool gp_driver_has(enum gp_row);
+extern const char *const gp_row_name[GP_ROWS];
+
+// intercept_code.c; what a table of the driver has (export_table.c). Without options, which otherwise follow the code.
+typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
+CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
+
+// libc.c
+void gp_find_libc(void); // what its functions go on to
+
+// start.c
+void gp_start(void); // on a cuInit or a first context call
+
+// go_runtime.c
 void gp_keep_environment(void);         // as the library is loaded
 void gp_run_blocked(void (*run)(void)); // starts the Go runtime, then calls run, with all signals blocked
 

@@ -2,45 +2,45 @@
 // A row is LIBC(type, name, parameters, arguments, before, after): before and after are done only while somebody
 // wants to know (hooks), and after may look at result. The includer defines LIBC, undefined at the end.
 
-LIBC(ssize_t, read, (int fd, void *buffer, size_t size), (fd, buffer, size), , was_read(hooks, fd, result))
+LIBC(ssize_t, read, (int fd, void *buffer, size_t size), (fd, buffer, size), , tell_read(hooks, fd, result))
 LIBC(ssize_t, __read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), ,
-	was_read(hooks, fd, result))
+	tell_read(hooks, fd, result))
 LIBC(ssize_t, readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), ,
-	was_read(hooks, fd, result))
+	tell_read(hooks, fd, result))
 LIBC(ssize_t, recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), ,
-	was_read(hooks, fd, result))
+	tell_read(hooks, fd, result))
 LIBC(ssize_t, __recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room,
-	flags), , was_read(hooks, fd, result))
+	flags), , tell_read(hooks, fd, result))
 LIBC(ssize_t, recvfrom, (int fd, void *restrict buffer, size_t size, int flags, struct sockaddr *restrict from,
-	socklen_t *restrict length), (fd, buffer, size, flags, from, length), , was_read(hooks, fd, result))
+	socklen_t *restrict length), (fd, buffer, size, flags, from, length), , tell_read(hooks, fd, result))
 LIBC(ssize_t, __recvfrom_chk, (int fd, void *restrict buffer, size_t size, size_t room, int flags,
 	struct sockaddr *restrict from, socklen_t *restrict length), (fd, buffer, size, room, flags, from, length), ,
-	was_read(hooks, fd, result))
+	tell_read(hooks, fd, result))
 LIBC(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), ,
-	was_read(hooks, fd, result))
+	tell_read(hooks, fd, result))
 LIBC(int, poll, (struct pollfd *fds, nfds_t count, int timeout), (fds, count, timeout), ,
-	polled(hooks, fds, count, result))
+	tell_polled(hooks, fds, count, result))
 LIBC(int, __poll_chk, (struct pollfd *fds, nfds_t count, int timeout, size_t room), (fds, count, timeout, room), ,
-	polled(hooks, fds, count, result))
+	tell_polled(hooks, fds, count, result))
 LIBC(int, ppoll, (struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask), (fds,
-	count, timeout, mask), , polled(hooks, fds, count, result))
+	count, timeout, mask), , tell_polled(hooks, fds, count, result))
 LIBC(int, __ppoll_chk, (struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask,
-	size_t room), (fds, count, timeout, mask, room), , polled(hooks, fds, count, result))
+	size_t room), (fds, count, timeout, mask, room), , tell_polled(hooks, fds, count, result))
 LIBC(int, epoll_wait, (int fd, struct epoll_event *events, int most, int timeout), (fd, events, most, timeout), ,
-	epolled(hooks, events, result))
+	tell_epolled(hooks, events, result))
 LIBC(int, epoll_pwait, (int fd, struct epoll_event *events, int most, int timeout, const sigset_t *mask), (fd,
-	events, most, timeout, mask), , epolled(hooks, events, result))
+	events, most, timeout, mask), , tell_epolled(hooks, events, result))
 LIBC(int, select, (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict other,
-	struct timeval *restrict timeout), (count, in, out, other, timeout), , selected(hooks, in, count, result))
+	struct timeval *restrict timeout), (count, in, out, other, timeout), , tell_selected(hooks, in, count, result))
 LIBC(int, pselect, (int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict other,
 	const struct timespec *restrict timeout, const sigset_t *restrict mask), (count, in, out, other, timeout,
-	mask), , selected(hooks, in, count, result))
-LIBC(int, close, (int fd), (fd), forget(hooks, fd), forget(hooks, fd))
-LIBC(int, dup2, (int fd, int to), (fd, to), forget(hooks, to), forget(hooks, result))
-LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), forget(hooks, to), forget(hooks, result))
+	mask), , tell_selected(hooks, in, count, result))
+LIBC(int, close, (int fd), (fd), tell_closed(hooks, fd), tell_closed(hooks, fd))
+LIBC(int, dup2, (int fd, int to), (fd, to), tell_closed(hooks, to), tell_closed(hooks, result))
+LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), tell_closed(hooks, to), tell_closed(hooks, result))
 LIBC(int, accept, (int fd, struct sockaddr *restrict from, socklen_t *restrict length), (fd, from, length), ,
-	was_accepted(hooks, result))
+	tell_accepted(hooks, result))
 LIBC(int, accept4, (int fd, struct sockaddr *restrict from, socklen_t *restrict length, int flags), (fd, from,
-	length, flags), , was_accepted(hooks, result))
+	length, flags), , tell_accepted(hooks, result))
 
 #undef LIBC

@@ -1,49 +1,12 @@
-// start.c - the library's life: passive or active, the start of the core, forks, ioctl.
+// start.c - the library's life: its constructor, the start of the core, forks; and ioctl.
 #include "exports/layer.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-_Atomic(const struct gp_hooks *) gp_installed_hooks;
-static atomic_bool forked;
-
-// Passive or active.
-
-enum { UNKNOWN, PASSIVE, ACTIVE };
-static atomic_int mode;
-
-// Other libraries' constructors may ask before ours ran, and before libc has an environment.
-static COLD bool read_mode(void) {
-	if (!environ)
-		return false;
-	const char *priority = getenv("GPREEMPT_PRIORITY");
-	bool active = priority && *priority && strcmp(priority, "off") != 0;
-	atomic_store(&mode, active ? ACTIVE : PASSIVE);
-	return active;
-}
-
-bool gp_active(void) {
-	int known = atomic_load_explicit(&mode, memory_order_relaxed);
-	return likely(known != UNKNOWN) ? known == ACTIVE : read_mode();
-}
-
-void gp_install_hooks(const struct gp_hooks *hooks) {
-	if (gp_forked())
-		return;
-	atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
-	gp_tell_unknown();
-}
-
-bool gp_forked(void) {
-	return atomic_load_explicit(&forked, memory_order_relaxed);
-}
 
 // The start of the core, once, on the thread of the first cuInit. It is Go code, which says that it is there with
 // gp_set_start, from a thread of its own: wait for it, but never for long.
@@ -61,12 +24,6 @@ static void sleep_1_ms(void) {
 
 void gp_set_start(void (*start)(void)) {
 	atomic_store(&start_function, (void *)start);
-}
-
-void gp_complain(const char *what) {
-	const char *log = getenv("GPREEMPT_LOG");
-	if (!log || strncmp(log, "off", 3) != 0)
-		dprintf(STDERR_FILENO, "gpreempt: %s; running without preemption\n", what);
 }
 
 static void wait_and_start(void) {
@@ -127,10 +84,7 @@ PUBLIC int ioctl(int fd, unsigned long request, ...) {
 static void in_child(void) {
 	if (atomic_load(&start_state) == IDLE)
 		return;
-	atomic_store(&forked, true);
-	atomic_store(&gp_armed, 0);
-	atomic_store(&gp_installed_hooks, NULL);
-	atomic_store(&gp_installed_socket_hooks, NULL);
+	gp_fork_off();
 }
 
 __attribute__((constructor)) static void loaded(void) {

@@ -1,5 +1,5 @@
 // table.h - the one list of what is intercepted, expanded several times: into the exported functions
-// (intercept.c), the slots of the driver's own functions and the pointer lookup (lookup.c), and the linker's
+// (intercept.c), the slots of the driver's own functions (real.c), the pointer lookup (lookup.c), and the linker's
 // version script (map.sh). Signatures are those of cuda.h 13.5, old ABI versions included, with pointers to
 // structures as void * and enumerations as int, so that no CUDA toolkit is needed to build. All functions with which
 // drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams, or capture it, are there: test/exports/testdata/drivers.txt.
@@ -67,7 +67,7 @@
 #define OWN_PTSZ(name, params, args) OWN(name, params, args) \
 	ROW(OWN, name##_ptsz, GP_STREAM_PER_THREAD, params, args, )
 
-// Start-up and lookup, in start.c, lookup.c and cudart.c.
+// Start-up and lookup, in intercept.c, lookup.c and export_table.c.
 OWN(cuInit, (unsigned int Flags), (Flags))
 OWN(cuGetProcAddress, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags), (symbol,
 	pfn, cudaVersion, flags))
@@ -517,7 +517,7 @@ WAIT(cuOccupancyMaxPotentialClusterSize, (int *clusterSize, CUfunction func, con
 WAIT(cuOccupancyMaxActiveClusters, (int *numClusters, CUfunction func, const void *config), (numClusters, func,
 	config), GP_LOAD, func)
 
-// Code, in loading.c. Apart from the last seven, these too wait, or may wait, for the whole context.
+// Code, in intercept_code.c. Apart from the last seven, these too wait, or may wait, for the whole context.
 OWN(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))
 OWN(cuModuleLoadData, (CUmodule *module, const void *image), (module, image))
 OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions, void *options,

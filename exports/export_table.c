@@ -1,4 +1,4 @@
-// cudart.c - how CUDA runtimes up to 11.1 load the code of their program: not by cuModuleLoad*, but by a function in a
+// export_table.c - how CUDA runtimes up to 11.1 load the code of their program: not by cuModuleLoad*, but by a function in a
 // table that cuGetExportTable returns for an identifier.
 //
 // NVIDIA documents neither. The runtime 11.1 calls one function of the table for it (TestRuntimeOf11_1 in test/e2e runs

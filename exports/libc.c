@@ -1,4 +1,4 @@
-// sockets.c - the exported functions of libc.h.
+// libc.c - the exported functions of libc.h: they see data arrive on sockets.
 #undef _FORTIFY_SOURCE // the functions are defined here
 #include "exports/layer.h"
 #include "hints/sockets.h"
@@ -12,13 +12,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-_Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
-
-void gp_install_socket_hooks(const struct gp_socket_hooks *hooks) {
-	if (!gp_forked())
-		atomic_store_explicit(&gp_installed_socket_hooks, hooks, memory_order_release);
-}
-
 // errno is the caller's.
 static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready) {
 	int saved_errno = errno;
@@ -26,12 +19,12 @@ static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready) {
 	errno = saved_errno;
 }
 
-static void was_read(const struct gp_socket_hooks *hooks, int fd, ssize_t result) {
+static void tell_read(const struct gp_socket_hooks *hooks, int fd, ssize_t result) {
 	if (result > 0)
 		tell(hooks, fd, false);
 }
 
-static void polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds, nfds_t count, int result) {
+static void tell_polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds, nfds_t count, int result) {
 	for (nfds_t i = 0; result > 0 && i < count; i++)
 		if (fds[i].revents & POLLIN)
 			tell(hooks, fds[i].fd, true);
@@ -39,13 +32,13 @@ static void polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds
 
 // What a program attaches to a descriptor is its own business, but most attach its number. A wrong guess is as
 // harmless as any wrong hint, and a program that attaches something else is seen when it reads.
-static void epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result) {
+static void tell_epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result) {
 	for (int i = 0; i < result; i++)
 		if (events[i].events & EPOLLIN && events[i].data.u64 < FD_SETSIZE * 64)
 			tell(hooks, events[i].data.fd, true);
 }
 
-static void selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result) {
+static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result) {
 	for (int fd = 0; in && result > 0 && fd < count; fd++)
 		if (in->fds_bits[fd / NFDBITS] & (fd_mask)1 << fd % NFDBITS)
 			tell(hooks, fd, true);
@@ -53,14 +46,14 @@ static void selected(const struct gp_socket_hooks *hooks, const fd_set *in, int 
 
 // Told before a descriptor is closed, while it is still this thread's, and after, as another may have looked at it
 // meanwhile.
-static void forget(const struct gp_socket_hooks *hooks, int fd) {
+static void tell_closed(const struct gp_socket_hooks *hooks, int fd) {
 	int saved_errno = errno;
 	if (fd >= 0)
 		hooks->closed(fd);
 	errno = saved_errno;
 }
 
-static void was_accepted(const struct gp_socket_hooks *hooks, int fd) {
+static void tell_accepted(const struct gp_socket_hooks *hooks, int fd) {
 	int saved_errno = errno;
 	if (fd >= 0)
 		hooks->accepted(fd);

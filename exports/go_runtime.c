@@ -1,6 +1,6 @@
-// runtime.c - the start of the Go runtime: late, and without a trace in the program.
+// go_runtime.c - the start of the Go runtime: late, and without a trace in the program.
 //
-// runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA
+// go_runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA
 // stays as it is, and what a fork without an exec leaves behind in its child is never half a Go runtime.
 //
 // Once it runs, the program must not notice its threads. A signal sent to a process goes to any of its threads that
@@ -21,7 +21,7 @@
 
 typedef void constructor(int argc, char **argv, char **envp);
 
-// Set by the linker; both NULL where the library was linked without runtime.ld: then Go starts by itself.
+// Set by the linker; both NULL where the library was linked without go_runtime.ld: then Go starts by itself.
 extern constructor *const __start_gp_runtime[] __attribute__((weak));
 extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 

@@ -1,4 +1,4 @@
-// loading.c - loads of modules and libraries, and what is got out of them. The core may put another image in the
+// intercept_code.c - loads of modules and libraries, and what is got out of them. The core may put another image in the
 // place of a module's, and another library in the place of one; handles that the program sees of either are the
 // driver's. Kernels and functions are both CUfunction here.
 #include "exports/layer.h"
@@ -46,7 +46,7 @@ static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmod
 	return result == CUDA_SUCCESS;
 }
 
-static CUresult load_as_it_came(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result) {
+static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result) {
 	load->token = NULL;
 	if (result == CUDA_SUCCESS && module && hooks)
 		CALL(hooks, module_loaded, load, *module);
@@ -56,7 +56,7 @@ static CUresult load_as_it_came(const struct gp_hooks *hooks, struct gp_load *lo
 #define LOAD_MODULE(other, ...) \
 	struct call call = begin(); \
 	struct gp_load load = {__VA_ARGS__}; \
-	return end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : load_as_it_came(call.hooks, &load, module, other));
+	return end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : tell_loaded_as_given(call.hooks, &load, module, other));
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
 	LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)
@@ -94,7 +94,7 @@ CUresult cuModuleUnload(CUmodule module) { // of the current context
 	return end(call, REAL(cuModuleUnload)(module));
 }
 
-static CUresult loaded(struct call call, CUlibrary *library, CUresult result, const struct gp_load *load) {
+static CUresult end_library_load(struct call call, CUlibrary *library, CUresult result, const struct gp_load *load) {
 	if (result == CUDA_SUCCESS && library && call.hooks)
 		CALL(call.hooks, library_loaded, load, *library);
 	return end(call, result);
@@ -103,7 +103,7 @@ static CUresult loaded(struct call call, CUlibrary *library, CUresult result, co
 #define LOAD_LIBRARY(name, from, field) \
 	struct call call = begin(); \
 	CUresult result = REAL(name)(library, from, options, values, count, library_options, library_values, library_count); \
-	return loaded(call, library, result, &(struct gp_load){.field = from, .options = count, .option = options, \
+	return end_library_load(call, library, result, &(struct gp_load){.field = from, .options = count, .option = options, \
 		.value = values, .library_options = library_count, .library_option = library_options, \
 		.library_value = library_values});
 
@@ -179,20 +179,20 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
 
 // Of a hidden parameter the program is told what the driver says of the one behind it: that there is none.
 
-static size_t shown(CUfunction function, size_t index) {
+static size_t skip_hidden(CUfunction function, size_t index) {
 	const struct gp_hooks *hooks = gp_hooks();
 	return index + ASK(hooks, parameter_hidden, false, function, index);
 }
 
 CUresult cuKernelGetParamInfo(CUfunction kernel, size_t index, size_t *offset, size_t *size) {
-	return REAL(cuKernelGetParamInfo)(kernel, shown(kernel, index), offset, size);
+	return REAL(cuKernelGetParamInfo)(kernel, skip_hidden(kernel, index), offset, size);
 }
 
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size) {
-	return REAL(cuFuncGetParamInfo)(function, shown(function, index), offset, size);
+	return REAL(cuFuncGetParamInfo)(function, skip_hidden(function, index), offset, size);
 }
 
-static CUresult count_shown(CUfunction function, size_t *count, CUresult result) {
+static CUresult subtract_hidden(CUfunction function, size_t *count, CUresult result) {
 	const struct gp_hooks *hooks = gp_hooks();
 	if (result == CUDA_SUCCESS && count && *count && ASK(hooks, parameter_hidden, false, function, *count - 1))
 		--*count;
@@ -200,16 +200,16 @@ static CUresult count_shown(CUfunction function, size_t *count, CUresult result)
 }
 
 CUresult cuKernelGetParamCount(CUfunction kernel, size_t *count) {
-	return count_shown(kernel, count, REAL(cuKernelGetParamCount)(kernel, count));
+	return subtract_hidden(kernel, count, REAL(cuKernelGetParamCount)(kernel, count));
 }
 
 CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
-	return count_shown(function, count, REAL(cuFuncGetParamCount)(function, count));
+	return subtract_hidden(function, count, REAL(cuFuncGetParamCount)(function, count));
 }
 
 // A launch that is stopped is repeated later, when the program may have allowed its kernel less shared memory again, for
 // another launch: the limit is only ever raised.
-static bool lowers(int attribute, int value, CUresult result, int now) {
+static bool lowers_limit(int attribute, int value, CUresult result, int now) {
 	const struct gp_hooks *hooks = gp_hooks();
 	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&
 	       hooks && hooks->code_wanted && hooks->code_wanted();
@@ -218,7 +218,7 @@ static bool lowers(int attribute, int value, CUresult result, int now) {
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 	int now = 0;
 	CUresult result = REAL(cuFuncGetAttribute)(&now, attribute, function);
-	if (lowers(attribute, value, result, now))
+	if (lowers_limit(attribute, value, result, now))
 		return CUDA_SUCCESS;
 	return REAL(cuFuncSetAttribute)(function, attribute, value);
 }
@@ -227,5 +227,5 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdev
 	int now = 0;
 	struct call call = begin_as(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
-	return end(call, lowers(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
+	return end(call, lowers_limit(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
 }
