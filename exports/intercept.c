@@ -390,23 +390,10 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-#define CONNECT(call) \
-	({ \
-		const struct gp_hooks *connecting = gp_hooks(); \
-		if (connecting) \
-			CALL(connecting, connecting); \
-		CUresult connected = call; \
-		if (connecting) \
-			CALL(connecting, connected); \
-		connected; \
-	})
-
-#define ROW_CONTEXT(name, null, params, args, context) CONTEXT_ROW(name, params, REAL(name) args, context)
-#define ROW_CONTEXT_NEW(name, null, params, args, context) CONTEXT_ROW(name, params, CONNECT(REAL(name) args), context)
-#define CONTEXT_ROW(name, params, call, context) \
+#define ROW_CONTEXT(name, null, params, args, context) \
 	CUresult name params { \
 		gp_start(); \
-		CUresult result = call; \
+		CUresult result = REAL(name) args; \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks && result == CUDA_SUCCESS && (context)) \
 			CALL(hooks, context_current, context); \
@@ -434,7 +421,7 @@ static bool complete_any(struct completed *c, const void *given) {
 
 CUresult cuInit(unsigned int flags) {
 	gp_start();
-	return CONNECT(REAL(cuInit)(flags));
+	return REAL(cuInit)(flags);
 }
 
 // cuLaunchKernelEx. CUlaunchConfig, cuda.h.
@@ -603,7 +590,7 @@ static bool known_device(CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 	gp_start();
-	CUresult result = CONNECT(REAL(cuDevicePrimaryCtxRetain)(context, device));
+	CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || result != CUDA_SUCCESS || !context || !known_device(device))
 		return result;

@@ -21,7 +21,6 @@
 //   CAPTURE_BEGIN, CAPTURE_END  stream
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
-//   CONTEXT_NEW    the same, and it is made
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is used by the layer itself and not intercepted.
 // STREAM(handle) replaces a NULL handle by the function's default stream; ADDRESS is what GP_TAKE_MEMORY is told.
@@ -61,7 +60,6 @@
 	ROW(CAPTURE_END, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define DESTROY(name, params, ...) ROW(DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define CONTEXT(name, params, ...) ROW(CONTEXT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
-#define CONTEXT_NEW(name, params, ...) ROW(CONTEXT_NEW, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_CREATE(name, params, ...) ROW(STREAM_CREATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define OWN(name, params, args) ROW(OWN, name, GP_STREAM_LEGACY, params, args, )
 #define OWN_PTSZ(name, params, args) OWN(name, params, args) \
@@ -615,14 +613,14 @@ CAPTURE_END_PTSZ(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), (hStr
 	STREAM(hStream))
 
 // Contexts and streams. Primary contexts and cuStreamDestroy are in intercept.c.
-CONTEXT_NEW(cuCtxCreate_v4, (CUcontext *pctx, void *ctxCreateParams, unsigned int flags, CUdevice dev),
+CONTEXT(cuCtxCreate_v4, (CUcontext *pctx, void *ctxCreateParams, unsigned int flags, CUdevice dev),
 	(pctx, ctxCreateParams, flags, dev), pctx ? *pctx : NULL)
 CONTEXT(cuCtxAttach, (CUcontext *pctx, unsigned int flags), (pctx, flags), pctx ? *pctx : NULL)
-CONTEXT_NEW(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
+CONTEXT(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
 	pctx ? *pctx : NULL)
-CONTEXT_NEW(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
+CONTEXT(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev),
 	pctx ? *pctx : NULL)
-CONTEXT_NEW(cuCtxCreate_v3, (CUcontext *pctx, void *paramsArray, int numParams, unsigned int flags,
+CONTEXT(cuCtxCreate_v3, (CUcontext *pctx, void *paramsArray, int numParams, unsigned int flags,
 	CUdevice dev), (pctx, paramsArray, numParams, flags, dev), pctx ? *pctx : NULL)
 CONTEXT(cuCtxFromGreenCtx, (CUcontext *pContext, void *hCtx), (pContext, hCtx),
 	pContext ? *pContext : NULL)
@@ -672,7 +670,6 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef CAPTURE_END_PTSZ
 #undef DESTROY
 #undef CONTEXT
-#undef CONTEXT_NEW
 #undef STREAM_CREATE
 #undef OWN
 #undef OWN_PTSZ

@@ -95,9 +95,6 @@ struct gp_hooks {
 	// the wait is over with it: the driver's function is not to be called.
 	bool (*before_wait)(enum gp_wait, void *stream_event_context_or_address);
 	void (*after_wait)(enum gp_wait, void *stream_or_event, CUresult);
-	// Around what may make the process a client of an MPS server: the driver's initialisation, and what makes contexts.
-	void (*connecting)(void);
-	void (*connected)(void);
 	// Life cycle. context_current: a context became usable on this thread (created, retained or
 	// made current); called often, must be cheap. context_destroying: before the driver destroys it.
 	void (*context_current)(CUcontext);

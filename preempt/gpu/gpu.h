@@ -56,8 +56,6 @@ bool gp_graphs_record(void);              // some graph records events, or may
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised
-void gp_mps_connecting(void);
-void gp_mps_connected(void);
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);
 void gp_stream_priority(CUstream, int *priority);

@@ -3,11 +3,10 @@
 //
 // An MPS client's streams without a priority of their own (the default streams) have that of the client, which libcuda
 // reads from CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation
-// of MPS). By then the program may have threads that read its environment, which could not be extended under
-// their eyes. So the variable is made when the library is loaded, under a name that nobody knows, and gets its own by
-// one byte; but only while libcuda is initialised or makes a context, since programs started from here inherit it. A
-// second one goes with it that tells those started at just that time whose it is: with another role they are to
-// take it out.
+// of MPS). By then the program may have threads that read the environment, so nothing can be put into it. The library
+// puts the variable there when it is loaded, with another first letter, and gives it its own where the configuration
+// wants it. Programs that are started from here inherit it; a second variable tells them whose it is, and with another
+// role they take it out.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -20,9 +19,7 @@
 #define MARK "PREEMPT_SET_MPS_PRIORITY"
 
 static char priority[] = "_" PRIORITY "=1", mark[] = "_" MARK "=1";
-static bool prepared, lowered;
-static pthread_mutex_t connecting = PTHREAD_MUTEX_INITIALIZER;
-static int clients; // threads that may be connecting
+static bool prepared;
 
 static bool pipe_exists(void)
 {
@@ -37,48 +34,23 @@ __attribute__((constructor)) static void prepare(void)
 {
 	const char *role = getenv("GPREEMPT_PRIORITY"), *inherited = getenv("C" PRIORITY);
 
-	if (getenv("G" MARK)) {
+	if (getenv("G" MARK)) { // the process that started this one set it
 		if (inherited && !strcmp(inherited, "1"))
 			unsetenv("C" PRIORITY);
 		unsetenv("G" MARK);
 	}
 	unsetenv("_" PRIORITY);
 	unsetenv("_" MARK);
-	if (!role || (strcmp(role, "be") && strcmp(role, "7")) || getenv("C" PRIORITY) || !pipe_exists())
-		return;
-	prepared = !putenv(mark) && !putenv(priority);
+	if (role && (!strcmp(role, "be") || !strcmp(role, "7")) && !getenv("C" PRIORITY) && pipe_exists())
+		prepared = !putenv(mark) && !putenv(priority);
 }
 
 void gp_mps_lower_client(void)
 {
-	lowered = prepared && !getenv("C" PRIORITY); // the program's own choice stays
-}
-
-// name gives both variables the first letters that they are known by, or others.
-static void name(char of_mark, char of_priority)
-{
-	__atomic_store_n(&mark[0], of_mark, __ATOMIC_RELEASE);
-	__atomic_store_n(&priority[0], of_priority, __ATOMIC_RELEASE);
-}
-
-void gp_mps_connecting(void)
-{
-	if (!lowered)
+	if (!prepared || getenv("C" PRIORITY)) // the program's own choice stays
 		return;
-	pthread_mutex_lock(&connecting);
-	if (!clients++ && !getenv("C" PRIORITY))
-		name('G', 'C');
-	pthread_mutex_unlock(&connecting);
-}
-
-void gp_mps_connected(void)
-{
-	if (!lowered)
-		return;
-	pthread_mutex_lock(&connecting);
-	if (!--clients)
-		name('_', '_');
-	pthread_mutex_unlock(&connecting);
+	__atomic_store_n(&mark[0], 'G', __ATOMIC_RELEASE);
+	__atomic_store_n(&priority[0], 'C', __ATOMIC_RELEASE);
 }
 
 // Streams that were made with another priority than the program asked for.
