@@ -69,12 +69,11 @@ void gp_graph_ending(CUgraphExec exec)
 void gp_unknown_function(const char *name)
 {
 	char text[192];
-	struct gp_request log = {.what = GP_REQUEST_LOG, .path = text};
 
 	if (!gp_blp_unwant())
 		return;
 	gp_blp_retire();
 	snprintf(text, sizeof text, "the program uses %s of the driver, which is not known here and could overtake kernels that are "
 		 "stopped: none is made preemptible, or stopped, from here on", name);
-	gp_request(&log);
+	gp_log_line(text);
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"unsafe"
 
 	"github.com/rs/zerolog"
@@ -92,54 +91,30 @@ func startLoads(config configs.Config, level int, driver Driver, log zerolog.Log
 		}
 	}
 	C.gp_blp_set(when)
-	say := &sayOnce{log: log, said: map[string]bool{}}
 	for range rewriters {
-		go rewrite(driver.Rewriter, say)
+		go rewrite(driver.Rewriter, log)
 	}
 }
 
 // rewriters answer loads for as long as the process lives.
 const rewriters = 2
 
-func rewrite(rewriter Rewriter, say *sayOnce) {
+func rewrite(rewriter Rewriter, log zerolog.Logger) {
 	for {
-		answer(C.gp_request_next(), rewriter, say)
+		answer(C.gp_request_next(), rewriter, log)
 	}
 }
 
-// sayOnce warns of the same thing once.
-type sayOnce struct {
-	log   zerolog.Logger
-	mutex sync.Mutex
-	said  map[string]bool
-}
-
-func (s *sayOnce) warn(text string) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	level := zerolog.WarnLevel
-	if s.said[text] {
-		level = zerolog.DebugLevel
-	}
-	s.said[text] = true
-	s.log.WithLevel(level).Msg(text)
-}
-
-func answer(r *C.struct_gp_request, rewriter Rewriter, say *sayOnce) {
+func answer(r *C.struct_gp_request, rewriter Rewriter, log zerolog.Logger) {
 	result := C.int(C.GP_ANSWER_FAILED)
 	defer func() { C.gp_request_answer(r, result) }()
 	defer func() {
 		if failure := recover(); failure != nil { // the program must not end because of it
 			result = C.GP_ANSWER_FAILED
 			fail(r, "fault in the rewriter")
-			say.log.Error().Interface("fault", failure).Msg("rewriting code failed")
+			log.Error().Interface("fault", failure).Msg("rewriting code failed")
 		}
 	}()
-	if r.what == C.GP_REQUEST_LOG {
-		say.warn(C.GoString(r.path))
-		result = C.GP_ANSWER_DONE
-		return
-	}
 	source := Source{Address: uintptr(r.image), Bytes: int(r.image_bytes), SM: int(r.sm), Linked: bool(r.linked)}
 	if r.path != nil {
 		source.Path = C.GoString(r.path)

@@ -60,12 +60,18 @@ func (c *Core) prepareHolds() (later bool, err error) {
 	return prepareHolds()
 }
 
-// run attaches GPUs as contexts appear on them and tells their agents of new TSGs.
+// run attaches GPUs as contexts appear on them, tells their agents of new TSGs, and writes what threads of the program have
+// left for the log.
 func (c *Core) run() {
 	runtime.LockOSThread()   // prepareHolds makes contexts current
 	said := map[int]string{} // by GPU: why it has no agent
+	lines := uint32(0)       // of the program's threads, written to the log
 	for {
 		seen := eventsSeen()
+		for line, ok := logLine(lines); ok; line, ok = logLine(lines) {
+			c.log.Warn().Msg(line)
+			lines++ // the next question says that this one is written
+		}
 		again := time.Duration(0) // until it looks again without an event; 0: it does not
 		sooner := func(wait time.Duration) {
 			if again == 0 || wait != 0 && wait < again {

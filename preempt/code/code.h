@@ -85,10 +85,10 @@ const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *,
 // What loads ask of the rewriter, which is Go, and runs on threads of its own: no thread of the program is to
 // become one of Go's.
 struct gp_request {
-	enum { GP_REQUEST_COPY, GP_REQUEST_REWRITE, GP_REQUEST_LOG } what;
+	enum { GP_REQUEST_COPY, GP_REQUEST_REWRITE } what;
 	const void *image;    // cubin, fatbin, its wrapper, or PTX
 	uint64_t image_bytes; // 0: unknown
-	const char *path;     // COPY: of a file, instead of the image; LOG: what to say
+	const char *path;     // COPY: of a file, instead of the image
 	uint32_t sm;
 	const char *options; // what else decides what the driver's linker makes of PTX
 	bool linked;         // image is what it made; key is what stood in the answer LINK

@@ -153,8 +153,7 @@ static const struct gp_code *ask(CUfunction function)
 	if (!kernel)
 		return &no_code;
 	if (!as_seen(kernel, info, function)) {
-		struct gp_request log = {.what = GP_REQUEST_LOG, .path = "the driver sees other parameters than a rewritten kernel has: launched as it came"};
-		gp_request(&log);
+		gp_log_line("the driver sees other parameters than a rewritten kernel has: launched as it came");
 		return &no_code;
 	}
 	pthread_mutex_lock(&lock);

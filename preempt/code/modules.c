@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "preempt/code/rewrite.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -130,15 +129,11 @@ void gp_module_loaded(struct gp_load *load, CUmodule module)
 // gp_module_function counts a kernel whose module nobody was seen to load.
 void gp_module_function(CUmodule module)
 {
-	static atomic_bool said;
-	struct gp_request log = {.what = GP_REQUEST_LOG, .path = "code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: "
-								  "a program of CUDA 12 or later is needed"};
 	if (!gp_blp_wanted() || known(module))
 		return;
 	gp_count(&gp_kernels.seen, 1);
 	gp_count(&gp_kernels.refused[GP_REFUSED_RUNTIME], 1);
-	if (!atomic_exchange(&said, true))
-		gp_request(&log);
+	gp_log_line("code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: a program of CUDA 12 or later is needed");
 }
 
 void gp_module_unloading(CUmodule module)

@@ -102,12 +102,11 @@ const char *gp_jit_copy(struct gp_jit *to, unsigned count, const int *option, vo
 void gp_load_failed(const char *reason)
 {
 	char line[256];
-	struct gp_request log = {.what = GP_REQUEST_LOG, .path = line};
 	if (!*reason) // there is no code for the GPU: the driver will refuse it
 		return;
 	gp_count(&gp_kernels.refused[GP_REFUSED_IMAGE], 1);
 	snprintf(line, sizeof line, "code runs as it came, not preemptible: %s", reason);
-	gp_request(&log);
+	gp_log_line(line);
 }
 
 void gp_rewritten_unmap(const struct gp_rewritten *r) { munmap((void *)r, r->bytes); }

@@ -165,6 +165,13 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 	__atomic_fetch_add((uint64_t *)counter, by, __ATOMIC_RELAXED);
 }
 
+// log_line.c
+// Leaves a line for the log. Any thread of the program may call it at any time but in a signal handler. A text is said once,
+// and of a long one the beginning. It does not wait: the core's goroutine writes the line.
+void gp_log_line(const char *text);
+// The next line to be written, NULL if there is none. written: how many the caller, one thread alone, has written before.
+const char *gp_log_next(uint32_t written);
+
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);

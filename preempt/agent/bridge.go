@@ -1,4 +1,4 @@
-// Package preempt carries out preemption: it finds the TSGs of its process and sets their timeslices,
+// Package agent carries out preemption: it finds the TSGs of its process and sets their timeslices,
 // opens and closes windows, launches and releases holds, gates submissions, and takes turns with peers.
 //
 // What happens at a launch is C (preempt/submit.c) and takes no lock while a window is open. Everything
@@ -110,6 +110,12 @@ func eventsSeen() uint32 { return uint32(C.gp_bridge_events()) }
 // waitEvents waits for the next event, or for the limit in nanoseconds (0: none).
 func waitEvents(seen uint32, limit uint64) {
 	C.gp_bridge_wait_events(C.uint32_t(seen), C.uint64_t(limit))
+}
+
+// logLine is the next line that a thread of the program left for the log, after so many.
+func logLine(written uint32) (line string, ok bool) {
+	text := C.gp_log_next(C.uint32_t(written))
+	return C.GoString(text), text != nil
 }
 
 func gpuKnown(i int) bool { return bool(C.gp_bridge_gpu_known(C.int(i))) }
