@@ -151,8 +151,8 @@ install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
 	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
 	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
 
-# Measures a suite, or a part of test/bench/gpu_suite.sh, again and says what is worse, beyond noise, than in the committed
-# results of this kind of GPU. Fails where something is, where something could not be measured, and where nothing was compared.
+# Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
+# where something is, where something could not be measured, and where nothing was compared.
 BENCH_SUITE ?= foundation
 BENCH_GPU ?= h200
 BENCH_RESULTS ?= test/bench/results
@@ -161,24 +161,22 @@ bench-check: build/gpreempt-bench build/libgpreempt.so
 	@mkdir -p build/bench-check
 	@rm -rf build/bench-check/parts $(BENCH_NEW) # parts are for going on after an interruption
 	@status=0; \
-	if build/gpreempt-bench --suite $(BENCH_SUITE) --plan > /dev/null 2>&1; then \
-		build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
-	elif build/gpreempt-bench --suite $(BENCH_SUITE) --list > /dev/null 2>&1; then \
-		build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --json $(BENCH_NEW) || status=1; \
-	else \
-		GPREEMPT_PARTS=$(BENCH_SUITE) GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build build/bench-check || status=1; \
-	fi; \
+	build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
 	build/gpreempt-bench compare $(BENCH_RESULTS)/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW) || status=1; \
 	exit $$status
 
-# Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A part
-# that fails leaves the figures that are there. Interrupted, the evaluation goes on where it was.
+# Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A suite
+# that fails leaves the figures that are there. Interrupted, it goes on where it was. A user that is not root has no
+# suite unprivileged, which is quick as another user.
 RESULTS := build/results
+RESULT_SUITES ?= foundation pytorch identity unprivileged hints http nvtx blp-fire blp-cost blp-mps blp-mps-pytorch blp-stream
 PAPER_FLAGS ?= --seconds 1.2 --repeats 2
 results: all
 	@mkdir -p $(RESULTS)
-	-GPREEMPT_PARTS="foundation pytorch identity unprivileged hints http nvtx blp-fire blp-cost blp-mps blp-stream" \
-		GPREEMPT_GPU=$(BENCH_GPU) test/bench/gpu_suite.sh build $(RESULTS)
+	@for suite in $(RESULT_SUITES); do \
+		build/gpreempt-bench --suite $$suite --out $(RESULTS)/parts --json $(RESULTS)/$(BENCH_GPU)-$$suite.json; \
+		status=$$?; [ $$status -lt 128 ] || exit $$status; \
+	done
 	-build/gpreempt-bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
 	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results
 	$(MAKE) readme

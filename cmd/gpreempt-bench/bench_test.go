@@ -84,36 +84,49 @@ func TestBenchRefusesOptions(t *testing.T) {
 		options, want string
 	}{
 		{"--suite foundation --seconds 3", `--seconds does not apply to suite "foundation"`},
-		{"--suite foundation --out x", `--out does not apply to suite "foundation"`},
-		{"--suite quick --plan", `--plan does not apply to suite "quick"`},
-		{"--suite hints --minutes 1", `--minutes does not apply to suite "hints"`},
+		{"--suite foundation --part 1/2", `--part does not apply to suite "foundation"`},
+		{"--suite identity --requests 3", `--requests does not apply to suite "identity"`},
 		{"--suite blp-mps --systems mps", `--systems does not apply to suite "blp-mps"`},
 		{"--suite paper --requests 3", `--requests does not apply to suite "paper"`},
-		{"--suite paper --strict", `--strict does not apply to suite "paper"`},
 		{"--suite foundation --against x", `--against does not apply to suite "foundation"`},
 		{"--suite paired --seconds 2", `--seconds does not apply to suite "paired"`},
+		{"--suite fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},
 		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
 		{"--suite stalls --part 1/2", `--part does not apply to suite "stalls"`},
 		{"--suite quick --list --json x", "--json does not apply to --list"},
 		{"--suite paper --plan --busy", "--busy does not apply to --plan"},
-		{"--suite paper --plan --list", "--list does not apply to --plan"},
+		{"--suite paper --plan --minutes 1", "--minutes does not apply to --plan"},
+		{"--suite paper --list --seconds 1", "--seconds does not apply to --list"},
+		{"--suite hints --requests 0", "--requests 0: must be more than 0"},
+		{"--suite paper --seconds -1", "--seconds -1: must be more than 0"},
+		{"--suite slow", `no suite "slow"; there are foundation`},
+		{"quick", `"quick": there are no arguments here; --suite names what is measured`},
 	} {
 		r := run(t, nil, strings.Fields(c.options)...)
 		if r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, c.want) {
 			t.Errorf("%s: %+v, want 2 and %s", c.options, r, c.want)
 		}
 	}
-	for _, options := range []string{"--suite quick --list", "--suite paper --plan --seconds 1 --repeats 2 --part 1/2", "--suite stalls --plan --requests 100",
-		"--suite stalls --list --only load-50", "--suite full --list"} {
+	for _, options := range []string{"--suite paper --plan --seconds 1 --repeats 2 --part 1/2", "--suite stalls --plan --requests 100",
+		"--suite stalls --list --only load-50", "--suite fire --plan --only fire-graphs"} {
 		if r := run(t, nil, strings.Fields(options)...); r.status != 0 || r.stdout == "" {
 			t.Errorf("%s: %+v", options, r)
 		}
 	}
-	measureCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		if optionIsFor[flag.Name] == 0 {
-			t.Errorf("nobody knows what --%s is for", flag.Name)
+	known := map[string]bool{}
+	for _, suite := range bench.Suites() {
+		for _, what := range []string{"--list", "--plan"} {
+			if r := run(t, nil, "--suite", suite.Name, what); r.status != 0 || r.stdout == "" {
+				t.Errorf("--suite %s %s: %+v", suite.Name, what, r)
+			}
 		}
-	})
+		measureCommand().Flags().VisitAll(func(flag *pflag.Flag) { known[flag.Name] = known[flag.Name] || suite.HasFlag(flag.Name) })
+	}
+	for name, isKnown := range known {
+		if !isKnown && name != "version" {
+			t.Errorf("no suite has --%s", name)
+		}
+	}
 }
 
 // broken is a library that ends every process which it is preloaded into as lc or be.
@@ -140,7 +153,7 @@ static void __attribute__((constructor)) end(void)
 func TestBenchSaysWhatFailed(t *testing.T) {
 	env, library := simulated(t), broken(t)
 	results := filepath.Join(t.TempDir(), "results.json")
-	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--json", results, "--quiet")
+	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--json", results, "--quiet", "--busy")
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured") || strings.Count(r.stdout, "MISSED: ") != 1 {
 		t.Errorf("cases: %+v", r)
 	}
@@ -149,7 +162,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	}
 	r = run(t, env, "--suite", "smoke", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1", "--busy",
 		"--library", library, "--out", t.TempDir(), "--quiet")
-	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not in all runs: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
+	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not to the end: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
 		t.Errorf("an evaluation: %+v", r)
 	}
 	folder := t.TempDir()
@@ -161,7 +174,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	if text, err := os.ReadFile(results); again.status != 0 || again.stdout != r.stdout || err != nil || !bytes.Contains(text, []byte(`"benchmark": "stalls"`)) {
 		t.Errorf("the report: %+v, want %s\n%s, %v", again, r.stdout, text, err)
 	}
-	if none := run(t, nil, "report", t.TempDir()); none.status != 1 || !strings.Contains(none.stderr, "no results of an evaluation, nor of suite \"stalls\"") {
+	if none := run(t, nil, "report", t.TempDir()); none.status != 1 || !strings.Contains(none.stderr, "no partial results of any suite") {
 		t.Errorf("the report of nothing: %+v", none)
 	}
 }

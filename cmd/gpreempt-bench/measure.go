@@ -21,171 +21,202 @@ import (
 // measureCommand is `gpreempt bench`. Its worker processes are `gpreempt-bench bench-worker`, which never gets
 // here: see test/bench/worker.c.
 func measureCommand() *cobra.Command {
-	options := bench.Options{Suite: "quick"}
-	var resultFile string
-	var list, quiet, strict bool
-	var evaluation evaluationFlags
+	m := measurement{}
 	command := &cobra.Command{
 		Use:         "gpreempt-bench",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "gpreempt bench"},
 		Short:       "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
-		Long: "Runs a latency-critical (LC) process beside best-effort (BE) ones, all small programs of its own,\n" +
-			"and prints the LC latencies and BE rates alone, with the driver's time slicing and under the library.",
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			out := command.OutOrStdout()
-			if err := checkOptions(command, options.Suite); err != nil {
-				return cli.Usage(err)
+		Long: "Runs a latency-critical (LC) process beside best-effort (BE) ones and prints the LC latencies and BE rates\n" +
+			"alone, with the driver's time slicing and under the library. What each case gave is kept in a folder: the same\n" +
+			"command goes on where an earlier one was interrupted. Suites:\n\n" + suites(),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usage(fmt.Errorf("%q: there are no arguments here; --suite names what is measured", args[0]))
 			}
-			if list {
-				return listCases(out, options)
-			}
-			if options.Suite == bench.PairedSuite && command.Flags().Changed("repeats") {
-				if options.Rounds = evaluation.Repeats; options.Rounds < 1 {
-					return cli.Usage(fmt.Errorf("--repeats %d: at least 1", options.Rounds))
-				}
-			}
-			evaluation.settle(command, options)
-			if evaluation.plan {
-				return evaluation.printPlan(out)
-			}
-			if options.Library == "" {
-				library, err := cli.FindLibrary()
-				if err != nil {
-					return fmt.Errorf("%w, or name it with --library", err)
-				}
-				options.Library = library
-			}
-			for _, library := range []string{options.Library, options.Against} {
-				if library == "" {
-					continue
-				}
-				library, err := filepath.Abs(library)
-				if err == nil {
-					err = cli.CheckLibrary(library) // the loader would pass over it in silence
-				}
-				if err != nil {
-					return err
-				}
-			}
-			options.Command = commandLine(os.Args[1:])
-			options.Version = cli.Version(version)
-			options.Progress = command.ErrOrStderr()
-			if quiet {
-				options.Progress = io.Discard
-			}
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			if bench.IsEvaluation(options.Suite) {
-				return evaluation.run(ctx, out, options, resultFile)
-			}
-			var report *bench.Report
-			var err error
-			if options.Suite == bench.StallsSuite {
-				report, err = evaluation.measureStalls(ctx, options)
-			} else {
-				report, err = bench.Run(ctx, options)
-			}
-			if report == nil {
-				return err
-			}
-			if printed := report.Print(out); printed != nil {
-				return printed
-			}
-			if resultFile != "" && len(report.Cases) > 0 { // also what there was before an interruption
-				err = errors.Join(err, report.Write(resultFile))
-			}
-			if failed := report.Failed(); err == nil && failed > 0 {
-				err = fmt.Errorf("%d cases could not be measured", failed)
-			}
-			if missed := report.Missed(); err == nil && missed > 0 && strict {
-				err = fmt.Errorf("%d targets missed", missed)
-			}
-			return err
+			return nil
 		},
+		RunE: m.run,
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Suite, "suite", options.Suite, "foundation, hints, quick, blp-mps, blp-stream, paired or stalls")
-	flags.StringSliceVar(&options.Only, "only", nil, "measure only these cases of the suite")
-	flags.IntVar(&options.Requests, "requests", 0, "LC requests of a run (0: as the case says)")
-	flags.StringVar(&options.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
-	flags.StringVar(&options.Against, "against", "", "paired: path of an earlier build's libgpreempt.so, to be compared with")
-	flags.StringVar(&resultFile, "json", "", "write the results to this file")
-	flags.BoolVar(&list, "list", false, "list the cases of the suite")
-	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress on standard error")
-	flags.BoolVar(&strict, "strict", false, "exit with an error when a target is missed")
-	evaluation.add(command)
+	o := &m.Options
+	flags.StringVar(&o.Suite, "suite", "quick", "what is measured")
+	flags.StringSliceVar(&o.Only, "only", nil, "only these cases or workloads of the suite")
+	flags.StringVar(&o.Folder, "out", "", "folder of partial results; what is in it is not measured again (default: build/SUITE)")
+	flags.StringVar(&m.file, "json", "", "write the results to this file")
+	flags.BoolVarP(&m.quiet, "quiet", "q", false, "no progress on standard error")
+	flags.Float64Var(&o.Minutes, "minutes", 0, "begin nothing that would not end by then (0: all)")
+	flags.StringVar(&o.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
+	flags.BoolVar(&o.Busy, "busy", false, "measure though others use the GPU")
+	flags.BoolVar(&m.list, "list", false, "list what the suite measures")
+	flags.BoolVar(&m.plan, "plan", false, "say what would be measured and about how long it takes; needs no GPU")
+	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")
+	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run (default: as the case says)")
+	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case (default: as the suite says)")
+	flags.IntVar(&o.Repeats, "repeats", 0, "runs of each workload under each system, or rounds (default: as the suite says)")
+	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems, or files that describe others (.toml)")
+	flags.StringVar(&o.Part, "part", "", "i/n, only the i-th of n parts of the suite")
+	flags.StringVar(&o.Against, "against", "", "path of an earlier build's libgpreempt.so, to be compared with")
+	flags.StringVar(&o.Python, "python", "python3", "a Python with PyTorch and torchvision")
 	return command
 }
 
-// What options are for, beside the suites of cases.
-const (
-	forCases = 1 << iota
-	forEvaluations
-	forStalls
-	forPaired
-	forLists  // --list
-	forPlans  // --plan
-	forSuites = forCases | forPaired | forEvaluations | forStalls
-)
-
-// optionIsFor says which suites an option is for, and whether listing and planning take notice of it.
-var optionIsFor = map[string]int{
-	"suite": forSuites | forLists | forPlans, "only": forSuites | forLists | forPlans, "help": forSuites | forLists | forPlans,
-	"list": forSuites | forLists, "plan": forEvaluations | forStalls | forPlans,
-	"library": forSuites, "json": forSuites, "quiet": forSuites, "strict": forCases | forPaired | forStalls,
-	"requests": forCases | forPaired | forStalls | forPlans, "repeats": forEvaluations | forPaired | forPlans,
-	"against": forPaired, "part": forEvaluations | forPlans,
-	"seconds": forEvaluations | forStalls | forPlans, "systems": forEvaluations | forStalls | forPlans,
-	"minutes": forEvaluations | forStalls, "out": forEvaluations | forStalls,
-	"python": forEvaluations | forStalls, "busy": forEvaluations | forStalls,
+// suites are all, a line each.
+func suites() string {
+	var text strings.Builder
+	for _, s := range bench.Suites() {
+		fmt.Fprintf(&text, "  %-16s %s\n", s.Name, s.About)
+	}
+	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// checkOptions refuses options that would be passed over.
-func checkOptions(command *cobra.Command, suite string) (err error) {
-	kind := forCases
+type measurement struct {
+	bench.Options
+	file                      string // of the results
+	list, plan, quiet, strict bool
+}
+
+func (m *measurement) run(command *cobra.Command, _ []string) error {
+	suite, err := bench.FindSuite(m.Suite)
+	if err == nil {
+		err = m.check(command.Flags(), suite)
+	}
+	if err != nil {
+		return cli.Usage(err)
+	}
+	out := command.OutOrStdout()
 	switch {
-	case bench.IsEvaluation(suite):
-		kind = forEvaluations
-	case suite == bench.StallsSuite:
-		kind = forStalls
-	case suite == bench.PairedSuite:
-		kind = forPaired
+	case m.list:
+		return suite.List(out, m.Options)
+	case m.plan:
+		return suite.Plan(out, m.Options)
 	}
-	list, plan := command.Flags().Changed("list"), command.Flags().Changed("plan")
-	command.Flags().Visit(func(flag *pflag.Flag) {
-		takes := optionIsFor[flag.Name]
-		switch {
-		case err != nil:
-		case takes&kind == 0:
-			err = fmt.Errorf("--%s does not apply to suite %q", flag.Name, suite)
-		case list && takes&forLists == 0:
-			err = fmt.Errorf("--%s does not apply to --list", flag.Name)
-		case plan && takes&forPlans == 0:
-			err = fmt.Errorf("--%s does not apply to --plan", flag.Name)
-		}
-	})
-	return err
-}
-
-func listCases(out io.Writer, options bench.Options) error {
-	if bench.IsEvaluation(options.Suite) {
-		return listWorkloads(out, options)
+	if m.Folder == "" {
+		m.Folder = suite.Folder()
 	}
-	if options.Suite == bench.StallsSuite {
-		return bench.ListStallCases(out, options.Only)
+	if err := m.checkPaths(); err != nil {
+		return err
 	}
-	cases, err := bench.Cases(options.Suite, options.Only)
+	m.Command, m.Version, m.Progress = commandLine(os.Args[1:]), cli.Version(version), command.ErrOrStderr()
+	if m.quiet {
+		m.Progress = io.Discard
+	}
+	ctx, interrupted := interruptible()
+	result, err := suite.Measure(ctx, m.Options)
+	if result != nil {
+		err = errors.Join(err, m.show(out, result))
+	}
+	if status := interrupted(); status != 0 {
+		return cli.Exit{Status: status, Err: fmt.Errorf("interrupted; what was measured is in %s, and the same command goes on from there", m.Folder)}
+	}
 	if err != nil {
 		return err
 	}
-	for _, c := range cases {
-		if _, err := fmt.Fprintf(out, "%-24s %s\n", c.Name, c.Target); err != nil {
-			return fmt.Errorf("list the cases: %w", err)
-		}
+	if missed := result.Missed(); missed > 0 && m.strict {
+		return fmt.Errorf("%d targets missed", missed)
 	}
 	return nil
 }
+
+// show prints the results and writes them to the file that is asked for.
+func (m *measurement) show(out io.Writer, result bench.Result) error {
+	if err := result.Print(out); err != nil {
+		return err
+	}
+	if m.file != "" {
+		if err := result.Write(m.file); err != nil {
+			return err
+		}
+	}
+	if failed := result.Failed(); len(failed) > 0 {
+		return fmt.Errorf("%d cases could not be measured, or not to the end: %s", len(failed), strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// check refuses options that would be passed over.
+func (m *measurement) check(flags *pflag.FlagSet, suite bench.Suite) (err error) {
+	refuse := func(format string, arguments ...any) {
+		if err == nil {
+			err = fmt.Errorf(format, arguments...)
+		}
+	}
+	flags.Visit(func(flag *pflag.Flag) {
+		switch name := flag.Name; {
+		case !suite.HasFlag(name):
+			refuse("--%s does not apply to suite %q", name, suite.Name)
+		case m.list && !bench.ListHasFlag(name):
+			refuse("--%s does not apply to --list", name)
+		case m.plan && !bench.PlanHasFlag(name):
+			refuse("--%s does not apply to --plan", name)
+		}
+	})
+	for name, value := range map[string]float64{"requests": float64(m.Requests), "seconds": m.Seconds, "repeats": float64(m.Repeats), "minutes": m.Minutes} {
+		if flags.Changed(name) && !(value > 0) {
+			refuse("--%s %g: must be more than 0", name, value)
+		}
+	}
+	return err
+}
+
+// checkPaths sees that the library loads and that results can be written, before anything is measured.
+func (m *measurement) checkPaths() error {
+	if m.Library == "" {
+		library, err := cli.FindLibrary()
+		if err != nil {
+			return fmt.Errorf("%w, or name it with --library", err)
+		}
+		m.Library = library
+	}
+	for _, library := range []string{m.Library, m.Against} {
+		if library == "" {
+			continue
+		}
+		library, err := filepath.Abs(library)
+		if err == nil {
+			err = cli.CheckLibrary(library) // the loader would pass over it in silence
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := bench.CheckFolder(m.Folder); err != nil {
+		return fmt.Errorf("--out %s: %w", m.Folder, err)
+	}
+	if m.file == "" {
+		return nil
+	}
+	if err := bench.CheckFile(m.file); err != nil {
+		return fmt.Errorf("--json %s: %w", m.file, err)
+	}
+	return nil
+}
+
+// interruptible is a context that ends at the first signal which asks for that; status is then what a shell expects. Later
+// ones change nothing: the processes are ended already, which takes seconds.
+func interruptible() (ctx context.Context, status func() int) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for s := range signals {
+			cancel(signalled{s})
+		}
+	}()
+	return ctx, func() int {
+		var s signalled
+		if errors.As(context.Cause(ctx), &s) {
+			if number, known := s.Signal.(syscall.Signal); known {
+				return 128 + int(number)
+			}
+		}
+		return 0
+	}
+}
+
+// signalled is why a measurement ends.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return s.String() }
 
 // commandLine is the command as a report shows it: whose folders they were is nobody's business.
 func commandLine(arguments []string) string {

@@ -4,132 +4,15 @@
 package bench
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"sync"
-	"time"
 )
-
-// Options says what to measure.
-type Options struct {
-	Suite    string   // foundation, hints, quick, blp-mps, blp-stream or paired
-	Only     []string // names of cases; empty = all of the suite
-	Requests int      // LC requests a run; 0 = as the case says
-	Library  string   // path of libgpreempt.so
-	Against  string   // paired: path of an earlier build's
-	Rounds   int      // paired; 0 = pairedRounds
-	Command  string   // the command line, for the report
-	Version  string   // of the tree that the command was built from, for the report
-	Progress io.Writer
-}
-
-const quickRequests = 200
 
 // measured is the least that a case is expected to do.
 const measured = "measured"
-
-// session is one run of a suite.
-type session struct {
-	executable string
-	library    string
-	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
-	added      map[string][]string // variables of the environment, by kind of worker
-	addMPS     []string            // those that make a worker a client of our MPS server
-	info       info
-	iterations map[work]uint64
-	requests   int
-	progress   io.Writer
-	saying     sync.Mutex
-	report     *Report
-	counted    *Counted     // by the library, in the last BE process that ran together with LC
-	builds     []contestant // the earlier one and ours
-	rounds     int
-}
-
-func (s *session) log(format string, arguments ...any) {
-	s.saying.Lock()
-	defer s.saying.Unlock()
-	fmt.Fprintf(s.progress, format+"\n", arguments...)
-}
-
-// Run measures the cases of a suite one after another. A case that fails stays in the report with what
-// went wrong; the error is for a machine on which nothing can be measured.
-func Run(ctx context.Context, options Options) (*Report, error) {
-	cases, err := Cases(options.Suite, options.Only)
-	if err != nil {
-		return nil, err
-	}
-	s := &session{
-		iterations: map[work]uint64{}, requests: options.Requests, progress: options.Progress, rounds: options.Rounds,
-	}
-	if options.Suite == "quick" && s.requests == 0 {
-		s.requests = quickRequests
-	}
-	if s.executable, err = os.Executable(); err != nil {
-		return nil, fmt.Errorf("find own executable: %w", err)
-	}
-	if s.library, err = filepath.Abs(options.Library); err != nil {
-		return nil, fmt.Errorf("find the library: %w", err)
-	}
-	if _, err := os.Stat(s.library); err != nil {
-		return nil, fmt.Errorf("find the library: %w", err)
-	}
-	if err := s.run(ctx, &s.info, "", "info"); err != nil {
-		return nil, fmt.Errorf("look at the GPU: %w", err)
-	}
-	mode, section := "time-sliced", noHints
-	switch options.Suite {
-	case "hints":
-		section = ""
-	case "blp-mps":
-		mode = "MPS"
-		quit, err := s.underMPS(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer quit()
-	case PairedSuite:
-		section = ""
-		undo, err := s.contest(options.Against)
-		if err != nil {
-			return nil, err
-		}
-		defer undo()
-	case "blp-stream":
-		mode, section = "block-level preemption", onlyBLP+noHints
-	}
-	s.report = &Report{Head: newHead(s.info, options, mode)}
-	undo, err := s.configure(section)
-	if err != nil {
-		return nil, err
-	}
-	defer undo()
-	for _, c := range cases {
-		began := time.Now()
-		if err := c.measure(ctx, s, c.Name); err != nil {
-			if ctx.Err() != nil {
-				return s.report, ctx.Err()
-			}
-			s.log("%s: %v", c.Name, err)
-			missed := false
-			s.report.Cases = append(s.report.Cases, Row{
-				Case: c.Name, System: "gpreempt", Target: cmp.Or(c.Target, measured), Pass: &missed, Note: err.Error()})
-		}
-		s.log("%-24s %5.1f s", c.Name, time.Since(began).Seconds())
-	}
-	if s.report.Simulated {
-		s.report.withdrawTargets()
-	}
-	return s.report, nil
-}
 
 var nvrmVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
 
@@ -197,16 +80,32 @@ func (r *lcResult) busy() float64 {
 	return r.mean() * float64(len(r.LatenciesNs)) / float64(r.EndNs-r.StartNs)
 }
 
+// Units of BE rates.
+const (
+	kernelsPerSecond = "kernels/s"
+	stepsPerSecond   = "steps/s"
+)
+
 // share is the rate of BE, of its rate alone and of what the requests beside it leave. Where nobody makes way for them
 // they mostly wait for BE: what they take alone counts there.
-func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool) *Share {
-	busy := lc.busy()
+func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool, unit string) *Share {
+	mean := lc.mean()
 	if !makesWay {
-		busy = alone.mean() * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs)
+		mean = alone.mean()
 	}
-	s := &Share{Alone: round(beAlone, 2), Now: round(rate, 2), Unit: "kernels/s"}
-	if busy < 1 {
+	s := rateOf(rate, beAlone, unit)
+	s.Share = 0
+	if busy := mean * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs); busy < 1 {
 		s.Share = round(rate/beAlone/(1-busy), 3)
 	}
 	return s
+}
+
+// rateOf is a rate of BE, and its part of the rate alone.
+func rateOf(rate, beAlone float64, unit string) *Share {
+	digits := 2
+	if unit == stepsPerSecond { // there are few
+		digits = 3
+	}
+	return &Share{Share: round(rate/beAlone, 4), Alone: round(beAlone, digits), Now: round(rate, digits), Unit: unit}
 }

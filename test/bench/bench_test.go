@@ -110,6 +110,16 @@ func TestCriteria(t *testing.T) {
 	}
 }
 
+// suiteOfCases finds a suite of cases.
+func suiteOfCases(t *testing.T, name string) caseSuite {
+	t.Helper()
+	i := slices.IndexFunc(caseSuites, func(c caseSuite) bool { return c.name == name })
+	if i < 0 {
+		t.Fatalf("no suite %q", name)
+	}
+	return caseSuites[i]
+}
+
 func TestCases(t *testing.T) {
 	names := func(cases []Case) (names []string) {
 		for _, c := range cases {
@@ -117,41 +127,41 @@ func TestCases(t *testing.T) {
 		}
 		return names
 	}
-	quick, err := Cases("quick", nil)
+	quick, err := suiteOfCases(t, "quick").cases(nil)
 	if err != nil || !slices.Equal(names(quick), []string{"1x40us-every-3ms", "50x10us-synced"}) {
 		t.Errorf("quick: %v, %v", names(quick), err)
 	}
-	var all []Case
-	for _, suite := range []string{"foundation", "hints", "blp-mps", "blp-stream", PairedSuite} {
-		of, err := Cases(suite, nil)
-		if err != nil {
-			t.Error(err)
+	of := map[string]int{}
+	for _, suite := range caseSuites {
+		cases, err := suite.cases(nil)
+		if err != nil || len(cases) == 0 {
+			t.Errorf("%s: %v, %v", suite.name, names(cases), err)
 		}
-		all = append(all, of...)
-	}
-	if len(all) != len(allCases) {
-		t.Errorf("%d cases, of them in suites: %v", len(allCases), names(all))
-	}
-	for i, c := range all {
-		if slices.Contains(names(all[:i]), c.Name) {
-			t.Errorf("two cases are called %s", c.Name)
+		for i, c := range cases {
+			of[c.Name]++
+			if slices.Contains(names(cases[:i]), c.Name) {
+				t.Errorf("%s: two cases are called %s", suite.name, c.Name)
+			}
+			if c.seconds <= 0 {
+				t.Errorf("%s: nobody knows how long %s takes", suite.name, c.Name)
+			}
 		}
 	}
-	two, err := Cases("foundation", []string{"identity", "idle"})
+	if len(of) != len(allCases) {
+		t.Errorf("%d cases, of them in suites: %v", len(allCases), of)
+	}
+	two, err := suiteOfCases(t, "foundation").cases([]string{"identity", "idle"})
 	if err != nil || !slices.Equal(names(two), []string{"idle", "identity"}) {
 		t.Errorf("two by name: %v, %v", names(two), err)
 	}
-	for _, c := range []struct{ suite, only, want string }{
-		{"quick", "identity", `suite "quick" has no case "identity"`},
-		{"slow", "", `no suite "slow"`},
-	} {
-		var only []string
-		if c.only != "" {
-			only = []string{c.only}
-		}
-		if cases, err := Cases(c.suite, only); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("Cases(%q, %v) = %v, %v", c.suite, only, names(cases), err)
-		}
+	if cases, err := suiteOfCases(t, "quick").cases([]string{"identity"}); err == nil || !strings.Contains(err.Error(), `suite "quick" has no case "identity"`) {
+		t.Errorf("%v, %v", names(cases), err)
+	}
+	if _, err := FindSuite("slow"); err == nil || !strings.Contains(err.Error(), `no suite "slow"; there are foundation, quick, `) {
+		t.Errorf("a suite that there is not: %v", err)
+	}
+	if fire, err := FindSuite("fire"); err != nil || fire.Name != "blp-fire" {
+		t.Errorf("by another name: %+v, %v", fire, err)
 	}
 }
 
@@ -172,7 +182,7 @@ func TestWavesOfBlocks(t *testing.T) {
 		work   work
 		blocks string
 	}{{one, "264"}, {many, "13200"}} {
-		options, err := s.options(t.Context(), c.work)
+		options, err := s.workOptions(t.Context(), c.work)
 		if err != nil {
 			t.Fatal(err)
 		}

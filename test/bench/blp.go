@@ -5,12 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
-
-	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The suites of block-level preemption: processes that share a context under an MPS server, and streams of one
@@ -20,52 +16,12 @@ const onlyBLP = "mechanisms = [\"blp\"]\n"
 
 // underMPS lets all workers be clients of a server of our own.
 func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
-	folder, err := os.MkdirTemp("", "gpreempt-mps")
+	mps, err := startMPS(ctx, s.files)
 	if err != nil {
-		return nil, fmt.Errorf("create a folder for MPS: %w", err)
-	}
-	mps, err := startMPS(ctx, folder)
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(folder))
+		return nil, err
 	}
 	s.addMPS = []string{"CUDA_MPS_PIPE_DIRECTORY=" + mps.pipes}
-	return func() {
-		mps.stop()
-		_ = os.RemoveAll(folder)
-	}, nil
-}
-
-// Counted is what the library counted in a process, and how it does its work there.
-type Counted struct {
-	segment.BLP
-	Mechanisms []string `json:"mechanisms,omitempty"`
-	Fallbacks  []string `json:"fallbacks,omitempty"`
-}
-
-// count is what the library counted in a process so far; nothing where there is no such process.
-func (s *session) count(pid int) *Counted {
-	config, err := configs.Load(s.config)
-	if err != nil {
-		s.log("what the library counted: %v", err)
-		return nil
-	}
-	snapshots, err := segment.Snapshots(config.Segment.Directory, os.Getuid())
-	if err != nil {
-		s.log("what the library counted: %v", err)
-	}
-	for _, snapshot := range snapshots {
-		for _, peer := range snapshot.Peers {
-			if int(peer.Pid) != pid {
-				continue
-			}
-			c := &Counted{Mechanisms: peer.Mechanisms, Fallbacks: peer.Fallbacks}
-			if peer.BLP != nil {
-				c.BLP = *peer.BLP
-			}
-			return c
-		}
-	}
-	return nil
+	return mps.stop, nil
 }
 
 func (c *Counted) note() string {
@@ -81,7 +37,7 @@ func (c *Counted) note() string {
 
 func mpsPair(name string, l load, blockUs int, target criterion) Case {
 	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
-	return Case{name, target.text, []string{"blp-mps"}, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
 		return s.measureMPS(ctx, name, l, rival, target)
 	}}
 }
@@ -127,7 +83,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			continue
 		}
 		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt")}
+			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
 		row.Ratio = ratio(row.LC, lcAlone)
 		if system.name == "gpreempt" {
 			row.BLP, row.Note = s.counted, s.counted.note()
@@ -163,7 +119,7 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 		target = fmt.Sprintf("stop to last block gone: p99 <= one block + %d us", stopWithinUs)
 	}
 	rival := work{us: blockUs, blocksPerSM: 2, waves: waves}
-	return Case{name, target, []string{"blp-stream"}, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target, []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
 		return s.measureStreams(ctx, name, rival, target)
 	}}
 }
@@ -171,17 +127,17 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 // measureStreams has urgent requests, a kernel each, on one stream of a process and saturates another: alone, with
 // streams alike, with the urgent one at a higher priority, and with the other one stopped for them.
 func (s *session) measureStreams(ctx context.Context, name string, rival work, target string) error {
-	urgent, err := s.options(ctx, single.work)
+	urgent, err := s.workOptions(ctx, single.work)
 	if err != nil {
 		return err
 	}
-	options, err := s.options(ctx, rival)
+	options, err := s.workOptions(ctx, rival)
 	if err != nil {
 		return err
 	}
 	options = append(options, "--urgent-iterations", urgent[len(urgent)-1])
-	if s.requests > 0 {
-		options = append(options, "--requests", strconv.Itoa(s.requests))
+	if s.options.Requests > 0 {
+		options = append(options, "--requests", strconv.Itoa(s.options.Requests))
 	}
 	var lcAlone *Latency
 	for _, system := range []struct {

@@ -10,15 +10,6 @@ import (
 	"time"
 )
 
-// Case is one situation that a suite measures.
-type Case struct {
-	Name   string
-	Target string
-	suites []string
-	// measure appends the case's rows to the session's report.
-	measure func(ctx context.Context, s *session, name string) error
-}
-
 // load is an LC process's requests.
 type load struct {
 	work
@@ -52,9 +43,10 @@ var (
 	wholeCtx    = func() load { l := synced(10, 0); l.context = true; return l }()
 )
 
-var allCases = []Case{
-	pair("1x40us-every-3ms", single, 1, p99Within(220), "foundation", "quick"),
-	pair("50x10us-synced", synced(10, 0), 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation", "quick"),
+// allCases are those of all suites, in the order in which they are measured.
+var allCases = slices.Concat([]Case{
+	pair("1x40us-every-3ms", single, 1, p99Within(220), "foundation", "quick", "unprivileged"),
+	pair("50x10us-synced", synced(10, 0), 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation", "quick", "unprivileged"),
 	pair("50x10us-synced-every-10ms", every10ms, 1, both(p99Times(1.3), shareAtLeast(0.95)), "foundation"),
 	pair("smem200k-132-blocks", synced(20, 200), 1, p99Times(1.3), "foundation"),
 	pair("smem227k-132-blocks", synced(20, 227), 1, p99Times(1.3), "foundation"),
@@ -64,7 +56,7 @@ var allCases = []Case{
 	pair("four-be", synced(10, 0), 4, both(p99Times(1.3), shareAtLeast(0.9)), "foundation"),
 	hinted("explicit-300us-1x40us", announcedSingle, explicitOnly, p99WithinOfAlone(10)),
 	hinted("explicit-300us-50x10us", announcedSynced, explicitOnly, p99TimesAlone(1.05)),
-	{"preparation", "lc p50 <= alone p50 + (increase without preparation - preparation) + 15 us", []string{"hints"}, measurePreparation},
+	{"preparation", "lc p50 <= alone p50 + (increase without preparation - preparation) + 15 us", []string{"hints"}, 75, measurePreparation},
 	hinted("periodic-20hz", paced(50_000, 0, 14), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
 	hinted("periodic-100hz", paced(10_000, 0, 7), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
 	hinted("periodic-220hz", paced(4_545, 0, 5), arrivalOnly, bothHinted(p99WithinOfAlone(40), littleLost)),
@@ -83,30 +75,20 @@ var allCases = []Case{
 	pairedCase("be-rate", "kernels/s", true, ownRateOfBE),
 	pairedCase("lc-1x40us", "us p50", false, besideNobody(single)),
 	pairedCase("lc-50x10us-synced", "us p50", false, besideNobody(synced(10, 0))),
-	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, measureLaunch},
-	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, measureBEAlone},
-	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, measureIdle},
-	{"identity", "all identical", []string{"foundation"}, measureIdentity},
-}
-
-// Cases picks the cases of a suite.
-func Cases(suite string, only []string) ([]Case, error) {
-	var picked []Case
-	for _, c := range allCases {
-		if slices.Contains(c.suites, suite) && (len(only) == 0 || slices.Contains(only, c.Name)) {
-			picked = append(picked, c)
-		}
-	}
-	for _, name := range only {
-		if !slices.ContainsFunc(picked, func(c Case) bool { return c.Name == name }) {
-			return nil, fmt.Errorf("suite %q has no case %q", suite, name)
-		}
-	}
-	if len(picked) == 0 {
-		return nil, fmt.Errorf("no suite %q; there are foundation, hints, quick, blp-mps, blp-stream and paired; stalls; evaluations: "+EvaluationSuites, suite)
-	}
-	return picked, nil
-}
+	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, 30, measureLaunch},
+	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, 20, measureBEAlone},
+	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, 15, measureIdle},
+	{"identity", "all identical", []string{"foundation"}, 12, measureIdentity},
+	graphCase("train"),
+	graphCase("gemmfp64"),
+	graphCase("infer"),
+	{"resnet50-eager-alone", "library costs <= 1 % of p50", []string{"pytorch"}, 60, measureEager},
+	{"nvtx-resnet50", fmt.Sprintf("%g of the requests meet a hint, p50 <= alone + %d us", nvtxMet, nvtxLaterUs), []string{"nvtx"}, 45, measureNVTX},
+	{"http-resnet50", fmt.Sprintf("p99 <= %g x alone, BE >= %g of what LC leaves", httpP99, httpLeftBE), []string{"http"}, 150, measureHTTP},
+	mpsTorchCase("train"),
+	mpsTorchCase("infer"),
+	mpsTorchCase("gemmfp64"),
+}, identityCases(), fireCases(), costCases())
 
 // criterion is a target of an LC/BE pair.
 type criterion struct {
@@ -135,7 +117,7 @@ func both(a, b criterion) criterion {
 
 // pair is a case of one LC process beside `rivals` BE processes.
 func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
-	return Case{name, target.text, suites, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) error {
 		return s.measurePair(ctx, name, l, rivals, target)
 	}}
 }
@@ -145,13 +127,13 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 		return nil, fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
 			s.info.SharedBytes, l.sharedBytes)
 	}
-	options, err := s.options(ctx, l.work)
+	options, err := s.workOptions(ctx, l.work)
 	if err != nil {
 		return nil, err
 	}
 	requests := l.requests
-	if s.requests > 0 {
-		requests = s.requests
+	if s.options.Requests > 0 {
+		requests = s.options.Requests
 	}
 	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
 		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
@@ -166,7 +148,7 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 }
 
 func (s *session) beRate(ctx context.Context, rival work, role string) (float64, error) {
-	options, err := s.options(ctx, rival)
+	options, err := s.workOptions(ctx, rival)
 	if err != nil {
 		return 0, err
 	}
@@ -185,7 +167,7 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 	if err != nil {
 		return result, 0, err
 	}
-	beOptions, err := s.options(ctx, rival)
+	beOptions, err := s.workOptions(ctx, rival)
 	if err != nil {
 		return result, 0, err
 	}
@@ -203,7 +185,7 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		running = append(running, w)
 	}
 	for _, w := range running {
-		if err := w.awaitReady(); err != nil {
+		if err := w.begin(ctx); err != nil {
 			return result, 0, err
 		}
 	}
@@ -214,20 +196,19 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		return result, 0, errors.New("the LC process finished no request in time")
 	}
 	// Samples lie a kernel apart: let the BE processes pass the end of the interval.
-	select {
-	case <-time.After(100 * time.Millisecond):
-	case <-ctx.Done():
-		return result, 0, ctx.Err()
+	if err := pause(ctx, 100*time.Millisecond); err != nil {
+		return result, 0, err
 	}
 	if beRole != "" && s.addMPS != nil {
-		s.counted = s.count(running[0].cmd.Process.Pid)
+		s.counted = s.count(s.config, running[0].pid())
 	}
 	rate := 0.0
 	for _, w := range running {
 		var be beResult
-		if err := w.stop(&be); err != nil {
+		if err := w.ask(ctx, answerLimit, &be, "stop"); err != nil {
 			return result, 0, err
 		}
+		s.finish(w)
 		rate += be.rate(result.StartNs, result.EndNs)
 	}
 	return result, rate, nil
@@ -262,7 +243,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
 		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt")}
+			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
 		row.Ratio = ratio(row.LC, lcAlone)
 		if system.name == "gpreempt" && target.met != nil {
 			pass := target.met(row)
@@ -360,12 +341,20 @@ func measureIdle(ctx context.Context, s *session, name string) error {
 		if err != nil {
 			return err
 		}
-		defer w.kill()
+		defer s.finish(w)
 		workers[i] = w
+	}
+	for _, w := range workers {
+		if err := w.awaitReady(ctx, nil); err != nil {
+			return err
+		}
+		if err := w.send("run"); err != nil {
+			return err
+		}
 	}
 	for i, role := range roles {
 		var result idleResult
-		if err := workers[i].wait(&result); err != nil {
+		if err := workers[i].answer(ctx, workerLimit, &result); err != nil {
 			return err
 		}
 		core := round(100*float64(result.CPUNs)/float64(result.WallNs), 3)
@@ -388,7 +377,7 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	beOptions, err := s.options(ctx, bestEffort)
+	beOptions, err := s.workOptions(ctx, bestEffort)
 	if err != nil {
 		return err
 	}
@@ -403,7 +392,7 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 	}
 	defer be.kill()
 	for _, w := range []*worker{lc, be} {
-		if err := w.awaitReady(); err != nil {
+		if err := w.begin(ctx); err != nil {
 			return err
 		}
 	}

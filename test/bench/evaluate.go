@@ -1,34 +1,17 @@
 package bench
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// EvaluationOptions says what to evaluate; Options of the other suites apply too.
-type EvaluationOptions struct {
-	Options
-	Systems []string
-	Repeats int
-	Seconds float64 // of a run
-	Part    string  // "i/n"
-	Minutes float64 // no workload is begun that would not end by then; 0 = all are
-	Folder  string  // of partial results, one file a workload; what files there hold is not measured again
-	Python  string
-	Busy    bool // measure though others use the GPU
-}
-
-// EvaluationSuites are the suites of Evaluate.
-const EvaluationSuites = "paper, full or smoke"
 
 const (
 	warmUp     = 200 * time.Millisecond // of a run, in which no request is counted
@@ -37,15 +20,26 @@ const (
 	tries      = 2                      // of a system that fails, in a workload; and of one that hangs, in all workloads
 )
 
-// evaluation is one call of Evaluate.
+var evaluationAbout = map[string]string{
+	"paper": "the workloads of the GPreempt paper and more, under each way to share the GPU",
+	"full":  "those and more points of the sweeps",
+	"smoke": "a small workload without PyTorch, for tests",
+}
+
+const (
+	defaultRepeats = 3
+	defaultSeconds = 4 // of a run
+)
+
+// evaluation is one call of evaluate.
 type evaluation struct {
 	session  *session
-	options  EvaluationOptions
+	options  Options
 	systems  []System
-	python   string
-	folder   string            // temporary, on a memory-backed file system
+	folder   string            // the session's
+	remove   func()            // the session's folders
 	configs  map[string]string // by system: path of the library's configuration
-	running  map[string]*program
+	running  map[string]*worker
 	hung     map[string]int // by system: how often its programs were waited for in vain
 	mps      *mpsDaemon
 	length   time.Duration
@@ -54,15 +48,15 @@ type evaluation struct {
 	spent    time.Duration
 }
 
-func newEvaluation(options EvaluationOptions) *evaluation {
-	return &evaluation{options: options, session: &session{progress: options.Progress},
-		running: map[string]*program{}, configs: map[string]string{}, hung: map[string]int{}}
+func newEvaluation(options Options) *evaluation {
+	return &evaluation{options: options, session: newSession(options), remove: func() {},
+		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{}}
 }
 
-// Evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
+// evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
 // that the folder has by then. Workloads that could not be measured make an error beside the results of the
 // others.
-func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, error) {
+func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 	e := newEvaluation(options)
 	picked, err := e.pick()
 	if err != nil {
@@ -94,12 +88,14 @@ func Evaluate(ctx context.Context, options EvaluationOptions) (*Evaluation, erro
 		e.runsLeft += e.runs(w)
 	}
 	began, costs := time.Now(), e.costs(todo)
+	e.session.log("%s: %d workloads of %d to measure, about %s; partial results are in %s", options.Suite, len(todo), len(picked), clock(sum(costs)), options.Folder)
 	var failed []error
 	for i, w := range todo {
 		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
 			break
 		}
+		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), clock(sum(costs[i:])))
 		result, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
 			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err()))
@@ -164,6 +160,8 @@ func (e *evaluation) pick() ([]Workload, error) {
 	if e.systems, err = Systems(e.options.Systems); err != nil {
 		return nil, err
 	}
+	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
+	e.options.Seconds = cmp.Or(e.options.Seconds, defaultSeconds)
 	e.length = time.Duration(e.options.Seconds * float64(time.Second))
 	if e.options.Repeats < 1 || e.length < 2*warmUp {
 		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*warmUp)
@@ -184,39 +182,17 @@ func (e *evaluation) partial(w Workload) string {
 
 // prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
 func (e *evaluation) prepare(ctx context.Context, devices int) error {
-	var err error
-	if e.session.executable, err = os.Executable(); err != nil {
-		return fmt.Errorf("find own executable: %w", err)
-	}
-	if e.session.library, err = filepath.Abs(e.options.Library); err != nil {
-		return fmt.Errorf("find the library: %w", err)
-	}
-	if _, err := os.Stat(e.session.library); err != nil {
-		return fmt.Errorf("find the library: %w", err)
-	}
-	if err := os.MkdirAll(e.options.Folder, 0o755); err != nil {
-		return fmt.Errorf("make the folder of results: %w", err)
-	}
-	for id := range devices {
-		if busy := gpuBusy(ctx, id); busy != "" && !e.options.Busy {
-			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
-		}
-	}
-	if err := e.session.run(ctx, &e.session.info, "", "info"); err != nil {
-		return fmt.Errorf("look at the GPU: %w", err)
-	}
-	parent := "/dev/shm"
-	if _, err := os.Stat(parent); err != nil {
-		parent = ""
-	}
-	if e.folder, err = os.MkdirTemp(parent, "gpreempt-bench-"); err != nil {
-		return fmt.Errorf("make a temporary folder: %w", err)
-	}
-	if e.python, err = exec.LookPath(e.options.Python); err != nil {
-		e.session.log("%v: workloads with PyTorch cannot be measured", err)
-	}
-	if err := writeTorchPrograms(e.folder); err != nil {
+	err := e.session.prepare(ctx, devices)
+	if err != nil {
 		return err
+	}
+	if e.remove, err = e.session.makeFolders(); err != nil {
+		e.remove = func() {}
+		return err
+	}
+	e.folder = e.session.folder
+	if e.session.python == "" {
+		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
 	for _, system := range e.systems {
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
@@ -240,11 +216,11 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 }
 
 func (e *evaluation) close() {
-	e.end(func(string, *program) bool { return true })
+	e.end(func(string, *worker) bool { return true })
 	if e.mps != nil {
 		e.mps.stop()
 	}
-	os.RemoveAll(e.folder)
+	e.remove()
 }
 
 // member is a task of a run and the process that serves it.
@@ -252,7 +228,7 @@ type member struct {
 	Task
 	role    string
 	index   int
-	program *program
+	program *worker
 }
 
 func (m member) key(system System) string {
@@ -274,14 +250,14 @@ func (e *evaluation) keepOnly(next []Workload) {
 			}
 		}
 	}
-	e.end(func(k string, _ *program) bool { return !needed[k] })
+	e.end(func(k string, _ *worker) bool { return !needed[k] })
 }
 
 // end ends programs, all at once, and passes on what the library said in them.
-func (e *evaluation) end(which func(string, *program) bool) {
+func (e *evaluation) end(which func(string, *worker) bool) {
 	for k, p := range e.running {
 		if which(k, p) {
-			p.control.Close() // asks it to
+			p.orders.Close() // asks it to
 		}
 	}
 	for k, p := range e.running {
@@ -328,7 +304,7 @@ func (e *evaluation) start(ctx context.Context, system System, wanted []member) 
 		if m.program = e.running[k]; m.program != nil {
 			continue
 		}
-		if !m.own() && e.python == "" {
+		if !m.own() && e.session.python == "" {
 			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
 		}
 		p, err := e.startProgram(ctx, system, m.role, m.Task)
@@ -336,7 +312,6 @@ func (e *evaluation) start(ctx context.Context, system System, wanted []member) 
 			return err
 		}
 		m.program, e.running[k] = p, p
-		p.starting = true
 	}
 	return nil
 }
@@ -344,11 +319,8 @@ func (e *evaluation) start(ctx context.Context, system System, wanted []member) 
 // initialise lets the programs that were started use CUDA.
 func initialise(wanted []member) error {
 	for _, m := range wanted {
-		if m.program.starting && !m.program.initialising {
-			if err := m.program.send([]byte("init\n")); err != nil {
-				return err
-			}
-			m.program.initialising = true
+		if err := m.program.initialise(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -356,27 +328,8 @@ func initialise(wanted []member) error {
 
 func awaitReady(ctx context.Context, wanted []member) error {
 	for _, m := range wanted {
-		if !m.program.starting {
-			continue
-		}
-		line, err := m.program.line(ctx, startLimit)
-		if err != nil {
+		if err := m.program.awaitReady(ctx, nil); err != nil {
 			return err
-		}
-		if string(line) != "ready" {
-			return fmt.Errorf("%s: said %.80q instead of being ready", m.program.name, line)
-		}
-		m.program.starting = false
-		if m.program.library == "" {
-			continue
-		}
-		// The loader passes in silence over a library that it cannot load.
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.program.cmd.Process.Pid))
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.program.name, err)
-		}
-		if !bytes.Contains(maps, []byte(filepath.Base(m.program.library))) {
-			return fmt.Errorf("%s: %s was not loaded into it", m.program.name, m.program.library)
 		}
 	}
 	return nil
@@ -385,12 +338,12 @@ func awaitReady(ctx context.Context, wanted []member) error {
 // forget ends a system's programs: one of them failed, and the others may wait for it. With the server goes the MPS server of
 // theirs and all its clients: what one of them does to it is done to all.
 func (e *evaluation) forget(wanted []member, server bool) {
-	failed := func(_ string, p *program) bool {
+	failed := func(_ string, p *worker) bool {
 		return server && p.mps || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
 	}
 	for k, p := range e.running {
 		if failed(k, p) {
-			_ = p.cmd.Process.Kill() // it may have ended by itself
+			_ = p.killGroup() // it may have ended by itself
 		}
 	}
 	e.end(failed)
@@ -437,7 +390,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 				all[i] = []time.Duration{}
 			}
 		}
-		if err := m.program.send(order(begin, begin+length, prepare, hint, lock, until, all[i])); err != nil {
+		if err := m.program.send(goOrder(begin, begin+length, prepare, hint, lock, until, all[i])); err != nil {
 			return run, err
 		}
 	}
@@ -449,7 +402,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 			}
 			stopped = true
 		}
-		a, err := m.program.answer(ctx, startAhead+length+drain+answerLimit)
+		a, err := m.program.answerGo(ctx, startAhead+length+drain+answerLimit)
 		if err != nil {
 			return run, err
 		}

@@ -1,20 +1,15 @@
 // The worker of the evaluation: a program of one kind of request, open-loop or back to back. Included by worker.c.
 //
-//   gpreempt bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components|gemms>
+//   gpreempt-bench bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components|gemms>
 //
-// Control lines come on file descriptor 3: "init", before which CUDA is not used, then "go START_NS END_NS
-// PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with arrivals counted from START_NS (CLOCK_MONOTONIC), or N = -1 for
-// requests back to back. LOCK is a file that requests hold, STOP one whose appearance after END_NS ends the run before
-// the limit; "-" is none. Each of these is answered by a line of JSON on standard output; the end of the file ends the
-// worker. With --closed 1 a request comes not at its time but as long after the end of the one before as it would after that
-// one's arrival, and the answer tells when; what had not come at the end does not count. Where GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for
-// how long the thread did not run though it could have. test/bench/torch/model.py serves the same protocol.
+// It serves the order go of PROTOCOL.md. With --closed 1 a request comes not at its time but as long after the end of
+// the one before as it would after that one's arrival, and the answer tells when; what had not come at the end does
+// not count.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 
 enum {
-	EVALUATION_CONTROL = 3,
 	THREADS = 256,
 	WEATHER_X = 3200,
 	WEATHER_Z = 1600,
@@ -521,39 +516,50 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 	free(submitted), free(done), free(queued), free(delay), free(switches), free(arrived);
 }
 
-static bool next_go(FILE *control, struct evaluation_go *go)
+// The next word of an order as a number.
+static long long next_number(char **rest, const char *what)
 {
-	static char lock[4096], stop[4096];
-	int hint;
-	long long count;
-	unsigned long long start, end, prepare;
-	int fields = fscanf(control, " go %llu %llu %llu %d %4095s %4095s %lld", &start, &end, &prepare, &hint, lock, stop,
-			    &count);
-	if (fields == EOF)
-		return false;
-	if (fields != 7)
-		fail("control line: %d of 7 fields", fields);
-	*go = (struct evaluation_go){.start = start, .end = end, .prepare_ns = prepare, .lock = -1, .queue = -1, .count = count};
-	if (strcmp(stop, "-"))
-		go->stop = stop;
-	if (hint)
-		go->hint = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
-	if (strcmp(lock, "-")) {
-		go->lock = open_lock(lock, "");
-		go->queue = open_lock(lock, ".queue");
+	char *word = strtok_r(NULL, " ", rest), *end;
+	long long value = word ? strtoll(word, &end, 10) : 0;
+	if (!word || end == word || *end)
+		fail("order go: %s is missing or no number", what);
+	return value;
+}
+
+static const char *next_path(char **rest, const char *what)
+{
+	const char *word = strtok_r(NULL, " ", rest);
+	if (!word)
+		fail("order go: %s is missing", what);
+	return strcmp(word, "-") ? word : NULL;
+}
+
+// Reads an order, which what is returned points into.
+static struct evaluation_go read_go(char *order)
+{
+	char *rest;
+	const char *name = strtok_r(order, " ", &rest);
+	if (!name || strcmp(name, "go"))
+		fail("order %.40s: expected go", name ? name : "");
+	struct evaluation_go go = {.lock = -1, .queue = -1};
+	go.start = next_number(&rest, "START_NS");
+	go.end = next_number(&rest, "END_NS");
+	go.prepare_ns = next_number(&rest, "PREPARE_NS");
+	if (next_number(&rest, "HINT"))
+		go.hint = find_hint();
+	const char *lock = next_path(&rest, "LOCK");
+	go.stop = next_path(&rest, "STOP");
+	if (lock) {
+		go.lock = open_lock(lock, "");
+		go.queue = open_lock(lock, ".queue");
 	}
-	if (count < 0)
-		return true;
-	go->arrival_ns = calloc(count + 1, sizeof *go->arrival_ns);
-	if (!go->arrival_ns)
-		fail("no memory for %lld arrivals", count);
-	for (long long i = 0; i < count; i++) {
-		unsigned long long at;
-		if (fscanf(control, "%llu", &at) != 1)
-			fail("control line: arrival %lld is missing", i);
-		go->arrival_ns[i] = at;
-	}
-	return true;
+	go.count = next_number(&rest, "N");
+	if (go.count < 0)
+		return go;
+	go.arrival_ns = list_of(go.count);
+	for (int64_t i = 0; i < go.count; i++)
+		go.arrival_ns[i] = next_number(&rest, "ARRIVAL_NS");
+	return go;
 }
 
 static void command_evaluate(void)
@@ -565,19 +571,14 @@ static void command_evaluate(void)
 			work = &evaluation_works[i];
 	if (!work)
 		fail("--work %s: no such work", name ? name : "");
-	FILE *control = fdopen(EVALUATION_CONTROL, "r");
-	if (!control)
-		fail("control file descriptor: %s", strerror(errno));
-	char line[8];
-	if (!fgets(line, sizeof line, control) || strcmp(line, "init\n"))
-		return;
 	set_up(CU_CTX_SCHED_AUTO);
 	work->set_up();
 	for (int i = 0; i < WARM_UP_REQUESTS; i++)
 		work->request();
 	uint64_t expected = work->hash ? work->hash() : 0;
-	ready();
-	for (struct evaluation_go go; next_go(control, &go); fflush(stdout)) {
+	answer("{}");
+	for (char *order; (order = next_order());) {
+		struct evaluation_go go = read_go(order);
 		if (go.count < 0)
 			serve_continuously(work, &go);
 		else
@@ -585,7 +586,7 @@ static void command_evaluate(void)
 		printf(",\"hinted\":%s", go.hint ? "true" : "false");
 		if (work->hash)
 			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
-		printf("}\n");
+		answer("}");
 		if (go.lock >= 0)
 			close(go.lock), close(go.queue);
 		free(go.arrival_ns);

@@ -565,9 +565,9 @@ func TestMPSDaemon(t *testing.T) {
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	simulate(t)
 	var progress bytes.Buffer
-	options := EvaluationOptions{Options: Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress},
+	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress,
 		Systems: []string{"default", "sequential", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true}
-	results, err := Evaluate(context.Background(), options)
+	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -586,11 +586,11 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 		}
 	}
 	progress.Reset()
-	if _, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
+	if _, err := evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
 	options.Systems = []string{"only-timeslice"}
-	results, err = Evaluate(context.Background(), options)
+	results, err = evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("another system: %v\n%s", err, &progress)
 	}
@@ -605,18 +605,18 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	options.Systems, options.Folder = []string{deaf}, t.TempDir()
-	if results, err := Evaluate(context.Background(), options); err != nil || !strings.Contains(results.of("spin", "deaf").Note, "takes no hints") {
+	if results, err := evaluate(context.Background(), options); err != nil || !strings.Contains(results.of("spin", "deaf").Note, "takes no hints") {
 		t.Errorf("hints that nobody takes: %v", err)
 	}
 	options.Systems = []string{"default", "gpreempt"}
 	options.Suite, options.Only, options.Python = "full", []string{"A", "spin"}, "no-such-python"
-	if results, err := Evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.of("spin", "gpreempt") == nil {
+	if results, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.of("spin", "gpreempt") == nil {
 		t.Errorf("without Python: %v, results %v", err, results)
 	}
 	stopped, stop := context.WithCancel(context.Background())
 	stop()
 	options.Folder = t.TempDir()
-	if _, err := Evaluate(stopped, options); err == nil {
+	if _, err := evaluate(stopped, options); err == nil {
 		t.Error("an interrupted evaluation says it is complete")
 	}
 }
@@ -642,9 +642,9 @@ func TestTorchProgramsServe(t *testing.T) {
 	python := standInTorch(t)
 	simulate(t)
 	var progress bytes.Buffer
-	options := EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http"}, Library: builtLibrary(t), Progress: &progress},
+	options := Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http"}, Library: builtLibrary(t), Progress: &progress,
 		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true}
-	results, err := Evaluate(context.Background(), options)
+	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -691,9 +691,9 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 		systems = append(systems, path)
 	}
 	var progress bytes.Buffer
-	options := EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "B"}, Library: builtLibrary(t), Progress: &progress},
+	options := Options{Suite: "paper", Only: []string{"A", "B"}, Library: builtLibrary(t), Progress: &progress,
 		Systems: systems, Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python, Busy: true}
-	results, err := Evaluate(t.Context(), options)
+	results, err := evaluate(t.Context(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -722,7 +722,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 	t.Setenv("STUB_ONCE", once)
 	t.Setenv("STUB_FAILS", "in-run")
 	options.Systems, options.Only, options.Folder = []string{"default", "sequential"}, []string{"A"}, t.TempDir()
-	if results, err = Evaluate(t.Context(), options); err != nil {
+	if results, err = evaluate(t.Context(), options); err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
 	runs, notes := 0, 0
@@ -740,7 +740,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 	t.Setenv("STUB_ONCE", "")
 	t.Setenv("STUB_FAILS", "at-start")
 	options.Folder = t.TempDir()
-	if results, err = Evaluate(t.Context(), options); err == nil || results == nil {
+	if results, err = evaluate(t.Context(), options); err == nil || results == nil {
 		t.Fatalf("no program starts: %v, %+v", err, results)
 	}
 	for _, c := range results.Cases {
@@ -749,7 +749,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 		}
 	}
 	t.Setenv("STUB_FAILS", "")
-	if results, err = Evaluate(t.Context(), options); err != nil || results.of("A", "default").LC == nil {
+	if results, err = evaluate(t.Context(), options); err != nil || results.of("A", "default").LC == nil {
 		t.Errorf("tried again: %v\n%s", err, &progress)
 	}
 }
@@ -816,8 +816,8 @@ func TestTwoGPUs(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	var out bytes.Buffer
-	options := EvaluationOptions{Options: Options{Suite: "paper"}, Repeats: 2, Seconds: 1.5}
-	if err := PrintPlan(&out, options); err != nil {
+	options := Options{Suite: "paper", Repeats: 2, Seconds: 1.5}
+	if err := planEvaluation(&out, options); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, sequential", "\nA  ", "\nhttp  ", "--part 2/2: ", "two-gpus is left out"} {
@@ -826,7 +826,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	// The first of two workloads with the same programs starts them; sequential needs none of its own.
-	e := &evaluation{options: EvaluationOptions{Options: Options{Suite: "paper", Only: []string{"A", "B"}}, Systems: []string{"default", "sequential"}, Repeats: 1, Seconds: 1}}
+	e := &evaluation{options: Options{Suite: "paper", Only: []string{"A", "B"}, Systems: []string{"default", "sequential"}, Repeats: 1, Seconds: 1}}
 	picked, err := e.pick()
 	if err != nil {
 		t.Fatal(err)
@@ -840,7 +840,7 @@ func TestPlan(t *testing.T) {
 		t.Errorf("B after A: %s, %d processes", again, count)
 	}
 	options.Part = "3/2"
-	if err := PrintPlan(&out, options); err == nil {
+	if err := planEvaluation(&out, options); err == nil {
 		t.Error("part 3 of 2 accepted")
 	}
 }
@@ -894,11 +894,9 @@ func TestRunsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PYTHONPATH", stub)
-	e := &evaluation{session: &session{library: builtLibrary(t), progress: io.Discard}, folder: t.TempDir()}
-	if err := writeTorchPrograms(e.folder); err != nil {
-		t.Fatal(err)
-	}
-	if e.session.executable, err = os.Executable(); err != nil {
+	e := newEvaluation(Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard, Busy: true})
+	defer e.close()
+	if err := e.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	stop := filepath.Join(e.folder, "stop")
@@ -907,15 +905,14 @@ func TestRunsEnd(t *testing.T) {
 	}
 	arrivals := make([]time.Duration, 3) // all when the run begins and ends
 	for _, name := range []string{"spin-short", "vgg19"} {
-		if e.python, err = exec.LookPath("python3"); err != nil && name == "vgg19" {
-			t.Skipf("no Python: %v", err)
+		if e.session.python == "" && name == "vgg19" {
+			t.Skip("no Python")
 		}
 		p, err := e.startProgram(t.Context(), System{}, "be", Task{Program: name})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.end()
-		p.starting = true
 		started := []member{{program: p}}
 		if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
 			t.Fatal(err)
@@ -928,10 +925,10 @@ func TestRunsEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.send(order(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
+			if err := p.send(goOrder(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
 				t.Fatal(err)
 			}
-			a, err := p.answer(t.Context(), time.Minute)
+			a, err := p.answerGo(t.Context(), time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}

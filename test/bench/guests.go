@@ -87,7 +87,7 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 				} else if failures+1 == guestFailures && ctx.Err() == nil {
 					m.visits.fail(fmt.Errorf("guest %d: %w", i+1, err))
 				}
-				pause(ctx, time.Duration(random.Float64()*float64(longestAway)))
+				_ = pause(ctx, time.Duration(random.Float64()*float64(longestAway)))
 			}
 		})
 	}
@@ -97,10 +97,15 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 	}
 }
 
-func pause(ctx context.Context, length time.Duration) {
+// pause waits; it ends early with the context, whose error it returns.
+func pause(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-time.After(length):
+		return ctx.Err()
+	case <-timer.C:
+		return nil
 	}
 }
 
@@ -116,7 +121,6 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		gone()
 		m.e.passOn(p)
 	}
-	p.starting = true
 	comes := m.visits.begin(name + " comes")
 	one := []member{{Task: g.task, role: g.role, program: p}}
 	err = initialise(one)
@@ -125,7 +129,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 	}
 	comes()
 	if err != nil {
-		_ = p.cmd.Process.Kill() // it may have ended by itself
+		_ = p.killGroup() // it may have ended by itself
 		leave("fails")
 		return err
 	}
@@ -142,15 +146,15 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 			arrivals = g.task.arrivals(length, random)
 		}
 		// Best-effort work goes on after the end for as long as some file is not there: this one is.
-		err = p.send(order(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
+		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
 	}
 	if err == nil && !killed {
-		_, err = p.answer(ctx, startAhead+length+drain+answerLimit)
+		_, err = p.answerGo(ctx, startAhead+length+drain+answerLimit)
 	} else if err == nil {
-		pause(ctx, stay)
+		_ = pause(ctx, stay) // where it ends early, so does the visit
 	}
 	if killed || err != nil {
-		_ = p.cmd.Process.Kill()
+		_ = p.killGroup()
 		leave("is killed")
 		return err
 	}
@@ -159,7 +163,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 }
 
 // passOn logs what the library said in a program.
-func (e *evaluation) passOn(p *program) {
+func (e *evaluation) passOn(p *worker) {
 	for line := range strings.Lines(p.stderr.all()) {
 		if strings.Contains(line, "gpreempt") {
 			e.session.log("%s: %s", p.name, strings.TrimSpace(line))

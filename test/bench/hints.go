@@ -80,7 +80,7 @@ var (
 )
 
 func hinted(name string, l load, sources string, target hintTarget) Case {
-	return Case{name, target.text, []string{"hints"}, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target.text, []string{"hints"}, 30, func(ctx context.Context, s *session, name string) error {
 		beAlone, err := s.beRate(ctx, bestEffort, "")
 		if err != nil {
 			return fmt.Errorf("BE alone: %w", err)
@@ -119,11 +119,10 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		}
 		requestLog := ""
 		if system == "gpreempt-hints" {
-			dir, err := os.MkdirTemp("", "gpreempt-bench")
+			dir, err := os.MkdirTemp(s.folder, "requests-")
 			if err != nil {
 				return Row{}, fmt.Errorf("create a folder for the log of requests: %w", err)
 			}
-			defer os.RemoveAll(dir)
 			requestLog = filepath.Join(dir, "requests")
 			section += fmt.Sprintf("log = %q\n", requestLog)
 		}
@@ -139,7 +138,7 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 			return Row{}, fmt.Errorf("%s: %w", system, err)
 		}
 		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system != "default")}
+			BE: share(rate, beAlone, &lc, &alone, system != "default", kernelsPerSecond)}
 		if hints != nil {
 			if err := hints.follow(requestLog, lc.LatenciesNs); err != nil {
 				return Row{}, fmt.Errorf("%s: %w", system, err)
@@ -241,32 +240,6 @@ func hintsIn(directory string) (found *Hints) {
 		}
 	}
 	return found
-}
-
-// configure adds a section to the configuration that workers get, until undo.
-func (s *session) configure(section string) (undo func(), err error) {
-	before := s.config
-	if section == "" {
-		return func() {}, nil
-	}
-	text := []byte{}
-	if path := os.Getenv("GPREEMPT_CONFIG"); path != "" {
-		if text, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
-		}
-	}
-	dir, err := os.MkdirTemp("", "gpreempt-bench")
-	if err != nil {
-		return nil, fmt.Errorf("create a folder for the configuration: %w", err)
-	}
-	s.config = filepath.Join(dir, "gpreempt.toml")
-	if err := os.WriteFile(s.config, append(text, "\n"+section...), 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("write the configuration: %w", err), os.RemoveAll(dir))
-	}
-	return func() {
-		s.config = before
-		_ = os.RemoveAll(dir)
-	}, nil
 }
 
 // measurePreparation hints at the start of preparations of several lengths: what a switch adds to a request

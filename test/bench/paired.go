@@ -37,47 +37,29 @@ type Paired struct {
 type contestant struct{ library, config string }
 
 // contest prepares the builds; they are the one before and the one now.
-func (s *session) contest(against string) (undo func(), err error) {
+func contest(_ context.Context, s *session) (end func(), err error) {
+	against := s.options.Against
 	if against == "" {
 		return nil, fmt.Errorf("suite %q compares two builds: name the earlier one with --against", PairedSuite)
 	}
 	if against, err = filepath.Abs(against); err != nil {
 		return nil, fmt.Errorf("find the earlier library: %w", err)
 	}
-	parent := "/dev/shm" // as the library's own default
-	if _, err := os.Stat(parent); err != nil {
-		parent = ""
-	}
-	folder, err := os.MkdirTemp(parent, "gpreempt-bench-")
-	if err != nil {
-		return nil, fmt.Errorf("make a temporary folder: %w", err)
-	}
-	var undone []func()
-	undo = func() {
-		for _, one := range undone {
-			one()
-		}
-		os.RemoveAll(folder)
-	}
 	for i, library := range []string{against, s.library} {
-		segments := filepath.Join(folder, fmt.Sprint(i))
+		s.segments = filepath.Join(s.folder, fmt.Sprint("build-", i))
 		_, err := os.Stat(library)
 		if err == nil {
-			err = os.Mkdir(segments, 0o700)
-		}
-		var one func()
-		if err == nil {
-			one, err = s.configure(fmt.Sprintf("[segment]\ndirectory = %q\n", segments))
+			err = os.Mkdir(s.segments, 0o700)
 		}
 		if err == nil {
-			undone = append([]func(){one}, undone...)
-		} else {
-			undo()
+			_, err = s.configure("")
+		}
+		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", library, err)
 		}
 		s.builds = append(s.builds, contestant{library, s.config})
 	}
-	return undo, nil
+	return func() {}, nil
 }
 
 // pairedCase measures a figure with each of the builds in turns; which one comes first changes every round.
@@ -86,9 +68,9 @@ func pairedCase(name, unit string, moreIsBetter bool, measure func(ctx context.C
 	if moreIsBetter {
 		target = fmt.Sprintf(">= %g x before, or not surely less", 1-pairedTolerance)
 	}
-	return Case{name, target, []string{PairedSuite}, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target, []string{PairedSuite}, 55, func(ctx context.Context, s *session, name string) error {
 		var before, now []float64
-		for round := range cmp.Or(s.rounds, pairedRounds) {
+		for round := range cmp.Or(s.options.Repeats, pairedRounds) {
 			for turn := range 2 {
 				which := (round + turn) % 2
 				s.library, s.config = s.builds[which].library, s.builds[which].config

@@ -37,17 +37,18 @@ func TestCompareRounds(t *testing.T) {
 func TestPairedOnTheSimulatedDriver(t *testing.T) {
 	simulate(t)
 	var progress bytes.Buffer
-	options := Options{Suite: PairedSuite, Only: []string{"launch-be", "lc-1x40us"}, Library: builtLibrary(t), Progress: &progress, Rounds: 2, Requests: 20}
-	if _, err := Run(context.Background(), options); err == nil || !strings.Contains(err.Error(), "--against") {
+	options := Options{Suite: PairedSuite, Only: []string{"launch-be", "lc-1x40us"}, Library: builtLibrary(t), Progress: &progress, Repeats: 2, Requests: 20, Folder: t.TempDir(), Busy: true}
+	suite := suiteOfCases(t, PairedSuite)
+	if _, err := suite.measure(context.Background(), options); err == nil || !strings.Contains(err.Error(), "--against") {
 		t.Errorf("with one build: %v", err)
 	}
 	options.Against = "/none/libgpreempt.so"
-	if _, err := Run(context.Background(), options); err == nil || !strings.Contains(err.Error(), "/none/libgpreempt.so") {
+	if _, err := suite.measure(context.Background(), options); err == nil || !strings.Contains(err.Error(), "/none/libgpreempt.so") {
 		t.Errorf("with a build that there is not: %v", err)
 	}
 	options.Against = options.Library
-	report, err := Run(context.Background(), options)
-	if err != nil || report.Failed() != 0 || len(report.Cases) != 2 {
+	report, err := suite.measure(context.Background(), options)
+	if err != nil || len(report.Failed()) != 0 || len(report.Cases) != 2 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
 	for _, row := range report.Cases {

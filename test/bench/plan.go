@@ -77,8 +77,8 @@ func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duratio
 // partLimit is what a part of a plan takes at most.
 const partLimit = 8 * time.Minute
 
-// PrintPlan says what Evaluate would do and about how long it would take, without a GPU.
-func PrintPlan(out io.Writer, options EvaluationOptions) error {
+// planEvaluation says what evaluate would do and about how long it would take, without a GPU.
+func planEvaluation(out io.Writer, options Options) error {
 	e := &evaluation{options: options}
 	picked, err := e.pick()
 	if err != nil {
@@ -88,7 +88,7 @@ func PrintPlan(out io.Writer, options EvaluationOptions) error {
 	for _, system := range e.systems {
 		names = append(names, system.Name)
 	}
-	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", options.Repeats, e.length, beAlone, strings.Join(names, ", "))
+	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", e.options.Repeats, e.length, beAlone, strings.Join(names, ", "))
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "workload\tsystems\tprocesses\tseconds\tuntil\twhat\t")
 	running := map[string]bool{}
@@ -122,4 +122,17 @@ func PrintPlan(out io.Writer, options EvaluationOptions) error {
 
 func clock(seconds float64) string {
 	return fmt.Sprintf("%d:%02d", int(math.Round(seconds))/60, int(math.Round(seconds))%60)
+}
+
+func listWorkloads(out io.Writer, options Options) error {
+	workloads, err := Workloads(options.Suite, options.Only)
+	if err != nil {
+		return err
+	}
+	for _, w := range workloads {
+		if _, err := fmt.Fprintf(out, "%-12s %s\n", w.Name, w.About); err != nil {
+			return fmt.Errorf("list the workloads: %w", err)
+		}
+	}
+	return nil
 }

@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -138,16 +136,7 @@ func ratio(now, alone *Latency) *Ratio {
 }
 
 // Write writes the result file.
-func (r *Report) Write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode results: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	return nil
-}
+func (r *Report) Write(path string) error { return writeJSON(path, r, "  ") }
 
 // withdrawTargets leaves a row only the failures that are none of times: those that say why in a note.
 // Targets are for GPUs.
@@ -165,15 +154,14 @@ func (row Row) failed() bool {
 	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil || row.Stalls != nil)
 }
 
-// Failed counts the rows of what could not be measured.
-func (r *Report) Failed() int {
-	failed := 0
+// Failed names what could not be measured.
+func (r *Report) Failed() (names []string) {
 	for _, row := range r.Cases {
 		if row.failed() {
-			failed++
+			names = append(names, row.Case+" under "+row.System)
 		}
 	}
-	return failed
+	return names
 }
 
 // Missed counts the targets that were not reached.

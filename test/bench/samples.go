@@ -230,19 +230,7 @@ func (r RunResult) brief() string {
 func (r RunResult) length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }
 
 // Write writes the result file.
-func (e *Evaluation) Write(path string) error {
-	text, err := json.MarshalIndent(e, "", " ")
-	if err != nil {
-		return fmt.Errorf("encode results: %w", err)
-	}
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil { // a file that is there is complete
-		return fmt.Errorf("write results: %w", err)
-	}
-	return nil
-}
+func (e *Evaluation) Write(path string) error { return writeJSON(path, e, " ") }
 
 // ErrNoEvaluation is wrapped by errors about files and folders that have no results of an evaluation.
 var ErrNoEvaluation = errors.New("no results of an evaluation")
@@ -369,6 +357,17 @@ func (e *Evaluation) Failed() (names []string) {
 		}
 	}
 	return names
+}
+
+// Missed counts the targets that were not reached.
+func (e *Evaluation) Missed() int {
+	missed := 0
+	for _, c := range e.Cases {
+		if c.Pass != nil && !*c.Pass {
+			missed++
+		}
+	}
+	return missed
 }
 
 func workloadOrder(name string) int {

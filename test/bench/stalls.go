@@ -142,9 +142,9 @@ func pickStallCases(only []string) ([]stallCase, error) {
 	return picked, nil
 }
 
-// ListStallCases writes the cases and their targets.
-func ListStallCases(out io.Writer, only []string) error {
-	cases, err := pickStallCases(only)
+// listStallCases writes the cases and their targets.
+func listStallCases(out io.Writer, options Options) error {
+	cases, err := pickStallCases(options.Only)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func ListStallCases(out io.Writer, only []string) error {
 var stallSystemNames = []string{lcAlone, "gpreempt", "gpreempt-hints"}
 
 // skips says whether a case is measured under a system only where that is asked for.
-func (c stallCase) skips(system System, options EvaluationOptions) bool {
+func (c stallCase) skips(system System, options Options) bool {
 	return len(options.Systems) == 0 && len(c.guests) > 0 && system.Name == "gpreempt"
 }
 
@@ -186,7 +186,7 @@ func stallSystems(names []string) (systems []System, err error) {
 }
 
 // length is how long a case is measured under a system, and how many requests are wanted; the first that is reached counts.
-func (c stallCase) length(system System, options EvaluationOptions) (seconds float64, requests int) {
+func (c stallCase) length(system System, options Options) (seconds float64, requests int) {
 	seconds, requests = c.seconds, c.requests
 	if len(c.guests) > 0 && system.Name == lcAlone {
 		seconds /= 10 // nothing comes and goes
@@ -200,8 +200,8 @@ func (c stallCase) length(system System, options EvaluationOptions) (seconds flo
 	return seconds, requests
 }
 
-// PrintStallsPlan says what MeasureStalls would measure and about how long that takes.
-func PrintStallsPlan(out io.Writer, options EvaluationOptions) error {
+// planStalls says what measureStalls would measure and about how long that takes.
+func planStalls(out io.Writer, options Options) error {
 	cases, err := pickStallCases(options.Only)
 	if err != nil {
 		return err
@@ -218,11 +218,7 @@ func PrintStallsPlan(out io.Writer, options EvaluationOptions) error {
 			if c.skips(system, options) {
 				continue
 			}
-			seconds, requests := c.length(system, options)
-			if requests > 0 { // of a rate that is not known yet, that of an H200
-				seconds = float64(requests) / cmp.Or(c.lc.RateHz, 450)
-			}
-			seconds += c.startSeconds()
+			seconds := c.cost(system, options)
 			total += seconds
 			fmt.Fprintf(table, "%s\t%s\t%.0f\t%s\t\n", c.name, system.Name, seconds, c.about)
 		}
@@ -232,6 +228,15 @@ func PrintStallsPlan(out io.Writer, options EvaluationOptions) error {
 	}
 	fmt.Fprintf(out, "\nAbout %s in all.\n", clock(total))
 	return nil
+}
+
+// cost is about how many seconds the case takes under a system.
+func (c stallCase) cost(system System, options Options) float64 {
+	seconds, requests := c.length(system, options)
+	if requests > 0 { // of a rate that is not known yet, that of an H200
+		seconds = float64(requests) / cmp.Or(c.lc.RateHz, 450)
+	}
+	return seconds + c.startSeconds()
 }
 
 // startSeconds is about how long the programs take to be ready.
@@ -283,19 +288,7 @@ func (p *stallPart) seconds() (total float64) {
 	return total
 }
 
-func (p *stallPart) write(path string) error {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("encode results: %w", err)
-	}
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil { // a file that is there is complete
-		return fmt.Errorf("write results: %w", err)
-	}
-	return nil
-}
+func (p *stallPart) write(path string) error { return writeJSON(path, p, "") }
 
 func stallPartPath(folder, name, system string) string {
 	return filepath.Join(folder, StallsSuite+"-"+name+"-"+system+".json")
@@ -329,9 +322,9 @@ func readStallPart(path string) (*stallPart, error) {
 	return p, nil
 }
 
-// MeasureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
+// measureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
 // has by then. What went wrong is an error beside them.
-func MeasureStalls(ctx context.Context, options EvaluationOptions) (*Report, error) {
+func measureStalls(ctx context.Context, options Options) (*Report, error) {
 	cases, err := pickStallCases(options.Only)
 	if err != nil {
 		return nil, err
@@ -350,6 +343,15 @@ func MeasureStalls(ctx context.Context, options EvaluationOptions) (*Report, err
 	if err := e.prepare(ctx, 1); err != nil {
 		return nil, err
 	}
+	total := 0.0
+	for _, c := range cases {
+		for _, system := range systems {
+			if !c.skips(system, options) {
+				total += c.cost(system, options)
+			}
+		}
+	}
+	e.session.log("%s: %d cases, about %s in all; partial results are in %s", StallsSuite, len(cases), clock(total), options.Folder)
 	var failed []error
 	began := time.Now()
 	timeFor := func(seconds float64) bool {
@@ -362,7 +364,7 @@ measuring:
 			if c.skips(system, options) {
 				continue
 			}
-			complete, err := e.measureStalls(ctx, c, system, timeFor)
+			complete, err := e.measureStallCase(ctx, c, system, timeFor)
 			e.keepOnly(nil)
 			switch {
 			case ctx.Err() != nil:
@@ -377,7 +379,7 @@ measuring:
 			}
 		}
 	}
-	report, err := ReadStalls(options.Folder)
+	report, err := readStalls(options.Folder)
 	return report, errors.Join(append(failed, err)...)
 }
 
@@ -393,14 +395,14 @@ type stallMeasurement struct {
 	visits   visits
 }
 
-// measureStalls goes on with a case under a system. It is not complete where the time did not suffice.
-func (e *evaluation) measureStalls(ctx context.Context, c stallCase, system System, timeFor func(seconds float64) bool) (complete bool, err error) {
+// measureStallCase goes on with a case under a system. It is not complete where the time did not suffice.
+func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system System, timeFor func(seconds float64) bool) (complete bool, err error) {
 	path := stallPartPath(e.options.Folder, c.name, system.Name)
 	m := &stallMeasurement{stallCase: c, e: e, system: system}
 	if m.part, err = readStallPart(path); err != nil {
 		return false, err
 	}
-	head := newHead(e.session.info, e.options.Options, "time-sliced")
+	head := newHead(e.session.info, e.options, "time-sliced")
 	if m.part == nil {
 		m.part = &stallPart{Head: head, Case: c.name, System: system.Name, Seen: map[string]int{}}
 	} else if m.part.Commit != head.Commit || m.part.GPU != head.GPU {
@@ -423,6 +425,7 @@ func (e *evaluation) measureStalls(ctx context.Context, c stallCase, system Syst
 	if !timeFor(c.startSeconds() + min(left(), roundSeconds)) {
 		return false, nil
 	}
+	e.session.log("%-14s %-16s starts; about %s", c.name, system.Name, clock(c.startSeconds()+left()))
 	stop, err := m.begin(ctx)
 	defer stop()
 	for failures := 0; err == nil && !done(); {
@@ -553,7 +556,7 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 		}
 	}
 	base := filepath.Join(m.e.folder, "segment-"+m.system.Name)
-	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.cmd.Process.Pid)
+	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.pid())
 	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.part.Rounds)+1, length, m.members)
 	watch.stop()
 	if err != nil {

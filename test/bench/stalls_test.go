@@ -210,7 +210,7 @@ func TestStallsInTheReadme(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	report, err := ReadStalls(folder)
+	report, err := readStalls(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,8 +226,8 @@ func TestStallsInTheReadme(t *testing.T) {
 	}
 }
 
-func stallOptions(t *testing.T, progress *bytes.Buffer, only string) EvaluationOptions {
-	return EvaluationOptions{Options: Options{Suite: StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress},
+func stallOptions(t *testing.T, progress *bytes.Buffer, only string) Options {
+	return Options{Suite: StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress,
 		Folder: t.TempDir(), Python: "python3", Busy: true}
 }
 
@@ -237,7 +237,7 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "spin")
 	options.Seconds = .6
-	report, err := MeasureStalls(context.Background(), options)
+	report, err := measureStalls(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -258,12 +258,12 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 		}
 	}
 	progress.Reset()
-	if _, err := MeasureStalls(context.Background(), options); err != nil || strings.Count(progress.String(), "measured already") != 2 {
+	if _, err := measureStalls(context.Background(), options); err != nil || strings.Count(progress.String(), "measured already") != 2 {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
 	progress.Reset()
 	options.Seconds, options.Systems = 1.2, []string{"gpreempt-hints"}
-	report, err = MeasureStalls(context.Background(), options)
+	report, err = measureStalls(context.Background(), options)
 	if err != nil || len(report.Cases) != 2 || report.Cases[1].LC.N <= before.LC.N || report.Cases[1].Stalls.Seconds != 1.2 {
 		t.Errorf("longer: %v, %+v\n%s", err, report, &progress)
 	}
@@ -273,11 +273,11 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	}
 	options.Seconds, options.Minutes = 60, .01
 	progress.Reset()
-	if report, err = MeasureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || !strings.Contains(progress.String(), "another call") {
+	if report, err = measureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || !strings.Contains(progress.String(), "another call") {
 		t.Errorf("no time: %v\n%s", err, &progress)
 	}
 	options.Version, options.Minutes = "another", 0
-	if _, err := MeasureStalls(context.Background(), options); err == nil || !strings.Contains(err.Error(), "another folder") {
+	if _, err := measureStalls(context.Background(), options); err == nil || !strings.Contains(err.Error(), "another folder") {
 		t.Errorf("went on from another build's results: %v", err)
 	}
 }
@@ -288,13 +288,13 @@ func TestStallsInterrupted(t *testing.T) {
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "spin")
 	options.Systems, options.Seconds = []string{"gpreempt"}, .6
-	if _, err := MeasureStalls(context.Background(), options); err != nil {
+	if _, err := measureStalls(context.Background(), options); err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
 	options.Seconds = 60
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	report, err := MeasureStalls(ctx, options)
+	report, err := measureStalls(ctx, options)
 	if err == nil || report == nil || report.Cases[0].LC == nil || report.Cases[0].Stalls.Seconds != .6 {
 		t.Errorf("%v, %+v", err, report)
 	}
@@ -307,7 +307,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "load-50")
 	options.Python, options.Requests, options.Systems = python, 60, []string{lcAlone, "gpreempt-hints"}
-	report, err := MeasureStalls(context.Background(), options)
+	report, err := measureStalls(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -343,10 +343,10 @@ func TestStallsOfATorchProgram(t *testing.T) {
 
 func TestStallCasesArePicked(t *testing.T) {
 	var out bytes.Buffer
-	if err := PrintStallsPlan(&out, EvaluationOptions{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s33") || strings.Contains(out.String(), "spin") {
+	if err := planStalls(&out, Options{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s33") || strings.Contains(out.String(), "spin") {
 		t.Errorf("%v\n%s", err, &out)
 	}
-	if err := ListStallCases(&out, []string{"load-51"}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
+	if err := listStallCases(&out, Options{Only: []string{"load-51"}}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
 		t.Errorf("a case that there is not: %v", err)
 	}
 	if _, err := stallSystems([]string{"mps"}); err == nil {
@@ -361,10 +361,10 @@ func TestStallCasesArePicked(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, StallsSuite+"-x-y.json"), []byte(`{"schema": 1, "benchmark": "paper"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadStalls(folder); err == nil || !strings.Contains(err.Error(), `not 1 of "stalls"`) {
+	if _, err := readStalls(folder); err == nil || !strings.Contains(err.Error(), `not 1 of "stalls"`) {
 		t.Errorf("a file of another benchmark: %v", err)
 	}
-	if _, err := ReadStalls(t.TempDir()); !errors.Is(err, ErrNoEvaluation) {
+	if _, err := readStalls(t.TempDir()); !errors.Is(err, errNoParts) {
 		t.Errorf("a report of nothing: %v", err)
 	}
 }

@@ -51,8 +51,8 @@ func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls 
 	return s
 }
 
-// ReadStalls is what the partial results of a folder give.
-func ReadStalls(folder string) (*Report, error) {
+// readStalls is what the partial results of a folder give.
+func readStalls(folder string) (*Report, error) {
 	files, err := filepath.Glob(filepath.Join(folder, StallsSuite+"-*.json")) // sorted
 	if err != nil {
 		return nil, fmt.Errorf("read results: %w", err)
@@ -75,7 +75,7 @@ func ReadStalls(folder string) (*Report, error) {
 		parts[p.Case] = append(parts[p.Case], p)
 	}
 	if report == nil {
-		return nil, fmt.Errorf("%s: %w, nor of suite %q", folder, ErrNoEvaluation, StallsSuite)
+		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
 	}
 	for _, c := range stallCases {
 		report.Cases = append(report.Cases, c.rows(parts[c.name])...)

@@ -325,7 +325,7 @@ func (c *EvaluationCase) sumUp() (*CPU, int, int) {
 
 // result is the head of a result file of this machine.
 func (e *evaluation) result() *Evaluation {
-	result := &Evaluation{Head: newHead(e.session.info, e.options.Options, "time-sliced and MPS"),
+	result := &Evaluation{Head: newHead(e.session.info, e.options, "time-sliced and MPS"),
 		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())}}
 	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		result.Environment["kernel"] = strings.TrimSpace(string(kernel))

@@ -93,7 +93,7 @@ static void command_streams(void)
 	uint64_t kernel_ns = batch_ns(&feeding.work, 4) / 4;
 	if (!alone && pthread_create(&feeder, NULL, feed, NULL))
 		fail("start a thread: %s", strerror(errno));
-	ready();
+	await_begin();
 
 	uint64_t began = monotonic_ns(), start_ns = began, started_with = 0, paused_ns = 0;
 	for (uint64_t i = 0; i < warm_up + requests && !stopped; i++) {

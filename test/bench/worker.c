@@ -1,12 +1,11 @@
-// The worker processes of gpreempt bench: plain C programs that use the CUDA driver API as any
-// application does. They live in the command's own file and run from a constructor, before the Go
-// runtime of the command would start: the process that is measured holds nothing but the worker, the
-// driver and, where it is preloaded, the library.
+// The worker processes of gpreempt-bench in C: plain programs that use the CUDA driver API as any application does.
+// They live in the command's own file and run from a constructor, before the Go runtime of the command would start: the
+// process that is measured holds nothing but the worker, the driver and, where it is preloaded, the library.
 //
-//   gpreempt bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
+//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
 //
-// The module with the kernels is read from standard input (not for info). One line "ready" and then
-// one line of JSON go to standard output. Every worker is bounded by --limit seconds.
+// PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
+// Every worker is bounded by --limit seconds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -109,12 +108,69 @@ static void sleep_ns(uint64_t ns)
 		;
 }
 
-static volatile sig_atomic_t stopped;
+enum { MODULE_FILE = 3 };
 
-static void on_stop(int signal)
+static char *order_line;
+static _Atomic bool stopped;   // a start was followed by a stop, or by the end of the orders
+static bool stops_by_order;    // the work began with start, not with run
+static pthread_t order_reader; // of the stop
+
+static void answer(const char *text)
 {
-	(void)signal;
-	stopped = 1;
+	puts(text);
+	fflush(stdout);
+}
+
+// The next order, or NULL where there are no more.
+static char *next_order(void)
+{
+	static size_t size;
+	ssize_t length = getline(&order_line, &size, stdin);
+	if (length <= 0)
+		return NULL;
+	if (order_line[length - 1] == '\n')
+		order_line[length - 1] = 0;
+	return order_line;
+}
+
+static void *read_stop(void *unused)
+{
+	const char *order = next_order();
+	if (order && strcmp(order, "stop"))
+		fail("order %.40s: expected stop", order);
+	stopped = true;
+	return unused;
+}
+
+// Says that everything is set up, and waits for the order to begin: run, or start, which a stop ends.
+static void await_begin(void)
+{
+	answer("{}");
+	const char *order = next_order();
+	if (!order)
+		exit(0);
+	if (!strcmp(order, "run"))
+		return;
+	if (strcmp(order, "start"))
+		fail("order %.40s: expected run or start", order);
+	stops_by_order = true;
+	int failure = pthread_create(&order_reader, NULL, read_stop, NULL);
+	if (failure)
+		fail("start a thread: %s", strerror(failure));
+}
+
+// Answers start: the work is under way.
+static void under_way(void)
+{
+	if (stops_by_order)
+		answer("{}");
+}
+
+// Waits for the stop where the work ended by itself before.
+static void await_stop(void)
+{
+	if (stops_by_order)
+		pthread_join(order_reader, NULL);
 }
 
 static int argument_count;
@@ -166,9 +222,11 @@ static void load_driver(void)
 static void set_up(unsigned scheduling)
 {
 	static char image[4 << 20];
-	size_t size = fread(image, 1, sizeof image, stdin);
+	FILE *file = fdopen(MODULE_FILE, "rb");
+	size_t size = file ? fread(image, 1, sizeof image, file) : 0;
 	if (size == 0 || size == sizeof image)
-		fail("read the module from standard input: %zu bytes", size);
+		fail("read the module from file descriptor %d: %zu bytes", MODULE_FILE, size);
+	fclose(file);
 	load_driver();
 	CHECK(cuDevicePrimaryCtxSetFlags_v2(device, scheduling));
 	CUcontext context;
@@ -223,12 +281,6 @@ static inline void launch(struct work *work)
 				     work->shared_bytes, stream, parameters, NULL));
 }
 
-static void ready(void)
-{
-	printf("ready\n");
-	fflush(stdout);
-}
-
 static void command_info(void)
 {
 	char name[256];
@@ -268,6 +320,7 @@ static void command_calibrate(void)
 	set_up(CU_CTX_SCHED_SPIN);
 	struct work work = work_from_options();
 	uint64_t wanted_ns = number("us", 100) * 1000;
+	await_begin();
 	work.iterations = 1000;
 	for (;;) { // also brings the clocks up
 		uint64_t start = monotonic_ns();
@@ -356,7 +409,8 @@ static void command_lc(void)
 	uint64_t *latency_ns = calloc(requests, sizeof *latency_ns);
 	if (!latency_ns)
 		fail("no memory for %llu requests", (unsigned long long)requests);
-	ready();
+	await_begin();
+	under_way();
 
 	uint64_t began = monotonic_ns(), start = began, done = 0;
 	uint64_t tick = began;
@@ -390,6 +444,7 @@ static void command_lc(void)
 			break;
 	}
 	uint64_t end = monotonic_ns();
+	await_stop();
 
 	printf("{\"start_ns\":%llu,\"end_ns\":%llu,\"latencies_ns\":[", (unsigned long long)start,
 	       (unsigned long long)end);
@@ -398,7 +453,7 @@ static void command_lc(void)
 	printf("]}\n");
 }
 
-// Kernels back to back, --depth of them in flight, until SIGTERM or for --seconds. Reports when how
+// Kernels back to back, --depth of them in flight, until stop or for --seconds. Reports when how
 // many had completed.
 static void command_be(void)
 {
@@ -412,6 +467,8 @@ static void command_be(void)
 	CUevent event[MAX_DEPTH];
 	for (uint64_t i = 0; i < depth; i++)
 		CHECK(cuEventCreate(&event[i], CU_EVENT_DISABLE_TIMING));
+
+	await_begin();
 
 	uint64_t start = monotonic_ns(), launched = 0, completed = 0;
 	size_t samples = 0;
@@ -428,11 +485,12 @@ static void command_be(void)
 			sample_count[samples++] = completed;
 		}
 		if (!said && completed >= 2 * depth) {
-			ready();
+			under_way();
 			said = true;
 		}
 	}
 	CHECK(cuStreamSynchronize(stream));
+	await_stop();
 
 	printf("{\"times_ns\":[");
 	for (size_t i = 0; i < samples; i++)
@@ -460,7 +518,7 @@ static void command_launch(void)
 	uint64_t rounds = number("rounds", 100);
 	if (rounds < 1 || rounds > MAX_ROUNDS)
 		fail("--rounds %llu: 1 to %d", (unsigned long long)rounds, MAX_ROUNDS);
-	ready();
+	await_begin();
 	for (int64_t round = -10; round < (int64_t)rounds; round++) {
 		uint64_t start = monotonic_ns();
 		for (int i = 0; i < ROUND; i++)
@@ -482,7 +540,7 @@ static void command_idle(void)
 	work.iterations = 1;
 	launch(&work);
 	CHECK(cuStreamSynchronize(stream));
-	ready();
+	await_begin();
 	sleep_ns(1000000000); // what set-up left to background threads is over
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = monotonic_ns();
 	sleep_ns(number("seconds", 5) * 1000000000);
@@ -512,7 +570,7 @@ static void command_mix(void)
 	for (uint32_t i = 0; i < n; i++)
 		host[i] = i * 2654435761u;
 	CHECK(cuMemcpyHtoD_v2(data, host, n * sizeof *host));
-	ready();
+	await_begin();
 	void *parameters[] = {&data, &n, &rounds};
 	for (uint64_t i = 0; i < launches && !stopped; i++)
 		CHECK(cuLaunchKernel(mix, 2 * multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
@@ -547,8 +605,11 @@ static void __attribute__((constructor)) bench_worker(int count, char **values)
 			fail("%s: expected --option value", values[i]);
 	prctl(PR_SET_NAME, values[2]); // tells LC from BE in gpreempt top
 	alarm(number("limit", 60));
-	struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-	sigaction(SIGTERM, &action, NULL);
+	const char *order = next_order();
+	if (!order)
+		exit(0);
+	if (strcmp(order, "init"))
+		fail("order %.40s: expected init", order);
 	for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
 		if (!strcmp(values[2], commands[i].name)) {
 			commands[i].run();

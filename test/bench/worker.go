@@ -10,234 +10,298 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"slices"
-	"strconv"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
-	"github.com/gpreempt/gpreempt/kernels"
+	"golang.org/x/sys/unix"
 )
 
-// workerLimit bounds the life of every worker, in the worker itself too.
-const workerLimit = 60 * time.Second
-
-// work is the kernel a worker launches.
-type work struct {
-	us          int // wanted duration, alone on the GPU; with waves: of a block
-	blocksPerSM int // at a time
-	waves       int // one after another; 0: 1
-	sharedBytes int
-	cooperative bool
-}
-
-type info struct {
-	Name            string `json:"name"`
-	Devices         int    `json:"devices"`
-	CUDA            int    `json:"cuda"`
-	Multiprocessors int    `json:"multiprocessors"`
-	SharedBytes     int    `json:"shared_bytes"`
-}
-
-type lcResult struct {
-	StartNs     uint64   `json:"start_ns"`
-	EndNs       uint64   `json:"end_ns"`
-	LatenciesNs []uint64 `json:"latencies_ns"`
-}
-
-type beResult struct {
-	TimesNs []uint64 `json:"times_ns"`
-	Counts  []uint64 `json:"counts"`
-}
-
-type launchResult struct {
-	LeastNs  float64 `json:"least_ns"`
-	MedianNs float64 `json:"median_ns"`
-}
-
-type idleResult struct {
-	CPUNs  uint64 `json:"cpu_ns"`
-	WallNs uint64 `json:"wall_ns"`
-	RSSKb  uint64 `json:"rss_kb"`
-}
-
-type mixResult struct {
-	Hash string `json:"hash"`
-}
-
-// worker is a running worker process.
+// worker is a process that serves orders (PROTOCOL.md).
 type worker struct {
-	name   string
-	cmd    *exec.Cmd
-	cancel context.CancelFunc
-	ready  chan struct{} // closed at the line "ready", or at the end without one
-	failed bool          // it ended without being ready; valid once ready
-	done   chan struct{} // closed when the process is gone
-	output []byte        // the JSON line; valid once done
-	err    error         // valid once done
+	name    string
+	cmd     *exec.Cmd
+	orders  io.WriteCloser
+	lines   chan []byte   // closed at the end of its output
+	gone    chan struct{} // closed when it has been waited for
+	stderr  *lastBytes
+	library string // that it should have loaded, or ""
+	mps     bool   // it is a client of the MPS server
+
+	starting, initialising bool // it has not answered init; it has been sent it
 }
 
-// environment is the worker's: the role decides whether the library is preloaded ("" = not).
-func (s *session) environment(role string) []string {
-	var environment, preloads []string
-	for _, entry := range os.Environ() {
-		switch name, value, _ := strings.Cut(entry, "="); name {
-		case "GPREEMPT_PRIORITY":
-		case "GPREEMPT_CONFIG":
-			if s.config == "" {
-				environment = append(environment, entry)
-			}
-		case "LD_PRELOAD":
-			preloads = slices.DeleteFunc(strings.FieldsFunc(value, isPreloadSeparator),
-				func(library string) bool { return strings.HasSuffix(library, "libgpreempt.so") })
-		default:
-			environment = append(environment, entry)
-		}
-	}
-	if role != "" {
-		preloads = append([]string{s.library}, preloads...) // before a simulated driver, whose ioctl it forwards to
-		environment = append(environment, "GPREEMPT_PRIORITY="+role)
-	}
-	if s.config != "" {
-		environment = append(environment, "GPREEMPT_CONFIG="+s.config)
-	}
-	if len(preloads) > 0 {
-		environment = append(environment, "LD_PRELOAD="+strings.Join(preloads, ":"))
-	}
-	return environment
+// program is what a worker is started as.
+type program struct {
+	name        string
+	arguments   []string // the path of the program first
+	environment []string
+	module      []byte // of the workers in C: the code that they load
+	credential  *syscall.Credential
+	cores       *unix.CPUSet // nil: all
 }
 
-func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)
-
-func (s *session) start(ctx context.Context, role, kind string, options ...string) (*worker, error) {
-	ctx, cancel := context.WithTimeout(ctx, workerLimit)
-	options = append(options, "--limit", strconv.Itoa(int(workerLimit/time.Second)))
-	cmd := exec.CommandContext(ctx, s.executable, append([]string{"bench-worker", kind}, options...)...)
-	cmd.Env = append(s.environment(role), s.added[kind]...)
-	cmd.Stdin = bytes.NewReader(kernels.Bench)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 5 * time.Second
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("start %s worker: %w", kind, err)
-	}
-	if err := cmd.Start(); err != nil {
-		cancel()
-		return nil, fmt.Errorf("start %s worker: %w", kind, err)
-	}
-	w := &worker{name: kind, cmd: cmd, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		lines := bufio.NewScanner(stdout)
-		lines.Buffer(nil, 16<<20)
-		isReady := false
-		for lines.Scan() {
-			if !isReady && lines.Text() == "ready" {
-				isReady = true
-				close(w.ready)
-				continue
-			}
-			w.output = append([]byte(nil), lines.Bytes()...)
-		}
-		w.err = errors.Join(lines.Err(), cmd.Wait())
-		if w.err != nil {
-			w.err = fmt.Errorf("%s worker: %w: %s", kind, w.err, lastLine(stderr.String()))
-		}
-		if text := strings.TrimSpace(stderr.String()); text != "" {
-			s.log("%s worker (role %q): %s", kind, role, text)
-		}
-		if !isReady {
-			w.failed = true
-			close(w.ready)
-		}
-	}()
-	return w, nil
+// lastBytes keeps the end of what is written to it.
+type lastBytes struct {
+	sync.Mutex
+	text []byte
 }
+
+func (l *lastBytes) Write(text []byte) (int, error) {
+	l.Lock()
+	defer l.Unlock()
+	l.text = append(l.text, text...)
+	l.text = l.text[max(len(l.text)-4096, 0):]
+	return len(text), nil
+}
+
+func (l *lastBytes) all() string {
+	l.Lock()
+	defer l.Unlock()
+	return string(l.text)
+}
+
+func (l *lastBytes) lastLine() string { return lastLine(l.all()) }
 
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// awaitReady waits for the line "ready".
-func (w *worker) awaitReady() error {
-	<-w.ready
-	if !w.failed {
-		return nil
+const endLimit = 5 * time.Second // of a worker that is asked to end
+
+// start starts a worker. It is the first of a process group: what it leaves behind ends with it, and what a terminal
+// sends to the command does not reach it.
+func (p program) start(ctx context.Context) (*worker, error) {
+	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true}
+	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
+	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.credential}
+	w.cmd.Cancel = w.killGroup
+	w.cmd.WaitDelay = endLimit
+	var err error
+	fail := func(err error) (*worker, error) { return nil, fmt.Errorf("start %s: %w", p.name, err) }
+	if w.orders, err = w.cmd.StdinPipe(); err != nil {
+		return fail(err)
 	}
-	<-w.done
-	if w.err == nil {
-		return fmt.Errorf("%s worker ended before it was ready", w.name)
+	stdout, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return fail(err)
 	}
-	return w.err
+	if p.module != nil {
+		module, err := moduleFile(p.module)
+		if err != nil {
+			return fail(err)
+		}
+		defer module.Close()
+		w.cmd.ExtraFiles = []*os.File{module}
+	}
+	if err := startOn(w.cmd, p.cores); err != nil {
+		return fail(err)
+	}
+	ended := make(chan struct{})
+	go func() { // what it started may hold its output
+		defer close(ended)
+		for unix.Waitid(unix.P_PID, w.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+		_ = w.killGroup() // there may be nobody left
+	}()
+	go func() {
+		defer close(w.gone)
+		lines := bufio.NewScanner(stdout)
+		lines.Buffer(nil, 64<<20)
+		for lines.Scan() {
+			w.lines <- bytes.Clone(lines.Bytes())
+		}
+		close(w.lines)
+		<-ended
+		_ = w.cmd.Wait() // how it ended is told by its last line on standard error
+	}()
+	return w, nil
 }
 
-// wait waits for the process and reads what it reported.
-func (w *worker) wait(result any) error {
-	<-w.done
-	w.cancel()
-	if w.err != nil {
-		return w.err
+// startOn starts a process that runs on some processors from its first instruction on.
+func startOn(cmd *exec.Cmd, cores *unix.CPUSet) error {
+	if cores == nil {
+		return cmd.Start()
 	}
-	if err := json.Unmarshal(w.output, result); err != nil {
-		return fmt.Errorf("read what the %s worker reported: %w", w.name, err)
+	runtime.LockOSThread() // whose processors it inherits
+	defer runtime.UnlockOSThread()
+	var before unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("read the processors: %w", err)
+	}
+	if err := unix.SchedSetaffinity(0, cores); err != nil {
+		return fmt.Errorf("choose processors: %w", err)
+	}
+	err := cmd.Start()
+	return errors.Join(err, unix.SchedSetaffinity(0, &before))
+}
+
+// lastCores are the last of the processors that we may use, so many.
+func lastCores(count int) (*unix.CPUSet, error) {
+	var all, last unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return nil, fmt.Errorf("read the processors: %w", err)
+	}
+	for core := 8*len(all)*8 - 1; core >= 0 && last.Count() < count; core-- {
+		if all.IsSet(core) {
+			last.Set(core)
+		}
+	}
+	return &last, nil
+}
+
+// moduleFile is a file in memory.
+func moduleFile(text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("module", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file for the module: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "module")
+	if _, err = file.Write(text); err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("write the module: %w", err)
+	}
+	return file, nil
+}
+
+func (w *worker) pid() int { return w.cmd.Process.Pid }
+
+func (w *worker) killGroup() error { return syscall.Kill(-w.pid(), syscall.SIGKILL) }
+
+// hasEnded says whether the process is gone.
+func (w *worker) hasEnded() bool {
+	select {
+	case <-w.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+var (
+	errEnded    = errors.New("the program ended")
+	errNoAnswer = errors.New("no answer")
+)
+
+var ( // variables for tests, which wait for them in vain
+	startLimit  = 80 * time.Second // until init is answered: dozens start at once, each makes a context
+	answerLimit = 10 * time.Second // after the drain
+)
+
+// line waits for the worker's next line.
+func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case line, ok := <-w.lines:
+		if !ok {
+			<-w.gone
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, fmt.Errorf("%s: %w: %s", w.name, errEnded, w.stderr.lastLine())
+		}
+		return line, nil
+	case <-timer.C:
+		return nil, fmt.Errorf("%s: %w in %s", w.name, errNoAnswer, limit)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// send gives an order.
+func (w *worker) send(order string) error {
+	if _, err := io.WriteString(w.orders, order+"\n"); err != nil {
+		return fmt.Errorf("%s: %w: %s", w.name, errEnded, w.stderr.lastLine())
 	}
 	return nil
 }
 
-// stop asks the process to end and waits; one that does not end is killed.
-func (w *worker) stop(result any) error {
-	_ = w.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-	killer := time.AfterFunc(10*time.Second, w.cancel)
-	defer killer.Stop()
-	return w.wait(result)
-}
-
-// kill ends the process on the way out of an error.
-func (w *worker) kill() {
-	w.cancel()
-	<-w.done
-}
-
-// run starts a worker and waits for what it reports.
-func (s *session) run(ctx context.Context, result any, role, kind string, options ...string) error {
-	w, err := s.start(ctx, role, kind, options...)
+// answer reads what is answered to an order; the result may be nil.
+func (w *worker) answer(ctx context.Context, limit time.Duration, result any) error {
+	line, err := w.line(ctx, limit)
 	if err != nil {
 		return err
 	}
-	return w.wait(result)
+	if result == nil {
+		result = &struct{}{}
+	}
+	if err := json.Unmarshal(line, result); err != nil {
+		return fmt.Errorf("%s: read its answer %.80q: %w", w.name, line, err)
+	}
+	return nil
 }
 
-// options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
-// iteration counts.
-func (s *session) options(ctx context.Context, w work) ([]string, error) {
-	waves := max(w.waves, 1)
-	w.waves = 0 // a block takes as long in the second wave
-	options := []string{
-		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
-		"--shared", strconv.Itoa(w.sharedBytes),
+// ask gives an order and reads the answer.
+func (w *worker) ask(ctx context.Context, limit time.Duration, result any, order string) error {
+	if err := w.send(order); err != nil {
+		return err
 	}
-	if w.cooperative {
-		options = append(options, "--cooperative", "1")
+	return w.answer(ctx, limit, result)
+}
+
+// initialise lets the worker use CUDA.
+func (w *worker) initialise() error {
+	if !w.starting || w.initialising {
+		return nil
 	}
-	iterations, known := s.iterations[w]
-	if !known {
-		var calibrated struct {
-			Iterations uint64 `json:"iterations"`
-		}
-		if err := s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...); err != nil {
-			return nil, fmt.Errorf("calibrate a kernel of %d us: %w", w.us, err)
-		}
-		iterations = calibrated.Iterations
-		s.iterations[w] = iterations
+	w.initialising = true
+	return w.send("init")
+}
+
+// awaitReady waits until the worker is set up; facts, which may be nil, is what it says then.
+func (w *worker) awaitReady(ctx context.Context, facts any) error {
+	if !w.starting {
+		return nil
 	}
-	if waves > 1 {
-		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))
+	if err := w.answer(ctx, startLimit, facts); err != nil {
+		return err
 	}
-	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
+	w.starting = false
+	if w.library == "" {
+		return nil
+	}
+	// The loader passes in silence over a library that it cannot load.
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.pid()))
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.name, err)
+	}
+	if !bytes.Contains(maps, []byte(w.library)) {
+		return fmt.Errorf("%s: %s was not loaded into it", w.name, w.library)
+	}
+	return nil
+}
+
+// end asks the worker to end, and kills one that goes on.
+func (w *worker) end() {
+	w.orders.Close()
+	killer := time.AfterFunc(endLimit, func() { _ = w.killGroup() })
+	defer killer.Stop()
+	w.drain()
+}
+
+// kill ends the worker at once.
+func (w *worker) kill() {
+	if w.hasEnded() {
+		return
+	}
+	_ = w.killGroup() // it may have ended by itself
+	w.orders.Close()
+	w.drain()
+}
+
+func (w *worker) drain() {
+	for range w.lines { // it may be writing
+	}
+	<-w.gone
 }

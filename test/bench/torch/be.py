@@ -1,16 +1,13 @@
-"""The best-effort process: steps back to back.
-
-Prints one line of JSON when ready, then serves the lines on standard input: "start" begins, "stop" prints
-when each step had completed as JSON; the end of the input ends the process.
+"""The best-effort process: steps back to back. Serves the orders start and stop (PROTOCOL.md); the answer to stop says when
+each step had completed.
 """
 import argparse
-import json
-import select
-import sys
 import time
 
 import torch
 import torchvision
+
+import protocol
 
 
 def training():
@@ -50,10 +47,12 @@ KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference}
 
 def run(step):
     times = [time.monotonic_ns()]
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    while len(times) == 1 or not protocol.stop_waits():
         step()
         torch.cuda.synchronize()
         times.append(time.monotonic_ns())
+        if len(times) == 2:
+            protocol.answer({})  # the work is under way
     return {"times_ns": times, "counts": list(range(len(times)))}
 
 
@@ -63,17 +62,19 @@ def main():
     parser.add_argument("--fixed-algorithms", action="store_true",
                         help="those that cuDNN thinks best, not those that were the fastest just now")
     options = parser.parse_args()
+    if not protocol.begin():
+        return
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
     step = KINDS[options.kind]()
     for _ in range(5):
         step()
     torch.cuda.synchronize()
-    print(json.dumps({"gpu": torch.cuda.get_device_name()}), flush=True)
-    while sys.stdin.readline().strip() == "start":
-        result = run(step)
-        if sys.stdin.readline().strip() != "stop":
-            return
-        print(json.dumps(result), flush=True)
+    protocol.answer({})
+    for order in protocol.orders():
+        if order == ["start"]:
+            result = run(step)
+        elif order == ["stop"]:
+            protocol.answer(result)
 
 
 main()

@@ -1,9 +1,12 @@
-"""What a user waits for at the start: PyTorch and a first step of training. Prints a line of JSON then; the end of the
-input ends the process."""
-import json
+"""What a user waits for at the start: PyTorch and a first step of training, after which it answers init (PROTOCOL.md)."""
 import sys
 
-import torch
+import protocol
+
+if not protocol.begin():
+    sys.exit()
+
+import torch  # noqa: E402
 
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3, stride=2), torch.nn.BatchNorm2d(64), torch.nn.ReLU(),
                             torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(4096, 1000)).cuda()
@@ -13,5 +16,5 @@ with torch.autocast("cuda", dtype=torch.float16):
     loss = torch.nn.functional.cross_entropy(model(images), labels)
 loss.backward()
 optimizer.step()
-print(json.dumps({"loss": loss.item()}), flush=True)
+protocol.answer({"loss": loss.item()})
 sys.stdin.read()

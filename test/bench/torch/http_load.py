@@ -1,6 +1,5 @@
-"""Open-loop load for http_server.py: JPEGs over a few kept connections, at a mean rate, whether or not the
-answers keep up. "run N PORT" on standard input makes N requests after some warm-up and prints their end-to-end
-latencies, counted from when each was due, as JSON.
+"""Open-loop load for http_server.py: JPEGs over a few kept connections, at a mean rate, whether or not the answers keep up.
+Serves the order run N PORT (PROTOCOL.md): N requests after some warm-up; latencies count from when each was due.
 """
 import http.client
 import io
@@ -12,6 +11,8 @@ import threading
 import time
 
 import PIL.Image
+
+import protocol
 
 CONNECTIONS = 4
 WARM_UP = 100
@@ -69,9 +70,11 @@ def run(requests, port, interval_s):
 
 def main():
     interval_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
-    for line in sys.stdin:
-        _, requests, port = line.split()
-        print(json.dumps(run(int(requests), int(port), interval_s)), flush=True)
+    if not protocol.begin():
+        return
+    protocol.answer({"warm_up": WARM_UP})
+    for _, requests, port in protocol.orders():
+        protocol.answer(run(int(requests), int(port), interval_s))
 
 
 if __name__ == "__main__":

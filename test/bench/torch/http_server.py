@@ -1,9 +1,9 @@
 """The latency-critical process as a service: HTTP, JPEG decoding on the CPU, ResNet-50 (fp16, batch 1) as a
 CUDA graph, standard library and torchvision only; nothing in it knows of the library.
 
-POST /infer takes a JPEG and answers with the class and with when the GPU's work began to wait. Prints one line of JSON with its port when ready; "take"
-on standard input prints when the GPU part of each request since the last time began and how long it took, from the
-decoded image to the result, as JSON. The end of the input ends the process.
+POST /infer takes a JPEG and answers with the class and with when the GPU's work began to wait. As a worker (PROTOCOL.md) it
+answers init with its port, and the order take with when the GPU part of each request since the last time began and how
+long it took, from the decoded image to the result.
 """
 import http.server
 import io
@@ -17,6 +17,10 @@ import PIL.Image
 import torch
 import torchvision
 
+import protocol
+
+if __name__ == "__main__" and not protocol.begin():
+    sys.exit()
 torch.backends.cudnn.benchmark = __name__ == "__main__"  # in the evaluation others that start, too, would sway the trials
 model = torchvision.models.resnet50().half().cuda().eval().to(memory_format=torch.channels_last)
 on_host = torch.zeros(1, 3, 224, 224, dtype=torch.half).pin_memory()
@@ -76,20 +80,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def obey():
-    for line in sys.stdin:
-        if line.strip() == "take":
+    for order in protocol.orders():
+        if order == ["take"]:
             with one_at_a_time:
                 taken, gpu_parts[:] = list(gpu_parts), []
-            print(json.dumps({"began_ns": [began for began, _ in taken],
-                              "latencies_ns": [latency for _, latency in taken]}), flush=True)
+            protocol.answer({"began_ns": [began for began, _ in taken], "latencies_ns": [latency for _, latency in taken]})
     os._exit(0)
 
 
 def main():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=obey, daemon=True).start()
-    print(json.dumps({"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda,
-                      "port": server.server_address[1]}), flush=True)
+    protocol.answer({"port": server.server_address[1]})
     server.serve_forever()
 
 

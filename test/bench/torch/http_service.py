@@ -38,7 +38,7 @@ class Turn:
 
 
 def make_load(port):
-    """Serves control lines, which come on standard input."""
+    """Serves the orders go of the service."""
     body, connections = http_load.jpeg(), threading.local()
 
     def connect():
@@ -63,8 +63,7 @@ def make_load(port):
 
 
 def main():
-    control = protocol.begin()
-    if not control:
+    if not protocol.begin():
         return
     import http_server  # uses CUDA
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http_server.Handler)
@@ -90,7 +89,7 @@ def main():
     arrivals = [i * apart_ns for i in range(WARM_UP_REQUESTS)]
     requests(protocol.Go(f"go {start} {start + WARM_UP_REQUESTS * apart_ns} 0 0 - - {len(arrivals)} "
                          f"{' '.join(map(str, arrivals))}\n"), None)
-    protocol.serve(control, requests)
+    protocol.serve(requests)
     load.stdin.close()
     load.wait()
 

@@ -1,16 +1,13 @@
-"""The latency-critical process: ResNet-50, fp16, batch 1, copies to and from the GPU included.
-
-Prints one line of JSON when ready, then serves the lines on standard input: "run N" makes N requests, "run N S"
-as many of them as S seconds allow, and prints their latencies as JSON; "range NAME US" has an NVTX range of that name
-begin so long before each request from then on; the end of the input ends the process.
+"""The latency-critical process: ResNet-50, fp16, batch 1, copies to and from the GPU included. Serves the orders run, whose
+answer has the requests' latencies, and range (PROTOCOL.md).
 """
 import argparse
-import json
-import sys
 import time
 
 import torch
 import torchvision
+
+import protocol
 
 WARM_UP = 20
 
@@ -20,6 +17,8 @@ def main():
     parser.add_argument("--mode", choices=["graph", "eager"], default="graph")
     parser.add_argument("--gap-ms", type=float, default=20)
     options = parser.parse_args()
+    if not protocol.begin():
+        return
 
     torch.backends.cudnn.benchmark = True
     model = torchvision.models.resnet50().half().cuda().eval().to(memory_format=torch.channels_last)
@@ -44,14 +43,14 @@ def main():
                 scores = model(image)
             return scores.float().cpu()
 
-        print(json.dumps({"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}), flush=True)
+        protocol.answer({})
         name, prepare_us = None, 0
-        for line in sys.stdin:
-            if line.startswith("range"):
-                _, name, us = line.split()
-                prepare_us = int(us)
+        for word, *rest in protocol.orders():
+            if word == "range":
+                name, prepare_us = rest[0], int(rest[1])
+                protocol.answer({})
                 continue
-            requests, *seconds = (int(word) for word in line.split()[1:])
+            requests, *seconds = (int(number) for number in rest)
             latencies, began = [], time.monotonic()
             for i in range(requests + WARM_UP):
                 # Warm-up may take half of the time.
@@ -73,8 +72,7 @@ def main():
                     latencies.append(time.monotonic_ns() - arrived)
                 if name:
                     torch.cuda.nvtx.range_pop()
-            print(json.dumps({"start_ns": start, "end_ns": time.monotonic_ns(),
-                              "latencies_ns": latencies}), flush=True)
+            protocol.answer({"start_ns": start, "end_ns": time.monotonic_ns(), "latencies_ns": latencies})
 
 
 main()

@@ -1,6 +1,6 @@
 """A PyTorch program of the evaluation: one kind of request, open-loop or back to back.
 
-    python3 model.py MODEL          the control lines come on file descriptor 3 (protocol.py)
+    python3 model.py MODEL          serves the order go (PROTOCOL.md)
 
 Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
 copies to and from the GPU belong to the request. `train` is a training step of ResNet-50, `decode` eight tokens
@@ -204,8 +204,7 @@ def serve_arrivals(request, go, hint):
 
 def main():
     name = sys.argv[1]
-    control = protocol.begin()
-    if not control:
+    if not protocol.begin():
         return
     # No trials of algorithms: beside other programs they would choose others from one process to the next.
     with torch.no_grad():
@@ -213,7 +212,7 @@ def main():
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()
-        protocol.serve(control, lambda go, hint: serve_continuously(request, go) if go.arrivals is None
+        protocol.serve(lambda go, hint: serve_continuously(request, go) if go.arrivals is None
                        else serve_arrivals(request, go, hint))
 
 

@@ -1,11 +1,5 @@
-"""How the PyTorch programs of the evaluation are told what to do.
-
-A program waits for the line "init" on file descriptor 3 before it uses CUDA and prints "ready". Then it answers each line
-"go START_NS END_NS PREPARE_NS HINT LOCK STOP N ARRIVAL_NS..." with one line of JSON. Arrivals count from START_NS
-(time.monotonic_ns); N = -1 means requests back to back. LOCK is a file that requests hold, STOP one whose appearance
-after END_NS ends the run before the limit; "-" is none. The end of the control file ends the program. Where
-GPREEMPT_BENCH_TRACE is set, the answer also tells, for each request, when it was queued on the GPU and for how long the
-thread did not run though it could have. evaluate.h serves the same.
+"""What the Python workers share of the protocol that PROTOCOL.md describes: orders are lines on standard input, each is
+answered by one line of JSON on standard output.
 """
 import ctypes
 import fcntl
@@ -13,17 +7,32 @@ import gc
 import json
 import os
 import resource
+import select
+import sys
 import time
 
-CONTROL = 3
 SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
 DRAIN_NS = 1_000_000_000  # how long requests that arrived in time are still served
 
 
 def begin():
-    """Waits to be let use CUDA; the control file, or None where that does not come."""
-    control = os.fdopen(CONTROL)
-    return control if control.readline() == "init\n" else None
+    """Waits for the order init, before which CUDA is not used; False where it does not come."""
+    return sys.stdin.readline() == "init\n"
+
+
+def answer(facts):
+    print(json.dumps(facts), flush=True)
+
+
+def orders():
+    """The words of each order."""
+    for line in sys.stdin:
+        yield line.split()
+
+
+def stop_waits():
+    """Whether there is an order to read, which is to stop."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def wait_for(at):
@@ -69,7 +78,7 @@ class Lock:
 
 
 class Go:
-    """A control line."""
+    """The order go."""
 
     def __init__(self, line):
         self.line = line
@@ -136,17 +145,16 @@ def open_loop(go, submitted, done, cpu_ns):
             "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
 
 
-def serve(control, requests):
-    """Answers the control lines by what requests(go, hint) says about a run."""
+def serve(requests):
+    """Answers the orders go by what requests(go, hint) says about a run."""
     hint = find_hint()
     gc.collect()
     gc.freeze()
     gc.disable()
-    print("ready", flush=True)
-    for line in control:
+    answer({})
+    for line in sys.stdin:
         go = Go(line)
-        answer = requests(go, hint if go.hint else None)
+        facts = requests(go, hint if go.hint else None)
         go.lock.close()
-        answer["hinted"] = go.hint and hint is not None
-        print(json.dumps(answer), flush=True)
+        answer(facts | {"hinted": go.hint and hint is not None})
         gc.collect()

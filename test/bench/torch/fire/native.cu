@@ -1,12 +1,11 @@
 // CUDA C++ programs whose results show whether every block of every launch ran exactly once and in order.
-// fire.py compiles and runs it:
+// The suite blp-fire compiles and runs it:
 //
 //   native CASE
 //
-// A round starts from the same state each time and leaves a list of checksums. The first round's are printed as
-// one line of JSON, {"steps": [...]}. Then "start" on standard input begins rounds and "stop" ends them and
-// prints, as JSON, how many there were, how long they took, and which were different from the first. The end of
-// the input ends the program. torch_programs.py serves the same.
+// A round starts from the same state each time and leaves a list of checksums. As a worker (PROTOCOL.md) it answers init
+// with those of the first round, {"steps": [...]}. start begins rounds, at least one; the answer to stop says how many
+// there were, how long they took, and which were different from the first. torch_programs.py serves the same.
 #include <cooperative_groups.h>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -833,6 +832,9 @@ int main(int count, char **values)
 	for (auto &one : cases) {
 		if (count != 2 || strcmp(values[1], one.name))
 			continue;
+		char line[16];
+		if (!fgets(line, sizeof line, stdin) || strcmp(line, "init\n"))
+			return 0;
 		Round round = one.set_up();
 		Steps steps;
 		std::vector<Sum> first = run(round, steps);
@@ -844,8 +846,9 @@ int main(int count, char **values)
 		}
 		printf("{\"steps\":[%s]}\n", text.c_str());
 		fflush(stdout);
-		char line[16];
 		while (fgets(line, sizeof line, stdin) && !strcmp(line, "start\n")) {
+			printf("{}\n");
+			fflush(stdout);
 			int rounds = 0, different = 0, first_round = 0;
 			size_t first_step = 0;
 			auto began = std::chrono::steady_clock::now();

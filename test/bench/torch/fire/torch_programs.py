@@ -3,16 +3,13 @@ order; they do in each round the same, bit by bit.
 
     python3 torch_programs.py CASE [kernels]
 
-A round starts from the same state each time and leaves a list of checksums. The first round's are printed as one
-line of JSON, {"steps": [...]}, with "kernels" also the time of each kernel of a round in microseconds and how
-often it ran. Then "start" on standard input begins rounds, at least one, and "stop" ends them and prints, as JSON,
-how many there were, how long they took, and which were different from the first. The end of the input ends the
-program. native.cu serves the same.
+A round starts from the same state each time and leaves a list of checksums. As a worker (PROTOCOL.md) it answers init with
+those of the first round, {"steps": [...]}, with "kernels" also with the time of each kernel of a round in microseconds
+and how often it ran. start begins rounds, at least one; the answer to stop says how many there were, how long they took,
+and which were different from the first. native.cu serves the same.
 """
-import json
 import os
 import pathlib
-import select
 import sys
 import time
 import warnings
@@ -24,6 +21,7 @@ from torch import nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import protocol  # noqa: E402
 from model import capture  # noqa: E402
 
 warnings.simplefilter("ignore")
@@ -248,6 +246,8 @@ def kernels_of(round):
 
 def main():
     name, *wanted = sys.argv[1:]
+    if not protocol.begin():
+        return
     if "training" in name:
         torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
@@ -256,12 +256,13 @@ def main():
     ready = {"steps": first}
     if "kernels" in wanted:
         ready["kernels"] = kernels_of(round)
-    print(json.dumps(ready), flush=True)
-    while sys.stdin.readline().strip() == "start":
+    protocol.answer(ready)
+    while sys.stdin.readline() == "start\n":
+        protocol.answer({})
         rounds = different = 0
         where = [0, 0]
         began = time.monotonic()
-        while not rounds or not select.select([sys.stdin], [], [], 0)[0]:
+        while not rounds or not protocol.stop_waits():
             now = hexadecimal(round())
             rounds += 1
             if now != first:
@@ -271,8 +272,7 @@ def main():
         seconds = time.monotonic() - began
         if sys.stdin.readline().strip() != "stop":
             return
-        print(json.dumps({"rounds": rounds, "different": different, "first_different": where,
-                          "seconds": round_to(seconds)}), flush=True)
+        protocol.answer({"rounds": rounds, "different": different, "first_different": where, "seconds": round_to(seconds)})
 
 
 def round_to(seconds):

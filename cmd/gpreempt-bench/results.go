@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/test/bench"
+)
+
+// reportCommand is `gpreempt bench report`.
+func reportCommand() *cobra.Command {
+	var folder, merged string
+	command := &cobra.Command{
+		Use:   "report DIR|FILE...",
+		Short: "Show the results of a folder; of an evaluation, make the report with plots",
+		Long: "Reads result files of `gpreempt bench --suite paper`, those in folders too, as one and writes evaluation.md\n" +
+			"and its plots (SVG). Of what several files have, the last one's counts. The same files give the same report.\n" +
+			"Of a folder with partial results of other suites, whatever call they are of, the tables are printed.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.Usage(fmt.Errorf("report: which folder of result files?"))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			results, err := bench.ReadEvaluation(args...)
+			if errors.Is(err, bench.ErrNoEvaluation) && len(args) == 1 {
+				return showParts(command, args[0], merged)
+			}
+			if err != nil {
+				return err
+			}
+			if folder == "" {
+				folder = args[0]
+				if info, err := os.Stat(folder); err == nil && !info.IsDir() {
+					folder = filepath.Dir(folder)
+				}
+			}
+			if merged != "" {
+				if err := results.Write(merged); err != nil {
+					return err
+				}
+			}
+			path, err := results.WriteReport(folder)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(command.OutOrStdout(), path)
+			return err
+		},
+	}
+	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: the first DIR, or where the first FILE is)")
+	command.Flags().StringVar(&merged, "json", "", "write the results of all files to this one")
+	return command
+}
+
+// showParts prints what the partial results of a folder give, and writes them to a file that is named.
+func showParts(command *cobra.Command, folder, file string) error {
+	reports, err := bench.ReadParts(folder)
+	if err != nil {
+		return err
+	}
+	if file != "" && len(reports) > 1 {
+		var names []string
+		for _, r := range reports {
+			names = append(names, r.Benchmark)
+		}
+		return cli.Usage(fmt.Errorf("--json %s: %s has results of several suites: %v", file, folder, names))
+	}
+	for _, r := range reports {
+		if err := r.Print(command.OutOrStdout()); err != nil {
+			return err
+		}
+		if file != "" {
+			return r.Write(file)
+		}
+	}
+	return nil
+}
+
+// compareCommand is `gpreempt bench compare`.
+func compareCommand() *cobra.Command {
+	var tolerance float64
+	command := &cobra.Command{
+		Use:   "compare COMMITTED NEW",
+		Short: "Say what is worse in a new result file of gpreempt bench than in an earlier one",
+		Long: "Compares two result files, as ratios to the same machine's figures alone. Worse is what differs by more\n" +
+			"than the tolerance and, where the files tell, than the confidence intervals. Status 1 when something is.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return cli.Usage(fmt.Errorf("compare: which two result files?"))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			comparison, err := bench.Compare(args[0], args[1], tolerance)
+			if err != nil {
+				return err
+			}
+			if err := comparison.Print(command.OutOrStdout()); err != nil {
+				return err
+			}
+			if n := comparison.Worse(); n > 0 {
+				return cli.Exit{Status: 1, Err: fmt.Errorf("%d figures got worse", n)}
+			}
+			return nil
+		},
+	}
+	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a difference of less than this part is noise")
+	return command
+}

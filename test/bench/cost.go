@@ -1,0 +1,395 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/patch"
+)
+
+// What block-level preemption costs where nobody preempts, and what it covers: launches of PyTorch programs that can be
+// stopped, throughput of best-effort programs beside the same without the library, and what rewriting adds to a program's
+// start.
+
+const (
+	costCovered, costShare     = 0.95, 0.98
+	firstPercent, cachePercent = 30, 3
+	coverageSeconds            = 3 * time.Second
+	countersCopied             = time.Second // to where others see them, from time to time
+	throughputRounds           = 10
+	throughputTurn             = 600 * time.Millisecond
+	loadRounds, loadFirst      = 4, 2
+)
+
+var coveredPrograms = []string{"resnet50-training", "transformer-training", "transformer-generation", "cublas"}
+
+func costCases() []Case {
+	cases := []Case{{"blp-coverage", fmt.Sprintf(">= %g of launches and of GPU time can be stopped", costCovered), []string{"blp-cost"}, 50, measureCoverage}}
+	for _, kind := range []string{"train", "infer", "gemmfp64"} {
+		cases = append(cases, Case{"blp-throughput-" + kind, fmt.Sprintf("BE >= %g of without the library", costShare), []string{"blp-cost"}, 30,
+			func(ctx context.Context, s *session, name string) error { return s.measureThroughput(ctx, name, kind) }})
+	}
+	return append(cases, Case{"blp-load", fmt.Sprintf("<= %d %% added to a start, from the cache <= %d %%", firstPercent, cachePercent), []string{"blp-cost"}, 75, measureLoad})
+}
+
+// onlyStops has the workers know block-level preemption only.
+func onlyStops(_ context.Context, s *session) (end func(), err error) {
+	s.mechanisms = `["blp"]`
+	return func() {}, nil
+}
+
+// costScript is a worker that shares what Triton compiles; one with a configuration is BE.
+func (s *session) costScript(name, config string, arguments ...string) script {
+	one := script{name: name, config: config, arguments: arguments, environment: []string{"TRITON_CACHE_DIR=" + filepath.Join(s.files, "triton")}}
+	if config != "" {
+		one.role = "be"
+	}
+	return one
+}
+
+// counters are what the library counted in a process; where there is nothing, that.
+func (s *session) counters(ctx context.Context, config string, w *worker) (Counted, error) {
+	if err := pause(ctx, countersCopied); err != nil {
+		return Counted{}, err
+	}
+	if c := s.count(config, w.pid()); c != nil {
+		return *c, nil
+	}
+	return Counted{}, nil
+}
+
+// notInForce is for a note: where nothing can be stopped no figure counts.
+func (c Counted) notInForce() string {
+	if slices.Contains(c.Mechanisms, "blp") {
+		return ""
+	}
+	return fmt.Sprintf("; in force: %s, not in force: %s", list(c.Mechanisms), list(c.Fallbacks))
+}
+
+// measureCoverage looks at all programs at once.
+func measureCoverage(ctx context.Context, s *session, name string) error {
+	rows := make([][]Row, len(coveredPrograms))
+	failures := make([]error, len(coveredPrograms))
+	var all sync.WaitGroup
+	for i, program := range coveredPrograms {
+		all.Go(func() { rows[i], failures[i] = s.coverage(ctx, name+"-"+program, program) })
+	}
+	all.Wait()
+	for i := range rows {
+		s.add(rows[i]...)
+		if failures[i] != nil {
+			failures[i] = fmt.Errorf("%s: %w", coveredPrograms[i], failures[i])
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// kernelTimes are the microseconds and launches of each kernel of a round.
+type kernelTimes map[string][2]float64
+
+func (s *session) coverage(ctx context.Context, name, program string) ([]Row, error) {
+	config, err := s.blpConfig("coverage-"+program, "cache")
+	if err != nil {
+		return nil, err
+	}
+	const source = "fire/torch_programs.py"
+	plain, err := s.startScript(ctx, s.costScript(source, "", program, "kernels"))
+	if err != nil {
+		return nil, err
+	}
+	defer s.finish(plain)
+	w, err := s.startScript(ctx, s.costScript(source, config, program))
+	if err != nil {
+		return nil, err
+	}
+	defer s.finish(w)
+	var facts struct {
+		Kernels kernelTimes `json:"kernels"`
+	}
+	if err := errors.Join(plain.awaitReady(ctx, &facts), w.awaitReady(ctx, nil)); err != nil {
+		return nil, err
+	}
+	if err := w.ask(ctx, stepLimit, nil, "start"); err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, coverageSeconds); err != nil {
+		return nil, err
+	}
+	if err := w.ask(ctx, startLimit, nil, "stop"); err != nil {
+		return nil, err
+	}
+	c, err := s.counters(ctx, config, w)
+	if err != nil {
+		return nil, err
+	}
+	refused := map[string]string{}
+	if len(c.KernelsRefused) > 0 {
+		if refused, err = refusedKernels(ctx, w.pid()); err != nil {
+			return nil, err
+		}
+	}
+	launched := round(float64(c.Launches)/float64(max(c.Launches+c.Uncovered, 1)), 4)
+	note := fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s", c.Launches, c.Uncovered, c.KernelsSeen, c.KernelsGuarded,
+		refusals(c.KernelsRefused)) + c.notInForce()
+	ofTime, timeNote := facts.Kernels.stoppable(refused, float64(c.Uncovered)/float64(max(c.Launches+c.Uncovered, 1)))
+	if c.Launches == 0 {
+		ofTime = 0
+	}
+	target := func(what string) string { return fmt.Sprintf(">= %g of %s can be stopped", costCovered, what) }
+	launches := Row{Case: name + "-launches", System: "gpreempt", Value: &launched, Unit: "of launches", Note: note, BLP: &c}
+	inTime := Row{Case: name + "-gpu-time", System: "gpreempt", Value: &ofTime, Unit: "of GPU time", Note: timeNote}
+	return []Row{launches.judged(target("launches"), launched >= costCovered), inTime.judged(target("GPU time"), ofTime >= costCovered)}, nil
+}
+
+// stoppable is the part of a round's GPU time whose launches can be stopped, at least: which of the rewritten kernels'
+// launches were not covered (cooperative ones, say) nobody tells, so at worst they are the longest.
+func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (part float64, note string) {
+	own := maps.Clone(k)
+	maps.DeleteFunc(own, func(name string, _ [2]float64) bool {
+		return strings.HasPrefix(name, "Memcpy") || strings.HasPrefix(name, "Memset")
+	})
+	total, launches, lost := 0.0, 0.0, 0.0
+	var names, lostNotes []string
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		total += own[name][0]
+		launches += own[name][1]
+		names = append(names, name)
+	}
+	for _, name := range names {
+		if reason, is := refused[name]; is {
+			lost += own[name][0]
+			lostNotes = append(lostNotes, fmt.Sprintf("%.60s (%s, %.1f %%)", name, reason, 100*own[name][0]/max(total, 1e-9)))
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int { // by the time of a launch
+		return compareFloats(own[b][0]/own[b][1], own[a][0]/own[a][1])
+	})
+	passed := math.Round(launches * uncovered)
+	for _, name := range names {
+		if _, is := refused[name]; is {
+			continue
+		}
+		times := own[name]
+		lost += times[0] * min(times[1], passed) / times[1]
+		passed -= min(times[1], passed)
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return compareFloats(own[b][0], own[a][0]) })
+	var longest []string
+	for _, name := range names[:min(4, len(names))] {
+		longest = append(longest, fmt.Sprintf("%.50s", name))
+	}
+	refusedNote := "none"
+	if len(lostNotes) > 0 {
+		refusedNote = strings.Join(lostNotes, "; ")
+	}
+	return round(1-lost/max(total, 1e-9), 4), fmt.Sprintf(
+		"at least, the launches that were not covered being the longest: %d kernels, %.1f ms a round, refused: %s; longest: %s",
+		len(own), total/1000, refusedNote, strings.Join(longest, ", "))
+}
+
+func compareFloats(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+var cudaLibrary = regexp.MustCompile(`\S*lib(torch_cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)[^/\s]*\.so\S*`)
+
+// refusedKernels are the demangled names of the kernels in a process's libraries that are not rewritten, with the reason.
+func refusedKernels(ctx context.Context, pid int) (map[string]string, error) {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return nil, fmt.Errorf("look for libraries: %w", err)
+	}
+	guards, err := patch.ParseGuards(kernels.Guard)
+	if err != nil {
+		return nil, err
+	}
+	libraries := cudaLibrary.FindAllString(string(maps), -1)
+	slices.Sort(libraries)
+	reasons := map[string]string{}
+	for _, library := range slices.Compact(libraries) {
+		file, err := os.ReadFile(library)
+		if err != nil {
+			return nil, fmt.Errorf("look for kernels: %w", err)
+		}
+		images, err := patch.Images(file)
+		if err != nil {
+			continue // it has no code
+		}
+		for _, image := range images {
+			if !image.Fatbin {
+				continue
+			}
+			_, entries, err := patch.Fatbin(image.Data, patch.Options{Guards: guards, SM: 90, Refuse: patch.WaitsForPeers})
+			if err != nil {
+				continue // nothing of it is rewritten, which the counters tell
+			}
+			for _, entry := range entries {
+				for _, kernel := range entry.Report.Kernels {
+					if !kernel.Guarded {
+						reasons[kernel.Name] = kernel.Reason
+					}
+				}
+			}
+		}
+	}
+	return demangled(ctx, reasons)
+}
+
+func demangled(ctx context.Context, reasons map[string]string) (map[string]string, error) {
+	names := slices.Sorted(maps.Keys(reasons))
+	if len(names) == 0 {
+		return nil, nil
+	}
+	command := exec.CommandContext(ctx, "c++filt")
+	command.Stdin = strings.NewReader(strings.Join(names, "\n") + "\n")
+	text, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("demangle names: %w", err)
+	}
+	plain := map[string]string{}
+	for i, name := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if i < len(names) {
+			plain[name] = reasons[names[i]]
+		}
+	}
+	return plain, nil
+}
+
+// measureThroughput has both processes live throughout and take short turns on the same processors, so that what drifts
+// does so for both: a step of training keeps a processor busy for two thirds of its time, and processors differ by more
+// than the library costs.
+func (s *session) measureThroughput(ctx context.Context, name, kind string) error {
+	config, err := s.blpConfig("throughput-"+kind, "cache")
+	if err != nil {
+		return err
+	}
+	cores, err := lastCores(4)
+	if err != nil {
+		return err
+	}
+	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
+	plain.cores, ours.cores = cores, cores
+	workers, err := s.startScripts(ctx, plain, ours)
+	if err != nil {
+		return err
+	}
+	defer s.finishAll(workers)
+	for _, w := range workers {
+		if _, err := w.rateAlone(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	var rates [2][]float64
+	for round := range throughputRounds {
+		for turn := range workers {
+			i := (round + turn) % 2
+			rate, err := workers[i].rateAlone(ctx, throughputTurn)
+			if err != nil {
+				return err
+			}
+			rates[i] = append(rates[i], rate)
+		}
+	}
+	c, err := s.counters(ctx, config, workers[1])
+	if err != nil {
+		return err
+	}
+	var ratios []float64
+	for i := range rates[0] {
+		ratios = append(ratios, rates[1][i]/rates[0][i])
+	}
+	be := rateOf(median(rates[1]), median(rates[0]), stepsPerSecond)
+	be.Share = round(median(ratios), 4)
+	row := Row{Case: name, System: "gpreempt", BE: be, BLP: &c, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %d launches covered, %d not",
+		throughputRounds, slices.Min(ratios), slices.Max(ratios), c.Launches, c.Uncovered) + c.notInForce()}
+	s.add(row.judged(fmt.Sprintf("BE >= %g of without the library", costShare), be.Share >= costShare && c.Launches > 0))
+	return nil
+}
+
+// firstStep is the seconds from the start of a process to the end of its first step, and what the library counted.
+func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c Counted, err error) {
+	began := time.Now()
+	w, err := s.startScript(ctx, s.costScript("first_step.py", config))
+	if err != nil {
+		return 0, c, err
+	}
+	defer s.finish(w)
+	if err := w.awaitReady(ctx, nil); err != nil {
+		return 0, c, err
+	}
+	seconds = time.Since(began).Seconds()
+	if config != "" {
+		c, err = s.counters(ctx, config, w)
+	}
+	return seconds, c, err
+}
+
+// measureLoad starts programs one after another, with and without the library in turn.
+func measureLoad(ctx context.Context, s *session, name string) error {
+	if _, _, err := s.firstStep(ctx, ""); err != nil { // what the disk has to give is then in memory
+		return err
+	}
+	var plain []float64
+	taken, counted := map[string][]float64{}, map[string]Counted{}
+	measure := func(which, config string) error {
+		seconds, c, err := s.firstStep(ctx, config)
+		taken[which] = append(taken[which], seconds)
+		counted[which] = c
+		return err
+	}
+	var cached string
+	for i := range loadRounds {
+		if i < loadFirst {
+			config, err := s.blpConfig(fmt.Sprint("load-", i), fmt.Sprint("cache-", i))
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				cached = config
+			}
+			if err := measure("first", config); err != nil {
+				return err
+			}
+		}
+		seconds, _, err := s.firstStep(ctx, "")
+		if err != nil {
+			return err
+		}
+		plain = append(plain, seconds)
+		if err := measure("cached", cached); err != nil {
+			return err
+		}
+	}
+	usual := median(plain)
+	for _, of := range []struct {
+		name, what string
+		limit      float64
+	}{{"first", "first time", firstPercent}, {"cached", "from the cache", cachePercent}} {
+		times, c := taken[of.name], counted[of.name]
+		added := round(100*(median(times)/usual-1), 2)
+		row := Row{Case: name + "-" + of.name, System: "gpreempt", Value: &added, Unit: "% added", BLP: &c, Note: fmt.Sprintf(
+			"median of %d: %.2f s (%.2f to %.2f), without %.2f s (%.2f to %.2f, %d runs); %d images, %d from the cache, loads waited %.0f ms",
+			len(times), median(times), slices.Min(times), slices.Max(times), usual, slices.Min(plain), slices.Max(plain), len(plain),
+			c.Images, c.ImagesCached, float64(c.LoadNs)/1e6) + c.notInForce()}
+		s.add(row.judged(fmt.Sprintf("<= %g %% added to import torch and a first step, %s", of.limit, of.what), added <= of.limit && c.Launches > 0))
+	}
+	return nil
+}

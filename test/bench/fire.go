@@ -1,0 +1,455 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Correctness under fire: programs run without the library (twice), as best-effort processes with block-level preemption
+// that nobody preempts, and while a latency-critical process preempts them at random, a thousand times and more. What they
+// compute must be the same, bit by bit, and nothing may hang.
+
+const (
+	fireStops       = 1000
+	fireSeconds     = 30 // the longest under fire
+	fireUndisturbed = 2 * time.Second
+	fireStart       = 100 * time.Second // many start at once
+	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
+	compileLimit    = 150 * time.Second
+	overMPS         = "gpreempt-mps" // the system whose processes are clients of an MPS server
+	noHintsAtAll    = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
+)
+
+var (
+	nativeFire = []string{"in-place", "atomics", "scans", "stream-k", "cooperative", "clusters", "streams", "copies", "graphs",
+		"marlin", "lamport", "exceeding"}
+	torchFire = []string{"resnet50-training", "transformer-training", "transformer-generation", "cublas", "triton-stream-k"}
+)
+
+var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
+
+func fireCases() (cases []Case) {
+	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
+		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire"}, 55, func(ctx context.Context, s *session, name string) error {
+			f := &fire{session: s, program: program, system: "gpreempt"}
+			if s.addMPS != nil {
+				f.system = overMPS
+			}
+			first, err := f.alone(ctx)
+			if err != nil {
+				return err
+			}
+			row := f.row(ctx, name, first)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			s.add(row)
+			if !*row.Pass {
+				s.keepLog(program, name)
+			}
+			return nil
+		}})
+	}
+	return cases
+}
+
+// keepLog copies what the library logged to the folder of partial results.
+func (s *session) keepLog(program, name string) {
+	text, err := os.ReadFile(s.logFile(program))
+	if errors.Is(err, os.ErrNotExist) { // it said nothing
+		return
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.options.Folder, name+".log"), text, 0o644)
+	}
+	if err != nil {
+		s.log("%s: keep the library's log: %v", name, err)
+	}
+}
+
+// beginFire compiles the native programs and, where that is asked for, starts an MPS server.
+func beginFire(ctx context.Context, s *session) (end func(), err error) {
+	end = func() {}
+	s.mechanisms = `["blp"]`
+	switch systems := s.options.Systems; {
+	case slices.Equal(systems, []string{overMPS}):
+		if end, err = s.underMPS(ctx); err != nil {
+			return nil, err
+		}
+		s.mechanisms = `"auto"`
+	case len(systems) > 0 && !slices.Equal(systems, []string{"gpreempt"}):
+		end()
+		return nil, fmt.Errorf("suite %q measures gpreempt or %s, one of them", s.options.Suite, overMPS)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.native = sync.OnceValues(func() (string, error) { return s.compileNative(ctx) })
+	compiles := len(s.options.Only) == 0 || slices.ContainsFunc(nativeFire, func(name string) bool {
+		return slices.Contains(s.options.Only, "fire-"+name)
+	})
+	if compiles {
+		go s.native() // takes half a minute; who needs it waits for the same
+	}
+	quit := end
+	return func() {
+		cancel()
+		if compiles {
+			_, _ = s.native() // leaves no compiler behind
+		}
+		quit()
+	}, nil
+}
+
+// inGroup is a command whose children end with it when the context does.
+func inGroup(ctx context.Context, path string, arguments ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, path, arguments...)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = endLimit
+	return command
+}
+
+func (s *session) compileNative(ctx context.Context) (path string, err error) {
+	nvcc, err := exec.LookPath("nvcc")
+	if err != nil {
+		const usual = "/usr/local/cuda/bin/nvcc"
+		if _, err := os.Stat(usual); err != nil {
+			return "", fmt.Errorf("nvcc is neither on the PATH nor at %s", usual)
+		}
+		nvcc = usual
+	}
+	s.log("compiles native.cu")
+	ctx, cancel := context.WithTimeout(ctx, compileLimit)
+	defer cancel()
+	path = filepath.Join(s.files, "native")
+	command := inGroup(ctx, nvcc, "-O3", "-std=c++17", "-arch=native", "-o", path, filepath.Join(s.files, "fire", "native.cu"))
+	if text, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile native.cu: %w: %s", err, lastLines(text))
+	}
+	return path, nil
+}
+
+// rounds is what a worker did between start and stop.
+type rounds struct {
+	Rounds    int     `json:"rounds"`
+	Different int     `json:"different"`
+	First     [2]int  `json:"first_different"` // round and step
+	Seconds   float64 `json:"seconds"`
+}
+
+// fire is a case while it is measured.
+type fire struct {
+	*session
+	program, system string
+	config          string
+	notes           []string
+	counted         Counted
+	different       bool
+	hung            bool
+	peerRequests    int
+}
+
+func (f *fire) note(format string, arguments ...any) {
+	f.notes = append(f.notes, fmt.Sprintf(format, arguments...))
+}
+
+// begin starts the program; a role needs the configuration.
+func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
+	environment := append([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.addMPS...)
+	if !slices.Contains(nativeFire, f.program) {
+		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
+	}
+	native, err := f.native()
+	if err != nil {
+		return nil, err
+	}
+	configured := *f.session
+	configured.config = f.config
+	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{native, f.program},
+		environment: append(configured.environment(role), environment...)}
+	return f.launch(ctx, p, role)
+}
+
+// answer reads an answer, and says where a worker is that gives none.
+func (f *fire) answer(ctx context.Context, w *worker, limit time.Duration, result any, what string) error {
+	err := w.answer(ctx, limit, result)
+	if errors.Is(err, errNoAnswer) {
+		f.hung = true
+		f.count(w)
+		where := whereItHangs(w.pid())
+		w.kill()
+		return fmt.Errorf("%s: HANG: %w; threads: %s", what, err, where)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (f *fire) ready(ctx context.Context, w *worker, what string) (steps []string, err error) {
+	var first struct {
+		Steps []string `json:"steps"`
+	}
+	if err := f.answer(ctx, w, fireStart, &first, what); err != nil {
+		return nil, err
+	}
+	w.starting = false
+	if len(first.Steps) == 0 {
+		return nil, fmt.Errorf("%s: no steps", what)
+	}
+	return first.Steps, nil
+}
+
+func (f *fire) count(w *worker) Counted {
+	if f.config == "" {
+		return f.counted
+	}
+	if c := f.session.count(f.config, w.pid()); c != nil {
+		f.counted = *c
+	}
+	return f.counted
+}
+
+// rounds lets the program go on until enough returns; all rounds must be like the first.
+func (f *fire) rounds(ctx context.Context, w *worker, what string, enough func() error) (r rounds, err error) {
+	if err := w.send("start"); err != nil {
+		return r, err
+	}
+	if err := f.answer(ctx, w, fireAnswer, nil, what); err != nil {
+		return r, err
+	}
+	if err := enough(); err != nil {
+		return r, err
+	}
+	if err := w.send("stop"); err != nil {
+		return r, err
+	}
+	if err := f.answer(ctx, w, fireAnswer, &r, what); err != nil {
+		return r, err
+	}
+	if r.Rounds == 0 {
+		return r, fmt.Errorf("%s: no rounds", what)
+	}
+	if r.Different > 0 {
+		f.different = true
+		f.note("%s: %d of %d rounds different, first round %d, step %d", what, r.Different, r.Rounds, r.First[0], r.First[1])
+	}
+	return r, nil
+}
+
+// alone returns the steps of two processes without the library.
+func (f *fire) alone(ctx context.Context) (first []string, err error) {
+	const what = "without the library"
+	var workers []*worker
+	defer func() { f.finishAll(workers) }()
+	for range 2 {
+		w, err := f.begin(ctx, "")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		workers = append(workers, w)
+	}
+	var steps [2][]string
+	for i, w := range workers {
+		if steps[i], err = f.ready(ctx, w, what); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := f.rounds(ctx, workers[0], what, func() error { return pause(ctx, 200*time.Millisecond) }); err != nil {
+		return nil, err
+	}
+	if !slices.Equal(steps[0], steps[1]) || f.different {
+		return nil, errors.New(strings.Join(append([]string{"NOT DETERMINISTIC without the library"}, f.notes...), ": "))
+	}
+	return steps[0], nil
+}
+
+// underLibrary lets the program run as BE, undisturbed and under fire.
+func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired rounds, err error) {
+	if f.config, err = f.blpConfig(f.program, "cache"); err != nil {
+		return quiet, fired, err
+	}
+	w, err := f.begin(ctx, "be")
+	if err != nil {
+		return quiet, fired, err
+	}
+	defer f.finish(w)
+	steps, err := f.ready(ctx, w, "as BE")
+	if err != nil {
+		return quiet, fired, err
+	}
+	if i := firstDifference(first, steps); i >= 0 {
+		f.different = true
+		f.note("as BE: different from step %d of %d on", i, len(first))
+	}
+	if quiet, err = f.rounds(ctx, w, "as BE, undisturbed", func() error { return pause(ctx, fireUndisturbed) }); err != nil {
+		return quiet, fired, err
+	}
+	before := f.count(w).Stops
+	if !slices.Contains(f.counted.Mechanisms, "blp") {
+		f.note("in force: %s, not in force: %s", list(f.counted.Mechanisms), list(f.counted.Fallbacks))
+	}
+	peer, err := f.startPeer(ctx)
+	if err != nil {
+		return quiet, fired, err
+	}
+	defer f.finish(peer)
+	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
+	fired, err = f.rounds(ctx, w, "under fire", func() error {
+		for deadline := time.Now().Add(limit); time.Now().Before(deadline) && !w.hasEnded() && !peer.hasEnded(); {
+			if err := pause(ctx, 500*time.Millisecond); err != nil {
+				return err
+			}
+			if f.count(w).Stops-before >= fireStops {
+				break
+			}
+		}
+		return nil
+	})
+	f.count(w)
+	f.counted.Stops -= min(before, f.counted.Stops)
+	if err != nil {
+		return quiet, fired, err
+	}
+	var served lcResult
+	if err := peer.ask(ctx, answerLimit, &served, "stop"); err != nil {
+		return quiet, fired, fmt.Errorf("the LC process: %w", err)
+	}
+	f.peerRequests = len(served.LatenciesNs)
+	return quiet, fired, nil
+}
+
+// startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
+func (f *fire) startPeer(ctx context.Context) (*worker, error) {
+	configured := *f.session
+	configured.config = f.config
+	configured.added = map[string][]string{"lc": f.addMPS}
+	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
+		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
+		"--seconds", "170", "--limit", "180")
+	if err != nil {
+		return nil, err
+	}
+	if err := w.begin(ctx); err != nil {
+		f.finish(w)
+		return nil, fmt.Errorf("the LC process: %w", err)
+	}
+	return w, nil
+}
+
+// row measures the case; what goes wrong is in the row.
+func (f *fire) row(ctx context.Context, name string, first []string) Row {
+	quiet, fired, err := f.underLibrary(ctx, first)
+	c := f.counted
+	passed := err == nil && !f.different && c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0
+	var notes []string
+	if err != nil {
+		notes = append(notes, err.Error())
+	}
+	for _, note := range f.notes {
+		if err == nil || !strings.Contains(err.Error(), note) {
+			notes = append(notes, note)
+		}
+	}
+	if fired.Rounds > 0 && quiet.Seconds > 0 {
+		slower := fired.Seconds / float64(fired.Rounds) / (quiet.Seconds / float64(quiet.Rounds))
+		notes = append(notes, fmt.Sprintf("%d rounds under fire, each %.1f x as long; %d LC requests", fired.Rounds, slower, f.peerRequests))
+	}
+	if c.Launches > 0 {
+		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
+			c.Cuts, c.ResumedBlocks, float64(c.DrainNs)/1000/float64(max(c.Stops, 1)), float64(c.DrainMaxNs)/1000, c.Launches, c.Uncovered, c.Barriers, refusals(c.KernelsRefused)))
+		if c.Beside > 0 {
+			notes = append(notes, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
+		}
+		if c.GivenUp > 0 {
+			notes = append(notes, fmt.Sprintf("GIVEN UP %d times", c.GivenUp))
+		}
+	}
+	if said := f.said(f.program); !passed && said != "" {
+		notes = append(notes, "log: "+said)
+	}
+	value := float64(c.Stops)
+	row := Row{Case: name, System: f.system, Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
+	return row.judged(fireTarget, passed)
+}
+
+// firstDifference is the first place at which lists differ, or -1.
+func firstDifference(a, b []string) int {
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+func list(words []string) string { return cmp.Or(strings.Join(words, " "), "nothing") }
+
+func refusals(reasons map[string]uint64) string {
+	var words []string
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		words = append(words, fmt.Sprintf("%s %d", reason, reasons[reason]))
+	}
+	return cmp.Or(strings.Join(words, ", "), "none")
+}
+
+// blpConfig makes a configuration whose processes know only of one another; cache is the folder of rewritten code.
+func (s *session) blpConfig(name, cache string) (path string, err error) {
+	segments := filepath.Join(s.folder, name)
+	caches := filepath.Join(s.files, cache)
+	for _, folder := range []string{segments, caches} {
+		if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", fmt.Errorf("make a folder: %w", err)
+		}
+	}
+	path = filepath.Join(s.files, name+".toml")
+	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[blp]\ncache_directory = %q\n[log]\nlevel = \"info\"\nfile = %q\n",
+		s.mechanisms, noHintsAtAll, segments, caches, s.logFile(name))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("write a configuration: %w", err)
+	}
+	return path, nil
+}
+
+func (s *session) logFile(name string) string { return filepath.Join(s.files, name+".log") }
+
+// said is the end of what the library logged.
+func (s *session) said(name string) string {
+	text, err := os.ReadFile(s.logFile(name))
+	if err != nil {
+		return "" // it said nothing
+	}
+	return lastLines(text)
+}
+
+// whereItHangs names the kernel's functions in which a process's threads wait.
+func whereItHangs(pid int) string {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid)) // the pattern is a good one
+	waits := map[string]int{}
+	for _, task := range tasks {
+		name, err := os.ReadFile(filepath.Join(task, "comm"))
+		where, err2 := os.ReadFile(filepath.Join(task, "wchan"))
+		if err == nil && err2 == nil {
+			waits[string(bytes.TrimSpace(name))+":"+cmp.Or(string(bytes.TrimSpace(where)), "0")]++
+		}
+	}
+	var words []string
+	for _, key := range slices.Sorted(maps.Keys(waits)) {
+		if n := waits[key]; n > 1 {
+			key += fmt.Sprintf(" x%d", n)
+		}
+		words = append(words, key)
+	}
+	return strings.Join(words, " ")
+}

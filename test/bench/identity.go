@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Programs that print what they computed, without the library and with it in each role, all four at once on one GPU. They
+// are no workers: they end by themselves.
+
+const identityLimit = 120 * time.Second // of a program
+
+// identityPrograms are those of torch/programs.
+func identityPrograms() (names []string) {
+	entries, err := torchPrograms.ReadDir("torch/programs")
+	if err != nil {
+		panic(err) // they are part of this program
+	}
+	for _, entry := range entries {
+		if name, isProgram := strings.CutSuffix(entry.Name(), ".py"); isProgram {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func identityCases() (cases []Case) {
+	for _, program := range identityPrograms() {
+		cases = append(cases, Case{"identity-" + program, "identical with role off, lc and be", []string{"identity"}, 40,
+			func(ctx context.Context, s *session, name string) error { return s.measureProgram(ctx, name, program) }})
+	}
+	return cases
+}
+
+func (s *session) measureProgram(ctx context.Context, name, program string) error {
+	roles := []string{"", "off", "lc", "be"}
+	printed, problems := make([]string, len(roles)), make([]error, len(roles))
+	var all sync.WaitGroup
+	for i, role := range roles {
+		all.Go(func() { printed[i], problems[i] = s.output(ctx, program, role) })
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if problems[0] != nil {
+		return fmt.Errorf("without the library: %w", problems[0])
+	}
+	identical := 0
+	var notes []string
+	for i, role := range roles {
+		switch {
+		case i == 0:
+		case problems[i] != nil:
+			notes = append(notes, fmt.Sprintf("%s: %v", role, problems[i]))
+		case printed[i] != printed[0]:
+			notes = append(notes, fmt.Sprintf("%s: printed %.200q, not %.200q", role, printed[i], printed[0]))
+		default:
+			identical++
+		}
+	}
+	value := float64(identical)
+	row := Row{Case: name, System: "gpreempt", Value: &value, Unit: "of 3 identical", Note: strings.Join(notes, "; ")}
+	s.add(row.judged("identical with role off, lc and be", identical == len(roles)-1))
+	return nil
+}
+
+// output runs a program and returns what it prints.
+func (s *session) output(ctx context.Context, program, role string) (string, error) {
+	if s.python == "" {
+		return "", fmt.Errorf("%s needs %s with PyTorch; name it with --python", program, s.options.Python)
+	}
+	folder, err := os.MkdirTemp(s.files, program+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for %s: %w", program, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, identityLimit)
+	defer cancel()
+	command := inGroup(ctx, s.python, filepath.Join(s.files, "programs", program+".py"))
+	command.Dir = folder
+	command.Env = append(s.environment(role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+		"XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTHONHASHSEED=0")
+	for _, cache := range []string{"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR"} {
+		command.Env = append(command.Env, cache+"="+filepath.Join(folder, strings.ToLower(cache))) // nothing compiled by one run serves another
+	}
+	// What it prints goes to files: a process that it leaves behind may hold them.
+	var outputs [2]*os.File
+	for i := range outputs {
+		if outputs[i], err = os.CreateTemp(folder, "output-"); err != nil {
+			return "", fmt.Errorf("make a file for what %s prints: %w", program, err)
+		}
+		defer outputs[i].Close()
+	}
+	command.Stdout, command.Stderr = outputs[0], outputs[1]
+	err = command.Run()
+	if command.Process != nil {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it left behind, if anything
+	}
+	text, readErr := os.ReadFile(outputs[0].Name())
+	said, _ := os.ReadFile(outputs[1].Name())
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return "", fmt.Errorf("no end in %s", identityLimit)
+	case err != nil:
+		return "", fmt.Errorf("%w: %s", err, lastLines(said))
+	}
+	return string(bytes.TrimSpace(text)), readErr
+}
+
+// lastLines are the last three, in one.
+func lastLines(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, line := range lines {
+		line = strings.Join(strings.Fields(line), " ")
+		lines[i] = line[:min(len(line), 200)]
+	}
+	return strings.Join(lines[max(len(lines)-3, 0):], " | ")
+}

@@ -1,0 +1,426 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Options says what to measure. Each suite says which of them it has, beside those that all have.
+type Options struct {
+	Suite   string
+	Only    []string // names of cases or workloads; empty = all of the suite
+	Folder  string   // of partial results; what files there hold is not measured again
+	Minutes float64  // nothing is begun that would not end by then; 0 = all is
+	Library string   // path of libgpreempt.so
+	Busy    bool     // measure though others use the GPU
+
+	Requests int      // LC requests of a run; 0 = as the case says
+	Seconds  float64  // of a run
+	Systems  []string // empty = all of the suite
+	Repeats  int      // runs of each workload, or rounds; 0 = as the suite says
+	Part     string   // "i/n"
+	Against  string   // path of an earlier build's library
+	Python   string   // with PyTorch
+
+	Command  string // the command line, for the report
+	Version  string // of the tree that the command was built from, for the report
+	Progress io.Writer
+}
+
+// logger writes lines of progress.
+type logger struct {
+	mutex sync.Mutex
+	out   io.Writer
+	last  time.Time
+}
+
+func (l *logger) log(format string, arguments ...any) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.last = time.Now()
+	fmt.Fprintf(l.out, format+"\n", arguments...)
+}
+
+// quietFor is the time since the last line.
+func (l *logger) quietFor() time.Duration {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return time.Since(l.last)
+}
+
+// session is one run of a suite. A case has a copy of its own.
+type session struct {
+	*logger
+	options    Options
+	executable string
+	library    string
+	folder     string              // temporary, in memory: segments, configurations
+	files      string              // temporary, where programs may be run: PyTorch programs, what is compiled
+	segments   string              // folder of the segments of the configurations that are made
+	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
+	added      map[string][]string // variables of the environment, by kind of worker
+	addMPS     []string            // those that make a worker a client of our MPS server
+	credential *syscall.Credential // of the workers; nil: our own
+	python     string              // "": there is none
+	info       info
+	iterations map[work]uint64
+	report     *Report
+	counted    *Counted               // by the library, in the last BE process that ran together with LC
+	builds     []contestant           // the earlier one and ours
+	mechanisms string                 // of the configurations for block-level preemption, as TOML
+	native     func() (string, error) // path of the compiled programs under fire
+}
+
+// work is the kernel a worker launches.
+type work struct {
+	us          int // wanted duration, alone on the GPU; with waves: of a block
+	blocksPerSM int // at a time
+	waves       int // one after another; 0: 1
+	sharedBytes int
+	cooperative bool
+}
+
+type info struct {
+	Name            string `json:"name"`
+	Devices         int    `json:"devices"`
+	CUDA            int    `json:"cuda"`
+	Multiprocessors int    `json:"multiprocessors"`
+	SharedBytes     int    `json:"shared_bytes"`
+}
+
+type lcResult struct {
+	StartNs     uint64   `json:"start_ns"`
+	EndNs       uint64   `json:"end_ns"`
+	LatenciesNs []uint64 `json:"latencies_ns"`
+}
+
+type beResult struct {
+	TimesNs []uint64 `json:"times_ns"`
+	Counts  []uint64 `json:"counts"`
+}
+
+type launchResult struct {
+	LeastNs  float64 `json:"least_ns"`
+	MedianNs float64 `json:"median_ns"`
+}
+
+type idleResult struct {
+	CPUNs  uint64 `json:"cpu_ns"`
+	WallNs uint64 `json:"wall_ns"`
+	RSSKb  uint64 `json:"rss_kb"`
+}
+
+type mixResult struct {
+	Hash string `json:"hash"`
+}
+
+func newSession(options Options) *session {
+	return &session{logger: &logger{out: options.Progress, last: time.Now()}, options: options, iterations: map[work]uint64{}}
+}
+
+// prepare looks at the machine, at that many of its GPUs.
+func (s *session) prepare(ctx context.Context, devices int) error {
+	var err error
+	if s.executable, err = os.Executable(); err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	if s.library, err = filepath.Abs(s.options.Library); err != nil {
+		return fmt.Errorf("find the library: %w", err)
+	}
+	if _, err := os.Stat(s.library); err != nil {
+		return fmt.Errorf("find the library: %w", err)
+	}
+	if err := CheckFolder(s.options.Folder); err != nil {
+		return err
+	}
+	for id := range devices {
+		if busy := gpuBusy(ctx, id); busy != "" && !s.options.Busy {
+			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
+		}
+	}
+	if s.python, err = exec.LookPath(s.options.Python); err != nil {
+		s.python = ""
+	}
+	if err := s.look(ctx); err != nil {
+		return fmt.Errorf("look at the GPU: %w", err)
+	}
+	return nil
+}
+
+// look asks a worker what the GPU is.
+func (s *session) look(ctx context.Context) error {
+	w, err := s.start(ctx, "", "info")
+	if err != nil {
+		return err
+	}
+	defer w.end()
+	return w.awaitReady(ctx, &s.info)
+}
+
+// CheckFolder sees that files can be written to a folder, which it makes.
+func CheckFolder(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fmt.Errorf("make the folder of results: %w", err)
+	}
+	return CheckFile(filepath.Join(path, "results"))
+}
+
+// CheckFile sees that a file can be written, and leaves it as it is.
+func CheckFile(path string) error {
+	probe, err := os.CreateTemp(filepath.Dir(path), ".gpreempt-bench-")
+	if err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	probe.Close()
+	os.Remove(probe.Name())
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("write results: %s is a folder", path)
+	}
+	return nil
+}
+
+// environment is the worker's: the role decides whether the library is preloaded ("" = not).
+func (s *session) environment(role string) []string {
+	var environment, preloads []string
+	for _, entry := range os.Environ() {
+		switch name, value, _ := strings.Cut(entry, "="); name {
+		case "GPREEMPT_PRIORITY":
+		case "GPREEMPT_CONFIG":
+			if s.config == "" {
+				environment = append(environment, entry)
+			}
+		case "LD_PRELOAD":
+			preloads = slices.DeleteFunc(strings.FieldsFunc(value, isPreloadSeparator),
+				func(library string) bool { return strings.HasSuffix(library, "libgpreempt.so") })
+		default:
+			environment = append(environment, entry)
+		}
+	}
+	if role != "" {
+		preloads = append([]string{s.library}, preloads...) // before a simulated driver, whose ioctl it forwards to
+		environment = append(environment, "GPREEMPT_PRIORITY="+role)
+	}
+	if s.config != "" {
+		environment = append(environment, "GPREEMPT_CONFIG="+s.config)
+	}
+	if len(preloads) > 0 {
+		environment = append(environment, "LD_PRELOAD="+strings.Join(preloads, ":"))
+	}
+	return environment
+}
+
+func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)
+
+// workerLimit bounds the life of a worker in C, in the worker itself.
+const workerLimit = 60 * time.Second
+
+// start starts a worker in C and lets it set itself up.
+func (s *session) start(ctx context.Context, role, kind string, options ...string) (*worker, error) {
+	arguments := append([]string{s.executable, "bench-worker", kind, "--limit", strconv.Itoa(int(workerLimit / time.Second))}, options...)
+	name := kind + " worker"
+	if role != "" {
+		name += " (" + role + ")"
+	}
+	p := program{name: name, arguments: arguments, module: kernels.Bench, credential: s.credential,
+		environment: append(s.environment(role), s.added[kind]...)}
+	return s.launch(ctx, p, role)
+}
+
+// launch starts a worker and lets it set itself up.
+func (s *session) launch(ctx context.Context, p program, role string) (*worker, error) {
+	w, err := p.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if role != "" {
+		w.library = filepath.Base(s.library)
+	}
+	if err := w.initialise(); err != nil {
+		w.kill()
+		return nil, err
+	}
+	return w, nil
+}
+
+// finish ends a worker and passes on what the library said in it.
+func (s *session) finish(w *worker) {
+	w.end()
+	for line := range strings.Lines(w.stderr.all()) {
+		if strings.Contains(line, "gpreempt") {
+			s.log("%s: %s", w.name, strings.TrimSpace(line))
+		}
+	}
+}
+
+// run lets a worker in C do its work once.
+func (s *session) run(ctx context.Context, result any, role, kind string, options ...string) error {
+	w, err := s.start(ctx, role, kind, options...)
+	if err != nil {
+		return err
+	}
+	defer s.finish(w)
+	if err := w.awaitReady(ctx, nil); err != nil {
+		return err
+	}
+	return w.ask(ctx, workerLimit, result, "run")
+}
+
+// begin lets a worker start work that goes on until stop is asked for, when it is set up.
+func (w *worker) begin(ctx context.Context) error {
+	if err := w.awaitReady(ctx, nil); err != nil {
+		return err
+	}
+	return w.ask(ctx, startLimit, nil, "start")
+}
+
+// options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
+// iteration counts.
+func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
+	waves := max(w.waves, 1)
+	w.waves = 0 // a block takes as long in the second wave
+	options := []string{
+		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
+		"--shared", strconv.Itoa(w.sharedBytes),
+	}
+	if w.cooperative {
+		options = append(options, "--cooperative", "1")
+	}
+	iterations, known := s.iterations[w]
+	if !known {
+		var calibrated struct {
+			Iterations uint64 `json:"iterations"`
+		}
+		if err := s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...); err != nil {
+			return nil, fmt.Errorf("calibrate a kernel of %d us: %w", w.us, err)
+		}
+		iterations = calibrated.Iterations
+		s.iterations[w] = iterations
+	}
+	if waves > 1 {
+		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))
+	}
+	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
+}
+
+// makeFolders makes the temporary folders, until remove.
+func (s *session) makeFolders() (remove func(), err error) {
+	if s.folder, err = temporaryFolder(); err != nil {
+		return nil, err
+	}
+	if s.files, err = os.MkdirTemp("", "gpreempt-bench-"); err != nil {
+		os.RemoveAll(s.folder)
+		return nil, fmt.Errorf("make a temporary folder: %w", err)
+	}
+	folders := []string{s.folder, s.files}
+	remove = func() {
+		for _, folder := range folders {
+			_ = os.RemoveAll(folder) // what is left there harms nobody
+		}
+	}
+	s.segments = filepath.Join(s.folder, "segments")
+	err = errors.Join(err, os.Mkdir(s.segments, 0o700), writeTorchPrograms(s.files))
+	if err != nil {
+		remove()
+		return nil, err
+	}
+	return remove, nil
+}
+
+// configure adds a section to the configuration that workers get, until undo. Their segments are of this session, unless
+// the caller's configuration names others.
+func (s *session) configure(section string) (undo func(), err error) {
+	before := s.config
+	text := []byte{}
+	if path := os.Getenv("GPREEMPT_CONFIG"); path != "" {
+		if text, err = os.ReadFile(path); err != nil {
+			return nil, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
+		}
+	}
+	text = append(text, "\n"+section...)
+	ours := append(slices.Clone(text), fmt.Sprintf("\n[segment]\ndirectory = %q\n", s.segments)...)
+	if _, err := configs.Parse("", ours); err == nil || len(text) == 0 {
+		text = ours
+	}
+	folder, err := os.MkdirTemp(s.folder, "config-")
+	if err != nil {
+		return nil, fmt.Errorf("create a folder for the configuration: %w", err)
+	}
+	s.config = filepath.Join(folder, "gpreempt.toml")
+	if err = os.WriteFile(s.config, text, 0o600); err == nil && s.credential != nil {
+		err = errors.Join(os.Chmod(folder, 0o755), os.Chmod(s.config, 0o644))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	return func() { s.config = before }, nil
+}
+
+// Counted is what the library counted in a process, and how it does its work there.
+type Counted struct {
+	segment.BLP
+	Mechanisms []string `json:"mechanisms,omitempty"`
+	Fallbacks  []string `json:"fallbacks,omitempty"`
+}
+
+// peer is a process under the library, as others see it; nil where there is no such process.
+func peer(config string, pid int) (*segment.Peer, error) {
+	settings, err := configs.Load(config)
+	if err != nil {
+		return nil, fmt.Errorf("what the library counted: %w", err)
+	}
+	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
+	if err != nil {
+		return nil, fmt.Errorf("what the library counted: %w", err)
+	}
+	for _, snapshot := range snapshots {
+		for _, p := range snapshot.Peers {
+			if int(p.Pid) == pid {
+				return &p, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// count is what the library counted so far in a process with a configuration; nil where there is no such process.
+func (s *session) count(config string, pid int) *Counted {
+	p, err := peer(config, pid)
+	if err != nil {
+		s.log("%v", err)
+	}
+	if p == nil {
+		return nil
+	}
+	c := &Counted{Mechanisms: p.Mechanisms, Fallbacks: p.Fallbacks}
+	if p.BLP != nil {
+		c.BLP = *p.BLP
+	}
+	return c
+}
+
+// forCase is a session for a case, whose rows are its own.
+func (s *session) forCase() *session {
+	one := *s
+	one.report = &Report{Head: s.report.Head}
+	one.added = maps.Clone(s.added)
+	return &one
+}

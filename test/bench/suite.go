@@ -1,0 +1,475 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+// Result is what a suite gives.
+type Result interface {
+	Print(out io.Writer) error
+	Write(path string) error
+	Failed() []string // what could not be measured, or not to its end
+	Missed() int      // targets that were not reached
+}
+
+// Suite is what one call measures.
+type Suite struct {
+	Name, About string
+	short       string   // another name
+	flags       []string // that it has beside those that all have
+	folder      string   // of partial results, below build/, where the caller names none
+	list, plan  func(out io.Writer, options Options) error
+	measure     func(ctx context.Context, options Options) (Result, error)
+}
+
+// commonFlags are those of all suites.
+var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "strict", "help"}
+
+// Those that listing and planning take notice of, too.
+var (
+	listFlags = []string{"suite", "only", "list", "help"}
+	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats", "part"}
+)
+
+// HasFlag says whether an option applies to the suite.
+func (s Suite) HasFlag(name string) bool {
+	return slices.Contains(commonFlags, name) || slices.Contains(s.flags, name)
+}
+
+// ListHasFlag says whether an option applies where cases are listed.
+func ListHasFlag(name string) bool { return slices.Contains(listFlags, name) }
+
+// PlanHasFlag says whether an option applies where a plan is made.
+func PlanHasFlag(name string) bool { return slices.Contains(planFlags, name) }
+
+// Folder is where partial results lie if the caller names no folder.
+func (s Suite) Folder() string { return filepath.Join("build", cmp.Or(s.folder, s.Name)) }
+
+// List writes what the suite measures.
+func (s Suite) List(out io.Writer, options Options) error { return s.list(out, s.with(options)) }
+
+// Plan says what would be measured and about how long that takes. It needs no GPU.
+func (s Suite) Plan(out io.Writer, options Options) error { return s.plan(out, s.with(options)) }
+
+// Measure measures and returns the results of all that the folder has by then. What went wrong is an error beside them.
+func (s Suite) Measure(ctx context.Context, options Options) (Result, error) {
+	return s.measure(ctx, s.with(options))
+}
+
+func (s Suite) with(options Options) Options {
+	options.Suite = s.Name
+	return options
+}
+
+// Suites are all there are.
+func Suites() []Suite {
+	var all []Suite
+	for _, c := range caseSuites {
+		all = append(all, c.suite())
+	}
+	all = append(all, Suite{Name: StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
+		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
+		measure: func(ctx context.Context, options Options) (Result, error) { return result(measureStalls(ctx, options)) }})
+	for _, name := range []string{"paper", "full", "smoke"} {
+		all = append(all, Suite{Name: name, About: evaluationAbout[name], folder: "evaluation",
+			flags: []string{"seconds", "repeats", "systems", "part", "python"}, list: listWorkloads, plan: planEvaluation,
+			measure: func(ctx context.Context, options Options) (Result, error) { return result(evaluate(ctx, options)) }})
+	}
+	return all
+}
+
+// result is nil where there is none.
+func result[R interface {
+	*Report | *Evaluation
+	Result
+}](r R, err error) (Result, error) {
+	if r == nil {
+		return nil, err
+	}
+	return r, err
+}
+
+// FindSuite finds a suite by its name.
+func FindSuite(name string) (Suite, error) {
+	var names []string
+	for _, s := range Suites() {
+		if s.Name == name || s.short != "" && s.short == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Suite{}, fmt.Errorf("no suite %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// Case is one situation that a suite measures.
+type Case struct {
+	Name    string
+	Target  string
+	suites  []string
+	seconds float64 // that it takes, about, on an H200
+	// measure adds the case's rows to the session's report.
+	measure func(ctx context.Context, s *session, name string) error
+}
+
+// caseSuite is a suite of cases, which are measured one after another.
+type caseSuite struct {
+	name, short, about, mode string
+	flags                    []string
+	jobs                     int // cases at once; 0: one
+	// begin prepares the session for all cases, until end; it may be nil.
+	begin func(ctx context.Context, s *session) (end func(), err error)
+}
+
+func (c caseSuite) suite() Suite {
+	return Suite{Name: c.name, short: c.short, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
+		measure: func(ctx context.Context, options Options) (Result, error) { return result(c.measure(ctx, options)) }}
+}
+
+// cases picks those that are named; without names all.
+func (c caseSuite) cases(only []string) ([]Case, error) {
+	var picked []Case
+	for _, one := range allCases {
+		if slices.Contains(one.suites, c.name) && (len(only) == 0 || slices.Contains(only, one.Name)) {
+			picked = append(picked, one)
+		}
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(picked, func(one Case) bool { return one.Name == name }) {
+			return nil, fmt.Errorf("suite %q has no case %q", c.name, name)
+		}
+	}
+	return picked, nil
+}
+
+func (c caseSuite) list(out io.Writer, options Options) error {
+	cases, err := c.cases(options.Only)
+	if err != nil {
+		return err
+	}
+	for _, one := range cases {
+		if _, err := fmt.Fprintf(out, "%-38s %s\n", one.Name, one.Target); err != nil {
+			return fmt.Errorf("list the cases: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c caseSuite) plan(out io.Writer, options Options) error {
+	cases, err := c.cases(options.Only)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "case\tseconds\ttarget\t")
+	for _, one := range cases {
+		fmt.Fprintf(table, "%s\t%.0f\t%s\t\n", one.Name, one.seconds, one.Target)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the plan: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "\nAbout %s in all%s.\n", clock(c.left(cases)), map[bool]string{true: fmt.Sprintf(", %d at once", c.jobs)}[c.jobs > 1])
+	return err
+}
+
+// left is about how many seconds the cases take together.
+func (c caseSuite) left(cases []Case) (seconds float64) {
+	longest := 0.0
+	for _, one := range cases {
+		seconds += one.seconds
+		longest = max(longest, one.seconds)
+	}
+	return max(seconds/float64(max(c.jobs, 1)), longest)
+}
+
+// casePart is the partial result of a case.
+type casePart struct {
+	Report
+	Part string `json:"part"` // the case
+}
+
+func (c caseSuite) partPath(folder, name string) string {
+	return filepath.Join(folder, c.name+"-"+name+".json")
+}
+
+// readParts reads the partial results of a folder, by case.
+func (c caseSuite) readParts(folder string) (map[string]*casePart, error) {
+	parts := map[string]*casePart{}
+	files, _ := filepath.Glob(filepath.Join(folder, c.name+"-*.json")) // the pattern is a good one
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		p := &casePart{}
+		if err := json.Unmarshal(text, p); err != nil || p.Schema != 1 || p.Benchmark != c.name || p.Part == "" {
+			continue // a result file of this suite or of another
+		}
+		parts[p.Part] = p
+	}
+	return parts, nil
+}
+
+// join is the report of partial results, in the order of the suite's cases.
+func (c caseSuite) join(parts map[string]*casePart) (*Report, error) {
+	var report *Report
+	add := func(p *casePart) error {
+		if report == nil {
+			report = &Report{Head: p.Head}
+		}
+		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
+			return fmt.Errorf("case %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", p.Part,
+				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		}
+		report.Date, report.Command = max(report.Date, p.Date), addWords(report.Command, p.Command)
+		report.Cases = append(report.Cases, p.Cases...)
+		return nil
+	}
+	for _, one := range allCases {
+		if p := parts[one.Name]; p != nil && slices.Contains(one.suites, c.name) {
+			if err := add(p); err != nil {
+				return nil, fmt.Errorf("read results: %w", err)
+			}
+		}
+	}
+	return report, nil
+}
+
+// caseRun is a suite while it is measured.
+type caseRun struct {
+	caseSuite
+	s      *session
+	mutex  sync.Mutex
+	parts  map[string]*casePart
+	todo   []Case // that have not begun
+	doing  []begun
+	spent  float64 // seconds, by those that are done
+	priced float64 // what these were thought to take
+}
+
+// begun is a case that is being measured.
+type begun struct {
+	Case
+	at time.Time
+}
+
+// secondsLeft corrects what was thought by what was seen. The caller holds the mutex.
+func (r *caseRun) secondsLeft() float64 {
+	scale := 1.0
+	if r.spent > 0 && r.priced > 0 {
+		scale = r.spent / r.priced
+	}
+	cases := slices.Clone(r.todo)
+	for _, one := range r.doing {
+		one.seconds = max(one.seconds-time.Since(one.at).Seconds()/scale, 0)
+		cases = append(cases, one.Case)
+	}
+	return scale * r.left(cases)
+}
+
+// measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
+// fails stays in the report with what went wrong, and is tried again by the next call.
+func (c caseSuite) measure(ctx context.Context, options Options) (*Report, error) {
+	cases, err := c.cases(options.Only)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(options)
+	s.log("%s: looks at the GPU; %d cases, about %s; partial results are in %s", c.name, len(cases), clock(c.left(cases)), options.Folder)
+	if err := s.prepare(ctx, 1); err != nil {
+		return nil, err
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	s.report = &Report{Head: newHead(s.info, options, c.mode)}
+	r := &caseRun{caseSuite: c, s: s}
+	if r.parts, err = c.readParts(options.Folder); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.parts)) {
+		if p := r.parts[name]; p.Commit != s.report.Commit || p.GPU != s.report.GPU {
+			return nil, fmt.Errorf("%s is of %s on %s, this is %s on %s: name another folder with --out", c.partPath(options.Folder, name),
+				p.Commit, p.GPU, s.report.Commit, s.report.GPU)
+		}
+	}
+	for _, one := range cases {
+		if p := r.parts[one.Name]; p != nil && len(p.Failed()) == 0 {
+			s.log("%s: measured already, in %s", one.Name, options.Folder)
+			continue
+		}
+		r.todo = append(r.todo, one)
+	}
+	err = r.measureAll(ctx)
+	report, joined := c.join(r.parts)
+	if report != nil && report.Simulated {
+		report.withdrawTargets()
+	}
+	return report, errors.Join(err, joined)
+}
+
+func (r *caseRun) measureAll(ctx context.Context) error {
+	if len(r.todo) == 0 {
+		return nil
+	}
+	if r.begin != nil {
+		end, err := r.begin(ctx, r.s)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	stop := r.keepTelling()
+	defer stop()
+	began := time.Now()
+	var failed error
+	var workers sync.WaitGroup
+	for range max(r.jobs, 1) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				one, found := r.next(time.Since(began).Seconds())
+				if !found {
+					return
+				}
+				err := r.measureCase(ctx, one)
+				r.mutex.Lock()
+				failed = errors.Join(failed, err)
+				r.mutex.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return failed
+}
+
+// next takes the next case, unless there is no time for it.
+func (r *caseRun) next(spent float64) (one Case, found bool) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if len(r.todo) == 0 {
+		return one, false
+	}
+	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+len(r.doing) > 0 && spent+r.todo[0].seconds > limit {
+		r.s.log("%d cases are left for another call with the same --out: the next is %s", len(r.todo), r.todo[0].Name)
+		r.todo = nil
+		return one, false
+	}
+	r.s.log("%s: begins, takes about %.0f s; about %s left in all", r.todo[0].Name, r.todo[0].seconds, clock(r.secondsLeft()))
+	one, r.todo = r.todo[0], r.todo[1:]
+	r.doing = append(r.doing, begun{one, time.Now()})
+	return one, true
+}
+
+// measureCase measures a case and writes its partial result; the error is that it could not be written.
+func (r *caseRun) measureCase(ctx context.Context, one Case) error {
+	began := time.Now()
+	s := r.s.forCase()
+	err := one.measure(ctx, s, one.Name)
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	seconds := time.Since(began).Seconds()
+	r.doing = slices.DeleteFunc(r.doing, func(c begun) bool { return c.Name == one.Name })
+	r.spent, r.priced = r.spent+seconds, r.priced+one.seconds
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		s.log("%s: %v", one.Name, err)
+		missed := false
+		s.report.Cases = append(s.report.Cases, Row{
+			Case: one.Name, System: "gpreempt", Target: cmp.Or(one.Target, measured), Pass: &missed, Note: err.Error()})
+	}
+	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
+	part := &casePart{*s.report, one.Name}
+	r.parts[one.Name] = part
+	return writeJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
+}
+
+// keepTelling says what goes on where nothing was said for a while.
+func (r *caseRun) keepTelling() (stop func()) {
+	const every = 10 * time.Second
+	ended := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Second):
+			}
+			if r.s.quietFor() < every {
+				continue
+			}
+			r.mutex.Lock()
+			var names []string
+			for _, one := range r.doing {
+				names = append(names, one.Name)
+			}
+			left := r.secondsLeft()
+			r.mutex.Unlock()
+			r.s.log("%s: goes on; about %s left", strings.Join(names, ", "), clock(left))
+		}
+	}()
+	return func() { close(ended) }
+}
+
+// writeJSON writes a file that is complete where it is there.
+func writeJSON(path string, value any, indent string) error {
+	text, err := json.MarshalIndent(value, "", indent)
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// ReadParts is what the partial results of a folder give, a report for each suite.
+func ReadParts(folder string) (reports []*Report, err error) {
+	stalls, err := readStalls(folder)
+	if err != nil && !errors.Is(err, errNoParts) {
+		return nil, err
+	}
+	if stalls != nil {
+		reports = append(reports, stalls)
+	}
+	for _, c := range caseSuites {
+		parts, err := c.readParts(folder)
+		if err != nil {
+			return nil, err
+		}
+		report, err := c.join(parts)
+		if err != nil {
+			return nil, err
+		}
+		if report != nil {
+			reports = append(reports, report)
+		}
+	}
+	if reports == nil {
+		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
+	}
+	return reports, nil
+}
+
+var errNoParts = errors.New("no partial results of any suite")

@@ -1,0 +1,261 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// simulatedOptions are those of a suite on the simulated driver.
+func simulatedOptions(t *testing.T, suite string, progress *bytes.Buffer, only ...string) Options {
+	t.Helper()
+	simulate(t)
+	return Options{Suite: suite, Only: only, Library: builtLibrary(t), Version: "test", Progress: progress, Folder: t.TempDir(),
+		Python: "python3", Busy: true}
+}
+
+// What a folder has is not measured again, what failed is, and results of several calls are one.
+func TestPartialResults(t *testing.T) {
+	suite := suiteOfCases(t, PairedSuite)
+	var progress bytes.Buffer
+	options := simulatedOptions(t, suite.name, &progress, "launch-off")
+	options.Repeats, options.Against = 1, options.Library
+	first, err := suite.measure(t.Context(), options)
+	if err != nil || len(first.Cases) != 1 || !first.Simulated {
+		t.Fatalf("%v, %+v\n%s", err, first, &progress)
+	}
+	for _, want := range []string{"paired: looks at the GPU; 1 cases, about 0:55; partial results are in " + options.Folder, "launch-off: begins, takes about 55 s; about 0:55 left"} {
+		if !strings.Contains(progress.String(), want) {
+			t.Errorf("the progress lacks %q:\n%s", want, &progress)
+		}
+	}
+	progress.Reset()
+	options.Only = []string{"launch-off", "launch-lc"}
+	both, err := suite.measure(t.Context(), options)
+	if err != nil || len(both.Cases) != 2 || strings.Count(progress.String(), "measured already") != 1 {
+		t.Fatalf("%v, %+v\n%s", err, both, &progress)
+	}
+	if *both.Cases[0].Value != *first.Cases[0].Value || both.Cases[0].Case != "launch-off" {
+		t.Errorf("%+v, earlier %+v", both.Cases[0], first.Cases[0])
+	}
+	reports, err := ReadParts(options.Folder)
+	if err != nil || len(reports) != 1 || reports[0].Benchmark != PairedSuite || len(reports[0].Cases) != 2 {
+		t.Errorf("read: %v, %+v", err, reports)
+	}
+	options.Version = "another"
+	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "name another folder with --out") {
+		t.Errorf("went on from another build's results: %v", err)
+	}
+	options.Version = "test"
+	path := suite.partPath(options.Folder, "launch-off")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := strings.Replace(string(text), `"cases": [`, `"cases": [{"case": "launch-off", "system": "gpreempt", "target": "x", "pass": false, "note": "it hung"},`, 1)
+	if err := os.WriteFile(path, []byte(failed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	progress.Reset()
+	if again, err := suite.measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
+		t.Errorf("what failed: %v, %v\n%s", err, again.Failed(), &progress)
+	}
+	options.Folder, options.Minutes = t.TempDir(), .01
+	progress.Reset()
+	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != 1 || !strings.Contains(progress.String(), "1 cases are left for another call") {
+		t.Errorf("no time for the second: %v\n%s", err, &progress)
+	}
+	if _, err := ReadParts(t.TempDir()); err == nil {
+		t.Error("a report of nothing")
+	}
+	options.Folder = "/dev/null/results"
+	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "make the folder of results") {
+		t.Errorf("a folder that cannot be made: %v", err)
+	}
+}
+
+// A program that computes what it is told to stands in for those of PyTorch: what it does wrong is found.
+func TestFireFindsWhatIsWrong(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	var progress bytes.Buffer
+	options := simulatedOptions(t, "blp-fire", &progress)
+	options.Python, options.Seconds = python, .2
+	s := newSession(options)
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	s.mechanisms = `["blp"]`
+	text, err := os.ReadFile("testdata/fire_program.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{
+		"same":             "rounds under fire",
+		"different-as-be":  "as BE: different from step 1 of 3 on",
+		"different-rounds": "as BE, undisturbed: 2 of 5 rounds different, first round 3, step 1",
+	} {
+		f := &fire{session: s, program: program, system: "gpreempt"}
+		first, err := f.alone(t.Context())
+		if err != nil {
+			t.Errorf("%s: %v", program, err)
+			continue
+		}
+		row := f.row(t.Context(), "fire-"+program, first)
+		if row.Pass == nil || *row.Pass || !strings.Contains(row.Note, want) || row.System != "gpreempt" || row.Unit != "stops" {
+			t.Errorf("%s: %+v, want %q", program, row, want)
+		}
+		if (program == "same") == f.different {
+			t.Errorf("%s: different: %v", program, f.different)
+		}
+	}
+	for program, want := range map[string]string{
+		"random": "NOT DETERMINISTIC without the library", "ends": "the program ended: as told", "silent": "no steps",
+	} {
+		if _, err := (&fire{session: s, program: program}).alone(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", program, err, want)
+		}
+	}
+}
+
+func TestIdentityComparesWhatIsPrinted(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	var progress bytes.Buffer
+	options := simulatedOptions(t, "identity", &progress)
+	options.Python = python
+	s := newSession(options)
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	for program, test := range map[string]struct {
+		text, note string
+		identical  float64
+	}{
+		"same":  {"print(42)", "", 3},
+		"other": {"import os; print(os.environ.get('GPREEMPT_PRIORITY') == 'be')", `be: printed "True", not "False"`, 2},
+		"fails": {"import os, sys; sys.exit('as told' if os.environ.get('GPREEMPT_PRIORITY') == 'lc' else 0)", "lc: exit status 1: as told", 2},
+	} {
+		if err := os.WriteFile(filepath.Join(s.files, "programs", program+".py"), []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		one := s
+		one.report = &Report{}
+		if err := one.measureProgram(t.Context(), "identity-"+program, program); err != nil {
+			t.Fatal(err)
+		}
+		row := one.report.Cases[0]
+		if *row.Value != test.identical || *row.Pass != (test.identical == 3) || row.Note != test.note {
+			t.Errorf("%s: %g of 3, %+v", program, *row.Value, row)
+		}
+	}
+	if names := identityPrograms(); !slices.Contains(names, "training") || len(names) != len(identityCases()) {
+		t.Errorf("programs %v", names)
+	}
+}
+
+// The suites with PyTorch, which is a stand-in that does nothing.
+func TestTorchSuites(t *testing.T) {
+	python := standInTorch(t)
+	defer func(length time.Duration) { beAloneFor = length }(beAloneFor)
+	beAloneFor = 300 * time.Millisecond
+	for _, test := range []struct {
+		suite, only string
+		systems     []string
+	}{
+		{"pytorch", "resnet50-graph-beside-train", []string{"alone", "default", "gpreempt", "gpreempt"}},
+		{"nvtx", "nvtx-resnet50", []string{"alone", "gpreempt", "gpreempt-hints"}},
+		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
+	} {
+		var progress bytes.Buffer
+		options := simulatedOptions(t, test.suite, &progress, test.only)
+		options.Python, options.Requests = python, 20
+		report, err := suiteOfCases(t, test.suite).measure(t.Context(), options)
+		if err != nil || len(report.Failed()) != 0 {
+			t.Errorf("%s: %v, %+v\n%s", test.suite, err, report, &progress)
+			continue
+		}
+		var systems []string
+		for _, row := range report.Cases {
+			systems = append(systems, row.System)
+			if row.LC != nil && row.LC.N < 20 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
+				t.Errorf("%s: %+v", test.suite, row)
+			}
+		}
+		if slices.Sort(systems); !slices.Equal(systems, slices.Sorted(slices.Values(test.systems))) {
+			t.Errorf("%s: rows under %v", test.suite, systems)
+		}
+	}
+}
+
+// An interruption leaves no process and no file behind.
+func TestSuiteInterrupted(t *testing.T) {
+	var progress bytes.Buffer
+	options := simulatedOptions(t, "foundation", &progress, "four-be")
+	before := temporaryFolders(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	report, err := suiteOfCases(t, "foundation").measure(ctx, options)
+	if err == nil || report != nil {
+		t.Errorf("%v, %+v\n%s", err, report, &progress)
+	}
+	if after := temporaryFolders(t); len(after) > len(before) {
+		t.Errorf("%v are left of %v", after, before)
+	}
+	if left := processesWith(t, "SIMCUDA_DIR="+os.Getenv("SIMCUDA_DIR")); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// temporaryFolders are those of sessions.
+func temporaryFolders(t *testing.T) (all []string) {
+	t.Helper()
+	for _, parent := range []string{"/dev/shm", os.TempDir()} {
+		found, err := filepath.Glob(filepath.Join(parent, "gpreempt-bench-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// processesWith are the processes with a variable in their environment, but this one.
+func processesWith(t *testing.T, variable string) (found []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		own, _ := os.Readlink("/proc/self")
+		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), variable) && filepath.Base(filepath.Dir(path)) != own {
+			found = append(found, path)
+		}
+	}
+	return found
+}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// caseSuites are the suites of cases.
+var caseSuites = []caseSuite{
+	{name: "foundation", about: "synthetic LC and BE processes, what the library costs, that results are the same", mode: "time-sliced",
+		flags: []string{"requests"}, begin: configured(noHints)},
+	{name: "quick", about: "two cases of foundation with fewer requests", mode: "time-sliced",
+		flags: []string{"requests"}, begin: quick},
+	{name: "unprivileged", about: "quick, as a user without privileges; for root", mode: "time-sliced",
+		flags: []string{"requests"}, begin: unprivileged},
+	{name: "hints", about: "the same requests under the library without and with hints", mode: "time-sliced",
+		flags: []string{"requests"}, begin: configured("")},
+	{name: "blp-mps", about: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",
+		flags: []string{"requests"}, begin: clientsOfMPS},
+	{name: "blp-stream", about: "one process: a saturated stream is stopped for urgent work on another", mode: "block-level preemption",
+		flags: []string{"requests"}, begin: configured(onlyBLP + noHints)},
+	{name: PairedSuite, about: "the costs of two builds of the library, in turns", mode: "time-sliced",
+		flags: []string{"requests", "repeats", "against"}, begin: contest},
+	{name: "pytorch", about: "ResNet-50 inference beside three BE programs of PyTorch; what the library costs in eager mode", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: configured("[hints]\nexplicit = false\ncopy = true\nsocket = false\narrival = false\n")},
+	{name: "nvtx", about: "NVTX ranges of PyTorch as the source of hints", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: configured("")},
+	{name: "http", about: "an HTTP service beside training, without hints and with those of its sockets", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: configured("")},
+	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",
+		flags: []string{"python"}, jobs: 3, begin: configured("")},
+	{name: "blp-fire", short: "fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
+		flags: []string{"seconds", "systems", "python"}, jobs: 5, begin: beginFire},
+	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
+		flags: []string{"python"}, begin: onlyStops},
+	{name: "blp-mps-pytorch", about: "PyTorch under MPS: LC requests beside BE programs", mode: "MPS",
+		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
+}
+
+// configured gives the workers a configuration.
+func configured(section string) func(context.Context, *session) (func(), error) {
+	return func(_ context.Context, s *session) (func(), error) { return s.configure(section) }
+}
+
+const quickRequests = 200
+
+func quick(_ context.Context, s *session) (end func(), err error) {
+	if s.options.Requests == 0 {
+		s.options.Requests = quickRequests
+	}
+	return s.configure(noHints)
+}
+
+const nobody = 65534 // the user and the group
+
+// unprivileged runs the workers as a user without privileges, with copies of what they need.
+func unprivileged(ctx context.Context, s *session) (end func(), err error) {
+	if os.Getuid() != 0 {
+		return nil, errors.New("only root can run workers as another user; as any other, suite quick measures the same")
+	}
+	s.credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	for _, path := range []*string{&s.executable, &s.library} {
+		to := filepath.Join(s.files, filepath.Base(*path))
+		if err := copyProgram(*path, to); err != nil {
+			return nil, err
+		}
+		*path = to
+	}
+	err = errors.Join(os.Chmod(s.folder, 0o755), os.Chmod(s.files, 0o755), os.Chown(s.segments, nobody, nobody))
+	if err != nil {
+		return nil, fmt.Errorf("let another user read the temporary folders: %w", err)
+	}
+	return quick(ctx, s)
+}
+
+func copyProgram(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	_, err = io.Copy(target, source)
+	if err = errors.Join(err, target.Close()); err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	return nil
+}
+
+func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {
+	quit, err := s.underMPS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.configure(noHints); err != nil {
+		quit()
+		return nil, err
+	}
+	return quit, nil
+}
