@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -190,6 +192,58 @@ func TestBenchWantsALibraryThatLoads(t *testing.T) {
 		r := run(t, env, append([]string{"--library", library}, strings.Fields(options)...)...)
 		if r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, none+" does not load") {
 			t.Errorf("%s: %+v", options, r)
+		}
+	}
+}
+
+// An interruption ends the command with the status that a shell expects, and it says how to go on.
+func TestBenchIsInterrupted(t *testing.T) {
+	folder := t.TempDir()
+	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		command := exec.Command(built+"/gpreempt-bench", "--suite", "stalls", "--only", "spin", "--busy", "--out", folder, "--library", "../../build/libgpreempt.so")
+		command.Env = append(os.Environ(), simulated(t)...)
+		stderr, err := command.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			said += lines.Text() + "\n"
+			if strings.Contains(lines.Text(), "spin") && strings.Contains(lines.Text(), "starts; about") {
+				if err := command.Process.Signal(signal); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_ = command.Wait() // the status says how it went
+		if got := command.ProcessState.ExitCode(); got != status || !strings.Contains(said, "interrupted; what was measured is in "+folder+", and the same command goes on from there") {
+			t.Errorf("%v: status %d, %s", signal, got, said)
+		}
+	}
+}
+
+// Where results cannot be written nothing is measured.
+func TestBenchChecksPathsFirst(t *testing.T) {
+	env := simulated(t)
+	library, err := filepath.Abs("../../build/libgpreempt.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for _, test := range []struct{ out, file, want string }{
+		{"/dev/null/parts", "", "--out /dev/null/parts: make the folder of results"},
+		{folder, "/none/results.json", "--json /none/results.json: write results"},
+		{folder, folder, "--json " + folder + ": write results: " + folder + " is a folder"},
+	} {
+		options := []string{"--suite", "quick", "--library", library, "--out", test.out}
+		if test.file != "" {
+			options = append(options, "--json", test.file)
+		}
+		if r := run(t, env, options...); r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, test.want) || strings.Contains(r.stderr, "looks at the GPU") {
+			t.Errorf("%+v: %+v", test, r)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 )
 
 // PyTorch under MPS, on a server of its own: latency-critical requests (ResNet-50 inference as a graph, and fifty tiny
@@ -18,7 +17,6 @@ const (
 	mpsRequests           = 150
 	mpsSeconds            = 6 // after which a run ends early
 	mpsGapMs              = 20
-	mpsAlone              = 2 * time.Second
 	lowerPriority         = "CUDA_MPS_CLIENT_PRIORITY=1"
 	mpsSystem, mpsOrdered = "mps", "mps-priority"
 )
@@ -71,11 +69,11 @@ func (s *session) measureMPSTorch(ctx context.Context, kind, target string) erro
 	}
 	defer s.finishAll(workers)
 	be := map[string]*worker{mpsSystem: workers[2], mpsOrdered: workers[3], "gpreempt": workers[4]}
-	beRate, err := be[mpsSystem].rateAlone(ctx, mpsAlone)
+	beRate, err := be[mpsSystem].rateAlone(ctx, beAloneFor/2)
 	if err != nil {
 		return err
 	}
-	under, err := be["gpreempt"].rateAlone(ctx, mpsAlone)
+	under, err := be["gpreempt"].rateAlone(ctx, beAloneFor/2)
 	if err != nil {
 		return err
 	}

@@ -180,6 +180,7 @@ func TestIdentityComparesWhatIsPrinted(t *testing.T) {
 // The suites with PyTorch, which is a stand-in that does nothing.
 func TestTorchSuites(t *testing.T) {
 	python := standInTorch(t)
+	fakeMPS(t, t.TempDir())
 	defer func(length time.Duration) { beAloneFor = length }(beAloneFor)
 	beAloneFor = 300 * time.Millisecond
 	for _, test := range []struct {
@@ -188,6 +189,7 @@ func TestTorchSuites(t *testing.T) {
 	}{
 		{"pytorch", "resnet50-graph-beside-train", []string{"alone", "default", "gpreempt", "gpreempt"}},
 		{"nvtx", "nvtx-resnet50", []string{"alone", "gpreempt", "gpreempt-hints"}},
+		{"blp-mps-pytorch", "mps-beside-infer", []string{"gpreempt", "alone", "mps", "mps-priority", "gpreempt"}},
 		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
 	} {
 		var progress bytes.Buffer
@@ -211,22 +213,25 @@ func TestTorchSuites(t *testing.T) {
 	}
 }
 
-// An interruption leaves no process and no file behind.
+// An interruption leaves no process, no MPS server and no file behind.
 func TestSuiteInterrupted(t *testing.T) {
-	var progress bytes.Buffer
-	options := simulatedOptions(t, "foundation", &progress, "four-be")
-	before := temporaryFolders(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	report, err := suiteOfCases(t, "foundation").measure(ctx, options)
-	if err == nil || report != nil {
-		t.Errorf("%v, %+v\n%s", err, report, &progress)
-	}
-	if after := temporaryFolders(t); len(after) > len(before) {
-		t.Errorf("%v are left of %v", after, before)
-	}
-	if left := processesWith(t, "SIMCUDA_DIR="+os.Getenv("SIMCUDA_DIR")); len(left) > 0 {
-		t.Errorf("processes %v are left", left)
+	fakeMPS(t, t.TempDir())
+	for suite, only := range map[string]string{"foundation": "four-be", "blp-mps": "mps-1x40us-beside-10us-blocks"} {
+		var progress bytes.Buffer
+		options := simulatedOptions(t, suite, &progress, only)
+		before := temporaryFolders(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		report, err := suiteOfCases(t, suite).measure(ctx, options)
+		cancel()
+		if err == nil || report != nil {
+			t.Errorf("%s: %v, %+v\n%s", suite, err, report, &progress)
+		}
+		if after := temporaryFolders(t); len(after) > len(before) {
+			t.Errorf("%s: %v are left of %v", suite, after, before)
+		}
+		if left := processesWith(t, "SIMCUDA_DIR="+os.Getenv("SIMCUDA_DIR")); len(left) > 0 {
+			t.Errorf("%s: processes %v are left", suite, left)
+		}
 	}
 }
 
