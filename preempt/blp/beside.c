@@ -46,11 +46,20 @@ static bool is_whole(const struct gpreempt_record *r, uint32_t windows)
 
 static uint32_t windows_of(const struct blp_entry *e) { return blp_windows(blp_blocks(e), e->cluster, e->shift); }
 
+// A block of the twin has run, or begun, at whatever launch of it.
 static bool touched(const struct blp_twin *t)
 {
 	bool any = false;
 	for (uint32_t i = 0; i < t->count; i++)
 		any |= t->image[i].count || !(t->image[i].state & GPREEMPT_FROZEN);
+	return any;
+}
+
+static bool twin_has_begun(const struct blp_twin *t)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < t->count; i++)
+		any |= has_begun(&t->image[i]);
 	return any;
 }
 
@@ -123,28 +132,62 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	return launch_rest(d, e, e->stream, staged, e->spare, parted) && join(d, e->stream);
 }
 
-// A graph of which nothing has begun is launched as the program's own instance. Another is waited for.
-static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, bool *waits, struct parted *parted)
+// A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
+// their missing blocks beside them, and those that have not are launched behind it one by one (blp_drive_parted): its records
+// stay frozen, so that what is queued of it ends without running.
+static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted *parted)
 {
 	struct blp_twin *t = e->twin;
-	bool beside = false;
+	bool beside = false, missing = false;
 
+	e->bare = true;
+	gp_count(&d->gpu->stops.cuts, 1);
 	if (!touched(t)) {
-		e->bare = true;
 		e->driven = false;
-		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
-	*waits = true;
+	t->parted = t->retired = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
-		if (!has_begun(r) || is_whole(r, t->windows[i]))
+		bool begun = has_begun(r);
+		t->kernel[i].bare = begun || is_whole(r, t->windows[i]);
+		missing |= !t->kernel[i].bare;
+		if (!begun || is_whole(r, t->windows[i]))
 			continue;
 		if (!launch_rest(d, &t->kernel[i], e->stream, r, spare_of_node(t, i), parted))
 			return false;
-		t->kernel[i].bare = t->retired = beside = true;
+		beside = true;
 	}
+	e->driven = !missing;
 	return !beside || join(d, e->stream);
+}
+
+CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	CUstream stream = d->stream_of[e->stream].handle;
+	CUresult result = 0;
+
+	for (uint32_t i = 0; i < t->count && !result; i++) {
+		struct gpreempt_record *r = &t->image[i];
+		CUdeviceptr record = 0;
+		if (t->kernel[i].bare)
+			continue;
+		if (r->count) { // some of its blocks ran in an earlier launch
+			record = blp_spare(d, spare_of_node(t, i));
+			r->state = 0;
+			r->done = r->count;
+			blp_inside = true;
+			result = gp_driver.cuMemcpyHtoDAsync(record, r, sizeof *r, stream);
+			blp_inside = false;
+			record |= t->kernel[i].shift;
+		}
+		if (!result)
+			result = blp_drive_on(&t->kernel[i], stream, record);
+		t->kernel[i].bare = !result;
+	}
+	e->driven = !result;
+	return result;
 }
 
 // All entries before the last launch that has begun on a stream are complete.
@@ -157,13 +200,13 @@ static void complete_passed(struct gp_domain *d)
 		if (!d->late[e->stream] || at < s->done)
 			continue;
 		if (e->driven && !e->complete && !e->bare && previous[e->stream] &&
-		    ((e->kind == BLP_LAUNCH && has_begun(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && touched(e->twin))))
+		    ((e->kind == BLP_LAUNCH && has_begun(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && twin_has_begun(e->twin))))
 			blp_complete_to(d, s, previous[e->stream]);
 		previous[e->stream] = at + 1;
 	}
 }
 
-bool blp_let_go(struct gp_domain *d, bool *waits)
+bool blp_let_go(struct gp_domain *d)
 {
 	struct parted parted = {.count = 0};
 	bool accepted = true;
@@ -172,12 +215,12 @@ bool blp_let_go(struct gp_domain *d, bool *waits)
 	complete_passed(d);
 	for (uint64_t at = d->tail; at < d->head && accepted; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		if (!d->late[e->stream] || waits[e->stream] || e->complete || at < d->stream_of[e->stream].done || !e->driven || e->bare)
+		if (!d->late[e->stream] || e->complete || at < d->stream_of[e->stream].done || !e->driven || e->bare)
 			continue;
 		if (e->kind == BLP_LAUNCH)
 			accepted = let_launch_go(d, e, &parted);
 		else if (e->kind == BLP_GRAPH)
-			accepted = let_graph_go(d, e, &waits[e->stream], &parted);
+			accepted = let_graph_go(d, e, &parted);
 		else
 			e->driven = false;
 	}

@@ -68,8 +68,10 @@ struct blp_twin { // graph.c
 	struct gp_domain *domain;
 	uint32_t first, count;   // records
 	uint32_t *windows;       // of each of its kernels
-	struct blp_entry *kernel; // how each kernel that may be parted is launched alone; others have no arguments
+	struct blp_entry *kernel; // how each of its kernels is launched alone
 	bool retired;            // from now on the program's own instance is launched
+	bool parted;             // its launch did not drain midway: what is left is launched behind it, kernel by kernel
+	CUevent zeroed;          // recorded behind the zeroing of its records
 	CUevent plain;           // recorded behind the latest launch of the program's own instance
 	bool ran_plain;          // which may be in flight
 	struct gpreempt_record *image; // pinned
@@ -269,9 +271,10 @@ bool blp_wanted_stopped(struct gp_domain *);
 struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
 
 // beside.c
-// Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. Sets waits for the
-// streams that have to be waited for all the same. False: the driver refused.
-bool blp_let_go(struct gp_domain *, bool *waits);
+// Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
+// refused.
+bool blp_let_go(struct gp_domain *);
+CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_domain.lock: the rest of a parted twin
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // event.c

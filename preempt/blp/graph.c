@@ -63,6 +63,39 @@ static const struct gp_code *guarded(CUgraphNode node, struct gp_kernel_node *k)
 	return gp_code_of(k->function ? k->function : k->kernel);
 }
 
+struct place { CUgraphNode node; size_t at; };
+
+static int by_node(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)((const struct place *)a)->node, y = (uintptr_t)((const struct place *)b)->node;
+	return x < y ? -1 : x > y;
+}
+
+// Whether the nodes stand in an order in which they may run one after the other, as those of captured graphs do. False also for
+// edges that do more than order two nodes: a kernel that may begin before the one ahead ends would run though that was cut.
+static bool is_ordered(CUgraph graph, CUgraphNode *nodes, size_t count)
+{
+	size_t edges = 0;
+	bool ordered = !gp_driver.cuGraphGetEdges(graph, NULL, NULL, &edges);
+	CUgraphNode *from = calloc(edges + 1, sizeof *from), *to = calloc(edges + 1, sizeof *to);
+	struct place *places = calloc(count, sizeof *places);
+
+	ordered = ordered && from && to && places && (!edges || !gp_driver.cuGraphGetEdges(graph, from, to, &edges));
+	for (size_t i = 0; ordered && i < count; i++)
+		places[i] = (struct place){nodes[i], i};
+	if (ordered)
+		qsort(places, count, sizeof *places, by_node);
+	for (size_t i = 0; ordered && i < edges; i++) {
+		const struct place *a = bsearch(&(struct place){.node = from[i]}, places, count, sizeof *places, by_node);
+		const struct place *b = bsearch(&(struct place){.node = to[i]}, places, count, sizeof *places, by_node);
+		ordered = a && b && a->at < b->at;
+	}
+	free(from);
+	free(to);
+	free(places);
+	return ordered;
+}
+
 // The number of kernels in the graph; 0: it cannot be stopped.
 static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 {
@@ -82,14 +115,15 @@ static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 			return 0;
 		kernels++;
 	}
-	return kernels;
+	return is_ordered(graph, *nodes, *count) ? kernels : 0;
 }
 
-// Notes how a kernel that may be parted is launched alone.
-static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node, uint8_t shift)
+// Notes how a kernel is launched alone.
+static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node, uint8_t shift,
+		 bool cooperative)
 {
 	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-	if (!(e->arguments = malloc(code->bytes)))
+	if (!(e->arguments = malloc(code->bytes)) || !(e->attributes = calloc(2, sizeof cluster)))
 		return false;
 	e->kind = BLP_LAUNCH;
 	e->function = k->function ? k->function : k->kernel;
@@ -99,11 +133,11 @@ static bool note(struct blp_entry *e, const struct gp_code *code, const struct g
 	e->shift = shift;
 	e->argument_bytes = code->bytes;
 	blp_pack(code, k->parameters, NULL, e->arguments);
-	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
-		if (!(e->attributes = malloc(sizeof cluster)))
-			return false;
-		e->attributes[0] = cluster;
-		e->attribute_count = 1;
+	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0])
+		e->attributes[e->attribute_count++] = cluster;
+	if (cooperative) {
+		e->attributes[e->attribute_count] = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
+		e->attributes[e->attribute_count++].value.cooperative = 1;
 	}
 	return true;
 }
@@ -125,8 +159,8 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
 		CUfunction f = k.function ? k.function : k.kernel;
 		uint8_t shift = blp_shift(blocks, cooperative || code->whole || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
-		uint32_t windows = t->windows[next - t->first] = blp_windows(blocks, 1, shift);
-		if (windows > 1 && !note(&t->kernel[next - t->first], code, &k, nodes[i], shift))
+		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
+		if (!note(&t->kernel[next - t->first], code, &k, nodes[i], shift, cooperative))
 			return false;
 		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
 		void *parameters[code->parameters + 1];
@@ -146,6 +180,8 @@ static void unmake(struct blp_twin *t)
 		gp_driver.cuGraphExecDestroy(t->own);
 	if (t->plain)
 		gp_driver.cuEventDestroy(t->plain);
+	if (t->zeroed)
+		gp_driver.cuEventDestroy(t->zeroed);
 	free(t->windows);
 	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
 		free(t->kernel[i].arguments);
@@ -164,7 +200,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
 	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
-	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
+	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) || gp_driver.cuEventCreate(&t->zeroed, CU_EVENT_DISABLE_TIMING) ||
 	    (!pinned && gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
 		return false;
 	d->graph_image = pinned; // for all graphs, and never freed before the domain ends: a free waits for the whole context
@@ -184,7 +220,7 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 
 	if (!exec || !graph || !gp_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams || !gp_driver.cuGraphInstantiate ||
 	    !gp_driver.cuGraphKernelNodeGetParams || !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes ||
-	    !gp_driver.cuGraphNodeGetType || gp_driver.cuCtxGetCurrent(&context) || !context)
+	    !gp_driver.cuGraphNodeGetType || !gp_driver.cuGraphGetEdges || gp_driver.cuCtxGetCurrent(&context) || !context)
 		return;
 	struct gp_domain *d = blp_domain_of(context, GP_STREAM_LEGACY);
 	if (!d || d->given_up || (gp_driver.cuGraphExecGetFlags && gp_driver.cuGraphExecGetFlags(exec, &flags)) ||
@@ -287,6 +323,8 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
 	CUresult result = 0;
 
+	if (e->bare && t->parted)
+		return blp_drive_parted(d, e);
 	blp_inside = true;
 	if (e->bare) { // the program's own instance, whose kernels always run
 		result = gp_driver.cuGraphLaunch(t->of, stream);
@@ -294,9 +332,14 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 		e->driven = !result;
 		return result;
 	}
-	// The launch before is complete, so that a memset which no stop holds back does no harm.
+	// The launch before is complete. Not on the program's stream: what stops there could not keep a stop's freeze from being
+	// zeroed later, and a launch that was replaced would run after all.
 	if (e->fresh)
-		result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, stream);
+		result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, d->stream);
+	if (e->fresh && !result)
+		result = gp_driver.cuEventRecord(t->zeroed, d->stream);
+	if (e->fresh && !result)
+		result = gp_driver.cuStreamWaitEvent(stream, t->zeroed, 0);
 	if (!result)
 		result = gp_driver.cuGraphLaunch(t->own, stream);
 	blp_inside = false;
@@ -311,8 +354,7 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	bool complete = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
-		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i] || t->kernel[i].bare;
-		t->kernel[i].bare = false;
+		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i];
 		complete &= ran;
 		r->state = 0;
 		r->done = r->count = ran ? GPREEMPT_MOST : r->count;

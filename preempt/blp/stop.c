@@ -334,20 +334,11 @@ static bool read_records(struct gp_domain *d)
 // Sees to late streams. False: the driver refused.
 static bool let_go(struct gp_domain *d)
 {
-	bool late = false, waits[BLP_STREAMS] = {false}, again = false;
+	bool late = false;
 
 	for (uint32_t i = 0; i < d->streams; i++)
 		late |= d->late[i];
-	if (late && !blp_let_go(d, waits))
-		return false;
-	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
-		if (!waits[i])
-			continue;
-		again = true;
-		if (!wait_drained(d, i, 0, UINT64_MAX))
-			return false;
-	}
-	return !again || read_records(d);
+	return !late || blp_let_go(d);
 }
 
 // Waits for the end of the stop and finds out what was cut. False: the driver refused.

@@ -55,6 +55,7 @@ WANTED(cuStreamWriteValue32, cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, ui
 WANTED(cuStreamSetAttribute, cuStreamSetAttribute, (CUstream, int, const void *)) // CUDA 11
 WANTED(cuPointerGetAttributes, cuPointerGetAttributes, (unsigned, int *, void **, CUdeviceptr))
 WANTED(cuGraphGetNodes, cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))
+WANTED(cuGraphGetEdges, cuGraphGetEdges, (CUgraph, CUgraphNode *from, CUgraphNode *to, size_t *))
 WANTED(cuGraphNodeGetType, cuGraphNodeGetType, (CUgraphNode, int *))
 WANTED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
 WANTED(cuGraphKernelNodeGetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode, int, void *)) // CUDA 11

@@ -279,6 +279,22 @@ func (m *machine) peer(p *process) segment.Peer {
 	return segment.Peer{}
 }
 
+// glance is peer while the process may end, or may get no processor for a while: what cannot be seen is no fault.
+func (m *machine) glance(p *process) segment.Peer {
+	all, err := segment.SnapshotsIn(m.segments())
+	if err != nil {
+		return segment.Peer{}
+	}
+	for _, s := range all {
+		for _, peer := range s.Peers {
+			if int(peer.Pid) == p.pid() {
+				return peer
+			}
+		}
+	}
+	return segment.Peer{}
+}
+
 func (m *machine) joined(processes ...*process) {
 	m.t.Helper()
 	for _, p := range processes {

@@ -133,7 +133,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 				counted <- stops
 				return
 			case <-time.After(50 * time.Millisecond):
-				peer := m.peer(p)
+				peer := m.glance(p)
 				if peer.BLP != nil {
 					stops = max(stops, peer.BLP.Stops)
 				}

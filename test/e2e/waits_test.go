@@ -92,3 +92,15 @@ func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 		})
 	}
 }
+
+// A launch of a graph that has not begun, since what is ahead of it in its hardware channel waits for the program, and the
+// program waits for the stop to end: it is launched again in another way, once.
+func TestGraphsBehindWhatWaitsForTheProgramGoOn(t *testing.T) {
+	m, be, end := startWaits(t, "CUDA_DEVICE_MAX_CONNECTIONS=1")
+	m.runStopped(be, 60, "behind sim_lamport 132 256 10")
+	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	end()
+	be.finish()
+}

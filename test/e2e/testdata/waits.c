@@ -23,6 +23,9 @@
 	F(cuMemAlloc_v2, (ptr *, size_t))                        \
 	F(cuMemsetD8_v2, (ptr, unsigned char, size_t))           \
 	F(cuMemsetD32_v2, (ptr, unsigned, size_t))              \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))   \
+	F(cuMemHostAlloc, (void **, size_t, unsigned))           \
+	F(cuStreamWaitValue32_v2, (handle, ptr, unsigned, unsigned)) \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
@@ -85,6 +88,37 @@ static void in_graph(handle kernel, unsigned blocks, unsigned threads, int launc
 	OK(cuGraphDestroy(graph));
 }
 
+// Launches of a graph, every second one behind another stream in the same hardware channel (CUDA_DEVICE_MAX_CONNECTIONS=1) that
+// waits for the program, which meanwhile waits for a stop to end. Returns how many were made.
+static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream, handle other) {
+	static _Atomic uint32_t *said;
+	static handle waits;
+	handle graph, instance;
+	if (!said) {
+		OK(cuMemHostAlloc((void **)&said, 8, 0));
+		OK(cuStreamCreate(&waits, NON_BLOCKING));
+	}
+	OK(cuStreamBeginCapture_v2(stream, 2)); // relaxed
+	launch(kernel, blocks, threads, stream);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	for (int i = 0; i < launches; i += 2) {
+		OK(cuGraphLaunch(instance, stream));
+		OK(cuStreamSynchronize(stream));
+		other_work(other, 300);
+		*said = 0;
+		OK(cuStreamWaitValue32_v2(waits, (ptr)(uintptr_t)said, 1, 0)); // at least
+		OK(cuGraphLaunch(instance, stream));
+		OK(cuMemcpyDtoHAsync_v2((void *)(said + 1), elsewhere, 4, other)); // returns when what is ahead of it on that stream is over, and no stop
+		*said = 1;
+		OK(cuStreamSynchronize(stream));
+		OK(cuStreamSynchronize(other));
+	}
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	return launches + launches % 2;
+}
+
 int main(int count, char **argument) {
 	static int result[MOST];
 	char line[128], what[16], name[32];
@@ -122,6 +156,8 @@ int main(int count, char **argument) {
 		}
 		if (!strcmp(what, "graph"))
 			in_graph(kernel, blocks, threads, launches, stream);
+		else if (!strcmp(what, "behind"))
+			launches = behind_the_program(kernel, blocks, threads, launches, stream, second);
 		else
 			for (int i = 0; i < launches; i++)
 				launch(kernel, blocks, threads, stream);

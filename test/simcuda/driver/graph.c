@@ -95,6 +95,23 @@ API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *n) {
 	return leave(CUDA_SUCCESS);
 }
 
+// Each node comes behind the one that was made before it.
+API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n) {
+	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(g, H_GRAPH) || !from != !to)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	size_t i = 0, room = from ? *n : 0;
+	for (CUgraphNode at = g->first; at && at->next; at = at->next, i++)
+		if (i < room) {
+			from[i] = at;
+			to[i] = at->next;
+		}
+	*n = from && i > room ? room : i;
+	return leave(CUDA_SUCCESS);
+}
+
 API CUresult cuGraphNodeGetType(CUgraphNode n, int *out) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)

@@ -73,6 +73,7 @@ typedef void function(void);
 	NAME(cuGraphExecUpdate, 10020, cuGraphExecUpdate) \
 	NAME(cuGraphExecUpdate, 12000, cuGraphExecUpdate_v2) \
 	NAME(cuGraphGetNodes, 10000, cuGraphGetNodes) \
+	NAME(cuGraphGetEdges, 10000, cuGraphGetEdges) \
 	NAME(cuGraphInstantiate, 11000, cuGraphInstantiate_v2) \
 	NAME(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags) \
 	NAME(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags) \
