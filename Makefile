@@ -178,7 +178,7 @@ results: all
 		status=$$?; [ $$status -lt 128 ] || exit $$status; \
 	done
 	-build/gpreempt-bench --suite paper $(PAPER_FLAGS) --out $(RESULTS)/paper --json $(RESULTS)/$(BENCH_GPU)-paper.json
-	cp $(RESULTS)/$(BENCH_GPU)-*.json test/bench/results
+	cp $(RESULTS)/$(BENCH_GPU)-*.json* test/bench/results # with their raw forms
 	$(MAKE) readme
 
 # Writes the tables of README.md and docs/results.md and the report of the evaluation from the committed results; tests

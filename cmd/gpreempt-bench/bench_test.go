@@ -236,7 +236,7 @@ func TestBenchChecksPathsFirst(t *testing.T) {
 	for _, test := range []struct{ out, file, want string }{
 		{"/dev/null/parts", "", "--out /dev/null/parts: make the folder of results"},
 		{folder, "/none/results.json", "--json /none/results.json: write results"},
-		{folder, folder, "--json " + folder + ": write results: " + folder + " is a folder"},
+		{folder, folder, "--json " + folder + ": write results: " + folder + " is there and is no file"},
 	} {
 		options := []string{"--suite", "quick", "--library", library, "--out", test.out}
 		if test.file != "" {

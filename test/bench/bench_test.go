@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -314,6 +315,16 @@ func TestCommittedResults(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%v, %v", files, err)
 	}
+	raws, err := filepath.Glob("results/*.raw.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, raw := range raws {
+		text, err := os.ReadFile(strings.TrimSuffix(raw, ".raw.json.gz") + ".json")
+		if err != nil || !strings.Contains(string(text), strconv.Quote(filepath.Base(raw))) {
+			t.Errorf("%s is no result file's raw form: %v", raw, err)
+		}
+	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
@@ -353,9 +364,13 @@ func suiteOf(t *testing.T, text []byte) string {
 
 // What a committed evaluation says follows from its samples.
 func checkEvaluation(t *testing.T, file string) {
-	read, err := readEvaluationFile(file)
-	if err != nil || read == nil {
-		t.Fatalf("%v, %v", read, err)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Evaluation
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
 	}
 	again, err := ReadEvaluation(file)
 	if err != nil {
@@ -365,8 +380,8 @@ func checkEvaluation(t *testing.T, file string) {
 		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
 	}
 	for i, c := range read.Cases {
-		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) {
-			t.Errorf("%s, %s: %+v, made anew from the samples %+v", c.Case, c.System, c.LC, again.Cases[i].LC)
+		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) || len(c.Runs) > 0 {
+			t.Errorf("%s, %s: %+v, %d runs; made anew from the samples %+v", c.Case, c.System, c.LC, len(c.Runs), again.Cases[i].LC)
 		}
 	}
 }

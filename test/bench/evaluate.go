@@ -112,7 +112,7 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 				return nil, err
 			}
 		}
-		if err := result.Write(e.partial(w)); err != nil {
+		if err := writeJSON(e.partial(w), result, " "); err != nil {
 			return nil, err
 		}
 		e.keepOnly(todo[i+1:])

@@ -319,6 +319,15 @@ func TestEvaluationFiles(t *testing.T) {
 	if read.Cases[0].Case != "A" || read.Cases[0].System != "alone" {
 		t.Errorf("the first case is %s under %s", read.Cases[0].Case, read.Cases[0].System)
 	}
+	if err := os.Remove(rawPath(filepath.Join(folder, "1.json"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadEvaluation(folder); err == nil || !strings.Contains(err.Error(), "read raw results of "+filepath.Join(folder, "1.json")) {
+		t.Errorf("without the raw form: %v", err)
+	}
+	if err := two.Write(filepath.Join(folder, "1.json")); err != nil {
+		t.Fatal(err)
+	}
 	path, err := read.WriteReport(out)
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -23,6 +24,7 @@ type Head struct {
 	Command   string `json:"command"`
 	Mode      string `json:"mode"`
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
+	Raw       string `json:"raw,omitempty"`       // the file beside it with what is too much for people
 }
 
 func newHead(i info, options Options, mode string) Head {
@@ -135,8 +137,29 @@ func ratio(now, alone *Latency) *Ratio {
 	return &Ratio{P50: round(now.P50Us/alone.P50Us, 3), P99: round(now.P99Us/alone.P99Us, 3)}
 }
 
-// Write writes the result file.
-func (r *Report) Write(path string) error { return writeJSON(path, r, "  ") }
+// Write writes the result file. Of long lists of stalls it has a part, and its raw form all.
+func (r *Report) Write(path string) error {
+	short := *r
+	short.Cases = slices.Clone(r.Cases)
+	for i := range short.Cases {
+		row := &short.Cases[i]
+		if row.Stalls == nil {
+			continue
+		}
+		stalls := *row.Stalls
+		stalls.List = stalls.listed()
+		if len(stalls.List) < len(row.Stalls.List) {
+			short.Raw = filepath.Base(rawPath(path))
+		}
+		row.Stalls = &stalls
+	}
+	if short.Raw != "" {
+		if err := writeRaw(path, r); err != nil {
+			return err
+		}
+	}
+	return writeJSON(path, short, "  ")
+}
 
 // withdrawTargets leaves a row only the failures that are none of times: those that say why in a note.
 // Targets are for GPUs.

@@ -229,8 +229,23 @@ func (r RunResult) brief() string {
 
 func (r RunResult) length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }
 
-// Write writes the result file.
-func (e *Evaluation) Write(path string) error { return writeJSON(path, e, " ") }
+// Write writes the result file, and the runs to its raw form.
+func (e *Evaluation) Write(path string) error {
+	short := *e
+	short.Cases = slices.Clone(e.Cases)
+	for i := range short.Cases {
+		if len(short.Cases[i].Runs) > 0 {
+			short.Raw = filepath.Base(rawPath(path))
+		}
+		short.Cases[i].Runs = nil
+	}
+	if short.Raw != "" {
+		if err := writeRaw(path, e); err != nil {
+			return err
+		}
+	}
+	return writeJSON(path, short, " ")
+}
 
 // ErrNoEvaluation is wrapped by errors about files and folders that have no results of an evaluation.
 var ErrNoEvaluation = errors.New("no results of an evaluation")
@@ -277,6 +292,12 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 	var one Evaluation
 	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !IsEvaluation(one.Benchmark) {
 		return nil, nil
+	}
+	if name := one.Raw; name != "" {
+		one = Evaluation{}
+		if err := readRaw(path, name, &one); err != nil {
+			return nil, err
+		}
 	}
 	for i := range one.Cases {
 		for j := range one.Cases[i].Runs {

@@ -192,8 +192,8 @@ func CheckFile(path string) error {
 	}
 	probe.Close()
 	os.Remove(probe.Name())
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return fmt.Errorf("write results: %s is a folder", path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a file takes the place of what is there
+		return fmt.Errorf("write results: %s is there and is no file", path)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -192,8 +193,26 @@ func TestUnknownStallsAreListed(t *testing.T) {
 		p.Stalls[i].SubmitUs = 0
 	}
 	s := stallCase{}.sumUp(p, nil, 2000)
-	if len(s.List) != stallsListed+2 || s.Causes[causeUnknown] != len(unknown) || s.Above != 2*stallsListed {
-		t.Fatalf("%d of %d are listed, causes %v", len(s.List), s.Above, s.Causes)
+	if len(s.List) != 2*stallsListed || s.Causes[causeUnknown] != len(unknown) || s.Above != 2*stallsListed {
+		t.Fatalf("%d of %d, causes %v", len(s.List), s.Above, s.Causes)
+	}
+	path := filepath.Join(t.TempDir(), "test-stalls.json")
+	r := &Report{Head: p.Head, Cases: []Row{{Case: "load-50", System: "gpreempt-hints", Stalls: s}}}
+	if err := r.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := decode(t, text)
+	var raw Report
+	if err := readRaw(path, written.Raw, &raw); err != nil || !reflect.DeepEqual(raw.Cases[0].Stalls, s) || len(r.Cases[0].Stalls.List) != 2*stallsListed {
+		t.Errorf("the raw form: %v", err)
+	}
+	s = written.Cases[0].Stalls
+	if len(s.List) != stallsListed+2 {
+		t.Errorf("%d are listed", len(s.List))
 	}
 	for _, i := range unknown {
 		if !slices.ContainsFunc(s.List, func(l Stall) bool { return l.Cause == causeUnknown && l.LatencyUs == p.Stalls[i].LatencyUs }) {

@@ -20,7 +20,7 @@ type Stalls struct {
 	Causes  map[string]int `json:"causes"`
 	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
 	Seen map[string]float64 `json:"seen_by_all"`
-	List []Stall            `json:"list"` // slowest first: the 200 slowest and all whose cause is unknown
+	List []Stall            `json:"list"` // slowest first
 }
 
 func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls {
@@ -44,11 +44,20 @@ func (c stallCase) sumUp(p *stallPart, alone *Latency, limitUs float64) *Stalls 
 		}
 		stall.Cause = stall.cause(limitUs)
 		s.Causes[stall.Cause]++
-		if len(s.List) < stallsListed || stall.Cause == causeUnknown {
-			s.List = append(s.List, stall)
-		}
+		s.List = append(s.List, stall)
 	}
 	return s
+}
+
+// listed are those in a result file: the slowest, and all whose cause is unknown.
+func (s *Stalls) listed() []Stall {
+	list := []Stall{}
+	for i, stall := range s.List {
+		if i < stallsListed || stall.Cause == causeUnknown {
+			list = append(list, stall)
+		}
+	}
+	return list
 }
 
 // readStalls is what the partial results of a folder give.
@@ -152,8 +161,8 @@ func (r *Report) printStalls(out io.Writer) error {
 		}
 		fmt.Fprintf(out, "\n%s under %s, %d requests above %.1f ms in %.0f s:\n", row.Case, row.System, row.Stalls.Above, row.Stalls.LimitUs/1000, row.Stalls.Seconds)
 		for i, stall := range row.Stalls.List {
-			if i == stallsPrinted {
-				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-stallsPrinted)
+			if i == stallsListed {
+				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-stallsListed)
 				break
 			}
 			fmt.Fprintf(out, "  %s\n", stall)
