@@ -20,8 +20,9 @@ EXPORTS := $(wildcard exports/*.c)
 build/core.a: $(CORE:%.c=build/c/%.o)
 build/exports.a: $(EXPORTS:%.c=build/c/%.o)
 build/core.a build/exports.a:
-	@rm -f $@ # what is no longer a member
-	$(AR) rcs $@ $^
+	@rm -f $@
+	$(LD) -r -o $(@:.a=.o) $^ # one member: what only the program calls is linked too
+	$(AR) rcs $@ $(@:.a=.o)
 build/c/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C_FLAGS) -MMD -MP -c -o $@ $<
@@ -99,8 +100,8 @@ $(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpree
 		mkdir -p $(@D)/$$(dirname $$source) && $(CC) $(SANITIZE_FLAGS) $(C_FLAGS) -c -o $(@D)/$${source%.c}.o $$source || exit; \
 	done
 	rm -f $(@D)/core.a $(@D)/exports.a
-	$(AR) rcs $(@D)/core.a $(CORE:%.c=$(@D)/%.o)
-	$(AR) rcs $(@D)/exports.a $(EXPORTS:%.c=$(@D)/%.o)
+	$(LD) -r -o $(@D)/core.o $(CORE:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/core.a $(@D)/core.o
+	$(LD) -r -o $(@D)/exports.o $(EXPORTS:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/exports.a $(@D)/exports.o
 	CGO_CFLAGS='$(SANITIZE_FLAGS)' CGO_LDFLAGS='-fsanitize=$* $(CURDIR)/$(@D)/exports.a $(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
 		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h

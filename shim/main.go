@@ -2,11 +2,8 @@
 // latency-critical peers, or get it from best-effort ones. Built with -buildmode=c-shared.
 package main
 
-// Nothing here calls the intercepted functions: the linker takes them from the archive because lookup.c refers to all of them,
-// and takes lookup.c because one of its functions is asked for by name.
-
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/..
-// #cgo LDFLAGS: -Wl,-undefined,cuGetProcAddress ${SRCDIR}/../build/exports.a -ldl -lpthread
+// #cgo LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
 // #include "shim/shim.h"
 import "C"
 
