@@ -196,6 +196,7 @@ generate:
 	GO=$(GO) ./kernels/generate.sh
 	./test/simcuda/kernels/generate.sh
 	sh exports/map.sh > exports/exports.map
+	$(GO) generate ./configs
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated
