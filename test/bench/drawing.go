@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"image/color"
 	"maps"
 	"math"
@@ -58,26 +59,13 @@ var systemLabels = map[string]string{
 	"gpreempt-mps":   "gpreempt under MPS",
 }
 
-// workloadLabels say in three short lines what a workload of a bar plot is.
-var workloadLabels = map[string]string{
-	"A":        "A: one model\nbeside another\n100/s",
-	"B":        "B: one model\nbeside another\n220/s",
-	"C":        "C: one model\nbeside five",
-	"D":        "D: five models\nbeside five\nby the clock",
-	"E":        "E: five models\nbeside five\nPoisson",
-	"REAL":     "REAL: five\nbeside five\nin bursts",
-	"Y":        "Y: a model\nbeside a\nstencil, 150/s",
-	"R":        "R: a model\nbeside a busy\nstencil",
-	"Z":        "Z: a model\nbeside graph\nalgorithms",
-	"two-gpus": "two GPUs:\nbeside another\non each",
-	"decode":   "decoding\nbeside\ntraining",
-	"http":     "HTTP service\nbeside\ntraining",
-	"spin":     "short kernels\nbeside long",
-}
+func systemLabel(name string) string { return cmp.Or(systemLabels[name], name) }
 
-func label(labels map[string]string, name string) string {
-	if text := labels[name]; text != "" {
-		return text
+func workloadLabel(name string) string {
+	for _, w := range workloads {
+		if w.Name == name {
+			return cmp.Or(w.Label, name)
+		}
 	}
 	return name
 }
@@ -229,7 +217,7 @@ func addColumns(p *plot.Plot, names, systems []string, base float64, of func(nam
 			}
 		}
 		p.Add(bars)
-		p.Legend.Add(label(systemLabels, system), bars)
+		p.Legend.Add(systemLabel(system), bars)
 	}
 }
 

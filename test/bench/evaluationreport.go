@@ -372,7 +372,7 @@ func (e *Evaluation) summaryTable() string {
 		slices.Sort(p99)
 		slices.Sort(mean)
 		slices.Sort(be)
-		fmt.Fprintf(&table, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", label(systemLabels, system),
+		fmt.Fprintf(&table, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", systemLabel(system),
 			quantile(p99, .5), p99[len(p99)-1], quantile(mean, .5), mean[len(mean)-1], quantile(be, .5), be[0])
 	}
 	return table.String()

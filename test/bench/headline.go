@@ -41,7 +41,7 @@ func Headline(results string) ([]byte, error) {
 	across(p, len(headlineWorkloads), 1)
 	var names []string
 	for _, workload := range headlineWorkloads {
-		names = append(names, label(workloadLabels, workload))
+		names = append(names, workloadLabel(workload))
 	}
 	groups(p, names)
 	widen(&p.Y)

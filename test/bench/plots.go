@@ -57,8 +57,15 @@ const (
 
 var (
 	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
-	otherWorkloads = []string{"Y", "R", "Z", "two-gpus", "decode", "http", "spin"}
-	barPlots       = []bars{
+	otherWorkloads = func() (names []string) {
+		for _, w := range workloads {
+			if !slices.Contains(modelWorkloads, w.Name) && !inSweep(w.Name) {
+				names = append(names, w.Name)
+			}
+		}
+		return names
+	}()
+	barPlots = []bars{
 		{"latency-models.svg", "Mean LC latency beside other models" + withIntervals, timesAlone, modelWorkloads, true, false, false, meanOfAlone},
 		{"p99-models.svg", "LC p99 beside other models" + withIntervals, timesAlone, modelWorkloads, true, true, false, p99OfAlone},
 		{"latency-others.svg", "Mean LC latency beside other work" + withIntervals, timesAlone, otherWorkloads, true, false, false, meanOfAlone},
@@ -104,7 +111,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 	across(p, len(workloads), 1)
 	var names []string
 	for _, workload := range workloads {
-		names = append(names, label(workloadLabels, workload))
+		names = append(names, workloadLabel(workload))
 	}
 	groups(p, names)
 	widen(&p.Y)
@@ -162,7 +169,7 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
 		p.Add(line)
-		p.Legend.Add(label(systemLabels, c.System), line)
+		p.Legend.Add(systemLabel(c.System), line)
 	}
 	if !any {
 		return nil, nil
@@ -215,7 +222,7 @@ func (e *Evaluation) drawSweep(along sweep, axis, file, caption, folder string) 
 		line.Color, dots.Color, intervals.Color = hue[system], hue[system], hue[system]
 		line.Width = vg.Points(1.3)
 		p.Add(line, dots, intervals)
-		p.Legend.Add(label(systemLabels, system), line)
+		p.Legend.Add(systemLabel(system), line)
 	}
 	widen(&p.Y)
 	return e.save(p, file, caption, folder, vg.Points(460), vg.Points(320))

@@ -22,6 +22,7 @@ type Task struct {
 // Workload is LC tasks beside BE tasks.
 type Workload struct {
 	Name, About string
+	Label       string // in plots: a few short lines; "" for the name
 	LC, BE      []Task
 	PrepareUs   int  // what a request's data takes the CPU before the GPU gets work
 	Claimed     bool // the targets hold for it
@@ -120,25 +121,25 @@ var (
 // workloads are those of the GPreempt paper, the first nine, and what it does not have, in the order of the report.
 var workloads = func() []Workload {
 	all := []Workload{
-		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", at(100, "", "vgg19"), at(100, "", "resnet152"), prepareUs, true, everywhere},
-		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", at(220, "", "vgg19"), at(220, "", "resnet152"), prepareUs, true, everywhere},
-		{"C", "VGG-19 beside five models, 100 requests/s each", at(100, "", "vgg19"), at(100, "", fiveModels...), prepareUs, true, everywhere},
-		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", at(20, "", fiveModels...), at(100, "", fiveModels...), prepareUs, true, everywhere},
-		{"E", "D with Poisson arrivals", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), prepareUs, true, everywhere},
-		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), prepareUs, true, everywhere},
-		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", at(100, "", "vgg19"), at(150, "", "weather"), prepareUs, true, everywhere},
-		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", at(100, "", "vgg19"), continuous("weather"), prepareUs, false, everywhere},
-		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", at(100, "", "vgg19"), at(100, "", algorithms...), prepareUs, true, everywhere},
+		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), prepareUs, true, everywhere},
+		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), prepareUs, true, everywhere},
+		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), prepareUs, true, everywhere},
+		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), prepareUs, true, everywhere},
+		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), prepareUs, true, everywhere},
+		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), prepareUs, true, everywhere},
+		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), prepareUs, true, everywhere},
+		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), continuous("weather"), prepareUs, false, everywhere},
+		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), prepareUs, true, everywhere},
 	}
-	add := func(suites []string, name, about string, lc, be []Task, prepare int) {
-		all = append(all, Workload{name, about, lc, be, prepare, false, suites})
+	add := func(suites []string, name, about, label string, lc, be []Task, prepare int) {
+		all = append(all, Workload{name, about, label, lc, be, prepare, false, suites})
 	}
 	for _, hz := range []float64{100, 150, 200, 250, 300} {
 		suites := everywhere
 		if hz == 150 || hz == 250 {
 			suites = []string{"full"}
 		}
-		add(suites, fmt.Sprintf("rate-%g", hz), fmt.Sprintf("VGG-19, %g requests/s, beside ResNet-152 without pause", hz),
+		add(suites, fmt.Sprintf("rate-%g", hz), fmt.Sprintf("VGG-19, %g requests/s, beside ResNet-152 without pause", hz), "",
 			at(hz, "", "vgg19"), continuous("resnet152"), prepareUs)
 	}
 	for _, us := range []int{0, 50, 100, 150, 200, 400} {
@@ -146,7 +147,7 @@ var workloads = func() []Workload {
 		if us%100 != 0 || us == 400 {
 			suites = []string{"full"}
 		}
-		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us),
+		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us), "",
 			at(100, "", "vgg19"), continuous("resnet152"), us)
 	}
 	for _, percent := range []int{10, 30, 50, 70, 90} {
@@ -154,7 +155,7 @@ var workloads = func() []Workload {
 		if percent == 30 || percent == 70 {
 			suites = []string{"full"}
 		}
-		add(suites, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent),
+		add(suites, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
 	}
 	for _, count := range []int{2, 4, 8} { // rate-100 has one
@@ -162,17 +163,17 @@ var workloads = func() []Workload {
 		if count == 4 {
 			suites = []string{"full"}
 		}
-		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count),
+		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count), "",
 			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
 	}
 	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
-		eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
+		"two GPUs:\nbeside another\non each", eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
 	add(everywhere, "decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
-		at(25, "", "decode"), continuous("train"), prepareUs)
+		"decoding\nbeside\ntraining", at(25, "", "decode"), continuous("train"), prepareUs)
 	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
-		at(100, "", httpService), continuous("train"), 0)
+		"HTTP service\nbeside\ntraining", at(100, "", httpService), continuous("train"), 0)
 	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
-		at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
+		"short kernels\nbeside long", at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
 	return all
 }()
 
