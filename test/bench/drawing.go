@@ -133,7 +133,7 @@ func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
 	data := p.DataCanvas(inner)
 	whole.FillText(y.TextStyle, vg.Point{X: area.Min.X, Y: data.Center().Y}, y.Text)
 	legend.Top, legend.Left = true, true
-	legend.YOffs = -p.Title.TextStyle.Font.Size - p.Title.Padding
+	legend.YOffs = -p.Title.TextStyle.Rectangle(p.Title.Text).Size().Y - p.Title.Padding
 	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
 	var svg bytes.Buffer
 	if _, err := canvas.WriteTo(&svg); err != nil {

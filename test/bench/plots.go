@@ -115,14 +115,14 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 	}
 	groups(p, names)
 	widen(&p.Y)
-	return e.save(p, b.file, b.caption, folder, vg.Points(max(380, 70+90*float64(len(workloads)))), vg.Points(300))
+	return e.save(p, b.file, b.caption, folder, vg.Points(max(420, 70+90*float64(len(workloads)))), vg.Points(300))
 }
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
 func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
 	p.Title.Text += ", " + e.GPU
 	if e.Simulated {
-		p.Title.Text = "SIMULATED, says nothing about a GPU: " + p.Title.Text
+		p.Title.Text = "SIMULATED: says nothing about a GPU\n" + p.Title.Text
 	}
 	text, err := render(p, width, height)
 	if err != nil {
