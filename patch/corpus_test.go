@@ -127,7 +127,7 @@ func TestGivenFiles(t *testing.T) {
 
 func cubins(t *testing.T, image Image) (list [][]byte) {
 	t.Helper()
-	if !image.Fatbin {
+	if image.Form == FormCubin {
 		return [][]byte{image.Data}
 	}
 	all, err := entries(image.Data)

@@ -215,10 +215,6 @@ func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	default:
 		return nil, report
 	}
-	if options.SM != 0 && !runsOn(report.SM, options.SM) {
-		report.Reason = fmt.Sprintf("not for sm_%d", options.SM)
-		return nil, report
-	}
 	contents, err := e.unpack(options.maxSize())
 	if err == nil {
 		contents, report.Report, err = rewriteCubin(contents, options)

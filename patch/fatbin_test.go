@@ -76,7 +76,7 @@ func compareEntries(t *testing.T, image, out []byte, guards *Guards) {
 func TestFatbinCuobjdump(t *testing.T) {
 	guards := testGuards(t)
 	image := seeds(t, "zstd.fatbin")["testdata/seeds/zstd.fatbin"]
-	out, _, err := Fatbin(image, Options{Guards: guards, SM: 90})
+	out, _, err := Fatbin(image, Options{Guards: guards})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,28 +103,9 @@ func TestFatbinCuobjdump(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, k := range report.Kernels {
-			if hasGuard := k.Reason == "has a guard"; hasGuard != (report.SM == 90) {
+			if hasGuard := k.Reason == "has a guard"; !hasGuard {
 				t.Errorf("sm_%d: %+v", report.SM, k)
 			}
-		}
-	}
-}
-
-func TestFatbinSM(t *testing.T) {
-	image := seeds(t, "lz4.fatbin")["testdata/seeds/lz4.fatbin"]
-	for sm, expected := range map[int][]int{0: {80, 90}, 90: {90}, 86: {80}, 89: {80}, 100: nil} {
-		_, reports, err := Fatbin(image, Options{Guards: testGuards(t), SM: sm})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var guarded []int
-		for _, r := range reports {
-			if r.Report.Guarded() > 0 {
-				guarded = append(guarded, r.SM)
-			}
-		}
-		if !slices.Equal(guarded, expected) {
-			t.Errorf("for sm_%d rewrote %v, expected %v", sm, guarded, expected)
 		}
 	}
 }
@@ -242,11 +223,11 @@ func TestImages(t *testing.T) {
 	if _, err := Images([]byte("#!/bin/sh\n")); !errors.Is(err, ErrFormat) {
 		t.Errorf("of a script: %v", err)
 	}
-	if images, err := Images(one); err != nil || len(images) != 1 || !images[0].Fatbin {
+	if images, err := Images(one); err != nil || len(images) != 1 || images[0].Form != FormFatbin {
 		t.Errorf("of a fatbin: %v %v", images, err)
 	}
 	cubin := seeds(t, "sm_90.cubin")["testdata/seeds/sm_90.cubin"]
-	if images, err := Images(cubin); err != nil || len(images) != 1 || images[0].Fatbin {
+	if images, err := Images(cubin); err != nil || len(images) != 1 || images[0].Form != FormCubin {
 		t.Errorf("of a cubin: %v %v", images, err)
 	}
 }
@@ -396,5 +377,52 @@ func TestOtherArchitectures(t *testing.T) {
 	le.PutUint16(cubin[16:], uint16(elf.ET_REL))
 	if out, _, err := Cubin(cubin, Options{Guards: testGuards(t)}); out != nil || !errors.Is(err, ErrFormat) {
 		t.Errorf("relocatable: %v", err)
+	}
+}
+
+// The driver takes one of several cubins: a kernel has a guard in all those of a family, or in none.
+func TestKernelsOfSeveralCubins(t *testing.T) {
+	seed := func(name string) []byte { return seeds(t, name)["testdata/seeds/"+name] }
+	spoilt := func(cubin []byte) []byte { // the code of one kernel is in an unexpected section
+		return bytes.ReplaceAll(cubin, []byte(".text.seed\x00"), []byte(".tixt.seed\x00"))
+	}
+	fatbin := func(cubins ...[]byte) []byte {
+		out := make([]byte, fatbinHeaderSize)
+		le.PutUint32(out, fatbinMagic)
+		le.PutUint16(out[6:], fatbinHeaderSize)
+		for _, c := range cubins {
+			header := make([]byte, entryHeaderSize)
+			le.PutUint16(header[entryKind:], entryKindELF)
+			le.PutUint32(header[entryHeader:], entryHeaderSize)
+			out = entryData{header: header}.appendRaw(out, c)
+		}
+		le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
+		return out
+	}
+	for _, test := range []struct {
+		name          string
+		first, second []byte
+		guarded       [2]bool // seed, in each
+	}{
+		{"alike", seed("sm_80.cubin"), seed("sm_80_cuda12.cubin"), [2]bool{true, true}},
+		{"of one family", seed("sm_80.cubin"), spoilt(seed("sm_80_cuda12.cubin")), [2]bool{false, false}},
+		{"of two families", seed("sm_80.cubin"), spoilt(seed("sm_90.cubin")), [2]bool{true, false}},
+	} {
+		_, entries, err := Rewrite(Image{FormFatbin, fatbin(test.first, test.second)}, Options{Guards: testGuards(t)})
+		if err != nil || len(entries) != 2 {
+			t.Fatalf("%s: %d entries, %v", test.name, len(entries), err)
+		}
+		for i, e := range entries {
+			for _, k := range e.Report.Kernels {
+				if k.Guarded != (k.Name != "seed" || test.guarded[i]) {
+					t.Errorf("%s: cubin %d: %+v", test.name, i, k)
+				}
+			}
+		}
+	}
+	for _, form := range []Form{FormPTX, FormFatbinPTX} {
+		if out, _, err := Rewrite(Image{Form: form, Data: []byte("x")}, Options{Guards: testGuards(t)}); out != nil || !errors.Is(err, ErrPTX) {
+			t.Errorf("form %d: %v", form, err)
+		}
 	}
 }

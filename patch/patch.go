@@ -18,6 +18,10 @@ var (
 	ErrFormat = errors.New("unknown or damaged image")
 	// ErrTooLarge means that an image, or the rewritten one, is larger than Options.MaxSize.
 	ErrTooLarge = errors.New("image too large")
+	// ErrNothing means that an image has no code for the GPU. The driver does not load it either.
+	ErrNothing = errors.New("no code for the GPU")
+	// ErrPTX means that the driver's linker has to compile an image first.
+	ErrPTX = errors.New("PTX that is not compiled")
 )
 
 // DefaultMaxSize is the default of Options.MaxSize, in bytes.
@@ -27,15 +31,13 @@ const DefaultMaxSize = 1 << 30
 type Options struct {
 	Guards *Guards
 
-	// SM keeps the rewriting of a fatbin to what a GPU of this compute capability (90 for 9.0) can
-	// run; 0 rewrites for all.
-	SM int
-
 	// MaxSize bounds the result and every image that is unpacked on the way, in bytes.
 	MaxSize int
 
 	// Refuse, if set, returns why the kernel of a (mangled) name must not be rewritten; "" if it may.
 	Refuse func(kernel string) (reason string)
+
+	differs map[kernelOfFamily]bool // kernels that Rewrite refuses
 }
 
 func (o Options) maxSize() int {

@@ -28,8 +28,8 @@ func (e edge) ReadAt(p []byte, offset int64) (int, error) {
 func TestPickCubin(t *testing.T) {
 	for name, image := range seeds(t, "*.cubin") {
 		for _, reader := range []io.ReaderAt{edge{image}, edge{append(bytes.Clone(image), "more"...)}} {
-			picked, err := Pick(reader, 90)
-			if err != nil || !bytes.Equal(picked.Data, image) || picked.Size != len(image) || picked.Fatbin || picked.PTX {
+			picked, err := Pick(reader, 90, nil)
+			if err != nil || !bytes.Equal(picked.Data, image) || picked.Form != FormCubin {
 				t.Errorf("%s: %d bytes of %d, %v", name, len(picked.Data), len(image), err)
 			}
 		}
@@ -59,31 +59,48 @@ func TestPickFatbin(t *testing.T) {
 	for _, test := range []struct {
 		sm   int
 		want []byte
-		ptx  bool
+		form Form
 	}{
-		{80, fatbin(elf80), false},
-		{86, fatbin(elf80, elf86), false},
-		{89, fatbin(elf80, elf86), false},
-		{90, fatbin(elf90), false},
-		{100, append(bytes.Clone(ptx70), ptx80...), true},
+		{80, fatbin(elf80), FormFatbin},
+		{86, fatbin(elf80, elf86), FormFatbin},
+		{89, fatbin(elf80, elf86), FormFatbin},
+		{90, fatbin(elf90), FormFatbin},
+		{100, fatbin(ptx70, ptx80), FormFatbinPTX},
 	} {
-		picked, err := Pick(edge{whole}, test.sm)
-		if err != nil || !bytes.Equal(picked.Data, test.want) || picked.PTX != test.ptx || !picked.Fatbin || picked.Size != len(whole) {
+		picked, err := Pick(edge{whole}, test.sm, nil)
+		if err != nil || !bytes.Equal(picked.Data, test.want) || picked.Form != test.form {
 			t.Errorf("sm_%d: %q, %+v, %v; want %q", test.sm, picked.Data, picked, err, test.want)
 		}
 	}
-	if picked, err := Pick(edge{fatbin(lto, elf80)}, 90); !errors.Is(err, ErrNothing) {
+	if picked, err := Pick(edge{fatbin(lto, elf80)}, 90, nil); !errors.Is(err, ErrNothing) {
 		t.Errorf("nothing for the GPU: %+v, %v", picked, err)
 	}
 	for size := range whole {
-		if picked, err := Pick(edge{whole[:size]}, 100); err == nil {
+		if picked, err := Pick(edge{whole[:size]}, 100, nil); err == nil {
 			t.Fatalf("cut to %d bytes: %+v", size, picked)
 		}
 	}
 	endless := bytes.Clone(whole)
 	le.PutUint64(endless[8:], 1<<39)
-	if picked, err := Pick(edge{endless}, 90); err == nil {
+	if picked, err := Pick(edge{endless}, 90, nil); err == nil {
 		t.Errorf("endless: %+v", picked)
+	}
+}
+
+// Memory is asked for once, when it is known that the image is there; where there is none, that is the error.
+func TestPickAllocates(t *testing.T) {
+	lacks := errors.New("no memory")
+	for name, image := range seeds(t, "*.*in") {
+		asked := 0
+		if _, err := Pick(edge{image}, 90, func(size int) ([]byte, error) { asked += size; return nil, lacks }); !errors.Is(err, lacks) || asked == 0 || asked > len(image) {
+			t.Errorf("%s: %v, of %d bytes asked for %d", name, err, len(image), asked)
+		}
+		if _, err := Pick(edge{image[:len(image)-1]}, 90, func(int) ([]byte, error) { t.Errorf("%s: asked for memory", name); return nil, lacks }); err == nil {
+			t.Errorf("%s, cut: picked", name)
+		}
+	}
+	if _, err := Pick(edge{[]byte(".version\x00")}, 90, func(int) ([]byte, error) { return nil, lacks }); !errors.Is(err, lacks) {
+		t.Errorf("text: %v", err)
 	}
 }
 
@@ -92,16 +109,16 @@ func TestPickText(t *testing.T) {
 	for range 100 {
 		text := "//\n.version 8.0\n" + strings.Repeat("x", random.IntN(1<<random.IntN(18)))
 		for _, behind := range []string{"\x00", "\x00.version and more", "\x00" + strings.Repeat("y", 1<<18)} {
-			picked, err := Pick(edge{[]byte(text + behind)}, 90)
-			if err != nil || string(picked.Data) != text || picked.Size != len(text)+1 || !picked.PTX || picked.Fatbin {
-				t.Fatalf("text of %d bytes: %d, %v", len(text), picked.Size, err)
+			picked, err := Pick(edge{[]byte(text + behind)}, 90, nil)
+			if err != nil || string(picked.Data) != text+"\x00" || picked.Form != FormPTX {
+				t.Fatalf("text of %d bytes: %d, %v", len(text), len(picked.Data), err)
 			}
 		}
-		if picked, err := Pick(edge{[]byte(text)}, 90); !errors.Is(err, errEdge) {
+		if picked, err := Pick(edge{[]byte(text)}, 90, nil); !errors.Is(err, errEdge) {
 			t.Fatalf("without end: %+v, %v", picked, err)
 		}
 	}
-	if picked, err := Pick(edge{[]byte("something else\x00")}, 90); !errors.Is(err, ErrFormat) {
+	if picked, err := Pick(edge{[]byte("something else\x00")}, 90, nil); !errors.Is(err, ErrFormat) {
 		t.Errorf("no PTX: %+v, %v", picked, err)
 	}
 }
@@ -114,9 +131,14 @@ func FuzzPick(f *testing.F) {
 	}
 	f.Add([]byte(".version\x00"))
 	f.Fuzz(func(t *testing.T, image []byte) {
-		picked, err := Pick(edge{image}, 90)
-		if err == nil && (picked.Size > len(image) || len(picked.Data) > len(image)) {
-			t.Fatalf("%d bytes of %d, size %d", len(picked.Data), len(image), picked.Size)
+		picked, err := Pick(edge{image}, 90, nil)
+		if (err == nil) != (picked.Data != nil) || len(picked.Data) > len(image) {
+			t.Fatalf("%d bytes of %d, %v", len(picked.Data), len(image), err)
+		}
+		if err == nil && picked.Form != FormPTX { // what was picked is picked again as a whole
+			if again, err := Pick(edge{picked.Data}, 90, nil); err != nil || again.Form != picked.Form || !bytes.Equal(again.Data, picked.Data) {
+				t.Fatalf("of %d picked bytes %d, %v", len(picked.Data), len(again.Data), err)
+			}
 		}
 	})
 }

@@ -142,11 +142,3 @@ const char *gp_bridge_start_blp(void *armed)
 }
 
 void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
-
-void gp_bridge_answer_link(struct gp_request *r, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key)
-{
-	r->memory = (void *)memory; // the program's
-	r->bytes = bytes;
-	r->fatbin = fatbin;
-	memcpy(r->key, key, sizeof r->key);
-}

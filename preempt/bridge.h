@@ -45,6 +45,5 @@ bool gp_bridge_is_gone(CUresult);
 // Returns a function that the driver lacks and that block-level preemption needs, or NULL.
 const char *gp_bridge_start_blp(void *armed);
 void gp_bridge_watch_windows(int gpu); // for good
-void gp_bridge_answer_link(struct gp_request *, uintptr_t memory, uint64_t bytes, bool fatbin, const void *key);
 
 #endif

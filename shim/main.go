@@ -21,6 +21,7 @@ import (
 	"github.com/gpreempt/gpreempt/hints/learner"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/agent"
+	"github.com/gpreempt/gpreempt/preempt/rewriter"
 )
 
 // main is never called in a c-shared library.
@@ -48,11 +49,12 @@ func gpreemptStart() {
 		return
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
-	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Rewriter: &rewriter{config: config, log: log}}
+	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer()}
 	if err := agent.Start(config, priority.Level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return
 	}
+	rewriter.Start(config, priority.Level, driver.Armed, build(), log)
 	if agent.HintsWanted(config, priority.Level) {
 		learner.Start(learner.Options{
 			Sources: config.Hints.Sources,
@@ -65,6 +67,13 @@ func gpreemptStart() {
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
 	log.Info().Str("priority", priority.String()).Msg("preemption is on")
+}
+
+// build identifies this library by the linker's hash of its contents.
+func build() string {
+	var size C.size_t
+	notes := C.gp_library_notes(&size)
+	return C.GoStringN((*C.char)(notes), C.int(size))
 }
 
 // settings reads the environment and the configuration file. The config is usable for logging even

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,7 +33,7 @@ func patchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			results, err := patchFile(args[0], output, patch.Options{Guards: guards, SM: sm, Refuse: patch.WaitsForPeers})
+			results, err := patchFile(args[0], output, sm, patch.Options{Guards: guards, Refuse: patch.WaitsForPeers})
 			if err != nil {
 				return fmt.Errorf("patch %s: %w", args[0], err)
 			}
@@ -49,8 +51,8 @@ func patchCommand() *cobra.Command {
 	return command
 }
 
-// patchFile rewrites every image of a file; a cubin is reported as a fatbin of one entry.
-func patchFile(path, output string, options patch.Options) ([][]patch.FatbinEntry, error) {
+// patchFile rewrites every image of a file as the library does. sm is the compute capability of the GPU, 0 for all.
+func patchFile(path, output string, sm int, options patch.Options) ([][]patch.FatbinEntry, error) {
 	file, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -64,9 +66,13 @@ func patchFile(path, output string, options patch.Options) ([][]patch.FatbinEntr
 	}
 	var results [][]patch.FatbinEntry
 	for _, image := range images {
-		rewritten, entries, err := patchImage(image, options)
-		if err != nil {
+		rewritten, entries, err := patchImage(image, sm, options)
+		missing := errors.Is(err, patch.ErrNothing) || errors.Is(err, patch.ErrPTX)
+		if err != nil && (!missing || output != "") {
 			return nil, err
+		}
+		if missing { // of one image of several
+			entries = []patch.FatbinEntry{{Kind: "other", SM: sm, Reason: err.Error()}}
 		}
 		results = append(results, entries)
 		if output == "" {
@@ -79,12 +85,14 @@ func patchFile(path, output string, options patch.Options) ([][]patch.FatbinEntr
 	return results, nil
 }
 
-func patchImage(image patch.Image, options patch.Options) ([]byte, []patch.FatbinEntry, error) {
-	if image.Fatbin {
-		return patch.Fatbin(image.Data, options)
+func patchImage(image patch.Image, sm int, options patch.Options) ([]byte, []patch.FatbinEntry, error) {
+	if sm != 0 {
+		var err error
+		if image, err = patch.Pick(bytes.NewReader(image.Data), sm, nil); err != nil {
+			return nil, nil, err
+		}
 	}
-	rewritten, report, err := patch.Cubin(image.Data, options)
-	return rewritten, []patch.FatbinEntry{{Kind: "elf", SM: report.SM, Report: report}}, err
+	return patch.Rewrite(image, options)
 }
 
 func printPatch(out io.Writer, images [][]patch.FatbinEntry) error {

@@ -70,12 +70,18 @@ func TestPatchJSONAndOutput(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &results); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if len(results) != 1 || len(results[0]) != 3 || results[0][0].Reason != "not for sm_90" ||
-		results[0][1].Kind != "ptx" || results[0][2].Report.Guarded() != 2 {
+	if len(results) != 1 || len(results[0]) != 1 || results[0][0].SM != 90 || results[0][0].Report.Guarded() != 2 {
 		t.Fatalf("%+v", results)
 	}
 	out, err = runPatch(t, path)
-	if err != nil || strings.Count(out, "refused: has a guard") != 2 || !strings.Contains(out, "2 of 4 kernels guarded") {
+	if err != nil || strings.Count(out, "refused: has a guard") != 2 || !strings.Contains(out, "0 of 2 kernels guarded") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err = runPatch(t, "--sm", "100", patchSeeds+"zstd.fatbin")
+	if err != nil || !strings.Contains(out, "not rewritten: PTX") || !strings.Contains(out, "0 of 0 kernels guarded") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err = runPatch(t, "--sm", "100", "-o", path, patchSeeds+"zstd.fatbin"); !errors.Is(err, patch.ErrPTX) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

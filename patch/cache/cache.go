@@ -107,7 +107,7 @@ func (c *Cache) path(key Key) string {
 func (c *Cache) Get(key Key) (Mapping, bool) {
 	path := c.path(key)
 	m, err := read(path, key)
-	if errors.Is(err, ErrForm) {
+	if errors.Is(err, ErrDamaged) {
 		_ = unix.Unlink(path)
 	}
 	return m, err == nil
@@ -124,7 +124,7 @@ func read(path string, key Key) (Mapping, error) {
 		return Mapping{}, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if is.Mode&unix.S_IFMT != unix.S_IFREG || int(is.Uid) != os.Geteuid() || is.Size < headerSize {
-		return Mapping{}, fmt.Errorf("%s: %w", path, ErrForm)
+		return Mapping{}, fmt.Errorf("%s: %w", path, ErrDamaged)
 	}
 	m, err := mapFile(fd, int(is.Size))
 	if err != nil {
@@ -166,7 +166,7 @@ func mapFile(fd, size int) (Mapping, error) {
 		}
 		if err != nil || n == 0 {
 			m.Unmap()
-			return Mapping{}, cmp.Or(err, ErrForm)
+			return Mapping{}, cmp.Or(err, ErrDamaged)
 		}
 		data = data[n:]
 	}

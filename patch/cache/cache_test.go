@@ -30,7 +30,7 @@ var someKernels = []patch.Kernel{
 
 func encode(t testing.TB, k Key, kernels []patch.Kernel, image []byte) []byte {
 	t.Helper()
-	f := newForm(kernels, image)
+	f := newFormat(kernels, image)
 	data := make([]byte, f.size())
 	f.put(data, k)
 	if err := check(data, k); err != nil {
@@ -88,16 +88,16 @@ func TestDamage(t *testing.T) {
 	for i := range whole {
 		damaged := bytes.Clone(whole)
 		damaged[i] ^= 0x10
-		if err := check(damaged, k); !errors.Is(err, ErrForm) {
+		if err := check(damaged, k); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("byte %d changed: %v", i, err)
 		}
 	}
 	for n := range whole {
-		if err := check(whole[:n], k); !errors.Is(err, ErrForm) {
+		if err := check(whole[:n], k); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
-	if err := check(whole, key("other")); !errors.Is(err, ErrForm) {
+	if err := check(whole, key("other")); !errors.Is(err, ErrDamaged) {
 		t.Errorf("of another image: %v", err)
 	}
 	for what, change := range map[string]func(data []byte){
@@ -117,7 +117,7 @@ func TestDamage(t *testing.T) {
 	} {
 		data := bytes.Clone(whole)
 		change(data)
-		if err := check(seal(data), k); !errors.Is(err, ErrForm) {
+		if err := check(seal(data), k); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -339,11 +339,6 @@ func image(t *testing.T, path string) []byte {
 	return data
 }
 
-// beside is an image with something behind it, as in memory.
-func beside(data []byte) *bytes.Reader {
-	return bytes.NewReader(append(bytes.Clone(data), make([]byte, 256)...))
-}
-
 func TestRewriter(t *testing.T) {
 	fatbin, cubin := image(t, "test/simcuda/kernels/sim.fatbin"), image(t, "test/simcuda/kernels/sim.cubin")
 	c := open(t, filepath.Join(t.TempDir(), "cache"), 1<<20)
@@ -353,15 +348,23 @@ func TestRewriter(t *testing.T) {
 		}
 		return ""
 	}}
-	rewrite := func(r *Rewriter, data []byte, sm int, options string) (Mapping, *Link) {
+	picked := func(data []byte, sm int) patch.Image {
 		t.Helper()
-		m, link, err := r.Rewrite(beside(data), sm, options)
+		image, err := patch.Pick(bytes.NewReader(data), sm, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m, link
+		return image
 	}
-	m, _ := rewrite(&r, cubin, 90, "")
+	rewrite := func(r *Rewriter, data []byte, sm int) Mapping {
+		t.Helper()
+		m, _, err := r.Rewrite(picked(data, sm), sm, "-O0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	m := rewrite(&r, cubin, 90)
 	list, out := decode(m.Data())
 	guarded := map[string]bool{}
 	for _, k := range list {
@@ -374,7 +377,7 @@ func TestRewriter(t *testing.T) {
 	if _, report, err := patch.Cubin(out, patch.Options{Guards: r.guards}); err != nil || report.Guarded() != 1 {
 		t.Errorf("in what was made, %d kernels lack a guard, want 1: %v", report.Guarded(), err)
 	}
-	again, _ := rewrite(&r, cubin, 90, "-O0")
+	again := rewrite(&r, cubin, 90)
 	if !again.Cached || !bytes.Equal(again.Data(), m.Data()) {
 		t.Error("not found again")
 	}
@@ -382,34 +385,34 @@ func TestRewriter(t *testing.T) {
 		"build":  {Guards: kernels.Guard, Cache: c, Build: "other"},
 		"guards": {Guards: append(bytes.Clone(kernels.Guard), '\n'), Cache: c},
 	} {
-		if m, _ := rewrite(other, cubin, 90, ""); m.Cached {
+		if m := rewrite(other, cubin, 90); m.Cached {
 			t.Errorf("found what another %s made", what)
 		}
 	}
-	if m, _ := rewrite(&r, fatbin, 90, ""); m.Cached {
+	if m := rewrite(&r, fatbin, 90); m.Cached {
 		t.Error("a fatbin is no cubin")
 	}
 
-	ptx := []byte(".version 8.0\n.target sm_90\n")
-	_, link := rewrite(&r, ptx, 90, "")
-	_, other := rewrite(&r, ptx, 90, "-O0")
-	if link == nil || link.Size != len(ptx)+1 || link.Fatbin || other == nil || link.Key == other.Key {
-		t.Fatalf("link %+v, with other options %+v", link, other)
+	ptx := picked([]byte(".version 8.0\n.target sm_90\n\x00"), 90)
+	_, linked, err := r.Rewrite(ptx, 90, "")
+	_, other, errOther := r.Rewrite(ptx, 90, "-O0")
+	if !errors.Is(err, patch.ErrPTX) || !errors.Is(errOther, patch.ErrPTX) || linked == other {
+		t.Fatalf("%v, with other options %v; keys %x and %x", err, errOther, linked, other)
 	}
-	if m, err := r.RewriteLinked(beside(cubin), 90, link.Key); err != nil || m.Cached {
+	if m, err := r.RewriteLinked(cubin, linked); err != nil || m.Cached {
 		t.Errorf("linked: %+v, %v", m, err)
 	}
-	if m, link := rewrite(&r, ptx, 90, ""); link != nil || !m.Cached {
-		t.Errorf("linked before: %+v, %+v", m, link)
+	if m, _, err := r.Rewrite(ptx, 90, ""); err != nil || !m.Cached {
+		t.Errorf("linked before: %+v, %v", m, err)
 	}
 
 	refuse := Rewriter{Guards: kernels.Guard, Refuse: func(string) string { return "all" }}
-	if m, _ := rewrite(&refuse, cubin, 90, ""); le.Uint64(m.Data()[atImageBytes:]) != 0 || le.Uint32(m.Data()[atKernels:]) != 6 {
+	if m := rewrite(&refuse, cubin, 90); le.Uint64(m.Data()[atImageBytes:]) != 0 || le.Uint32(m.Data()[atKernels:]) != 6 {
 		t.Errorf("nothing is guarded: %+v", m)
 	}
 	for what, data := range map[string][]byte{"no image": []byte("no image"), "cut short": cubin[:2000], "nothing": nil} {
-		if m, link, err := r.Rewrite(bytes.NewReader(data), 90, ""); err == nil {
-			t.Errorf("%s: %+v, %+v", what, m, link)
+		if m, _, err := r.Rewrite(patch.Image{Form: patch.FormCubin, Data: data}, 90, ""); err == nil {
+			t.Errorf("%s: %+v", what, m)
 		}
 	}
 }
@@ -418,7 +421,7 @@ func TestRewriter(t *testing.T) {
 func TestKernelsOfSeveralCubins(t *testing.T) {
 	old, new := image(t, "patch/testdata/seeds/sm_80.cubin"), image(t, "patch/testdata/seeds/sm_80_cuda12.cubin")
 	var names []string
-	entries, err := patch.Entries(old)
+	entries, err := patch.Describe(old)
 	for _, e := range entries {
 		names = append(names, e.Name)
 	}
@@ -431,7 +434,7 @@ func TestKernelsOfSeveralCubins(t *testing.T) {
 		guarded bool
 	}{{new, true}, {renamed, false}} {
 		r := Rewriter{Guards: kernels.Guard}
-		m, _, err := r.Rewrite(bytes.NewReader(fatbinOf(old, test.second)), 86, "")
+		m, _, err := r.Rewrite(patch.Image{Form: patch.FormFatbin, Data: fatbinOf(old, test.second)}, 86, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -443,7 +446,7 @@ func TestKernelsOfSeveralCubins(t *testing.T) {
 		}
 	}
 	r := Rewriter{Guards: kernels.Guard}
-	if m, _, err := r.Rewrite(bytes.NewReader(fatbinOf(old, new[:500])), 86, ""); err == nil {
+	if m, _, err := r.Rewrite(patch.Image{Form: patch.FormFatbin, Data: fatbinOf(old, new[:500])}, 86, ""); err == nil {
 		t.Errorf("a cubin that cannot be read: %+v", m)
 	}
 }

@@ -2,9 +2,7 @@ package cache
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -27,47 +25,26 @@ type Rewriter struct {
 	identity string // of what rewrites
 }
 
-// Link is what the driver's linker is to make a cubin of, for RewriteLinked.
-type Link struct {
-	Size   int // of the image: PTX, or a fatbin with PTX
-	Fatbin bool
-	Key    Key
-}
-
-// Rewrite returns what became of the image for a GPU of compute capability sm, or what is to be linked first.
-// What the linker makes of PTX depends on the options too.
-func (r *Rewriter) Rewrite(image io.ReaderAt, sm int, options string) (Mapping, *Link, error) {
-	picked, err := patch.Pick(image, sm)
-	if err != nil {
-		return Mapping{}, nil, err
-	}
+// Rewrite returns what became of an image for a GPU of compute capability sm, by its key in the cache. The error is
+// patch.ErrPTX where the driver's linker, with those options, has to make a cubin of it first, for RewriteLinked.
+func (r *Rewriter) Rewrite(image patch.Image, sm int, options string) (Mapping, Key, error) {
 	kind := "cubin"
-	if picked.PTX {
+	if image.PTX() {
 		kind = "ptx " + options
 	}
-	key := r.key(kind, sm, picked.Data)
+	key := r.key(kind, sm, image.Data)
 	if r.Cache != nil {
 		if m, ok := r.Cache.Get(key); ok {
-			return m, nil, nil
+			return m, key, nil
 		}
 	}
-	if picked.PTX {
-		return Mapping{}, &Link{Size: picked.Size, Fatbin: picked.Fatbin, Key: key}, nil
-	}
-	m, err := r.rewrite(picked, sm, key)
-	return m, nil, err
+	m, err := r.rewrite(image, key)
+	return m, key, err
 }
 
-// RewriteLinked is Rewrite for the cubin that the linker made.
-func (r *Rewriter) RewriteLinked(cubin io.ReaderAt, sm int, key Key) (Mapping, error) {
-	picked, err := patch.Pick(cubin, sm)
-	if err != nil {
-		return Mapping{}, err
-	}
-	if picked.PTX {
-		return Mapping{}, errors.New("the linker made no cubin")
-	}
-	return r.rewrite(picked, sm, key)
+// RewriteLinked is Rewrite for the cubin that the linker made of an image with that key.
+func (r *Rewriter) RewriteLinked(cubin []byte, key Key) (Mapping, error) {
+	return r.rewrite(patch.Image{Form: patch.FormCubin, Data: cubin}, key)
 }
 
 func (r *Rewriter) key(kind string, sm int, data []byte) (key Key) {
@@ -79,16 +56,26 @@ func (r *Rewriter) key(kind string, sm int, data []byte) (key Key) {
 	return key
 }
 
-func (r *Rewriter) rewrite(picked patch.Picked, sm int, key Key) (Mapping, error) {
+func (r *Rewriter) rewrite(image patch.Image, key Key) (Mapping, error) {
+	if image.PTX() {
+		return Mapping{}, patch.ErrPTX
+	}
 	r.parse.Do(func() { r.guards, r.failure = patch.ParseGuards(r.Guards) })
 	if r.failure != nil {
 		return Mapping{}, r.failure
 	}
-	kernels, image, err := r.guard(picked, sm)
+	out, entries, err := patch.Rewrite(image, patch.Options{Guards: r.guards, Refuse: r.Refuse})
 	if err != nil {
 		return Mapping{}, err
 	}
-	f := newForm(kernels, image)
+	kernels, err := kernelsOf(entries)
+	if err != nil {
+		return Mapping{}, err
+	}
+	if !slices.ContainsFunc(kernels, func(k patch.Kernel) bool { return k.Guarded }) {
+		out = nil
+	}
+	f := newFormat(kernels, out)
 	m, err := Allocate(f.size())
 	if err != nil {
 		return Mapping{}, err
@@ -102,77 +89,19 @@ func (r *Rewriter) rewrite(picked patch.Picked, sm int, key Key) (Mapping, error
 	return m, nil
 }
 
-// guard rewrites an image; nil if nothing in it got a guard. Which of several cubins of a fatbin the driver takes is
-// its own choice, so a kernel is guarded in all of them, with the same parameters, or in none.
-func (r *Rewriter) guard(picked patch.Picked, sm int) ([]patch.Kernel, []byte, error) {
-	different := make(map[string]bool)
-	options := patch.Options{Guards: r.guards, SM: sm, Refuse: func(kernel string) string {
-		if different[kernel] {
-			return "not the same for all GPUs of the family"
-		}
-		if r.Refuse == nil {
-			return ""
-		}
-		return r.Refuse(kernel)
-	}}
-	image, reports, err := rewriteOnce(picked, options)
-	if err != nil {
-		return nil, nil, err
-	}
-	kernels, found := merge(reports)
-	if len(found) > 0 {
-		for _, name := range found {
-			different[name] = true
-		}
-		if image, reports, err = rewriteOnce(picked, options); err != nil {
-			return nil, nil, err
-		}
-		if kernels, found = merge(reports); len(found) > 0 {
-			return nil, nil, fmt.Errorf("kernel %s has a guard in some cubins only", found[0])
-		}
-	}
-	if !slices.ContainsFunc(kernels, func(k patch.Kernel) bool { return k.Guarded }) {
-		image = nil
-	}
-	return kernels, image, nil
-}
-
-func rewriteOnce(picked patch.Picked, options patch.Options) ([]byte, []patch.Report, error) {
-	if !picked.Fatbin {
-		image, report, err := patch.Cubin(picked.Data, options)
-		return image, []patch.Report{report}, err
-	}
-	image, entries, err := patch.Fatbin(picked.Data, options)
-	if err != nil {
-		return nil, nil, err
-	}
-	var reports []patch.Report
+// kernelsOf lists every kernel once. All cubins must have been read: the driver may take any of them.
+func kernelsOf(entries []patch.FatbinEntry) (kernels []patch.Kernel, err error) {
+	listed := make(map[string]bool)
 	for _, e := range entries {
 		if e.Reason != "" {
-			return nil, nil, fmt.Errorf("cubin for sm_%d: %s", e.SM, strings.TrimPrefix(e.Reason, patch.ErrFormat.Error()+": "))
+			return nil, fmt.Errorf("cubin for sm_%d: %s", e.SM, strings.TrimPrefix(e.Reason, patch.ErrFormat.Error()+": "))
 		}
-		reports = append(reports, e.Report)
-	}
-	return image, reports, nil
-}
-
-// merge lists every kernel once, and the names of those of which the reports say different things.
-func merge(reports []patch.Report) (kernels []patch.Kernel, different []string) {
-	at := make(map[string]int)
-	for _, report := range reports {
-		for _, k := range report.Kernels {
-			i, known := at[k.Name]
-			if !known {
-				at[k.Name] = len(kernels)
+		for _, k := range e.Report.Kernels {
+			if !listed[k.Name] {
+				listed[k.Name] = true
 				kernels = append(kernels, k)
-				continue
-			}
-			first := kernels[i]
-			if first.Guarded != k.Guarded ||
-				k.Guarded && (first.HiddenOffset != k.HiddenOffset || !slices.Equal(first.Layout, k.Layout)) {
-				different = append(different, k.Name)
 			}
 		}
 	}
-	return kernels, different
+	return kernels, nil
 }

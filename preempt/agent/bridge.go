@@ -27,8 +27,6 @@ const maxGPUs = C.GP_GPUS
 type Driver struct {
 	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
 	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
-
-	Rewriter Rewriter
 }
 
 // Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.

@@ -33,7 +33,6 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 		return err
 	}
 	segment.Isolate = true
-	startLoads(config, level, driver, log)
 	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {

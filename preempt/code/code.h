@@ -1,5 +1,5 @@
-// code.h - code that was rewritten as it was loaded: which kernels have a guard, and where their hidden
-// parameter is (block-level preemption, BLP).
+// code.h - code that is rewritten as it is loaded: which kernels have a guard, and where their hidden parameter is
+// (block-level preemption, BLP).
 #ifndef GPREEMPT_CODE_H
 #define GPREEMPT_CODE_H
 
@@ -39,28 +39,8 @@ void gp_blp_set(uint32_t when);
 bool gp_blp_wanted(void);
 bool gp_blp_unwant(void); // from here on none is; false: none was
 
-// What became of an image, as it stands in the cache on disk (patch/cache writes and checks it). Offsets count from
-// the start, texts end with a 0.
-struct gp_rewritten {
-	char magic[8];
-	uint32_t checksum, kernels;
-	uint64_t bytes; // of all this
-	uint64_t image, image_bytes; // 0 bytes: nothing has a guard, the original is to be used
-	uint8_t key[32];
-	struct gp_rewritten_kernel { // by name
-		uint32_t name;
-		uint32_t reason;     // why it has no guard; 0: it has one
-		uint32_t layout;     // offset of u16 {offset, size} for each parameter
-		uint16_t parameters; // without the hidden one
-		uint16_t hidden;
-		uint16_t refusal; // enum gp_refusal, where there is a reason
-		uint16_t pad;
-	} kernel[];
-};
-
-// rewrite.c, modules.c, libraries.c
-extern _Atomic uint32_t gp_rewritten; // images in use, ever
-void gp_code_start(_Atomic uint32_t *armed); // before code is loaded
+void gp_code_start(_Atomic uint32_t *armed); // before code is loaded; armed: see gp_rewritten_in_use
+extern _Atomic uint32_t gp_rewritten;        // rewritten images in use, ever
 
 // Hooks (preempt/driver/hooks.h).
 const void *gp_module_loading(struct gp_load *);
@@ -77,36 +57,5 @@ bool gp_code_parameter_hidden(CUfunction, size_t index);
 void gp_load_failed(const char *reason); // code is not rewritten
 
 void gp_code_context_destroying(CUcontext);
-// What was loaded as a module or library; NULL if not by us, or as it came. The name is that of a kernel in it.
-const struct gp_rewritten *gp_rewritten_module(CUmodule, const char *kernel);
-const struct gp_rewritten *gp_rewritten_library(CUlibrary);
-const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *, const char *kernel);
-
-// What loads ask of the rewriter, which is Go, and runs on threads of its own: no thread of the program is to
-// become one of Go's.
-struct gp_request {
-	enum { GP_REQUEST_COPY, GP_REQUEST_REWRITE } what;
-	const void *image;    // cubin, fatbin, its wrapper, or PTX
-	uint64_t image_bytes; // 0: unknown
-	const char *path;     // COPY: of a file, instead of the image
-	uint32_t sm;
-	const char *options; // what else decides what the driver's linker makes of PTX
-	bool linked;         // image is what it made; key is what stood in the answer LINK
-	uint8_t key[32];
-
-	enum { GP_ANSWER_FAILED, GP_ANSWER_DONE, GP_ANSWER_LINK } answer;
-	void *memory; // DONE: mapped, for the caller to unmap. LINK: what to compile
-	uint64_t bytes;
-	bool fatbin; // LINK: not text
-	bool cached; // DONE: from the cache
-	char reason[128]; // FAILED
-
-	_Atomic uint32_t answered;
-	struct gp_request *next;
-};
-// request.c
-void gp_request(struct gp_request *);             // returns when it is answered
-struct gp_request *gp_request_next(void);         // waits for one
-void gp_request_answer(struct gp_request *, int answer);
 
 #endif

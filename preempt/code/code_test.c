@@ -3,6 +3,7 @@
 // Loads, and what is known of kernels, over a driver and a rewriter that are made up. Ends well or says what is wrong.
 #define _GNU_SOURCE
 #include "preempt/code/code.h"
+#include "preempt/code/request.h"
 #include "preempt/process/process.h"
 
 #include <stdatomic.h>
@@ -112,9 +113,15 @@ static void *rewriter(void *unused)
 {
 	for (;;) {
 		struct gp_request *r = gp_request_next();
+		CHECK(r->sm == SM);
 		if (refuse_all) {
 			strcpy(r->reason, "for the test");
-			gp_request_answer(r, GP_ANSWER_FAILED);
+			gp_request_answer(r, GP_FAILED);
+			continue;
+		}
+		if (r->what == GP_PICK) {
+			r->picked = (struct gp_picked){GP_CUBIN, mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096};
+			gp_request_answer(r, GP_DONE);
 			continue;
 		}
 		struct gp_rewritten *w = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -131,10 +138,8 @@ static void *rewriter(void *unused)
 		strcpy(text + 20, "reason");
 		w->kernel[0] = (struct gp_rewritten_kernel){.name = 1000, .layout = 500, .parameters = 2, .hidden = 16};
 		w->kernel[1] = (struct gp_rewritten_kernel){.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
-		CHECK(r->sm == SM);
-		r->memory = w;
-		r->bytes = 8192;
-		gp_request_answer(r, GP_ANSWER_DONE);
+		r->rewritten = w;
+		gp_request_answer(r, GP_DONE);
 	}
 	return unused;
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 // CUlibraryHostUniversalFunctionAndDataTable, cuda.h
 struct host_table {
@@ -21,8 +20,8 @@ struct library {
 	struct library *next, *next_second; // in buckets
 	CUlibrary original, second;	    // second: NULL until it is loaded, and where it is not
 	const struct gp_rewritten *rewritten;
-	const void *source;
-	size_t copied; // source is a mapping of ours, of so many bytes
+	const void *image; // the program's, if it is to stay there
+	struct gp_picked picked; // of the image otherwise, as long as the library is not settled
 	struct gp_jit jit;
 	bool preserved;
 	unsigned options;
@@ -44,14 +43,6 @@ static struct library *find_library(CUlibrary handle)
 		;
 	pthread_mutex_unlock(&registry);
 	return l;
-}
-
-static void release(struct library *l)
-{
-	if (l->copied)
-		munmap((void *)l->source, l->copied);
-	l->copied = 0;
-	l->source = NULL;
 }
 
 static struct library *new_library(void)
@@ -91,26 +82,25 @@ static const char *keep_options(struct library *l, const struct gp_load *load)
 
 void gp_library_loaded(const struct gp_load *load, CUlibrary handle)
 {
-	struct gp_request copy = {.what = GP_REQUEST_COPY, .image = load->image, .path = load->path};
+	struct gp_request r = {.what = GP_PICK, .image = load->image, .path = load->path};
 	struct library *l = gp_blp_wanted() ? new_library() : NULL;
 	if (!l)
 		return;
 	const char *reason = keep_options(l, load);
 	l->original = handle;
-	l->source = load->image;
+	l->image = load->image;
 	l->settled = false;
-	if (!reason && !(copy.sm = (uint32_t)gp_common_capability()))
+	if (!reason && !(r.sm = (uint32_t)gp_common_capability()))
 		reason = "GPUs of several kinds";
-	if (!reason && !l->preserved) { // the program may take it back
-		gp_request(&copy);
-		if (copy.answer != GP_ANSWER_DONE)
-			reason = copy.reason;
-		l->source = copy.memory;
-		l->copied = copy.bytes;
+	if (!reason && (!l->preserved || load->path)) { // the program may take it back
+		gp_request(&r);
+		if (r.answer != GP_DONE)
+			reason = r.reason;
+		l->picked = r.picked;
 	}
 	if (reason) {
 		gp_load_failed(reason);
-		l->copied = 0;
+		gp_picked_unmap(&l->picked);
 		l->settled = true;
 	}
 	pthread_mutex_lock(&registry);
@@ -123,9 +113,10 @@ void gp_library_loaded(const struct gp_load *load, CUlibrary handle)
 // settle loads what is to take the library's place.
 static void settle(struct library *l)
 {
-	int sm = gp_common_capability();
+	struct gp_request request = {.image = l->image, .picked = l->picked, .sm = (uint32_t)gp_common_capability()};
 	CUlibrary second = NULL;
-	const struct gp_rewritten *r = gp_rewrite(l->source, l->copied, sm, &l->jit);
+	l->picked = (struct gp_picked){0}; // the request's now
+	const struct gp_rewritten *r = gp_rewrite(&request, &l->jit);
 	if (!r)
 		return;
 	gp_rewritten_in_use();
@@ -162,7 +153,7 @@ CUlibrary gp_library_used(CUlibrary handle)
 			settle(l);
 			gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 		}
-		release(l);
+		gp_picked_unmap(&l->picked);
 		l->settled = true;
 	}
 	CUlibrary used = l->second ? l->second : handle;
@@ -209,7 +200,7 @@ void gp_library_unloading(CUlibrary handle)
 	pthread_mutex_lock(&registry);
 	take_out(l);
 	pthread_mutex_unlock(&registry);
-	release(l);
+	gp_picked_unmap(&l->picked);
 	if (l->second) {
 		gp_modules_drop(l->rewritten);
 		gp_code_forget();

@@ -3,7 +3,6 @@
 #include "preempt/code/rewrite.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 struct module {
 	struct module *next; // in a bucket
@@ -78,36 +77,25 @@ static bool known(CUmodule handle)
 const void *gp_module_loading(struct gp_load *load)
 {
 	struct gp_jit jit;
-	const void *image = load->image;
-	struct gp_request copy = {.what = GP_REQUEST_COPY, .path = load->path};
+	struct gp_request r = {.image = load->image, .path = load->path};
 
 	load->token = NULL;
-	if (!gp_blp_wanted() || (!image && !load->path))
+	if (!gp_blp_wanted() || (!load->image && !load->path))
 		return NULL;
-	int sm = gp_current_capability();
-	if (!sm) // no context: the driver says so
+	r.sm = (uint32_t)gp_current_capability();
+	if (!r.sm) // no context: the driver says so
 		return NULL;
 	const char *reason = gp_jit_copy(&jit, load->options, load->option, load->value);
 	if (reason) {
 		gp_load_failed(reason);
 		return NULL;
 	}
-	if (load->path) {
-		gp_request(&copy);
-		if (copy.answer != GP_ANSWER_DONE) {
-			gp_load_failed(copy.reason);
-			return NULL;
-		}
-		image = copy.memory;
-	}
-	const struct gp_rewritten *r = gp_rewrite(image, copy.bytes, sm, &jit);
-	if (load->path)
-		munmap(copy.memory, copy.bytes);
-	if (!r)
+	const struct gp_rewritten *rewritten = gp_rewrite(&r, &jit);
+	if (!rewritten)
 		return NULL;
 	gp_rewritten_in_use();
-	load->token = (void *)r;
-	return gp_rewritten_image(r);
+	load->token = (void *)rewritten;
+	return gp_rewritten_image(rewritten);
 }
 
 void gp_module_loaded(struct gp_load *load, CUmodule module)
@@ -175,7 +163,7 @@ static void lives(CUcontext context)
 			m->stale &= m->context != context;
 }
 
-const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kernel)
+const struct gp_rewritten *gp_rewritten_module(CUmodule module)
 {
 	struct module *m;
 	pthread_mutex_lock(&registry);
@@ -185,5 +173,5 @@ const struct gp_rewritten *gp_rewritten_module(CUmodule module, const char *kern
 	if (m && m->stale)
 		lives(m->context);
 	pthread_mutex_unlock(&registry);
-	return r ? r : gp_library_of_module(module, kernel);
+	return r;
 }

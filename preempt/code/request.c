@@ -1,7 +1,9 @@
-// request.c - what loads ask of the rewriter, and how it answers.
+// request.c - see request.h.
 #define _GNU_SOURCE
-#include "preempt/code/code.h"
+#include "preempt/code/request.h"
 #include "preempt/process/process.h"
+
+#include <sys/mman.h>
 
 static struct {
 	pthread_mutex_t lock;
@@ -12,6 +14,7 @@ static struct {
 void gp_request(struct gp_request *r)
 {
 	r->next = NULL;
+	r->answered = 0;
 	pthread_mutex_lock(&requests.lock);
 	if (!requests.first)
 		requests.last = &requests.first;
@@ -41,7 +44,14 @@ struct gp_request *gp_request_next(void)
 
 void gp_request_answer(struct gp_request *r, int answer)
 {
-	r->answer = answer;
+	r->answer = (enum gp_answer)answer;
 	r->answered = 1; // from here on it may be gone: waking an address that nobody waits at does no harm
 	gp_futex_wake(&r->answered, 1, false);
+}
+
+void gp_picked_unmap(struct gp_picked *p)
+{
+	if (p->form)
+		munmap(p->memory, p->bytes);
+	*p = (struct gp_picked){0};
 }

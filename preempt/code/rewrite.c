@@ -1,4 +1,4 @@
-// rewrite.c - what becomes of code as it is loaded: whether it is rewritten, and what is loaded in its place.
+// rewrite.c - rewrites code as it is loaded: whether it does, for which GPU, with which options, and what came of it.
 //
 // A module is loaded from the rewritten image alone (modules.c). A library is loaded as it came, which costs nothing: the
 // driver does nothing with it until something of it is used. Then the rewritten one is loaded as a second library,
@@ -145,27 +145,25 @@ static void leave_context(struct gp_context *c)
 	gp_context_unpin(c);
 }
 
-// compile lets the driver's linker make a cubin of PTX.
+// compile lets the driver's linker make a cubin of PTX, and asks again.
 static void compile(struct gp_request *r, const struct gp_jit *jit)
 {
 	CUlinkState state;
 	void *cubin = NULL;
 	size_t bytes = 0;
 
-	r->answer = GP_ANSWER_FAILED;
+	r->answer = GP_FAILED;
 	if (!gp_driver.cuLinkCreate || !gp_driver.cuLinkAddData || !gp_driver.cuLinkComplete || !gp_driver.cuLinkDestroy) {
 		strcpy(r->reason, "the driver has no linker");
 		return;
 	}
 	if (!succeeded("cuLinkCreate", gp_driver.cuLinkCreate(jit->count, jit->option, jit->value, &state), r))
 		return;
-	int type = r->fatbin ? CU_JIT_INPUT_FATBINARY : CU_JIT_INPUT_PTX;
-	if (succeeded("cuLinkAddData", gp_driver.cuLinkAddData(state, type, r->memory, r->bytes, "gpreempt", 0, NULL, NULL), r) &&
+	int type = r->picked.form == GP_FATBIN_PTX ? CU_JIT_INPUT_FATBINARY : CU_JIT_INPUT_PTX;
+	if (succeeded("cuLinkAddData", gp_driver.cuLinkAddData(state, type, r->picked.memory, r->picked.bytes, "gpreempt", 0, NULL, NULL), r) &&
 	    succeeded("cuLinkComplete", gp_driver.cuLinkComplete(state, &cubin, &bytes), r)) {
-		r->image = cubin;
-		r->image_bytes = bytes;
-		r->linked = true;
-		r->answered = 0;
+		r->linked = cubin;
+		r->linked_bytes = bytes;
 		gp_request(r);
 	}
 	gp_driver.cuLinkDestroy(state);
@@ -178,28 +176,29 @@ static void count(const struct gp_rewritten *r)
 	gp_count(&gp_kernels.seen, r->kernels);
 }
 
-const struct gp_rewritten *gp_rewrite(const void *image, size_t bytes, int sm, const struct gp_jit *jit)
+const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit *jit)
 {
 	uint64_t begun = gp_now_ns();
-	struct gp_request r = {.what = GP_REQUEST_REWRITE, .image = image, .image_bytes = bytes, .sm = (uint32_t)sm, .options = jit->text};
+	r->what = GP_REWRITE;
+	r->options = jit->text;
 	gp_count(&gp_kernels.images, 1);
-	gp_request(&r);
-	if (r.answer == GP_ANSWER_LINK) {
+	gp_request(r);
+	if (r->answer == GP_LINK) {
 		struct gp_context *c = enter_context();
-		compile(&r, jit);
+		compile(r, jit);
 		leave_context(c);
 	}
+	gp_picked_unmap(&r->picked);
 	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
-	if (r.answer != GP_ANSWER_DONE) {
-		gp_load_failed(r.reason);
+	if (r->answer != GP_DONE) {
+		gp_load_failed(r->reason);
 		return NULL;
 	}
-	gp_count(&gp_kernels.cached, r.cached);
-	const struct gp_rewritten *rewritten = r.memory;
-	count(rewritten);
-	if (rewritten->image_bytes)
-		return rewritten;
-	gp_rewritten_unmap(rewritten);
+	gp_count(&gp_kernels.cached, r->cached);
+	count(r->rewritten);
+	if (r->rewritten->image_bytes)
+		return r->rewritten;
+	gp_rewritten_unmap(r->rewritten);
 	return NULL;
 }
 
@@ -236,22 +235,6 @@ const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *r
 			low = middle + 1;
 	}
 	return NULL;
-}
-
-bool gp_code_parameter_hidden(CUfunction function, size_t index)
-{
-	const struct gp_code *code = gp_code_of(function);
-	return code && index == code->parameters;
-}
-
-void gp_code_let_pass(CUfunction function)
-{
-	CUdeviceptr none = 0;
-	const struct gp_code *code = gp_code_of(function);
-	if (!code || !gp_driver.cuParamSetv || !gp_driver.cuParamSetSize)
-		return;
-	gp_driver.cuParamSetv(function, (int)code->hidden, &none, sizeof none);
-	gp_driver.cuParamSetSize(function, code->bytes);
 }
 
 void gp_code_start(_Atomic uint32_t *armed_word) { armed = armed_word; }

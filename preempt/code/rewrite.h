@@ -1,8 +1,9 @@
-// rewrite.h - shared by rewrite.c, modules.c and libraries.c: code as it is loaded, and what is loaded in its place.
+// rewrite.h - shared by the files of this folder: code as it is loaded, and what is loaded in its place.
 #ifndef GPREEMPT_REWRITE_H
 #define GPREEMPT_REWRITE_H
 
 #include "preempt/code/code.h"
+#include "preempt/code/request.h"
 #include "preempt/process/process.h"
 
 // Options of the just-in-time compiler, without what is written to: the program may have taken that back.
@@ -18,8 +19,11 @@ struct gp_jit {
 const char *gp_jit_copy(struct gp_jit *, unsigned count, const int *option, void *const *value); // why it can't be
 int gp_current_capability(void); // of the current context's GPU; 0: there is none
 int gp_common_capability(void);  // of all GPUs; 0: they differ
-// A mapping, or NULL where the original is to be used.
-const struct gp_rewritten *gp_rewrite(const void *image, size_t bytes, int sm, const struct gp_jit *);
+// Rewrites what a request names: an image, a file, or what was picked of one before, for a GPU. What was picked is unmapped.
+// Returns a mapping, or NULL where the original is to be used.
+const struct gp_rewritten *gp_rewrite(struct gp_request *, const struct gp_jit *);
+// What is known of a kernel by its name; NULL: there is none of that name.
+const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *, const char *kernel);
 const void *gp_rewritten_image(const struct gp_rewritten *);
 void gp_rewritten_in_use(void); // before the first handle of rewritten code is known to anybody
 void gp_rewritten_read(const struct gp_rewritten *); // the driver has a copy of the image
@@ -31,9 +35,11 @@ static inline size_t gp_bucket(const void *handle) { return (uintptr_t)handle * 
 // modules.c
 void gp_module_remember(CUmodule, const struct gp_rewritten *, bool of_library);
 void gp_modules_drop(const struct gp_rewritten *); // those of a library
+const struct gp_rewritten *gp_rewritten_module(CUmodule); // NULL: it is not known, or was loaded as it came
 
 // libraries.c
-// The rewritten image behind a library's implicit module; the name is that of a kernel in it.
+const struct gp_rewritten *gp_rewritten_library(CUlibrary); // NULL: it is not one that takes another's place
+// The rewritten image behind a library's implicit module, which nobody asked for yet; the name is that of a kernel in it.
 const struct gp_rewritten *gp_library_of_module(CUmodule, const char *kernel);
 
 #endif

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -234,10 +235,11 @@ func refusedKernels(ctx context.Context, pid int) (map[string]string, error) {
 			continue // it has no code
 		}
 		for _, image := range images {
-			if !image.Fatbin {
-				continue
+			picked, err := patch.Pick(bytes.NewReader(image.Data), 90, nil)
+			if err != nil {
+				continue // it is for other GPUs
 			}
-			_, entries, err := patch.Fatbin(image.Data, patch.Options{Guards: guards, SM: 90, Refuse: patch.WaitsForPeers})
+			_, entries, err := patch.Rewrite(picked, patch.Options{Guards: guards, Refuse: patch.WaitsForPeers})
 			if err != nil {
 				continue // nothing of it is rewritten, which the counters tell
 			}

@@ -98,7 +98,7 @@ func setsStackPointer(i instruction) bool {
 
 // compare finds where the variants of one instruction hold their parameter's offset. shift is -1 if all variants are the
 // same. code is the instruction with 0 in that place.
-func compare(variants []instruction, entries []patch.Entry) (code instruction, shift int, err error) {
+func compare(variants []instruction, entries []patch.Description) (code instruction, shift int, err error) {
 	first, equal := variants[0], true
 	for _, v := range variants {
 		equal = equal && v == first

@@ -73,7 +73,7 @@ func compile(nvcc, source, output, sm string) (guard patch.Guard, err error) {
 
 // extract makes one guard of all the variants in a cubin.
 func extract(image []byte) (patch.Guard, error) {
-	variants, err := patch.Entries(image)
+	variants, err := patch.Describe(image)
 	if err != nil {
 		return patch.Guard{}, err
 	}
@@ -131,7 +131,7 @@ func extract(image []byte) (patch.Guard, error) {
 }
 
 // check makes every variant again from the guard, and compares.
-func check(guard patch.Guard, bodies [][]instruction, variants []patch.Entry) error {
+func check(guard patch.Guard, bodies [][]instruction, variants []patch.Description) error {
 	text, err := json.Marshal([]patch.Guard{guard})
 	if err != nil {
 		return err
@@ -156,4 +156,4 @@ func join(body []instruction) (code []byte) {
 	return code
 }
 
-func hiddenOffset(v patch.Entry) uint32 { return uint32(v.Base + v.ParameterBytes - 8) }
+func hiddenOffset(v patch.Description) uint32 { return uint32(v.Base + v.ParameterBytes - 8) }

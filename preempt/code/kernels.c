@@ -1,10 +1,9 @@
-// code.c - what is known of kernels, by handle.
+// kernels.c - finds what is known of a kernel by its handle.
 //
 // A table that launches read without a lock. It is a cache: whenever a module, library or context comes or ends it is emptied
 // as a whole, so that a handle that is used again is never taken for what it was. The generation is odd meanwhile.
 #define _GNU_SOURCE
-#include "preempt/code/code.h"
-#include "preempt/process/process.h"
+#include "preempt/code/rewrite.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -137,7 +136,8 @@ static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const st
 			*info = gp_driver.cuFuncGetParamInfo;
 		if (gp_driver.cuFuncGetModule(&module, of) || gp_driver.cuFuncGetName(&name, of))
 			return NULL;
-		image = gp_rewritten_module(module, name);
+		if (!(image = gp_rewritten_module(module)))
+			image = gp_library_of_module(module, name);
 	}
 	const struct gp_rewritten_kernel *kernel = image && name ? gp_rewritten_find(image, name) : NULL;
 	*in = image;
@@ -204,4 +204,20 @@ const struct gp_code *gp_code_of(CUfunction function)
 	if (!code || before % 2 || before != atomic_load_explicit(&gp_code_generation, memory_order_relaxed))
 		return learn(function);
 	return known(code);
+}
+
+bool gp_code_parameter_hidden(CUfunction function, size_t index)
+{
+	const struct gp_code *code = gp_code_of(function);
+	return code && index == code->parameters;
+}
+
+void gp_code_let_pass(CUfunction function)
+{
+	CUdeviceptr none = 0;
+	const struct gp_code *code = gp_code_of(function);
+	if (!code || !gp_driver.cuParamSetv || !gp_driver.cuParamSetSize)
+		return;
+	gp_driver.cuParamSetv(function, (int)code->hidden, &none, sizeof none);
+	gp_driver.cuParamSetSize(function, code->bytes);
 }

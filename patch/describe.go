@@ -1,7 +1,7 @@
 package patch
 
-// Entry describes a kernel of a cubin.
-type Entry struct {
+// Description is a kernel as its cubin describes it.
+type Description struct {
 	SM             int
 	Name           string
 	Code           []byte
@@ -13,14 +13,14 @@ type Entry struct {
 	Exits          []uint32 // offsets of EXIT instructions
 }
 
-// Entries reads the kernels of a cubin, without rewriting them.
-func Entries(image []byte) ([]Entry, error) {
+// Describe reads the kernels of a cubin, without rewriting them.
+func Describe(image []byte) ([]Description, error) {
 	c, err := parseCubin(image)
 	if err != nil {
 		return nil, err
 	}
 	around := c.look(Options{})
-	var entries []Entry
+	var list []Description
 	for _, s := range c.symbols {
 		if !s.isKernel() {
 			continue
@@ -29,33 +29,33 @@ func Entries(image []byte) ([]Entry, error) {
 		if err := c.findSections(p, around); err != nil {
 			return nil, err
 		}
-		list, err := parseAttributes(p.info.data)
+		attributes, err := parseAttributes(p.info.data)
 		if err != nil {
 			return nil, err
 		}
-		if err := p.readParameters(list); err != nil {
+		if err := p.readParameters(attributes); err != nil {
 			return nil, err
 		}
-		e := Entry{
+		d := Description{
 			SM: c.sm, Name: s.name, Code: p.text.data, Registers: around.registers[s.index],
 			Base: int(p.base), ParameterBytes: p.ParameterBytes,
 		}
-		e.read(list)
-		entries = append(entries, e)
+		d.read(attributes)
+		list = append(list, d)
 	}
-	return entries, nil
+	return list, nil
 }
 
-func (e *Entry) read(list []attribute) {
+func (d *Description) read(list []attribute) {
 	for _, a := range list {
 		switch a.code {
 		case eiattrNumBarriers:
-			e.Barriers = int(a.value)
+			d.Barriers = int(a.value)
 		case eiattrCTAIDZUsed:
-			e.UsesCTAIDZ = true
+			d.UsesCTAIDZ = true
 		case eiattrExitInstrOffsets:
 			for data := a.data; len(data) >= 4; data = data[4:] {
-				e.Exits = append(e.Exits, le.Uint32(data))
+				d.Exits = append(d.Exits, le.Uint32(data))
 			}
 		}
 	}

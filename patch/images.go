@@ -7,11 +7,25 @@ import (
 	"io"
 )
 
-// Image is a cubin or a fatbin that was found in a file.
+// Form says what an image is. The numbers are those of enum gp_form of preempt/code/request.h.
+type Form int
+
+// Forms of images.
+const (
+	FormCubin     Form = iota + 1 // an ELF file with the code of kernels
+	FormFatbin                    // several images for several GPUs
+	FormPTX                       // text, which ends with a 0
+	FormFatbinPTX                 // a fatbin with PTX alone
+)
+
+// Image is code for GPUs.
 type Image struct {
-	Fatbin bool
-	Data   []byte
+	Form Form
+	Data []byte
 }
+
+// PTX says whether the driver's linker has to make a cubin of the image before it can be rewritten.
+func (i Image) PTX() bool { return i.Form == FormPTX || i.Form == FormFatbinPTX }
 
 // Images finds the cubins and fatbins of a file: the file itself, or those that a host program or library embeds.
 func Images(file []byte) ([]Image, error) {
@@ -19,7 +33,7 @@ func Images(file []byte) ([]Image, error) {
 		return fatbins(file)
 	}
 	if len(file) >= elfHeaderSize && string(file[:4]) == "\x7fELF" && le.Uint16(file[18:]) == emCUDA {
-		return []Image{{Data: file}}, nil
+		return []Image{{Form: FormCubin, Data: file}}, nil
 	}
 	host, err := elf.NewFile(bytes.NewReader(file))
 	if err != nil {
@@ -59,7 +73,7 @@ func fatbins(data []byte) ([]Image, error) {
 		if size > len(data)-at {
 			return nil, fmt.Errorf("%w: fatbin cut short", ErrFormat)
 		}
-		images = append(images, Image{Fatbin: true, Data: data[at : at+size]})
+		images = append(images, Image{Form: FormFatbin, Data: data[at : at+size]})
 		at += (size + entryAlignment - 1) &^ (entryAlignment - 1)
 	}
 	return images, nil

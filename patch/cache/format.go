@@ -13,7 +13,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-// The form of a rewritten image: struct gp_rewritten of preempt/code/code.h, which C reads in place.
+// The format of a rewritten image: struct gp_rewritten of preempt/code/code.h, which C reads in place.
 const (
 	magic = "GPBLP\x00\x00\x01"
 
@@ -39,8 +39,8 @@ const (
 	imageAlignment = 4096 // so that its pages can be given back
 )
 
-// ErrForm means that a cache file is torn, damaged, or of another version.
-var ErrForm = errors.New("damaged or foreign cache file")
+// ErrDamaged means that a cache file is torn, damaged, or of another version.
+var ErrDamaged = errors.New("damaged or foreign cache file")
 
 var (
 	le         = binary.LittleEndian
@@ -52,16 +52,16 @@ type Key [32]byte
 
 func align(n, to int) int { return (n + to - 1) / to * to }
 
-// form collects the parts of a file before they are written.
-type form struct {
+// format collects the parts of a file before they are written.
+type format struct {
 	kernels []patch.Kernel
 	texts   map[string]int // offsets, behind the layouts
 	tail    []byte         // texts
 	image   []byte
 }
 
-func newForm(kernels []patch.Kernel, image []byte) *form {
-	f := &form{kernels: slices.Clone(kernels), texts: make(map[string]int), tail: []byte{0}, image: image}
+func newFormat(kernels []patch.Kernel, image []byte) *format {
+	f := &format{kernels: slices.Clone(kernels), texts: make(map[string]int), tail: []byte{0}, image: image}
 	slices.SortFunc(f.kernels, func(a, b patch.Kernel) int { return cmp.Compare(a.Name, b.Name) })
 	for _, k := range f.kernels {
 		f.text(k.Name)
@@ -70,7 +70,7 @@ func newForm(kernels []patch.Kernel, image []byte) *form {
 	return f
 }
 
-func (f *form) text(s string) int {
+func (f *format) text(s string) int {
 	offset, known := f.texts[s]
 	if !known {
 		offset = len(f.tail)
@@ -80,7 +80,7 @@ func (f *form) text(s string) int {
 	return offset
 }
 
-func (f *form) textsAt() int {
+func (f *format) textsAt() int {
 	at := headerSize + kernelSize*len(f.kernels)
 	for _, k := range f.kernels {
 		at += 4 * len(k.Layout)
@@ -88,7 +88,7 @@ func (f *form) textsAt() int {
 	return at
 }
 
-func (f *form) size() int {
+func (f *format) size() int {
 	end := f.textsAt() + len(f.tail)
 	if len(f.image) > 0 {
 		end = align(end, imageAlignment) + len(f.image)
@@ -97,7 +97,7 @@ func (f *form) size() int {
 }
 
 // put fills data, of size() zeros.
-func (f *form) put(data []byte, key Key) {
+func (f *format) put(data []byte, key Key) {
 	copy(data, magic)
 	le.PutUint32(data[atKernels:], uint32(len(f.kernels)))
 	le.PutUint64(data[atBytes:], uint64(len(data)))
@@ -133,13 +133,13 @@ func (f *form) put(data []byte, key Key) {
 func check(data []byte, key Key) error {
 	switch {
 	case len(data) < headerSize || string(data[:len(magic)]) != magic:
-		return fmt.Errorf("%w: no header", ErrForm)
+		return fmt.Errorf("%w: no header", ErrDamaged)
 	case le.Uint64(data[atBytes:]) != uint64(len(data)):
-		return fmt.Errorf("%w: cut short", ErrForm)
+		return fmt.Errorf("%w: cut short", ErrDamaged)
 	case !bytes.Equal(data[atKey:atKey+len(key)], key[:]):
-		return fmt.Errorf("%w: of another image", ErrForm)
+		return fmt.Errorf("%w: of another image", ErrDamaged)
 	case le.Uint32(data[atChecksum:]) != crc32.Checksum(data[atKernels:], castagnoli):
-		return fmt.Errorf("%w: wrong checksum", ErrForm)
+		return fmt.Errorf("%w: wrong checksum", ErrDamaged)
 	}
 	return checkContents(data)
 }
@@ -148,18 +148,18 @@ func checkContents(data []byte) error {
 	size := uint64(len(data))
 	end, image := size, le.Uint64(data[atImageBytes:])
 	if image == 0 && le.Uint64(data[atImage:]) != 0 {
-		return fmt.Errorf("%w: image without length", ErrForm)
+		return fmt.Errorf("%w: image without length", ErrDamaged)
 	}
 	if image > 0 {
 		end = le.Uint64(data[atImage:])
 		if end > size || image != size-end || end%imageAlignment != 0 {
-			return fmt.Errorf("%w: image out of place", ErrForm)
+			return fmt.Errorf("%w: image out of place", ErrDamaged)
 		}
 	}
 	count := uint64(le.Uint32(data[atKernels:]))
 	texts := headerSize + kernelSize*count // at least
 	if end < headerSize || texts >= end || data[end-1] != 0 {
-		return fmt.Errorf("%w: kernels out of place", ErrForm)
+		return fmt.Errorf("%w: kernels out of place", ErrDamaged)
 	}
 	isText := func(at uint32) bool { return uint64(at) >= texts && uint64(at) < end }
 	last := []byte(nil)
@@ -169,11 +169,11 @@ func checkContents(data []byte) error {
 		parameters := uint64(le.Uint16(h[atParameters:]))
 		if !isText(name) || reason != 0 && !isText(reason) ||
 			layout < texts || layout%2 != 0 || layout+4*parameters > end {
-			return fmt.Errorf("%w: kernel %d out of place", ErrForm, i)
+			return fmt.Errorf("%w: kernel %d out of place", ErrDamaged, i)
 		}
 		text, _, _ := bytes.Cut(data[name:end], []byte{0})
 		if i > 0 && bytes.Compare(last, text) >= 0 {
-			return fmt.Errorf("%w: kernels out of order", ErrForm)
+			return fmt.Errorf("%w: kernels out of order", ErrDamaged)
 		}
 		last = text
 	}

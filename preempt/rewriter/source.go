@@ -1,0 +1,156 @@
+package rewriter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/patch"
+	"github.com/gpreempt/gpreempt/patch/cache"
+)
+
+// pick reads what a GPU of compute capability sm takes of the image at an address of this process, or in a file, if there
+// is a path. The image's data is a mapping, which whoever gets it unmaps.
+func pick(address uintptr, path string, sm int) (patch.Image, error) {
+	if path == "" {
+		from, parts, err := imageAt(address)
+		if err != nil {
+			return patch.Image{}, err
+		}
+		image, err := pickFrom(from, sm)
+		if err == nil && image.PTX() && parts { // what belongs to it would be missing
+			unmap(image)
+			return patch.Image{}, errors.New("linked of several fatbins as it is loaded")
+		}
+		return image, err
+	}
+	file, err := openFile(path)
+	if err != nil {
+		return patch.Image{}, err
+	}
+	defer unix.Close(file.fd)
+	return pickFrom(file, sm)
+}
+
+func pickFrom(source io.ReaderAt, sm int) (patch.Image, error) {
+	var mapping cache.Mapping
+	image, err := patch.Pick(source, sm, func(size int) (data []byte, err error) {
+		if mapping, err = cache.Allocate(size); err != nil {
+			return nil, err
+		}
+		return mapping.Data(), nil
+	})
+	if err != nil && mapping.Bytes > 0 {
+		mapping.Unmap()
+	}
+	return image, err
+}
+
+func unmap(image patch.Image) {
+	cache.Mapping{Address: unsafe.Pointer(unsafe.SliceData(image.Data)), Bytes: len(image.Data)}.Unmap()
+}
+
+// imageAt follows the wrapper that the compiler puts around a fatbin (fatbinary_section.h). parts: the fatbin is one of
+// several that belong together.
+func imageAt(address uintptr) (image memory, parts bool, err error) {
+	const (
+		fatbinCMagic       = 0x466243B1
+		fatbinCLinkVersion = 2
+	)
+	image = memory(address)
+	var wrapper [16]byte
+	if _, err := image.ReadAt(wrapper[:4], 0); err != nil {
+		return 0, false, fmt.Errorf("read code: %w", err)
+	}
+	if binary.LittleEndian.Uint32(wrapper[:]) != fatbinCMagic {
+		return image, false, nil
+	}
+	if _, err := image.ReadAt(wrapper[:], 0); err != nil {
+		return 0, false, fmt.Errorf("read a fatbin's wrapper: %w", err)
+	}
+	image = memory(binary.LittleEndian.Uint64(wrapper[8:]))
+	return image, binary.LittleEndian.Uint32(wrapper[4:]) == fatbinCLinkVersion, nil
+}
+
+// memory reads this process's memory from an address on, without trusting that it is there.
+type memory uintptr
+
+func (m memory) ReadAt(p []byte, offset int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := readMemory(p[done:], uintptr(m)+uintptr(offset)+uintptr(done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return done, fmt.Errorf("read memory: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		done += n
+	}
+	return done, nil
+}
+
+func readMemory(p []byte, at uintptr) (int, error) {
+	local := []unix.Iovec{{Base: unsafe.SliceData(p), Len: uint64(len(p))}}
+	n, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: at, Len: len(p)}}, 0)
+	if err == nil || errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EINTR) {
+		return n, err
+	}
+	fd, open := unix.Open("/proc/self/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0) // where the call is not allowed
+	if open != nil {
+		return 0, errors.Join(err, open)
+	}
+	defer unix.Close(fd)
+	return unix.Pread(fd, p, int64(at))
+}
+
+// file is a module's file, and a 0 behind it, which ends PTX.
+type file struct {
+	fd   int
+	size int64
+}
+
+func openFile(path string) (file, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return file{}, fmt.Errorf("open the file of a module: %w", err)
+	}
+	var is unix.Stat_t
+	if err = unix.Fstat(fd, &is); err != nil {
+		err = fmt.Errorf("stat the file of a module: %w", err)
+	} else if is.Mode&unix.S_IFMT != unix.S_IFREG || is.Size > patch.DefaultMaxSize {
+		err = errors.New("the file of a module is of an unexpected kind or size")
+	}
+	if err != nil {
+		unix.Close(fd)
+		return file{}, err
+	}
+	return file{fd, is.Size}, nil
+}
+
+func (f file) ReadAt(p []byte, offset int64) (int, error) {
+	done := 0
+	for at := offset; done < len(p) && at < f.size; at = offset + int64(done) {
+		n, err := unix.Pread(f.fd, p[done:done+int(min(int64(len(p)-done), f.size-at))], at)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return done, fmt.Errorf("read the file of a module: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		done += n
+	}
+	if done < len(p) && offset+int64(done) == f.size {
+		p[done] = 0
+		done++
+	}
+	if done < len(p) {
+		return done, io.EOF
+	}
+	return done, nil
+}
