@@ -156,13 +156,9 @@ func (d *doctor) wantsNothing() bool { return d.config.Mechanisms == configs.Mec
 func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	settled := func(peers []segment.Peer) bool {
 		for _, p := range peers {
-			if d.wantsTimeslice() && p.TimesliceUs == 0 && p.Lacks&(configs.FallbackControlRefused|configs.FallbackMPS) == 0 {
-				return false
-			}
-			if d.config.Mechanisms.Use(configs.MPS) && p.Lacks&configs.FallbackMPS != 0 && p.InForce&configs.MPS == 0 {
-				return false
-			}
-			if !d.wantsNothing() && p.InForce == 0 && p.Lacks == 0 {
+			sliced := p.TimesliceUs != 0 && p.InForce&configs.Timeslice != 0
+			refused := p.Lacks&(configs.FallbackControlRefused|configs.FallbackMPS) != 0
+			if !p.Published || d.wantsTimeslice() && !sliced && !refused {
 				return false
 			}
 		}

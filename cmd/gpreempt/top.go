@@ -46,7 +46,8 @@ For processes that hint at coming work, by source of hints and since the process
 
 For processes whose kernels are rewritten so that they can stop between blocks (BLP), since the process's start:
   KERNELS  of the modules that were loaded, of these rewritten, and not, by reason: form (not known how), room (for
-           one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable)
+           one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable),
+           runtime (loaded unseen, by a CUDA runtime before 12.0)
   LAUNCHES of kernels, and the part that could be stopped
   STOPS    times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
   DRAIN    from a stop until nothing ran: mean, and the longest

@@ -491,7 +491,7 @@ func (a *agent) publish() {
 	if configs.Mechanism(own.Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
-	a.own().Job.Store(a.core.job)
+	own.Job.Store(a.core.job) // last: what is in force is known from here on
 	countBLP(a.gpu)
 	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
 		a.saidBeside = true

@@ -78,9 +78,10 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint32_t fallbacks;        // bit set, see GP_FALLBACK_*
 	_Atomic uint32_t suspended;        // 1 while its channels are disabled
 	char name[32];                     // of the program, NUL-terminated
-	_Atomic uint64_t job; // that processes on several GPUs belong to, who may wait for each other: a hash
-	// of a process of the lowest level: time with work on the GPU and the GPU its own, as far as is known: on its turn, and
-	// no window of a higher level open; and the time until which that is counted
+	// A hash that the processes of a job have in common, which may wait for each other on several GPUs. 0 until mechanisms is known.
+	_Atomic uint64_t job;
+	// Of a process of the lowest level: for how long it had work and the GPU was its own (its turn, and no window of a higher
+	// level open), and the time until which that is counted.
 	_Atomic uint64_t ran_ns;
 	_Atomic uint64_t ran_at_ns;
 	uint8_t pad0[24];

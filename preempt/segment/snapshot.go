@@ -47,6 +47,7 @@ type Peer struct {
 	TimesliceUs    uint32            `json:"timeslice_us"` // 0: the driver's default
 	Mechanisms     []string          `json:"mechanisms"`
 	Fallbacks      []string          `json:"fallbacks"`
+	Published      bool              `json:"-"` // what is in force is known
 	InForce        configs.Mechanism `json:"-"` // the same as bits
 	Lacks          configs.Fallback  `json:"-"`
 	Counters       Counters          `json:"counters"`
@@ -181,6 +182,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			TimesliceUs: p.TimesliceUs.Load(),
 			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
 			Fallbacks:   names(p.Fallbacks.Load(), configs.FallbackNames()),
+			Published:   p.Job.Load() != 0,
 			InForce:     configs.Mechanism(p.Mechanisms.Load()),
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
