@@ -318,7 +318,6 @@ func measureBEAlone(ctx context.Context, s *session, name string) error {
 			rates[role] = append(rates[role], rate)
 		}
 	}
-	median := func(values []float64) float64 { slices.Sort(values); return values[len(values)/2] }
 	alone, now := median(rates[""]), median(rates["be"])
 	share := round(now/alone, 4)
 	pass := share >= 0.99

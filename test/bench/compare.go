@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"strings"
-	"text/tabwriter"
 )
 
 // Comparison is of two result files of the same benchmark.
@@ -177,8 +176,7 @@ func (c *Comparison) Worse() int {
 
 // Print writes all figures, those that got worse marked.
 func (c *Comparison) Print(out io.Writer) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "case\tsystem\tfigure\tcommitted\tnew\tnew/committed\t")
+	t := newTable(out, "case", "system", "figure", "committed", "new", "new/committed", "")
 	for _, d := range c.Lines {
 		verdict := ""
 		switch {
@@ -191,10 +189,10 @@ func (c *Comparison) Print(out io.Writer) error {
 		if d.Committed != 0 {
 			ratio = fmt.Sprintf("%.2f", d.New/d.Committed)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.3f\t%s\t%s\n", d.Case, d.System, d.Figure, d.Committed, d.New, ratio, verdict)
+		t.row(d.Case, d.System, d.Figure, fmt.Sprintf("%.3f", d.Committed), fmt.Sprintf("%.3f", d.New), ratio, verdict)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the comparison: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	for _, missing := range c.Missing {
 		fmt.Fprintln(out, "not measured:", missing)

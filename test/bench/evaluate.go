@@ -266,7 +266,7 @@ func (e *evaluation) end(which func(string, *worker) bool) {
 		}
 		p.end()
 		delete(e.running, k)
-		e.passOn(p)
+		e.session.passOn(p)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
 // ReportName is the file of the report.
@@ -275,8 +274,7 @@ func (e *Evaluation) Print(out io.Writer) error {
 		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
 	}
 	fmt.Fprintf(out, "%s, driver %s, CUDA %s%s\n\n", e.GPU, e.Driver, e.CUDA, kind)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "workload\tsystem\tn\tmean ms\tp50\tp95\tp99\tp99.9\tmax\tp99/alone\tsubmitted p50 / p99\tLC/s\tBE/s\tBE/alone\tBE/default\ttotal/default\tqueued\tCPU ms\t")
+	t := newTable(out, "workload", "system", "n", "mean ms", "p50", "p95", "p99", "p99.9", "max", "p99/alone", "submitted p50 / p99", "LC/s", "BE/s", "BE/alone", "BE/default", "total/default", "queued", "CPU ms")
 	previous := ""
 	for i := range e.Cases {
 		c := &e.Cases[i]
@@ -285,10 +283,10 @@ func (e *Evaluation) Print(out io.Writer) error {
 			name = ""
 		}
 		previous = c.Case
-		fmt.Fprintf(table, "%s\t%s\t%s\t\n", name, c.System, strings.Join(c.cells(), "\t"))
+		t.row(append([]string{name, c.System}, c.cells()...)...)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -119,7 +118,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		gone := m.visits.begin(name + " " + how)
 		p.end()
 		gone()
-		m.e.passOn(p)
+		m.e.session.passOn(p)
 	}
 	comes := m.visits.begin(name + " comes")
 	one := []member{{Task: g.task, role: g.role, program: p}}
@@ -160,13 +159,4 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 	}
 	leave("goes")
 	return nil
-}
-
-// passOn logs what the library said in a program.
-func (e *evaluation) passOn(p *worker) {
-	for line := range strings.Lines(p.stderr.all()) {
-		if strings.Contains(line, "gpreempt") {
-			e.session.log("%s: %s", p.name, strings.TrimSpace(line))
-		}
-	}
 }

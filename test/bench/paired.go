@@ -109,7 +109,6 @@ func compareRounds(before, now []float64) Paired {
 	n := float64(len(ratios))
 	half := 0.98 * math.Sqrt(n) // 1.96 standard deviations of the number below the median
 	low, high := max(int(n/2-half), 0), min(int(math.Ceil(n/2+half)), len(ratios)-1)
-	median := func(values []float64) float64 { return quantile(slices.Sorted(slices.Values(values)), .5) }
 	return Paired{Rounds: len(ratios), Before: median(before), Now: median(now), Ratio: round(quantile(ratios, .5), 4),
 		CI: [2]float64{round(ratios[low], 4), round(ratios[high], 4)}}
 }
@@ -141,12 +140,7 @@ func besideNobody(l load) func(context.Context, *session) (float64, error) {
 		if err := s.run(ctx, &result, "lc", "lc", options...); err != nil {
 			return 0, err
 		}
-		sorted := make([]float64, len(result.LatenciesNs))
-		for i, ns := range result.LatenciesNs {
-			sorted[i] = float64(ns) / 1000
-		}
-		slices.Sort(sorted)
-		return quantile(sorted, .5), nil // of nothing it is not a number
+		return quantile(sortedFloats(result.LatenciesNs, 1000), .5), nil // of nothing it is not a number
 	}
 }
 

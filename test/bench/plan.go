@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -89,18 +89,17 @@ func planEvaluation(out io.Writer, options Options) error {
 		names = append(names, system.Name)
 	}
 	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", e.options.Repeats, e.length, beAlone, strings.Join(names, ", "))
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "workload\tsystems\tprocesses\tseconds\tuntil\twhat\t")
+	t := newTable(out, "workload", "systems", "processes", "seconds", "until", "what")
 	running := map[string]bool{}
 	costs := e.costs(picked)
 	total := 0.0
 	for i, w := range picked {
 		_, processes := e.starting(w, running)
 		total += costs[i]
-		fmt.Fprintf(table, "%s\t%d\t%d\t%.0f\t%s\t%s\t\n", w.Name, len(e.systemsFor(w)), processes, costs[i], clock(total), w.About)
+		t.row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
 	if n := int(math.Ceil(total / partLimit.Seconds())); n > 1 && options.Part == "" {

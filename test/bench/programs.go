@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -174,15 +173,17 @@ func (w *worker) answerGo(ctx context.Context, limit time.Duration) (answer, err
 	return a, nil
 }
 
-// temporaryFolder makes one on a file system in memory, where segments are best kept; "" names the machine's own choice.
+var inMemory = "/dev/shm" // a file system; a variable for tests
+
+// temporaryFolder makes one on a file system in memory, where segments are best kept.
 func temporaryFolder() (string, error) {
-	parent := "/dev/shm"
+	parent := inMemory
 	if _, err := os.Stat(parent); err != nil {
-		parent = ""
+		parent = os.TempDir()
 	}
 	folder, err := os.MkdirTemp(parent, "gpreempt-bench-")
 	if err != nil {
-		return "", fmt.Errorf("make a temporary folder in %s: %w", cmp.Or(parent, os.TempDir()), err)
+		return "", fmt.Errorf("make a temporary folder: %w", err)
 	}
 	return folder, nil
 }

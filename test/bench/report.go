@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -119,15 +118,16 @@ type Share struct {
 }
 
 func latency(ns []uint64) *Latency {
-	if len(ns) == 0 {
+	return latencyOf(sortedFloats(ns, 1000))
+}
+
+// latencyOf sums up sorted latencies in microseconds; nil where there are none.
+func latencyOf(sorted []float64) *Latency {
+	if len(sorted) == 0 {
 		return nil
 	}
-	sorted := slices.Clone(ns)
-	slices.Sort(sorted)
-	at := func(fraction float64) float64 {
-		return round(float64(sorted[int(fraction*float64(len(sorted)-1))])/1000, 1)
-	}
-	return &Latency{N: len(ns), P50Us: at(.5), P99Us: at(.99), MaxUs: at(1)}
+	us := func(q float64) float64 { return round(quantile(sorted, q), 1) }
+	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1)}
 }
 
 func ratio(now, alone *Latency) *Ratio {
@@ -174,7 +174,7 @@ func (r *Report) withdrawTargets() {
 
 // failed says whether the row tells why a case could not be measured, or not to its end.
 func (row Row) failed() bool {
-	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil || row.Stalls != nil)
+	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil && row.BE == nil || row.Stalls != nil)
 }
 
 // Failed names what could not be measured.
@@ -225,8 +225,7 @@ func (r *Report) Print(out io.Writer) error {
 		return r.printStalls(out)
 	}
 	fmt.Fprintln(out, r.title())
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "case\tsystem\tLC p50 us\tp99 us\tmax us\tn\tp99/alone\tBE rate\tof alone\tof what LC leaves\ttarget\t")
+	t := newTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")
 	previous := ""
 	for _, row := range r.Cases {
 		name := row.Case
@@ -252,10 +251,10 @@ func (r *Report) Print(out io.Writer) error {
 		if row.Value != nil {
 			cells[0] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", name, row.System, strings.Join(cells, "\t"), row.verdict())
+		t.row(append(append([]string{name, row.System}, cells...), row.verdict())...)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	return nil
 }

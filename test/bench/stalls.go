@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -209,8 +208,7 @@ func planStalls(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "case\tsystem\tseconds\twhat\t")
+	t := newTable(out, "case", "system", "seconds", "what")
 	total := 0.0
 	for _, c := range cases {
 		for _, system := range systems {
@@ -219,11 +217,11 @@ func planStalls(out io.Writer, options Options) error {
 			}
 			seconds := c.cost(system, options)
 			total += seconds
-			fmt.Fprintf(table, "%s\t%s\t%.0f\t%s\t\n", c.name, system.Name, seconds, c.about)
+			t.row(c.name, system.Name, fmt.Sprintf("%.0f", seconds), c.about)
 		}
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all.\n", clock(total))
 	return nil
@@ -609,6 +607,7 @@ func (p *stallPart) latency() *Latency {
 	if len(all) == 0 {
 		return nil
 	}
-	us := func(q float64) float64 { return round(quantile(all, q), 1) }
-	return &Latency{N: len(all), P50Us: us(.5), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
+	l := latencyOf(all)
+	l.P999Us = round(quantile(all, .999), 1)
+	return l
 }

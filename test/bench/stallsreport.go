@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
 // Stalls are the requests of a row that took too long.
@@ -134,8 +133,7 @@ func (c stallCase) rows(parts []*stallPart) (rows []Row) {
 // printStalls writes the table for people.
 func (r *Report) printStalls(out io.Writer) error {
 	fmt.Fprintln(out, r.title())
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "case\tsystem\tn\tLC p50 us\tp99 us\tp99.9 us\tmax us\tp99.9/alone\tstalls\tabove us\tcauses\ttarget\t")
+	t := newTable(out, "case", "system", "n", "LC p50 us", "p99 us", "p99.9 us", "max us", "p99.9/alone", "stalls", "above us", "causes", "target")
 	for _, row := range r.Cases {
 		cells := slices.Repeat([]string{"-"}, 9)
 		if row.LC != nil {
@@ -150,10 +148,10 @@ func (r *Report) printStalls(out io.Writer) error {
 		if row.Stalls != nil {
 			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.causes()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", row.Case, row.System, strings.Join(cells, "\t"), row.verdict())
+		t.row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	for _, row := range r.Cases {
 		if row.Stalls == nil || len(row.Stalls.List) == 0 {

@@ -47,6 +47,18 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[below] + (place-float64(below))*(sorted[below+1]-sorted[below])
 }
 
+func median(values []float64) float64 { return quantile(slices.Sorted(slices.Values(values)), .5) }
+
+// sortedFloats are values of a unit, in one that is so many times as large.
+func sortedFloats(values []uint64, unit float64) []float64 {
+	sorted := make([]float64, len(values))
+	for i, value := range values {
+		sorted[i] = float64(value) / unit
+	}
+	slices.Sort(sorted)
+	return sorted
+}
+
 func mean(values []float64) float64 {
 	sum := 0.0
 	for _, value := range values {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 )
 
@@ -172,13 +171,12 @@ func (c caseSuite) plan(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "case\tseconds\ttarget\t")
+	t := newTable(out, "case", "seconds", "target")
 	for _, one := range cases {
-		fmt.Fprintf(table, "%s\t%.0f\t%s\t\n", one.Name, one.seconds, one.Target)
+		t.row(one.Name, fmt.Sprintf("%.0f", one.seconds), one.Target)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
+	if err := t.end(); err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(out, "\nAbout %s in all%s.\n", clock(c.left(cases)), map[bool]string{true: fmt.Sprintf(", %d at once", c.jobs)}[c.jobs > 1])
 	return err

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -216,36 +217,27 @@ func TestTorchSuites(t *testing.T) {
 // An interruption leaves no process, no MPS server and no file behind.
 func TestSuiteInterrupted(t *testing.T) {
 	fakeMPS(t, t.TempDir())
+	defer func(path string) { inMemory = path }(inMemory)
+	inMemory = t.TempDir()
+	t.Setenv("TMPDIR", t.TempDir())
 	for suite, only := range map[string]string{"foundation": "four-be", "blp-mps": "mps-1x40us-beside-10us-blocks"} {
 		var progress bytes.Buffer
 		options := simulatedOptions(t, suite, &progress, only)
-		before := temporaryFolders(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		report, err := suiteOfCases(t, suite).measure(ctx, options)
 		cancel()
 		if err == nil || report != nil {
 			t.Errorf("%s: %v, %+v\n%s", suite, err, report, &progress)
 		}
-		if after := temporaryFolders(t); len(after) > len(before) {
-			t.Errorf("%s: %v are left of %v", suite, after, before)
+		for _, folder := range []string{inMemory, os.TempDir()} {
+			if left, err := filepath.Glob(filepath.Join(folder, "gpreempt-bench-*")); err != nil || len(left) > 0 {
+				t.Errorf("%s: %v are left, %v", suite, left, err)
+			}
 		}
 		if left := processesWith(t, "SIMCUDA_DIR="+os.Getenv("SIMCUDA_DIR")); len(left) > 0 {
 			t.Errorf("%s: processes %v are left", suite, left)
 		}
 	}
-}
-
-// temporaryFolders are those of sessions.
-func temporaryFolders(t *testing.T) (all []string) {
-	t.Helper()
-	for _, parent := range []string{"/dev/shm", os.TempDir()} {
-		found, err := filepath.Glob(filepath.Join(parent, "gpreempt-bench-*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, found...)
-	}
-	return all
 }
 
 // processesWith are the processes with a variable in their environment, but this one.
@@ -263,4 +255,25 @@ func processesWith(t *testing.T, variable string) (found []string) {
 		}
 	}
 	return found
+}
+
+// What cannot be stopped of a round is what refused kernels take and, at worst, the longest of the other launches.
+func TestStoppableTime(t *testing.T) {
+	kernels := kernelTimes{"long": {400, 2}, "short": {400, 40}, "refused": {200, 8}, "Memcpy HtoD": {1e6, 1}}
+	for _, test := range []struct {
+		refused   map[string]string
+		uncovered float64
+		want      float64
+		note      string
+	}{
+		{nil, 0, 1, "3 kernels, 1.0 ms a round, refused: none; longest: long, short, refused"},
+		{map[string]string{"refused": "peers"}, 0, .8, "refused: refused (peers, 20.0 %)"},
+		{nil, .02, .8, "refused: none"},                            // one launch: a long one
+		{nil, .06, .575, "refused: none"},                          // three: both long ones, and one of the refused kernel's
+		{map[string]string{"refused": "peers"}, .06, .39, "peers"}, // both long ones and a short one
+	} {
+		if got, note := kernels.stoppable(test.refused, test.uncovered); math.Abs(got-test.want) > 1e-9 || !strings.Contains(note, test.note) {
+			t.Errorf("%v, %g uncovered: %g, %s; want %g, %s", test.refused, test.uncovered, got, note, test.want, test.note)
+		}
+	}
 }

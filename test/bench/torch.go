@@ -243,7 +243,7 @@ func measureEager(ctx context.Context, s *session, name string) error {
 				return err
 			}
 			all[systems[i]] = append(all[systems[i]], r.LatenciesNs...)
-			p50[systems[i]] = append(p50[systems[i]], medianOf(r.LatenciesNs))
+			p50[systems[i]] = append(p50[systems[i]], quantile(sortedFloats(r.LatenciesNs, 1), .5))
 		}
 		costs = append(costs, 100*(median(p50["gpreempt"])/median(p50["alone"])-1))
 	}
@@ -254,16 +254,6 @@ func measureEager(ctx context.Context, s *session, name string) error {
 		Note: fmt.Sprintf("%+.2f %%, median of %d rounds of 3 processes each; half of the rounds between %+.2f and %+.2f %%", cost, eagerRounds, low, high)}
 	s.add(Row{Case: name, System: "alone", LC: alone}, row.judged("library costs <= 1 % of p50", cost <= eagerPercent))
 	return nil
-}
-
-func median(values []float64) float64 { return quantile(slices.Sorted(slices.Values(values)), .5) }
-
-func medianOf(values []uint64) float64 {
-	floats := make([]float64, len(values))
-	for i, value := range values {
-		floats[i] = float64(value)
-	}
-	return median(floats)
 }
 
 const (
