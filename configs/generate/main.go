@@ -65,7 +65,7 @@ func defaults(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return between(text, "# those of NVTX ranges, at most 16.\n", "\n# The part of the GPU's time that hints", sources())
+	return between(text, "# those of NVTX ranges, at most 16.\n", "\n# The part of the GPU's time that wrong", sources())
 }
 
 // between puts lines in the place of those between two that stay.
