@@ -19,9 +19,9 @@ CORE := $(filter-out %_test.c,$(wildcard preempt/*.c preempt/*/*.c hints/*.c))
 EXPORTS := $(wildcard exports/*.c)
 build/core.a: $(CORE:%.c=build/c/%.o)
 build/exports.a: $(EXPORTS:%.c=build/c/%.o)
-build/core.a build/exports.a:
+build/core.a build/exports.a: Makefile # as it says how
 	@rm -f $@
-	$(LD) -r -o $(@:.a=.o) $^ # one member: what only the program calls is linked too
+	$(LD) -r -o $(@:.a=.o) $(filter %.o,$^) # one member: what only the program calls is linked too
 	$(AR) rcs $@ $(@:.a=.o)
 build/c/%.o: %.c
 	@mkdir -p $(@D)
