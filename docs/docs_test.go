@@ -17,7 +17,13 @@ var (
 	quoted  = regexp.MustCompile("`([a-z]+(?:/[A-Za-z0-9_.*-]+)+/?)`")
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	comment = regexp.MustCompile(`(?m)(?://|^\s*#|/\*| \*) .*$`)
+	source  = regexp.MustCompile(`(?:^|[\s(])((?:[\w.-]+/)*[a-zA-Z]\w+\.(?:c|h|go|cu|py|sh|md))\b`)
 )
+
+// elsewhere are files that comments name and that are not the repository's: NVIDIA's, Linux's, Go's, made by make gpu-patch,
+// or stand for any.
+var elsewhere = regexp.MustCompile(`^(cuda\w*|cl\w+|ctrl\w+|nv\w*|fatbinary_section|cooperative_groups|elf|futex|unistd)\.h$|^(netpoll_epoll|sigtab_linux_generic|rlimit)\.go$|^run\.sh$|^NAME_test\.c$`)
 
 // documents are all Markdown files, by path from the root.
 func documents(t *testing.T) map[string]string {
@@ -114,4 +120,65 @@ func TestNamedFilesAreThere(t *testing.T) {
 	if named == 0 {
 		t.Error("no document names a file: the expression is wrong")
 	}
+}
+
+// Files that comments name. A comment that outlived its file would send its reader astray.
+func TestNamedSourcesAreThere(t *testing.T) {
+	there, texts := map[string]bool{}, map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name != "." && (name == "build" || strings.HasPrefix(entry.Name(), ".")) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		there[entry.Name()] = true
+		switch filepath.Ext(path) {
+		case ".c", ".h", ".go", ".cu", ".sh", ".py", ".toml":
+			text, err := os.ReadFile(path)
+			texts[name] = string(text)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for name, text := range texts {
+		for _, line := range comment.FindAllString(text, -1) {
+			if strings.Contains(line, "#include") {
+				continue
+			}
+			for _, found := range source.FindAllStringSubmatch(line, -1) {
+				base := filepath.Base(found[1])
+				if elsewhere.MatchString(base) {
+					continue
+				}
+				named++
+				if !there[base] || strings.Contains(found[1], "/") && !existsIn(found[1], ".", "preempt", filepath.Dir(name), filepath.Dir(filepath.Dir(name))) {
+					t.Errorf("%s names %s, which is not there: %s", name, found[1], strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d files are named: the expression is wrong", named)
+	}
+}
+
+func existsIn(path string, folders ...string) bool {
+	for _, folder := range folders {
+		if _, err := os.Stat(filepath.Join(root, folder, path)); err == nil {
+			return true
+		}
+	}
+	return false
 }

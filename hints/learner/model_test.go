@@ -45,7 +45,7 @@ func (s *served) quantile(q float64) float64 {
 	return sorted[int(q*float64(len(sorted)-1))]
 }
 
-// gpu carries out hints as hint.c does.
+// gpu carries out hints as carry.c does.
 type gpu struct {
 	served
 	random                 *rand.Rand

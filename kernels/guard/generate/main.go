@@ -1,5 +1,5 @@
 // Command generate writes guard.json: the guard's instructions for the architectures that are its arguments, as the
-// pinned compiler makes them from guard.cu. ../generate.sh runs it, with the compiler in NVCC.
+// pinned compiler makes them from guard.cu. kernels/generate.sh runs it, with the compiler in NVCC.
 package main
 
 import (
