@@ -28,7 +28,6 @@ const (
 	fireStart       = 100 * time.Second // many start at once
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
 	compileLimit    = 150 * time.Second
-	overMPS         = "gpreempt-mps" // the system whose processes are clients of an MPS server
 	noHintsAtAll    = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
 )
 
@@ -42,11 +41,8 @@ var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireSt
 
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
-		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire"}, 55, func(ctx context.Context, s *session, name string) error {
-			f := &fire{session: s, program: program, system: "gpreempt"}
-			if s.addMPS != nil {
-				f.system = overMPS
-			}
+		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps"}, 55, func(ctx context.Context, s *session, name string) error {
+			f := &fire{session: s, program: program}
 			first, err := f.alone(ctx)
 			if err != nil {
 				return err
@@ -79,20 +75,24 @@ func (s *session) keepLog(program, name string) {
 	}
 }
 
-// beginFire compiles the native programs and, where that is asked for, starts an MPS server.
-func beginFire(ctx context.Context, s *session) (end func(), err error) {
-	end = func() {}
-	s.mechanisms = `["blp"]`
-	switch systems := s.options.Systems; {
-	case slices.Equal(systems, []string{overMPS}):
-		if end, err = s.underMPS(ctx); err != nil {
-			return nil, err
-		}
-		s.mechanisms = `"auto"`
-	case len(systems) > 0 && !slices.Equal(systems, []string{"gpreempt"}):
-		end()
-		return nil, fmt.Errorf("suite %q measures gpreempt or %s, one of them", s.options.Suite, overMPS)
+// fireOverMPS has all processes share a context under an MPS server.
+func fireOverMPS(ctx context.Context, s *session) (end func(), err error) {
+	quit, err := s.underMPS(ctx)
+	if err != nil {
+		return nil, err
 	}
+	s.mechanisms = `"auto"`
+	compiled := s.compileFire(ctx)
+	return func() { compiled(); quit() }, nil
+}
+
+func fireAlone(ctx context.Context, s *session) (end func(), err error) {
+	s.mechanisms = `["blp"]`
+	return s.compileFire(ctx), nil
+}
+
+// compileFire begins to compile the native programs, until stop.
+func (s *session) compileFire(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.native = sync.OnceValues(func() (string, error) { return s.compileNative(ctx) })
 	compiles := len(s.options.Only) == 0 || slices.ContainsFunc(nativeFire, func(name string) bool {
@@ -101,14 +101,12 @@ func beginFire(ctx context.Context, s *session) (end func(), err error) {
 	if compiles {
 		go s.native() // takes half a minute; who needs it waits for the same
 	}
-	quit := end
 	return func() {
 		cancel()
 		if compiles {
 			_, _ = s.native() // leaves no compiler behind
 		}
-		quit()
-	}, nil
+	}
 }
 
 // inGroup is a command whose children end with it when the context does.
@@ -151,13 +149,13 @@ type rounds struct {
 // fire is a case while it is measured.
 type fire struct {
 	*session
-	program, system string
-	config          string
-	notes           []string
-	counted         Counted
-	different       bool
-	hung            bool
-	peerRequests    int
+	program      string
+	config       string
+	notes        []string
+	counted      Counted
+	different    bool
+	hung         bool
+	peerRequests int
 }
 
 func (f *fire) note(format string, arguments ...any) {
@@ -380,7 +378,7 @@ func (f *fire) row(ctx context.Context, name string, first []string) Row {
 		notes = append(notes, "log: "+said)
 	}
 	value := float64(c.Stops)
-	row := Row{Case: name, System: f.system, Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
+	row := Row{Case: name, System: "gpreempt", Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
 	return row.judged(fireTarget, passed)
 }
 

@@ -29,7 +29,6 @@ type Suite struct {
 	Name, About string
 	short       string   // another name
 	flags       []string // that it has beside those that all have
-	folder      string   // of partial results, below build/, where the caller names none
 	list, plan  func(out io.Writer, options Options) error
 	measure     func(ctx context.Context, options Options) (Result, error)
 }
@@ -55,7 +54,7 @@ func ListHasFlag(name string) bool { return slices.Contains(listFlags, name) }
 func PlanHasFlag(name string) bool { return slices.Contains(planFlags, name) }
 
 // Folder is where partial results lie if the caller names no folder.
-func (s Suite) Folder() string { return filepath.Join("build", cmp.Or(s.folder, s.Name)) }
+func (s Suite) Folder() string { return filepath.Join("build", s.Name) }
 
 // List writes what the suite measures.
 func (s Suite) List(out io.Writer, options Options) error { return s.list(out, s.with(options)) }
@@ -83,7 +82,7 @@ func Suites() []Suite {
 		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
 		measure: func(ctx context.Context, options Options) (Result, error) { return result(measureStalls(ctx, options)) }})
 	for _, name := range []string{"paper", "full", "smoke"} {
-		all = append(all, Suite{Name: name, About: evaluationAbout[name], folder: "evaluation",
+		all = append(all, Suite{Name: name, About: evaluationAbout[name],
 			flags: []string{"seconds", "repeats", "systems", "part", "python"}, list: listWorkloads, plan: planEvaluation,
 			measure: func(ctx context.Context, options Options) (Result, error) { return result(evaluate(ctx, options)) }})
 	}

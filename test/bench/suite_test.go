@@ -112,7 +112,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 		"different-as-be":  "as BE: different from step 1 of 3 on",
 		"different-rounds": "as BE, undisturbed: 2 of 5 rounds different, first round 3, step 1",
 	} {
-		f := &fire{session: s, program: program, system: "gpreempt"}
+		f := &fire{session: s, program: program}
 		first, err := f.alone(t.Context())
 		if err != nil {
 			t.Errorf("%s: %v", program, err)
