@@ -11,61 +11,6 @@ static inline bool armed(void) {
 	return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0;
 }
 
-#define CALL(hooks, hook, ...) \
-	do { \
-		if ((hooks)->hook) \
-			(hooks)->hook(__VA_ARGS__); \
-	} while (0)
-
-// Captures under way, by the stream on which each began.
-
-#define MAX_CAPTURES 64
-static _Atomic(CUstream) capture_origin[MAX_CAPTURES];
-static _Atomic uint32_t captures;
-
-static void capture_began(CUstream stream) {
-	for (int i = 0; i < MAX_CAPTURES; i++) {
-		CUstream empty = NULL;
-		if (atomic_compare_exchange_strong(&capture_origin[i], &empty, stream))
-			break;
-	}
-	atomic_fetch_add(&captures, 1); // where there is no place for it, for good: its end will not be seen
-}
-
-static void capture_ended(CUstream stream) {
-	for (int i = 0; i < MAX_CAPTURES; i++) {
-		CUstream origin = stream;
-		if (atomic_compare_exchange_strong(&capture_origin[i], &origin, NULL)) {
-			atomic_fetch_sub(&captures, 1);
-			const struct gp_hooks *hooks = gp_hooks();
-			if (hooks)
-				CALL(hooks, capture_ended);
-			return;
-		}
-	}
-}
-
-static inline bool capturing_anywhere(void) {
-	return atomic_load_explicit(&captures, memory_order_relaxed) != 0;
-}
-
-// Whether work put on the stream now would be, or might be, captured. The legacy stream never is; it may not even be asked
-// about while another stream captures: the query would invalidate that capture.
-static bool captured(CUstream stream) {
-	if (likely(!capturing_anywhere()) || stream == GP_STREAM_LEGACY)
-		return false;
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-static bool before_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object) {
-	return hooks->before_wait && hooks->before_wait(kind, object);
-}
-
-static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *object, CUresult result) {
-	CALL(hooks, after_wait, kind, object, result);
-}
-
 #define DEFAULT_STREAM(stream) __attribute__((unused)) const CUstream default_stream = stream
 #define STREAM(handle) ((CUstream)(handle) ? (CUstream)(handle) : default_stream)
 #define ADDRESS(of) ((void *)(uintptr_t)(of))
@@ -83,146 +28,40 @@ static void after_wait(const struct gp_hooks *hooks, enum gp_wait kind, void *ob
 	}
 
 #define ROW_SUBMIT(name, null, params, args, ...) \
-	static COLD CUresult armed_##name params { \
+	static OUTLINED CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {__VA_ARGS__}; \
-		if (!hooks || captured(submission.stream)) \
-			return REAL(name) args; \
-		CALL(hooks, before_submit, &submission); \
-		CUresult result; \
-		bool addressed = submission.memory.height || submission.memory.copy_2d; \
-		if (!addressed || !hooks->fill || !hooks->fill(&submission, &result)) { \
-			CALL(hooks, before_barrier, &submission); \
-			result = REAL(name) args; \
-		} \
-		CALL(hooks, after_submit, &submission, result); \
-		return result; \
-	} \
-	ENTRY(name, params, args)
-
-// False: the driver's function is to be called with what the caller gave. A captured launch is none of the core's
-// business, but that of a rewritten kernel is not complete.
-static bool launched(const struct gp_hooks *hooks, struct gp_submission *s, const struct gp_launch_attribute *attributes,
-	uint32_t attribute_count, bool in_capture, void **parameters, void **extra, CUresult *result) {
-	if (!hooks->launch)
-		return false;
-	struct gp_launch launch = {
-		.function = s->function,
-		.grid = {s->blocks[0], s->blocks[1], s->blocks[2]},
-		.block = {s->threads[0], s->threads[1], s->threads[2]},
-		.shared_bytes = s->shared_bytes,
-		.stream = s->stream,
-		.attributes = attributes,
-		.attribute_count = attribute_count,
-		.cooperative = s->cooperative,
-		.captured = in_capture,
-		.parameters = parameters,
-		.extra = extra,
-	};
-	return hooks->launch(s, &launch, result);
-}
-
-// A captured launch puts no work on a stream, but it may load the kernel's code.
-static void launch_begins(const struct gp_hooks *hooks, struct gp_submission *s, bool in_capture) {
-	if (in_capture)
-		before_wait(hooks, GP_LOAD, s->function);
-	else
-		CALL(hooks, before_submit, s);
-}
-
-static void launch_ended(const struct gp_hooks *hooks, struct gp_submission *s, bool in_capture, CUresult result) {
-	if (in_capture)
-		after_wait(hooks, GP_LOAD, s->function, result);
-	else
-		CALL(hooks, after_submit, s, result);
-}
-
-#define ROW_LAUNCH(name, null, params, args, parameters_, extra_, ...) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {.work = GP_KERNEL, __VA_ARGS__}; \
 		if (!hooks) \
 			return REAL(name) args; \
-		bool in_capture = captured(submission.stream); \
-		CUresult result; \
-		launch_begins(hooks, &submission, in_capture); \
-		if (!launched(hooks, &submission, NULL, 0, in_capture, parameters_, extra_, &result)) \
-			result = REAL(name) args; \
-		launch_ended(hooks, &submission, in_capture, result); \
-		return result; \
+		struct gp_operation operation = {__VA_ARGS__}; \
+		return hooks->begin(&operation) ? hooks->end(&operation, REAL(name) args) : operation.result; \
 	} \
 	ENTRY(name, params, args)
 
-#define ROW_GRAPH(name, null, params, args, instance, on) \
-	static COLD CUresult armed_##name params { \
+#define ROW_WAIT(name, null, params, args, kind, object) \
+	static OUTLINED CUresult armed_##name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {.work = GP_GRAPH, .graph = instance, .stream = on}; \
-		if (!hooks || captured(submission.stream)) \
+		if (!hooks) \
 			return REAL(name) args; \
-		CUresult result; \
-		CALL(hooks, before_submit, &submission); \
-		if (!hooks->launch_graph || !hooks->launch_graph(&submission, &result)) { \
-			CALL(hooks, before_barrier, &submission); \
-			result = REAL(name) args; \
-		} \
-		CALL(hooks, after_submit, &submission, result); \
-		return result; \
+		return hooks->end_wait(kind, object, hooks->begin_wait(kind, object) ? REAL(name) args : CUDA_SUCCESS); \
 	} \
 	ENTRY(name, params, args)
-
-// An event takes a place in a stream's order. Without what the core does before, the driver's function is called; true: it
-// is not to be.
-#define ORDERED(name, null, params, args, event, on, before, after, done, captured_too) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		DEFAULT_STREAM(null); \
-		struct gp_submission submission = {.work = GP_OTHER, .stream = on}; \
-		if (!hooks || captured(submission.stream)) { \
-			captured_too; \
-			return REAL(name) args; \
-		} \
-		CALL(hooks, before_submit, &submission); \
-		CUresult result = CUDA_SUCCESS; \
-		if (!hooks->before || !hooks->before(&submission, event)) { \
-			result = REAL(name) args; \
-			CALL(hooks, after, &submission, event, result); \
-		} \
-		CALL(hooks, after_submit, &submission, result); \
-		done; \
-		return result; \
-	} \
-	ENTRY(name, params, args)
-
-#define ROW_EVENT(name, null, params, args, event, on) \
-	ORDERED(name, null, params, args, event, on, before_record, after_record, \
-		if (result == CUDA_SUCCESS) CALL(hooks, event_recorded, event, submission.stream), \
-		if (hooks) CALL(hooks, event_captured, event))
-
-#define ROW_STREAM_WAIT(name, null, params, args, event, on) \
-	ORDERED(name, null, params, args, event, on, before_stream_wait, after_stream_wait, , )
 
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params { \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks) \
-			CALL(hooks, event_destroying, event); \
+			hooks->ending(GP_EVENT, event); \
 		return REAL(name) args; \
 	}
 
 #define ROW_EVENT_SHARED(name, null, params, args, event) \
 	CUresult name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		bool waits = hooks && armed(); \
-		if (waits) \
-			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CUresult result = REAL(name) args; \
-		if (waits) \
-			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
-		if (hooks && result == CUDA_SUCCESS) \
-			CALL(hooks, event_shared, event); \
+		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
+		CUresult result = gp_call_end(call, REAL(name) args); \
+		if (call.hooks && result == CUDA_SUCCESS) \
+			call.hooks->event_shared(event); \
 		return result; \
 	}
 
@@ -251,7 +90,7 @@ struct completed {
 static bool completes(struct gp_kernel_node *node, CUfunction function, void **memory) {
 	const struct gp_hooks *hooks = gp_hooks();
 	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
-	if (!hooks || !hooks->complete || !function || !hooks->complete(function, &arguments))
+	if (!hooks || !function || !hooks->complete(function, &arguments))
 		return false;
 	node->parameters = arguments.parameters;
 	node->extra = arguments.extra;
@@ -282,7 +121,7 @@ static bool complete_any(struct completed *c, const void *given) {
 		struct completed completed = {.memory = NULL}; \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks && (instance)) \
-			CALL(hooks, graph_changed, instance); \
+			hooks->graph_changed(instance); \
 		if (hooks && nodeParams && complete(&completed, nodeParams)) \
 			nodeParams = &completed.copy; \
 		CUresult result = REAL(name) args; \
@@ -290,78 +129,29 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-#define ROW_WAIT(name, null, params, args, kind, object) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		DEFAULT_STREAM(null); \
-		if (!hooks) \
-			return REAL(name) args; \
-		CUresult result = before_wait(hooks, kind, object) ? CUDA_SUCCESS : REAL(name) args; \
-		if (hooks->answer) \
-			result = hooks->answer(kind, object, result); \
-		after_wait(hooks, kind, object, result); \
-		return result; \
-	} \
-	ENTRY(name, params, args)
-
-#define ROW_PINNED(name, null, params, args, ...) \
-	static COLD CUresult armed_##name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		if (!hooks) \
-			return REAL(name) args; \
-		before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CUresult result = REAL(name) args; \
-		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
-		if (result == CUDA_SUCCESS && !capturing_anywhere()) \
-			CALL(hooks, pinned); \
-		return result; \
-	} \
-	ENTRY(name, params, args)
-
 #define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
 	CUresult name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		if (!hooks) \
-			return REAL(name) args; \
-		bool waits = armed(); \
-		if (waits) \
-			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CUresult result = REAL(name) args; \
-		if (waits) \
-			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
-		if (result == CUDA_SUCCESS && instance) \
-			CALL(hooks, graph_instantiated, *instance, graph); \
+		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
+		CUresult result = gp_call_end(call, REAL(name) args); \
+		if (call.hooks && result == CUDA_SUCCESS && instance) \
+			call.hooks->graph_instantiated(*instance, graph); \
 		return result; \
 	}
 
 #define ROW_CHANGE(name, null, params, args, instance) \
 	CUresult name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		if (!hooks) \
-			return REAL(name) args; \
-		bool waits = armed(); \
-		if (waits) \
-			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CALL(hooks, graph_changed, instance); \
-		CUresult result = REAL(name) args; \
-		if (waits) \
-			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
-		return result; \
+		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
+		if (call.hooks) \
+			call.hooks->graph_changed(instance); \
+		return gp_call_end(call, REAL(name) args); \
 	}
 
-#define ROW_DESTROY(name, null, params, args, hook, handle) \
+#define ROW_DESTROY(name, null, params, args, thing, handle) \
 	CUresult name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
-		if (!hooks) \
-			return REAL(name) args; \
-		bool waits = armed(); \
-		if (waits) \
-			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CALL(hooks, hook, handle); \
-		CUresult result = REAL(name) args; \
-		if (waits) \
-			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
-		return result; \
+		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
+		if (call.hooks) \
+			call.hooks->ending(thing, handle); \
+		return gp_call_end(call, REAL(name) args); \
 	}
 
 #define ROW_CAPTURE_BEGIN(name, null, params, args, on) \
@@ -369,24 +159,27 @@ static bool complete_any(struct completed *c, const void *given) {
 		DEFAULT_STREAM(null); \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks) \
-			CALL(hooks, capture_beginning, on); \
+			hooks->capture_beginning(on); \
 		CUresult result = REAL(name) args; \
-		if (hooks && result == CUDA_SUCCESS) \
-			capture_began(on); \
-		else if (hooks) \
-			CALL(hooks, capture_ended); \
+		if (hooks && result != CUDA_SUCCESS) \
+			hooks->capture_ended(on); \
 		return result; \
 	}
 
-// A capture also ends with some of the errors, so the driver is asked.
+// A capture also ends with some of the errors. The legacy stream is never captured, and may not be asked about.
+static bool is_captured(CUstream stream) {
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	return stream == GP_STREAM_LEGACY || REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 #define ROW_CAPTURE_END(name, null, params, args, on) \
 	CUresult name params { \
 		DEFAULT_STREAM(null); \
 		CUresult result = REAL(name) args; \
-		int status = 0; \
-		if (capturing_anywhere() && \
-		    (result == CUDA_SUCCESS || (REAL(cuStreamIsCapturing)(on, &status) == CUDA_SUCCESS && status == 0))) \
-			capture_ended(on); \
+		const struct gp_hooks *hooks = gp_hooks(); \
+		if (hooks && (result == CUDA_SUCCESS || !is_captured(on))) \
+			hooks->capture_ended(on); \
 		return result; \
 	}
 
@@ -396,24 +189,19 @@ static bool complete_any(struct completed *c, const void *given) {
 		CUresult result = REAL(name) args; \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks && result == CUDA_SUCCESS && (context)) \
-			CALL(hooks, context_current, context); \
+			hooks->context_current(context); \
 		return result; \
 	}
 
 #define ROW_STREAM_CREATE(name, null, params, args, stream, flags, asked) \
 	CUresult name params { \
-		const struct gp_hooks *hooks = gp_hooks(); \
 		int given = asked; \
-		if (!hooks) \
-			return REAL(name) args; \
-		bool waits = armed(), other = hooks->stream_creating && hooks->stream_creating(&given); \
-		if (waits) \
-			before_wait(hooks, GP_WAIT_CONTEXT, NULL); \
-		CUresult result = other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : REAL(name) args; \
-		if (waits) \
-			after_wait(hooks, GP_WAIT_CONTEXT, NULL, result); \
+		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
+		bool other = call.hooks && call.hooks->stream_creating(&given); \
+		CUresult result = gp_call_end(call, \
+			other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : REAL(name) args); \
 		if (other && result == CUDA_SUCCESS && (stream)) \
-			CALL(hooks, stream_created, *(stream), asked); \
+			call.hooks->stream_created(*(stream), asked); \
 		return result; \
 	}
 
@@ -443,28 +231,27 @@ static bool is_cooperative(const struct launch_config *config) {
 	return false;
 }
 
-static COLD CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
+static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
 	const struct launch_config *config, CUfunction f, void **params, void **extra) {
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !config)
 		return real(config, f, params, extra);
-	struct gp_submission submission = {
+	struct gp_operation operation = {
 		.work = GP_KERNEL,
-		.cooperative = is_cooperative(config),
 		.stream = STREAM(config->stream),
-		.function = f,
-		.blocks = {config->grid[0], config->grid[1], config->grid[2]},
-		.threads = {config->block[0], config->block[1], config->block[2]},
-		.shared_bytes = config->shared_bytes,
+		.launch = {
+			.function = f,
+			.grid = {config->grid[0], config->grid[1], config->grid[2]},
+			.block = {config->block[0], config->block[1], config->block[2]},
+			.shared_bytes = config->shared_bytes,
+			.cooperative = is_cooperative(config),
+			.attributes = config->attributes,
+			.attribute_count = config->attributes ? config->attribute_count : 0,
+			.parameters = params,
+			.extra = extra,
+		},
 	};
-	bool in_capture = captured(submission.stream);
-	CUresult result;
-	launch_begins(hooks, &submission, in_capture);
-	if (!launched(hooks, &submission, config->attributes, config->attributes ? config->attribute_count : 0, in_capture,
-		params, extra, &result))
-		result = real(config, f, params, extra);
-	launch_ended(hooks, &submission, in_capture, result);
-	return result;
+	return hooks->begin(&operation) ? hooks->end(&operation, real(config, f, params, extra)) : operation.result;
 }
 
 CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra) {
@@ -479,7 +266,7 @@ CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, 
 	return armed_launch_ex(REAL(cuLaunchKernelEx_ptsz), GP_STREAM_PER_THREAD, config, f, params, extra);
 }
 
-// One launch on several devices: a submission for each. CUDA_LAUNCH_PARAMS, cuda.h.
+// One launch on several devices: an operation for each. CUDA_LAUNCH_PARAMS, cuda.h.
 
 struct launch_params {
 	CUfunction function;
@@ -497,25 +284,28 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !list || count > MAX_DEVICES)
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	struct gp_submission submissions[MAX_DEVICES];
+	struct gp_operation operations[MAX_DEVICES];
 	struct launch_params complete[MAX_DEVICES];
 	void *memory[MAX_DEVICES] = {NULL};
 	for (unsigned int i = 0; i < count; i++) {
 		const struct launch_params *p = &list[i];
-		submissions[i] = (struct gp_submission){
+		operations[i] = (struct gp_operation){
 			.work = GP_KERNEL,
-			.cooperative = true,
+			.joint = true,
 			.stream = STREAM(p->stream),
-			.function = p->function,
-			.blocks = {p->grid[0], p->grid[1], p->grid[2]},
-			.threads = {p->block[0], p->block[1], p->block[2]},
-			.shared_bytes = p->shared_bytes,
+			.launch = {
+				.function = p->function,
+				.grid = {p->grid[0], p->grid[1], p->grid[2]},
+				.block = {p->block[0], p->block[1], p->block[2]},
+				.shared_bytes = p->shared_bytes,
+				.cooperative = true,
+				.parameters = p->params,
+			},
 		};
-		CALL(hooks, before_submit, &submissions[i]);
-		CALL(hooks, before_barrier, &submissions[i]);
+		hooks->begin(&operations[i]);
 		struct gp_arguments arguments = {.parameters = p->params};
 		complete[i] = *p;
-		if (hooks->complete && hooks->complete(p->function, &arguments)) {
+		if (hooks->complete(p->function, &arguments)) {
 			complete[i].params = arguments.parameters;
 			memory[i] = arguments.memory;
 		}
@@ -523,7 +313,7 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(complete, count, flags);
 	for (unsigned int i = 0; i < count; i++) {
 		free(memory[i]);
-		CALL(hooks, after_submit, &submissions[i], result);
+		hooks->end(&operations[i], result);
 	}
 	return result;
 }
@@ -540,7 +330,7 @@ static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stre
 	CUresult result = real(stream, priority);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (hooks && result == CUDA_SUCCESS && priority)
-		CALL(hooks, stream_priority, stream, priority);
+		hooks->stream_priority(stream, priority);
 	return result;
 }
 
@@ -553,18 +343,12 @@ CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority) {
 }
 
 static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream) {
-	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks)
-		return real(stream);
-	bool waits = armed();
-	if (waits)
-		before_wait(hooks, GP_WAIT_CONTEXT, NULL);
-	CALL(hooks, stream_destroying, stream);
-	CUresult result = real(stream);
-	if (waits)
-		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result);
-	if (result == CUDA_SUCCESS && stream && capturing_anywhere())
-		capture_ended(stream);
+	struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL);
+	if (call.hooks)
+		call.hooks->ending(GP_STREAM, stream);
+	CUresult result = gp_call_end(call, real(stream));
+	if (call.hooks && result == CUDA_SUCCESS && stream)
+		call.hooks->capture_ended(stream);
 	return result;
 }
 
@@ -596,25 +380,20 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 		return result;
 	atomic_store(&primary[device].context, *context);
 	atomic_fetch_add(&primary[device].retained, 1);
-	CALL(hooks, context_current, *context);
+	hooks->context_current(*context);
 	return result;
 }
 
 // end_primary calls the driver's release or reset. A release ends the context when it is the last one.
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release) {
-	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks || !known_device(device))
+	if (!known_device(device))
 		return real(device);
 	CUcontext context = atomic_load(&primary[device].context);
 	bool ends = context && (!release || atomic_load(&primary[device].retained) <= 1);
-	bool waits = ends && armed();
-	if (waits)
-		before_wait(hooks, GP_WAIT_CONTEXT, NULL);
-	if (ends)
-		CALL(hooks, context_destroying, context);
-	CUresult result = real(device);
-	if (waits)
-		after_wait(hooks, GP_WAIT_CONTEXT, NULL, result);
+	struct gp_call call = ends ? gp_call_begin(GP_WAIT_CONTEXT, NULL) : (struct gp_call){.hooks = NULL};
+	if (call.hooks)
+		call.hooks->ending(GP_CONTEXT, context);
+	CUresult result = gp_call_end(call, real(device));
 	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
 		atomic_fetch_sub(&primary[device].retained, 1);
 	return result;

@@ -3,60 +3,33 @@
 // driver's. Kernels and functions are both CUfunction here.
 #include "exports/layer.h"
 
-#define CALL(hooks, hook, ...) \
-	do { \
-		if ((hooks)->hook) \
-			(hooks)->hook(__VA_ARGS__); \
-	} while (0)
-
-// hook, or otherwise where there is none.
-#define ASK(hooks, hook, otherwise, ...) ((hooks) && (hooks)->hook ? (hooks)->hook(__VA_ARGS__) : (otherwise))
-
 // Everything between begin and end may wait for the whole context, the hooks too.
-struct call {
-	const struct gp_hooks *hooks;
-	enum gp_wait wait;
-	bool waits;
-};
-
-static struct call begin_as(enum gp_wait wait, void *object) {
-	struct call call = {.hooks = gp_hooks(), .wait = wait};
-	call.waits = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
-	if (call.waits)
-		CALL(call.hooks, before_wait, wait, object);
-	return call;
-}
-
-static struct call begin(void) { return begin_as(GP_WAIT_CONTEXT, NULL); }
-
-static CUresult end(struct call call, CUresult result) {
-	if (call.waits)
-		CALL(call.hooks, after_wait, call.wait, NULL, result);
-	return result;
+static struct gp_call begin(void) {
+	return gp_call_begin(GP_WAIT_CONTEXT, NULL);
 }
 
 // load_other loads what the core would rather have; false: nothing was loaded.
 static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module) {
-	const void *other = module ? ASK(hooks, module_loading, NULL, load) : NULL;
+	const void *other = module && hooks ? hooks->module_loading(load) : NULL;
 	if (!other)
 		return false;
 	CUresult result = load->options ? REAL(cuModuleLoadDataEx)(module, other, load->options, (void *)load->option, (void **)load->value)
 					: REAL(cuModuleLoadData)(module, other);
-	CALL(hooks, module_loaded, load, result == CUDA_SUCCESS ? *module : NULL);
+	hooks->module_loaded(load, result == CUDA_SUCCESS ? *module : NULL);
 	return result == CUDA_SUCCESS;
 }
 
 static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result) {
 	load->token = NULL;
 	if (result == CUDA_SUCCESS && module && hooks)
-		CALL(hooks, module_loaded, load, *module);
+		hooks->module_loaded(load, *module);
 	return result;
 }
 
 #define LOAD_MODULE(other, ...) \
-	struct call call = begin(); \
+	struct gp_call call = begin(); \
 	struct gp_load load = {__VA_ARGS__}; \
-	return end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : tell_loaded_as_given(call.hooks, &load, module, other));
+	return gp_call_end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : tell_loaded_as_given(call.hooks, &load, module, other));
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
 	LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)
@@ -80,28 +53,28 @@ CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-	struct call call = begin();
+	struct gp_call call = begin();
 	CUresult result = REAL(cuModuleGetFunction)(function, module, name);
 	if (result == CUDA_SUCCESS && call.hooks)
-		CALL(call.hooks, module_function, module);
-	return end(call, result);
+		call.hooks->module_function(module);
+	return gp_call_end(call, result);
 }
 
 CUresult cuModuleUnload(CUmodule module) { // of the current context
-	struct call call = begin_as(GP_TAKE, GP_CURRENT);
+	struct gp_call call = gp_call_begin(GP_TAKE, GP_CURRENT);
 	if (call.hooks)
-		CALL(call.hooks, module_unloading, module);
-	return end(call, REAL(cuModuleUnload)(module));
+		call.hooks->module_unloading(module);
+	return gp_call_end(call, REAL(cuModuleUnload)(module));
 }
 
-static CUresult end_library_load(struct call call, CUlibrary *library, CUresult result, const struct gp_load *load) {
+static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresult result, const struct gp_load *load) {
 	if (result == CUDA_SUCCESS && library && call.hooks)
-		CALL(call.hooks, library_loaded, load, *library);
-	return end(call, result);
+		call.hooks->library_loaded(load, *library);
+	return gp_call_end(call, result);
 }
 
 #define LOAD_LIBRARY(name, from, field) \
-	struct call call = begin(); \
+	struct gp_call call = begin(); \
 	CUresult result = REAL(name)(library, from, options, values, count, library_options, library_values, library_count); \
 	return end_library_load(call, library, result, &(struct gp_load){.field = from, .options = count, .option = options, \
 		.value = values, .library_options = library_count, .library_option = library_options, \
@@ -118,16 +91,16 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *optio
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-	struct call call = begin_as(GP_TAKE, NULL);
+	struct gp_call call = gp_call_begin(GP_TAKE, NULL);
 	if (call.hooks)
-		CALL(call.hooks, library_unloading, library);
-	return end(call, REAL(cuLibraryUnload)(library));
+		call.hooks->library_unloading(library);
+	return gp_call_end(call, REAL(cuLibraryUnload)(library));
 }
 
 #define USE_LIBRARY(name, ...) \
-	struct call call = begin(); \
-	library = ASK(call.hooks, library_used, library, library); \
-	return end(call, REAL(name)(__VA_ARGS__));
+	struct gp_call call = begin(); \
+	library = call.hooks ? call.hooks->library_used(library) : library; \
+	return gp_call_end(call, REAL(name)(__VA_ARGS__));
 
 CUresult cuLibraryGetKernel(CUfunction *kernel, CUlibrary library, const char *name) {
 	USE_LIBRARY(cuLibraryGetKernel, kernel, library, name)
@@ -154,26 +127,27 @@ CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const c
 }
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-	struct call call = begin();
-	CUlibrary used = ASK(call.hooks, library_used, library, library);
+	struct gp_call call = begin();
+	CUlibrary used = call.hooks ? call.hooks->library_used(library) : library;
 	CUresult result = REAL(cuLibraryGetModule)(module, used);
 	if (result == CUDA_SUCCESS && module && call.hooks)
-		CALL(call.hooks, library_module, used, *module);
-	return end(call, result);
+		call.hooks->library_module(used, *module);
+	return gp_call_end(call, result);
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
-	struct call call = begin_as(GP_LOAD, kernel);
+	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetFunction)(function, kernel);
 	if (result == CUDA_SUCCESS && function && call.hooks)
-		CALL(call.hooks, kernel_function, kernel, *function);
-	return end(call, result);
+		call.hooks->kernel_function(kernel, *function);
+	return gp_call_end(call, result);
 }
 
 CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
 	CUresult result = REAL(cuKernelGetLibrary)(library, kernel);
-	if (result == CUDA_SUCCESS && library)
-		*library = ASK(gp_hooks(), library_of, *library, *library);
+	const struct gp_hooks *hooks = gp_hooks();
+	if (result == CUDA_SUCCESS && library && hooks)
+		*library = hooks->library_of(*library);
 	return result;
 }
 
@@ -181,7 +155,7 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
 
 static size_t skip_hidden(CUfunction function, size_t index) {
 	const struct gp_hooks *hooks = gp_hooks();
-	return index + ASK(hooks, parameter_hidden, false, function, index);
+	return index + (hooks && hooks->parameter_hidden(function, index));
 }
 
 CUresult cuKernelGetParamInfo(CUfunction kernel, size_t index, size_t *offset, size_t *size) {
@@ -194,7 +168,7 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, s
 
 static CUresult subtract_hidden(CUfunction function, size_t *count, CUresult result) {
 	const struct gp_hooks *hooks = gp_hooks();
-	if (result == CUDA_SUCCESS && count && *count && ASK(hooks, parameter_hidden, false, function, *count - 1))
+	if (result == CUDA_SUCCESS && count && *count && hooks && hooks->parameter_hidden(function, *count - 1))
 		--*count;
 	return result;
 }
@@ -212,7 +186,7 @@ CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
 static bool lowers_limit(int attribute, int value, CUresult result, int now) {
 	const struct gp_hooks *hooks = gp_hooks();
 	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&
-	       hooks && hooks->code_wanted && hooks->code_wanted();
+	       hooks && hooks->code_wanted();
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
@@ -225,7 +199,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 
 CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device) {
 	int now = 0;
-	struct call call = begin_as(GP_LOAD, kernel);
+	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
-	return end(call, lowers_limit(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
+	return gp_call_end(call, lowers_limit(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
 }

@@ -14,7 +14,8 @@ typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
 typedef struct { int type, id; } CUmemLocation;
 
 #define likely(x) __builtin_expect(!!(x), 1)
-#define COLD __attribute__((noinline, cold))
+#define OUTLINED __attribute__((noinline))
+#define COLD __attribute__((noinline, cold)) // also made small, not fast
 #define PUBLIC __attribute__((visibility("default")))
 
 // A call that must leave the caller's return address in place: libc looks at it to learn which library
@@ -50,6 +51,26 @@ extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
 static inline const struct gp_hooks *gp_hooks(void) {
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
+}
+
+// A call of the program that waits, or may wait, from gp_call_begin to gp_call_end: the core is told only while it wants to
+// know. The hooks are NULL where there are none.
+struct gp_call {
+	const struct gp_hooks *hooks;
+	enum gp_wait wait;
+	bool told;
+};
+
+static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object) {
+	struct gp_call call = {.hooks = gp_hooks(), .wait = wait};
+	call.told = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
+	if (call.told)
+		call.hooks->begin_wait(wait, object);
+	return call;
+}
+
+static inline CUresult gp_call_end(struct gp_call call, CUresult result) {
+	return call.told ? call.hooks->end_wait(call.wait, NULL, result) : result;
 }
 
 // names.c

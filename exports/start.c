@@ -71,7 +71,7 @@ PUBLIC int ioctl(int fd, unsigned long request, ...) {
 	int result = next ? next(fd, request, argument) : (int)syscall(SYS_ioctl, fd, request, argument);
 	const struct gp_hooks *hooks = gp_hooks();
 	enum { NV_IOCTL_MAGIC = 'F' }; // nv-ioctl-numbers.h
-	if (hooks && result >= 0 && (request >> 8 & 0xFF) == NV_IOCTL_MAGIC && hooks->rm_ioctl) {
+	if (hooks && result >= 0 && (request >> 8 & 0xFF) == NV_IOCTL_MAGIC) {
 		int saved_errno = errno;
 		hooks->rm_ioctl(fd, request, argument);
 		errno = saved_errno;

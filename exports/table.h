@@ -6,18 +6,13 @@
 //
 // A row is KIND(name, parameters, arguments, ...); KIND_PTSZ and KIND_PTDS stand for two functions, the second
 // with the suffix of the per-thread default stream. What follows the arguments, by kind:
-//   SUBMIT         fields of struct gp_submission
-//   LAUNCH         arguments, extra, fields of struct gp_submission: a kernel
-//   EVENT          event, stream: a submission that records an event
-//   STREAM_WAIT    event, stream: a submission that waits for an event
+//   SUBMIT         fields of struct gp_operation: work is put on a stream
 //   EVENT_DESTROY, EVENT_SHARED  event
-//   GRAPH          instance, stream: its launch
 //   CHANGE         graph instance; may wait for the context
 //   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
 //   WAIT           enum gp_wait, stream, event, context, address or function
-//   PINNED         nothing: makes pinned memory; waits for the context
 //   INSTANTIATE    where the graph instance is stored, graph
-//   DESTROY        hook called before, handle; may wait for the context
+//   DESTROY        enum gp_thing, handle; may wait for the context
 //   CAPTURE_BEGIN, CAPTURE_END  stream
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
@@ -33,24 +28,13 @@
 	ROW(SUBMIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define SUBMIT_PTDS(name, params, ...) SUBMIT(name, params, __VA_ARGS__) \
 	ROW(SUBMIT, name##_ptds, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
-#define LAUNCH_PTSZ(name, params, ...) ROW(LAUNCH, name, GP_STREAM_LEGACY, params, __VA_ARGS__) \
-	ROW(LAUNCH, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
-#define STREAM_WAIT(name, params, ...) ROW(STREAM_WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
-#define STREAM_WAIT_PTSZ(name, params, ...) STREAM_WAIT(name, params, __VA_ARGS__) \
-	ROW(STREAM_WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
-#define GRAPH_PTSZ(name, params, ...) ROW(GRAPH, name, GP_STREAM_LEGACY, params, __VA_ARGS__) \
-	ROW(GRAPH, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define CHANGE(name, params, ...) ROW(CHANGE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define NODE(name, params, ...) ROW(NODE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_DESTROY(name, params, ...) ROW(EVENT_DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_SHARED(name, params, ...) ROW(EVENT_SHARED, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
-#define EVENT(name, params, ...) ROW(EVENT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
-#define EVENT_PTSZ(name, params, ...) EVENT(name, params, __VA_ARGS__) \
-	ROW(EVENT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define WAIT(name, params, ...) ROW(WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define WAIT_PTSZ(name, params, ...) WAIT(name, params, __VA_ARGS__) \
 	ROW(WAIT, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
-#define PINNED(name, params, args) ROW(PINNED, name, GP_STREAM_LEGACY, params, args, )
 #define INSTANTIATE(name, params, ...) ROW(INSTANTIATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define INSTANTIATE_PTSZ(name, params, ...) INSTANTIATE(name, params, __VA_ARGS__) \
 	ROW(INSTANTIATE, name##_ptsz, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
@@ -77,31 +61,31 @@ OWN(cuGetExportTable, (const void **ppExportTable, const void *pExportTableId), 
 // Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c; the oldest
 // launches take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape), so they
 // are opaque work.
-LAUNCH_PTSZ(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+SUBMIT_PTSZ(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra), (f, gridDimX,
 	gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams,
-	extra), kernelParams, extra, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
-	.threads = {blockDimX, blockDimY, blockDimZ}, .shared_bytes = sharedMemBytes,
-	.stream = STREAM(hStream))
-LAUNCH_PTSZ(cuLaunchCooperativeKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+	extra), .work = GP_KERNEL, .stream = STREAM(hStream), .launch = {.function = f,
+	.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
+	.shared_bytes = sharedMemBytes, .parameters = kernelParams, .extra = extra})
+SUBMIT_PTSZ(cuLaunchCooperativeKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams), (f, gridDimX, gridDimY,
 	gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams),
-	kernelParams, NULL, .cooperative = true, .function = f, .blocks = {gridDimX, gridDimY, gridDimZ},
-	.threads = {blockDimX, blockDimY, blockDimZ}, .shared_bytes = sharedMemBytes,
-	.stream = STREAM(hStream))
+	.work = GP_KERNEL, .stream = STREAM(hStream), .launch = {.function = f, .cooperative = true,
+	.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
+	.shared_bytes = sharedMemBytes, .parameters = kernelParams})
 OWN_PTSZ(cuLaunchKernelEx, (const void *config, CUfunction f, void **kernelParams, void **extra),
 	(config, f, kernelParams, extra))
 OWN(cuLaunchCooperativeKernelMultiDevice, (void *launchParamsList, unsigned int numDevices,
 	unsigned int flags), (launchParamsList, numDevices, flags))
-SUBMIT(cuLaunch, (CUfunction f), (f), .work = GP_OTHER, .function = f, .stream = STREAM(NULL))
+SUBMIT(cuLaunch, (CUfunction f), (f), .work = GP_OTHER, .launch = {.function = f}, .stream = STREAM(NULL))
 SUBMIT(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height),
-	.work = GP_OTHER, .function = f, .stream = STREAM(NULL))
+	.work = GP_OTHER, .launch = {.function = f}, .stream = STREAM(NULL))
 SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream), (f,
-	grid_width, grid_height, hStream), .work = GP_OTHER, .function = f, .stream = STREAM(hStream))
-GRAPH_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
-	hGraphExec, STREAM(hStream))
+	grid_width, grid_height, hStream), .work = GP_OTHER, .launch = {.function = f}, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
+	.work = GP_GRAPH, .graph = hGraphExec, .stream = STREAM(hStream))
 
 // Copies. Without a stream they run on the default stream; those between host and device
 // return when done, those within device memory do not wait (cuda.h, "API synchronization behavior").
@@ -305,8 +289,8 @@ SUBMIT_PTSZ(cuMemsetD2D32Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigne
 	.element_bytes = 4})
 
 // Everything else that a stream carries in order.
-STREAM_WAIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,
-	hEvent, Flags), hEvent, STREAM(hStream))
+SUBMIT_PTSZ(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream,
+	hEvent, Flags), .work = GP_AWAIT, .event = hEvent, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuStreamAddCallback, (CUstream hStream, void *callback, void *userData,
 	unsigned int flags), (hStream, callback, userData, flags), .work = GP_OTHER, .cpu = true,
 	.stream = STREAM(hStream))
@@ -389,16 +373,16 @@ SUBMIT_PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr *dptr, size_t bytesize, void *
 SUBMIT_PTSZ(cuMemBatchDecompressAsync, (void *paramsArray, size_t count, unsigned int flags,
 	size_t *errorIndex, CUstream stream), (paramsArray, count, flags, errorIndex, stream),
 	.work = GP_OTHER, .stream = STREAM(stream))
-STREAM_WAIT(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
-STREAM_WAIT(cuGreenCtxWaitEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
+SUBMIT(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_AWAIT, .event = hEvent, .stream = STREAM(NULL))
+SUBMIT(cuGreenCtxWaitEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_AWAIT, .event = hEvent, .stream = STREAM(NULL))
 
 // Events. A record of a whole context counts as one on the legacy stream.
-EVENT_PTSZ(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream), hEvent,
-	STREAM(hStream))
-EVENT_PTSZ(cuEventRecordWithFlags, (CUevent hEvent, CUstream hStream, unsigned int flags), (hEvent,
-	hStream, flags), hEvent, STREAM(hStream))
-EVENT(cuCtxRecordEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
-EVENT(cuGreenCtxRecordEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), hEvent, STREAM(NULL))
+SUBMIT_PTSZ(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream), .work = GP_RECORD,
+	.event = hEvent, .stream = STREAM(hStream))
+SUBMIT_PTSZ(cuEventRecordWithFlags, (CUevent hEvent, CUstream hStream, unsigned int flags), (hEvent,
+	hStream, flags), .work = GP_RECORD, .event = hEvent, .stream = STREAM(hStream))
+SUBMIT(cuCtxRecordEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_RECORD, .event = hEvent, .stream = STREAM(NULL))
+SUBMIT(cuGreenCtxRecordEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_RECORD, .event = hEvent, .stream = STREAM(NULL))
 
 // The CPU waits for a stream, for an event.
 WAIT_PTSZ(cuStreamSynchronize, (CUstream hStream), (hStream), GP_WAIT_STREAM, STREAM(hStream))
@@ -426,15 +410,15 @@ WAIT(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes
 	unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemFree_v2, (CUdeviceptr dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
-PINNED(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize))
+WAIT(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize), GP_PIN, NULL)
 WAIT(cuMemFreeHost, (void *p), (p), GP_TAKE_MEMORY, ADDRESS(p))
-PINNED(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags))
+WAIT(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags), GP_PIN, NULL)
 WAIT(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytesize, unsigned int flags), (dptr, bytesize,
 	flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcOpenMemHandle_v2, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr,
 	handle, Flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
-PINNED(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
+WAIT(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), GP_PIN, NULL)
 WAIT(cuMemHostUnregister, (void *p), (p), GP_TAKE_MEMORY, ADDRESS(p))
 WAIT(cuArrayCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
@@ -471,7 +455,7 @@ WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_TAKE, NULL)
 WAIT(cuGreenCtxCreate, (void **phCtx, void *desc, CUdevice dev, unsigned int flags), (phCtx, desc,
 	dev, flags), GP_WAIT_CONTEXT, NULL)
 WAIT(cuGreenCtxDestroy, (void *hCtx), (hCtx), GP_TAKE, NULL)
-PINNED(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
+WAIT(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), GP_PIN, NULL)
 WAIT(cuModuleGetGlobal, (unsigned int *dptr, unsigned int *bytes, CUmodule hmod, const char *name),
 	(dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemAlloc, (unsigned int *dptr, unsigned int bytesize), (dptr, bytesize), GP_WAIT_CONTEXT,
@@ -480,7 +464,7 @@ WAIT(cuMemAllocPitch, (unsigned int *dptr, unsigned int *pPitch, unsigned int Wi
 	unsigned int Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height,
 	ElementSizeBytes), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMemFree, (unsigned int dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dptr))
-PINNED(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize))
+WAIT(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize), GP_PIN, NULL)
 WAIT(cuArrayCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
 	GP_WAIT_CONTEXT, NULL)
 WAIT(cuArray3DCreate, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray),
@@ -595,7 +579,7 @@ INSTANTIATE(cuGraphInstantiate, (CUgraphExec *phGraphExec, CUgraph hGraph, void 
 INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec *phGraphExec, CUgraph hGraph, void **phErrorNode,
 	char *logBuffer, size_t bufferSize), (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
 	phGraphExec, hGraph)
-DESTROY(cuGraphExecDestroy, (CUgraphExec hGraphExec), (hGraphExec), graph_destroying, hGraphExec)
+DESTROY(cuGraphExecDestroy, (CUgraphExec hGraphExec), (hGraphExec), GP_GRAPH_INSTANCE, hGraphExec)
 
 // Captures.
 CAPTURE_BEGIN_PTSZ(cuStreamBeginCapture, (CUstream hStream), (hStream), STREAM(hStream))
@@ -632,9 +616,9 @@ OWN(cuDevicePrimaryCtxRelease_v2, (CUdevice dev), (dev))
 OWN(cuDevicePrimaryCtxReset_v2, (CUdevice dev), (dev))
 OWN(cuDevicePrimaryCtxRelease, (CUdevice dev), (dev))
 OWN(cuDevicePrimaryCtxReset, (CUdevice dev), (dev))
-DESTROY(cuCtxDestroy_v2, (CUcontext ctx), (ctx), context_destroying, ctx)
-DESTROY(cuCtxDetach, (CUcontext ctx), (ctx), context_destroying, ctx)
-DESTROY(cuCtxDestroy, (CUcontext ctx), (ctx), context_destroying, ctx)
+DESTROY(cuCtxDestroy_v2, (CUcontext ctx), (ctx), GP_CONTEXT, ctx)
+DESTROY(cuCtxDetach, (CUcontext ctx), (ctx), GP_CONTEXT, ctx)
+DESTROY(cuCtxDestroy, (CUcontext ctx), (ctx), GP_CONTEXT, ctx)
 STREAM_CREATE(cuStreamCreate, (CUstream *phStream, unsigned int Flags), (phStream, Flags), phStream,
 	Flags, 0)
 STREAM_CREATE(cuStreamCreateWithPriority, (CUstream *phStream, unsigned int flags, int priority),
@@ -651,19 +635,12 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef SUBMIT
 #undef SUBMIT_PTSZ
 #undef SUBMIT_PTDS
-#undef LAUNCH_PTSZ
-#undef STREAM_WAIT
-#undef STREAM_WAIT_PTSZ
-#undef GRAPH_PTSZ
 #undef CHANGE
 #undef NODE
 #undef EVENT_DESTROY
 #undef EVENT_SHARED
-#undef EVENT
-#undef EVENT_PTSZ
 #undef WAIT
 #undef WAIT_PTSZ
-#undef PINNED
 #undef INSTANTIATE
 #undef INSTANTIATE_PTSZ
 #undef CAPTURE_BEGIN_PTSZ

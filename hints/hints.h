@@ -11,7 +11,7 @@
 #include "configs/rows.h"
 
 struct gp_context;
-struct gp_submission;
+struct gp_operation;
 
 // Gives a hint, from any thread: lock-free, at most one futex system call. The work is expected from start_ns
 // (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments are dropped.
@@ -49,7 +49,7 @@ gp_hint_fn gp_hint;
 void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
 // Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
 uint64_t gp_hint_run(uint32_t *source);
-void gp_hint_work(struct gp_context *, const struct gp_submission *); // before the first work after idle, or awaited work
+void gp_hint_work(struct gp_context *, const struct gp_operation *); // before the first work after idle, or awaited work
 void gp_hint_pinned(void);
 void gp_hint_closed(struct gp_context *, uint64_t now);
 

@@ -5,7 +5,7 @@
 struct gp_arrivals gp_arrivals;
 _Atomic uint64_t gp_last_arrival_ns;
 
-void gp_hint_work(struct gp_context *c, const struct gp_submission *s)
+void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 {
 	if (!gp_settings.hints)
 		return;

@@ -30,7 +30,7 @@ void gp_bridge_wake_to_the_microsecond(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0,
 
 void gp_bridge_watch_forever(void) { gp_watch_forever(); }
 
-const void *gp_bridge_hooks(void) { return gp_core_hooks(); }
+const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 

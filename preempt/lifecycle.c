@@ -25,7 +25,7 @@ static void forget(struct gp_context *c)
 	c->context_waits--;
 }
 
-void gp_context_destroying(CUcontext handle)
+static void end_context(CUcontext handle)
 {
 	struct gp_context *c = gp_find_context(handle);
 
@@ -39,7 +39,7 @@ void gp_context_destroying(CUcontext handle)
 	gp_notify();
 }
 
-void gp_stream_destroying(CUstream stream)
+static void end_stream(CUstream stream)
 {
 	gp_mps_forget_stream(stream);
 	gp_streams_forget(stream); // before its domain ends
@@ -47,9 +47,41 @@ void gp_stream_destroying(CUstream stream)
 	gp_stream_forget(stream);
 }
 
+static void end_graph(CUgraphExec exec)
+{
+	gp_forget_graph(exec);
+	gp_blp_graph_changed(exec);
+	gp_graph_destroying(exec);
+}
+
+void gp_ending(enum gp_thing thing, void *handle)
+{
+	switch (thing) {
+	case GP_CONTEXT:
+		end_context(handle);
+		break;
+	case GP_STREAM:
+		end_stream(handle);
+		break;
+	case GP_GRAPH_INSTANCE:
+		end_graph(handle);
+		break;
+	case GP_EVENT:
+		if (gp_blp_started)
+			gp_blp_event_destroying(handle);
+		break;
+	}
+}
+
+void gp_event_shared(CUevent event)
+{
+	if (gp_blp_started)
+		gp_blp_event_shared(event);
+}
+
 void gp_capture_beginning(CUstream stream)
 {
-	gp_capture_began();
+	gp_capture_begins(stream);
 	gp_blp_capture_beginning(stream);
 }
 
@@ -57,13 +89,6 @@ void gp_graph_made(CUgraphExec exec, CUgraph graph)
 {
 	gp_blp_graph_instantiated(exec, graph);
 	gp_graph_instantiated(exec, graph, gp_blp_wanted());
-}
-
-void gp_graph_ending(CUgraphExec exec)
-{
-	gp_forget_graph(exec);
-	gp_blp_graph_changed(exec);
-	gp_graph_destroying(exec);
 }
 
 void gp_unknown_function(const char *name)

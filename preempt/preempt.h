@@ -5,20 +5,19 @@
 #include "preempt/process/process.h"
 
 // submit.c
-void gp_before_submit(struct gp_submission *);
-void gp_after_submit(struct gp_submission *, CUresult);
+bool gp_operation_begin(struct gp_operation *);
+CUresult gp_operation_end(struct gp_operation *, CUresult);
 
 // waits.c
-bool gp_before_wait(enum gp_wait, void *);
-void gp_after_wait(enum gp_wait, void *, CUresult);
+bool gp_wait_begin(enum gp_wait, void *);
+CUresult gp_wait_end(enum gp_wait, void *, CUresult);
 void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
 
 // lifecycle.c
-void gp_context_destroying(CUcontext);
-void gp_stream_destroying(CUstream);
+void gp_ending(enum gp_thing, void *handle);
+void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
-void gp_graph_ending(CUgraphExec);
 void gp_unknown_function(const char *name);
 
 // watch.c
@@ -29,6 +28,6 @@ void gp_streams_forget(CUstream);
 void gp_streams_forget_context(CUcontext);
 
 // hooks.c
-const struct gp_hooks *gp_core_hooks(void);
+extern const struct gp_hooks gp_core_hooks;
 
 #endif

@@ -36,35 +36,38 @@ static bool gates(const struct gp_gpu *g)
 	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
 }
 
-// In the token, beside the context.
-static const uint64_t FOLLOWS = 1; // work before this submission may be unfinished
-static const uint64_t LOADS = 2;   // the call may wait for the whole context
-
-void gp_before_submit(struct gp_submission *s)
+// The one place where the driver is asked which context is current, and whose stream it is.
+static void resolve(struct gp_operation *o)
 {
-	s->entered = s->work != GP_KERNEL && gp_enter_owner(s->stream); // the driver refuses kernels on another's streams
-	struct gp_context *c = gp_current_context();
-	s->token = 0;
-	s->cpu |= s->work == GP_GRAPH && gp_rewritten && gp_graph_waits_for_cpu(s->graph);
-	if (s->work == GP_OTHER && s->function)
-		gp_code_let_pass(s->function);
+	o->handle = gp_current_handle();
+	o->entered = o->work != GP_KERNEL && gp_enter_owner(o->stream, &o->handle); // the driver refuses kernels on another's streams
+	o->context = gp_find_context(o->handle);
+}
+
+static void prepare(struct gp_operation *o)
+{
+	o->cpu |= o->work == GP_GRAPH && gp_rewritten && gp_graph_waits_for_cpu(o->graph);
+	if (o->work == GP_OTHER && o->launch.function)
+		gp_code_let_pass(o->launch.function);
+	struct gp_context *c = o->context;
 	if (!c)
 		return;
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
 		g->ignored &= segment->open; // the next window counts again
-	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored) && !(s->work == GP_KERNEL && gp_code_of(s->function) && gp_blp_logs(c)))
+	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored) &&
+	    !(o->work == GP_KERNEL && gp_code_of(o->launch.function) && gp_blp_logs(c)))
 		gate(g);
-	s->token = (uintptr_t)c | (gp_holds(c) && !gp_all_complete(c) ? FOLLOWS : 0);
-	struct gp_stream *stream = gp_find_stream(c, s->stream, true);
+	o->follows = gp_holds(c) && !gp_all_complete(c);
+	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
 	if (stream)
-		s->sequence = ++stream->submitted;
+		o->sequence = ++stream->submitted;
 	else
 		c->overflow = 1;
 	c->activity++;
 	if (!c->open || c->hint.awaited_ns || c->copied_ns)
-		gp_hint_work(c, s);
+		gp_hint_work(c, o);
 	uint64_t idle_since = c->idle_since_ns;
 	if (idle_since) {
 		gp_note_gap(c, gp_now_ns() - idle_since);
@@ -72,63 +75,98 @@ void gp_before_submit(struct gp_submission *s)
 	}
 	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window
 	// when the work is on its way: that takes longer than the launch.
-	if (!c->open && (s->wakes = gp_window_open(c)) && s->blocking) {
-		gp_window_wake(g, s->wakes);
-		s->wakes = 0;
+	if (!c->open && (o->wakes = gp_window_open(c)) && o->blocking) {
+		gp_window_wake(g, o->wakes);
+		o->wakes = 0;
 	}
 	if (!gp_holds(c))
 		return;
-	if ((s->work == GP_KERNEL && !gp_is_loaded(c, s->function)) || (s->work == GP_GRAPH && !gp_is_loaded(c, s->graph))) {
-		s->token |= LOADS;
+	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) || (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
+		o->loads = true;
 		c->context_waits++;
 		gp_hold_end(c);
 		return;
 	}
-	if (s->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
+	if (o->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
 		gp_hold_arm(c);
 }
 
-static void submitted(struct gp_submission *s, CUresult result)
+// The operation is on its way, or was refused.
+static void settle(struct gp_operation *o)
 {
-	struct gp_context *c = (struct gp_context *)(uintptr_t)(s->token & ~(FOLLOWS | LOADS));
-	if (s->twin)
-		gp_blp_graph_launched(s, result);
-	if (s->passing)
-		gp_blp_passed(s, result);
-	if (!c)
-		return;
-	if (s->wakes)
-		gp_window_wake(c->gpu, s->wakes);
-	if (result == CUDA_SUCCESS && !c->gpu->worked)
+	struct gp_context *c = o->context;
+	if (o->wakes)
+		gp_window_wake(c->gpu, o->wakes);
+	if (o->result == CUDA_SUCCESS && !c->gpu->worked)
 		c->gpu->worked = 1;
-	if (s->token & LOADS) {
+	if (o->loads) {
 		c->context_waits--;
-		if (result == CUDA_SUCCESS)
-			gp_remember_loaded(c, s->work == GP_KERNEL ? (void *)s->function : (void *)s->graph);
+		if (o->result == CUDA_SUCCESS)
+			gp_remember_loaded(c, o->work == GP_KERNEL ? (void *)o->launch.function : (void *)o->graph);
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}
-	if (s->work <= GP_GRAPH && gp_holds(c)) {
-		enum gp_fit fit = s->work == GP_KERNEL ? gp_hold_fit(c, s) : gp_graph_fit(s->graph);
-		bool follows = s->token & FOLLOWS;
+	if (o->work <= GP_GRAPH && gp_holds(c)) {
+		enum gp_fit fit = o->work == GP_KERNEL ? gp_hold_fit(c, &o->launch) : gp_graph_fit(o->graph);
 		// A link that made room would sit down between this kernel and those before it; with nothing
 		// before it, it cannot. Where there is no hold, none may be armed before this is over, by a hint for one.
-		if (fit != GP_FITS && !follows && s->work == GP_KERNEL && c->hold.state == GP_HOLD_ARMED)
+		if (fit != GP_FITS && !o->follows && o->work == GP_KERNEL && c->hold.state == GP_HOLD_ARMED)
 			gp_hold_step(c);
 		else if (fit == GP_BLOCKED)
 			gp_hold_yield(c);
 	}
-	if (s->blocking && result == CUDA_SUCCESS) {
-		struct gp_stream *stream = gp_find_stream(c, s->stream, false);
+	if (o->result != CUDA_SUCCESS)
+		return;
+	if (o->blocking) {
+		struct gp_stream *stream = gp_find_stream(c, o->stream, false);
 		// Every thread has a per-thread default stream of its own, and they share an entry.
-		if (stream && s->stream != GP_STREAM_PER_THREAD)
-			gp_completed(c, stream, s->sequence);
+		if (stream && o->stream != GP_STREAM_PER_THREAD)
+			gp_completed(c, stream, o->sequence);
 	}
+	if (o->work == GP_RECORD)
+		gp_event_recorded(c, o->event, o->stream);
 }
 
-void gp_after_submit(struct gp_submission *s, CUresult result)
+static CUresult finish(struct gp_operation *o)
 {
-	submitted(s, result);
-	if (s->entered)
+	if (gp_blp_started)
+		gp_blp_end(o);
+	if (o->context)
+		settle(o);
+	if (o->entered)
 		gp_leave_owner();
+	return o->result;
+}
+
+// A captured operation puts no work on a stream. But a kernel's code may be loaded, and the arguments of a rewritten one
+// are completed.
+static bool begin_captured(struct gp_operation *o)
+{
+	o->captured = true;
+	if (o->work == GP_KERNEL)
+		gp_wait_begin(GP_LOAD, o->launch.function);
+	if (!gp_blp_started || !gp_blp_begin(o))
+		return true;
+	gp_operation_end(o, o->result);
+	return false;
+}
+
+bool gp_operation_begin(struct gp_operation *o)
+{
+	if (gp_is_captured(o->stream))
+		return begin_captured(o);
+	resolve(o);
+	prepare(o);
+	if (!gp_blp_started || !gp_blp_begin(o))
+		return true;
+	finish(o);
+	return false;
+}
+
+CUresult gp_operation_end(struct gp_operation *o, CUresult result)
+{
+	o->result = result;
+	if (!o->captured)
+		return finish(o);
+	return o->work == GP_KERNEL ? gp_wait_end(GP_LOAD, o->launch.function, result) : result;
 }

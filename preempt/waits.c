@@ -1,10 +1,11 @@
 // waits.c - what happens where an application waits for its work.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
+#include "hints/hints.h"
 #include "preempt/blp/blp.h"
 #include "preempt/gpu/gpu.h"
 
-// What the calling thread waits for, between before_wait and after_wait.
+// What the calling thread waits for, from gp_wait_begin to gp_wait_end.
 static __thread struct {
 	struct gp_context *context;
 	uint64_t whole; // places of the contexts that it may wait for as a whole, a bit each
@@ -52,7 +53,7 @@ static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_contex
 	const struct gp_gpu *gpu = NULL;
 	uint64_t places = 0;
 
-	if (kind == GP_WAIT_CONTEXT || kind == GP_LOAD || (kind == GP_TAKE && what == GP_CURRENT))
+	if (kind == GP_WAIT_CONTEXT || kind == GP_PIN || kind == GP_LOAD || (kind == GP_TAKE && what == GP_CURRENT))
 		return current ? place_of(current) : 0;
 	if (kind == GP_TAKE && what) {
 		const struct gp_context *c = gp_find_context(what);
@@ -81,10 +82,11 @@ static void waited_whole(struct gp_context *c, const struct gp_context *current)
 		gp_hold_arm(c);
 }
 
-bool gp_before_wait(enum gp_wait kind, void *what)
+bool gp_wait_begin(enum gp_wait kind, void *what)
 {
-	bool over = gp_blp_before_wait(kind, what);
-	struct gp_context *c = gp_current_context();
+	CUcontext handle = gp_current_handle();
+	bool calls = !gp_blp_started || !gp_blp_begin_wait(kind, what, handle);
+	struct gp_context *c = gp_find_context(handle);
 	forget_outer();
 	waiting.context = c;
 	waiting.stream = NULL;
@@ -92,7 +94,7 @@ bool gp_before_wait(enum gp_wait kind, void *what)
 	if (kind == GP_LOAD) {
 		if (!c || gp_is_loaded(c, what)) {
 			waiting.context = NULL;
-			return over;
+			return calls;
 		}
 		waiting.loads = what;
 	}
@@ -101,7 +103,7 @@ bool gp_before_wait(enum gp_wait kind, void *what)
 	for (uint64_t left = waiting.whole; left; left &= left - 1)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
-		return over;
+		return calls;
 	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
 		c->waits++;
 		waiting.counted = true;
@@ -109,7 +111,7 @@ bool gp_before_wait(enum gp_wait kind, void *what)
 			gp_window_wake(c->gpu, gp_window_open(c));
 	}
 	if (gp_waits_for_context(kind))
-		return over;
+		return calls;
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
 		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
 		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
@@ -121,13 +123,12 @@ bool gp_before_wait(enum gp_wait kind, void *what)
 				break;
 			}
 	}
-	return over;
+	return calls;
 }
 
-void gp_after_wait(enum gp_wait kind, void *what, CUresult result)
+static void settle(enum gp_wait kind, CUresult result)
 {
 	struct gp_context *c = waiting.context;
-	(void)what;
 	waiting.context = NULL;
 	if (waiting.loads && c && result == CUDA_SUCCESS)
 		gp_remember_loaded(c, waiting.loads);
@@ -152,4 +153,14 @@ void gp_after_wait(enum gp_wait kind, void *what, CUresult result)
 	} else {
 		gp_hold_settle(c);
 	}
+}
+
+CUresult gp_wait_end(enum gp_wait kind, void *what, CUresult result)
+{
+	if (gp_blp_started)
+		result = gp_blp_end_wait(kind, what, result);
+	settle(kind, result);
+	if (kind == GP_PIN && result == CUDA_SUCCESS && !gp_capturing())
+		gp_hint_pinned();
+	return result;
 }

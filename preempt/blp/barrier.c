@@ -91,7 +91,7 @@ static void flush(const struct flush *f)
 }
 
 // The context that a stream is flushed in; NULL: none needs to be.
-static CUcontext context_of(CUstream stream)
+static CUcontext context_of(CUstream stream, CUcontext current)
 {
 	CUcontext context = NULL;
 	// A default stream is the current context's. For other streams, any context may be current.
@@ -107,21 +107,23 @@ static CUcontext context_of(CUstream stream)
 			if (context)
 				return context;
 		}
-	return gp_driver.cuCtxGetCurrent(&context) ? NULL : context;
+	return current;
 }
 
-static void flush_stream(CUstream stream, bool bounded)
+static void flush_stream(CUstream stream, CUcontext current, bool bounded)
 {
 	if (blp_inside || !blp_domains[0])
 		return;
-	struct flush f = {.context = context_of(stream), .stream = stream, .bounded = bounded};
+	struct flush f = {.context = context_of(stream, current), .stream = stream, .bounded = bounded};
 	if (f.context)
 		flush(&f);
 }
 
-void gp_blp_flush(CUstream stream) { flush_stream(stream, false); }
+void gp_blp_flush(CUstream stream, CUcontext current) { flush_stream(stream, current, false); }
 
-void gp_blp_come_behind(CUstream stream) { flush_stream(stream, true); }
+void gp_blp_come_behind(CUstream stream) { flush_stream(stream, gp_current_handle(), true); }
+
+void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->handle, true); }
 
 void gp_blp_flush_all(CUcontext context)
 {
@@ -214,38 +216,37 @@ bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 	return true;
 }
 
-// From here to gp_blp_passed the stream counts as tainted: a launch that another thread makes meanwhile comes before the
+// From here to blp_passed the stream counts as tainted: a launch that another thread makes meanwhile comes before the
 // operation or behind it as a whole, and cannot be cut and repeated across it.
-void blp_begin_pass(struct gp_submission *submission, struct gp_domain *d, struct blp_stream *s)
+void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stream *s)
 {
 	s->passing++;
 	d->tainted++;
-	submission->domain = d;
-	submission->passing = s;
+	o->domain = d;
+	o->passing = s;
 }
 
-void gp_blp_pass(struct gp_submission *submission)
+void blp_pass(struct gp_operation *o)
 {
-	CUcontext context = NULL;
-	if (blp_inside || !blp_domains[0] || submission->passing)
+	if (blp_inside || !blp_domains[0] || o->passing)
 		return;
-	struct gp_domain *d = gp_driver.cuCtxGetCurrent(&context) || !context ? NULL : blp_domain_of(context, submission->stream);
+	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (d) {
 		pthread_mutex_lock(&d->lock);
-		struct blp_stream *s = d->context == context && !d->given_up ? blp_find_stream(d, submission->stream, true) : NULL;
+		struct blp_stream *s = d->context == o->handle && !d->given_up ? blp_find_stream(d, o->stream, true) : NULL;
 		if (s)
-			blp_begin_pass(submission, d, s);
+			blp_begin_pass(o, d, s);
 		pthread_mutex_unlock(&d->lock);
-		submission->cpu |= blp_flush_others(d, context, submission->stream);
+		o->cpu |= blp_flush_others(d, o->handle, o->stream);
 	}
-	gp_blp_come_behind(submission->stream);
-	blp_enter_driver(submission);
+	blp_come_behind(o);
+	blp_enter_driver(o);
 }
 
-void blp_enter_driver(struct gp_submission *submission)
+void blp_enter_driver(struct gp_operation *o)
 {
-	struct gp_domain *d = submission->domain;
-	struct blp_stream *s = submission->passing;
+	struct gp_domain *d = o->domain;
+	struct blp_stream *s = o->passing;
 	if (!s || !s->thread)
 		return;
 	pthread_mutex_lock(&d->lock);
@@ -255,20 +256,18 @@ void blp_enter_driver(struct gp_submission *submission)
 
 // Work behind an operation that may wait for the CPU is not stopped: a stop would wait for that operation, and the CPU may
 // wait for the stop to end.
-void gp_blp_passed(struct gp_submission *submission, CUresult result)
+void blp_passed(struct gp_operation *o)
 {
-	struct gp_domain *d = submission->domain;
-	struct blp_stream *s = submission->passing;
+	struct gp_domain *d = o->domain;
+	struct blp_stream *s = o->passing;
 
-	if (!s)
-		return;
-	submission->passing = NULL;
+	o->passing = NULL;
 	pthread_mutex_lock(&d->lock);
 	if (s->passing) { // else the domain has ended
 		s->passing--;
 		d->tainted--;
-		if (s->handle && !result && (submission->cpu || blp_is_tainted(d, s)))
-			blp_taint(d, s, submission->stream);
+		if (s->handle && !o->result && (o->cpu || blp_is_tainted(d, s)))
+			blp_taint(d, s, o->stream);
 	}
 	pthread_mutex_unlock(&d->lock);
 }
@@ -287,12 +286,12 @@ static bool any_tainted(void)
 	return any;
 }
 
-void gp_blp_before_barrier(struct gp_submission *s)
+void blp_barrier(struct gp_operation *o)
 {
 	// The driver orders launches of one instance on all streams: one ahead may be behind a taint.
-	s->cpu |= s->work == GP_GRAPH && !blp_inside && any_tainted();
-	gp_blp_pass(s);
-	struct gp_domain *d = s->work == GP_GRAPH ? gp_blp_domain(s->stream) : NULL;
+	o->cpu |= o->work == GP_GRAPH && !blp_inside && any_tainted();
+	blp_pass(o);
+	struct gp_domain *d = o->work == GP_GRAPH ? blp_domain_for(o) : NULL;
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
 }

@@ -34,19 +34,27 @@ struct gp_domain;
 
 // Kernels of this process are stopped from here on: the driver has what that takes (gp_driver_lacks_for_blp).
 void gp_blp_start(void);
-bool gp_blp_started(void);
+extern bool gp_blp_started;
 // Makes the domain of a context, off the launch path; does nothing where no kernel is to be stopped.
 CUresult gp_blp_prepare(struct gp_context *, const char **call);
 void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_blp_graph_changed(CUgraphExec); // the instance is about to be changed or destroyed
-void gp_blp_capture_beginning(CUstream); // after gp_capture_began
-bool gp_blp_before_wait(enum gp_wait, void *);
-// Before and after an operation that is not logged: it comes behind what the log holds for its stream.
-void gp_blp_pass(struct gp_submission *);
-void gp_blp_passed(struct gp_submission *, CUresult);
-void gp_blp_graph_launched(struct gp_submission *, CUresult); // the program's own instance ran, though it has a twin
+void gp_blp_event_destroying(CUevent);
+void gp_blp_event_shared(CUevent); // other processes may see it
+void gp_blp_capture_beginning(CUstream); // after gp_capture_begins
+bool gp_blp_complete(CUfunction, struct gp_arguments *); // a hook (preempt/driver/hooks.h)
+
+// operation.c: around the driver's function, in a process whose kernels are stopped. True: the operation is carried out, or
+// logged to be carried out later, with its result; the driver's function must not be called. gp_blp_end always follows.
+bool gp_blp_begin(struct gp_operation *);
+void gp_blp_end(struct gp_operation *);
+
+// event.c: around a wait or a question. True: the wait is over, and the driver's function is not to be called.
+bool gp_blp_begin_wait(enum gp_wait, void *object, CUcontext current);
+CUresult gp_blp_end_wait(enum gp_wait, void *object, CUresult); // what the program is told
+
 // Stops and resumes this process's domains on a GPU as windows of higher levels open and close. Never returns.
 void gp_blp_watch(struct gp_gpu *);
 
@@ -63,15 +71,11 @@ enum gp_blp_reason {
 	GP_BLP_HELD = 4,   // the program asked for no new launches: queued work runs, unless another bit is set
 };
 
-// Launches a kernel in place of the driver's function. A guarded kernel is logged, another is a barrier. False: nothing was
-// done, and the driver's function is to be called. s is NULL for kernels of this library.
-bool gp_blp_launch(struct gp_submission *s, const struct gp_launch *, CUresult *);
-
 // Whether launches need not wait at the gate: the context's domain is stopped, or about to be, and logs them.
 bool gp_blp_logs(struct gp_context *);
 
 // Waits until the launches that come before new work of the stream are complete. Waits for the end of a stop, too.
-void gp_blp_flush(CUstream);
+void gp_blp_flush(CUstream, CUcontext current);
 // The same, or until they will not be cut any more: for a call that only has to come behind them.
 void gp_blp_come_behind(CUstream);
 // gp_blp_flush for all streams of a context (NULL: of the process), and of the GPU that the memory at an address belongs to.
@@ -80,7 +84,6 @@ void gp_blp_flush_owner(CUdeviceptr);
 
 // The domain of the stream in the current context; NULL: there is none, or not yet.
 struct gp_domain *gp_blp_domain(CUstream);
-bool gp_blp_is_separate(CUstream); // the stream has a domain of its own
 // Gives a stream of the current context a domain of its own, once.
 CUresult gp_blp_separate(CUstream);
 
@@ -96,21 +99,7 @@ bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: the doma
 // Resumes all domains; none is stopped again in this process.
 void gp_blp_retire(void);
 
-// Hooks (preempt/driver/hooks.h).
-bool gp_blp_launch_graph(struct gp_submission *, CUresult *);
-void gp_blp_before_barrier(struct gp_submission *);
-bool gp_blp_before_record(struct gp_submission *, CUevent);
-void gp_blp_after_record(struct gp_submission *, CUevent, CUresult);
-bool gp_blp_before_stream_wait(struct gp_submission *, CUevent);
-void gp_blp_after_stream_wait(struct gp_submission *, CUevent, CUresult);
-void gp_blp_event_captured(CUevent);
-CUresult gp_blp_answer(enum gp_wait, void *, CUresult);
-void gp_blp_event_destroying(CUevent);
-void gp_blp_event_shared(CUevent);
-bool gp_blp_complete(CUfunction, struct gp_arguments *);
-
 // fill.c: memsets and copies by kernels that can be stopped. Loads them into a context; slow, not on the launch path.
 CUresult gp_fill_prepare(struct gp_context *, const char **call);
-bool gp_fill(struct gp_submission *, CUresult *);
 
 #endif

@@ -22,11 +22,9 @@ static struct {
 static _Atomic uint32_t specials; // places ever used
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
-static bool started;
+bool gp_blp_started;
 
-void gp_blp_start(void) { started = true; }
-
-bool gp_blp_started(void) { return started; }
+void gp_blp_start(void) { gp_blp_started = true; }
 
 bool blp_enter(CUcontext context, bool *pushed)
 {
@@ -69,19 +67,22 @@ static int special_of(CUcontext context, CUstream stream)
 	return -1;
 }
 
-struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
+static struct gp_domain *domain_in(struct gp_context *c, CUcontext context, CUstream stream)
 {
 	int i = specials ? special_of(context, stream) : -1;
 	if (i >= 0)
 		return special[i].domain;
-	struct gp_context *c = gp_find_context(context);
 	return c ? c->domain : NULL;
 }
 
-bool gp_blp_is_separate(CUstream stream)
+struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
 {
-	struct gp_domain *d = specials ? gp_blp_domain(stream) : NULL;
-	return d && d->separate;
+	return domain_in(gp_find_context(context), context, stream);
+}
+
+struct gp_domain *blp_domain_for(const struct gp_operation *o)
+{
+	return domain_in(o->context, o->handle, o->stream);
 }
 
 struct gp_domain *gp_blp_domain(CUstream stream)

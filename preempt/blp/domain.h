@@ -172,6 +172,7 @@ extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
+struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *); // gives back what the driver gave
@@ -229,6 +230,9 @@ void blp_unappend(struct gp_domain *, struct blp_stream *);
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
 
 // launch.c
+// Launches a kernel for an operation, which need not be a launch itself. A guarded kernel is logged, another is a barrier.
+// False: nothing was done, and the driver's function is to be called.
+bool blp_launch(struct gp_operation *, const struct gp_launch *);
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
 uint8_t blp_shift(uint64_t blocks, bool whole);
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
@@ -250,8 +254,14 @@ bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto)
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
 void blp_still_tainted(struct gp_domain *);                   // asks the driver
-void blp_begin_pass(struct gp_submission *, struct gp_domain *, struct blp_stream *);
-void blp_enter_driver(struct gp_submission *); // without the lock, after the wait for what is ahead
+void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
+// Without the lock. An operation that is not logged comes behind what the log holds for its stream. A barrier is one that
+// can neither be stopped nor repeated.
+void blp_pass(struct gp_operation *);
+void blp_passed(struct gp_operation *);
+void blp_barrier(struct gp_operation *);
+void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
+void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
 
 // thread.c, under gp_domain.lock
 struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream
@@ -262,6 +272,8 @@ void blp_enter_own(struct blp_stream *);
 void blp_pass_own(struct gp_domain *); // without the lock, and nothing is in the log
 
 // graph.c
+bool blp_launch_graph(struct gp_operation *); // false: the graph is a barrier
+void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
@@ -277,7 +289,16 @@ bool blp_let_go(struct gp_domain *);
 CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_domain.lock: the rest of a parted twin
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
+// fill.c
+bool blp_fill(struct gp_operation *); // carries a memset or copy out by a kernel; false: it could not
+
 // event.c
+// An event is recorded on a stream, or a stream waits for one. True: that is carried out, now or later. False: the driver's
+// call follows; then, if the operation is logging, blp_logged, with a lock held in between.
+bool blp_record(struct gp_operation *);
+bool blp_await(struct gp_operation *);
+void blp_logged(struct gp_operation *);
+void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: the event was recorded anew since
 void blp_forget_events(struct gp_domain *);

@@ -13,7 +13,7 @@ CUresult gp_blp_separate(CUstream stream)
 	struct gp_context *c = gp_find_context(context);
 	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
 		return CUDA_ERROR_INVALID_VALUE;
-	gp_blp_flush(stream);
+	gp_blp_flush(stream, context);
 	if (!blp_is_special(context, stream)) { // not all launches were logged
 		int mode = gp_relax_captures();
 		result = gp_driver.cuStreamSynchronize(stream);

@@ -22,20 +22,15 @@ static struct event events[EVENTS];
 static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
 #define GONE ((CUevent)~0ul)
 
-// What the calling thread asks or waits for, between gp_blp_before_wait and gp_blp_answer.
+// What the calling thread asks or waits for, from gp_blp_begin_wait to gp_blp_end_wait.
 static __thread struct {
+	CUcontext context; // the current one
 	uint32_t changes;
 	struct gp_domain *domain; // of the entries that are complete if the driver says yes; NULL: none
 	uint32_t stream;
 	uint64_t upto;
 	CUstream handle;
 } asked __attribute__((tls_model("initial-exec")));
-
-// The domain whose lock the calling thread holds between a before_ and an after_ hook.
-static __thread struct {
-	struct gp_domain *domain;
-	struct blp_stream *stream;
-} held __attribute__((tls_model("initial-exec")));
 
 static struct event *find(CUevent handle, bool insert)
 {
@@ -89,7 +84,7 @@ static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint6
 	return e;
 }
 
-void gp_blp_event_captured(CUevent handle)
+void blp_event_captured(CUevent handle)
 {
 	if (!blp_domains[0])
 		return;
@@ -171,19 +166,16 @@ static bool wait_record(const struct event *e, bool bounded)
 	return complete;
 }
 
-// The domain and stream of a submission; takes the domain's lock. NULL: there is none, and no lock is held.
-static struct gp_domain *enter(struct gp_submission *s, struct blp_stream **stream)
+// The domain and stream of an operation; takes the domain's lock. NULL: there is none, and no lock is held.
+static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **stream)
 {
-	CUcontext context = NULL;
-	if (blp_inside || gp_driver.cuCtxGetCurrent(&context) || !context)
-		return NULL;
-	struct gp_domain *d = blp_domain_of(context, s->stream);
+	struct gp_domain *d = blp_inside || !o->handle ? NULL : blp_domain_for(o);
 	if (!d)
 		return NULL;
-	s->cpu |= blp_flush_others(d, context, s->stream);
+	o->cpu |= blp_flush_others(d, o->handle, o->stream);
 	pthread_mutex_lock(&d->lock);
-	if (d->context == context && !d->given_up && (*stream = blp_find_stream(d, s->stream, true))) {
-		s->cpu |= blp_is_tainted(d, *stream);
+	if (d->context == o->handle && !d->given_up && (*stream = blp_find_stream(d, o->stream, true))) {
+		o->cpu |= blp_is_tainted(d, *stream);
 		return d;
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -214,99 +206,85 @@ static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint6
 }
 
 // After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
-static bool carried_out(struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn, CUevent event)
+static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn)
 {
 	e->driven = turn == NOW;
+	o->result = CUDA_SUCCESS;
 	if (turn == LATER) {
 		pthread_mutex_unlock(&d->lock);
 		return true;
 	}
 	if (stream->thread) { // on the stream that stands for the thread's own
-		CUresult result = e->kind == BLP_RECORD ? gp_driver.cuEventRecord(event, stream->handle) :
-							  gp_driver.cuStreamWaitEvent(stream->handle, event, 0);
+		CUresult result = e->kind == BLP_RECORD ? gp_driver.cuEventRecord(o->event, stream->handle) :
+							  gp_driver.cuStreamWaitEvent(stream->handle, o->event, 0);
 		(result ? blp_unappend : blp_appended)(d, stream);
 		pthread_mutex_unlock(&d->lock);
 		return !result; // where it refused, it is to tell the program
 	}
-	held.domain = d;
-	held.stream = stream;
+	o->domain = d;
+	o->logging = stream;
 	blp_inside = true;
 	return false;
 }
 
-// After the driver's call. False: there was no entry. The lock is still held.
-static bool appended(CUresult result)
+void blp_logged(struct gp_operation *o)
 {
-	if (!held.domain)
-		return false;
-	blp_inside = false;
-	(result ? blp_unappend : blp_appended)(held.domain, held.stream);
-	return true;
-}
+	struct gp_domain *d = o->domain;
 
-static void let_go(void)
-{
-	pthread_mutex_unlock(&held.domain->lock);
-	held.domain = NULL;
+	blp_inside = false;
+	(o->result ? blp_unappend : blp_appended)(d, o->logging);
+	if (o->result && o->work == GP_RECORD)
+		remember(o->event, NULL, 0, 0, false);
+	pthread_mutex_unlock(&d->lock);
+	o->logging = NULL;
 }
 
 // Lets the driver record the event past the log, behind what the stream holds. Gives up the lock.
-static void record_past(struct gp_submission *s, struct gp_domain *d, struct blp_stream *stream, CUevent handle)
+static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream)
 {
-	blp_begin_pass(s, d, stream);
+	blp_begin_pass(o, d, stream);
 	bool behind = blp_related_pending(d, stream);
 	pthread_mutex_unlock(&d->lock);
 	if (behind) {
-		gp_blp_come_behind(s->stream);
+		blp_come_behind(o);
 		pthread_mutex_lock(&d->lock);
 		stream->passing--; // this call itself is no taint
-		s->cpu |= blp_is_tainted(d, stream);
+		o->cpu |= blp_is_tainted(d, stream);
 		stream->passing++;
 		pthread_mutex_unlock(&d->lock);
 	}
-	blp_enter_driver(s);
-	remember(handle, NULL, 0, 0, s->cpu);
+	blp_enter_driver(o);
+	remember(o->event, NULL, 0, 0, o->cpu);
 }
 
-bool gp_blp_before_record(struct gp_submission *s, CUevent handle)
+bool blp_record(struct gp_operation *o)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
 	uint64_t deadline = 0;
 	enum turn turn;
 
-	held.domain = NULL;
 	if (!blp_domains[0])
 		return false;
 	do {
-		if (!(d = enter(s, &stream))) {
-			gp_blp_come_behind(s->stream);
-			remember(handle, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
+		if (!(d = enter(o, &stream))) {
+			blp_come_behind(o);
+			remember(o->event, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
-		if (s->cpu || !blp_related_pending(d, stream) || look(handle).shared || !blp_may_log(stream)) {
-			record_past(s, d, stream, handle);
+		if (o->cpu || !blp_related_pending(d, stream) || look(o->event).shared || !blp_may_log(stream)) {
+			record_past(o, d, stream);
 			return false;
 		}
 		turn = wait_turn(d, stream, &deadline);
 	} while (turn == AGAIN);
-	if (turn == NEVER || !remember(handle, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
-		record_past(s, d, stream, handle);
+	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
+		record_past(o, d, stream);
 		return false;
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
-	e->event = handle;
-	return carried_out(d, stream, e, turn, handle);
-}
-
-void gp_blp_after_record(struct gp_submission *s, CUevent handle, CUresult result)
-{
-	(void)s;
-	if (!appended(result))
-		return;
-	if (result)
-		remember(handle, NULL, 0, 0, false);
-	let_go();
+	e->event = o->event;
+	return carried_out(o, d, stream, e, turn);
 }
 
 // Anything that is put on the legacy stream orders the blocking streams, even a wait for a complete event.
@@ -318,7 +296,7 @@ static bool joins_others(struct gp_domain *d, const struct blp_stream *legacy)
 	return false;
 }
 
-bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
+bool blp_await(struct gp_operation *o)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
@@ -326,20 +304,19 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 	uint64_t deadline = 0;
 	bool joins = false;
 
-	held.domain = NULL;
 	if (!blp_domains[0])
 		return false;
 	do {
-		e = look(handle);
+		e = look(o->event);
 		if (gp_capturing() && (e.captured || !e.handle)) {
-			gp_blp_come_behind(s->stream); // the stream joins the capture: its log entries could not be launched again
+			blp_come_behind(o); // the stream joins the capture: its log entries could not be launched again
 			return false;
 		}
-		s->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(handle) == CUDA_ERROR_NOT_READY);
-		d = enter(s, &stream);
+		o->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
+		d = enter(o, &stream);
 		joins = d && joins_others(d, stream);
 		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
-		if (!d || s->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
+		if (!d || o->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
 			break;
 		enum turn turn = wait_turn(d, stream, &deadline);
 		if (turn == NOW || turn == LATER) {
@@ -348,47 +325,39 @@ bool gp_blp_before_stream_wait(struct gp_submission *s, CUevent handle)
 			entry->upto = waits ? e.upto : 0;
 			if (waits && e.upto > d->tail)
 				blp_entry_at(d, e.upto - 1)->awaited = true;
-			return carried_out(d, stream, entry, turn, handle);
+			return carried_out(o, d, stream, entry, turn);
 		}
 		if (turn == NEVER)
 			break;
 	} while (true);
 	if (d) {
-		blp_begin_pass(s, d, stream);
+		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (s->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
-		gp_blp_come_behind(s->stream);
-	blp_enter_driver(s);
+	if (o->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
+		blp_come_behind(o);
+	blp_enter_driver(o);
 	if (!e.domain)
 		return false;
-	if (wait_record(&e, true)) // the wait is over, and the event may stand for another record by now
+	if (wait_record(&e, true)) { // the wait is over, and the event may stand for another record by now
+		o->result = CUDA_SUCCESS;
 		return true;
+	}
 	pthread_mutex_lock(&e.domain->lock);
-	s->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
+	o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
 	pthread_mutex_unlock(&e.domain->lock);
 	return false;
-}
-
-void gp_blp_after_stream_wait(struct gp_submission *s, CUevent handle, CUresult result)
-{
-	(void)s, (void)handle;
-	if (appended(result))
-		let_go();
 }
 
 // Waits and questions.
 
 // The domain in which the stream has entries; takes its lock. NULL: there is none, and no lock is held.
-static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **stream)
+static struct gp_domain *enter_stream(CUstream handle, CUcontext current, struct blp_stream **stream)
 {
-	CUcontext context = NULL;
-	if (gp_driver.cuCtxGetCurrent(&context))
-		return NULL;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		if (!d->context || d->head == d->tail ||
-		    ((handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD) && d->context != context))
+		    ((handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD) && d->context != current))
 			continue;
 		pthread_mutex_lock(&d->lock);
 		if ((*stream = blp_find_stream(d, handle, false)))
@@ -398,20 +367,20 @@ static struct gp_domain *enter_stream(CUstream handle, struct blp_stream **strea
 	return NULL;
 }
 
-bool gp_blp_before_wait(enum gp_wait kind, void *what)
+bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
-	CUcontext context = NULL;
 
 	if (!blp_domains[0])
 		return false;
+	asked.context = current;
 	asked.domain = NULL;
 	asked.changes = blp_changes;
 	switch (kind) {
 	case GP_WAIT_STREAM:
-		gp_blp_flush(what);
-		if (what == GP_STREAM_PER_THREAD && (d = enter_stream(what, &stream))) {
+		gp_blp_flush(what, current);
+		if (what == GP_STREAM_PER_THREAD && (d = enter_stream(what, current, &stream))) {
 			blp_enter_own(stream);
 			pthread_mutex_unlock(&d->lock);
 		}
@@ -421,19 +390,20 @@ bool gp_blp_before_wait(enum gp_wait kind, void *what)
 		return e.domain && wait_record(&e, false);
 	}
 	case GP_WAIT_CONTEXT:
+	case GP_PIN:
 	case GP_LOAD:
 		break;
 	case GP_TAKE:
 		if (what != GP_CURRENT)
 			gp_blp_flush_all(what);
-		else if (!gp_driver.cuCtxGetCurrent(&context) && context)
-			gp_blp_flush_all(context);
+		else if (current)
+			gp_blp_flush_all(current);
 		break;
 	case GP_TAKE_MEMORY:
 		gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what);
 		break;
 	case GP_ASK_STREAM:
-		if ((d = enter_stream(what, &stream))) {
+		if ((d = enter_stream(what, current, &stream))) {
 			asked.domain = d;
 			asked.stream = (uint32_t)(stream - d->stream_of);
 			asked.upto = stream->last;
@@ -479,11 +449,9 @@ static bool is_over(enum gp_wait kind, void *what)
 	}
 	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
 		// The legacy stream is complete when all blocking streams are, also those with domains of their own.
-		CUcontext context = NULL;
-		gp_driver.cuCtxGetCurrent(&context);
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {
 			d = blp_domains[i];
-			if (!context || d->context != context)
+			if (!asked.context || d->context != asked.context)
 				continue;
 			pthread_mutex_lock(&d->lock);
 			for (uint32_t j = 0; j < d->streams; j++)
@@ -494,11 +462,11 @@ static bool is_over(enum gp_wait kind, void *what)
 	return over;
 }
 
-CUresult gp_blp_answer(enum gp_wait kind, void *what, CUresult result)
+CUresult gp_blp_end_wait(enum gp_wait kind, void *what, CUresult result)
 {
 	if (result)
 		return result;
-	if (blp_error && kind != GP_WAIT_CONTEXT)
+	if (blp_error && kind != GP_WAIT_CONTEXT && kind != GP_PIN)
 		return blp_error;
 	if ((kind == GP_ASK_STREAM || kind == GP_ASK_EVENT) && !is_over(kind, what))
 		return CUDA_ERROR_NOT_READY;

@@ -3,7 +3,7 @@
 // Only for plain allocations of the current context's device. All other memory is left to the driver, and so is every call
 // that it might refuse.
 #define _GNU_SOURCE
-#include "preempt/blp/blp.h"
+#include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 #include "preempt/process/process.h"
 #include "kernels/fill.h"
@@ -70,23 +70,24 @@ static uint32_t repeated(uint32_t value, uint32_t element_bytes)
 	return element_bytes == 1 ? (value & 0xff) * 0x01010101u : element_bytes == 2 ? (value & 0xffff) * 0x00010001u : value;
 }
 
-static bool fill_in_context(struct gp_context *c, struct gp_submission *s, CUresult *result)
+static bool fill_in_context(struct gp_operation *o)
 {
-	struct rows to = {s->memory.to, s->memory.to_pitch}, from = {s->memory.from, 0};
-	size_t width, height = s->memory.height;
-	bool copies = s->work == GP_COPY;
+	struct gp_context *c = o->context;
+	struct rows to = {o->memory.to, o->memory.to_pitch}, from = {o->memory.from, 0};
+	size_t width, height = o->memory.height;
+	bool copies = o->work == GP_COPY;
 	CUdevice device;
 
 	if (!__atomic_load_n((uint32_t *)&c->fill.ready, __ATOMIC_ACQUIRE))
 		return false;
-	if (s->memory.copy_2d) {
-		const struct copy_2d *p = s->memory.copy_2d;
+	if (o->memory.copy_2d) {
+		const struct copy_2d *p = o->memory.copy_2d;
 		width = p->width_bytes;
 		height = p->height;
 		if (!read_2d(&p->to, width, &to) || !read_2d(&p->from, width, &from))
 			return false;
-	} else if (__builtin_mul_overflow(s->memory.width, (size_t)s->memory.element_bytes, &width) ||
-		   ((to.at | (height > 1 ? to.pitch : 0)) & (s->memory.element_bytes - 1))) {
+	} else if (__builtin_mul_overflow(o->memory.width, (size_t)o->memory.element_bytes, &width) ||
+		   ((to.at | (height > 1 ? to.pitch : 0)) & (o->memory.element_bytes - 1))) {
 		return false;
 	}
 	if (!width || !height || gp_driver.cuCtxGetDevice(&device) || !plain(c, device, &to, width, height) ||
@@ -96,11 +97,11 @@ static bool fill_in_context(struct gp_context *c, struct gp_submission *s, CUres
 		width *= height;
 		height = 1;
 	}
-	uint32_t value = repeated(s->memory.value, s->memory.element_bytes);
+	uint32_t value = repeated(o->memory.value, o->memory.element_bytes);
 	uint64_t aligned = to.at | to.pitch | width | (copies ? from.at | from.pitch : 0), blocks;
 	uint32_t unit = aligned % 16 ? aligned % 4 ? 1 : 4 : 16, count = (uint32_t)(width / unit);
 	uint64_t segments = width / FILL_SEGMENT + 2; // whatever the alignment of a row
-	struct gp_launch launch = {.block = {FILL_THREADS, 1, 1}, .stream = s->stream};
+	struct gp_launch launch = {.block = {FILL_THREADS, 1, 1}};
 	void *wide_fill[] = {&to.at, &to.pitch, &width, &height, &segments, &value};
 	void *wide_copy[] = {&to.at, &to.pitch, &width, &height, &segments, &from.at, &from.pitch};
 	void *narrow_fill[] = {&to.at, &to.pitch, &height, &count, &unit, &value};
@@ -123,17 +124,19 @@ static bool fill_in_context(struct gp_context *c, struct gp_submission *s, CUres
 		return false;
 	launch.grid[0] = (uint32_t)blocks;
 	launch.grid[1] = launch.grid[2] = 1;
-	if (!gp_blp_launch(s, &launch, result))
+	if (!blp_launch(o, &launch))
 		return false;
-	s->blocking = false;
+	o->blocking = false;
 	return true;
 }
 
-bool gp_fill(struct gp_submission *s, CUresult *result)
+bool blp_fill(struct gp_operation *o)
 {
-	struct gp_context *c = gp_current_context();
-	// Nobody but the program itself stops streams of the highest level.
-	return c && gp_driver.cuPointerGetAttributes && (gp_settings.level ? gp_blp_domain(s->stream) != NULL : gp_blp_is_separate(s->stream)) && fill_in_context(c, s, result);
+	if (!o->context || !gp_driver.cuPointerGetAttributes || (!o->memory.height && !o->memory.copy_2d))
+		return false;
+	struct gp_domain *d = blp_domain_for(o);
+	return d && (gp_settings.level || d->separate) && // nobody but the program itself stops streams of the highest level
+	       fill_in_context(o);
 }
 
 // The kernels are loaded and rewritten like the program's own.

@@ -262,22 +262,22 @@ static bool plain_in_flight(struct blp_twin *t)
 }
 
 // Puts the launch of the program's own instance behind the twin.
-static void come_behind(struct gp_submission *s, struct blp_twin *t)
+static void come_behind(struct gp_operation *o, struct blp_twin *t)
 {
 	struct gp_domain *d = t->domain;
 	pthread_mutex_lock(&d->lock);
-	if (t->of == s->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
-		gp_driver.cuStreamWaitEvent(s->stream, d->stream_of[t->stream].taint, 0); // it runs to its end
+	if (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
+		gp_driver.cuStreamWaitEvent(o->stream, d->stream_of[t->stream].taint, 0); // it runs to its end
 	pthread_mutex_unlock(&d->lock);
-	s->twin = t;
+	o->twin = t;
 }
 
-void gp_blp_graph_launched(struct gp_submission *s, CUresult result)
+void blp_graph_launched(struct gp_operation *o)
 {
-	struct blp_twin *t = s->twin;
-	if (result || t->of != s->graph)
+	struct blp_twin *t = o->twin;
+	if (o->result || t->of != o->graph)
 		return;
-	t->ran_plain = !gp_driver.cuEventRecord(t->plain, s->stream);
+	t->ran_plain = !gp_driver.cuEventRecord(t->plain, o->stream);
 	t->retired |= !t->ran_plain; // nothing tells when that launch is over
 }
 
@@ -362,23 +362,20 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	return complete;
 }
 
-static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *result)
+static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 {
-	CUcontext context = NULL;
 	uint64_t deadline = 0;
 
-	if (gp_driver.cuCtxGetCurrent(&context) || !context)
-		return false;
-	struct gp_domain *d = blp_domain_of(context, s->stream);
+	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (!d || d != t->domain)
 		return false;
-	if (blp_flush_others(d, context, s->stream))
+	if (blp_flush_others(d, o->handle, o->stream))
 		return false;
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
-		if (d->context != context || d->given_up || t->of != s->graph || t->retired ||
-		    !(stream = blp_find_stream(d, s->stream, true)) || !blp_may_log(stream))
+		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired ||
+		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
 		if (d->epoch % 2 && patient) {
 			if (!deadline)
@@ -409,10 +406,10 @@ static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *r
 		uint64_t before = t->upto;
 		t->stream = e->stream;
 		t->upto = d->head;
-		*result = 0;
+		o->result = 0;
 		if (!(d->epoch % 2)) {
-			*result = blp_drive_graph(d, e);
-			if (*result) {
+			o->result = blp_drive_graph(d, e);
+			if (o->result) {
 				blp_unappend(d, stream);
 				t->upto = before;
 			} else {
@@ -420,7 +417,7 @@ static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *r
 			}
 		}
 		pthread_mutex_unlock(&d->lock);
-		if (!*result)
+		if (!o->result)
 			gp_count(&d->gpu->stops.launches, t->count);
 		return true;
 	}
@@ -428,11 +425,11 @@ static bool launch_twin(struct gp_submission *s, struct blp_twin *t, CUresult *r
 	return false;
 }
 
-bool gp_blp_launch_graph(struct gp_submission *s, CUresult *result)
+bool blp_launch_graph(struct gp_operation *o)
 {
-	struct blp_twin *t = s->graph && !blp_inside ? find(s->graph) : NULL;
-	if (!t || launch_twin(s, t, result))
+	struct blp_twin *t = o->graph && !blp_inside ? find(o->graph) : NULL;
+	if (!t || launch_twin(o, t))
 		return t;
-	come_behind(s, t);
+	come_behind(o, t);
 	return false;
 }

@@ -135,7 +135,7 @@ void blp_pack(const struct gp_code *code, void **parameters, void **extra, char 
 }
 
 // Launches with the hidden parameter 0: every block runs.
-static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult *result)
+static bool pass(struct gp_operation *o, const struct gp_code *code, const struct gp_launch *l)
 {
 	if (!has_arguments(code, l->parameters, l->extra))
 		return false;
@@ -152,10 +152,10 @@ static bool pass(const struct gp_code *code, const struct gp_launch *l, CUresult
 		blp_pack(code, NULL, l->extra, bytes);
 	}
 	if (l->cooperative && !l->attribute_count)
-		*result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
-							       l->block[2], l->shared_bytes, l->stream, parameters);
+		o->result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
+							       l->block[2], l->shared_bytes, o->stream, parameters);
 	else
-		*result = call_driver(l->function, l->grid, l->block, l->shared_bytes, l->stream, l->attributes, l->attribute_count,
+		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, l->attributes, l->attribute_count,
 				      by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
 	return true;
 }
@@ -234,8 +234,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 }
 
 // False: the launch is to be a barrier.
-static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_launch *l, const struct gp_code *code,
-		       CUresult *result)
+static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct gp_launch *l, const struct gp_code *code)
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
@@ -245,7 +244,7 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 	pthread_mutex_lock(&d->lock);
 	for (;;) {
 		struct blp_stream *s;
-		if (d->context != context || d->given_up || !(s = blp_find_stream(d, l->stream, true)) || !blp_may_log(s))
+		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
 		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
 			blp_wait_resumed(d, 0);
@@ -263,16 +262,16 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
-		*result = 0;
+		o->result = 0;
 		if (!(d->epoch % 2)) { // during a stop it is only logged, and the program goes on
-			*result = drive(d, e, l->parameters, code->parameters);
-			if (*result)
+			o->result = drive(d, e, l->parameters, code->parameters);
+			if (o->result)
 				blp_unappend(d, s);
 			else
 				blp_appended(d, s);
 		}
 		pthread_mutex_unlock(&d->lock);
-		if (!*result)
+		if (!o->result)
 			gp_count(&d->gpu->stops.launches, 1);
 		return true;
 	}
@@ -280,46 +279,44 @@ static bool log_launch(struct gp_domain *d, CUcontext context, const struct gp_l
 	return false;
 }
 
-bool gp_blp_launch(struct gp_submission *submission, const struct gp_launch *l, CUresult *result)
+bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 {
 	const struct gp_code *code = gp_code_of(l->function);
-	CUcontext context = NULL;
 
 	if (!code && !blp_domains[0])
 		return false;
-	if (blp_inside || l->captured)
-		return code && pass(code, l, result);
+	if (blp_inside || o->captured)
+		return code && pass(o, code, l);
 	if (blp_error) {
-		*result = blp_error;
+		o->result = blp_error;
 		return true;
 	}
-	if (blp_late && (*result = __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL)))
+	if (blp_late && (o->result = __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL)))
 		return true;
-	gp_driver.cuCtxGetCurrent(&context);
-	struct gp_domain *d = context ? blp_domain_of(context, l->stream) : NULL;
+	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
 		// While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the
 		// log. Its blocks then cost next to nothing more.
 		bool log = d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d);
-		bool others = (log || blp_separated()) && blp_flush_others(d, context, l->stream);
+		bool others = (log || blp_separated()) && blp_flush_others(d, o->handle, o->stream);
 		if (!log && !others) {
-			if (l->stream == GP_STREAM_PER_THREAD)
+			if (o->stream == GP_STREAM_PER_THREAD)
 				blp_pass_own(d);
 			gp_count(&d->gpu->stops.launches, 1);
-			return pass(code, l, result);
+			return pass(o, code, l);
 		}
 		if (others)
-			submission->cpu = true;
-		else if (log_launch(d, context, l, code, result))
+			o->cpu = true;
+		else if (log_launch(o, d, l, code))
 			return true;
 		pthread_mutex_lock(&d->lock);
 		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
 		pthread_mutex_unlock(&d->lock);
 	}
-	gp_blp_pass(submission);
+	blp_pass(o);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
-	return code && pass(code, l, result);
+	return code && pass(o, code, l);
 }
 
 bool gp_blp_complete(CUfunction function, struct gp_arguments *a)

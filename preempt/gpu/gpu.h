@@ -40,7 +40,7 @@ enum gp_fit {
 	GP_SPREADS, // takes another wave of blocks
 	GP_BLOCKED, // cannot run at all: all blocks must be resident at once
 };
-enum gp_fit gp_hold_fit(struct gp_context *, const struct gp_submission *);
+enum gp_fit gp_hold_fit(struct gp_context *, const struct gp_launch *);
 static inline bool gp_hold_usable(struct gp_context *c)
 {
 	uint32_t state = __atomic_load_n((uint32_t *)&c->hold.state, __ATOMIC_ACQUIRE);

@@ -40,13 +40,13 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 	    gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) || !attribute.value.cooperative ||
 	    gp_driver.cuGraphKernelNodeGetParams(node, &k))
 		return false;
-	struct gp_submission s = {
-		.work = GP_KERNEL, .cooperative = true, .function = k.function ? k.function : k.kernel,
-		.blocks = {k.grid[0], k.grid[1], k.grid[2]},
-		.threads = {k.block[0], k.block[1], k.block[2]},
+	struct gp_launch launch = {
+		.cooperative = true, .function = k.function ? k.function : k.kernel,
+		.grid = {k.grid[0], k.grid[1], k.grid[2]},
+		.block = {k.block[0], k.block[1], k.block[2]},
 		.shared_bytes = k.shared_bytes,
 	};
-	return gp_hold_fit(c, &s) == GP_BLOCKED;
+	return gp_hold_fit(c, &launch) == GP_BLOCKED;
 }
 
 // Instances that a hold would block. Few programs have any. One that does not fit in the table waits until the hold expires.

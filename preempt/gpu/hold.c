@@ -409,20 +409,20 @@ static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int
 }
 
 // What a hold on one SM does to a launch.
-enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_submission *s)
+enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 {
 	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
 	const struct gp_gpu *g = c->gpu;
-	uint64_t blocks = (uint64_t)s->blocks[0] * s->blocks[1] * s->blocks[2];
-	uint32_t threads = s->threads[0] * s->threads[1] * s->threads[2];
+	uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
+	uint32_t threads = l->block[0] * l->block[1] * l->block[2];
 
-	if (s->work != GP_KERNEL || !threads || !blocks || g->sms <= 1)
+	if (!threads || !blocks || g->sms <= 1)
 		return GP_FITS;
-	struct fit *f = &cache[((uintptr_t)s->function >> 4 ^ s->shared_bytes >> 7 ^ threads) & 63];
-	if (f->function != s->function || f->threads != threads || f->shared != s->shared_bytes) {
-		CUfunction function = s->function, of_kernel;
+	struct fit *f = &cache[((uintptr_t)l->function >> 4 ^ l->shared_bytes >> 7 ^ threads) & 63];
+	if (f->function != l->function || f->threads != threads || f->shared != l->shared_bytes) {
+		CUfunction function = l->function, of_kernel;
 		int registers = 0, shared = 0;
-		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, s->function))
+		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, l->function))
 			function = of_kernel;
 		if (gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) ||
 		    gp_driver.cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
@@ -431,15 +431,15 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_submission *s)
 		// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
 		// warps 4, shared memory 128 bytes.
 		int file = (registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
-		int memory = (shared + (int)s->shared_bytes + g->shared_reserved + 127) / 128 * 128;
-		*f = (struct fit){s->function, threads, s->shared_bytes,
+		int memory = (shared + (int)l->shared_bytes + g->shared_reserved + 127) / 128 * 128;
+		*f = (struct fit){l->function, threads, l->shared_bytes,
 				  blocks_that_fit(g, warps, file, memory, false),
 				  blocks_that_fit(g, warps, file, memory, true)};
 	}
 	if (f->alone <= f->beside || f->alone <= 0)
 		return GP_FITS;
 	uint64_t capacity = (uint64_t)g->sms * f->alone, reduced = capacity - (f->alone - f->beside);
-	if (s->cooperative)
+	if (l->cooperative)
 		return blocks > reduced ? GP_BLOCKED : GP_FITS;
 	uint64_t waves = (blocks + capacity - 1) / capacity;
 	// Beyond eight waves one more costs less than making room for it.

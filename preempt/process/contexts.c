@@ -19,22 +19,21 @@ struct gp_context *gp_find_context(CUcontext handle)
 
 struct gp_context *gp_current_context(void)
 {
-	CUcontext handle = NULL;
-	if (gp_driver.cuCtxGetCurrent(&handle) || !handle)
-		return NULL;
-	return gp_find_context(handle);
+	return gp_find_context(gp_current_handle());
 }
 
 static _Atomic bool several; // there were several contexts at one time
 
 // Copies, events and waits for them may be put on a stream of any context, whichever is current (CUDA's programming guide,
 // "Stream and Event Behavior").
-bool gp_enter_owner(CUstream stream)
+bool gp_enter_owner(CUstream stream, CUcontext *current)
 {
-	CUcontext current = NULL, owner = NULL;
-	return several && stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD && gp_driver.cuStreamGetCtx &&
-	       !gp_driver.cuCtxGetCurrent(&current) && !gp_driver.cuStreamGetCtx(stream, &owner) && owner != current &&
-	       !gp_driver.cuCtxPushCurrent(owner);
+	CUcontext owner = NULL;
+	if (!several || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD || !gp_driver.cuStreamGetCtx ||
+	    gp_driver.cuStreamGetCtx(stream, &owner) || owner == *current || gp_driver.cuCtxPushCurrent(owner))
+		return false;
+	*current = owner;
+	return true;
 }
 
 void gp_leave_owner(void)

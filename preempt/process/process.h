@@ -175,8 +175,13 @@ const char *gp_log_next(uint32_t written);
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
 struct gp_context *gp_current_context(void);
-// Makes the context of a stream current, if another one is. True: gp_leave_owner is to be called.
-bool gp_enter_owner(CUstream);
+static inline CUcontext gp_current_handle(void) // NULL: none
+{
+	CUcontext handle = NULL;
+	return gp_driver.cuCtxGetCurrent(&handle) ? NULL : handle;
+}
+// Makes the context of a stream current, if another one is. True: current is that one, and gp_leave_owner is to be called.
+bool gp_enter_owner(CUstream, CUcontext *current);
 void gp_leave_owner(void);
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
 void gp_context_current(CUcontext);
@@ -190,12 +195,21 @@ bool gp_all_complete(struct gp_context *);
 bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver
-void gp_event_recorded(CUevent, CUstream);
+void gp_event_recorded(struct gp_context *, CUevent, CUstream);
 void gp_stream_forget(CUstream); // it is about to be destroyed
+
+// captures.c
+extern _Atomic uint32_t gp_captures; // under way or about to begin
+static inline bool gp_capturing(void) { return __builtin_expect(gp_captures != 0, 0); }
+bool gp_may_be_captured(CUstream); // asks the driver, not to be called for the legacy stream
+// Whether work that is put on the stream now would be, or might be, captured. The legacy stream never is.
+static inline bool gp_is_captured(CUstream stream)
+{
+	return gp_capturing() && stream != GP_STREAM_LEGACY && gp_may_be_captured(stream);
+}
 // The driver is about to begin a capture: after this no query is under way, and none begins.
-void gp_capture_began(void);
-void gp_capture_ended(void);
-bool gp_capturing(void); // a capture is under way or about to begin
+void gp_capture_begins(CUstream);
+void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams
 
 // first_launch.c
 bool gp_is_loaded(const struct gp_context *, const void *handle);

@@ -62,10 +62,9 @@ void gp_completed(struct gp_context *c, struct gp_stream *s, uint64_t sequence)
 		gp_idle(c, activity, gp_now_ns());
 }
 
-void gp_event_recorded(CUevent event, CUstream handle)
+void gp_event_recorded(struct gp_context *c, CUevent event, CUstream handle)
 {
-	struct gp_context *c = gp_current_context();
-	struct gp_stream *stream = c ? gp_find_stream(c, handle, false) : NULL;
+	struct gp_stream *stream = gp_find_stream(c, handle, false);
 	if (!stream)
 		return;
 	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // the event stands for its latest record only
@@ -93,25 +92,6 @@ void gp_stream_forget(CUstream handle)
 	}
 }
 
-static _Atomic uint32_t captures;
-
-// A query of a captured stream, or of the legacy stream during a capture, invalidates the capture. After this function no
-// query is under way and none begins.
-void gp_capture_began(void)
-{
-	captures++;
-	for (int i = 0; i < GP_CONTEXTS; i++) {
-		if (!gp_context[i].handle)
-			continue;
-		pthread_mutex_lock(&gp_context[i].query_lock);
-		pthread_mutex_unlock(&gp_context[i].query_lock);
-	}
-}
-
-void gp_capture_ended(void) { captures--; }
-
-bool gp_capturing(void) { return captures; }
-
 // Asks the driver about streams that the application has not waited for.
 bool gp_query(struct gp_context *c)
 {
@@ -119,7 +99,7 @@ bool gp_query(struct gp_context *c)
 	CUcontext popped;
 
 	pthread_mutex_lock(&c->query_lock);
-	if (captures) {
+	if (gp_capturing()) {
 		complete = gp_all_complete(c);
 	} else if (c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {

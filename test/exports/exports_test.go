@@ -148,6 +148,16 @@ func TestLookups(t *testing.T) {
 			t.Errorf("got\n%s", got)
 		}
 	})
+	// The core carries the copy out and knows that the event has happened; what it says of the wait for the stream counts.
+	t.Run("without the driver", func(t *testing.T) {
+		want := "driver cuInit\n  SIGSEGV restored, SIGPIPE restored, SIGBUS the program's\ndriver cuInit\n" +
+			"  begin copy on 0x1:\n  begin wait for event 0xe0\n  end wait for event 0xe0: 0\n" +
+			"  begin wait for stream 0x1\ndriver cuStreamSynchronize\n  end wait for stream 0x1: 0\n77 0 78\n"
+		got := bench{TB: t, dir: b.dir}.run("program", "results", append(active, "TEST_CARRY_OUT=1"), "libgp.so")
+		if !strings.HasSuffix(got, want) {
+			t.Errorf("got\n%s", got)
+		}
+	})
 	t.Run("early child", func(t *testing.T) {
 		got := bench{TB: t, dir: b.dir}.run("program", "child", active, "libgp.so")
 		if !strings.HasPrefix(got, "  runtime of 1 argument, ") || !strings.HasSuffix(got, "driver cuInit\n0, SIGCHLD open\n") {

@@ -7,29 +7,47 @@
 #include <string.h>
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
-static const char *const works[] = {"kernel", "graph", "copy", "memset", "other"};
-static const char *const waits[] = {"stream", "event", "context", "stream?", "event?", "all", "memory", "load"};
+static const char *const works[] = {"kernel", "graph", "copy", "memset", "record", "await", "other"};
+static const char *const waits[] = {"stream", "event", "context", "pin", "stream?", "event?", "all", "memory", "load"};
+static const char *const things[] = {"context", "stream", "graph", "event"};
 
 static bool quiet; // the core is being timed
 
-static void before_submit(struct gp_submission *s) {
+static bool begin(struct gp_operation *o) {
 	if (quiet)
-		return;
-	s->token = 42;
-	SAY("before %s%s%s on %p: %p %p %u.%u.%u %u.%u.%u %u", works[s->work], s->blocking ? " blocking" : "",
-		s->cooperative ? " cooperative" : "", (void *)s->stream, (void *)s->function, (void *)s->graph, s->blocks[0],
-		s->blocks[1], s->blocks[2], s->threads[0], s->threads[1], s->threads[2], s->shared_bytes);
+		return true;
+	o->sequence = 42;
+	printf("  begin %s%s on %p:", works[o->work], o->blocking ? " blocking" : "", (void *)o->stream);
+	const struct gp_launch *l = &o->launch;
+	if (o->work == GP_KERNEL)
+		printf(" %p%s %u.%u.%u %u.%u.%u %u %p %p", (void *)l->function, l->cooperative ? " cooperative" : "", l->grid[0], l->grid[1],
+			l->grid[2], l->block[0], l->block[1], l->block[2], l->shared_bytes, (void *)l->parameters, (void *)l->extra);
+	else if (o->work == GP_GRAPH)
+		printf(" %p", (void *)o->graph);
+	else if (o->work == GP_RECORD || o->work == GP_AWAIT)
+		printf(" %p", (void *)o->event);
+	puts("");
+	fflush(stdout);
+	if (!getenv("TEST_CARRY_OUT") || o->work != GP_COPY)
+		return true;
+	o->result = 77;
+	return false;
 }
-static void after_submit(struct gp_submission *s, CUresult r) {
+static CUresult end(struct gp_operation *o, CUresult r) {
 	if (!quiet)
-		SAY("after %s: %d %d", works[s->work], (int)s->token, r);
+		SAY("end %s: %d %d", works[o->work], (int)o->sequence, r);
+	return r;
 }
-static void event_recorded(CUevent e, CUstream s) { SAY("event %p recorded on %p", (void *)e, (void *)s); }
-static bool before_wait(enum gp_wait w, void *o) { SAY("before wait for %s %p", waits[w], o); return false; }
-static void after_wait(enum gp_wait w, void *o, CUresult r) { SAY("after wait for %s %p: %d", waits[w], o, r); }
+static bool begin_wait(enum gp_wait w, void *o) {
+	SAY("begin wait for %s %p", waits[w], o);
+	return !getenv("TEST_CARRY_OUT") || w != GP_WAIT_EVENT;
+}
+static CUresult end_wait(enum gp_wait w, void *o, CUresult r) {
+	SAY("end wait for %s %p: %d", waits[w], o, r);
+	return w == GP_WAIT_STREAM && getenv("TEST_CARRY_OUT") ? 78 : r;
+}
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
-static void context_destroying(CUcontext c) { SAY("context %p destroying", (void *)c); }
-static void stream_destroying(CUstream s) { SAY("stream %p destroying", (void *)s); }
+static void ending(enum gp_thing t, void *h) { SAY("%s %p ending", things[t], h); }
 static bool stream_creating(int *priority) {
 	SAY("stream of priority %d?", *priority);
 	if (*priority == 7) // as it is
@@ -40,18 +58,37 @@ static bool stream_creating(int *priority) {
 static void stream_created(CUstream s, int asked) { SAY("stream %p created, asked %d", (void *)s, asked); }
 static void stream_priority(CUstream s, int *priority) { SAY("priority of %p is %d", (void *)s, *priority); *priority = 1; }
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
-static void graph_destroying(CUgraphExec e) { SAY("graph %p destroying", (void *)e); }
+static void graph_changed(CUgraphExec e) { SAY("graph %p changed", (void *)e); }
+static void event_shared(CUevent e) { SAY("event %p shared", (void *)e); }
+static void capture_beginning(CUstream s) { SAY("capture of %p beginning", (void *)s); }
+static void capture_ended(CUstream s) { SAY("capture of %p ended, or none", (void *)s); }
 static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
 static bool code_wanted(void) { return getenv("TEST_NO_CODE") == NULL; }
 static void code_missed(const char *reason) { SAY("missed: %s", reason); }
 
+
+// No test comes by these.
+static const void *module_loading(struct gp_load *l) { return NULL; }
+static void module_loaded(struct gp_load *l, CUmodule m) {}
+static void module(CUmodule m) {}
+static void library_loaded(const struct gp_load *l, CUlibrary library) {}
+static CUlibrary library(CUlibrary l) { return l; }
+static void library_unloading(CUlibrary l) {}
+static void library_module(CUlibrary l, CUmodule m) {}
+static void kernel_function(CUfunction kernel, CUfunction function) {}
+static bool parameter_hidden(CUfunction f, size_t i) { return false; }
+static void unknown_function(const char *name) {}
+static bool complete(CUfunction f, struct gp_arguments *a) { return false; }
+
 static const struct gp_hooks hooks = {
-	.before_submit = before_submit, .after_submit = after_submit, .event_recorded = event_recorded,
-	.before_wait = before_wait, .after_wait = after_wait, .context_current = context_current,
-	.context_destroying = context_destroying, .stream_destroying = stream_destroying, .stream_creating = stream_creating,
-	.stream_created = stream_created, .stream_priority = stream_priority, .graph_instantiated = graph_instantiated,
-	.graph_destroying = graph_destroying, .rm_ioctl = rm_ioctl,
-	.code_wanted = code_wanted, .code_missed = code_missed,
+	.begin = begin, .end = end, .begin_wait = begin_wait, .end_wait = end_wait, .context_current = context_current,
+	.ending = ending, .stream_creating = stream_creating, .stream_created = stream_created, .stream_priority = stream_priority,
+	.graph_instantiated = graph_instantiated, .graph_changed = graph_changed, .event_shared = event_shared,
+	.rm_ioctl = rm_ioctl, .capture_beginning = capture_beginning, .capture_ended = capture_ended,
+	.module_loading = module_loading, .module_loaded = module_loaded, .module_function = module, .module_unloading = module,
+	.library_loaded = library_loaded, .library_used = library, .library_of = library, .library_unloading = library_unloading,
+	.library_module = library_module, .kernel_function = kernel_function, .parameter_hidden = parameter_hidden,
+	.code_wanted = code_wanted, .code_missed = code_missed, .unknown_function = unknown_function, .complete = complete,
 };
 
 static bool blocked(int signal) {
