@@ -8,11 +8,11 @@ import (
 	"runtime"
 )
 
-// stoppable says whether kernels of this process are rewritten, once the driver is initialised.
+// stoppable says whether kernels of this process are rewritten as they are loaded. The driver must be initialised.
 func stoppable() bool { return bool(C.gp_blp_wanted()) }
 
-// prepareDomains makes what contexts need whose kernels are stopped. The error is that of the last one that could not
-// have it; later says that one is not initialised yet.
+// prepareDomains gives contexts that lack it what stops their kernels. The error is that of the last context that could
+// not have it; later says that one is not initialised yet.
 func prepareDomains() (later bool, err error) {
 	for i := range C.GP_CONTEXTS {
 		if !bool(C.gp_bridge_blp_missing(C.int(i))) {

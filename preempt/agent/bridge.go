@@ -1,8 +1,3 @@
-// Package agent carries out preemption: it finds the TSGs of its process and sets their timeslices,
-// opens and closes windows, launches and releases holds, gates submissions, and takes turns with peers.
-//
-// What happens at a launch is C (preempt/submit.c) and takes no lock while a window is open. Everything
-// slower is done by two kinds of goroutines: the watcher, which closes windows, and one agent a GPU.
 package agent
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..

@@ -1,3 +1,9 @@
+// Package agent decides what one process does on each of its GPUs: it finds the process's TSGs and sets their timeslices,
+// takes turns with peers, sees to the process's share, and tells the C core who else is there.
+//
+// What happens at a launch is C (preempt/submit.c), and calls nothing here. A Core looks after a process, an agent after one
+// of its GPUs; each has a goroutine, and others wait in C for as long as the process lives: the watcher, which closes windows,
+// and the carrying out of hints.
 package agent
 
 import (

@@ -16,7 +16,7 @@ func HintsWanted(config configs.Config, level int) bool {
 	return level < lowestLevel && holdWanted(config) && config.Hints.Sources != 0
 }
 
-// carryOutHints does so for as long as the process lives.
+// carryOutHints sees to hints when they are due, for as long as the process lives, and logs which sources are switched off.
 func (c *Core) carryOutHints() {
 	runtime.LockOSThread()
 	C.gp_bridge_wake_to_the_microsecond()

@@ -1,74 +1,20 @@
 // kernels.c - finds what is known of a kernel by its handle.
-//
-// A table that launches read without a lock. It is a cache: whenever a module, library or context comes or ends it is emptied
-// as a whole, so that a handle that is used again is never taken for what it was. The generation is odd meanwhile.
 #define _GNU_SOURCE
+#include "preempt/code/handles.h"
 #include "preempt/code/rewrite.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 1 << 16, PROBES = 64, LAYOUTS = 256, KEPT_WHOLE = 256 };
-
-static struct {
-	_Atomic(CUfunction) handle;
-	_Atomic(const struct gp_code *) code;
-} slot[SLOTS];
-static uint32_t slots_used; // under lock, as is all writing
-_Atomic uint32_t gp_code_generation;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+enum { LAYOUTS = 256, KEPT_WHOLE = 256 };
 
 static const struct gp_code no_code;
 
-// Under lock. Of an image that is gone another kernel may have the place: being kept whole does it no harm.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of layouts, and of what follows
+
+// Of an image that is gone another kernel may have the place: being kept whole does it no harm.
 static const struct gp_rewritten_kernel *kept_whole[KEPT_WHOLE];
 static uint32_t kept;
-
-static size_t slot_of(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
-
-static const struct gp_code *find(CUfunction function)
-{
-	for (size_t i = slot_of(function), n = 0; n < PROBES; n++, i = (i + 1) % SLOTS) {
-		CUfunction handle = atomic_load_explicit(&slot[i].handle, memory_order_acquire);
-		if (handle == function)
-			return atomic_load_explicit(&slot[i].code, memory_order_relaxed);
-		if (!handle)
-			return NULL;
-	}
-	return NULL;
-}
-
-static void forget(void)
-{
-	atomic_fetch_add(&gp_code_generation, 1);
-	for (size_t i = 0; slots_used && i < SLOTS; i++)
-		atomic_store_explicit(&slot[i].handle, NULL, memory_order_relaxed);
-	slots_used = 0;
-	atomic_fetch_add(&gp_code_generation, 1);
-}
-
-static void insert(CUfunction function, const struct gp_code *code)
-{
-	if (slots_used > SLOTS / 2)
-		forget();
-	for (size_t i = slot_of(function), n = 0; n < PROBES; n++, i = (i + 1) % SLOTS) {
-		CUfunction handle = atomic_load_explicit(&slot[i].handle, memory_order_relaxed);
-		if (handle && handle != function)
-			continue;
-		atomic_store_explicit(&slot[i].code, code, memory_order_relaxed);
-		atomic_store_explicit(&slot[i].handle, function, memory_order_release);
-		slots_used += !handle;
-		return;
-	}
-}
-
-void gp_code_forget(void)
-{
-	pthread_mutex_lock(&lock);
-	forget();
-	pthread_mutex_unlock(&lock);
-}
 
 // layout returns the one description of some parameters. They are few: most kernels share them.
 static const struct gp_code *layout(const struct gp_rewritten *image, const struct gp_rewritten_kernel *kernel)
@@ -172,25 +118,20 @@ void gp_code_keep_whole(CUfunction function)
 		return;
 	pthread_mutex_lock(&lock);
 	kept_whole[kept++ % KEPT_WHOLE] = kernel;
-	forget();
 	pthread_mutex_unlock(&lock);
+	gp_code_forget();
 }
 
 static const struct gp_code *known(const struct gp_code *code) { return code == &no_code ? NULL : code; }
 
 static __attribute__((noinline, cold)) const struct gp_code *learn(CUfunction function)
 {
-	pthread_mutex_lock(&lock);
-	uint32_t seen = gp_code_generation;
-	const struct gp_code *code = find(function);
-	pthread_mutex_unlock(&lock);
+	uint32_t generation;
+	const struct gp_code *code = gp_handle_look(function, &generation);
 	if (code)
 		return known(code);
 	code = ask(function);
-	pthread_mutex_lock(&lock);
-	if (seen == gp_code_generation)
-		insert(function, code);
-	pthread_mutex_unlock(&lock);
+	gp_handle_enter(function, code, generation);
 	return known(code);
 }
 
@@ -199,7 +140,7 @@ const struct gp_code *gp_code_of(CUfunction function)
 	if (!atomic_load_explicit(&gp_rewritten, memory_order_relaxed) || !function)
 		return NULL;
 	uint32_t before = atomic_load_explicit(&gp_code_generation, memory_order_acquire);
-	const struct gp_code *code = find(function);
+	const struct gp_code *code = gp_handle_find(function);
 	atomic_thread_fence(memory_order_acquire);
 	if (!code || before % 2 || before != atomic_load_explicit(&gp_code_generation, memory_order_relaxed))
 		return learn(function);

@@ -1,4 +1,6 @@
 // rewrite.h - shared by the files of this folder: code as it is loaded, and what is loaded in its place.
+//
+// Each file calls only those before it: request.c and handles.c, rewrite.c, modules.c, libraries.c, kernels.c.
 #ifndef GPREEMPT_REWRITE_H
 #define GPREEMPT_REWRITE_H
 

@@ -1,0 +1,40 @@
+// handles.h - a table from handles of kernels to what is known of them. Launches read it without a lock.
+//
+// It is a cache: whenever a module, library or context comes or ends it is emptied as a whole (gp_code_forget), so that a handle
+// that is used again is never taken for what it was. The generation is odd meanwhile.
+#ifndef GPREEMPT_HANDLES_H
+#define GPREEMPT_HANDLES_H
+
+#include "preempt/code/code.h"
+
+#include <stdatomic.h>
+
+enum { GP_HANDLES = 1 << 16, GP_HANDLE_PROBES = 64 };
+
+struct gp_handle {
+	_Atomic(CUfunction) function;
+	_Atomic(const struct gp_code *) code;
+};
+extern struct gp_handle gp_handle[GP_HANDLES];
+
+static inline size_t gp_handle_slot(const void *function) { return (uintptr_t)function * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
+
+// What stands in the table; valid where the generation was even before and is the same after. NULL: nothing does.
+static inline const struct gp_code *gp_handle_find(CUfunction function)
+{
+	for (size_t i = gp_handle_slot(function), n = 0; n < GP_HANDLE_PROBES; n++, i = (i + 1) % GP_HANDLES) {
+		CUfunction handle = atomic_load_explicit(&gp_handle[i].function, memory_order_acquire);
+		if (handle == function)
+			return atomic_load_explicit(&gp_handle[i].code, memory_order_relaxed);
+		if (!handle)
+			return NULL;
+	}
+	return NULL;
+}
+
+// What stands in the table, and of which generation that is.
+const struct gp_code *gp_handle_look(CUfunction, uint32_t *generation);
+// Enters what was learnt of a handle, unless all were forgotten since that generation.
+void gp_handle_enter(CUfunction, const struct gp_code *, uint32_t generation);
+
+#endif
