@@ -72,17 +72,27 @@ func entries(image []byte) ([]entryData, error) {
 	}
 	var list []entryData
 	for rest := image[fatbinHeaderSize:size]; len(rest) > 0; {
-		if len(rest) < entryHeaderSize {
-			return nil, fmt.Errorf("%w: fatbin entry cut short", ErrFormat)
-		}
-		header, stored := uint64(le.Uint32(rest[entryHeader:])), le.Uint64(rest[entryStored:])
-		if header < entryHeaderSize || header > uint64(len(rest)) || stored > uint64(len(rest))-header {
-			return nil, fmt.Errorf("%w: fatbin entry of bad size", ErrFormat)
+		header, stored, err := entrySizes(rest, len(rest))
+		if err != nil {
+			return nil, err
 		}
 		list = append(list, entryData{rest[:header], rest[header : header+stored]})
 		rest = rest[header+stored:]
 	}
 	return list, nil
+}
+
+// entrySizes reads, from the beginning of an entry, how long its header is and what the header stands for. rest is how
+// much of the fatbin is left.
+func entrySizes(entry []byte, rest int) (header, stored int, err error) {
+	if len(entry) < entryHeaderSize || rest < entryHeaderSize {
+		return 0, 0, fmt.Errorf("%w: fatbin entry cut short", ErrFormat)
+	}
+	h, s := uint64(le.Uint32(entry[entryHeader:])), le.Uint64(entry[entryStored:])
+	if h < entryHeaderSize || h > uint64(rest) || s > uint64(rest)-h {
+		return 0, 0, fmt.Errorf("%w: fatbin entry of bad size", ErrFormat)
+	}
+	return int(h), int(s), nil
 }
 
 // unpack returns what an entry holds, uncompressed.

@@ -89,18 +89,17 @@ func pickEntries(image io.ReaderAt, sm int, allocate Allocate) (Image, error) {
 	cubins, ptx := []span{header}, []span{header}
 	var entry [entryHeaderSize]byte
 	for at, count := fatbinHeaderSize, 0; at < size; count++ {
-		if count == maxEntries || size-at < entryHeaderSize {
-			return Image{}, fmt.Errorf("%w: fatbin entry cut short", ErrFormat)
+		if count == maxEntries {
+			return Image{}, fmt.Errorf("%w: more than %d fatbin entries", ErrFormat, maxEntries)
 		}
 		if _, err := image.ReadAt(entry[:], int64(at)); err != nil {
 			return Image{}, err
 		}
-		header, stored := uint64(le.Uint32(entry[entryHeader:])), le.Uint64(entry[entryStored:])
-		rest := uint64(size - at)
-		if header < entryHeaderSize || header > rest || stored > rest-header {
-			return Image{}, fmt.Errorf("%w: fatbin entry of bad size", ErrFormat)
+		header, stored, err := entrySizes(entry[:], size-at)
+		if err != nil {
+			return Image{}, err
 		}
-		whole := span{at, int(header + stored)}
+		whole := span{at, header + stored}
 		switch kind := le.Uint16(entry[entryKind:]); {
 		case kind == entryKindPTX:
 			ptx = append(ptx, whole)
