@@ -60,6 +60,9 @@ func TestHintRows(t *testing.T) {
 				t.Errorf("%s = %s: %b, %v", row.Name, value, config.Hints.Sources, err)
 			}
 		}
+		if config, err := Parse("f", []byte(HintsFrom(row.Source))); err != nil || on != `["a"]` && config.Hints.Sources != 1<<row.Source {
+			t.Errorf("hints from %s: %b, %v", row.Name, config.Hints.Sources, err)
+		}
 		if _, err := Parse("f", fmt.Appendf(nil, "hints.%s = 1", row.Name)); err == nil || !strings.Contains(err.Error(), "hints."+row.Name+" = 1: must be "+allowed) {
 			t.Errorf("%s = 1: %v", row.Name, err)
 		}

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -77,6 +78,18 @@ func hintSettings() (list []setting) {
 		}})
 	}
 	return list
+}
+
+// HintsFrom is the table [hints] of a file in which no source is on but some.
+func HintsFrom(some ...HintSource) string {
+	var b strings.Builder
+	b.WriteString("[hints]\n")
+	for _, row := range HintRows {
+		if row.Default != "[]" { // else it is off until names are given
+			fmt.Fprintf(&b, "%s = %v\n", row.Name, slices.Contains(some, row.Source))
+		}
+	}
+	return b.String()
 }
 
 // MaxRanges is how many names of NVTX ranges can be given.

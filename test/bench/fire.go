@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Correctness under fire: programs run without the library (twice), as best-effort processes with block-level preemption
@@ -28,7 +30,6 @@ const (
 	fireStart       = 100 * time.Second // many start at once
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
 	compileLimit    = 150 * time.Second
-	noHintsAtAll    = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
 )
 
 var (
@@ -413,7 +414,7 @@ func (s *session) blpConfig(name, cache string) (path string, err error) {
 	}
 	path = filepath.Join(s.files, name+".toml")
 	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[blp]\ncache_directory = %q\n[log]\nlevel = \"info\"\nfile = %q\n",
-		s.mechanisms, noHintsAtAll, segments, caches, s.logFile(name))
+		s.mechanisms, configs.HintsFrom(), segments, caches, s.logFile(name))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("write a configuration: %w", err)
 	}

@@ -30,10 +30,10 @@ func paced(periodUs, poissonUs, seconds int) load {
 }
 
 // Sections of the configuration, by which sources give hints.
-const (
-	noHints      = "[hints]\nexplicit = false\nsocket = false\narrival = false\n"
-	explicitOnly = "[hints]\nexplicit = true\nsocket = false\narrival = false\n"
-	arrivalOnly  = "[hints]\nexplicit = false\nsocket = false\narrival = true\n"
+var (
+	noHints      = configs.HintsFrom(configs.HintCopy) // copies are hints that ask nothing of the application
+	explicitOnly = configs.HintsFrom(configs.HintCopy, configs.HintExplicit)
+	arrivalOnly  = configs.HintsFrom(configs.HintCopy, configs.HintArrival)
 )
 
 func (l load) announced() []string {

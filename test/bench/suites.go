@@ -27,7 +27,7 @@ var caseSuites = []caseSuite{
 	{name: PairedSuite, about: "the costs of two builds of the library, in turns", mode: "time-sliced",
 		flags: []string{"requests", "repeats", "against"}, begin: contest},
 	{name: "pytorch", about: "ResNet-50 inference beside three BE programs of PyTorch; what the library costs in eager mode", mode: "time-sliced",
-		flags: []string{"requests", "python"}, begin: configured("[hints]\nexplicit = false\ncopy = true\nsocket = false\narrival = false\n")},
+		flags: []string{"requests", "python"}, begin: configured(noHints)},
 	{name: "nvtx", about: "NVTX ranges of PyTorch as the source of hints", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "http", about: "an HTTP service beside training, without hints and with those of its sockets", mode: "time-sliced",

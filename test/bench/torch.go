@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // PyTorch co-location: ResNet-50 inference as LC beside three BE programs, what the library costs in eager mode, and NVTX
@@ -259,7 +261,6 @@ func measureEager(ctx context.Context, s *session, name string) error {
 const (
 	nvtxRequests, nvtxGapMs, nvtxPrepareUs = 300, 5, 500
 	nvtxMet, nvtxLaterUs                   = 0.9, 40
-	nvtxHints                              = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\nnvtx = [\"request\"]\n"
 )
 
 // measureNVTX has a range begin 0.5 ms before each request: one that the configuration names, or another.
@@ -269,7 +270,7 @@ func measureNVTX(ctx context.Context, s *session, name string) error {
 		count = nvtxRequests
 	}
 	log := filepath.Join(s.folder, "requests")
-	if _, err := s.configure(nvtxHints + fmt.Sprintf("log = %q\n", log)); err != nil {
+	if _, err := s.configure(configs.HintsFrom() + fmt.Sprintf("nvtx = [\"request\"]\nlog = %q\n", log)); err != nil {
 		return err
 	}
 	workers, err := s.startScripts(ctx,

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -48,14 +49,14 @@ func (m *machine) runs(be *process) {
 }
 
 // With "max_cost = 0.4, wait_us = 20000" a loaded machine that is late by milliseconds does not make hints wrong.
-const only = "[hints]\nexplicit = false\ncopy = false\nsocket = false\narrival = false\n"
+var none = configs.HintsFrom()
 
 // A hint is carried out later by the core's thread, or at once by the caller where there is less time than a
 // switch takes.
 func TestExplicitHints(t *testing.T) {
 	for _, aheadUs := range []int{1000, 100} {
 		t.Run(fmt.Sprintf("%d us ahead", aheadUs), func(t *testing.T) {
-			m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
 			lc, be := m.pair()
 			var listened int
 			if lc.ask(fmt.Sprintf("hinted 30 %d 20000", aheadUs), "listened %d", &listened); listened != 30 {
@@ -81,7 +82,7 @@ func TestExplicitHints(t *testing.T) {
 // What became of the hints for each request stands in a file.
 func TestRequestsAreLogged(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "requests")
-	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+
+	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+
 		fmt.Sprintf("max_cost = 0.4\nwait_us = 20000\nlog = %q\n", log))
 	lc, _ := m.pair()
 	var listened int
@@ -169,7 +170,7 @@ func TestSenselessHints(t *testing.T) {
 
 // Several hints of one request are carried out once.
 func TestDuplicateHints(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var listened int
 	lc.ask("hints 5 0 wrong", "listened %d", &listened)
@@ -185,7 +186,7 @@ func TestDuplicateHints(t *testing.T) {
 
 // A hint for a time after its work comes is late: the work is not hindered.
 func TestLateHints(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "explicit = false", "explicit = true", 1))
+	m := newMachine(t, configs.HintsFrom(configs.HintExplicit))
 	lc, _ := m.pair()
 	var listened, requests int
 	for range 10 {
@@ -202,7 +203,7 @@ func TestLateHints(t *testing.T) {
 }
 
 func TestHintsAreOffWhereConfigured(t *testing.T) {
-	m := newMachine(t, only)
+	m := newMachine(t, none)
 	lc, _ := m.pair()
 	var listened int
 	if lc.ask("hinted 5 1000 1000", "listened %d", &listened); listened != 0 {
@@ -226,7 +227,7 @@ func TestHintsWithoutAnybodyToPreempt(t *testing.T) {
 }
 
 func TestCopiesAnnounceKernels(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "copy = false", "copy = true", 1))
+	m := newMachine(t, configs.HintsFrom(configs.HintCopy))
 	lc, be := m.pair()
 	var copied int
 	lc.ask("copy 10 0 1", "copied %d", &copied)
@@ -240,7 +241,7 @@ func TestCopiesAnnounceKernels(t *testing.T) {
 }
 
 func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "copy = false", "copy = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	m := newMachine(t, configs.HintsFrom(configs.HintCopy)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var pinned int
 	lc.ask("pin 20", "pinned %d", &pinned)
@@ -257,7 +258,7 @@ func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
 // 20 requests a second: the period is learnt and requests are met by a hint. How many depends on how exactly
 // this machine keeps time.
 func TestPeriodicArrivals(t *testing.T) {
-	m := newMachine(t, strings.Replace(only, "arrival = false", "arrival = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	m := newMachine(t, configs.HintsFrom(configs.HintArrival)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var requests int
 	m.until("requests are met by hints", func() bool {
@@ -293,7 +294,7 @@ func client(t *testing.T, port string) (request func(path string)) {
 // serve starts a server, whose sockets are the only source of hints, beside BE work. It answers at the port.
 func serve(t *testing.T, way string) (m *machine, be, lc *process, port string) {
 	t.Helper()
-	m = newMachine(t, strings.Replace(only, "socket = false", "socket = true", 1)+"max_cost = 0.4\nwait_us = 20000\n")
+	m = newMachine(t, configs.HintsFrom(configs.HintSocket)+"max_cost = 0.4\nwait_us = 20000\n")
 	be = m.start("be")
 	be.runBestEffort()
 	lc = m.startAs(m.command("lc", "python3", "testdata/server.py", way))
@@ -392,7 +393,7 @@ func TestSocketsThatNoWorkFollows(t *testing.T) {
 // A program annotated with NVTX needs no new code.
 func TestRangesAnnounceRequests(t *testing.T) {
 	for inDomain := range 2 {
-		m := newMachine(t, only+"nvtx = [\"other\", \"request\"]\nmax_cost = 0.4\nwait_us = 20000\n")
+		m := newMachine(t, none+"nvtx = [\"other\", \"request\"]\nmax_cost = 0.4\nwait_us = 20000\n")
 		lc, be := m.pair()
 		var loaded int
 		if lc.ask(fmt.Sprintf("ranges 5 unknown %d", inDomain), "loaded %d", &loaded); loaded != 1 {
@@ -411,7 +412,7 @@ func TestRangesAnnounceRequests(t *testing.T) {
 
 // A range long before its work is not switched off before that is learnt.
 func TestRangesAreLearntFirst(t *testing.T) {
-	m := newMachine(t, only+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
+	m := newMachine(t, none+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
 	lc, _ := m.pair()
 	var loaded int
 	lc.ask("ranges 8 request 0", "loaded %d", &loaded)
@@ -425,7 +426,7 @@ func TestRangesAreLearntFirst(t *testing.T) {
 }
 
 func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
-	m := newMachine(t, only+"nvtx = [\"request\"]\n", "NVTX_INJECTION64_PATH=/nowhere/tool.so")
+	m := newMachine(t, none+"nvtx = [\"request\"]\n", "NVTX_INJECTION64_PATH=/nowhere/tool.so")
 	lc, _ := m.pair()
 	var loaded int
 	if lc.ask("ranges 1 request 0", "loaded %d", &loaded); loaded != 0 {
