@@ -212,7 +212,7 @@ func TestBenchIsInterrupted(t *testing.T) {
 		said := ""
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			said += lines.Text() + "\n"
-			if strings.Contains(lines.Text(), "spin") && strings.Contains(lines.Text(), "starts; about") {
+			if strings.Contains(lines.Text(), "spin") && strings.Contains(lines.Text(), "starts, takes about") {
 				if err := command.Process.Signal(signal); err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,6 @@
-// Package bench measures how a latency-critical (LC) process fares beside best-effort (BE) ones on this
-// machine's GPU: alone, with the driver's default time slicing, and under the library. The processes
-// are worker processes of the command itself (worker.c).
+// Package bench measures how a latency-critical (LC) process fares beside best-effort (BE) ones on this machine's GPU:
+// alone, with the driver's default time slicing, and under the library. Suites plan, run, judge and report; the processes
+// that use the GPU are workers, which serve the protocol that PROTOCOL.md describes.
 package bench
 
 import (

@@ -46,6 +46,7 @@ type evaluation struct {
 	runsLeft int
 	runsDone int
 	spent    time.Duration
+	ahead    countdown
 }
 
 func newEvaluation(options Options) *evaluation {
@@ -63,6 +64,9 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 		return nil, err
 	}
 	defer e.close()
+	defer e.session.keepTelling(e.ahead.state)()
+	e.ahead.set(options.Suite, sum(e.costs(picked)))
+	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), e.ahead.left(), options.Folder)
 	devices := 1
 	for _, w := range picked {
 		devices = max(devices, w.devices())
@@ -88,14 +92,14 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 		e.runsLeft += e.runs(w)
 	}
 	began, costs := time.Now(), e.costs(todo)
-	e.session.log("%s: %d workloads of %d to measure, about %s; partial results are in %s", options.Suite, len(todo), len(picked), clock(sum(costs)), options.Folder)
 	var failed []error
 	for i, w := range todo {
 		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
 			break
 		}
-		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), clock(sum(costs[i:])))
+		e.ahead.set(w.Name, sum(costs[i:]))
+		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), e.ahead.left())
 		result, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
 			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err()))
@@ -605,8 +609,8 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 			v.runs = append(v.runs, run)
 			e.runsDone++
 			e.spent += time.Since(began)
-			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.brief(),
-				(e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Round(time.Second))
+			e.ahead.set(w.Name, (e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Seconds())
+			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.brief(), e.ahead.left())
 		}
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -41,27 +40,6 @@ type Options struct {
 	Command  string // the command line, for the report
 	Version  string // of the tree that the command was built from, for the report
 	Progress io.Writer
-}
-
-// logger writes lines of progress.
-type logger struct {
-	mutex sync.Mutex
-	out   io.Writer
-	last  time.Time
-}
-
-func (l *logger) log(format string, arguments ...any) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	l.last = time.Now()
-	fmt.Fprintf(l.out, format+"\n", arguments...)
-}
-
-// quietFor is the time since the last line.
-func (l *logger) quietFor() time.Duration {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return time.Since(l.last)
 }
 
 // session is one run of a suite. A case has a copy of its own.
@@ -157,6 +135,7 @@ func (s *session) prepare(ctx context.Context, devices int) error {
 	if s.python, err = exec.LookPath(s.options.Python); err != nil {
 		s.python = ""
 	}
+	s.log("%s: looks at the GPU", s.options.Suite)
 	if err := s.look(ctx); err != nil {
 		return fmt.Errorf("look at the GPU: %w", err)
 	}

@@ -331,15 +331,6 @@ func measureStalls(ctx context.Context, options Options) (*Report, error) {
 		return nil, err
 	}
 	e := newEvaluation(options)
-	for _, system := range systems {
-		if system.Name != lcAlone {
-			e.systems = append(e.systems, system)
-		}
-	}
-	defer e.close()
-	if err := e.prepare(ctx, 1); err != nil {
-		return nil, err
-	}
 	total := 0.0
 	for _, c := range cases {
 		for _, system := range systems {
@@ -348,7 +339,18 @@ func measureStalls(ctx context.Context, options Options) (*Report, error) {
 			}
 		}
 	}
-	e.session.log("%s: %d cases, about %s in all; partial results are in %s", StallsSuite, len(cases), clock(total), options.Folder)
+	for _, system := range systems {
+		if system.Name != lcAlone {
+			e.systems = append(e.systems, system)
+		}
+	}
+	defer e.close()
+	defer e.session.keepTelling(e.ahead.state)()
+	e.ahead.set(StallsSuite, total)
+	e.session.log("%s: %d cases, about %s with what is measured already; partial results are in %s", StallsSuite, len(cases), e.ahead.left(), options.Folder)
+	if err := e.prepare(ctx, 1); err != nil {
+		return nil, err
+	}
 	var failed []error
 	began := time.Now()
 	timeFor := func(seconds float64) bool {
@@ -361,7 +363,8 @@ measuring:
 			if c.skips(system, options) {
 				continue
 			}
-			complete, err := e.measureStallCase(ctx, c, system, timeFor)
+			total -= c.cost(system, options) // of what comes after it
+			complete, err := e.measureStallCase(ctx, c, system, total, timeFor)
 			e.keepOnly(nil)
 			switch {
 			case ctx.Err() != nil:
@@ -392,8 +395,9 @@ type stallMeasurement struct {
 	visits   visits
 }
 
-// measureStallCase goes on with a case under a system. It is not complete where the time did not suffice.
-func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system System, timeFor func(seconds float64) bool) (complete bool, err error) {
+// measureStallCase goes on with a case under a system, after which there are so many seconds of others. It is not complete
+// where the time did not suffice.
+func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system System, after float64, timeFor func(seconds float64) bool) (complete bool, err error) {
 	path := stallPartPath(e.options.Folder, c.name, system.Name)
 	m := &stallMeasurement{stallCase: c, e: e, system: system}
 	if m.part, err = readStallPart(path); err != nil {
@@ -422,7 +426,8 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system S
 	if !timeFor(c.startSeconds() + min(left(), roundSeconds)) {
 		return false, nil
 	}
-	e.session.log("%-14s %-16s starts; about %s", c.name, system.Name, clock(c.startSeconds()+left()))
+	e.ahead.set(c.name+" under "+system.Name, c.startSeconds()+left()+after)
+	e.session.log("%-14s %-16s starts, takes about %s; about %s left in all", c.name, system.Name, clock(c.startSeconds()+left()), e.ahead.left())
 	stop, err := m.begin(ctx)
 	defer stop()
 	for failures := 0; err == nil && !done(); {
@@ -434,8 +439,9 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system S
 		if err = m.round(ctx, time.Duration(length*float64(time.Second))); err == nil {
 			failures = 0
 			err = m.part.write(path)
-			e.session.log("%-14s %-16s %s; %.0f s of it, %.0f s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].brief(),
-				time.Since(began).Seconds(), max(left(), 0))
+			e.ahead.set(c.name+" under "+system.Name, max(left(), 0)+after)
+			e.session.log("%-14s %-16s %s; %.0f s, about %s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].brief(),
+				time.Since(began).Seconds(), e.ahead.left())
 			continue
 		}
 		if failures++; failures < tries && ctx.Err() == nil {

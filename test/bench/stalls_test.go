@@ -277,7 +277,7 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 		}
 	}
 	progress.Reset()
-	if _, err := measureStalls(context.Background(), options); err != nil || strings.Count(progress.String(), "measured already") != 2 {
+	if _, err := measureStalls(context.Background(), options); err != nil || strings.Count(progress.String(), ": measured already") != 2 {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
 	progress.Reset()

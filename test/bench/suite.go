@@ -284,7 +284,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*Report, error
 		return nil, err
 	}
 	s := newSession(options)
-	s.log("%s: looks at the GPU; %d cases, about %s; partial results are in %s", c.name, len(cases), clock(c.left(cases)), options.Folder)
+	s.log("%s: %d cases, about %s; partial results are in %s", c.name, len(cases), clock(c.left(cases)), options.Folder)
 	if err := s.prepare(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -330,8 +330,7 @@ func (r *caseRun) measureAll(ctx context.Context) error {
 		}
 		defer end()
 	}
-	stop := r.keepTelling()
-	defer stop()
+	defer r.s.keepTelling(r.state)()
 	began := time.Now()
 	var failed error
 	var workers sync.WaitGroup
@@ -374,6 +373,17 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 	return one, true
 }
 
+// state is what goes on, and for about how long.
+func (r *caseRun) state() (what string, secondsLeft float64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	var names []string
+	for _, one := range r.doing {
+		names = append(names, one.Name)
+	}
+	return strings.Join(names, ", "), r.secondsLeft()
+}
+
 // measureCase measures a case and writes its partial result; the error is that it could not be written.
 func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	began := time.Now()
@@ -397,33 +407,6 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	part := &casePart{*s.report, one.Name}
 	r.parts[one.Name] = part
 	return writeJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
-}
-
-// keepTelling says what goes on where nothing was said for a while.
-func (r *caseRun) keepTelling() (stop func()) {
-	const every = 10 * time.Second
-	ended := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-ended:
-				return
-			case <-time.After(time.Second):
-			}
-			if r.s.quietFor() < every {
-				continue
-			}
-			r.mutex.Lock()
-			var names []string
-			for _, one := range r.doing {
-				names = append(names, one.Name)
-			}
-			left := r.secondsLeft()
-			r.mutex.Unlock()
-			r.s.log("%s: goes on; about %s left", strings.Join(names, ", "), clock(left))
-		}
-	}()
-	return func() { close(ended) }
 }
 
 // writeJSON writes a file that is complete where it is there.

@@ -31,7 +31,7 @@ func TestPartialResults(t *testing.T) {
 	if err != nil || len(first.Cases) != 1 || !first.Simulated {
 		t.Fatalf("%v, %+v\n%s", err, first, &progress)
 	}
-	for _, want := range []string{"paired: looks at the GPU; 1 cases, about 0:55; partial results are in " + options.Folder, "launch-off: begins, takes about 55 s; about 0:55 left"} {
+	for _, want := range []string{"paired: 1 cases, about 0:55; partial results are in " + options.Folder + "\npaired: looks at the GPU\n", "launch-off: begins, takes about 55 s; about 0:55 left"} {
 		if !strings.Contains(progress.String(), want) {
 			t.Errorf("the progress lacks %q:\n%s", want, &progress)
 		}
