@@ -28,22 +28,25 @@ func (e *Evaluation) WriteReport(folder string) (string, error) {
 	return path, nil
 }
 
-const method = `Every program is a process of its own. Requests arrive open-loop, by the clock with a phase that is drawn anew
-every quarter of a second unless said otherwise, the same under all systems. A latency counts from a request's
-arrival, its preparation on the CPU and the wait for earlier requests included; none is dropped, and one that
-found no end within a second after the run counts with the time it had waited, BE going on meanwhile. Latencies of
-several LC programs are taken together; those of the first %.1f s of a run are not counted. Systems take turns in a new
-order in each repeat, the BE programs without the LC ones in the first repeat only; processes of systems that do not run
-are idle meanwhile. A system that failed in a run was tried again in the next repeat: the last column says so. The points of
-sweeps (rate, prepare, load, be) are measured under fewer systems. Intervals are of 95 %% (bootstrap over runs and
-requests); a p99 of few requests is little more than their slowest. Models have random weights,
-batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
+const method = `How it was measured:
 
-Throughput is in requests that ended within a run, the total LC and BE together. *Of default* compares with the same
-programs under the driver's time slicing, that is without preemption; *of alone* compares BE with the BE programs
-without the LC ones. In both the driver shares the GPU among several BE programs by time slices, which costs them a part
-of it when their kernels are short. A system that runs BE programs at once (MPS) or one after another (the lock, this
-library's turns) gives them more than that: figures above 1.
+- Every program is a process of its own. Systems take turns in a new order in each repeat; meanwhile the processes of the other
+  systems are idle. The BE programs run without the LC ones in the first repeat only.
+- Requests arrive whether or not earlier ones are served: by the clock, with a phase that is drawn anew every quarter of a
+  second, unless said otherwise. They are the same under all systems.
+- A latency counts from a request's arrival. It includes the preparation on the CPU and the wait for earlier requests. None is
+  dropped: a request that is not served within a second after the run counts with the time it had waited, while BE goes on.
+- Latencies of several LC programs are taken together. The first %.1f s of a run do not count.
+- A system that failed in a run was tried again in the next repeat: the last column says so. The points of sweeps (rate,
+  prepare, load, be) are measured under fewer systems.
+- Intervals are of 95 %% (bootstrap over runs and requests). A p99 of few requests is little more than their slowest.
+- Models have random weights, batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
+
+Throughput is in requests that ended within a run; the total is LC and BE together. *BE / alone* compares with the BE programs
+without the LC ones. *BE / default* and *total / default* compare with the same programs under the driver's time slicing, that is
+without preemption. In both of these the driver shares the GPU among several BE programs by time slices, which costs them
+throughput if their kernels are short. A system that runs BE programs at once (MPS) or one after another (the lock, this
+library's turns) saves that: figures above 1.
 `
 
 func (e *Evaluation) markdown(plots []figurePlot) string {
@@ -114,8 +117,8 @@ func inCell(text string) string { return strings.NewReplacer("|", "/", "\n", " "
 // targetTable says of every target whether it is reached, and by how much it is missed.
 func (e *Evaluation) targetTable() string {
 	var table strings.Builder
-	table.WriteString("Targets, of the LC programs alone and of default time slicing: " + targetsText + ".\n\n")
-	table.WriteString("| workload | system | LC p99, of alone (95 %) | LC mean, of alone (95 %) | total of default | BE of default | |\n|---|---|---|---|---|---|---|\n")
+	table.WriteString("Targets, relative to the LC programs alone and to default time slicing: " + targetsText + ".\n\n")
+	table.WriteString("| workload | system | LC p99 / alone (95 %) | LC mean / alone (95 %) | total / default | BE / default | |\n|---|---|---|---|---|---|---|\n")
 	any := false
 	for _, c := range e.withTargets() {
 		any = true
@@ -159,7 +162,7 @@ func (e *Evaluation) workloadSection(workload string) string {
 			if c.PrepareUs > 0 {
 				fmt.Fprintf(&text, " Preparation of a request: %d us.", c.PrepareUs)
 			}
-			text.WriteString("\n\n| system | LC n | mean ms | p50 ms | p95 | p99 (95 %) | p99.9 | max | p99 of alone (95 %) | from submission p50 / p99 | LC/s | BE/s | BE of alone | BE of default | total of default | queued | CPU ms/request | |\n")
+			text.WriteString("\n\n| system | LC n | mean ms | p50 ms | p95 | p99 (95 %) | p99.9 | max | p99 / alone (95 %) | from submission p50 / p99 | LC/s | BE/s | BE / alone | BE / default | total / default | queued | CPU ms/request | |\n")
 			text.WriteString("|" + strings.Repeat("---|", 18) + "\n")
 			header = true
 		}

@@ -21,34 +21,34 @@ const (
 
 // The published figures are of other GPUs, models and ways to count: the caveats say which.
 var claims = []claim{
-	{"mean LC latency over alone", gpreemptPaper, "+2.4 % (A100, patched driver)",
+	{"mean LC latency, more than alone", gpreemptPaper, "+2.4 % (A100, patched driver)",
 		func(e *Evaluation) string {
 			return e.spread(claimed, "gpreempt-hints", func(c *EvaluationCase) float64 { return 100 * (c.Ratio.Mean - 1) }, "%+.1f %%")
-		}, "theirs counts from the launch and drops late requests; ours from the arrival, preparation included, none dropped"},
-	{"total throughput, of no preemption", gpreemptPaper, "88.6 % (A100)",
+		}, "theirs counts from the launch and drops late requests; ours counts from the arrival, with preparation, and drops none"},
+	{"total throughput, relative to no preemption", gpreemptPaper, "88.6 % (A100)",
 		func(e *Evaluation) string {
 			return e.spread(claimed, "gpreempt-hints", func(c *EvaluationCase) float64 { return 100 * c.Throughput.OfDefault }, "%.1f %%")
-		}, "ours: LC and BE requests, of default time slicing"},
+		}, "ours: LC and BE requests, relative to default time slicing"},
 	{"preemption without a hint", gpreemptPaper, "about 200 us (A100)",
 		func(e *Evaluation) string { return e.spread(busyBE, "gpreempt", addedUs, "%+.0f us") },
-		"ours: the median latency over alone with BE busy all the time: the switch and all else"},
+		"ours: how much the median latency is above alone with BE busy all the time, for whatever cause"},
 	{"preemption with a hint", gpreemptPaper, "< 40 us (A100)",
 		func(e *Evaluation) string { return e.spread(busyBE, "gpreempt-hints", addedUs, "%+.0f us") },
-		"as above; the hint comes when the request arrives, its preparation taking 300 us"},
-	{"LC p99 beside non-idempotent BE work (Z), of alone", gpreemptPaper, "preempted like any other (A100)",
+		"as above; the hint comes when the request arrives, whose preparation takes 300 us"},
+	{"LC p99 beside non-idempotent BE work (Z), relative to alone", gpreemptPaper, "preempted like any other (A100)",
 		func(e *Evaluation) string {
 			return e.spread([]string{"Z"}, "gpreempt-hints", func(c *EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
 		}, "ours: graph algorithms of our own on a generated graph, results compared"},
-	{"ResNet-152 p99 beside BE, of alone", xschedPaper, "1.13 x (7.40 of 6.52 ms; GV100)",
+	{"ResNet-152 p99 beside BE, relative to alone", xschedPaper, "1.13 x (7.40 of 6.52 ms; GV100)",
 		func(e *Evaluation) string {
 			return e.spread([]string{"A"}, "gpreempt-hints", func(c *EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
 		}, "ours is workload A: VGG-19 beside ResNet-152"},
 }
 
 const notComparable = `
-No row compares like with like. The papers' GPUs (A100, GV100) switch between contexts in other times than this one, which
+No row compares like with like. The papers' GPUs (A100, GV100) take other times to switch between contexts than this one, which
 has the stock driver. GPreempt's requests of equal rates come in fixed phases, its recorded arrivals (REAL) are not public,
-and it gives averages. What can be compared is how systems stand to each other within one table.
+and it gives averages. Systems can be compared with each other within one table.
 `
 
 var (
