@@ -182,3 +182,57 @@ func existsIn(path string, folders ...string) bool {
 	}
 	return false
 }
+
+var (
+	logRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
+	warning = regexp.MustCompile(`(?s)\.(?:Warn|Error|WithLevel)\([^)]*\).{0,200}?\.Msg\(\s*"([^"]+)"`)
+	joined  = regexp.MustCompile(`"\s*\+?\s*\n\s*"`)
+)
+
+// The log lines of troubleshooting.md are said by the library, and all warnings and errors of the library are there.
+func TestLogLinesAreExplained(t *testing.T) {
+	text, err := os.ReadFile("troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lines, found := strings.Cut(string(text), "\n## Log lines\n")
+	if !found {
+		t.Fatal("troubleshooting.md has no log lines")
+	}
+	lines, _, _ = strings.Cut(lines, "\n## ")
+	code := ""
+	for _, folder := range []string{"shim", "preempt", "hints", "exports", "patch"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry fs.DirEntry, err error) error {
+			if extension := filepath.Ext(path); err == nil && (extension == ".go" || extension == ".c") && !strings.Contains(entry.Name(), "_test.") {
+				text, readErr := os.ReadFile(path)
+				code, err = code+joined.ReplaceAllString(string(text), ""), readErr
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	explained := logRow.FindAllStringSubmatch(lines, -1)
+	for _, row := range explained {
+		for part := range strings.SplitSeq(row[1], "...") {
+			if part = strings.Trim(part, " ;:,"); part != "" && !strings.Contains(code, strings.TrimPrefix(part, "gpreempt: ")) {
+				t.Errorf("troubleshooting.md explains %q, which nobody says", part)
+			}
+		}
+	}
+	said := warning.FindAllStringSubmatch(code, -1)
+	if len(explained) < 20 || len(said) < 15 {
+		t.Fatalf("%d log lines are explained and %d said: an expression is wrong", len(explained), len(said))
+	}
+	for _, s := range said {
+		there := false
+		for _, row := range explained {
+			first, _, _ := strings.Cut(row[1], "...")
+			there = there || strings.HasPrefix(s[1], strings.TrimRight(first, " ;:,")) && first != ""
+		}
+		if !there {
+			t.Errorf("the library says %q, which troubleshooting.md does not explain", s[1])
+		}
+	}
+}
