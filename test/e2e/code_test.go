@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -152,6 +153,54 @@ func TestLoadsOfPTX(t *testing.T) {
 	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, plain.driver) || blp.KernelsRefused["image"] != 6 || len(blp.KernelsRefused) != 1 ||
 		strings.Count(stderr, "not preemptible: cuLinkAddData: CUDA error") != 1 {
 		t.Errorf("without a linker the program sees\n%q, the driver %q; %+v, %s", got.program, got.driver, blp, stderr)
+	}
+}
+
+// fatbinOf makes a fatbin of entries of a kind (1: PTX, 2: a cubin) for an architecture.
+func fatbinOf(entries ...struct {
+	kind, sm int
+	data     string
+}) string {
+	le := binary.LittleEndian
+	var all []byte
+	for _, e := range entries {
+		header := make([]byte, 64)
+		le.PutUint16(header, uint16(e.kind))
+		le.PutUint32(header[4:], 64)
+		data := append([]byte(e.data), make([]byte, 8-len(e.data)%8)...)
+		le.PutUint64(header[8:], uint64(len(data)))
+		le.PutUint32(header[28:], uint32(e.sm))
+		all = append(append(all, header...), data...)
+	}
+	head := make([]byte, 16)
+	le.PutUint32(head, 0xba55ed50)
+	le.PutUint16(head[6:], 16)
+	le.PutUint64(head[8:], uint64(len(all)))
+	return string(head) + string(all)
+}
+
+// Of a fatbin without a cubin for the GPU the linker gets the PTX.
+func TestLoadsOfPTXInFatbins(t *testing.T) {
+	t.Parallel()
+	type entry = struct {
+		kind, sm int
+		data     string
+	}
+	program, image := compile(t, "testdata/code.c"), filepath.Join(t.TempDir(), "sim.fatbin")
+	fatbin := fatbinOf(entry{2, 80, "a cubin for another GPU"}, entry{1, 80, ptx}, entry{2, 75, "and another"})
+	if err := os.WriteFile(image, []byte(fatbin), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	setting, files := cacheIn(t)
+	m := newMachine(t, setting, "SIMCUDA_CUBIN="+sim("sim.cubin"))
+	for run, cached := range []uint64{7, 8 + ownImages} {
+		got, blp, stderr := runLoads(m, "be", program, 8, image)
+		if want := expect(true, 5, 3); !slices.Equal(got.driver, want) || blp.ImagesCached != cached || stderr != "" {
+			t.Errorf("run %d: the driver sees %q, want %q; %+v, %s", run, got.driver, want, blp, stderr)
+		}
+	}
+	if len(files()) != 1 {
+		t.Errorf("%d files in the cache, want 1", len(files()))
 	}
 }
 

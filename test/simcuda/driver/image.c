@@ -220,21 +220,40 @@ static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes
 // ---- fatbins: a header {u32 magic, u16 version, u16 header size, u64 size} and entries, each with a header
 // {u16 kind, ..., u32 header size at 4, u64 stored at 8, u32 sm at 28, u64 flags at 40}.
 
-static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t bytes) {
+// Finds the entry that suits the machine best, NULL if none does, and one with PTX.
+static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **best, const uint8_t **ptx) {
+	*best = *ptx = NULL;
 	if (bytes < 16 || u16(p + 6) != 16 || u64(p + 8) > bytes - 16)
 		return CUDA_ERROR_INVALID_IMAGE;
-	const uint8_t *end = p + 16 + u64(p + 8), *best = NULL;
-	bool ptx = false;
+	const uint8_t *end = p + 16 + u64(p + 8);
 	for (p += 16; p != end;) {
 		uint64_t left = (uint64_t)(end - p), header = left >= 64 ? u32(p + 4) : 0;
 		if (header < 64 || header > left || u64(p + 8) > left - header)
 			return CUDA_ERROR_INVALID_IMAGE;
-		ptx |= u16(p) == 1;
+		if (u16(p) == 1)
+			*ptx = p;
 		int sm = (int)u32(p + 28);
-		if (u16(p) == 2 && suits(sm) && (!best || sm > (int)u32(best + 28)))
-			best = p;
+		if (u16(p) == 2 && suits(sm) && (!*best || sm > (int)u32(*best + 28)))
+			*best = p;
 		p += header + u64(p + 8);
 	}
+	return CUDA_SUCCESS;
+}
+
+const char *fatbin_ptx(const void *fatbin, uint64_t *bytes) {
+	const uint8_t *best, *ptx;
+	if (*bytes < 4 || u32(fatbin) != FATBIN || look_through(fatbin, *bytes, &best, &ptx) != CUDA_SUCCESS || best || !ptx ||
+		u64(ptx + 40) & FATBIN_COMPRESSED)
+		return NULL;
+	*bytes = u64(ptx + 8);
+	return (const char *)ptx + u32(ptx + 4);
+}
+
+static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t bytes) {
+	const uint8_t *best, *ptx;
+	CUresult r = look_through(p, bytes, &best, &ptx);
+	if (r != CUDA_SUCCESS)
+		return r;
 	if (!best)
 		return ptx ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
 	if (u64(best + 40) & FATBIN_COMPRESSED)

@@ -494,13 +494,17 @@ API CUresult cuLinkAddData_v2(CUlinkState l, int type, const void *data, size_t 
 		memcpy(l->cubin, data, bytes);
 		return leave(CUDA_SUCCESS);
 	}
-	if (type != 1) // CU_JIT_INPUT_PTX
+	uint64_t text_bytes = bytes;
+	const char *text = type == 1 ? data : type == 2 ? fatbin_ptx(data, &text_bytes) : NULL; // CU_JIT_INPUT_PTX, _FATBINARY
+	if (!text)
 		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	if (type == 1 && strnlen(text, bytes) + 1 < bytes)
+		return leave(CUDA_ERROR_INVALID_PTX); // more than a text
 	const char *path = getenv("SIMCUDA_CUBIN");
 	l->cubin = path ? read_file(path, &l->bytes) : NULL;
 	if (!l->cubin)
 		return leave(CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
-	if (!stands_for(l->cubin, l->bytes, data, bytes)) {
+	if (!stands_for(l->cubin, l->bytes, text, text_bytes)) {
 		free(l->cubin);
 		l->cubin = NULL;
 		return leave(CUDA_ERROR_INVALID_PTX);

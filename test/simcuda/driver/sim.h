@@ -203,6 +203,8 @@ struct image {
 	struct definition *definition;
 	struct variable *variable;
 };
+// The text of a fatbin's PTX, where the machine has no cubin in it; NULL: it is compressed, or there is none.
+const char *fatbin_ptx(const void *fatbin, uint64_t *bytes);
 struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes 0: not known
 void image_free(struct image *);
 
