@@ -1,11 +1,11 @@
-// export_table.c - how CUDA runtimes up to 11.1 load the code of their program: not by cuModuleLoad*, but by a function in a
-// table that cuGetExportTable returns for an identifier.
+// export_table.c - gives CUDA runtimes up to 11.1 a table in which the function that loads code is ours.
 //
-// NVIDIA documents neither. The runtime 11.1 calls one function of the table for it (TestRuntimeOf11_1 in test/e2e runs
-// NVIDIA's), and other implementations of the driver (ZLUDA, Wine) agree on what that function is. Such a runtime gets a
-// copy of the table in which the function is ours. From 11.2 on a runtime checks at its start that the driver is NVIDIA's
-// (cudaErrorSoftwareValidityNotEstablished), according to the same sources also where its tables are, and would refuse a
-// copy: it gets the driver's table, and its code is loaded unseen. From 12.0 on it loads by cuLibraryLoadData.
+// Such runtimes do not load the code of their program by cuModuleLoad*, but by a function in a table that cuGetExportTable
+// returns for an identifier. NVIDIA documents neither. The runtime 11.1 calls that one function for it (TestRuntimeOf11_1 in
+// test/e2e runs NVIDIA's), and other implementations of the driver (ZLUDA, Wine) agree on what the function does. From 11.2 on
+// a runtime checks at its start that the driver is NVIDIA's (cudaErrorSoftwareValidityNotEstablished). According to the same
+// sources it also checks where the tables are, and would refuse a copy. So it gets the driver's table, and its code is loaded
+// unseen. From 12.0 on a runtime loads code by cuLibraryLoadData.
 #include "exports/layer.h"
 
 #include <link.h>
@@ -16,15 +16,15 @@
 static const unsigned char runtime_table[16] = {
 	0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
 };
-// Of the table for that check: runtimes that know its name are those that make it.
+// Names the table for that check. A runtime that contains the name makes the check.
 static const unsigned char check_table[16] = {
 	0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
 };
 
-// The table: its size in bytes, then functions.
+// Slots of the table. It begins with its size in bytes; functions follow.
 enum { LOAD = 6, MAX_SLOTS = 64 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // while the copy is made
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held while the copy is made
 static const void *copied;
 static uintptr_t copy[MAX_SLOTS];
 static gp_table_load *drivers_load;
@@ -33,7 +33,7 @@ static gp_table_load *drivers_load;
 struct wrapper { uint32_t magic, version; };
 enum { FATBINC_MAGIC = 0x466243B1, FATBINC_VERSION = 1 };
 
-// The last argument is none, as far as is known; options of the just-in-time compiler were never seen.
+// The last argument is unused, as far as is known. Options of the just-in-time compiler were never seen.
 static CUresult load(CUmodule *module, const void *code, void *option, void *value, uintptr_t options, uintptr_t last) {
 	const struct wrapper *wrapper = code;
 	if (!module || !wrapper || wrapper->magic != FATBINC_MAGIC || wrapper->version != FATBINC_VERSION || option || value)
@@ -42,7 +42,7 @@ static CUresult load(CUmodule *module, const void *code, void *option, void *val
 }
 
 struct asker {
-	const char *address[2]; // in its code, and in its data
+	const char *address[2]; // one in its code and one in its data
 	bool found, checks;
 };
 
@@ -50,7 +50,7 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *arg) {
 	(void)size;
 	struct asker *asker = arg;
 	bool inside = false;
-	for (int i = 0; i < 2 * info->dlpi_phnum; i++) { // twice: where is it, and what does it hold
+	for (int i = 0; i < 2 * info->dlpi_phnum; i++) { // twice: is this the object, and does it contain the name
 		const ElfW(Phdr) *h = &info->dlpi_phdr[i % info->dlpi_phnum];
 		const char *begin = (const char *)(info->dlpi_addr + h->p_vaddr);
 		if (h->p_type != PT_LOAD || !(h->p_flags & PF_R))
@@ -65,7 +65,7 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *arg) {
 	return asker->checks;
 }
 
-// may_be_given says that whoever asks is known not to check.
+// True: the object that asks is known, and makes no check.
 static bool may_be_given(const void *caller, const void *identifier) {
 	struct asker asker = {.address = {caller, identifier}};
 	dl_iterate_phdr(visit_object, &asker);

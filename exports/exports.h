@@ -1,24 +1,23 @@
-// exports.h - the interception layer: what shim/ does with it.
+// exports.h - what shim/ calls of the interception layer.
 #ifndef GPREEMPT_EXPORTS_H
 #define GPREEMPT_EXPORTS_H
 
-#include "hints/sockets.h"
+#include "hints/socket_hooks.h"
 #include "preempt/driver/hooks.h"
 
-// Nonzero while interceptors of submissions and waits must call the hooks; set by the core. An
-// intercepted launch costs a load of this word and a branch while it is zero. Life-cycle hooks and
-// rm_ioctl are called whenever hooks are installed.
+// Set by the core: nonzero while the interceptors of work and waits must call the hooks. While it is zero, an intercepted
+// launch costs a load of this word and a branch. The other hooks are called whenever hooks are installed.
 extern _Atomic uint32_t gp_armed;
 
 void gp_install_hooks(const struct gp_hooks *);
-// The driver's own function, never ours; NULL where the driver lacks it. Usable after cuInit began.
+// The driver's own function, never ours; NULL: the driver lacks it. To be called after cuInit began.
 void *gp_driver_symbol(const char *name);
-// start is called once, on the thread that calls cuInit first, before the driver's cuInit runs
-// (also before a first context call), with all signals blocked. Set by shim/ as the library's Go code comes up.
+// start is called once, with all signals blocked, on the thread that calls cuInit (or makes a context) first, before the
+// driver's function runs. shim/ sets it when the library's Go code is ready.
 void gp_set_start(void (*start)(void));
-// True in a child forked after CUDA was first initialised: Go code must not be entered there.
+// True in a child that was forked after the core was started: it must not enter Go code.
 bool gp_forked(void);
-// While there are no hooks, and in a forked child, an intercepted call of libc's costs a load and a branch.
+// Without hooks, and in a forked child, an intercepted call of libc costs a load and a branch.
 void gp_install_socket_hooks(const struct gp_socket_hooks *);
 
 #endif

@@ -1,13 +1,13 @@
-// go_runtime.c - the start of the Go runtime: late, and without a trace in the program.
+// go_runtime.c - starts the Go runtime late, and hides it from the program.
 //
-// go_runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA
-// stays as it is, and what a fork without an exec leaves behind in its child is never half a Go runtime.
+// go_runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA stays as it
+// is, and a child that is forked without an exec never has half a Go runtime.
 //
-// Once it runs, the program must not notice its threads. A signal sent to a process goes to any of its threads that
-// does not block it, and most programs rely on being the only ones there are: bash blocks SIGCHLD to guard its table
-// of jobs, others wait in sigwait or signalfd for what all their threads block. Go's threads keep, for good, the mask
-// of the thread that started the runtime, so it is started with everything blocked (the Makefile sees to the two signals
-// that they would unblock all the same). Its handlers are taken out again.
+// The program must not notice the runtime's threads. The kernel delivers a signal that is sent to a process to any thread that
+// does not block it. Most programs rely on having no threads but their own: bash blocks SIGCHLD to guard its table of jobs,
+// others block a signal in all their threads and wait for it in sigwait or signalfd. Go's threads keep the signal mask of the
+// thread that started the runtime, so that thread blocks everything meanwhile. (The Makefile sees to the few signals that Go
+// would unblock again.) The handlers that Go installs are removed.
 #include "exports/layer.h"
 
 #include <errno.h>
@@ -21,19 +21,18 @@
 
 typedef void constructor(int argc, char **argv, char **envp);
 
-// Set by the linker; both NULL where the library was linked without go_runtime.ld: then Go starts by itself.
+// Set by the linker. Both are NULL if the library was linked without go_runtime.ld: then Go starts by itself.
 extern constructor *const __start_gp_runtime[] __attribute__((weak));
 extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 
-// What the runtime reads instead of what the kernel gave to the program: in one row the arguments, the environment and
-// the auxiliary vector. The program may have changed its environment by the time that CUDA is initialised, or written
-// a title over it (setproctitle), so it is copied when the library is loaded. An empty auxiliary vector makes
-// the runtime read /proc/self/auxv.
+// The runtime reads this instead of the program's stack: the arguments, the environment and the auxiliary vector, one after
+// the other. The environment is copied when the library is loaded: by the time that CUDA is initialised, the program may have
+// changed it, or written a title over it (setproctitle). An empty auxiliary vector makes the runtime read /proc/self/auxv.
 static char **arguments;
 
 void gp_keep_environment(void) {
-	// Go's preemption of its own goroutines would send SIGURG to threads of the program, and two descriptors of its
-	// cgroup's limits would stay open.
+	// Without these settings, Go would send SIGURG to threads of the program to preempt its goroutines, and keep two files
+	// open for the limits of its cgroup.
 	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
 	enum { NAME, NO_ARGUMENTS, GODEBUG, VARIABLES, AT_NULL_WORDS = 2 };
 	if (arguments || !environ)
@@ -46,7 +45,7 @@ void gp_keep_environment(void) {
 	if (!copy)
 		return;
 	copy[NAME] = program_invocation_name;
-	copy[GODEBUG] = settings; // the first of a name counts
+	copy[GODEBUG] = settings; // of variables with the same name the first counts
 	char *text = (char *)(copy + words);
 	for (size_t i = 0; i < count; i++) {
 		copy[VARIABLES + i] = text;
@@ -59,22 +58,22 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 	return a->sa_sigaction == b->sa_sigaction;
 }
 
-// Go ends the process where it can not create a thread: a limit of processes, or of memory. It always can here. Threads
-// are made ahead, before the runtime is started or not at all, and what Go asks for waits in a row for one of them. The
-// last one makes further threads, and where it can not it tries again, for ever: to Go that is a thread that is slow
-// to run, to the program it is preemption that stalls.
+// Go ends the process if it cannot create a thread, because of a limit on processes or memory. Here it always can. Some threads
+// are created before the runtime is started; if that fails, it is not started. A thread that Go asks for is put into a queue,
+// from which those threads take it. The last of them creates all further threads, and tries again for ever if it cannot. Go then
+// sees a thread that is slow to run, and the program runs on while preemption stalls.
 
 enum {
-	AHEAD = 12,   // as many as Go starts with, on any number of processors (GOMAXPROCS of ../shim/main.go), and the last one
-	WANTED = 256, // threads at most wait to be made: more than Go has
+	AHEAD = 12,   // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
+	WANTED = 256, // capacity of the queue: more threads than Go has
 	AGAIN_ms = 50,
 };
 
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	unsigned idle; // threads made ahead that wait for something to run
-	bool given_up; // they end
+	unsigned idle; // threads that were created ahead and have nothing to run yet
+	bool given_up; // those threads end
 	unsigned first, count;
 	struct {
 		void *(*run)(void *);
@@ -82,7 +81,7 @@ static struct {
 	} wanted[WANTED];
 } row = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-// Makes threads of what is wanted. row.lock is held.
+// Creates the threads in the queue. row.lock is held.
 static void make_threads(void) {
 	pthread_attr_t detached;
 	pthread_attr_init(&detached);
@@ -122,7 +121,7 @@ static void *made_ahead(void *unused) {
 	return run(argument);
 }
 
-// In place of pthread_create in Go's runtime (see the Makefile): never fails.
+// Go's runtime calls this instead of pthread_create (see the Makefile). It never fails.
 int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
 	*thread = pthread_self(); // Go does not look at it
 	pthread_mutex_lock(&row.lock);
@@ -155,10 +154,10 @@ static bool make_ahead(void) {
 	return false;
 }
 
-// Go's runtime reserves addresses as it starts, and ends the process where it can not. Later it waits for what it lacks
+// Go's runtime reserves addresses as it starts, and ends the process if it cannot. Later it waits for memory that it cannot get
 // (_runtime/memory.go).
 static bool room_for_go(void) {
-	// Measured with prlimit --as: Go 1.26 starts where 1.3 GB are left, with the stacks of its threads; 0.15 GB it puts aside.
+	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more.
 	const size_t reserves = 1552ul << 20, uses = 64ul << 20;
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (addresses == MAP_FAILED)
@@ -171,8 +170,8 @@ static bool room_for_go(void) {
 	return true;
 }
 
-// come_up runs Go's constructor. It installs handlers, and marks those of the program to run on Go's signal stacks,
-// before it returns; the rest happens on threads of its own.
+// Runs Go's constructor. Before it returns, it installs handlers, and marks those of the program to run on Go's signal stacks;
+// the rest happens on threads of its own. Both are undone here.
 static void come_up(void) {
 	struct sigaction before[NSIG];
 	bool known[NSIG];
@@ -185,14 +184,14 @@ static void come_up(void) {
 		if (!known[s] || sigaction(s, NULL, &now) != 0)
 			continue;
 		bool marked = same_handler(&now, &before[s]) && now.sa_flags != before[s].sa_flags;
-		// A program's own handler, set meanwhile by another thread, stays.
+		// A handler that another thread of the program has set meanwhile stays.
 		if (marked || (!same_handler(&now, &before[s]) && gp_is_ours((void *)now.sa_sigaction)))
 			sigaction(s, &before[s], NULL);
 	}
 }
 
-// What our own writing to a log makes for the writing thread: nobody reads it any more, or it is as long as a limit allows.
-// Go's threads keep them blocked for ever.
+// Signals that our own writing to a log may raise: nobody reads the log any more, or the file has reached a limit. Go's threads
+// block them for ever.
 static const int of_writing[] = {SIGPIPE, SIGXFSZ};
 
 static void take_back(const sigset_t *pending_before) {
@@ -222,7 +221,7 @@ void gp_run_blocked(void (*run)(void)) {
 			come_up();
 		run();
 	}
-	if (have_stack) // Go leaves one of its own to a thread that had none
+	if (have_stack) // Go leaves one of its own where there was none
 		sigaltstack(&signal_stack, NULL);
 	take_back(&pending);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

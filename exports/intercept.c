@@ -1,7 +1,6 @@
 // intercept.c - the exported driver functions, expanded from table.h.
 //
-// A submission or a wait costs one load and a branch while gp_armed is zero; what happens otherwise is out of
-// line. Every wrapper returns what the driver returned.
+// While gp_armed is zero, work and waits cost one load and a branch more than without the library. The rest is out of line.
 #include "exports/layer.h"
 
 #include <stdlib.h>
@@ -19,7 +18,7 @@ static inline bool armed(void) {
 #define CALLED(name, params)
 #define ROW_OWN(...)
 
-// The exported function; armed_ is what it does while the core wants to know.
+// The exported function. armed_NAME is called while the core wants to know.
 #define ENTRY(name, params, args) \
 	CUresult name params { \
 		if (likely(!armed())) \
@@ -78,7 +77,7 @@ struct graph_node {
 
 _Static_assert(sizeof(struct graph_node) == 256, "CUgraphNodeParams");
 
-// What is handed to the driver in place of the caller's parameters.
+// The driver gets this instead of the caller's parameters.
 struct completed {
 	union {
 		struct gp_kernel_node kernel;
@@ -166,7 +165,7 @@ static bool complete_any(struct completed *c, const void *given) {
 		return result; \
 	}
 
-// A capture also ends with some of the errors. The legacy stream is never captured, and may not be asked about.
+// Some errors end a capture too, so the driver is asked. The legacy stream is never captured, and a query of it is forbidden.
 static bool is_captured(CUstream stream) {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 	return stream == GP_STREAM_LEGACY || REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
@@ -360,8 +359,8 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 	return destroy_stream(REAL(cuStreamDestroy_v2), stream);
 }
 
-// Primary contexts are named by their device and counted by the driver; so that the core hears of their end,
-// what was retained is remembered and counted here too.
+// The driver counts how often a primary context was retained, and ends it with the last release, which names only the device.
+// The context and the count are kept here too, so that the core hears of its end.
 
 static struct {
 	_Atomic(CUcontext) context;
@@ -384,7 +383,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 	return result;
 }
 
-// end_primary calls the driver's release or reset. A release ends the context when it is the last one.
+// Calls the driver's release or reset. The last release ends the context.
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release) {
 	if (!known_device(device))
 		return real(device);

@@ -1,14 +1,15 @@
-// intercept_code.c - loads of modules and libraries, and what is got out of them. The core may put another image in the
-// place of a module's, and another library in the place of one; handles that the program sees of either are the
-// driver's. Kernels and functions are both CUfunction here.
+// intercept_code.c - the exported functions that load modules and libraries, and that look up what is in them.
+//
+// The core may have a module loaded from another image, and may replace a library by another one. All handles that the program
+// sees are the driver's. Kernels and functions are both CUfunction here.
 #include "exports/layer.h"
 
-// Everything between begin and end may wait for the whole context, the hooks too.
+// Everything between begin and gp_call_end may wait for the whole context, also the hooks.
 static struct gp_call begin(void) {
 	return gp_call_begin(GP_WAIT_CONTEXT, NULL);
 }
 
-// load_other loads what the core would rather have; false: nothing was loaded.
+// Loads the image that the core gives instead of the program's. False: nothing was loaded.
 static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module) {
 	const void *other = module && hooks ? hooks->module_loading(load) : NULL;
 	if (!other)
@@ -151,7 +152,8 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
 	return result;
 }
 
-// Of a hidden parameter the program is told what the driver says of the one behind it: that there is none.
+// Rewritten kernels have one more parameter, the last one. Asked about it, the driver is asked about the one behind it instead,
+// and answers that there is none.
 
 static size_t skip_hidden(CUfunction function, size_t index) {
 	const struct gp_hooks *hooks = gp_hooks();
@@ -181,8 +183,8 @@ CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
 	return subtract_hidden(function, count, REAL(cuFuncGetParamCount)(function, count));
 }
 
-// A launch that is stopped is repeated later, when the program may have allowed its kernel less shared memory again, for
-// another launch: the limit is only ever raised.
+// A launch that is stopped is repeated later. By then the program may have lowered the kernel's limit of shared memory for
+// another launch. So the limit is never lowered.
 static bool lowers_limit(int attribute, int value, CUresult result, int now) {
 	const struct gp_hooks *hooks = gp_hooks();
 	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&

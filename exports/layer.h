@@ -5,11 +5,11 @@
 #define _GNU_SOURCE
 #include <stdatomic.h>
 
-// Only what exports.map names leaves the library; hidden also spares the fast path the GOT.
+// Only the names in exports.map leave the library. Hidden symbols also need no GOT on the fast path.
 #pragma GCC visibility push(hidden)
 #include "exports/exports.h"
 
-// Passed by value, so their size and class are part of the ABI (cuda.h).
+// Passed by value, so their sizes and classes are part of the ABI (cuda.h).
 typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
 typedef struct { int type, id; } CUmemLocation;
 
@@ -18,8 +18,8 @@ typedef struct { int type, id; } CUmemLocation;
 #define COLD __attribute__((noinline, cold)) // also made small, not fast
 #define PUBLIC __attribute__((visibility("default")))
 
-// A call that must leave the caller's return address in place: libc looks at it to learn which library
-// RTLD_NEXT, RUNPATH and namespaces are relative to. gcc makes it a jump at -O2.
+// A call that must keep the caller's return address: libc derives from it which library asks (RTLD_NEXT, RUNPATH, namespaces).
+// gcc makes it a jump at -O2.
 #if defined(__has_attribute) && __has_attribute(musttail)
 #define TAIL __attribute__((musttail)) return
 #else
@@ -37,26 +37,26 @@ enum gp_row {
 	GP_ROWS
 };
 
-// The driver's functions, one per row. Before resolution a slot holds a function that resolves all of them;
-// afterwards the driver's function, or one that returns CUDA_ERROR_NOT_FOUND.
+// The driver's functions, one for each row. At first a slot holds a function that resolves all of them. Then it holds the
+// driver's function, or one that returns CUDA_ERROR_NOT_FOUND.
 extern _Atomic(void *) gp_real[GP_ROWS];
 #define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
 
-// state.c, which everything else may use
-bool gp_active(void);               // false: nothing is substituted, nothing starts
-void gp_complain(const char *what); // to standard error, unless GPREEMPT_LOG is off
-void gp_fork_off(void);             // in a forked child: everything passes from here on
-void gp_note_unknown(const char *name); // the program asked for a function that table.h lacks and gp_may_submit is true of
+// state.c, which all other files may use and which uses none
+bool gp_active(void); // false: the process has no role, and nothing is substituted or started
+void gp_complain(const char *what); // one line to standard error, unless GPREEMPT_LOG is off
+void gp_pass_all(void); // in a forked child: the driver gets everything from here on
+// The program asks for a function of the driver that table.h lacks and that may put work on streams.
+void gp_note_unknown(const char *name);
 extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
 static inline const struct gp_hooks *gp_hooks(void) {
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
 
-// A call of the program that waits, or may wait, from gp_call_begin to gp_call_end: the core is told only while it wants to
-// know. The hooks are NULL where there are none.
+// A call of the program that may wait. The core is told of its begin and end, while it wants to know.
 struct gp_call {
-	const struct gp_hooks *hooks;
+	const struct gp_hooks *hooks; // NULL: there are none
 	enum gp_wait wait;
 	bool told;
 };
@@ -74,7 +74,7 @@ static inline CUresult gp_call_end(struct gp_call call, CUresult result) {
 }
 
 // names.c
-bool gp_may_submit(const char *name); // a function of the driver, past the hooks
+bool gp_may_submit(const char *name); // whether a function of that name may put work on streams
 
 // real.c
 typedef void *gp_dlsym_fn(void *, const char *);
@@ -83,28 +83,28 @@ typedef void *gp_dlopen_fn(const char *, int);
 gp_dlsym_fn *gp_real_dlsym(void); // libc's own; NULL where libc is unknown
 gp_dlvsym_fn *gp_real_dlvsym(void);
 gp_dlopen_fn *gp_real_dlopen(void);
-void *gp_next_symbol(const char *name); // of the libraries after ours; NULL where libc is unknown
-bool gp_is_ours(const void *address);   // lies inside this library
-// Finds all the driver's functions, and opens the driver if it is to be loaded. False: there is no driver.
+void *gp_next_symbol(const char *name); // in the libraries after ours; NULL: not found, or libc is unknown
+bool gp_is_ours(const void *address); // inside this library
+// Finds all functions of the driver, which is loaded if load says so. False: there is no driver.
 bool gp_resolve(bool load);
-// Of what gp_resolve found:
-enum gp_row gp_row_of(const void *function); // of the driver; GP_ROWS: none
+// After gp_resolve:
+enum gp_row gp_row_of(const void *function); // GP_ROWS: the driver's function has none
 bool gp_driver_has(enum gp_row);
 extern const char *const gp_row_name[GP_ROWS];
 
-// intercept_code.c; what a table of the driver has (export_table.c). Without options, which otherwise follow the code.
+// intercept_code.c. The function in a table of the driver (export_table.c); gp_load_by_table passes no options.
 typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
 CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
 
 // libc.c
-void gp_find_libc(void); // what its functions go on to
+void gp_find_libc(void); // finds what its functions call
 
 // start.c
-void gp_start(void); // on a cuInit or a first context call
+void gp_start(void); // starts the core, once
 
 // go_runtime.c
-void gp_keep_environment(void);         // as the library is loaded
-void gp_run_blocked(void (*run)(void)); // starts the Go runtime, then calls run, with all signals blocked
+void gp_keep_environment(void); // as the library is loaded
+void gp_run_blocked(void (*run)(void)); // starts the Go runtime and calls run, with all signals blocked
 
 #pragma GCC visibility pop
 #endif

@@ -1,7 +1,7 @@
 // libc.c - the exported functions of libc.h: they see data arrive on sockets.
 #undef _FORTIFY_SOURCE // the functions are defined here
 #include "exports/layer.h"
-#include "hints/sockets.h"
+#include "hints/socket_hooks.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-// errno is the caller's.
+// Keeps errno for the caller.
 static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready) {
 	int saved_errno = errno;
 	hooks->readable(fd, ready);
@@ -30,8 +30,8 @@ static void tell_polled(const struct gp_socket_hooks *hooks, const struct pollfd
 			tell(hooks, fds[i].fd, true);
 }
 
-// What a program attaches to a descriptor is its own business, but most attach its number. A wrong guess is as
-// harmless as any wrong hint, and a program that attaches something else is seen when it reads.
+// A program may attach any value to a descriptor, but most attach its number. If the guess is wrong, a hint is wrong, which is
+// harmless. If a program attaches something else, its reads still tell.
 static void tell_epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result) {
 	for (int i = 0; i < result; i++)
 		if (events[i].events & EPOLLIN && events[i].data.u64 < FD_SETSIZE * 64)
@@ -44,8 +44,8 @@ static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in,
 			tell(hooks, fd, true);
 }
 
-// Told before a descriptor is closed, while it is still this thread's, and after, as another may have looked at it
-// meanwhile.
+// Called before a descriptor is closed, while no other thread can have got its number, and after that, because another thread
+// may have looked at the descriptor meanwhile.
 static void tell_closed(const struct gp_socket_hooks *hooks, int fd) {
 	int saved_errno = errno;
 	if (fd >= 0)

@@ -1,6 +1,6 @@
 // libc.h - the functions of libc that are intercepted to see data arrive on sockets; the counterpart of table.h.
-// A row is LIBC(type, name, parameters, arguments, before, after): before and after are done only while somebody
-// wants to know (hooks), and after may look at result. The includer defines LIBC, undefined at the end.
+// A row is LIBC(type, name, parameters, arguments, before, after). before and after run only while there are hooks; after may
+// look at result. The includer defines LIBC, which is undefined at the end.
 
 LIBC(ssize_t, read, (int fd, void *buffer, size_t size), (fd, buffer, size), , tell_read(hooks, fd, result))
 LIBC(ssize_t, __read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), ,

@@ -14,7 +14,7 @@ static void *const wrappers[GP_ROWS] = { // NULL: called, not intercepted
 #include "exports/table.h"
 };
 
-// What the program gets instead of what was found by a name: by libc (of whatever library), or by the driver.
+// Returns what the program gets instead of the function that libc (in any library) or the driver found.
 static void *substitute(void *found, const char *name, bool by_driver) {
 	if (!found || gp_is_ours(found) || !gp_resolve(false))
 		return found;
@@ -32,14 +32,14 @@ static bool may_be_driver(const char *name) {
 	return name[0] == 'c' && name[1] == 'u';
 }
 
-// RTLD_NEXT and RTLD_DEFAULT depend on the caller and need no help: in global lookup order this library comes
-// before the driver.
+// RTLD_NEXT and RTLD_DEFAULT depend on the caller. They need no help: in the global order of lookups this library comes before
+// the driver.
 static inline bool caller_decides(void *handle) {
 	return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
 }
 
 // A program may ask for a driver function only to learn whether there is a driver, or whether it has the function.
-// Our own definition must not be the answer while there is none.
+// Without a driver, our own definition must not be the answer.
 static bool found_only_here(void *handle, const char *name) {
 	if (likely(handle != RTLD_DEFAULT || !may_be_driver(name)))
 		return false;
@@ -65,8 +65,7 @@ PUBLIC void *dlvsym(void *restrict handle, const char *restrict name, const char
 	return substitute(next(handle, name, version), name, false);
 }
 
-// A library opened with RTLD_DEEPBIND would bind its calls to libcuda ahead of this library, past every
-// wrapper, so the flag is dropped.
+// A library that is opened with RTLD_DEEPBIND would find libcuda's functions before ours, so the flag is dropped.
 PUBLIC void *dlopen(const char *file, int mode) {
 	gp_dlopen_fn *next = gp_real_dlopen();
 	if (mode & RTLD_DEEPBIND && gp_active())
@@ -74,7 +73,7 @@ PUBLIC void *dlopen(const char *file, int mode) {
 	TAIL next(file, mode);
 }
 
-// Runtimes that ask here for cuGetExportTable (11.3 and later) are not those for which export_table.c is.
+// Runtimes that ask here for cuGetExportTable (11.3 and later) would refuse the table of export_table.c.
 static bool substituted(const char *symbol) {
 	return !symbol || strcmp(symbol, "cuGetExportTable") != 0;
 }

@@ -1,4 +1,4 @@
-// names.c - what the name of a driver function says that table.h does not have.
+// names.c - guesses by its name what a function of the driver does that table.h does not have.
 #include "exports/layer.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static bool has_one_of(const char *name, const char *const *words) {
 	return false;
 }
 
-// What a graph is made of is no matter but for kernels, whose parameters are completed.
+// Functions that make graphs matter only where they add kernels, whose parameters have to be completed.
 bool gp_may_submit(const char *name) {
 	static const char *const of_streams[] = {"Async", "Launch", "Memcpy", "Memset", "Cpy", "Capture", "Recapture", "StreamWait", "StreamWrite",
 		"StreamBatch", "StreamAttach", "StreamAdd", "GraphicsMap", "GraphicsUnmap", "GLMap", "GLUnmap", "Prefetch", "Discard", "RecordEvent",

@@ -1,4 +1,4 @@
-// real.c - finds what is behind this library: libc's own lookup functions, and the driver's functions.
+// real.c - finds the functions behind the exported ones: libc's lookup functions, and the driver's.
 #include "exports/layer.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ static _Atomic(gp_dlsym_fn *) dlsym_of_libc;
 static _Atomic(gp_dlvsym_fn *) dlvsym_of_libc;
 static _Atomic(gp_dlopen_fn *) dlopen_of_libc;
 
-// libc's dlsym cannot be asked for by name here, so it is read from libc's symbol table.
+// Our dlsym hides libc's, which is therefore read from libc's symbol table.
 
 struct symbols {
 	const ElfW(Sym) *table;
@@ -45,7 +45,7 @@ static bool read_symbols(const struct dl_phdr_info *info, struct symbols *s) {
 	return s->table && s->names && s->hash;
 }
 
-// default_version finds name@@VERSION, the one a program linked today would get.
+// Finds name@@VERSION, which a program that is linked today gets.
 static void *default_version(const struct symbols *s, const char *name) {
 	uint32_t wanted = 5381;
 	for (const char *c = name; *c; c++)
@@ -89,7 +89,7 @@ static COLD void find_libc(void) {
 	dl_iterate_phdr(visit_library, NULL);
 }
 
-// Every thread that finds them missing stores the same values.
+// Several threads may do this at once: they store the same values.
 static inline void need_libc(void) {
 	if (!atomic_load_explicit(&dlsym_of_libc, memory_order_acquire))
 		find_libc();
@@ -113,7 +113,7 @@ gp_dlopen_fn *gp_real_dlopen(void) {
 void *gp_next_symbol(const char *name) {
 	gp_dlsym_fn *next = gp_real_dlsym();
 	void *found = next ? next(RTLD_NEXT, name) : NULL;
-	__asm__ volatile("" : "+r"(found)); // no tail call: the caller that libc sees must be this library
+	__asm__ volatile("" : "+r"(found)); // no tail call: libc must see this library as the caller
 	return found;
 }
 
@@ -142,7 +142,7 @@ static CUresult missing(void) {
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-// What a slot holds first: resolve all of them, then go on to the driver.
+// The first call of a function resolves all of them and goes on to the driver.
 #define ROW(kind, name, stream, params, args, ...) \
 	static COLD CUresult first_##name params { \
 		return gp_resolve(true) ? REAL(name) args : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; \
@@ -156,9 +156,9 @@ _Atomic(void *) gp_real[GP_ROWS] = {
 #include "exports/table.h"
 };
 
-static _Atomic(void *) driver_handle; // set last: gp_real and by_address are complete
+static _Atomic(void *) driver_handle; // set last, when gp_real and by_address are complete
 
-// by_address maps the driver's functions to rows: an open hash table of row + 1.
+// Maps the driver's functions to rows: an open hash table of row + 1.
 enum { ADDRESSES = 1024 };
 _Static_assert(GP_ROWS < ADDRESSES / 2, "by_address is too full");
 static _Atomic uint16_t by_address[ADDRESSES];
@@ -167,7 +167,7 @@ static unsigned int address_hash(const void *address) {
 	return ((uintptr_t)address >> 4) * 0x9E3779B97F4A7C15ull >> 54; // 10 bits
 }
 
-// find_row returns the place of an address, occupied or free. The first row of an address keeps it.
+// Returns the place of an address, occupied or free. The first row of an address keeps it.
 static _Atomic uint16_t *find_row(const void *address) {
 	for (unsigned int i = address_hash(address);; i = (i + 1) % ADDRESSES) {
 		uint16_t row = atomic_load(&by_address[i]);
@@ -176,8 +176,8 @@ static _Atomic uint16_t *find_row(const void *address) {
 	}
 }
 
-// Several threads may do so at once, each storing the same values; a lock could be held by a thread that the driver's own
-// constructors called back.
+// Several threads may do this at once: they store the same values. There is no lock because the driver's constructors may call
+// back while it is held.
 static COLD bool resolve_now(bool load) {
 	gp_dlsym_fn *find = gp_real_dlsym();
 	gp_dlopen_fn *open = gp_real_dlopen();

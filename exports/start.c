@@ -1,4 +1,4 @@
-// start.c - the library's life: its constructor, the start of the core, forks; and ioctl.
+// start.c - the library's constructor, the start of the core, forks, and ioctl.
 #include "exports/layer.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// The start of the core, once, on the thread of the first cuInit. It is Go code, which says that it is there with
-// gp_set_start, from a thread of its own: wait for it, but never for long.
+// The core is started once, on the thread of the first cuInit. It is Go code: a thread of its own calls gp_set_start when it is
+// ready. We wait for that, but not for long.
 
 enum { IDLE, STARTING, STARTED };
 static atomic_int start_state;
@@ -40,13 +40,13 @@ static COLD void start_or_wait(void) {
 	int saved_errno = errno, idle = IDLE;
 	if (atomic_compare_exchange_strong(&start_state, &idle, STARTING)) {
 		atomic_store(&starter, (uintptr_t)pthread_self());
-		gp_driver_symbol("cuInit"); // loads the driver: its threads, if it makes any, are not to inherit the mask
+		gp_driver_symbol("cuInit"); // loads the driver, before the mask changes: its threads would inherit it
 		gp_run_blocked(wait_and_start);
 		atomic_store(&start_state, STARTED);
 	} else if (atomic_load(&starter) != (uintptr_t)pthread_self()) {
 		for (int ms = 0; ms < MAX_WAIT_ms && atomic_load(&start_state) != STARTED; ms++)
 			sleep_1_ms();
-	} // else start itself called the driver through us: go on
+	} // else the start itself called the driver through us
 	errno = saved_errno;
 }
 
@@ -57,7 +57,7 @@ void gp_start(void) {
 		start_or_wait();
 }
 
-// ioctl. The driver's RM calls pass here; the next library's ioctl may be another interposer's.
+// The driver's RM calls come by here. The next library's ioctl may be another interposer's.
 
 typedef int ioctl_fn(int, unsigned long, ...);
 static _Atomic(ioctl_fn *) next_ioctl;
@@ -79,12 +79,12 @@ PUBLIC int ioctl(int fd, unsigned long request, ...) {
 	return result;
 }
 
-// Go code must not run in a child forked after it came up: its threads are gone. Before that there is nothing to
-// lose, and the child may start it for itself.
+// Go code must not run in a child that was forked after the core was started, because its threads are gone. A child that was
+// forked before may start the core itself.
 static void in_child(void) {
 	if (atomic_load(&start_state) == IDLE)
 		return;
-	gp_fork_off();
+	gp_pass_all();
 }
 
 __attribute__((constructor)) static void loaded(void) {

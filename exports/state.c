@@ -1,4 +1,4 @@
-// state.c - what the files of this folder decide by: passive or active, the hooks, a forked child.
+// state.c - passive or active, the installed hooks, a forked child: what all files of this folder ask.
 #include "exports/layer.h"
 
 #include <stdio.h>
@@ -39,18 +39,18 @@ bool gp_forked(void) {
 	return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-void gp_fork_off(void) {
+void gp_pass_all(void) {
 	atomic_store(&forked, true);
 	atomic_store(&gp_armed, 0);
 	atomic_store(&gp_installed_hooks, NULL);
 	atomic_store(&gp_installed_socket_hooks, NULL);
 }
 
-// Functions that table.h does not have. Whatever puts work on streams past the hooks could overtake what they hold back, so
-// the core is told before the program has the first of these.
+// Functions that table.h does not have. One that puts work on streams past the hooks could overtake work that the core holds
+// back. So the core is told before the program gets the first of them.
 
 static char unknown[64];
-static atomic_int unknown_state; // 0, 1 being written, 2 written
+static atomic_int unknown_state; // 0: none, 1: being written, 2: written
 
 static void tell_unknown(void) {
 	static atomic_bool told;
@@ -67,8 +67,6 @@ COLD void gp_note_unknown(const char *name) {
 	}
 	tell_unknown();
 }
-
-// Hooks.
 
 void gp_install_hooks(const struct gp_hooks *hooks) {
 	if (gp_forked())

@@ -1,12 +1,14 @@
-// table.h - the one list of what is intercepted, expanded several times: into the exported functions
-// (intercept.c), the slots of the driver's own functions (real.c), the pointer lookup (lookup.c), and the linker's
-// version script (map.sh). Signatures are those of cuda.h 13.5, old ABI versions included, with pointers to
-// structures as void * and enumerations as int, so that no CUDA toolkit is needed to build. All functions with which
-// drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams, or capture it, are there: test/exports/testdata/drivers.txt.
+// table.h - the one list of intercepted functions.
 //
-// A row is KIND(name, parameters, arguments, ...); KIND_PTSZ and KIND_PTDS stand for two functions, the second
-// with the suffix of the per-thread default stream. What follows the arguments, by kind:
-//   SUBMIT         fields of struct gp_operation: work is put on a stream
+// It is expanded into the exported functions (intercept.c), the slots of the driver's own functions (real.c), the answers to
+// lookups (lookup.c) and the linker's version script (map.sh). Signatures are those of cuda.h 13.5, with old ABI versions;
+// pointers to structures are void * and enumerations int, so that no CUDA toolkit is needed to build. The list has all
+// functions with which drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams or capture it; see
+// test/exports/testdata/drivers.txt.
+//
+// A row is KIND(name, parameters, arguments, ...). KIND_PTSZ and KIND_PTDS stand for two functions; the second one has the
+// suffix of the per-thread default stream. What follows the arguments depends on the kind:
+//   SUBMIT         puts work on a stream: fields of struct gp_operation
 //   EVENT_DESTROY, EVENT_SHARED  event
 //   CHANGE         graph instance; may wait for the context
 //   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
@@ -17,11 +19,10 @@
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
 //   OWN            nothing: written by hand
-// CALLED(name, parameters) is used by the layer itself and not intercepted.
-// STREAM(handle) replaces a NULL handle by the function's default stream; ADDRESS is what GP_TAKE_MEMORY is told.
+// CALLED(name, parameters) is called by the layer itself, and not intercepted.
+// STREAM(handle) replaces a NULL handle by the function's default stream. ADDRESS makes an address the object of GP_TAKE_MEMORY.
 //
-// The includer defines ROW(kind, name, default_stream, parameters, arguments, ...) and CALLED; both are
-// undefined at the end.
+// The includer defines ROW(kind, name, default_stream, parameters, arguments, ...) and CALLED. Both are undefined at the end.
 
 #define SUBMIT(name, params, ...) ROW(SUBMIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define SUBMIT_PTSZ(name, params, ...) SUBMIT(name, params, __VA_ARGS__) \
@@ -58,9 +59,8 @@ OWN(cuGetProcAddress_v2, (const char *symbol, void **pfn, int cudaVersion, uint6
 OWN(cuGetExportTable, (const void **ppExportTable, const void *pExportTableId), (ppExportTable,
 	pExportTableId))
 
-// Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c; the oldest
-// launches take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape), so they
-// are opaque work.
+// Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c. The oldest launches are opaque work:
+// they take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape).
 SUBMIT_PTSZ(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra), (f, gridDimX,
@@ -87,8 +87,8 @@ SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstre
 SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream),
 	.work = GP_GRAPH, .graph = hGraphExec, .stream = STREAM(hStream))
 
-// Copies. Without a stream they run on the default stream; those between host and device
-// return when done, those within device memory do not wait (cuda.h, "API synchronization behavior").
+// Copies. Without a stream they run on the default stream. Those between host and device return when they are done; those
+// within device memory do not wait (cuda.h, "API synchronization behavior").
 SUBMIT(cuMemcpyHtoD, (unsigned int dstDevice, const void *srcHost, unsigned int ByteCount),
 	(dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyDtoH, (void *dstHost, unsigned int srcDevice, unsigned int ByteCount), (dstHost,
@@ -223,7 +223,7 @@ SUBMIT_PTSZ(cuFabricCpyBatchAsync, (size_t numOps, void *opList, unsigned long l
 	CUstream hStream), (numOps, opList, flags, hStream), .work = GP_COPY, .cpu = true,
 	.stream = STREAM(hStream))
 
-// Memsets: none waits for the device.
+// Memsets. None waits for the device.
 SUBMIT(cuMemsetD8, (unsigned int dstDevice, unsigned char uc, unsigned int N), (dstDevice, uc, N),
 	.work = GP_MEMSET, .stream = STREAM(NULL))
 SUBMIT(cuMemsetD16, (unsigned int dstDevice, unsigned short us, unsigned int N), (dstDevice, us, N),
@@ -478,7 +478,7 @@ WAIT(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned in
 WAIT(cuProfilerStart, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuProfilerStop, (void), (), GP_WAIT_CONTEXT, NULL)
 
-// The code of a function is loaded if it is not yet.
+// These load the code of a function if it is not loaded yet.
 WAIT(cuFuncLoad, (CUfunction function), (function), GP_LOAD, function)
 WAIT(cuKernelSetCacheConfig, (CUfunction kernel, int config, CUdevice dev), (kernel, config, dev), GP_LOAD, kernel)
 WAIT(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *numBlocks, CUfunction func, int blockSize,
@@ -499,7 +499,7 @@ WAIT(cuOccupancyMaxPotentialClusterSize, (int *clusterSize, CUfunction func, con
 WAIT(cuOccupancyMaxActiveClusters, (int *numClusters, CUfunction func, const void *config), (numClusters, func,
 	config), GP_LOAD, func)
 
-// Code, in intercept_code.c. Apart from the last seven, these too wait, or may wait, for the whole context.
+// Code, in intercept_code.c. All but the last seven may wait for the whole context.
 OWN(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))
 OWN(cuModuleLoadData, (CUmodule *module, const void *image), (module, image))
 OWN(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions, void *options,

@@ -4,7 +4,7 @@
 // by connection: a server's metrics may be asked for on the port of its requests.
 #define _GNU_SOURCE
 #include "hints/source.h"
-#include "hints/sockets.h"
+#include "hints/socket_hooks.h"
 
 #include <errno.h>
 #include <netinet/in.h>

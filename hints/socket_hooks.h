@@ -1,15 +1,15 @@
-// sockets.h - what the intercepted reads and polls of libc tell the source of hints that watches sockets.
-#ifndef GPREEMPT_SOCKETS_H
-#define GPREEMPT_SOCKETS_H
+// socket_hooks.h - what the intercepted functions of libc tell the source of hints that watches sockets.
+#ifndef GPREEMPT_SOCKET_HOOKS_H
+#define GPREEMPT_SOCKET_HOOKS_H
 
 #include <stdbool.h>
 
 struct gp_socket_hooks {
-	// Something was read from a descriptor, of whatever kind, or may be (ready). errno may be changed.
+	// Data was read from a descriptor of any kind, or can be (ready). May change errno.
 	void (*readable)(int fd, bool ready);
-	// A descriptor is about to be closed or replaced, or just was.
+	// A descriptor is about to be closed or replaced, or was.
 	void (*closed)(int fd);
-	// A descriptor is a new connection's, made by a client of this process.
+	// A client of this process has opened a connection, with this descriptor.
 	void (*accepted)(int fd);
 };
 

@@ -1,4 +1,4 @@
-// hooks.c - which function of which house carries out each hook.
+// hooks.c - names the function that carries out each hook.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"

@@ -1,5 +1,5 @@
-// lifecycle.c - contexts, streams, captures, graphs and code come and go: the one place that knows who is to hear of it, and
-// in which order.
+// lifecycle.c - contexts, streams, events, captures, graphs and code come and go. This file alone knows which parts hear of
+// that, and in which order.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
@@ -18,7 +18,7 @@ static void forget(struct gp_context *c)
 	pthread_mutex_lock(&c->query_lock);
 	gp_hold_forget(c);
 	c->hint.until_ns = c->hint.awaited_ns = 0;
-	c->handle = NULL; // first: what another thread opens from here on would not be dropped
+	c->handle = NULL; // first: a window that another thread opened behind the drop would stay open
 	gp_window_drop(c);
 	pthread_mutex_unlock(&c->query_lock);
 	pthread_mutex_unlock(&c->life_lock);
@@ -30,7 +30,7 @@ static void end_context(CUcontext handle)
 	struct gp_context *c = gp_find_context(handle);
 
 	gp_mps_forget_context(handle);
-	gp_streams_forget_context(handle); // before its domains end
+	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
 	gp_code_context_destroying(handle);
 	if (!c)
@@ -42,7 +42,7 @@ static void end_context(CUcontext handle)
 static void end_stream(CUstream stream)
 {
 	gp_mps_forget_stream(stream);
-	gp_streams_forget(stream); // before its domain ends
+	gp_streams_forget(stream); // before the stream's domain ends
 	gp_blp_stream_destroying(stream);
 	gp_stream_forget(stream);
 }

@@ -1,4 +1,4 @@
-// preempt.h - what the files of this folder share: they know all houses below, and no house knows them.
+// preempt.h - what the files of this folder share. They may use all houses; no house uses them.
 #ifndef GPREEMPT_PREEMPT_H
 #define GPREEMPT_PREEMPT_H
 
@@ -11,7 +11,7 @@ CUresult gp_operation_end(struct gp_operation *, CUresult);
 // waits.c
 bool gp_wait_begin(enum gp_wait, void *);
 CUresult gp_wait_end(enum gp_wait, void *, CUresult);
-void gp_forget_wait(struct gp_context *); // the calling thread's wait ends with its context
+void gp_forget_wait(struct gp_context *); // the calling thread waits no more: the context is being destroyed
 
 // lifecycle.c
 void gp_ending(enum gp_thing, void *handle);

@@ -1,4 +1,4 @@
-// submit.c - what happens at every operation that an application puts on a stream.
+// submit.c - the way of every operation that the program puts on a stream.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "hints/hints.h"
@@ -16,9 +16,9 @@ static void gate(struct gp_gpu *g)
 
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = s->open & g->higher & ~g->ignored) && !g->forced) {
-		bool watched = gp_rewritten; // then blp/stop.c sees to this process's share
+		bool watched = gp_rewritten; // then blp/stop.c keeps this process's share
 		if (now - began > gp_settings.max_hold_ns && !watched) {
-			g->ignored |= blocking; // the agent looks at these again
+			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
 		}
 		uint32_t seen = s->gate;
@@ -36,7 +36,7 @@ static bool gates(const struct gp_gpu *g)
 	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
 }
 
-// The one place where the driver is asked which context is current, and whose stream it is.
+// The one place on the way where the driver is asked which context is current, and which one the stream belongs to.
 static void resolve(struct gp_operation *o)
 {
 	o->handle = gp_current_handle();
@@ -73,8 +73,8 @@ static void prepare(struct gp_operation *o)
 		gp_note_gap(c, gp_now_ns() - idle_since);
 		c->idle_since_ns = 0;
 	}
-	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window
-	// when the work is on its way: that takes longer than the launch.
+	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
+	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
 	if (!c->open && (o->wakes = gp_window_open(c)) && o->blocking) {
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
@@ -87,11 +87,11 @@ static void prepare(struct gp_operation *o)
 		gp_hold_end(c);
 		return;
 	}
-	if (o->work != GP_COPY || gp_settings.hint_copy) // a copy announces kernels: the switch overlaps it
+	if (o->work != GP_COPY || gp_settings.hint_copy) // kernels follow a copy: the switch overlaps the copy
 		gp_hold_arm(c);
 }
 
-// The operation is on its way, or was refused.
+// The operation is on its way, or the driver refused it.
 static void settle(struct gp_operation *o)
 {
 	struct gp_context *c = o->context;
@@ -108,8 +108,8 @@ static void settle(struct gp_operation *o)
 	}
 	if (o->work <= GP_GRAPH && gp_holds(c)) {
 		enum gp_fit fit = o->work == GP_KERNEL ? gp_hold_fit(c, &o->launch) : gp_graph_fit(o->graph);
-		// A link that made room would sit down between this kernel and those before it; with nothing
-		// before it, it cannot. Where there is no hold, none may be armed before this is over, by a hint for one.
+		// With work ahead of the kernel, a link that makes room would run between that work and the kernel. Without a hold, a
+		// hint must not arm one before a blocked kernel has ended.
 		if (fit != GP_FITS && !o->follows && o->work == GP_KERNEL && c->hold.state == GP_HOLD_ARMED)
 			gp_hold_step(c);
 		else if (fit == GP_BLOCKED)
@@ -119,7 +119,7 @@ static void settle(struct gp_operation *o)
 		return;
 	if (o->blocking) {
 		struct gp_stream *stream = gp_find_stream(c, o->stream, false);
-		// Every thread has a per-thread default stream of its own, and they share an entry.
+		// The per-thread default streams of all threads share one entry.
 		if (stream && o->stream != GP_STREAM_PER_THREAD)
 			gp_completed(c, stream, o->sequence);
 	}
@@ -138,8 +138,8 @@ static CUresult finish(struct gp_operation *o)
 	return o->result;
 }
 
-// A captured operation puts no work on a stream. But a kernel's code may be loaded, and the arguments of a rewritten one
-// are completed.
+// A captured operation puts no work on a stream. But a kernel's code may be loaded, and the arguments of a rewritten kernel have
+// to be completed.
 static bool begin_captured(struct gp_operation *o)
 {
 	o->captured = true;

@@ -1,4 +1,4 @@
-// waits.c - what happens where an application waits for its work.
+// waits.c - the way of every call that waits, or asks whether work is done.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "hints/hints.h"
@@ -8,14 +8,14 @@
 // What the calling thread waits for, from gp_wait_begin to gp_wait_end.
 static __thread struct {
 	struct gp_context *context;
-	uint64_t whole; // places of the contexts that it may wait for as a whole, a bit each
-	bool counted; // in waits
+	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
+	bool counted; // in the context's waits
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
 } waiting __attribute__((tls_model("initial-exec")));
 
-// Calls that are counted as waiting: in processes that take turns.
+// Calls are counted as waiting in processes that take turns.
 static bool waits(enum gp_wait kind)
 {
 	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
@@ -37,8 +37,8 @@ void gp_forget_wait(struct gp_context *c)
 	waiting.context = NULL;
 }
 
-// The calling thread's wait that has not ended: the driver called a profiler back inside of it, which waits too, or the
-// program left it by longjmp. What it counted would never be taken back.
+// Forgets a wait of the calling thread that has not ended. Either the driver called a profiler back during the wait, and the
+// profiler waits too; or the program left the wait by longjmp. Its counts would never be taken back.
 static void forget_outer(void)
 {
 	for (uint64_t left = waiting.whole; left; left &= left - 1)
@@ -47,7 +47,7 @@ static void forget_outer(void)
 		gp_forget_wait(waiting.context);
 }
 
-// The contexts that a call may wait for, or whose code it may load, which waits too.
+// The contexts that a call may wait for as a whole. Loading their code counts, since it waits too.
 static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_context *current)
 {
 	const struct gp_gpu *gpu = NULL;
@@ -78,7 +78,7 @@ static void wait_whole(struct gp_context *c)
 static void waited_whole(struct gp_context *c, const struct gp_context *current)
 {
 	c->context_waits--;
-	if (c == current && c->open && gp_holds(c)) // another's hold comes with its next work
+	if (c == current && c->open && gp_holds(c)) // in another context the hold comes with the next work
 		gp_hold_arm(c);
 }
 
@@ -104,7 +104,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
 		return calls;
-	if (waits(kind)) { // perhaps for work of the driver's own, which nobody counts: that is demand for a turn too
+	if (waits(kind)) { // also for uncounted work of the driver itself: a wait is demand for a turn
 		c->waits++;
 		waiting.counted = true;
 		if (!c->open && c->gpu->turn_peers)

@@ -37,7 +37,7 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 }
 
 // What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, or all.
-struct flush {
+struct scope {
 	CUcontext context;
 	const struct gp_gpu *gpu;
 	CUstream stream;
@@ -46,12 +46,12 @@ struct flush {
 	const struct gp_domain *but;
 };
 
-static bool concerns(const struct flush *f, const struct gp_domain *d)
+static bool concerns(const struct scope *f, const struct gp_domain *d)
 {
 	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
 }
 
-static void flush(const struct flush *f)
+static void flush(const struct scope *f)
 {
 	CUstream stream = f->stream;
 	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
@@ -114,7 +114,7 @@ static void flush_stream(CUstream stream, CUcontext current, bool bounded)
 {
 	if (blp_inside || !blp_domains[0])
 		return;
-	struct flush f = {.context = context_of(stream, current), .stream = stream, .bounded = bounded};
+	struct scope f = {.context = context_of(stream, current), .stream = stream, .bounded = bounded};
 	if (f.context)
 		flush(&f);
 }
@@ -128,7 +128,7 @@ void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(&(struct flush){.context = context, .all = true});
+		flush(&(struct scope){.context = context, .all = true});
 }
 
 // Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
@@ -136,7 +136,7 @@ void gp_blp_flush_all(CUcontext context)
 void gp_blp_flush_owner(CUdeviceptr address)
 {
 	if (!blp_inside)
-		flush(&(struct flush){.gpu = gp_gpu_of_memory(address), .all = true});
+		flush(&(struct scope){.gpu = gp_gpu_of_memory(address), .all = true});
 }
 
 // A stream with a domain of its own stops and resumes at other times than the rest of its context.
@@ -154,7 +154,7 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 			related = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
 				  (!gp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING));
 			if (related)
-				flush(&(struct flush){.context = context, .stream = stream, .bounded = true, .but = d});
+				flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
 		}
 		if (!related)
 			return false;

@@ -60,20 +60,20 @@ struct gp_operation {
 		} memory;
 	};
 	// What begin finds out, once.
-	bool captured;              // it goes into a graph, or might. The rest is unset then
-	bool entered;               // the stream's context was made current until the end
-	CUcontext handle;           // the current context; NULL: none
+	bool captured;              // the operation goes into a graph, or might; the rest is not set then
+	bool entered;               // the stream's context was made current, until the end
+	CUcontext handle;           // the current context; NULL: there is none
 	struct gp_context *context; // what is known of it; NULL: nothing
-	CUresult result;            // what the program is told, where begin returned false
+	CUresult result;            // what the program is told, if begin returned false
 	// What the core keeps from begin to end.
-	bool follows;      // work before it may be unfinished
+	bool follows;      // there may be unfinished work ahead of it
 	bool loads;        // the call may wait for the whole context: it loads code
-	uint32_t wakes;    // who is to be woken once the work is on its way
+	uint32_t wakes;    // the processes to wake once the work is on its way (gp_window_wake)
 	uint64_t sequence; // on its stream
-	void *domain, *passing, *logging, *twin; // preempt/blp
+	void *domain, *passing, *logging, *twin; // of preempt/blp
 };
 
-// Arguments of a kernel node of a graph.
+// The arguments of a kernel node of a graph.
 struct gp_arguments {
 	void **parameters, **extra;
 	void *memory; // for the caller to free
@@ -87,8 +87,8 @@ enum gp_wait {
 	GP_PIN,          // the same, and the call pins memory
 	GP_ASK_STREAM,   // the call does not wait, but its success says that the work is done
 	GP_ASK_EVENT,
-	GP_TAKE,         // all work of a context (GP_CURRENT; NULL: of all), or what the work uses goes away
-	GP_TAKE_MEMORY,  // the same for memory at an address: work of its GPU matters
+	GP_TAKE,         // all work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees
+	GP_TAKE_MEMORY,  // the same for all work of the GPU that the memory at an address belongs to
 	GP_LOAD,         // the whole context, if the code of a function or kernel is not loaded yet
 };
 
@@ -97,7 +97,7 @@ static inline bool gp_waits_for_context(enum gp_wait kind)
 	return kind != GP_WAIT_STREAM && kind != GP_WAIT_EVENT && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
 }
 
-// What the program is about to destroy.
+// Things that the program may destroy.
 enum gp_thing { GP_CONTEXT, GP_STREAM, GP_GRAPH_INSTANCE, GP_EVENT };
 
 // One load of code: cuModuleLoad*, cuLibraryLoad*.
@@ -110,28 +110,27 @@ struct gp_load {
 	void *token; // scratch of the core between module_loading and module_loaded
 };
 
-// All of them are set.
+// No hook is NULL.
 struct gp_hooks {
-	// Around the driver's function that puts an operation on a stream. begin decides, and may carry the operation out itself.
-	// True: the driver's function is to be called with what the caller gave, and end with its result; end returns what the
-	// program is told. False: it is over, and the operation's result is what the program is told.
+	// Around the driver's function that puts an operation on a stream. begin may carry the operation out itself. If it returns
+	// true, the interceptor calls the driver's function with the caller's arguments, and then end, which returns what the program
+	// is told. If it returns false, all is done, and the program is told operation->result.
 	//
-	// A pair, not one function that is handed the driver's: each driver function has parameters of its own, so that one would
-	// need a thunk and a struct of arguments for every row of exports/table.h, and one more copy on the launch path.
+	// This is a pair and not one function that gets the driver's function as an argument: every driver function has parameters
+	// of its own. One function would need a thunk and a struct of arguments for each row of exports/table.h, and would copy
+	// the arguments once more on the launch path.
 	bool (*begin)(struct gp_operation *);
 	CUresult (*end)(struct gp_operation *, CUresult);
-	// The same around a call that waits, or asks whether work is done; after the first one the second one always follows. The
-	// object is a stream, event, context, address or function, by the kind of wait. begin_wait: the driver's function is to be
-	// called, else CUDA_SUCCESS is its result.
+	// The same around a call that waits or asks whether work is done. The kind of wait says what the object is: a stream, event,
+	// context, address or function. If begin_wait returns false, the driver's function is not called: the wait is over, with
+	// CUDA_SUCCESS. end_wait always follows, and returns what the program is told.
 	bool (*begin_wait)(enum gp_wait, void *object);
 	CUresult (*end_wait)(enum gp_wait, void *object, CUresult);
-	// Life cycle. context_current: a context became usable on this thread (created, retained or made current); called
-	// often, must be cheap. ending: before the driver destroys it.
+	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
-	void (*ending)(enum gp_thing, void *handle);
-	// Before a stream is made with a priority: true where it is to be made with another, which is stored
-	// there; stream_created then says what the program asked for. stream_priority: the program asked the
-	// driver for a stream's priority, and hears what the hook makes of the answer.
+	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
+	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
+	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.
 	bool (*stream_creating)(int *priority);
 	void (*stream_created)(CUstream, int asked_priority);
 	void (*stream_priority)(CUstream, int *priority);
@@ -140,16 +139,15 @@ struct gp_hooks {
 	void (*event_shared)(CUevent);                    // after other processes may see it
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
-	// Before the driver begins to capture a stream, and after it ended, or did not begin; also after a stream was destroyed,
-	// captured or not. In between the core must not ask the driver whether streams are done: the question would invalidate
-	// the capture.
+	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. capture_ended is also called
+	// when a stream was destroyed that was not captured. In between, the core must not ask the driver whether streams are done:
+	// the query would invalidate the capture.
 	void (*capture_beginning)(CUstream);
 	void (*capture_ended)(CUstream);
-	// Code. A module may be loaded from another image than the program gave: from what module_loading
-	// returns, if not NULL; module_loaded tells then what came of it, NULL if nothing. It also tells of a module
-	// that was loaded as it came: the token is NULL. module_function: a function of a module was asked for. A library may have
-	// another one in its place, from its first use on: library_used returns it, or the library itself, and
-	// library_of is the inverse.
+	// Code. If module_loading returns an image, the module is loaded from it instead of the program's, and module_loaded gets the
+	// module, or NULL if the driver refused. Otherwise module_loaded gets the module that was loaded as given, with a NULL token.
+	// module_function: the program looked up a function of a module. library_used: the program uses a library; the driver is
+	// asked about the one that is returned, which may be another one. library_of is the inverse.
 	const void *(*module_loading)(struct gp_load *);
 	void (*module_loaded)(struct gp_load *, CUmodule);
 	void (*module_function)(CUmodule);
@@ -161,15 +159,15 @@ struct gp_hooks {
 	// A module of a library (as library_used returned it), or the function of a kernel, became known.
 	void (*library_module)(CUlibrary, CUmodule);
 	void (*kernel_function)(CUfunction kernel, CUfunction function);
-	// Whether a parameter of a kernel, counted from 0, is none of the program's.
+	// Whether a parameter of a kernel, counted from 0, was added by the rewriting.
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
-	// Whether code is to be rewritten in this process; and why some of it cannot be.
+	// Whether code is to be rewritten in this process. Some code is loaded unseen, for this reason.
 	bool (*code_wanted)(void);
 	void (*code_missed)(const char *reason);
-	// The program asked for a function of the driver that is not known here, and may put work on streams, past all hooks.
-	// Called before it has it, at most once.
+	// The program looks up a function of the driver that is not intercepted and may put work on streams. Called before the
+	// program gets it, at most once.
 	void (*unknown_function)(const char *name);
-	// Completes the arguments of a node's kernel. False: they are complete.
+	// Completes the arguments of a kernel for a node of a graph. False: they are complete already.
 	bool (*complete)(CUfunction, struct gp_arguments *);
 };
 
