@@ -4,8 +4,8 @@
 // what kernels do: kernels.c; what images say: image.c; streams and their executor: stream.c; the exported
 // driver API: api.c, modules.c, capture.c, graph.c, symbols.c.
 //
-// Lock order: sim_lock (one per process) before nothing. The engine is lock-free. rm.c has a lock of
-// its own, never held while a call leaves the library. Nothing is called back with sim_lock held.
+// Locks: no lock is taken while sim_lock (one per process) is held, and nothing is called back. The engine is lock-free.
+// rm.c has a lock of its own, which is never held while a call leaves the library.
 #ifndef SIM_H
 #define SIM_H
 
