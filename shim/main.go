@@ -94,7 +94,7 @@ func requestLog(config configs.Config, log zerolog.Logger) io.Writer {
 	file := &logFile{path: config.Hints.Log, limit: int64(config.Hints.LogMB) << 20, renamed: func(to string) {
 		if !said { // by one goroutine
 			said = true
-			log.Warn().Str("file", to).Msg("hints.log has reached hints.log_mb: it was renamed and begun anew, as it will be from here on")
+			log.Warn().Str("file", to).Msg("hints.log has reached hints.log_mb: it was renamed and a new one begun, as will be done each time")
 		}
 	}}
 	if err := file.open(); err != nil {

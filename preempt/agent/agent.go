@@ -181,7 +181,7 @@ func (a *agent) belongs() bool {
 	if err != nil {
 		if a.said != err.Error() {
 			a.said = err.Error()
-			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("can not join the segment again: no preemption between this process and those that are not in its old one")
+			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("cannot join the segment again: no preemption with processes that did not share the old one")
 		}
 		if (sameFile || !owned) && !a.alone {
 			a.leave()
@@ -208,7 +208,7 @@ func (a *agent) leave() {
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
 		if err := errors.Join(t.schedule(true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
-			a.log.Warn().Err(err).Msg("give back what was set")
+			a.log.Warn().Err(err).Msg("the driver's settings could not be restored")
 		}
 	}
 }
@@ -495,11 +495,11 @@ func (a *agent) publish() {
 	countBLP(a.gpu)
 	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
 		a.saidBeside = true
-		a.log.Warn().Msg("blocks of a kernel wait for blocks of their launch that a stop kept from beginning: such kernels are stopped only as a whole from here on")
+		a.log.Warn().Msg("blocks of a kernel wait for later blocks of their launch: such kernels are stopped only as a whole from now on")
 	}
 	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
 		a.givenUp = n
 		call, result := refused(a.gpu)
-		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused what stops and resumes kernels: those of a context always run from here on")
+		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused a call that stops or resumes kernels: kernels of that context are not stopped any more")
 	}
 }

@@ -91,7 +91,7 @@ func (c *Core) run() {
 					sooner(heartbeat)
 					if said[i] != err.Error() {
 						said[i] = err.Error()
-						c.log.Error().Err(err).Msg("no preemption on this GPU until that is mended")
+						c.log.Error().Err(err).Msg("no preemption on this GPU; it is tried again every second")
 					}
 					continue
 				}
@@ -108,7 +108,7 @@ func (c *Core) run() {
 		}
 		laterBLP, err := prepareDomains()
 		if err != nil {
-			c.log.Warn().Err(err).Msg("kernels in a context can not be stopped")
+			c.log.Warn().Err(err).Msg("kernels of a context cannot be stopped")
 		}
 		if later || laterBLP {
 			sooner(50 * time.Millisecond)

@@ -99,7 +99,7 @@ static const struct gp_code *ask(CUfunction function)
 	if (!kernel)
 		return &no_code;
 	if (!as_seen(kernel, info, function)) {
-		gp_log_line("the driver sees other parameters than a rewritten kernel has: launched as it came");
+		gp_log_line("the driver reports other parameters than a rewritten kernel has: the kernel is launched unchanged");
 		return &no_code;
 	}
 	pthread_mutex_lock(&lock);

@@ -105,7 +105,7 @@ func possible(when C.uint32_t, armed unsafe.Pointer, log zerolog.Logger) bool {
 		if when == C.GP_BLP_UNDER_MPS { // where it may not be wanted
 			level = zerolog.InfoLevel
 		}
-		log.WithLevel(level).Int("version", version).Int("newest", C.GP_NEWEST_DRIVER).Msg("the driver is newer than those known, and may have functions that overtake stopped kernels: no kernel is made preemptible")
+		log.WithLevel(level).Int("version", version).Int("newest", C.GP_NEWEST_DRIVER).Msg("the driver is newer than those known and may have functions that overtake stopped kernels: no kernel is made preemptible")
 		return false
 	}
 	if missing := C.gp_bridge_start_blp(armed); missing != nil {
