@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What preemption does to a program, its results do not show: no block is lost, run twice, or overtakes another.
+// A preempted program computes the same: no block is lost, runs twice, or overtakes another.
 func TestResultsOfBlocks(t *testing.T) {
 	program := compile(t, "testdata/blocks.c")
 	images := filepath.Join(root, "test", "simcuda", "kernels")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Block-level preemption: chains.c, whose results show every block that ran twice, not at all or out of order,
-// beside a latency-critical worker under the simulated MPS server.
+// Block-level preemption: chains.c beside a latency-critical worker under the simulated MPS server. The results of chains.c
+// show every block that ran twice, not at all or out of order.
 
 func newStoppable(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
@@ -65,7 +65,7 @@ func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
 	return end
 }
 
-// Where blocks of a cluster might run without each other the launch runs as it came.
+// A launch runs unchanged if blocks of one of its clusters might be separated.
 func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
 	m := newStoppable(t, "")
 	be, lc := m.startChains("be"), m.start("lc")
@@ -128,7 +128,7 @@ func TestStoppedChainsGoOn(t *testing.T) {
 	}
 }
 
-// longWindow makes LC open a window that stays open, once windows are known to stop BE.
+// longWindow makes LC open a window that stays open. It waits until windows stop BE.
 func longWindow(m *machine, be, lc *process) {
 	m.t.Helper()
 	m.until("windows stop BE", func() bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// sim is an image of the simulated driver's kernels.
+// sim is the cubin with the simulated driver's kernels.
 func sim(name string) string { return filepath.Join(root, "test/simcuda/kernels", name) }
 
 // PTX of which the simulated driver's linker makes sim.cubin.
@@ -34,7 +34,7 @@ type loads struct{ program, driver []string }
 // The image of the library's own kernels for memsets and copies, which are rewritten too.
 const ownImages, ownKernels = 1, 4
 
-// runLoads runs it, until it is known that it loaded so many images besides the library's own.
+// runLoads runs it until it has loaded so many images besides the library's own.
 func runLoads(m *machine, role, program string, count uint64, images ...string) (got loads, blp segment.BLP, stderr string) {
 	m.t.Helper()
 	cmd := m.command(role, program, images...)
@@ -59,7 +59,7 @@ func runLoads(m *machine, role, program string, count uint64, images ...string) 
 	return got, blp, stderr
 }
 
-// cacheIn returns a setting, and the files that are there for the simulated driver's kernels.
+// cacheIn returns the setting for a cache in a folder, and a function that lists its files for the simulated driver's kernels.
 func cacheIn(t *testing.T) (setting string, files func() []string) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	return fmt.Sprintf("mechanisms = [\"blp\"]\n[blp]\ncache_directory = %q\n", dir), func() []string {
@@ -76,7 +76,7 @@ const (
 	hidden = " 24+8"
 )
 
-// driverSees is what the driver says of a module or library of the program, in code.c.
+// driverSees is what the driver says about a module or library of the program code.c.
 func driverSees(rewritten bool) (module, library []string) {
 	if rewritten {
 		return []string{shown + hidden}, []string{shown + hidden, "another library 1", "unloaded 1 1"}
@@ -95,7 +95,7 @@ func expect(rewritten bool, modules, libraries int) (lines []string) {
 	return lines
 }
 
-// A program under block-level preemption sees of its code what it sees without: the driver has other code.
+// A program under block-level preemption sees its own code, although the driver has rewritten code.
 func TestLoadsLookTheSame(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/code.c")
@@ -179,7 +179,7 @@ func fatbinOf(entries ...struct {
 	return string(head) + string(all)
 }
 
-// Of a fatbin without a cubin for the GPU the linker gets the PTX.
+// The linker gets the PTX of a fatbin that has no cubin for the GPU.
 func TestLoadsOfPTXInFatbins(t *testing.T) {
 	t.Parallel()
 	type entry = struct {
@@ -258,7 +258,7 @@ func TestRuntimesThatCheck(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the cache, the code is rewritten all the same, and what is damaged replaced.
+// Whatever is wrong with the cache, the code is rewritten, and damaged files are replaced.
 func TestDamagedCache(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/code.c")
@@ -307,7 +307,7 @@ func TestDamagedCache(t *testing.T) {
 	try("no home", 0)
 }
 
-// Code that cannot be rewritten runs as it came.
+// Code that cannot be rewritten runs unchanged.
 func TestLoadsOfOtherImages(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/code.c")

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A TSG whose channels are being freed cannot be suspended: that says nothing of the driver, and turns go on.
+// A TSG whose channels are being freed cannot be suspended. The library does not take that for a refusal, and turns go on.
 func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_FREE_US=8000")
 	other, be := m.start("be"), m.startAs(m.command("be", compile(t, "testdata/contexts.c")))
@@ -34,7 +34,7 @@ func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
 	}
 }
 
-// A process that exits while it is stopped takes its contexts along: nothing is given up that somebody would miss.
+// A process exits while its kernels are stopped: the end of its contexts is no failure of the driver.
 func TestNothingIsGivenUpAtTheEnd(t *testing.T) {
 	late := filepath.Join(t.TempDir(), "late.so")
 	source := filepath.Join(t.TempDir(), "late.c")

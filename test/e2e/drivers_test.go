@@ -17,7 +17,7 @@ func startNewer(t *testing.T, environment ...string) (m *machine, be *process) {
 	return m, be
 }
 
-// What the functions of newer drivers put on a stream waits for kernels that are stopped.
+// Work that functions of newer drivers put on a stream waits for stopped kernels.
 func TestFunctionsOfNewerDriversKeepTheirPlace(t *testing.T) {
 	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
 	lc := m.start("lc")
@@ -36,7 +36,7 @@ func TestFunctionsOfNewerDriversKeepTheirPlace(t *testing.T) {
 	be.finish()
 }
 
-// A driver newer than those that are known may have functions that overtake what is stopped.
+// A driver that is newer than those known may have functions that overtake stopped kernels.
 func TestUnknownDriversAreNotStopped(t *testing.T) {
 	m, be := startNewer(t, "SIMCUDA_VERSION=13060")
 	lc := m.start("lc")
@@ -55,8 +55,8 @@ func TestUnknownDriversAreNotStopped(t *testing.T) {
 	}
 }
 
-// CUDA runtimes ask for all functions of a driver as they start, by their names: of those of the drivers that are known none
-// ends stops.
+// CUDA runtimes ask for all functions of a driver by name as they start. The functions of known drivers do not end
+// block-level preemption.
 func TestWhatRuntimesAskForIsKnown(t *testing.T) {
 	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
 	lc := m.start("lc")
@@ -95,7 +95,7 @@ func TestWhatRuntimesAskForIsKnown(t *testing.T) {
 	}
 }
 
-// So may one that the program asks for by a name that is not known, from then on.
+// A program asks for a function of an unknown name: it may overtake stopped kernels, so no kernel is stopped from then on.
 func TestUnknownFunctionsEndStops(t *testing.T) {
 	for _, how := range []string{"dlsym", "proc"} {
 		t.Run(how, func(t *testing.T) {

@@ -200,7 +200,7 @@ func (p *process) runBestEffort() {
 	p.m.until("best-effort kernels complete", func() bool { return p.count() > 1 })
 }
 
-// finish ends the worker by the end of its input and returns what it printed last and to stderr.
+// finish ends the worker's input, waits for its end, and returns its last line and what it wrote to stderr.
 func (p *process) finish() (last, stderr string) {
 	p.m.t.Helper()
 	if err := p.stdin.Close(); err != nil {
@@ -217,7 +217,7 @@ func (p *process) finish() (last, stderr string) {
 	return last, p.stderr.String()
 }
 
-// runUntil runs a program until a condition holds, then ends its input, by which it has to end well.
+// runUntil runs a program until a condition holds, then ends its input. The program has to end with status 0.
 func (m *machine) runUntil(cmd *exec.Cmd, what string, condition func() bool) (stdout, stderr string) {
 	m.t.Helper()
 	stdin, err := cmd.StdinPipe()
@@ -279,7 +279,7 @@ func (m *machine) peer(p *process) segment.Peer {
 	return segment.Peer{}
 }
 
-// glance is peer while the process may end, or may get no processor for a while: what cannot be seen is no fault.
+// glance is peer for a process that may end or get no processor for a while: that it cannot be seen is no fault.
 func (m *machine) glance(p *process) segment.Peer {
 	all, err := segment.SnapshotsIn(m.segments())
 	if err != nil {
@@ -310,7 +310,7 @@ func (p *process) request(requests, kernels int, sync string) (p50 time.Duration
 	return time.Duration(us) * time.Microsecond, hash
 }
 
-// sums is a worker's hash after its additions, which are lost or done twice by no preemption.
+// sums is a worker's hash after its additions. It shows an addition that was lost or done twice.
 func sums(total uint32) uint32 {
 	const words = 64 // of worker.c
 	h := uint32(2166136261)

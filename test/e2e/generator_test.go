@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Random programs (testdata/generator) leave what CUDA promises, whatever stops them meanwhile.
+// Random programs (testdata/generator) compute what CUDA promises, whatever stops them meanwhile.
 
-// A variant is a way to be disturbed.
+// A variant is a way to disturb the programs.
 type variant struct {
 	name, role, settings string
 	environment          []string
@@ -199,7 +199,7 @@ func (v variant) shortest(t *testing.T, m *machine, peer *process, generator, se
 	return fmt.Sprintf("without %s: %v\n%s", strings.Join(without, ","), err, text)
 }
 
-// leaves says whether something is left that is a program.
+// leaves says whether the remaining operations are still a program.
 func (v variant) leaves(generator, seed string, without []string) bool {
 	_, err := v.describe(generator, seed, without)
 	return err == nil

@@ -19,7 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// hintsOf is what became of the hints of one source.
+// hintsOf returns the counters of one source of hints.
 func (m *machine) hintsOf(p *process, source string) segment.Hints {
 	m.t.Helper()
 	for _, h := range m.peer(p).Hints {
@@ -79,7 +79,7 @@ func TestExplicitHints(t *testing.T) {
 	}
 }
 
-// What became of the hints for each request stands in a file.
+// hints.log gets a line for each request.
 func TestRequestsAreLogged(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "requests")
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+
@@ -302,8 +302,8 @@ func serve(t *testing.T, way string) (m *machine, be, lc *process, port string) 
 	return m, be, lc, lc.hear()
 }
 
-// How long before its kernel a request's data comes is learnt; what comes over a connection that no kernels
-// follow is not taken for requests.
+// The library learns how long before its kernel a request's data comes. Data on a connection that no kernels follow is
+// not taken for requests.
 func TestSocketsAnnounceRequests(t *testing.T) {
 	for _, way := range []string{"threads", "asyncio"} {
 		t.Run(way, func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 	}
 }
 
-// What was learnt of a port holds for every connection to it, also where the client's port is the lower one.
+// Knowledge of a port holds for every connection to it, also where the client's port is the lower one.
 func TestRequestsOfNewConnections(t *testing.T) {
 	m, _, lc, port := serve(t, "threads")
 	number, err := strconv.Atoi(port)
@@ -410,7 +410,7 @@ func TestRangesAnnounceRequests(t *testing.T) {
 	}
 }
 
-// A range long before its work is not switched off before that is learnt.
+// A range that begins long before its work is not switched off before the delay is learnt.
 func TestRangesAreLearntFirst(t *testing.T) {
 	m := newMachine(t, none+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
 	lc, _ := m.pair()
@@ -434,7 +434,7 @@ func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
 	}
 }
 
-// NVTX asks a tool that wants nothing no further.
+// NVTX asks no more of a tool that wants no ranges.
 func TestNVTXIsLeftAlone(t *testing.T) {
 	const code = `
 import ctypes

@@ -108,7 +108,7 @@ func TestUnderMPS(t *testing.T) {
 	m.until("BE goes on", func() bool { return be.count() > n })
 }
 
-// Peers of another GPU are none.
+// Processes on another GPU are no peers.
 func TestTwoGPUs(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	on := func(device int, role string) *process {
@@ -154,7 +154,7 @@ func TestTimeslicesOfNewContextsAreTold(t *testing.T) {
 	}
 }
 
-// A peer that is stopped with work on the GPU gives no turn back, so it is handed none.
+// A stopped peer with work on the GPU is handed no turn: it would not give it back.
 func TestStoppedPeerGetsNoTurns(t *testing.T) {
 	m := newMachine(t, "[turns]\nquantum_ms = 20\n")
 	going, stopped := m.start("be"), m.start("be")

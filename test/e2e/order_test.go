@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What comes behind what, by every rule of CUDA's, holds while windows open and close, and no call that returns at once
-// without the library waits for what the program does only then: order.c.
+// The program order.c: every order that CUDA promises holds while windows open and close. No call that returns at once
+// without the library waits for something that the program does only afterwards.
 func TestOrder(t *testing.T) {
 	program := compile(t, "testdata/order.c")
 	for _, c := range []struct {

@@ -29,8 +29,8 @@ func run(cmd *exec.Cmd) (result, error) {
 	return result{out.String(), errors.String(), cmd.ProcessState.ExitCode()}, nil
 }
 
-// Programs that never touch CUDA are as without the library, every time: what goes wrong with their signals and
-// forks does so in one run of ten or of a hundred.
+// Programs that never touch CUDA behave as without the library. They run many times: a fault in their signals and forks
+// shows in one run of ten or of a hundred.
 func TestProgramsWithoutCUDA(t *testing.T) {
 	gpreempt := filepath.Join(root, "build", "gpreempt")
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func TestDoctorUnderTheLibrary(t *testing.T) {
 	running.Wait()
 }
 
-// A configuration may ask for little or for nothing; that is no failure, and nothing is waited for.
+// A configuration may ask for few mechanisms or none; that is no failure, and nothing waits.
 func TestDoctorOfFewMechanisms(t *testing.T) {
 	for mechanisms, want := range map[string]string{
 		`[]`:       "warn  picked     nothing is configured: mechanisms = []; no program yields the GPU or gets it\n",
@@ -241,8 +241,8 @@ print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t or "
 	}
 }
 
-// A daemon closes what it does not know. The library's log goes on, and never into a file that the program has opened
-// since.
+// A daemon closes descriptors that it does not know. The library's log goes on, and never into a file that the program
+// has opened since.
 func TestProgramClosesEverything(t *testing.T) {
 	const code = `
 import ctypes, os, sys, tempfile
@@ -350,7 +350,7 @@ func TestFewThreads(t *testing.T) {
 	}
 }
 
-// They run out while the program lives, and come back.
+// Threads run out while the program runs, and come back.
 func TestThreadsRunOut(t *testing.T) {
 	for _, role := range []string{"lc", "be"} {
 		t.Run(role, func(t *testing.T) {

@@ -229,8 +229,8 @@ func TestBestEffortPeersShare(t *testing.T) {
 	}
 }
 
-// Two jobs of two processes each, one a GPU, that start crosswise: both GPUs are the same job's most of the time. One that
-// has its turn on one GPU only gets nowhere, where its processes wait for each other.
+// Two jobs with a process on each of two GPUs start crosswise: most of the time the same job has both GPUs. A job whose
+// processes wait for each other gets nowhere with its turn on one GPU only.
 func TestJobsTakeTurnsTogether(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	job := map[int32]string{}
@@ -282,8 +282,8 @@ func TestJobsTakeTurnsTogether(t *testing.T) {
 	}
 }
 
-// What top shows of BE is what it got: all of the GPU alone, half of it each where two take turns, none while it idles,
-// and of LC's time nothing.
+// top shows which part of the GPU BE got: all of it alone, half of it each where two take turns, none while it idles, and
+// none of LC's time.
 func TestShares(t *testing.T) {
 	m := newMachine(t, "")
 	share := func(span time.Duration, all ...*process) (shares []float64) {
@@ -478,7 +478,7 @@ func TestStoppedPeers(t *testing.T) {
 	}
 }
 
-// Processes are stopped at any instruction, for as long as the others need to show that they do without.
+// Processes are stopped at any instruction, until the others have shown that they go on without them.
 func TestStoppedAnywhere(t *testing.T) {
 	const rounds = 60
 	m := newMachine(t, "")
@@ -840,7 +840,7 @@ func TestSquatter(t *testing.T) {
 	}
 }
 
-// A log, and what else the library writes, meets the limit of files' sizes: that ends nobody by SIGXFSZ.
+// The log and other files of the library reach the limit of file sizes: no process ends by SIGXFSZ.
 func TestFileSizeLimit(t *testing.T) {
 	for _, kilobytes := range []int{0, 1} {
 		t.Run(fmt.Sprint(kilobytes), func(t *testing.T) {

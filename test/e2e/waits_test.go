@@ -26,7 +26,7 @@ func startWaits(t *testing.T, environment ...string) (m *machine, be *process, e
 	}
 }
 
-// runStopped repeats a piece of work until it was stopped often enough.
+// runStopped repeats a task until it was stopped often enough.
 func (m *machine) runStopped(be *process, enough uint64, work string) {
 	m.t.Helper()
 	first := m.stops(be)
@@ -77,8 +77,8 @@ func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
 	}
 }
 
-// Kernels that wait for kernels on other streams, and for the program, which waits for other streams: what a stop keeps
-// from running may be what the rest waits for.
+// Kernels wait for kernels on other streams, and for the program, which waits for other streams. A stop may keep back just
+// what the others wait for.
 func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 	for _, how := range []string{"streams", "program"} {
 		t.Run(how, func(t *testing.T) {
