@@ -15,7 +15,7 @@ struct gp_handle {
 	_Atomic(CUfunction) function;
 	_Atomic(const struct gp_code *) code;
 };
-extern struct gp_handle gp_handle[GP_HANDLES];
+extern struct gp_handle gp_handle[GP_HANDLES] __attribute__((visibility("hidden"))); // no detour on the launch path
 
 static inline size_t gp_handle_slot(const void *function) { return (uintptr_t)function * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
 
