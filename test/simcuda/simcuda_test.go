@@ -17,7 +17,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-var built string // the folder with libcuda.so.1 and selftest
+var built string // the folder with libcuda.so.1, selftest, and memory
 
 func TestMain(m *testing.M) {
 	code, err := buildAndRun(m)
@@ -42,12 +42,14 @@ func buildAndRun(m *testing.M) (int, error) {
 	driver := append([]string{"-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden",
 		"-Wl,-soname,libcuda.so.1", "-Wl,-z,nodelete", "-Wl,--dynamic-list=driver/interposable.list",
 		"-o", filepath.Join(dir, "libcuda.so.1")}, sources...)
-	selftest := []string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", filepath.Join(dir, "selftest"),
-		"selftest/selftest.c", "-L" + dir, "-l:libcuda.so.1", "-ldl", "-lpthread"}
+	program := func(name string) []string {
+		return []string{"-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", filepath.Join(dir, name),
+			"selftest/" + name + ".c", "-L" + dir, "-l:libcuda.so.1", "-ldl", "-lpthread"}
+	}
 	if err := images(dir); err != nil {
 		return 0, err
 	}
-	for _, arguments := range [][]string{append(driver, "-lpthread"), selftest} {
+	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory")} {
 		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("compile: %w\n%s", err, out)
 		}
@@ -96,15 +98,21 @@ func TestSelf(t *testing.T) {
 	for _, name := range []string{"ordering", "events", "capture", "controls", "refused", "wrap", "lookup", "versions", "recaptured", "forked", "images",
 		"libraries", "guarded", "waiting", "fills", "graphs", "mps",
 		"slicing", "shares", "two_short", "holding", "turning", "doorbells", "locks", "connections", "connections_1", "connections_32", "killed", "stopped", "idle"} {
-		t.Run(name, func(t *testing.T) { selftest(t, name) })
+		t.Run(name, func(t *testing.T) { selftest(t, "selftest", name) })
 	}
 }
 
-// selftest runs one test of selftest.c on a device of its own.
-func selftest(t *testing.T, name string) {
+func TestMemory(t *testing.T) {
+	for _, name := range []string{"failing", "killing", "misspelt"} {
+		t.Run(name, func(t *testing.T) { selftest(t, "memory", name) })
+	}
+}
+
+// selftest runs one test of a program on a device of its own.
+func selftest(t *testing.T, program, name string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(built, "selftest"), name)
+	cmd := exec.CommandContext(ctx, filepath.Join(built, program), name)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+built, "IMAGES="+built, "SIMCUDA_DIR="+t.TempDir())
 	// Best-effort children of a test that fails must not outlive it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -131,7 +131,7 @@ struct CUctx_st *context_current(void) {
 	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
 }
 
-API CUresult cuInit(unsigned flags) {
+CALL(cuInit, (unsigned flags), (flags)) {
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (forked)
@@ -139,13 +139,15 @@ API CUresult cuInit(unsigned flags) {
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&once);
 	CUresult r = CUDA_SUCCESS;
-	if (!initialized) {
+	if (!faults_understood())
+		r = 999; // CUDA_ERROR_UNKNOWN
+	if (!initialized && r == CUDA_SUCCESS) {
 		mps_connect();
 		device_count = sim_devices();
 		for (int i = 0; i < device_count && r == CUDA_SUCCESS; i++)
 			if (engine_attach(i) != 0) {
 				fprintf(stderr, "simulated CUDA driver: cannot open the shared state of device %d\n", i);
-				r = 999; // CUDA_ERROR_UNKNOWN
+				r = 999;
 			}
 		if (device_count == 0)
 			r = 100; // CUDA_ERROR_NO_DEVICE
@@ -157,7 +159,7 @@ API CUresult cuInit(unsigned flags) {
 	return r;
 }
 
-API CUresult cuDriverGetVersion(int *version) {
+CALL(cuDriverGetVersion, (int *version), (version)) {
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = sim_driver_version();
@@ -215,11 +217,11 @@ static CUresult error_text(CUresult error, const char **out, bool name) {
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-API CUresult cuGetErrorName(CUresult error, const char **out) {
+CALL(cuGetErrorName, (CUresult error, const char **out), (error, out)) {
 	return error_text(error, out, true);
 }
 
-API CUresult cuGetErrorString(CUresult error, const char **out) {
+CALL(cuGetErrorString, (CUresult error, const char **out), (error, out)) {
 	return error_text(error, out, false);
 }
 
@@ -233,14 +235,14 @@ static CUresult check_device(CUdevice d, const void *out) {
 	return d >= 0 && d < device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-API CUresult cuDeviceGet(CUdevice *out, int ordinal) {
+CALL(cuDeviceGet, (CUdevice *out, int ordinal), (out, ordinal)) {
 	CUresult r = check_device(ordinal, out);
 	if (r == CUDA_SUCCESS)
 		*out = ordinal;
 	return r;
 }
 
-API CUresult cuDeviceGetCount(int *out) {
+CALL(cuDeviceGetCount, (int *out), (out)) {
 	if (forked || !initialized)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
@@ -249,46 +251,46 @@ API CUresult cuDeviceGetCount(int *out) {
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuDeviceGetName(char *out, int length, CUdevice d) {
+CALL(cuDeviceGetName, (char *out, int length, CUdevice d), (out, length, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
 		snprintf(out, (size_t)length, "%s", machine.name);
 	return r;
 }
 
-API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice d) {
+CALL(cuDeviceGetAttribute, (int *out, int attribute, CUdevice d), (out, attribute, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && machine_attribute(d, attribute, out) != 0)
 		r = CUDA_ERROR_INVALID_VALUE;
 	return r;
 }
 
-API CUresult cuDeviceGetUuid_v2(uint8_t *out, CUdevice d) {
+CALL(cuDeviceGetUuid_v2, (uint8_t *out, CUdevice d), (out, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
 		sim_uuid(d, out);
 	return r;
 }
 
-API CUresult cuDeviceGetUuid(uint8_t *out, CUdevice d) {
+CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d)) {
 	return cuDeviceGetUuid_v2(out, d);
 }
 
-API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice d) {
+CALL(cuDeviceTotalMem_v2, (size_t *out, CUdevice d), (out, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
 		*out = machine.memory_bytes;
 	return r;
 }
 
-API CUresult cuDeviceGetPCIBusId(char *out, int length, CUdevice d) {
+CALL(cuDeviceGetPCIBusId, (char *out, int length, CUdevice d), (out, length, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
 		snprintf(out, (size_t)length, "0000:%02x:00.0", d + 1);
 	return r;
 }
 
-API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice d) {
+CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, minor, d)) {
 	CUresult r = check_device(d, major);
 	if (r == CUDA_SUCCESS && minor) {
 		*major = machine.cc_major;
@@ -361,7 +363,7 @@ static CUresult context_end(struct CUctx_st *c) {
 
 static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER; // before sim_lock
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice d) {
+CALL(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice d), (out, d)) {
 	CUresult r = check_device(d, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -395,15 +397,15 @@ static CUresult primary_drop(CUdevice d, bool reset) {
 	return r;
 }
 
-API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
+CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice d), (d)) {
 	return primary_drop(d, false);
 }
 
-API CUresult cuDevicePrimaryCtxReset_v2(CUdevice d) {
+CALL(cuDevicePrimaryCtxReset_v2, (CUdevice d), (d)) {
 	return primary_drop(d, true);
 }
 
-API CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) {
+CALL(cuDevicePrimaryCtxGetState, (CUdevice d, unsigned *flags, int *active), (d, flags, active)) {
 	CUresult r = check_device(d, active);
 	if (r == CUDA_SUCCESS) {
 		*active = primary[d] != NULL;
@@ -413,7 +415,7 @@ API CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active
 	return r;
 }
 
-API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice d, unsigned flags) {
+CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice d, unsigned flags), (d, flags)) {
 	CUresult r = check_device(d, &d);
 	if (r == CUDA_SUCCESS)
 		primary_flags[d] = flags;
@@ -431,16 +433,16 @@ static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d) {
 	return r;
 }
 
-API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice d) {
+CALL(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice d), (out, flags, d)) {
 	return create_context(out, flags, d);
 }
 
-API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CUdevice d) {
+CALL(cuCtxCreate_v4, (CUcontext *out, void *parameters, unsigned flags, CUdevice d), (out, parameters, flags, d)) {
 	(void)parameters;
 	return create_context(out, flags, d);
 }
 
-API CUresult cuCtxDestroy_v2(CUcontext c) {
+CALL(cuCtxDestroy_v2, (CUcontext c), (c)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -451,7 +453,7 @@ API CUresult cuCtxDestroy_v2(CUcontext c) {
 	return context_end(c);
 }
 
-API CUresult cuCtxSetCurrent(CUcontext c) {
+CALL(cuCtxSetCurrent, (CUcontext c), (c)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -464,7 +466,7 @@ API CUresult cuCtxSetCurrent(CUcontext c) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetCurrent(CUcontext *out) {
+CALL(cuCtxGetCurrent, (CUcontext *out), (out)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -472,7 +474,7 @@ API CUresult cuCtxGetCurrent(CUcontext *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxPushCurrent_v2(CUcontext c) {
+CALL(cuCtxPushCurrent_v2, (CUcontext c), (c)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -482,7 +484,7 @@ API CUresult cuCtxPushCurrent_v2(CUcontext c) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxPopCurrent_v2(CUcontext *out) {
+CALL(cuCtxPopCurrent_v2, (CUcontext *out), (out)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -494,7 +496,7 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetDevice(CUdevice *out) {
+CALL(cuCtxGetDevice, (CUdevice *out), (out)) {
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -503,7 +505,7 @@ API CUresult cuCtxGetDevice(CUdevice *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetFlags(unsigned *out) {
+CALL(cuCtxGetFlags, (unsigned *out), (out)) {
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -512,7 +514,7 @@ API CUresult cuCtxGetFlags(unsigned *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetApiVersion(CUcontext given, unsigned *out) {
+CALL(cuCtxGetApiVersion, (CUcontext given, unsigned *out), (given, out)) {
 	struct CUctx_st *c;
 	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
 	if (r != CUDA_SUCCESS)
@@ -523,7 +525,7 @@ API CUresult cuCtxGetApiVersion(CUcontext given, unsigned *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetId(CUcontext given, unsigned long long *out) {
+CALL(cuCtxGetId, (CUcontext given, unsigned long long *out), (given, out)) {
 	struct CUctx_st *c = given;
 	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
 	if (r != CUDA_SUCCESS)
@@ -534,7 +536,7 @@ API CUresult cuCtxGetId(CUcontext given, unsigned long long *out) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), (least, greatest)) {
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -546,7 +548,7 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuCtxSynchronize(void) {
+CALL(cuCtxSynchronize, (void), ()) {
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -616,7 +618,7 @@ CUresult put(struct CUstream_st *s, const struct work *w, struct op **out) {
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
+CALL(cuStreamCreateWithPriority, (CUstream *out, unsigned flags, int priority), (out, flags, priority)) {
 	struct CUctx_st *c;
 	CUresult r = out && !(flags & ~1u) ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -629,11 +631,11 @@ API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int prior
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+CALL(cuStreamCreate, (CUstream *out, unsigned flags), (out, flags)) {
 	return cuStreamCreateWithPriority(out, flags, 0);
 }
 
-API CUresult cuStreamDestroy_v2(CUstream s) {
+CALL(cuStreamDestroy_v2, (CUstream s), (s)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -720,7 +722,7 @@ DUAL(cuStreamGetId, _ptsz, (CUstream s, unsigned long long *out), (s, out)) {
 
 // ---- events
 
-API CUresult cuEventCreate(CUevent *out, unsigned flags) {
+CALL(cuEventCreate, (CUevent *out, unsigned flags), (out, flags)) {
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -733,7 +735,7 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuEventDestroy_v2(CUevent e) {
+CALL(cuEventDestroy_v2, (CUevent e), (e)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -804,7 +806,7 @@ static CUresult enter_event(CUevent e, struct CUctx_st **c) {
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuEventSynchronize(CUevent e) {
+CALL(cuEventSynchronize, (CUevent e), (e)) {
 	struct CUctx_st *c;
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
@@ -813,7 +815,7 @@ API CUresult cuEventSynchronize(CUevent e) {
 	return leave(c ? c->error : CUDA_SUCCESS);
 }
 
-API CUresult cuEventQuery(CUevent e) {
+CALL(cuEventQuery, (CUevent e), (e)) {
 	struct CUctx_st *c;
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
@@ -821,7 +823,7 @@ API CUresult cuEventQuery(CUevent e) {
 	return leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
 }
 
-API CUresult cuEventElapsedTime_v2(float *out, CUevent from, CUevent to) {
+CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -833,7 +835,7 @@ API CUresult cuEventElapsedTime_v2(float *out, CUevent from, CUevent to) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuEventElapsedTime(float *out, CUevent from, CUevent to) {
+CALL(cuEventElapsedTime, (float *out, CUevent from, CUevent to), (out, from, to)) {
 	return cuEventElapsedTime_v2(out, from, to);
 }
 
@@ -873,7 +875,7 @@ static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) 
 	return leave(c->error);
 }
 
-API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
+CALL(cuMemAlloc_v2, (CUdeviceptr *out, size_t bytes), (out, bytes)) {
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_DEVICE);
 	if (r == CUDA_SUCCESS)
@@ -881,11 +883,11 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
 	return r;
 }
 
-API CUresult cuMemFree_v2(CUdeviceptr p) {
+CALL(cuMemFree_v2, (CUdeviceptr p), (p)) {
 	return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE);
 }
 
-API CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, flags)) {
 	(void)flags;
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
@@ -894,15 +896,15 @@ API CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 	return r;
 }
 
-API CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
+CALL(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes)) {
 	return cuMemHostAlloc(out, bytes, 0);
 }
 
-API CUresult cuMemFreeHost(void *p) {
+CALL(cuMemFreeHost, (void *p), (p)) {
 	return deallocate((uint64_t)p, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE);
 }
 
-API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total)) {
 	struct CUctx_st *c;
 	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -912,7 +914,7 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, flags)) {
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = p && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -923,11 +925,11 @@ API CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
 	return leave(memory_add((uint64_t)p, bytes, MEMORY_REGISTERED) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-API CUresult cuMemHostUnregister(void *p) {
+CALL(cuMemHostUnregister, (void *p), (p)) {
 	return deallocate((uint64_t)p, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags) {
+CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *p, unsigned flags), (out, p, flags)) {
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -1000,10 +1002,10 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum 
 }
 
 #define COPY(name, destination, source, how) \
-	API CUresult name##_v2(destination d, source f, size_t n) {                                             \
+	CALL(name##_v2, (destination d, source f, size_t n), (d, f, n)) {                                       \
 		return copy((uint64_t)d, (uint64_t)f, n, STREAM_LEGACY, how, true);                                 \
 	}                                                                                                       \
-	API CUresult name##_v2_ptds(destination d, source f, size_t n) {                                        \
+	CALL(name##_v2_ptds, (destination d, source f, size_t n), (d, f, n)) {                                  \
 		return copy((uint64_t)d, (uint64_t)f, n, STREAM_PER_THREAD, how, true);                             \
 	}                                                                                                       \
 	DUAL(name##Async_v2, _ptsz, (destination d, source f, size_t n, CUstream s), (d, f, n, s)) {            \
@@ -1014,11 +1016,11 @@ COPY(cuMemcpyHtoD, CUdeviceptr, const void *, TO_DEVICE)
 COPY(cuMemcpyDtoH, void *, CUdeviceptr, TO_HOST)
 
 // On the device the host does not wait.
-API CUresult cuMemcpyDtoD_v2(CUdeviceptr d, CUdeviceptr f, size_t n) {
+CALL(cuMemcpyDtoD_v2, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
 	return copy(d, f, n, STREAM_LEGACY, ON_DEVICE, false);
 }
 
-API CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr d, CUdeviceptr f, size_t n) {
+CALL(cuMemcpyDtoD_v2_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
 	return copy(d, f, n, STREAM_PER_THREAD, ON_DEVICE, false);
 }
 
@@ -1026,11 +1028,11 @@ DUAL(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstr
 	return copy(d, f, n, s, ON_DEVICE, false);
 }
 
-API CUresult cuMemcpy(CUdeviceptr d, CUdeviceptr f, size_t n) {
+CALL(cuMemcpy, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
 	return copy(d, f, n, STREAM_LEGACY, ANY, true);
 }
 
-API CUresult cuMemcpy_ptds(CUdeviceptr d, CUdeviceptr f, size_t n) {
+CALL(cuMemcpy_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
 	return copy(d, f, n, STREAM_PER_THREAD, ANY, true);
 }
 
@@ -1049,19 +1051,19 @@ static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream
 	return leave(put(s, &w, NULL));
 }
 
-API CUresult cuMemsetD8_v2(CUdeviceptr d, unsigned char v, size_t n) {
+CALL(cuMemsetD8_v2, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n)) {
 	return set(d, v, 1, n, STREAM_LEGACY);
 }
 
-API CUresult cuMemsetD8_v2_ptds(CUdeviceptr d, unsigned char v, size_t n) {
+CALL(cuMemsetD8_v2_ptds, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n)) {
 	return set(d, v, 1, n, STREAM_PER_THREAD);
 }
 
-API CUresult cuMemsetD32_v2(CUdeviceptr d, unsigned v, size_t n) {
+CALL(cuMemsetD32_v2, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) {
 	return set(d, v, 4, n, STREAM_LEGACY);
 }
 
-API CUresult cuMemsetD32_v2_ptds(CUdeviceptr d, unsigned v, size_t n) {
+CALL(cuMemsetD32_v2_ptds, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) {
 	return set(d, v, 4, n, STREAM_PER_THREAD);
 }
 
@@ -1122,7 +1124,7 @@ DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s)) {
 	return r;
 }
 
-API CUresult cuPointerGetAttributes(unsigned n, int *attribute, void **value, CUdeviceptr p) {
+CALL(cuPointerGetAttributes, (unsigned n, int *attribute, void **value, CUdeviceptr p), (n, attribute, value, p)) {
 	struct CUctx_st *c;
 	CUresult r = attribute && value ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -1146,7 +1148,7 @@ API CUresult cuPointerGetAttributes(unsigned n, int *attribute, void **value, CU
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfunction f, int threads, size_t shared, unsigned flags) {
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *out, CUfunction f, int threads, size_t shared, unsigned flags), (out, f, threads, shared, flags)) {
 	(void)flags;
 	CUresult r = out && threads > 0 ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -1157,7 +1159,7 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfu
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction f, int threads, size_t shared) {
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *out, CUfunction f, int threads, size_t shared), (out, f, threads, shared)) {
 	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out, f, threads, shared, 0);
 }
 
@@ -1268,11 +1270,11 @@ static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **para
 	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative, parameters, extra);
 }
 
-API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra) {
+CALL(cuLaunchKernelEx, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra)) {
 	return launch_config(c, f, parameters, extra, STREAM_LEGACY);
 }
 
-API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra) {
+CALL(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra)) {
 	return launch_config(c, f, parameters, extra, STREAM_PER_THREAD);
 }
 

@@ -208,7 +208,7 @@ DUAL(cuStreamGetCaptureInfo_v3, _ptsz,
 	return capture_info(s, out, id, graph, on, n);
 }
 
-API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+CALL(cuThreadExchangeStreamCaptureMode, (int *mode), (mode)) {
 	if (!mode || *mode < 0 || *mode > 2)
 		return CUDA_ERROR_INVALID_VALUE;
 	int before = thread_mode;

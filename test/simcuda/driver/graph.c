@@ -58,7 +58,7 @@ bool graph_replace(CUgraph to, CUgraph from) {
 	return same;
 }
 
-API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
+CALL(cuGraphCreate, (CUgraph *out, unsigned flags), (out, flags)) {
 	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -66,7 +66,7 @@ API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuGraphDestroy(CUgraph g) {
+CALL(cuGraphDestroy, (CUgraph g), (g)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -76,7 +76,7 @@ API CUresult cuGraphDestroy(CUgraph g) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *n) {
+CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n)) {
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -96,7 +96,7 @@ API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *n) {
 }
 
 // Each node comes behind the one that was made before it.
-API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n) {
+CALL(cuGraphGetEdges, (CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n), (g, from, to, n)) {
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -112,7 +112,7 @@ API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuGraphNodeGetType(CUgraphNode n, int *out) {
+CALL(cuGraphNodeGetType, (CUgraphNode n, int *out), (n, out)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -204,36 +204,36 @@ static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, s
 	return leave(r == CUDA_SUCCESS ? add_node(out, g, on, count, &w) : r);
 }
 
-API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphAddKernelNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p), (out, g, on, count, p)) {
 	return add_kernel(out, g, on, count, p, true);
 }
 
-API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphAddKernelNode_v2, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p), (out, g, on, count, p)) {
 	return add_kernel(out, g, on, count, p, false);
 }
 
-API CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count) {
+CALL(cuGraphAddEmptyNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count), (out, g, on, count)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(add_node(out, g, on, count, &(struct work){.kind = OP_MARK})) : r;
 }
 
-API CUresult cuGraphKernelNodeGetParams(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out) {
+CALL(cuGraphKernelNodeGetParams, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out)) {
 	return get_parameters(n, out, true);
 }
 
-API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out) {
+CALL(cuGraphKernelNodeGetParams_v2, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out)) {
 	return get_parameters(n, out, false);
 }
 
-API CUresult cuGraphKernelNodeSetParams(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphKernelNodeSetParams, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p)) {
 	return set_parameters(n, p, true);
 }
 
-API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphKernelNodeSetParams_v2, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p)) {
 	return set_parameters(n, p, false);
 }
 
-API CUresult cuGraphKernelNodeGetAttribute(CUgraphNode n, int attribute, void *value) { // CUlaunchAttributeValue
+CALL(cuGraphKernelNodeGetAttribute, (CUgraphNode n, int attribute, void *value), (n, attribute, value)) { // CUlaunchAttributeValue
 	CUresult r = enter_node(n, value);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -259,16 +259,16 @@ static CUresult any_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, siz
 	}
 }
 
-API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraphNodeParams *p) {
+CALL(cuGraphAddNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraphNodeParams *p), (out, g, on, count, p)) {
 	return any_node(out, g, on, count, p);
 }
 
-API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *on, const void *edges, size_t count, CUgraphNodeParams *p) {
+CALL(cuGraphAddNode_v2, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, const void *edges, size_t count, CUgraphNodeParams *p), (out, g, on, edges, count, p)) {
 	(void)edges;
 	return any_node(out, g, on, count, p);
 }
 
-API CUresult cuGraphNodeSetParams(CUgraphNode n, CUgraphNodeParams *p) {
+CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p)) {
 	if (!p || p->type)
 		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 	return set_parameters(n, &p->kernel, false);
@@ -283,7 +283,7 @@ static CUgraph graph_copy(CUgraph g) {
 	return copy;
 }
 
-API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child) {
+CALL(cuGraphAddChildGraphNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child), (out, g, on, count, child)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -293,7 +293,7 @@ API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraph
 	return leave(r);
 }
 
-API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph *out) {
+CALL(cuGraphChildGraphNodeGetGraph, (CUgraphNode n, CUgraph *out), (n, out)) {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -325,7 +325,7 @@ struct CUgraphExec_st {
 	struct op *last; // latest launch: launches of one executable graph do not overlap
 };
 
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) {
+CALL(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph g, unsigned long long flags), (out, g, flags)) {
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -361,15 +361,15 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANT
 	return r;
 }
 
-API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+CALL(cuGraphInstantiateWithParams, (CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p)) {
 	return instantiate_with(out, g, p);
 }
 
-API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+CALL(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p)) {
 	return instantiate_with(out, g, p);
 }
 
-API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log, size_t bytes) {
+CALL(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log, size_t bytes), (out, g, node, log, bytes)) {
 	if (node)
 		*node = NULL;
 	if (log && bytes)
@@ -377,7 +377,7 @@ API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *nod
 	return cuGraphInstantiateWithFlags(out, g, 0);
 }
 
-API CUresult cuGraphExecDestroy(CUgraphExec e) {
+CALL(cuGraphExecDestroy, (CUgraphExec e), (e)) {
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -407,15 +407,15 @@ static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PA
 	return leave(r);
 }
 
-API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphExecKernelNodeSetParams, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p)) {
 	return exec_set(e, n, p, true);
 }
 
-API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) {
+CALL(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p)) {
 	return exec_set(e, n, p, false);
 }
 
-API CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p) {
+CALL(cuGraphExecNodeSetParams, (CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p), (e, n, p)) {
 	if (!p || p->type)
 		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 	return exec_set(e, n, &p->kernel, false);
@@ -444,7 +444,7 @@ typedef struct {
 	CUgraphNode node, from;
 } CUgraphExecUpdateResultInfo;
 
-API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info) {
+CALL(cuGraphExecUpdate_v2, (CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info), (e, g, info)) {
 	bool same = false;
 	CUresult r = info ? update(e, g, &same) : CUDA_ERROR_INVALID_VALUE;
 	if (info) {
@@ -454,7 +454,7 @@ API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateRes
 	return r;
 }
 
-API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *node, int *result) {
+CALL(cuGraphExecUpdate, (CUgraphExec e, CUgraph g, CUgraphNode *node, int *result), (e, g, node, result)) {
 	bool same = false;
 	CUresult r = update(e, g, &same);
 	if (node)

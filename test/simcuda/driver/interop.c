@@ -8,20 +8,20 @@ DUAL(cuGLMapBufferObjectAsync_v2, _ptsz, (CUdeviceptr *p, size_t *n, unsigned bu
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-API CUresult cuGLMapBufferObject_v2(CUdeviceptr *p, size_t *n, unsigned buffer) {
+CALL(cuGLMapBufferObject_v2, (CUdeviceptr *p, size_t *n, unsigned buffer), (p, n, buffer)) {
 	return cuGLMapBufferObjectAsync_v2_common(p, n, buffer, STREAM_LEGACY);
 }
 
-API CUresult cuGLMapBufferObject_v2_ptds(CUdeviceptr *p, size_t *n, unsigned buffer) {
+CALL(cuGLMapBufferObject_v2_ptds, (CUdeviceptr *p, size_t *n, unsigned buffer), (p, n, buffer)) {
 	return cuGLMapBufferObjectAsync_v2_common(p, n, buffer, STREAM_LEGACY);
 }
 
-API CUresult cuGLUnmapBufferObject(unsigned buffer) {
+CALL(cuGLUnmapBufferObject, (unsigned buffer), (buffer)) {
 	(void)buffer;
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-API CUresult cuGLUnmapBufferObjectAsync(unsigned buffer, CUstream s) {
+CALL(cuGLUnmapBufferObjectAsync, (unsigned buffer, CUstream s), (buffer, s)) {
 	(void)buffer, (void)s;
 	return CUDA_ERROR_NOT_SUPPORTED;
 }

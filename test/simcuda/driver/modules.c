@@ -109,47 +109,47 @@ static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+CALL(cuModuleLoadData, (CUmodule *out, const void *image), (out, image)) {
 	return load(out, image, 0, H_MODULE);
 }
 
-API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned n, int *options, void **values) {
+CALL(cuModuleLoadDataEx, (CUmodule *out, const void *image, unsigned n, int *options, void **values), (out, image, n, options, values)) {
 	(void)n, (void)options, (void)values;
 	return load(out, image, 0, H_MODULE);
 }
 
-API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
+CALL(cuModuleLoadFatBinary, (CUmodule *out, const void *image), (out, image)) {
 	return load(out, image, 0, H_MODULE);
 }
 
-API CUresult cuModuleLoad(CUmodule *out, const char *path) {
+CALL(cuModuleLoad, (CUmodule *out, const char *path), (out, path)) {
 	return load_file(out, path, H_MODULE);
 }
 
-API CUresult cuModuleUnload(CUmodule m) {
+CALL(cuModuleUnload, (CUmodule m), (m)) {
 	return unload(m, H_MODULE);
 }
 
-API CUresult cuModuleGetLoadingMode(int *out) {
+CALL(cuModuleGetLoadingMode, (int *out), (out)) {
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = sim_lazy() ? 2 : 1; // CU_MODULE_LAZY_LOADING, CU_MODULE_EAGER_LOADING
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuLibraryLoadData(CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
-	int *options, void **values, unsigned n) {
+CALL(cuLibraryLoadData, (CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
+	int *options, void **values, unsigned n), (out, code, jit, jit_values, njit, options, values, n)) {
 	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
 	return load(out, code, 0, H_LIBRARY);
 }
 
-API CUresult cuLibraryLoadFromFile(CUmodule *out, const char *path, int *jit, void **jit_values, unsigned njit,
-	int *options, void **values, unsigned n) {
+CALL(cuLibraryLoadFromFile, (CUmodule *out, const char *path, int *jit, void **jit_values, unsigned njit,
+	int *options, void **values, unsigned n), (out, path, jit, jit_values, njit, options, values, n)) {
 	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
 	return load_file(out, path, H_LIBRARY);
 }
 
-API CUresult cuLibraryUnload(CUmodule l) {
+CALL(cuLibraryUnload, (CUmodule l), (l)) {
 	return unload(l, H_LIBRARY);
 }
 
@@ -177,7 +177,7 @@ static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out) {
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuLibraryGetModule(CUmodule *out, CUmodule l) {
+CALL(cuLibraryGetModule, (CUmodule *out, CUmodule l), (out, l)) {
 	CUresult r = out ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(module_of(l, out)) : r;
 }
@@ -230,27 +230,27 @@ static CUresult enumerate(struct CUfunc_st **out, unsigned n, struct CUmod_st *m
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
+CALL(cuModuleGetFunction, (CUfunction *out, CUmodule m, const char *name), (out, m, name)) {
 	return named(out, m, name, H_MODULE, H_FUNCTION);
 }
 
-API CUresult cuModuleGetFunctionCount(unsigned *out, CUmodule m) {
+CALL(cuModuleGetFunctionCount, (unsigned *out, CUmodule m), (out, m)) {
 	return count(out, m, H_MODULE);
 }
 
-API CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned n, CUmodule m) {
+CALL(cuModuleEnumerateFunctions, (CUfunction *out, unsigned n, CUmodule m), (out, n, m)) {
 	return enumerate(out, n, m, H_MODULE, H_FUNCTION);
 }
 
-API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule l, const char *name) {
+CALL(cuLibraryGetKernel, (CUfunction *out, CUmodule l, const char *name), (out, l, name)) {
 	return named(out, l, name, H_LIBRARY, H_KERNEL);
 }
 
-API CUresult cuLibraryGetKernelCount(unsigned *out, CUmodule l) {
+CALL(cuLibraryGetKernelCount, (unsigned *out, CUmodule l), (out, l)) {
 	return count(out, l, H_LIBRARY);
 }
 
-API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned n, CUmodule l) {
+CALL(cuLibraryEnumerateKernels, (CUfunction *out, unsigned n, CUmodule l), (out, n, l)) {
 	return enumerate(out, n, l, H_LIBRARY, H_KERNEL);
 }
 
@@ -268,7 +268,7 @@ bool is_function(const void *f) {
 	return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL);
 }
 
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) {
+CALL(cuKernelGetFunction, (CUfunction *out, CUfunction k), (out, k)) {
 	CUresult r = enter_handle(k, H_KERNEL, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -279,7 +279,7 @@ API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) {
 	return leave(r);
 }
 
-API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) {
+CALL(cuKernelGetLibrary, (CUmodule *out, CUfunction k), (out, k)) {
 	CUresult r = enter_handle(k, H_KERNEL, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -287,7 +287,7 @@ API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) {
+CALL(cuFuncGetModule, (CUmodule *out, CUfunction f), (out, f)) {
 	CUresult r = enter_handle(f, H_FUNCTION, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -295,7 +295,7 @@ API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuFuncGetName(const char **out, CUfunction f) {
+CALL(cuFuncGetName, (const char **out, CUfunction f), (out, f)) {
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -303,11 +303,11 @@ API CUresult cuFuncGetName(const char **out, CUfunction f) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuKernelGetName(const char **out, CUfunction k) {
+CALL(cuKernelGetName, (const char **out, CUfunction k), (out, k)) {
 	return cuFuncGetName(out, k);
 }
 
-API CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+CALL(cuFuncGetParamInfo, (CUfunction f, size_t index, size_t *offset, size_t *size), (f, index, offset, size)) {
 	CUresult r = offset ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -319,11 +319,11 @@ API CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuKernelGetParamInfo(CUfunction k, size_t index, size_t *offset, size_t *size) {
+CALL(cuKernelGetParamInfo, (CUfunction k, size_t index, size_t *offset, size_t *size), (k, index, offset, size)) {
 	return cuFuncGetParamInfo(k, index, offset, size);
 }
 
-API CUresult cuFuncIsLoaded(int *out, CUfunction f) {
+CALL(cuFuncIsLoaded, (int *out, CUfunction f), (out, f)) {
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -332,7 +332,7 @@ API CUresult cuFuncIsLoaded(int *out, CUfunction f) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuFuncLoad(CUfunction f) {
+CALL(cuFuncLoad, (CUfunction f), (f)) {
 	CUresult r = enter_function(f);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -350,7 +350,7 @@ void function_load(CUfunction f, struct CUctx_st *c) {
 	call_wait(c, CALL_FIRST_LAUNCH);
 }
 
-API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {
+CALL(cuFuncGetAttribute, (int *out, int attribute, CUfunction f), (out, attribute, f)) {
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -373,7 +373,7 @@ API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction f) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
+CALL(cuFuncSetAttribute, (CUfunction f, int attribute, int value), (f, attribute, value)) {
 	CUresult r = enter_function(f);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -387,12 +387,12 @@ API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
 	return leave(valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-API CUresult cuKernelGetAttribute(int *out, int attribute, CUfunction k, CUdevice d) {
+CALL(cuKernelGetAttribute, (int *out, int attribute, CUfunction k, CUdevice d), (out, attribute, k, d)) {
 	(void)d;
 	return cuFuncGetAttribute(out, attribute, k);
 }
 
-API CUresult cuKernelSetAttribute(int attribute, int value, CUfunction k, CUdevice d) {
+CALL(cuKernelSetAttribute, (int attribute, int value, CUfunction k, CUdevice d), (attribute, value, k, d)) {
 	(void)d;
 	return cuFuncSetAttribute(k, attribute, value);
 }
@@ -422,12 +422,12 @@ static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out,
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name) {
+CALL(cuModuleGetGlobal_v2, (CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name), (out, bytes, m, name)) {
 	CUresult r = name ? enter_module(m, H_MODULE) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(variable(m, name, out, bytes)) : r;
 }
 
-API CUresult cuLibraryGetGlobal(CUdeviceptr *out, size_t *bytes, CUmodule l, const char *name) {
+CALL(cuLibraryGetGlobal, (CUdeviceptr *out, size_t *bytes, CUmodule l, const char *name), (out, bytes, l, name)) {
 	struct CUmod_st *m;
 	CUresult r = name ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -465,7 +465,7 @@ static bool stands_for(const char *cubin, uint64_t bytes, const char *ptx, size_
 	return all;
 }
 
-API CUresult cuLinkCreate_v2(unsigned n, int *options, void **values, CUlinkState *out) {
+CALL(cuLinkCreate_v2, (unsigned n, int *options, void **values, CUlinkState *out), (n, options, values, out)) {
 	(void)n, (void)options, (void)values;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -478,8 +478,8 @@ API CUresult cuLinkCreate_v2(unsigned n, int *options, void **values, CUlinkStat
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuLinkAddData_v2(CUlinkState l, int type, const void *data, size_t bytes, const char *name, unsigned n,
-	int *options, void **values) {
+CALL(cuLinkAddData_v2, (CUlinkState l, int type, const void *data, size_t bytes, const char *name, unsigned n,
+	int *options, void **values), (l, type, data, bytes, name, n, options, values)) {
 	(void)name, (void)n, (void)options, (void)values;
 	CUresult r = enter_handle(l, H_LINK, data);
 	if (r != CUDA_SUCCESS)
@@ -512,7 +512,7 @@ API CUresult cuLinkAddData_v2(CUlinkState l, int type, const void *data, size_t 
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuLinkAddFile_v2(CUlinkState l, int type, const char *path, unsigned n, int *options, void **values) {
+CALL(cuLinkAddFile_v2, (CUlinkState l, int type, const char *path, unsigned n, int *options, void **values), (l, type, path, n, options, values)) {
 	uint64_t bytes;
 	char *data = path ? read_file(path, &bytes) : NULL;
 	if (!data)
@@ -522,7 +522,7 @@ API CUresult cuLinkAddFile_v2(CUlinkState l, int type, const char *path, unsigne
 	return r;
 }
 
-API CUresult cuLinkComplete(CUlinkState l, void **cubin, size_t *bytes) {
+CALL(cuLinkComplete, (CUlinkState l, void **cubin, size_t *bytes), (l, cubin, bytes)) {
 	CUresult r = enter_handle(l, H_LINK, cubin);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -534,7 +534,7 @@ API CUresult cuLinkComplete(CUlinkState l, void **cubin, size_t *bytes) {
 	return leave(CUDA_SUCCESS);
 }
 
-API CUresult cuLinkDestroy(CUlinkState l) {
+CALL(cuLinkDestroy, (CUlinkState l), (l)) {
 	CUresult r = enter_handle(l, H_LINK, l);
 	if (r != CUDA_SUCCESS)
 		return r;

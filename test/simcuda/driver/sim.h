@@ -338,17 +338,32 @@ struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
+// ---- exported functions, and the calls that fail or kill (faults.c)
+CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
+bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
+extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
+extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
+
+// Defines an exported function. The body follows.
+#define CALL(name, parameters, arguments)                                                                          \
+	static CUresult name##_body parameters;                                                                        \
+	static const char *const name##_row __attribute__((section("sim_exported"), used)) = #name;                    \
+	API CUresult name parameters;                                                                                  \
+	API CUresult name parameters {                                                                                 \
+		CUresult failed = sim_called(name##_row);                                                                  \
+		return failed ? failed : name##_body arguments;                                                            \
+	}                                                                                                              \
+	static CUresult name##_body parameters
+
 // Defines name for a NULL stream = legacy and name<suffix> for a NULL stream = per-thread; the stream
 // parameter is called s. The body follows.
 #define DUAL(name, suffix, parameters, arguments)          \
 	static CUresult name##_common parameters;              \
-	API CUresult name parameters;                          \
-	API CUresult name##suffix parameters;                  \
-	API CUresult name parameters {                         \
+	CALL(name, parameters, arguments) {                    \
 		s = s ? s : STREAM_LEGACY;                         \
 		return name##_common arguments;                    \
 	}                                                      \
-	API CUresult name##suffix parameters {                 \
+	CALL(name##suffix, parameters, arguments) {            \
 		s = s ? s : STREAM_PER_THREAD;                     \
 		return name##_common arguments;                    \
 	}                                                      \

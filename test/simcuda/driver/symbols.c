@@ -217,10 +217,10 @@ static CUresult lookup(const char *name, void **out, int version, uint64_t flags
 }
 
 
-API CUresult cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
+CALL(cuGetProcAddress, (const char *name, void **out, int version, uint64_t flags), (name, out, version, flags)) {
 	return lookup(name, out, version, flags, NULL);
 }
 
-API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+CALL(cuGetProcAddress_v2, (const char *name, void **out, int version, uint64_t flags, int *status), (name, out, version, flags, status)) {
 	return lookup(name, out, version, flags, status);
 }

@@ -105,7 +105,7 @@ static const struct {
 	{{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93}, storage},
 };
 
-API CUresult cuGetExportTable(const void **out, const void *identifier) {
+CALL(cuGetExportTable, (const void **out, const void *identifier), (out, identifier)) {
 	if (!out || !identifier)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "../../../kernels/fill.h"
 #include "../../../kernels/guard/guard.h"
+#include "check.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -95,22 +96,6 @@ int cuLinkCreate_v2(unsigned, int *, void **, handle *);
 int cuLinkAddData_v2(handle, int, const void *, size_t, const char *, unsigned, int *, void **);
 int cuLinkComplete(handle, void **, size_t *);
 int cuLinkDestroy(handle);
-
-#define CHECK(condition)                                                                        \
-	do {                                                                                        \
-		if (!(condition)) {                                                                     \
-			fprintf(stderr, "simulated: %s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-			_exit(1);                                                                           \
-		}                                                                                       \
-	} while (0)
-#define OK(call)                                                                                       \
-	do {                                                                                               \
-		int r_ = (call);                                                                               \
-		if (r_ != 0) {                                                                                 \
-			fprintf(stderr, "simulated: %s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_);      \
-			_exit(1);                                                                                  \
-		}                                                                                              \
-	} while (0)
 
 // ---- the RM side, watched as a preloaded library would watch it: we are in front of the driver's ioctl
 static int control_file = -1;

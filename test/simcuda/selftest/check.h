@@ -1,0 +1,33 @@
+// check.h - what fails a test of the simulated driver.
+#ifndef SELFTEST_CHECK_H
+#define SELFTEST_CHECK_H
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                        \
+	do {                                                                                        \
+		if (!(condition)) {                                                                     \
+			fprintf(stderr, "simulated: %s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+			_exit(1);                                                                           \
+		}                                                                                       \
+	} while (0)
+#define OK(call)                                                                                       \
+	do {                                                                                               \
+		int r_ = (call);                                                                               \
+		if (r_ != 0) {                                                                                 \
+			fprintf(stderr, "simulated: %s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_);      \
+			_exit(1);                                                                                  \
+		}                                                                                              \
+	} while (0)
+
+#define REFUSED(error, call)                                                                                           \
+	do {                                                                                                               \
+		int r_ = (call);                                                                                               \
+		if (r_ != (error)) {                                                                                           \
+			fprintf(stderr, "simulated: %s:%d: %s returned %d, not %d\n", __FILE__, __LINE__, #call, r_, (error));      \
+			_exit(1);                                                                                                  \
+		}                                                                                                              \
+	} while (0)
+
+#endif
