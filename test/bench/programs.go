@@ -119,6 +119,10 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 		return nil, err
 	}
 	w.library, w.mps = library, system.MPS
+	if err := task.Place.put(w.pid()); err != nil {
+		w.end()
+		return nil, fmt.Errorf("%s: %w", p.name, err)
+	}
 	return w, nil
 }
 

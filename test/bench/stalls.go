@@ -98,6 +98,15 @@ func gemmsCase(name, about, program string, connections int, seconds float64) st
 	return c
 }
 
+// apart keeps those that come and go off the processors of the program that is measured.
+func (c stallCase) apart() stallCase {
+	c.lc.Place = ownPlace
+	for i := range c.guests {
+		c.guests[i].task.Place = theRest
+	}
+	return c
+}
+
 var stallCases = func() []stallCase {
 	const others = "beside 3 BE and 2 other LC processes that come and go"
 	all := []stallCase{
@@ -105,6 +114,7 @@ var stallCases = func() []stallCase {
 			lc: Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("resnet152"),
 			explicit: true, requests: 50_000, target: besideAlone},
 		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others, "gemms", 0, 600),
+		gemmsCase("gemms-apart", "gemms with two processors that no other program gets", "gemms", 0, 600).apart(),
 	}
 	for _, connections := range []int{1, 8, 32} {
 		for _, streams := range []int{1, 8, 33} {

@@ -17,6 +17,7 @@ type Task struct {
 	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty", "uniform"
 	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
 	Device  int     `json:"device,omitempty"`  // which of the GPUs it uses
+	Place   place   `json:"place,omitempty"`   // which processors it runs on
 }
 
 // Workload is LC tasks beside BE tasks.

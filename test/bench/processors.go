@@ -1,0 +1,47 @@
+package bench
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// place says which of the processors that we may use a program runs on: a process that begins or ends holds a processor in
+// the kernel for up to tens of milliseconds, and a thread that waits for it there waits as long.
+type place string
+
+const (
+	anywhere place = ""
+	ownPlace place = "own"    // the first ownProcessors of them, which nobody else gets
+	theRest  place = "others" // all but those
+)
+
+const ownProcessors = 2
+
+// put moves a process that has one thread; threads that it makes follow it.
+func (p place) put(pid int) error {
+	if p == anywhere {
+		return nil
+	}
+	var ours, its unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &ours); err != nil {
+		return fmt.Errorf("read which processors we may use: %w", err)
+	}
+	if ours.Count() <= ownProcessors {
+		return fmt.Errorf("%d processors are too few: %d are for one program, and the others need some", ours.Count(), ownProcessors)
+	}
+	seen := 0
+	for i := range len(ours) * 64 {
+		if !ours.IsSet(i) {
+			continue
+		}
+		if own := seen < ownProcessors; own == (p == ownPlace) {
+			its.Set(i)
+		}
+		seen++
+	}
+	if err := unix.SchedSetaffinity(pid, &its); err != nil {
+		return fmt.Errorf("choose its processors: %w", err)
+	}
+	return nil
+}
