@@ -3,9 +3,11 @@ package docs
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -233,6 +235,80 @@ func TestLogLinesAreExplained(t *testing.T) {
 		}
 		if !there {
 			t.Errorf("the library says %q, which troubleshooting.md does not explain", s[1])
+		}
+	}
+}
+
+// houses are the nodes of the diagram in architecture.md, and their folders.
+var houses = map[string]string{"shim": "shim", "exports": "exports", "agent": "preempt/agent", "preempt": "preempt", "hints": "hints",
+	"learner": "hints/learner", "rewriter": "preempt/rewriter", "blp": "preempt/blp", "code": "preempt/code", "gpu": "preempt/gpu",
+	"process": "preempt/process", "segment": "preempt/segment", "driver": "preempt/driver", "patch": "patch", "cache": "patch/cache",
+	"kernels": "kernels", "configs": "configs"}
+
+var (
+	arrow    = regexp.MustCompile(`(?m)^  (\w+) --> ([\w &]+)$`)
+	included = regexp.MustCompile(`(?m)^(?:#include|// #include) "(\w[\w/]*)/\w+\.\w+"`)
+	imported = regexp.MustCompile(`(?m)^\t"github\.com/gpreempt/gpreempt/([\w/]+)"$`)
+)
+
+// The arrows of the diagram are those of the code: nothing is included or imported against them, and each is there.
+func TestArrowsPointOneWay(t *testing.T) {
+	text, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawn := map[string][]string{}
+	for _, line := range arrow.FindAllStringSubmatch(string(text), -1) {
+		for to := range strings.SplitSeq(line[2], " & ") {
+			if houses[line[1]] == "" || houses[to] == "" {
+				t.Fatalf("architecture.md: %s --> %s: no houses", line[1], to)
+			}
+			drawn[houses[line[1]]] = append(drawn[houses[line[1]]], houses[to])
+		}
+	}
+	var below func(folder string, path ...string) map[string]bool
+	below = func(folder string, path ...string) map[string]bool {
+		all := map[string]bool{}
+		for _, to := range drawn[folder] {
+			if slices.Contains(path, to) {
+				t.Fatalf("architecture.md: a circle: %v, %s", path, to)
+			}
+			all[to] = true
+			maps.Copy(all, below(to, append(path, to)...))
+		}
+		return all
+	}
+	for _, folder := range houses {
+		used := map[string]bool{}
+		files, err := os.ReadDir(filepath.Join(root, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if file.IsDir() || strings.Contains(file.Name(), "_test.") {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(root, folder, file.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range slices.Concat(included.FindAllStringSubmatch(string(text), -1), imported.FindAllStringSubmatch(string(text), -1)) {
+				to := strings.TrimSuffix(found[1], "/guard") // of kernels
+				if slices.Contains(slices.Collect(maps.Values(houses)), to) && to != folder {
+					used[to] = true
+				}
+			}
+		}
+		lower := below(folder, folder)
+		for to := range used {
+			if !lower[to] {
+				t.Errorf("%s uses %s, against the arrows of architecture.md", folder, to)
+			}
+		}
+		for _, to := range drawn[folder] {
+			if !used[to] {
+				t.Errorf("architecture.md draws %s --> %s, which the code does not have", folder, to)
+			}
 		}
 	}
 }
