@@ -134,19 +134,20 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 
 // A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
 // their missing blocks beside them, and those that have not are launched behind it one by one (blp_drive_parted): its records
-// stay frozen, so that what is queued of it ends without running.
+// stay frozen, so that what is queued of it ends without running. Its next launch can be stopped again, unless its blocks may
+// wait for each other, which would be parted every time.
 static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted *parted)
 {
 	struct blp_twin *t = e->twin;
 	bool beside = false, missing = false;
 
 	e->bare = true;
-	gp_count(&d->gpu->stops.cuts, 1);
-	if (!touched(t)) {
+	t->parted = touched(t);
+	if (!t->parted) {
 		e->driven = false;
+		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
-	t->parted = t->retired = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool begun = has_begun(r);
@@ -156,9 +157,10 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 			continue;
 		if (!launch_rest(d, &t->kernel[i], e->stream, r, spare_of_node(t, i), parted))
 			return false;
-		beside = true;
+		t->retired = beside = true;
 	}
 	e->driven = !missing;
+	gp_count(&d->gpu->stops.cuts, missing || beside);
 	return !beside || join(d, e->stream);
 }
 

@@ -70,7 +70,7 @@ struct blp_twin { // graph.c
 	uint32_t *windows;       // of each of its kernels
 	struct blp_entry *kernel; // how each of its kernels is launched alone
 	bool retired;            // from now on the program's own instance is launched
-	bool parted;             // its launch did not drain midway: what is left is launched behind it, kernel by kernel
+	bool parted;             // the latest launch did not drain midway: the rest of it is launched kernel by kernel
 	CUevent zeroed;          // recorded behind the zeroing of its records
 	CUevent plain;           // recorded behind the latest launch of the program's own instance
 	bool ran_plain;          // which may be in flight

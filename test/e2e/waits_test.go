@@ -104,3 +104,15 @@ func TestGraphsBehindWhatWaitsForTheProgramGoOn(t *testing.T) {
 	end()
 	be.finish()
 }
+
+// A graph of which a stop waits in vain for a kernel that takes long, and that waits for nobody: the kernels behind are launched
+// one by one, and the next launches of the graph can be stopped as before.
+func TestGraphsThatDrainLateStayStoppable(t *testing.T) {
+	m, be, end := startWaits(t)
+	m.runStopped(be, 6, "slow sim_lamport 132 256 8")
+	if blp := m.peer(be).BLP; blp.DrainMaxNs < uint64(100*time.Millisecond) || blp.Uncovered != 0 || blp.Beside != 0 || blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	end()
+	be.finish()
+}
