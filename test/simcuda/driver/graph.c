@@ -76,6 +76,7 @@ CALL(cuGraphDestroy, (CUgraph g), (g)) {
 	return leave(CUDA_SUCCESS);
 }
 
+// The newest first: CUDA promises no order.
 CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n)) {
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -83,12 +84,13 @@ CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n)) {
 	if (!handle_is(g, H_GRAPH))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
 	if (out) {
-		size_t i = 0;
-		for (CUgraphNode at = g->first; at && i < *n; at = at->next)
-			out[i++] = at;
-		for (size_t k = i; k < *n; k++)
+		size_t nodes = (size_t)g->nodes, room = *n, i = nodes;
+		for (CUgraphNode at = g->first; at; at = at->next)
+			if (--i < room)
+				out[i] = at;
+		for (size_t k = nodes; k < room; k++)
 			out[k] = NULL;
-		*n = i;
+		*n = room < nodes ? room : nodes;
 	} else {
 		*n = (size_t)g->nodes;
 	}
