@@ -45,10 +45,12 @@ static void end(struct gp_domain *d, CUcontext context)
 	pthread_cond_broadcast(&d->resumed);
 	pthread_mutex_unlock(&d->lock);
 	blp_forget_events(d);
+	int mode = gp_relax_captures(); // another thread may capture
 	if (blp_enter(context, &pushed)) {
 		blp_release(d);
 		blp_leave(pushed);
 	}
+	gp_unrelax_captures(mode);
 	pthread_mutex_unlock(&d->control);
 }
 

@@ -295,7 +295,9 @@ static uint32_t take_record(struct gp_domain *d)
 		uint64_t skip = retired == 0; // the flag
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
 		const char *call = "cuEventSynchronize";
+		int mode = gp_relax_captures(); // another thread may capture
 		CUresult result = d->zeroing[region] ? gp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
+		gp_unrelax_captures(mode);
 		if (!result) {
 			call = "cuMemsetD8Async";
 			result = gp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);

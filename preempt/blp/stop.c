@@ -595,9 +595,11 @@ bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
 
 void gp_blp_retire(void)
 {
+	int mode = gp_relax_captures(); // what is stopped may be waited for
 	blp_retired = true;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
 		gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+	gp_unrelax_captures(mode);
 }
 
 // The watcher.

@@ -105,6 +105,14 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		}
 		p.finish()
 	})
+	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks
+		p := start(t)
+		p.say("beside captures")
+		if line := p.hear(); line != "captures 1 broken 0" {
+			t.Error(line)
+		}
+		p.finish()
+	})
 	t.Run("errors", func(t *testing.T) {
 		p := start(t)
 		p.say("errors")

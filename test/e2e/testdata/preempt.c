@@ -235,6 +235,49 @@ static void leave(void) {
 	exit(0);
 }
 
+static atomic_bool capturing;
+static atomic_uint captures, broken;
+
+static void *capture(void *unused) {
+	unsigned n = 1, us = 1;
+	void *parameters[] = {&scratch, &n, &n, &us};
+	handle stream, graph;
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamCreate(&stream, 1));
+	while (capturing) {
+		OK(cuStreamBeginCapture_v2(stream, 0)); // global: no thread may make a call that could wait
+		for (int i = 0; i < 20; i++) {
+			cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+			usleep(50);
+		}
+		broken += cuStreamEndCapture(stream, &graph) != 0;
+		captures++;
+	}
+	return unused;
+}
+
+// Streams come and go, and take all of their records several times, while another thread captures.
+static void beside_captures(void) {
+	unsigned n = 1, us = 1;
+	void *parameters[] = {&scratch, &n, &n, &us};
+	pthread_t thread;
+	capturing = true;
+	OK(pthread_create(&thread, NULL, capture, NULL));
+	while (!captures)
+		usleep(1000);
+	for (int i = 0; i < 20; i++) {
+		handle stream;
+		OK(cuStreamCreate(&stream, 1));
+		OK(gpreempt_stream_enable(stream, GPREEMPT_LEVEL_BLOCK));
+		for (int k = 0; i == 0 && k < 120000; k++)
+			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+		OK(cuStreamDestroy_v2(stream));
+	}
+	capturing = false;
+	OK(pthread_join(thread, NULL));
+	printf("captures %d broken %u\n", captures > 20, broken);
+}
+
 // As many as there may be, and one.
 static void many(void) {
 	int last = 0, count = 0;
@@ -291,6 +334,8 @@ int main(int argc, char **argv) {
 			leave();
 		else if (strcmp(line, "many\n") == 0)
 			many();
+		else if (strcmp(line, "beside captures\n") == 0)
+			beside_captures();
 		else if (strcmp(line, "priorities\n") == 0)
 			priorities((int (*)(handle))dlsym(library, "simcuda_stream_priority"));
 	return 0;
