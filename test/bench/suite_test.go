@@ -126,6 +126,16 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: different: %v", program, f.different)
 		}
 	}
+	s.options.Seconds = 2
+	f := &fire{session: s, program: "kernels"}
+	first, err := f.alone(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := f.row(t.Context(), "fire-kernels", first); row.BLP.Stops < 20 || row.BLP.Cuts == 0 || *row.Value != float64(row.BLP.Stops) || f.different || f.hung ||
+		f.peerRequests < 20 || !strings.Contains(row.Note, "LC requests; ") || !slices.Contains(row.BLP.Mechanisms, "blp") {
+		t.Errorf("what the GPU does: %+v, %+v, %d LC requests", row, row.BLP, f.peerRequests)
+	}
 	for program, want := range map[string]string{
 		"random": "NOT DETERMINISTIC without the library", "ends": "the program ended: as told", "silent": "no steps",
 	} {

@@ -1,4 +1,5 @@
-"""Stands in for torch_programs.py: computes what its name says."""
+"""Stands in for torch_programs.py: computes what its name says, which "kernels" has the GPU do."""
+import ctypes
 import os
 import pathlib
 import random
@@ -7,12 +8,42 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import protocol  # noqa: E402
 
+
+
+class Kernels:
+    """Launches of as many blocks as take a while to run one after another."""
+
+    def __init__(self):
+        self.cuda, self.function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        context, module, self.memory = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+        image = (pathlib.Path(__file__).resolve().parents[1] / "programs" / "bench.fatbin").read_bytes()
+        self.check("cuInit", 0)
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.check("cuCtxSetCurrent", context)
+        self.check("cuModuleLoadData", ctypes.byref(module), image)
+        self.check("cuModuleGetFunction", ctypes.byref(self.function), module, b"bench_work")
+        self.check("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(1 << 20))
+
+    def check(self, name, *arguments):
+        status = getattr(self.cuda, name)(*arguments)
+        if status:
+            sys.exit(f"{name}: CUDA error {status}")
+
+    def round(self):
+        iterations = ctypes.c_uint64(100_000)
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.memory), ctypes.addressof(iterations))
+        for _ in range(2):
+            self.check("cuLaunchKernel", self.function, 20_000, 1, 1, 1024, 1, 1, 0, None, parameters, None)
+        self.check("cuCtxSynchronize")
+
+
 name = sys.argv[1]
 role = os.environ.get("GPREEMPT_PRIORITY")
 if not protocol.begin():
     sys.exit()
 if name == "ends":
     sys.exit("as told")
+kernels = Kernels() if name == "kernels" else None
 steps = ["a", "b", "c"]
 if name == "random":
     steps[0] = str(random.random())
@@ -22,6 +53,8 @@ protocol.answer({} if name == "silent" else {"steps": steps})
 for order in protocol.orders():
     if order == ["start"]:
         protocol.answer({})
+        while kernels and not protocol.stop_waits():
+            kernels.round()
     else:
         wrong = name == "different-rounds" and role == "be"
         protocol.answer({"rounds": 5, "different": 2 if wrong else 0, "first_different": [3, 1] if wrong else [0, 0], "seconds": 0.5})
