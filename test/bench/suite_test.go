@@ -205,7 +205,7 @@ func TestTorchSuites(t *testing.T) {
 	} {
 		var progress bytes.Buffer
 		options := simulatedOptions(t, test.suite, &progress, test.only)
-		options.Python, options.Requests = python, 20
+		options.Python, options.Requests = python, 10
 		report, err := suiteOfCases(t, test.suite).measure(t.Context(), options)
 		if err != nil || len(report.Failed()) != 0 {
 			t.Errorf("%s: %v, %+v\n%s", test.suite, err, report, &progress)
@@ -214,7 +214,7 @@ func TestTorchSuites(t *testing.T) {
 		var systems []string
 		for _, row := range report.Cases {
 			systems = append(systems, row.System)
-			if row.LC != nil && row.LC.N < 20 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
+			if row.LC != nil && row.LC.N < 10 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
 				t.Errorf("%s: %+v", test.suite, row)
 			}
 		}
@@ -233,7 +233,7 @@ func TestSuiteInterrupted(t *testing.T) {
 	for suite, only := range map[string]string{"foundation": "four-be", "blp-mps": "mps-1x40us-beside-10us-blocks"} {
 		var progress bytes.Buffer
 		options := simulatedOptions(t, suite, &progress, only)
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		report, err := suiteOfCases(t, suite).measure(ctx, options)
 		cancel()
 		if err == nil || report != nil {
