@@ -75,6 +75,12 @@ func markdownTable(path, system, links string) (string, error) {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
 	}
 	if report.Benchmark == StallsSuite {
+		if name := report.Raw; name != "" { // it has the whole lists
+			report = Report{}
+			if err := readRaw(path, name, &report); err != nil {
+				return "", err
+			}
+		}
 		return report.stallsTable() + report.origin(path), nil
 	}
 	rivals := rivalsIn(report.Cases)

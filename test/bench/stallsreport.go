@@ -177,7 +177,25 @@ func (s *Stalls) causes() string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// stallsTable is the README's: what is in one line of printStalls, in Markdown.
+// slowUs is the product's target: no request of those announced takes longer.
+const slowUs = 10000
+
+// slow says how many requests took longer than slowUs, and why; "" where none did. The list has to be whole.
+func (s *Stalls) slow() string {
+	causes, count := map[string]int{}, 0
+	for _, stall := range s.List {
+		if stall.LatencyUs > slowUs {
+			causes[stall.Cause]++
+			count++
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d above %s: %s", count, microseconds(slowUs), (&Stalls{Causes: causes}).causes())
+}
+
+// stallsTable is that of docs/results.md: what is in one line of printStalls, in Markdown.
 func (r *Report) stallsTable() string {
 	var text strings.Builder
 	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | stalls, and their causes | target |\n|---|---|---|---|---|---|---|---|---|\n")
@@ -195,6 +213,9 @@ func (r *Report) stallsTable() string {
 			stalls = fmt.Sprintf("%d above %s", row.Stalls.Above, microseconds(row.Stalls.LimitUs))
 			if row.Stalls.Above > 0 {
 				stalls += ": " + row.Stalls.causes()
+			}
+			if slow := row.Stalls.slow(); slow != "" {
+				stalls += "; **" + slow + "**"
 			}
 		}
 		fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", row.Case, row.System, row.LC.N, microseconds(row.LC.P50Us),
