@@ -312,3 +312,44 @@ func TestArrowsPointOneWay(t *testing.T) {
 		}
 	}
 }
+
+var (
+	inCode     = regexp.MustCompile("(?m)`[^`\n]+`|^    .*$")
+	makeTarget = regexp.MustCompile(`\bmake((?: [a-z][\w./-]*)+)`)
+	subcommand = regexp.MustCompile(`(?:^|[ /` + "`" + `])gpreempt ([a-z]+)\b`)
+)
+
+// Commands that documents tell to run: targets of the Makefile and subcommands of gpreempt.
+func TestNamedCommandsAreThere(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	targets, commands := "\n"+read("Makefile"), read("docs/man/gpreempt.1")
+	named := 0
+	for name, text := range documents(t) {
+		for _, code := range inCode.FindAllString(text, -1) {
+			code, _, _ = strings.Cut(code, " # ") // a comment of the shell
+			for _, found := range makeTarget.FindAllStringSubmatch(code, -1) {
+				for target := range strings.FieldsSeq(found[1]) {
+					named++
+					if !strings.Contains(targets, "\n"+target+":") {
+						t.Errorf("%s says make %s, which is no target", name, target)
+					}
+				}
+			}
+			for _, found := range subcommand.FindAllStringSubmatch(code, -1) {
+				named++
+				if !strings.Contains(commands, "\n.SS gpreempt "+found[1]+"\n") {
+					t.Errorf("%s says gpreempt %s, which is no command", name, found[1])
+				}
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("only %d commands are named: an expression is wrong", named)
+	}
+}
