@@ -76,8 +76,8 @@ func Load(path string) (Config, error) {
 
 var errDirectory = errors.New("is a directory")
 
-// read does not wait, which would be in the program's cuInit, as for the writer of a FIFO. A file that nobody named, but
-// that was found, must be this user's where that is root.
+// read never waits, for example for the writer of a FIFO: the program's cuInit would wait too. If this user is root, a file
+// that nobody named must belong to root.
 func read(path string, found bool) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -122,10 +122,9 @@ func Parse(name string, data []byte) (Config, error) {
 	return overlay(Default(), name, data)
 }
 
-// Read returns the configuration in force and the file that it is from: "" where there is none, and the defaults are.
-// That GPREEMPT_CONFIG names no readable file is an error, because someone meant it to. Passed is about files at the
-// usual places that root does not obey, because another user could have written them. With an error the config is that of
-// the defaults.
+// Read returns the configuration in force and its file, "" for the defaults. It is an error if GPREEMPT_CONFIG names no
+// readable file. Passed says which files at the usual places root ignores, because another user could have written them.
+// With an error the configuration is the default one.
 func Read(getenv func(string) string) (config Config, path string, passed, err error) {
 	config = Default()
 	if path = getenv("GPREEMPT_CONFIG"); path != "" {
@@ -178,10 +177,10 @@ func places(getenv func(string) string) []string {
 	return append(list, "/etc/gpreempt/gpreempt.toml")
 }
 
-// errOthers is wrapped by errors about files that root neither reads nor writes: others may have prepared them.
+// errOthers is wrapped by errors about files that root neither reads nor writes, since others may have prepared them.
 var errOthers = errors.New("root passes over what another user owns or can write")
 
-// OwnedByRoot is an error where this process is root's and the open file could have been prepared by another user.
+// OwnedByRoot returns an error if this process is root's and another user could have prepared the open file.
 func OwnedByRoot(info *unix.Stat_t) error {
 	const othersWrite = 0o022
 	if os.Geteuid() == 0 && (info.Uid != 0 || info.Mode&othersWrite != 0) {
@@ -281,7 +280,7 @@ func isLevel(s string) bool {
 func isFile(s string) bool  { return s == "" || filepath.IsAbs(s) }
 func isGroup(s string) bool { return !strings.ContainsAny(s, ":/ ") && !strings.HasPrefix(s, "-") }
 
-// overlay sets in base what data says. Errors are one line each; the returned Config is then zero.
+// overlay changes base by what data says. Errors are one line each; the returned Config is then zero.
 func overlay(base Config, name string, data []byte) (Config, error) {
 	var tree map[string]any
 	meta, err := toml.NewDecoder(bytes.NewReader(data)).Decode(&tree)
@@ -303,7 +302,7 @@ func overlay(base Config, name string, data []byte) (Config, error) {
 	return base, nil
 }
 
-// set carries out one key of the file. Tables are keys too.
+// set sets one key of the file. Tables are keys too.
 func set(c *Config, tree map[string]any, key toml.Key) error {
 	value, parent := lookup(tree, key)
 	if parent != nil { // inside a value that is no table, such as an array of tables: that is reported
@@ -327,7 +326,7 @@ func set(c *Config, tree map[string]any, key toml.Key) error {
 	return fmt.Errorf("%s: unknown key; the keys allowed in [%s] are %s", oneLine(key.String()), key[0], list(below(key[0])))
 }
 
-// lookup returns what stands at key, or the part of key that is no table.
+// lookup returns the value of a key, or the part of the key that is no table.
 func lookup(tree map[string]any, key toml.Key) (value any, parent toml.Key) {
 	value = tree
 	for i, part := range key {

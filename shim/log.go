@@ -19,8 +19,8 @@ func (stderr) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// logFile is a file whose descriptor the program may close at any time, as daemons close all that they do not
-// know, and get again for a file of its own.
+// logFile is a file whose descriptor the program may close at any time, and get again for a file of its own: daemons close
+// all descriptors that they do not know.
 //
 // Any number of processes may write to it. One that is longer than the limit, if there is one, is renamed by whoever
 // notices, to a name that ends in .1.
@@ -74,8 +74,8 @@ func (f *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// rename begins the file anew. Of several processes that found it too long, the one that locks it while it still has its
-// name renames it.
+// rename renames the file and begins a new one. If several processes found it too long, one renames it: the one that locks
+// it while it still has its name.
 func (f *logFile) rename() {
 	var named unix.Stat_t
 	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {

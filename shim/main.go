@@ -85,7 +85,7 @@ func settings(getenv func(string) string) (config configs.Config, priority confi
 	return config, priority, passed, cmp.Or(priorityError, err, logError)
 }
 
-// requestLog is the file that hints.log names, nil where that is none.
+// requestLog returns the file that hints.log names; nil if it names none.
 func requestLog(config configs.Config, log zerolog.Logger) io.Writer {
 	if config.Hints.Log == "" {
 		return nil

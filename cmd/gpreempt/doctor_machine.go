@@ -70,7 +70,7 @@ func (d *doctor) checkDirectory() {
 	d.say("segment", ok, dir+" is writable", "")
 }
 
-// segmentDirectory is where programs of this user meet, and the group whose members may: -1 for none.
+// segmentDirectory returns the directory of the segments, and the group that shares them: -1 for none.
 func segmentDirectory(config configs.Config) (dir string, gid int, err error) {
 	if config.Segment.Group == "" {
 		return segment.Directory(config.Segment.Directory, os.Getuid()), -1, nil

@@ -55,7 +55,7 @@ func (d *doctor) tryLibrary(config string) {
 	d.sayPick(all)
 }
 
-// sayMechanisms says of each mechanism who has it in force, or why nobody does.
+// sayMechanisms says for each mechanism in which programs it is in force, or why in none.
 func (d *doctor) sayMechanisms(peers []segment.Peer) {
 	var lacks configs.Fallback
 	for _, p := range peers {

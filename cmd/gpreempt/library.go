@@ -24,8 +24,8 @@ func preload(before, library string) string {
 	return strings.Join(entries, ":")
 }
 
-// loadConfig reads the configuration as the library would; file, if not empty, stands for
-// GPREEMPT_CONFIG. path is "" when the defaults are in force; passed is why a file is not obeyed.
+// loadConfig reads the configuration as the library would; file, if not empty, replaces GPREEMPT_CONFIG. path is "" if the
+// defaults are in force; passed says why a file is ignored.
 func loadConfig(file string) (config configs.Config, path string, passed, err error) {
 	getenv := func(key string) string {
 		if key == "GPREEMPT_CONFIG" && file != "" {

@@ -91,8 +91,8 @@ type sample struct {
 
 type gpuSample struct {
 	segment.Snapshot
-	// LCShare is the part of the time with a window open, of the level above be that had it open most;
-	// BEShare what the be processes got together.
+	// LCShare is the part of the time with a window open, for the process above be that had it open longest; BEShare is the
+	// part that all be processes got.
 	LCShare float64      `json:"lc_share"`
 	BEShare float64      `json:"be_share"`
 	Peers   []peerSample `json:"peers"`
@@ -103,7 +103,7 @@ type peerSample struct {
 	Rates rates `json:"rates"`
 }
 
-// rates are per second over over_ns, under the counters' names in the segment. share is a part of the time.
+// rates are counters of the segment, by name, per second over over_ns; share is a part of the time.
 type rates map[string]float64
 
 // rated is a counter of the segment that is shown per second, and the title of its column.
@@ -173,7 +173,7 @@ type peerKey struct {
 	startedNs uint64
 }
 
-// reading is what rates are differences of.
+// reading is one reading of the counters; rates are differences of two.
 type reading struct {
 	atNs, sharedNs, sharedAtNs uint64
 	share                      float64 // that of the sample before, which stays until more is counted
@@ -220,7 +220,7 @@ func read(p segment.Peer, takenNs uint64) reading {
 	return r
 }
 
-// compare distrusts the numbers: the peer wrote them, and not all at once.
+// compare does not trust the numbers: the peer wrote them, and not all at once.
 func compare(last, next reading) rates {
 	if next.atNs <= last.atNs {
 		return rates{}

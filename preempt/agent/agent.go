@@ -16,17 +16,16 @@ import (
 
 const (
 	lowestLevel = configs.Levels - 1
-	// heartbeat is how often an agent wakes with nothing to do: to say that it lives and to notice
-	// peers that died without a word.
+	// heartbeat is how often an agent wakes with nothing to do: it shows that it lives, and notices dead peers.
 	heartbeat = time.Second
 	// shareCheck is how often a process under higher ones looks whether it gets its share.
 	shareCheck = 100 * time.Millisecond
 	// stepGap bounds how often an agent looks.
 	stepGap = 500 * time.Microsecond
-	// settleNs is how long after libcuda's last control of a TSG its context counts as made.
+	// settleNs is how long after libcuda's last control of a TSG its context counts as complete.
 	settleNs = uint64(100 * time.Millisecond)
-	// passingNs is how long the driver may refuse a control because of what is being freed, which is asked again every
-	// askAgain: a context with many allocations takes that long to end.
+	// passingNs is how long the driver may refuse a control because something is being freed: a context with many
+	// allocations takes that long to end. The control is repeated every askAgain.
 	passingNs = uint64(2 * time.Second)
 	askAgain  = 5 * time.Millisecond
 )
@@ -161,9 +160,9 @@ func (a *agent) step() time.Duration {
 	return wait
 }
 
-// belongs sees that this process has its slot, in the segment that others who come get too, and joins again where it
-// has not: the file was removed, as logind does with all of a user's at the last logout, others could not get this memory and
-// made new, or the application closed our descriptor and another process took the slot.
+// belongs checks that this process owns its slot, in the segment that new processes get too. Otherwise it joins again: the
+// file was removed (logind removes a user's files at the last logout), others could not get this memory and made a new
+// one, or the application closed our descriptor and another process took the slot.
 func (a *agent) belongs() bool {
 	gone, lost := a.segment.Check(), error(nil)
 	if !a.alone {
@@ -200,7 +199,7 @@ func (a *agent) belongs() bool {
 	return true
 }
 
-// leave ends what this process does on the GPU: the slot may be another's by now.
+// leave ends all that this process does on the GPU: its slot may be another process's by now.
 func (a *agent) leave() {
 	a.alone = true
 	setPeers(a.gpu, peers{}, 0)
@@ -213,8 +212,8 @@ func (a *agent) leave() {
 	}
 }
 
-// gates says whether this process waits on the host while a higher level's window is open. Where
-// timeslices separate processes that only costs launches; under MPS there is nothing else.
+// gates says whether launches of this process wait on the host while a higher level's window is open. That only costs time
+// where timeslices separate processes; under MPS nothing else does.
 func (a *agent) gates() bool {
 	return a.core.config.Mechanisms.UseAt(configs.Gate, a.mps) || a.stoppable
 }
@@ -242,8 +241,8 @@ func (a *agent) peers() (p peers) {
 	return p
 }
 
-// giveWay takes this process off the GPU while a higher level's window is open. Its timeslice cannot do
-// that: it must be long against the lower levels. A window that outlives max_hold leaves it its share.
+// giveWay takes this process off the GPU while a higher level's window is open. A short timeslice cannot do that: this
+// process has lower levels, against which its timeslice must be long. A window that outlives max_hold leaves it its share.
 func (a *agent) giveWay(p peers, now uint64) time.Duration {
 	bound := a.core.config.Hold.MaxMs * 1e6
 	least := a.core.config.Share.MinBE
@@ -267,8 +266,8 @@ func (a *agent) giveWay(p peers, now uint64) time.Duration {
 	return time.Duration(wait)
 }
 
-// takesTurns says whether this process shares the lowest level with others. Two short timeslices stop
-// each other dead, so there only one at a time may be on the runlist.
+// takesTurns says whether this process takes turns with others of the lowest level: two processes with short timeslices
+// stop each other dead, so only one at a time may be on the runlist.
 func (a *agent) takesTurns(p peers) bool {
 	return a.canTakeTurns() && p.same != 0
 }
@@ -277,7 +276,7 @@ func (a *agent) canTakeTurns() bool {
 	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns
 }
 
-// crowded says whether a process of the same level has work that it does not give up for others' turns.
+// crowded says whether a process of the same level has work and takes no part in turns.
 func (a *agent) crowded(p peers, now uint64) bool {
 	for m := a.segment.Busy.Load() & p.same; m != 0; m &= m - 1 {
 		if !a.takesPart(bits.TrailingZeros64(m), now) {
@@ -323,9 +322,8 @@ func (a *agent) mine() []TSG {
 	return mine
 }
 
-// settled says whether a TSG may be suspended. libcuda spins on work of its own while it makes a context,
-// which nobody counts: so not before the process has submitted something, and not soon after libcuda did
-// something to the TSG.
+// settled says whether a TSG may be suspended. While libcuda makes a context it waits for work of its own, which nobody
+// counts. So a TSG is not suspended before the process has submitted something, nor soon after libcuda's last control.
 func (a *agent) settled(t TSG, now uint64) bool {
 	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
 }
@@ -408,8 +406,8 @@ func (a *agent) schedule(on bool) bool {
 	return a.enforce()
 }
 
-// enforce makes every TSG what schedule wanted, as far as it is settled. A control takes 220 to 570 us and
-// preempts what runs. Returns false where the driver refuses.
+// enforce suspends or schedules every settled TSG as schedule wanted. A control takes 220 to 570 us and preempts what runs.
+// It returns false if the driver refuses.
 func (a *agent) enforce() bool {
 	if !a.off && len(a.suspended) == 0 && len(a.unsure) == 0 {
 		return true
@@ -447,7 +445,7 @@ func (a *agent) enforce() bool {
 	return true
 }
 
-// passing says whether a refusal may only mean that libcuda frees, or makes, some of what was named at the moment.
+// passing says whether a refusal may only mean that libcuda is freeing or making one of the named objects.
 func passing(err error) bool {
 	var status StatusError
 	return errors.As(err, &status) && status.passing()

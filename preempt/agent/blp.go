@@ -11,8 +11,8 @@ import (
 // stoppable says whether kernels of this process are rewritten as they are loaded. The driver must be initialised.
 func stoppable() bool { return bool(C.gp_blp_wanted()) }
 
-// prepareDomains gives contexts that lack it what stops their kernels. The error is that of the last context that could
-// not have it; later says that one is not initialised yet.
+// prepareDomains makes the domains of contexts that have none. The error is that of the last context that could not have
+// one; later says that a context is not initialised yet.
 func prepareDomains() (later bool, err error) {
 	for i := range C.GP_CONTEXTS {
 		if !bool(C.gp_bridge_blp_missing(C.int(i))) {
@@ -30,7 +30,7 @@ func prepareDomains() (later bool, err error) {
 	return later, err
 }
 
-// watchWindows stops and resumes what this process has on a GPU, for as long as the process lives.
+// watchWindows stops and resumes this process's kernels on a GPU, for as long as the process lives.
 func watchWindows(gpu int) {
 	runtime.LockOSThread()
 	C.gp_bridge_watch_windows(C.int(gpu)) // for good in C: a goroutine would wait for a processor of the scheduler's

@@ -71,7 +71,7 @@ func keep(image []byte) unsafe.Pointer {
 	return memory
 }
 
-// holdUnwanted is why no hold can be used in this process, "" where it can.
+// holdUnwanted returns why no hold can be used in this process; "" if one can.
 func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
 
 func holdWanted(config configs.Config) bool {
@@ -93,8 +93,8 @@ func watch() {
 	runtime.LockOSThread()
 	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
 	C.gp_bridge_wake_to_the_microsecond()
-	// For good in C: a goroutine that comes back from a wait waits again, for a processor of the scheduler's, and
-	// windows closed milliseconds late.
+	// It stays in C for good: a goroutine that returns from a wait in C waits again, for a processor of Go's scheduler,
+	// and windows closed milliseconds late.
 	C.gp_bridge_watch_forever()
 }
 
@@ -126,19 +126,19 @@ func attachGPU(i int, segment unsafe.Pointer, slot int) {
 	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot))
 }
 
-// moveGPU puts other memory, mapped for this alone, in the place of a GPU's segment; owned says whether the slot there is
-// still this process's.
+// moveGPU replaces the memory of a GPU's segment by another mapping, which is used up; owned says whether the slot in the
+// old memory is still this process's.
 func moveGPU(i int, memory unsafe.Pointer, slot int, owned bool) bool {
 	return bool(C.gp_bridge_gpu_move(C.int(i), memory, C.uint32_t(slot), C.bool(owned)))
 }
 
-// isolateGPU lets this process talk to itself: its slot is another's.
+// isolateGPU gives this process a segment of its own: its slot is another process's.
 func isolateGPU(i int) bool {
 	memory := C.gp_bridge_nobodys_memory()
 	return memory != nil && moveGPU(i, memory, 0, false)
 }
 
-// busyNs is how long this process had unfinished work on the GPU, ever.
+// busyNs is for how long this process has had unfinished work on the GPU, in nanoseconds.
 func busyNs(i int) uint64 { return uint64(C.gp_bridge_gpu_busy_ns(C.int(i))) }
 
 // underMPS says whether contexts on the GPU are shared through an MPS server.
@@ -218,7 +218,7 @@ func tsgs() []TSG {
 // where the ioctl itself failed.
 type StatusError int
 
-// passing says whether what was named may just be freed, or made: one channel of a TSG that libcuda takes apart is enough.
+// passing says whether a named object may be being freed or made: one channel of a TSG that libcuda takes apart is enough.
 func (e StatusError) passing() bool {
 	switch e {
 	case NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND:
@@ -230,7 +230,7 @@ func (e StatusError) passing() bool {
 func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
 
 func control[P any](t TSG, object, command uint32, parameters *P) error {
-	// No copy in C memory, which may lack where a process must come back to the GPU. The parameters hold no pointers.
+	// No copy in C memory, which may have run out when a process must come back to the GPU. The parameters hold no pointers.
 	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command),
 		unsafe.Pointer(parameters), C.uint32_t(unsafe.Sizeof(*parameters)))
 	if status != 0 {

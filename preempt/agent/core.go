@@ -52,8 +52,8 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	return nil
 }
 
-// countsFromStart says whether work is counted before anybody asks for it: where turns are taken, what a
-// process has on the GPU when a peer comes decides whose turn it is.
+// countsFromStart says whether work is counted before there are peers: where turns are taken, the work that a process has
+// on the GPU when a peer comes decides whose turn it is.
 func (c *Core) countsFromStart() bool {
 	return c.level == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
 }

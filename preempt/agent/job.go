@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What launchers of jobs with several processes give to each of them, the same to all of a job and to nobody else.
+// Variables that launchers set for the processes of a job: the same values for all of a job and for no other.
 var jobVariables = [][]string{
 	{"GPREEMPT_JOB"},
 	{"SLURM_JOB_ID", "SLURM_STEP_ID"},
@@ -15,8 +15,8 @@ var jobVariables = [][]string{
 	{"MASTER_ADDR", "MASTER_PORT"}, // PyTorch, DeepSpeed, Lightning
 }
 
-// jobOf is a number for the job that this process belongs to: whose processes may wait for each other, on whichever GPUs
-// they are. Where nothing says so, the children of one process are a job.
+// jobOf returns a number for the job of this process. Processes of a job may wait for each other, on whichever GPUs they
+// are. Without any of the variables the children of one process are a job.
 func jobOf(getenv func(string) string) uint64 {
 	h := fnv.New64a()
 	for _, variables := range jobVariables {
@@ -36,7 +36,7 @@ func jobOf(getenv func(string) string) uint64 {
 	return h.Sum64()
 }
 
-// startOf is when a process was started, in ticks since boot (proc_pid_stat): numbers of processes come again.
+// startOf returns when a process was started, in ticks since boot (proc_pid_stat): process numbers are reused.
 func startOf(pid int) string {
 	const start = 22 // of the fields, the first being 1; 2 is the name, in brackets
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -8,13 +8,13 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// How a process under higher levels gets its share (share.min_be): its timeslice is raised, by as much as the turns
-// that it gets on the GPU anyway must be longer for the share.
+// A process under higher levels gets its share (share.min_be) by a longer timeslice: the turns that it gets on the GPU
+// anyway become as much longer as the share needs.
 
 // leastBoostUs is the shortest raised timeslice: a switch takes about as long.
 const leastBoostUs = 50
 
-// usage is what the windows of higher levels were since those processes joined.
+// usage is the number and total length of the windows of higher levels since those processes joined.
 type usage struct {
 	atNs    uint64
 	openNs  [segment.Slots]uint64
@@ -34,8 +34,8 @@ func (a *agent) usage(p peers, now uint64) usage {
 	return u
 }
 
-// keepsUs is how long a higher level's process keeps the GPU in a window before this one gets a turn. Without a hold it
-// gives it away between its kernels.
+// keepsUs is how long a process of a higher level keeps the GPU in a window before this process gets a turn. Without a hold
+// it gives the GPU away between its kernels.
 func (a *agent) keepsUs(slot int) uint64 {
 	s, fair := a.segment.Slot(slot), a.core.config.Timeslice.FairUs
 	us := uint64(s.TimesliceUs.Load())
@@ -45,7 +45,7 @@ func (a *agent) keepsUs(slot int) uint64 {
 	return us
 }
 
-// left is the part of the time between two usages that no window took. Several processes' windows are taken to overlap by
+// left is the part of the time between two usages without a window. It assumes that windows of several processes overlap by
 // chance, as those of independent services do.
 func left(from, to usage, higher uint64) float64 {
 	part, ns := 1.0, float64(to.atNs-from.atNs)
@@ -58,8 +58,8 @@ func left(from, to usage, higher uint64) float64 {
 	return part
 }
 
-// count adds to what the process got of the GPU since the last time: where it had work and was not off the GPU, what
-// windows of higher levels left.
+// count adds the GPU time that the process got since the last call: the time that windows of higher levels left, if it had
+// work and was on the runlist.
 func (a *agent) count(p peers, now uint64) {
 	last, lastBusy := a.counted, a.countedBusy
 	a.counted, a.countedBusy = a.usage(p, now), busyNs(a.gpu)
@@ -71,8 +71,8 @@ func (a *agent) count(p peers, now uint64) {
 	a.own().RanAtNs.Store(now)
 }
 
-// boost is the timeslice, in microseconds, that makes up what lacks of the share least in the time between two usages; 0
-// where nothing does.
+// boost is the timeslice, in microseconds, with which the process would have had the share least in the time between two
+// usages; 0 if it had that.
 func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) uint64) uint64 {
 	if to.atNs <= from.atNs {
 		return 0
@@ -118,8 +118,8 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 	return shareCheck
 }
 
-// nextBoost is the raised timeslice from here on. It goes down only by more than one step, so that one near the limit of two
-// does not go back and forth, but up at once: where it is too short, nothing else makes up what lacks.
+// nextBoost is the raised timeslice from now on. It goes up at once, since nothing else gives the process its share, and
+// down only by more than one step, so that a value near the limit of two steps does not go back and forth.
 func nextBoost(us, wanted uint64) uint64 {
 	if wanted > us || wanted < us/2 {
 		return wanted

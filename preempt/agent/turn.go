@@ -14,11 +14,11 @@ import (
 // GPU, so nobody may rely on a short timeslice.
 const turnSeized = 1 << 8
 
-// seizeAfter is how long past its quantum an owner may be late, beyond the time of an RM control.
+// seizeAfter is how late an owner may be after its quantum, beyond the time of an RM control.
 const seizeAfter = 250 * time.Millisecond
 
-// turn takes, keeps or hands on the GPU among processes of the lowest level, and returns when to look
-// again. Whoever is not on its turn is off the runlist, whatever it has submitted.
+// turn takes, keeps or hands on the turn among processes of the lowest level, and returns when to look again. A process that
+// is not on its turn is off the runlist, whatever it has submitted.
 func (a *agent) turn(p peers, now uint64) time.Duration {
 	quantum := time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
 	turn := a.segment.Turn.Load()
@@ -32,7 +32,7 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 	}
 	probing := a.probes(now)
 	want := probing || busy(a.gpu)
-	// The owner may keep a turn that nobody wants: it is late only from when somebody did.
+	// The owner may keep a turn that nobody wants: it is late only from when somebody wants it.
 	if !want || a.askedTurn != turn {
 		a.askedTurn, a.askedNs = turn, now
 	}
@@ -104,8 +104,8 @@ func (a *agent) takesPart(slot int, now uint64) bool {
 	return s.Has(configs.Turns) && (heard >= now || now-heard < 3*uint64(heartbeat))
 }
 
-// A process that has been off the GPU for a while gets a turn of at least probeFor whatever is known of its
-// work: the driver may have some of its own, which nobody counts. The while grows as long as no work shows.
+// A process that has been off the GPU for a while gets a turn of at least probeFor even if it has no known work: the driver
+// may have work of its own, which nobody counts. The while grows as long as no work shows.
 const (
 	firstProbe = uint64(time.Second)
 	lastProbe  = 16 * firstProbe
@@ -130,7 +130,7 @@ func (a *agent) probes(now uint64) bool {
 	return a.probed != 0
 }
 
-// take makes the turn ours if it is still as seen.
+// take takes the turn if it has not changed since it was seen.
 func (a *agent) take(seen, flags uint64) time.Duration {
 	if !a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|flags|uint64(a.slot+1)) {
 		return time.Millisecond
@@ -160,13 +160,13 @@ func (a *agent) pass(seen uint64, to int, held time.Duration) {
 	a.segment.Ring()
 }
 
-// pick returns the slot, of those that want a turn, that gets the one of a round: a quantum by the machine's clock.
+// pick returns the slot that gets the turn of a round, of those that want it. A round is a quantum of the machine's clock.
 //
-// Processes of one job wait for each other across GPUs. Where two jobs share two GPUs and each has the turn on one, neither
-// gets on. So a round is the same on every GPU, and so is the job that goes first, whoever else wants to: of each two
-// rounds the one that a hash of job and rounds ranks highest, and the one that it ranks lowest. No job that shares
-// a GPU with one other waits longer than two rounds, and none has three in a row. Processes of one job on one GPU
-// follow each other in the order of their start.
+// Processes of one job wait for each other across GPUs. If two jobs shared two GPUs and each had the turn on one, neither
+// would get on. So rounds are the same on every GPU, and so is the order of jobs: in the first of two rounds the job goes
+// first that a hash of job and rounds ranks highest, in the second the one that it ranks lowest. A job that shares a GPU
+// with one other waits two rounds at most, and none has three in a row. Processes of one job on one GPU follow each other
+// in the order of their start.
 func (a *agent) pick(wanted, round uint64) int {
 	best, chosen := uint64(0), uint64(0)
 	for m := wanted; m != 0; m &= m - 1 {
@@ -194,7 +194,7 @@ func (a *agent) pick(wanted, round uint64) int {
 	return processes[round%uint64(len(processes))].slot
 }
 
-// rankOf a job in a round: in every other one the reverse of that in the one before.
+// rankOf returns the rank of a job in a round; in every other round the order is reversed.
 func rankOf(job, round uint64) uint64 {
 	// The finalizer of MurmurHash3 (public domain): every bit of its argument changes half of the result's.
 	h := job ^ (round/2)*0x9e3779b97f4a7c15
