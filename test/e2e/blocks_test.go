@@ -9,6 +9,7 @@ import (
 
 // A preempted program computes the same: no block is lost, runs twice, or overtakes another.
 func TestResultsOfBlocks(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/blocks.c")
 	images := filepath.Join(root, "test", "simcuda", "kernels")
 	for _, test := range []struct {
@@ -41,6 +42,7 @@ func TestResultsOfBlocks(t *testing.T) {
 
 // A program stops and restores streams of its own: gpreempt.h.
 func TestStreamsOfOneProcess(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/preempt.c")
 	start := func(t *testing.T) *process {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n")
@@ -165,6 +167,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 
 // The Python module says the same as the header, with any library's streams.
 func TestPythonStreams(t *testing.T) {
+	t.Parallel()
 	const script = `
 import ctypes, pickle, sys
 import gpreempt

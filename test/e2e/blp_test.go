@@ -67,6 +67,7 @@ func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
 
 // A launch runs unchanged if blocks of one of its clusters might be separated.
 func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "")
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
@@ -85,6 +86,7 @@ func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
 }
 
 func TestStoppedChainsGoOn(t *testing.T) {
+	t.Parallel()
 	const enough = 200 // stops
 	for what, rounds := range map[string]int{
 		"single": 40, "default": 40, "several": 60, "blocking": 60, "legacy": 40, "behind": 30, "questions": 30, "crossed": 20, "endings": 30, "contexts": 3,
@@ -142,6 +144,7 @@ func longWindow(m *machine, be, lc *process) {
 }
 
 func TestStoppedProcessGoesOnWhenTheOtherDies(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0")
 	plain := m.startChains("")
 	want := plain.chains("single", 200)
@@ -161,6 +164,7 @@ func TestStoppedProcessGoesOnWhenTheOtherDies(t *testing.T) {
 }
 
 func TestStoppedProcessKeepsItsShare(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "[hold]\nmax_ms = 50\n[share]\nmin_be = 0.5")
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
@@ -176,6 +180,7 @@ func TestStoppedProcessKeepsItsShare(t *testing.T) {
 }
 
 func TestExitWhileStopped(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "")
 	for range 5 {
 		be, lc := m.startChains("be"), m.start("lc")
@@ -191,6 +196,7 @@ func TestExitWhileStopped(t *testing.T) {
 }
 
 func TestFrozenProcessBlocksNobody(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "")
 	plain := m.startChains("")
 	want := plain.chains("single", 400)

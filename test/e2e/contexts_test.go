@@ -12,6 +12,7 @@ import (
 
 // A TSG whose channels are being freed cannot be suspended. The library does not take that for a refusal, and turns go on.
 func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_FREE_US=8000")
 	other, be := m.start("be"), m.startAs(m.command("be", compile(t, "testdata/contexts.c")))
 	m.joined(other, be)
@@ -36,6 +37,7 @@ func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
 
 // A process exits while its kernels are stopped: the end of its contexts is no failure of the driver.
 func TestNothingIsGivenUpAtTheEnd(t *testing.T) {
+	t.Parallel()
 	late := filepath.Join(t.TempDir(), "late.so")
 	source := filepath.Join(t.TempDir(), "late.c")
 	// What is left in a stream is written behind all destructors: the driver is gone by then, and the process lives on.

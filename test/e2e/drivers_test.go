@@ -19,6 +19,7 @@ func startNewer(t *testing.T, environment ...string) (m *machine, be *process) {
 
 // Work that functions of newer drivers put on a stream waits for stopped kernels.
 func TestFunctionsOfNewerDriversKeepTheirPlace(t *testing.T) {
+	t.Parallel()
 	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
 	lc := m.start("lc")
 	m.joined(be, lc)
@@ -38,6 +39,7 @@ func TestFunctionsOfNewerDriversKeepTheirPlace(t *testing.T) {
 
 // A driver that is newer than those known may have functions that overtake stopped kernels.
 func TestUnknownDriversAreNotStopped(t *testing.T) {
+	t.Parallel()
 	m, be := startNewer(t, "SIMCUDA_VERSION=13060")
 	lc := m.start("lc")
 	m.joined(be, lc)
@@ -58,6 +60,7 @@ func TestUnknownDriversAreNotStopped(t *testing.T) {
 // CUDA runtimes ask for all functions of a driver by name as they start. The functions of known drivers do not end
 // block-level preemption.
 func TestWhatRuntimesAskForIsKnown(t *testing.T) {
+	t.Parallel()
 	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
 	lc := m.start("lc")
 	m.joined(be, lc)
@@ -97,6 +100,7 @@ func TestWhatRuntimesAskForIsKnown(t *testing.T) {
 
 // A program asks for a function of an unknown name: it may overtake stopped kernels, so no kernel is stopped from then on.
 func TestUnknownFunctionsEndStops(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"dlsym", "proc"} {
 		t.Run(how, func(t *testing.T) {
 			m, be := startNewer(t)

@@ -86,7 +86,7 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "GPREEMPT_") || strings.HasPrefix(s, "SIMCUDA_") || strings.HasPrefix(s, "LD_")
 	})
-	cmd.Env = append(cmd.Env, "GPREEMPT_CONFIG="+m.config, "SIMCUDA_DIR="+filepath.Join(m.dir, "sim"),
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(m.dir, "cache"), "GPREEMPT_CONFIG="+m.config, "SIMCUDA_DIR="+filepath.Join(m.dir, "sim"),
 		"LD_LIBRARY_PATH="+filepath.Dir(built("sim/libcuda.so.1")),
 		"LD_PRELOAD="+strings.Join(append(sanitizer.runtime(), built("libgpreempt.so"), built("sim/libcuda.so.1")), ":"))
 	if role != "" {
@@ -321,6 +321,7 @@ func sums(total uint32) uint32 {
 }
 
 func TestPassiveWithoutRole(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	p := m.start("")
 	_, hash := p.request(5, 3, "stream")
@@ -342,6 +343,7 @@ func TestPassiveWithoutRole(t *testing.T) {
 }
 
 func TestPreemption(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start(""), m.start("")
 	be.runBestEffort()
@@ -373,6 +375,7 @@ func TestPreemption(t *testing.T) {
 }
 
 func TestHoldInGaps(t *testing.T) {
+	t.Parallel()
 	const requests = 20
 	for _, sync := range []string{"stream", "event", "context", "copy"} {
 		t.Run(sync, func(t *testing.T) {
@@ -396,6 +399,7 @@ func TestHoldInGaps(t *testing.T) {
 }
 
 func TestHoldYieldsToContextWaits(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 5000\nstep_us = 1000000\n") // no lease ends on a slow machine
 	be, lc := m.start("be"), m.start("lc")
 	be.runBestEffort()

@@ -15,6 +15,7 @@ func simulated(kernel string) string {
 // Memsets and copies within device memory are launches that can be stopped, also while they are stopped again and
 // again; where they cannot, the driver carries them out.
 func TestMemsetsAndCopiesStop(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/fills.c")
 	m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n[window]\ngrace_min_us = 100\ngrace_max_us = 100\n")
 	p := m.startAs(m.command("be", program, simulated("sim.cubin")))

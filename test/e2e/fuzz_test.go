@@ -10,6 +10,7 @@ import (
 
 // A fuzzer that hardly ran is no check: test/fuzz.sh counts what each of them ran on.
 func TestFuzzersAreCounted(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	for _, c := range []struct{ says, want string }{
 		{"echo 'fuzz: elapsed: 6s, execs: 23 (0/sec)'", "ran on 23 of 1000 inputs"},

@@ -8,6 +8,7 @@ import (
 // A free waits for the GPU of its memory and for no other: the kernels of a collective operation on several GPUs wait for
 // one another, and the thread that frees may have to launch some of them.
 func TestFreesWaitForTheirGPU(t *testing.T) {
+	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_DEVICES=2")
 	be := m.startAs(m.command("be", compile(t, "testdata/gpus.c"), simulated("sim.cubin")))
 	if line := be.hear(); line != "ready" {

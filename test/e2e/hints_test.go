@@ -54,6 +54,7 @@ var none = configs.HintsFrom()
 // A hint is carried out later by the core's thread, or at once by the caller where there is less time than a
 // switch takes.
 func TestExplicitHints(t *testing.T) {
+	t.Parallel()
 	for _, aheadUs := range []int{1000, 100} {
 		t.Run(fmt.Sprintf("%d us ahead", aheadUs), func(t *testing.T) {
 			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
@@ -81,6 +82,7 @@ func TestExplicitHints(t *testing.T) {
 
 // hints.log gets a line for each request.
 func TestRequestsAreLogged(t *testing.T) {
+	t.Parallel()
 	log := filepath.Join(t.TempDir(), "requests")
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+
 		fmt.Sprintf("max_cost = 0.4\nwait_us = 20000\nlog = %q\n", log))
@@ -120,6 +122,7 @@ func TestRequestsAreLogged(t *testing.T) {
 
 // Hints that nothing follows end after a bounded wait, and a source that gives only such is switched off.
 func TestWrongHints(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	lc, be := m.pair()
 	var listened int
@@ -143,6 +146,7 @@ func TestWrongHints(t *testing.T) {
 }
 
 func TestSenselessHints(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	lc, be := m.pair()
 	before := m.peer(lc).Counters.Windows
@@ -170,6 +174,7 @@ func TestSenselessHints(t *testing.T) {
 
 // Several hints of one request are carried out once.
 func TestDuplicateHints(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var listened int
@@ -186,6 +191,7 @@ func TestDuplicateHints(t *testing.T) {
 
 // A hint for a time after its work comes is late: the work is not hindered.
 func TestLateHints(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit))
 	lc, _ := m.pair()
 	var listened, requests int
@@ -203,6 +209,7 @@ func TestLateHints(t *testing.T) {
 }
 
 func TestHintsAreOffWhereConfigured(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, none)
 	lc, _ := m.pair()
 	var listened int
@@ -215,6 +222,7 @@ func TestHintsAreOffWhereConfigured(t *testing.T) {
 }
 
 func TestHintsWithoutAnybodyToPreempt(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	lc := m.start("lc")
 	m.joined(lc)
@@ -227,6 +235,7 @@ func TestHintsWithoutAnybodyToPreempt(t *testing.T) {
 }
 
 func TestCopiesAnnounceKernels(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintCopy))
 	lc, be := m.pair()
 	var copied int
@@ -241,6 +250,7 @@ func TestCopiesAnnounceKernels(t *testing.T) {
 }
 
 func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintCopy)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var pinned int
@@ -258,6 +268,7 @@ func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
 // 20 requests a second: the period is learnt and requests are met by a hint. How many depends on how exactly
 // this machine keeps time.
 func TestPeriodicArrivals(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintArrival)+"max_cost = 0.4\nwait_us = 20000\n")
 	lc, be := m.pair()
 	var requests int
@@ -305,6 +316,7 @@ func serve(t *testing.T, way string) (m *machine, be, lc *process, port string) 
 // The library learns how long before its kernel a request's data comes. Data on a connection that no kernels follow is
 // not taken for requests.
 func TestSocketsAnnounceRequests(t *testing.T) {
+	t.Parallel()
 	for _, way := range []string{"threads", "asyncio"} {
 		t.Run(way, func(t *testing.T) {
 			m, be, lc, port := serve(t, way)
@@ -329,6 +341,7 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 
 // Knowledge of a port holds for every connection to it, also where the client's port is the lower one.
 func TestRequestsOfNewConnections(t *testing.T) {
+	t.Parallel()
 	m, _, lc, port := serve(t, "threads")
 	number, err := strconv.Atoi(port)
 	if err != nil {
@@ -367,6 +380,7 @@ func TestRequestsOfNewConnections(t *testing.T) {
 }
 
 func TestSocketsThatNoWorkFollows(t *testing.T) {
+	t.Parallel()
 	m, _, lc, port := serve(t, "threads")
 	infer, metrics := client(t, port), client(t, port)
 	m.until("requests are met by hints", func() bool {
@@ -392,6 +406,7 @@ func TestSocketsThatNoWorkFollows(t *testing.T) {
 
 // A program annotated with NVTX needs no new code.
 func TestRangesAnnounceRequests(t *testing.T) {
+	t.Parallel()
 	for inDomain := range 2 {
 		m := newMachine(t, none+"nvtx = [\"other\", \"request\"]\nmax_cost = 0.4\nwait_us = 20000\n")
 		lc, be := m.pair()
@@ -412,6 +427,7 @@ func TestRangesAnnounceRequests(t *testing.T) {
 
 // A range that begins long before its work is not switched off before the delay is learnt.
 func TestRangesAreLearntFirst(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, none+"nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 1\n")
 	lc, _ := m.pair()
 	var loaded int
@@ -426,6 +442,7 @@ func TestRangesAreLearntFirst(t *testing.T) {
 }
 
 func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, none+"nvtx = [\"request\"]\n", "NVTX_INJECTION64_PATH=/nowhere/tool.so")
 	lc, _ := m.pair()
 	var loaded int
@@ -436,6 +453,7 @@ func TestNobodyReplacesAnotherNVTXTool(t *testing.T) {
 
 // NVTX asks no more of a tool that wants no ranges.
 func TestNVTXIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	const code = `
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -467,6 +485,7 @@ print(before, ask())
 
 // The Python module finds the library of its process, and does nothing without.
 func TestPythonModule(t *testing.T) {
+	t.Parallel()
 	const script = `
 import asyncio, ctypes, sys
 import gpreempt

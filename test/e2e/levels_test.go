@@ -5,11 +5,13 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A process between two levels has a long timeslice against the lower one, so only suspension gets it off
 // the GPU: a request of the highest level would otherwise wait for that timeslice.
 func TestLevelsBetweenGiveWay(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\n[window]\ngrace_min_us = 100000\ngrace_max_us = 100000\n[share]\nmin_be = 0\n")
 	low, middle, high := m.start("be"), m.start("3"), m.start("0")
 	low.runBestEffort()
@@ -34,6 +36,7 @@ func TestLevelsBetweenGiveWay(t *testing.T) {
 
 // BE processes that submit at once, before they know of each other.
 func TestBestEffortStartsTogether(t *testing.T) {
+	t.Parallel()
 	for _, peers := range []int{2, 4, 8} {
 		t.Run(fmt.Sprint(peers), func(t *testing.T) {
 			m := newMachine(t, "")
@@ -61,6 +64,7 @@ func TestBestEffortStartsTogether(t *testing.T) {
 }
 
 func TestCooperativeKernels(t *testing.T) {
+	t.Parallel()
 	const kernels = 20
 	m := newMachine(t, "[hold]\nmax_ms = 10000\n[window]\ngrace_min_us = 1000\ngrace_max_us = 1000\n")
 	be, lc := m.start("be"), m.start("lc")
@@ -90,6 +94,7 @@ func TestCooperativeKernels(t *testing.T) {
 }
 
 func TestUnderMPS(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_MPS=1")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)
@@ -110,6 +115,7 @@ func TestUnderMPS(t *testing.T) {
 
 // Processes on another GPU are no peers.
 func TestTwoGPUs(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	on := func(device int, role string) *process {
 		m.environment = []string{"SIMCUDA_DEVICES=2", fmt.Sprintf("WORKER_DEVICE=%d", device)}
@@ -137,6 +143,7 @@ func TestTwoGPUs(t *testing.T) {
 // Contexts that come and go are not settled, and not taken off the GPU: where turns are taken they have fair timeslices,
 // and others can see that.
 func TestTimeslicesOfNewContextsAreTold(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	first, second, lc := m.start("be"), m.start("be"), m.start("lc")
 	m.joined(first, second, lc)
@@ -156,6 +163,7 @@ func TestTimeslicesOfNewContextsAreTold(t *testing.T) {
 
 // A stopped peer with work on the GPU is handed no turn: it would not give it back.
 func TestStoppedPeerGetsNoTurns(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "[turns]\nquantum_ms = 20\n")
 	going, stopped := m.start("be"), m.start("be")
 	going.runBestEffort()
@@ -179,16 +187,25 @@ func TestStoppedPeerGetsNoTurns(t *testing.T) {
 
 // A process may make a stream for every request: entries for streams that are gone are used again.
 func TestManyStreams(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	be.runBestEffort()
 	m.joined(be, lc)
 	var running int
 	lc.ask("streams 200 300000", "running %d", &running)
-	for range 50 {
-		if peer := m.peer(lc); !peer.WindowOpen {
+	launched, looks := time.Now(), 0
+	for ; looks < 50; looks++ {
+		peer := m.peer(lc)
+		if time.Since(launched) > 200*time.Millisecond {
+			break // what was launched may be over
+		}
+		if !peer.WindowOpen {
 			t.Fatalf("the window is closed while a kernel runs: %+v", peer.Counters)
 		}
+	}
+	if looks == 0 {
+		t.Error("nobody looked in time")
 	}
 	var done int
 	if lc.ask("wait", "done %d", &done); running != 1 || done != 1 {
@@ -198,6 +215,7 @@ func TestManyStreams(t *testing.T) {
 
 // Two contexts of one best-effort process run beside each other, and go on.
 func TestContextsOfOneProcessGoOn(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)

@@ -43,6 +43,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 }
 
 func TestPrioritiesUnderMPS(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/priorities.c")
 	// What the program hears is always the same; what its streams have depends on the level.
 	expect := func(client int, has func(asked int) int) string {
@@ -89,6 +90,7 @@ func TestPrioritiesUnderMPS(t *testing.T) {
 // A program started by a BE process under MPS inherits its environment, but has the priority of its own role, if the
 // library is loaded into it.
 func TestChildrenUnderMPS(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/priorities.c")
 	pipe := mpsPipe(t)
 	for _, test := range []struct {
@@ -128,6 +130,7 @@ func TestChildrenUnderMPS(t *testing.T) {
 
 // The doctor says what a program would get under MPS, and without.
 func TestDoctorOfBlocks(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, settings string
 		environment    []string

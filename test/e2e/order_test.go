@@ -8,6 +8,7 @@ import (
 // The program order.c: every order that CUDA promises holds while windows open and close. No call that returns at once
 // without the library waits for something that the program does only afterwards.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	program := compile(t, "testdata/order.c")
 	for _, c := range []struct {
 		what   string

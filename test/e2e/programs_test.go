@@ -32,6 +32,7 @@ func run(cmd *exec.Cmd) (result, error) {
 // Programs that never touch CUDA behave as without the library. They run many times: a fault in their signals and forks
 // shows in one run of ten or of a hundred.
 func TestProgramsWithoutCUDA(t *testing.T) {
+	t.Parallel()
 	gpreempt := filepath.Join(root, "build", "gpreempt")
 	for _, c := range []struct {
 		name    string
@@ -76,6 +77,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 
 // A Go program under the library has two Go runtimes once it uses CUDA: this one's doctor does, in its probes.
 func TestDoctorUnderTheLibrary(t *testing.T) {
+	t.Parallel()
 	const workers, runs = 4, 50
 	want := "ok    picked     \"auto\" picks timeslice, hold, turns: every probe succeeded\n"
 	var running sync.WaitGroup
@@ -101,6 +103,7 @@ func TestDoctorUnderTheLibrary(t *testing.T) {
 
 // A configuration may ask for few mechanisms or none; that is no failure, and nothing waits.
 func TestDoctorOfFewMechanisms(t *testing.T) {
+	t.Parallel()
 	for mechanisms, want := range map[string]string{
 		`[]`:       "warn  picked     nothing is configured: mechanisms = []; no program yields the GPU or gets it\n",
 		`["gate"]`: "ok    picked     configured gate: every probe succeeded\n",
@@ -134,6 +137,7 @@ assert cuda.cuCtxSetCurrent(context) == 0
 `
 
 func TestNothingStartsWithoutCUDA(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	for _, role := range []string{"", "off", "lc", "be"} {
 		if n := m.threads(role, ""); n != "1\n" {
@@ -147,6 +151,7 @@ func TestNothingStartsWithoutCUDA(t *testing.T) {
 
 // The library's threads take no signal that the program's own threads block, and its handlers are not seen.
 func TestSignalsStayWithTheProgram(t *testing.T) {
+	t.Parallel()
 	const code = `
 import ctypes, os, signal
 got = []
@@ -183,6 +188,7 @@ print(len(got))
 
 // What a program with CUDA sees of the system is the same with the library.
 func TestProgramsWithCUDA(t *testing.T) {
+	t.Parallel()
 	const nobodyReads = `
 import os, signal, sys
 def nobody_reads(fd):
@@ -244,6 +250,7 @@ print([t for t in map(target, os.listdir("/proc/self/fd")) if "cgroup" in t or "
 // A daemon closes descriptors that it does not know. The library's log goes on, and never into a file that the program
 // has opened since.
 func TestProgramClosesEverything(t *testing.T) {
+	t.Parallel()
 	const code = `
 import ctypes, os, sys, tempfile
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -280,6 +287,7 @@ print([f.read() for f in files if f.seek(0, 2)])
 
 // A configuration that is no file must not stop a program that reads it.
 func TestConfigurationIsNoFile(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	fifo := filepath.Join(m.dir, "fifo")
 	if out, err := exec.Command("mkfifo", fifo).CombinedOutput(); err != nil {
@@ -319,6 +327,7 @@ const (
 
 // Where no thread can be started Go would end the program.
 func TestNoThreads(t *testing.T) {
+	t.Parallel()
 	for log, want := range map[string]string{"warn": noThreads, "off": ""} {
 		m := newMachine(t, "", "GPREEMPT_LOG="+log)
 		cmd := m.command("lc", "python3", "-c", "import ctypes; print(ctypes.CDLL(\"libcuda.so.1\").cuInit(0))")
@@ -330,6 +339,7 @@ func TestNoThreads(t *testing.T) {
 
 // Threads run out after any number of them: the program goes on, with preemption or without.
 func TestFewThreads(t *testing.T) {
+	t.Parallel()
 	without, with := false, false
 	for threads := 1; threads <= 28; threads += 3 {
 		m := newMachine(t, "hints.socket = true\n", fmt.Sprint("THREADS=", threads))
@@ -352,6 +362,7 @@ func TestFewThreads(t *testing.T) {
 
 // Threads run out while the program runs, and come back.
 func TestThreadsRunOut(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"lc", "be"} {
 		t.Run(role, func(t *testing.T) {
 			m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns"]`, "SIMCUDA_DEVICES=4")
@@ -390,6 +401,7 @@ func TestThreadsRunOut(t *testing.T) {
 
 // The program may map only so much memory, from the start or from later on.
 func TestLittleMemory(t *testing.T) {
+	t.Parallel()
 	for megabytes := 100; megabytes < 3000; megabytes += megabytes / 8 {
 		m := newMachine(t, "")
 		if out, err := m.command("", "prlimit", fmt.Sprintf("--as=%d", megabytes<<20), worker).CombinedOutput(); err != nil {
@@ -409,6 +421,7 @@ func TestLittleMemory(t *testing.T) {
 }
 
 func TestMemoryRunsOut(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"lc", "be"} {
 		t.Run(role, func(t *testing.T) {
 			m := newMachine(t, "")
@@ -438,6 +451,7 @@ func TestMemoryRunsOut(t *testing.T) {
 // A worker that a server forked before anything touched CUDA is a member like any other process, with the
 // environment that the server was started with, whatever it has written over it since.
 func TestForkBeforeCUDA(t *testing.T) {
+	t.Parallel()
 	code := `
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -472,6 +486,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in children])
 
 // Installed under a prefix, the command finds the library that lies beside it.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	prefix := t.TempDir()
 	if out, err := exec.Command("make", "-s", "-C", root, "install", "PREFIX="+prefix, "DESTDIR=").CombinedOutput(); err != nil {
 		t.Fatalf("make install: %v\n%s", err, out)

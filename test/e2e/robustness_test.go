@@ -19,6 +19,7 @@ import (
 )
 
 func TestConfigErrors(t *testing.T) {
+	t.Parallel()
 	_, hash := newMachine(t, "").start("").request(3, 3, "stream")
 	for _, c := range []struct {
 		name, role, config string
@@ -56,6 +57,7 @@ func TestConfigErrors(t *testing.T) {
 
 // Root works in a folder of another user, who would switch preemption off and have a file overwritten.
 func TestRootInOthersFolder(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
@@ -88,6 +90,7 @@ func TestRootInOthersFolder(t *testing.T) {
 }
 
 func TestFork(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"", "lc", "be"} {
 		t.Run("role="+role, func(t *testing.T) {
 			m := newMachine(t, "")
@@ -109,6 +112,7 @@ func TestFork(t *testing.T) {
 
 // A python3 process forks before and after it becomes a CUDA process; the child, a worker of its own, joins.
 func TestForkInPython(t *testing.T) {
+	t.Parallel()
 	const script = `
 import ctypes, os, subprocess, sys
 def child():
@@ -143,6 +147,7 @@ sys.exit(subprocess.run([sys.argv[1]]).returncode)
 }
 
 func TestOrdinaryProgramsUnchanged(t *testing.T) {
+	t.Parallel()
 	for _, program := range [][]string{
 		{"python3", "-c", "import os, subprocess, sys; print(subprocess.check_output(['echo', 'x'])); sys.exit(3)"},
 		{"bash", "-c", "echo $((6*7)); echo piped | cat; exit 5"},
@@ -172,6 +177,7 @@ func TestOrdinaryProgramsUnchanged(t *testing.T) {
 }
 
 func TestCrashIsTheProgramsOwn(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"", "lc", "be"} {
 		p := newMachine(t, "").start(role)
 		_, _ = p.request(2, 2, "stream")
@@ -199,6 +205,7 @@ func throughput(span time.Duration, processes ...*process) float64 {
 }
 
 func TestBestEffortPeersShare(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	var be []*process
 	for range 4 {
@@ -232,6 +239,7 @@ func TestBestEffortPeersShare(t *testing.T) {
 // Two jobs with a process on each of two GPUs start crosswise: most of the time the same job has both GPUs. A job whose
 // processes wait for each other gets nowhere with its turn on one GPU only.
 func TestJobsTakeTurnsTogether(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	job := map[int32]string{}
 	var all []*process
@@ -285,6 +293,7 @@ func TestJobsTakeTurnsTogether(t *testing.T) {
 // top shows which part of the GPU BE got: all of it alone, half of it each where two take turns, none while it idles, and
 // none of LC's time.
 func TestShares(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	share := func(span time.Duration, all ...*process) (shares []float64) {
 		t.Helper()
@@ -378,6 +387,7 @@ func killed(m *machine, rounds int, random *rand.Rand) error {
 }
 
 func TestKilledPeers(t *testing.T) {
+	t.Parallel()
 	const groups, rounds = 4, 50
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
@@ -437,6 +447,7 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 func TestStoppedPeers(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	first, second, lc, other := m.start("be"), m.start("be"), m.start("lc"), m.start("lc")
 	m.joined(first, second, lc, other)
@@ -480,6 +491,7 @@ func TestStoppedPeers(t *testing.T) {
 
 // Processes are stopped at any instruction, until the others have shown that they go on without them.
 func TestStoppedAnywhere(t *testing.T) {
+	t.Parallel()
 	const rounds = 60
 	m := newMachine(t, "")
 	victims := []*process{m.start("be"), m.start("lc")}
@@ -521,6 +533,7 @@ func TestStoppedAnywhere(t *testing.T) {
 
 // Every process of this test has the same number, 1, in a namespace of its own.
 func TestPIDNamespaces(t *testing.T) {
+	t.Parallel()
 	apart := []string{"--user", "--map-current-user", "--pid", "--fork", "--kill-child"}
 	if out, err := exec.Command("unshare", append(apart, "true")...).CombinedOutput(); err != nil {
 		t.Skipf("this machine does not let this user make PID namespaces: unshare: %v: %s", err, bytes.TrimSpace(out))
@@ -538,7 +551,7 @@ func TestPIDNamespaces(t *testing.T) {
 		return found
 	}
 	be, lc := start("be"), start("lc")
-	m.until("both join", func() bool { return only("be").Alive && only("lc").Alive })
+	m.until("both join", func() bool { return only("be").Published && only("lc").Published })
 	if b, l := only("be"), only("lc"); b.Pid != 1 || l.Pid != 1 || b.Slot == l.Slot {
 		t.Errorf("BE %+v, LC %+v: must be process 1 both, in two slots", b, l)
 	}
@@ -563,6 +576,7 @@ func TestPIDNamespaces(t *testing.T) {
 }
 
 func TestManyPeers(t *testing.T) {
+	t.Parallel()
 	roles := []string{"lc", "be", "3", "be", "lc", "6", "be", "1"}
 	levels := map[string]uint32{"lc": 0, "be": 7, "1": 1, "3": 3, "6": 6}
 	for n := 2; n <= len(roles); n++ {
@@ -621,6 +635,7 @@ func scan(line, format string, values ...any) bool {
 }
 
 func TestCorruptSegment(t *testing.T) {
+	t.Parallel()
 	for _, inUse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("inUse=%v", inUse), func(t *testing.T) {
 			m := newMachine(t, "")
@@ -674,6 +689,7 @@ func TestCorruptSegment(t *testing.T) {
 // The file through which processes know of each other is removed while they run, as logind does with all of a user's at
 // the last logout.
 func TestRemovedSegment(t *testing.T) {
+	t.Parallel()
 	for _, mechanisms := range []string{`"auto"`, `["blp"]`} {
 		t.Run(mechanisms, func(t *testing.T) {
 			m := newMachine(t, "mechanisms = "+mechanisms)
@@ -716,6 +732,7 @@ func TestRemovedSegment(t *testing.T) {
 
 // A process closes the library's descriptor, by which it loses its slot, and another one takes the slot: both go on.
 func TestSlotTaken(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be)
@@ -726,8 +743,8 @@ func TestSlotTaken(t *testing.T) {
 		victim := be
 		slot := m.peer(victim).Slot
 		var closed int
-		if victim.ask("close", "closed %d", &closed); closed != 1 {
-			t.Fatalf("%d descriptors of segments", closed)
+		if victim.ask("close", "closed %d", &closed); closed == 0 { // more than one while the library looks whether it is still the file
+			t.Fatal("no descriptor of a segment")
 		}
 		taker := m.start("be")
 		m.joined(taker, be, lc)
@@ -752,6 +769,7 @@ func TestSlotTaken(t *testing.T) {
 
 // A peer cuts the file short, or makes it longer: nobody gets SIGBUS, and who comes later finds the others.
 func TestTruncatedSegment(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)
@@ -786,6 +804,7 @@ func TestTruncatedSegment(t *testing.T) {
 
 // The only process that has the memory is stopped when another comes. Later they find each other.
 func TestStoppedMember(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be := m.start("be")
 	m.joined(be)
@@ -808,6 +827,7 @@ func TestStoppedMember(t *testing.T) {
 
 // Somebody else made the directory. Once it is removed, those who wait for it join.
 func TestSquatter(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
 	}
@@ -842,6 +862,7 @@ func TestSquatter(t *testing.T) {
 
 // The log and other files of the library reach the limit of file sizes: no process ends by SIGXFSZ.
 func TestFileSizeLimit(t *testing.T) {
+	t.Parallel()
 	for _, kilobytes := range []int{0, 1} {
 		t.Run(fmt.Sprint(kilobytes), func(t *testing.T) {
 			m := newMachine(t, `mechanisms = ["timeslice", "hold", "blp"]
@@ -871,6 +892,7 @@ hints.log = "`+filepath.Join(t.TempDir(), "hints")+`"
 }
 
 func TestGroupByNumber(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))
 	be, lc := m.start("be"), m.start("lc")
@@ -887,6 +909,7 @@ func TestGroupByNumber(t *testing.T) {
 }
 
 func TestCapture(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)
@@ -906,6 +929,7 @@ func TestCapture(t *testing.T) {
 }
 
 func TestControlRefused(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_REFUSE_CONTROL=1")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)
@@ -922,6 +946,7 @@ func TestControlRefused(t *testing.T) {
 }
 
 func TestControlsWrapped(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_WRAP211=1")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)

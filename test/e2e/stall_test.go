@@ -21,6 +21,7 @@ func besideBestEffort(t *testing.T, settings string, environment ...string) (m *
 // TestHoldsGiveWay proves that a hold which stands in the way of its own process's work does so for milliseconds, where
 // neither its limit nor the timeslice would end it for a second.
 func TestHoldsGiveWay(t *testing.T) {
+	t.Parallel()
 	const long = "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\n"
 	for _, c := range []struct{ name, settings, environment string }{
 		// Behind a single link nothing is left to fetch: the host engine turns away in every hold.
@@ -48,6 +49,7 @@ func TestHoldsGiveWay(t *testing.T) {
 // of it, does not meet a hold that another thread is arming: its second link would wait for the lock, and the call for
 // the first link.
 func TestCallsThatWaitForTheContext(t *testing.T) {
+	t.Parallel()
 	// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
 	m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n[share]\nmin_be = 0\n", "SIMCUDA_DOORBELL_US=150:gpreempt_hold")
 	var requests, frees, slowestUs int
@@ -68,6 +70,7 @@ const keptHold = "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 2000\ns
 // TestFreeOfAnotherContextsMemory proves that a call releases the hold of the context that it waits for, not of the one
 // that is current.
 func TestFreeOfAnotherContextsMemory(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, keptHold)
 	holds := m.peer(lc).Counters.Holds
 	var us int
@@ -84,6 +87,7 @@ func TestFreeOfAnotherContextsMemory(t *testing.T) {
 // TestFirstLaunchAtAnOldAddress proves that the first launch of a kernel counts as one where another kernel, since
 // unloaded, had its handle: the driver waits for the context while it loads the code.
 func TestFirstLaunchAtAnOldAddress(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, keptHold, "CUDA_MODULE_LOADING=LAZY")
 	lc.request(3, 2, "stream")
 	var again, us int
@@ -99,6 +103,7 @@ func TestFirstLaunchAtAnOldAddress(t *testing.T) {
 // TestContextInAnothersPlace proves that a call which may wait for a context, and ends when another one has its place in the
 // library, does not keep the other one from holds.
 func TestContextInAnothersPlace(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, "")
 	var beside, done int
 	if lc.ask("replace", "beside %d", &beside); beside != 1 {
@@ -114,6 +119,7 @@ func TestContextInAnothersPlace(t *testing.T) {
 
 // TestContextsEndUnderHolds proves that a context may end while it has a hold that is being looked after.
 func TestContextsEndUnderHolds(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, "")
 	var done int
 	lc.ask("contexts 30", "done %d", &done)
@@ -130,6 +136,7 @@ func TestContextsEndUnderHolds(t *testing.T) {
 
 // TestHoldsWithoutProbes proves that a hold whose probes the driver refuses is not taken for one that stands in the way.
 func TestHoldsWithoutProbes(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, "", "SIMCUDA_REFUSE_VALUES=1")
 	lc.request(20, 20, "stream")
 	if c := m.peer(lc).Counters; c.Holds == 0 || c.HoldsStalled != 0 {
@@ -139,6 +146,7 @@ func TestHoldsWithoutProbes(t *testing.T) {
 
 // TestShortLease proves that a hold whose lease is the shortest that may be configured is renewed in time while nothing runs.
 func TestShortLease(t *testing.T) {
+	t.Parallel()
 	m, lc := besideBestEffort(t, "[hold]\nstep_us = 500\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n")
 	m.until("two in three holds stay", func() bool { // the watcher may lose the CPU
 		before := m.peer(lc).Counters
@@ -152,6 +160,7 @@ func TestShortLease(t *testing.T) {
 
 // TestNoHold proves that a process whose launches would wait for the hold, or whose streams would, has none and says so.
 func TestNoHold(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		environment string
 		holds       bool

@@ -44,6 +44,7 @@ func (m *machine) runStopped(be *process, enough uint64, work string) {
 // Blocks that wait for blocks of their launch that began later, without a cooperative launch: a stop between them would
 // never end. All of them fit on the GPU at once, so they are stopped as a whole.
 func TestBlocksThatWaitForLaterOnesAreNotParted(t *testing.T) {
+	t.Parallel()
 	// A launch's blocks take so long to begin that most stops come meanwhile.
 	m, be, end := startWaits(t, "SIMCUDA_BLOCK_NS=5000")
 	for _, kernel := range []string{"sim_marlin", "sim_lamport", "sim_barrier"} {
@@ -61,6 +62,7 @@ func TestBlocksThatWaitForLaterOnesAreNotParted(t *testing.T) {
 // Where they do not fit, a stop may part them. The missing blocks are launched beside those that wait, and the kernel is not
 // parted again.
 func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"launch", "graph"} {
 		t.Run(how, func(t *testing.T) {
 			m, be, end := startWaits(t, "SIMCUDA_BLOCK_NS=2000")
@@ -80,6 +82,7 @@ func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
 // Kernels wait for kernels on other streams, and for the program, which waits for other streams. A stop may keep back just
 // what the others wait for.
 func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"streams", "program"} {
 		t.Run(how, func(t *testing.T) {
 			m, be, end := startWaits(t)
@@ -96,6 +99,7 @@ func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 // A launch of a graph that has not begun, since what is ahead of it in its hardware channel waits for the program, and the
 // program waits for the stop to end: it is launched again in another way, once.
 func TestGraphsBehindWhatWaitsForTheProgramGoOn(t *testing.T) {
+	t.Parallel()
 	m, be, end := startWaits(t, "CUDA_DEVICE_MAX_CONNECTIONS=1")
 	m.runStopped(be, 60, "behind sim_lamport 132 256 10")
 	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
