@@ -8,7 +8,9 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all test sanitize generator demo install clean generate check-generated readme man gpu-patch bench-check results
+.PHONY: all help test vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate check-generated \
+	readme man gpu-patch bench-check results
+all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/sim/libcuda.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
@@ -113,35 +115,61 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 
 # Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
 SANITIZE_TESTS ?= TestPreemption|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait
+sanitize: ## e2e tests with the C parts under the thread and the address sanitizer
 sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 	@for s in $(SANITIZERS); do \
-		echo "GPREEMPT_SANITIZER=$$s $(GO) test -count=1 -run '$(SANITIZE_TESTS)' ./test/e2e"; \
-		GPREEMPT_SANITIZER=$$s $(GO) test -count=1 -run '$(SANITIZE_TESTS)' ./test/e2e || exit; \
+		echo "GPREEMPT_SANITIZER=$$s $(GO_TEST) -run '$(SANITIZE_TESTS)' ./test/e2e"; \
+		GPREEMPT_SANITIZER=$$s $(GO_TEST) -run '$(SANITIZE_TESTS)' ./test/e2e || exit; \
 	done
 
-# Everything that needs no GPU. The race detector sees the packages whose concurrency is Go's own; the fuzzers go
-# on from the committed corpus, on so many inputs each.
+help: ## this list
+	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# Tests of packages whose concurrency is Go's own run under the race detector. Others wait more than they compute, so more
+# of them run at once than there are cores. The fuzzers go on from the committed corpus, on so many inputs each. Where the
+# CUDA tools cannot be had from PyPI one line says so, and tests that need them are skipped; in CI (GPREEMPT_CI) that fails.
 RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench
+UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
+GO_TEST := $(GO) test -count=1 -p 3 -parallel 4
+WITH_TOOLS := ./test/tools.sh
 FUZZ_INPUTS ?= 20000
-test: all
-	@unformatted=$$(gofmt -l cmd configs hints kernels patch preempt shim test); \
+test: ## everything that needs no GPU: vet, unit and e2e at once, race, fuzz, glibc
+test: vet
+	$(WITH_TOOLS) $(GO_TEST) $(UNIT) ./test/e2e
+	$(MAKE) --no-print-directory race fuzz glibc
+vet: ## gofmt and go vet
+vet: all
+	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES))); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
-	$(GO) test -count=1 ./...
-	$(GO) test -count=1 -race $(RACE)
+unit: ## tests of packages and of the simulated driver
+unit: all
+	$(WITH_TOOLS) $(GO_TEST) $(UNIT)
+e2e: ## tests of processes under the library, on the simulated driver
+e2e: all
+	$(WITH_TOOLS) $(GO_TEST) ./test/e2e
+race: ## tests of packages under the race detector
+race: all
+	$(GO_TEST) -race $(RACE)
+fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
+glibc: ## that the library asks for no glibc newer than 2.34
+glibc: build/libgpreempt.so
 	./test/glibc.sh build/libgpreempt.so
 
 # Random programs, stopped at random, against what CUDA promises of them: for TIME, from program SEED on.
 TIME ?= 1h
+generator: ## random programs for TIME, stopped at random, against what CUDA promises
 generator: all
 	GPREEMPT_GENERATOR_TIME=$(TIME) GPREEMPT_GENERATOR_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestGeneratedPrograms$$' ./test/e2e
 
 # Co-locates a latency-critical and a best-effort process, on the GPU or, where there is none, on the
 # simulated driver, and prints alone / default / gpreempt side by side.
+demo: ## a latency-critical and a best-effort program side by side, in a minute
 demo: all
 	./test/demo.sh
 
+install: ## the library, the commands and their manuals, into PREFIX
 install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
@@ -158,6 +186,7 @@ BENCH_SUITE ?= foundation
 BENCH_GPU ?= h200
 BENCH_RESULTS ?= test/bench/results
 BENCH_NEW := build/bench-check/$(BENCH_GPU)-$(BENCH_SUITE).json
+bench-check: ## measures BENCH_SUITE again: what is worse than the committed results (GPU)
 bench-check: build/gpreempt-bench build/libgpreempt.so
 	@mkdir -p build/bench-check
 	@rm -rf build/bench-check/parts $(BENCH_NEW) # parts are for going on after an interruption
@@ -172,6 +201,7 @@ bench-check: build/gpreempt-bench build/libgpreempt.so
 RESULTS := build/results
 RESULT_SUITES ?= foundation pytorch identity unprivileged hints http nvtx blp-fire blp-cost blp-mps blp-mps-pytorch blp-stream
 PAPER_FLAGS ?= --seconds 1.2 --repeats 2
+results: ## measures all that docs/results.md shows (GPU, 40 minutes)
 results: all
 	@mkdir -p $(RESULTS)
 	@for suite in $(RESULT_SUITES); do \
@@ -184,15 +214,15 @@ results: all
 
 # Writes the tables of README.md and docs/results.md and the report of the evaluation from the committed results; tests
 # compare them.
-readme:
+readme: ## tables and plots of the documents, from the committed results
 	$(GO) test -count=1 -run 'TestDocumentsShow|TestHeadlineShows|TestReportIs' ./test/bench -update
 
 # Writes the manual pages from the commands and from default.toml; a test compares them.
-man:
+man: ## manual pages, from the commands and default.toml
 	$(GO) test -count=1 -run TestManualIsCurrent ./cmd/gpreempt -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
-generate:
+generate: ## committed GPU code and tables, from their sources
 	GO=$(GO) ./kernels/generate.sh
 	./test/simcuda/kernels/generate.sh
 	sh exports/map.sh > exports/exports.map
@@ -200,7 +230,7 @@ generate:
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated
-check-generated:
+check-generated: ## that the committed GPU code is what the pinned compiler makes
 	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels $(GENERATED)
 	export GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88}; \
 		$(GENERATED)/kernels/generate.sh && $(GENERATED)/test/simcuda/kernels/generate.sh
@@ -209,8 +239,9 @@ check-generated:
 	done
 
 # What a machine with a GPU needs to compare rewritten kernels with their originals (test/gpu/README.md).
+gpu-patch: ## what compares rewritten kernels with their originals (GPU)
 gpu-patch: build/gpreempt
 	./test/gpu/patch_check.sh
 
-clean:
+clean: ## removes build/
 	rm -rf build

@@ -12,7 +12,7 @@ installed=$venv/installed-by-cuda-sh
 if [ ! -e "$installed" ]; then
 	python3 -m venv "$venv"
 	# PyPI has no disassemblers of 13.0; those of 13.2 read what 13.0 makes.
-	"$venv/bin/pip" install --quiet --disable-pip-version-check \
+	"$venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check \
 		nvidia-cuda-nvcc==$version nvidia-cuda-crt==$version nvidia-nvvm==$version \
 		nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-nvdisasm==13.2.51 \
 		nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvcc-cu12==12.8.93 >&2

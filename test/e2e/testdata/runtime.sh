@@ -7,7 +7,7 @@ library() { find "$folder" -name 'libcudart-*.so.11.1.*' 2>/dev/null; }
 if [ -z "$(library)" ]; then
 	fresh=$(mktemp -d)
 	trap 'rm -rf "$fresh"' EXIT
-	python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --implementation cp \
+	python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps --only-binary :all: --implementation cp \
 		--python-version 39 --platform manylinux2014_x86_64 --dest "$fresh" cumm-cu111==0.2.9 >&2
 	mkdir -p "$folder"
 	python3 -m zipfile -e "$fresh"/*.whl "$fresh/unpacked"
