@@ -4,30 +4,30 @@ import "slices"
 
 const (
 	padNs       = 30_000
-	switchNs    = 200_000 // of an H200; what a prediction saves at most
-	usefulPart  = 0.4     // of that it must save
-	heldUpNs    = 500_000 // hints.wait_us by default: for so long the GPU is kept for a request that is held up
-	earliestOf  = 48      // of so many requests one may come earlier than expected
-	lateWeighs  = 4       // time that requests lose against time that the GPU waits
-	plannedPart = 0.75    // of the cost that is allowed: the rest is for surprises
+	switchNs    = 200_000 // a switch of an H200: a prediction saves at most this
+	usefulPart  = 0.4     // the part of it that a prediction must save
+	heldUpNs    = 500_000 // how long the GPU is kept for a request that is held up; the default of hints.wait_us
+	earliestOf  = 48      // one of so many requests may come earlier than expected
+	lateWeighs  = 4       // weight of time that requests lose, relative to time that the GPU waits
+	plannedPart = 0.75    // of the allowed cost; the rest is for surprises
 )
 
 // One of so many requests, and one more, may be held up longer.
 var heldUpOf = [...]int{24, 12, 8, 6}
 
-// target is when to have the GPU, relative to a prediction, and how long to keep it.
+// target says when to have the GPU, relative to a prediction, and how long to keep it.
 type target struct {
 	from, to float64 // nanoseconds
-	loss     float64 // what it costs, in nanoseconds a request
+	loss     float64 // its cost, in nanoseconds per request
 }
 
 // budget is what waiting for one request may cost, in nanoseconds.
 func budget(maxCost, interval float64) float64 { return plannedPart * maxCost * interval }
 
-// aim chooses from the errors of earlier predictions. The GPU is taken as late as hardly any request would have
-// noticed, and later where waiting would cost the others more than the budget: who comes before the GPU is there
-// loses only what is left of the switch. It is kept for all but a few, the fewer the less they would cost. Where too
-// little of the switches would be saved it is not worth it.
+// aim chooses a target by the errors of earlier predictions. The GPU is taken so late that hardly any request would have
+// come before, and later if waiting would cost the others more than the budget: a request that comes early loses only the
+// rest of the switch. The GPU is kept until all but a few requests would have come. ok is false if too little of the
+// switches would be saved.
 func aim(errors []float64, budget float64) (best target, ok bool) {
 	sorted := slices.Sorted(slices.Values(errors))
 	n := len(sorted)
@@ -52,8 +52,8 @@ func aim(errors []float64, budget float64) (best target, ok bool) {
 	return best, ok
 }
 
-// affordable is the earliest time from which the mean wait for the requests is within budget: until end at most, and
-// then for the switch to them all the same.
+// affordable is the earliest time to take the GPU with which the mean wait for a request is within budget. A wait ends at
+// end; a request that comes later costs its switch in addition.
 func affordable(sorted []float64, end, budget float64) float64 {
 	total, allowed := 0.0, budget*float64(len(sorted))
 	for i := len(sorted) - 1; ; i-- {

@@ -14,12 +14,12 @@ const (
 	enough      = 12     // predictions that must have been right for a confidence of one half
 	trusted     = 64     // more make no difference
 	warmUp      = 4      // repetitions before anything is predicted
-	togetherNs  = 50_000 // arrivals so close are one request's
+	togetherNs  = 50_000 // arrivals that are closer belong to one request
 	maxCycleNs  = 5_000_000_000
 	worthMissNs = 400_000 // a prediction that is off by more was wrong
-	randomPart  = 10      // and one that is off by more than this part of the usual interval: it may be chance
-	believable  = 1.5     // times the loss of the best expert is one that may be right where it is not
-	leastNoise  = 5_000   // nanoseconds by which no program comes regularly
+	randomPart  = 10      // so was one that is off by more than this part of the usual interval: it may be right by chance
+	believable  = 1.5     // an expert whose loss is at most so many times the best one's may be right where that is not
+	leastNoise  = 5_000   // nanoseconds; no program is more regular
 )
 
 // Arrivals learns online whether requests come in a regular pattern. It runs a few simple predictors side by
@@ -31,14 +31,14 @@ type Arrivals struct {
 	experts []expert
 }
 
-// expert predicts that what came lag requests ago comes again after a cycle. gain 1 measures the cycle from the
-// last time, as of a program that sleeps between requests; a small gain follows a clock through jitter.
+// expert predicts that the request of lag requests ago comes again after a cycle. gain 1 measures the cycle from the last
+// request, as fits a program that sleeps between requests; a small gain follows a clock through jitter.
 type expert struct {
 	lag   int
 	gain  float64
 	phase []float64 // of the last lag requests, smoothed, oldest first
 	cycle float64
-	noise float64 // the usual distance of a request from its prediction
+	noise float64 // the usual error of a prediction
 	// since the start or the last break of the pattern
 	first     []float64 // the lag phases with which it began
 	seen      int
@@ -93,7 +93,7 @@ func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
 		return Prediction{}, false
 	}
 	from, to := best.predicted()+best.from, best.predicted()+best.to
-	// One that was held up, or a new pace? Only the next request tells: it is expected at all times that fit.
+	// Was the request held up, or is there a new pace? Only the next one tells: it is expected at all times that fit.
 	for _, c := range candidates {
 		apart := math.Abs(c.predicted() - best.predicted())
 		if apart > best.usual()+padNs && apart < min(2*worthMissNs, interval/4) && c.loss < believable*best.loss {
@@ -109,7 +109,7 @@ type candidate struct {
 	target
 }
 
-// interval is the mean one of the latest requests, in nanoseconds.
+// interval is the mean interval of the latest requests, in nanoseconds.
 func (a *Arrivals) interval() float64 {
 	if len(a.times) < 2 {
 		return 0
@@ -121,7 +121,7 @@ func (e *expert) confidence() float64 { return e.right / (e.right + enough) }
 
 func (e *expert) predicted() float64 { return e.phase[0] + e.cycle }
 
-// usual is the distance from its prediction that a request that was not held up has at most.
+// usual is the largest error of a prediction for a request that is not held up.
 func (e *expert) usual() float64 { return 3*e.noise + leastNoise }
 
 func (e *expert) begin(at float64) {
@@ -157,7 +157,7 @@ func (e *expert) arrived(at, tolerance float64) {
 	}
 	phase, cycle := e.gains()
 	correction := residual
-	if e.gain < 1 { // one that was held up says little of when the next one comes
+	if e.gain < 1 { // a request that was held up says little about the next one
 		correction = max(-e.usual(), min(e.usual(), residual))
 	}
 	if residual > tolerance || residual < -tolerance {
@@ -181,8 +181,8 @@ func (e *expert) arrived(at, tolerance float64) {
 	e.push(expected + phase*correction)
 }
 
-// gains are by how much a prediction's error corrects the phase and the cycle: at first those that fit a line
-// through all that was seen, in the end those that follow a clock which drifts.
+// gains returns by which parts a prediction's error corrects the phase and the cycle: at first such that they fit a line
+// through all requests, in the end such that they follow a clock that drifts.
 func (e *expert) gains() (phase, cycle float64) {
 	n := float64(e.seen-1) / float64(e.lag)
 	if e.gain == 1 {
@@ -191,7 +191,7 @@ func (e *expert) gains() (phase, cycle float64) {
 	return max(e.gain, 2*(2*n-1)/(n*(n+1))), max(e.gain*e.gain/2, 6/(n*(n+1)))
 }
 
-// miss: one may happen to the most regular program, two in a row are the end of trust.
+// miss counts a wrong prediction. One may happen with the most regular program; two in a row end all trust.
 func (e *expert) miss() {
 	e.right /= 2
 	e.wrong++

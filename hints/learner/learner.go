@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A learner finds out what is followed by work on the GPU, and after how long: each request that comes is
-// matched with the announcement that fits best, and announcements that nothing follows were no requests.
+// A learner finds out which announcements are followed by work on the GPU, and after how long. Each request is matched with
+// the announcement that fits best. Announcements that no request follows were no requests.
 type learner struct {
 	maxCost     float64
 	keys        map[uint64]*keyRecord
 	connections map[connection]*record
 	outstanding []announcement
 	lastNs      uint64
-	interval    float64 // nanoseconds between announcements that work followed, of all keys, smoothed: they share what waiting may cost
+	interval    float64 // nanoseconds between announcements that work followed, smoothed; of all keys, which share the allowed cost
 	publish     func(estimate uint32, key uint64, e estimate)
 	publishFor  func(c connection, likely float64)
 }
@@ -96,13 +96,13 @@ func (l *learner) arrived(atNs uint64) {
 		delay := float64(atNs - a.atNs)
 		distance := 1e9 + delay // nothing known: the latest one
 		if k := l.keys[a.key]; k != nil && len(k.delays) >= enoughDelays/2 {
-			// Off by more than the usual spread it is one that we know nothing of.
+			// An announcement that is off by more than the usual spread is like one of which nothing is known.
 			middle, spread := k.middle()
 			if off := math.Abs(delay - middle); off <= 4*spread+200_000 {
 				distance = off
 			}
 			if r := l.connections[a.connection]; r != nil && r.count >= enoughDelays && r.followed < r.count/4 {
-				distance += 0.5e9 // of two that fit, not the one that nothing ever follows
+				distance += 0.5e9 // if two fit, not the one that work never follows
 			}
 		}
 		if distance < bestError {
@@ -129,13 +129,13 @@ func (l *learner) pace(atNs uint64) {
 		if l.interval == 0 {
 			l.interval = interval
 		}
-		interval = min(interval, longestPause*l.interval) // else it would allow more than is earned for a while
+		interval = min(interval, longestPause*l.interval) // after a pause it would allow too much for a while
 		l.interval += (interval - l.interval) / 16
 	}
 	l.lastNs = max(l.lastNs, atNs)
 }
 
-// expire gives up announcements that nothing followed.
+// expire removes announcements that no work followed in time.
 func (l *learner) expire(nowNs uint64) {
 	for len(l.outstanding) > 0 && l.outstanding[0].atNs+longestDelayNs < nowNs {
 		l.settle(0, false)
@@ -165,7 +165,7 @@ func (l *learner) settle(i int, followed bool) {
 	}
 }
 
-// likely of a connection starts at what is usual for its key.
+// likely of a connection starts at the value of its key.
 func (r *record) likely(usual *record) float64 {
 	const prior = 4
 	return (r.followed + prior*usual.followed/usual.count) / (r.count + prior)
@@ -181,8 +181,8 @@ func (k *keyRecord) middle() (middle, spread float64) {
 	return middle, spread / float64(len(sorted))
 }
 
-// estimated is when work is to be expected: as early as the cost of waiting for it allows, and not at all where
-// it would miss half of the requests then.
+// estimated is when to expect work: as early as the cost of waiting allows. There is no estimate if half of the requests
+// would come before it.
 func (k *keyRecord) estimated(budget float64) estimate {
 	if len(k.delays) < enoughDelays || k.count == 0 {
 		return estimate{}

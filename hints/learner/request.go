@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// Request is what became of the hints for a request, a line of the file that hints.log names.
+// Request is a line of the file that hints.log names: what happened to the hints for a request.
 type Request struct {
 	AtNs    uint64 `json:"at_ns"`             // CLOCK_MONOTONIC
-	HeldUs  int64  `json:"held_us,omitempty"` // for so long a hint had kept the GPU for it
-	Ready   bool   `json:"ready,omitempty"`   // and the GPU was there
-	DueUs   *int64 `json:"due_us,omitempty"`  // none did: in so long the next one was due; negative: it should have been carried out
-	Dropped string `json:"dropped,omitempty"` // the latest hint since the request before that came to nothing: why
+	HeldUs  int64  `json:"held_us,omitempty"` // how long a hint had kept the GPU for it; 0: none did
+	Ready   bool   `json:"ready,omitempty"`   // the GPU was there already
+	DueUs   *int64 `json:"due_us,omitempty"`  // if none did: in how long the next hint was due; negative: it should have been carried out before
+	Dropped string `json:"dropped,omitempty"` // why the latest hint since the request before came to nothing
 }
 
 // In the order of enum gp_hint_dropped.

@@ -4,10 +4,10 @@
 // buffer of its own and publishes that by a compare-and-swap of `head`. So nobody ever waits for a
 // process that was killed or stopped, at whatever instruction, and any process can move time on.
 //
-// Under MPS the processes' TSGs stand for one, and what they run shares it: of n that have something to run, each
-// run clock goes at an nth of real time.
+// Under MPS all processes share one TSG: if n of them have something to run, the run clock of each goes at an nth of real
+// time.
 //
-// Who is alive: each process holds a POSIX record lock on the byte of its index.
+// A process that lives holds a POSIX record lock on the byte of its index.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -76,7 +76,7 @@ int engine_attach(int index) {
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	// A sparse file of zeros is a valid initial state but for current and next; ready says who set them.
+	// A sparse file of zeros is a valid initial state except for current and next; ready says whether those are set.
 	if (ftruncate(fd, sizeof(struct shared)) != 0) {
 		close(fd);
 		return -1;
@@ -159,7 +159,7 @@ bool engine_running(const struct engine *e, int tsg) {
 	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
 }
 
-// When the loaded TSG, left alone, is at a point of its run clock and a time has come.
+// When the loaded TSG, if it stays, reaches a point of its run clock, not before a time.
 static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t until) {
 	const struct tsg *t = &e->tsg[e->current];
 	uint64_t end = run_ns > t->ran_ns ? e->at + (run_ns - t->ran_ns) : e->at;
@@ -173,8 +173,8 @@ static uint64_t work_end(const struct engine *e) { // of what the loaded TSG can
 	return e->turned ? both_reached(e, t->begun_ns, t->begun_until) : both_reached(e, t->work_ns, t->hold_until);
 }
 
-// When the host engine has found nothing to fetch in any channel of the loaded TSG, while another TSG has work, and
-// turns to that. Kernels that were fetched run on; what is submitted now is fetched when the TSG is loaded again.
+// When the host engine turns to another TSG, since it has found nothing to fetch in any channel of the loaded one. Kernels
+// that were fetched run on; later submissions are fetched when the TSG is loaded again.
 static uint64_t turn_end(const struct engine *e) {
 	const struct tsg *t = &e->tsg[e->current];
 	if (e->turned)
@@ -303,7 +303,7 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 			change(&e, argument);
 			advance(&e, e.at);
 		}
-		bool sooner = engine_next(&e) < before; // than those who wait believe
+		bool sooner = engine_next(&e) < before; // than those who wait know
 		unsigned mine = 2 * (unsigned)d->process;
 		if (mine == buffer)
 			mine++;
@@ -374,7 +374,7 @@ static void take_all_off(struct engine *e, void *argument) {
 void engine_reap(int index) {
 	struct device *d = &devices[index];
 	static bool taken[DEVICES];
-	if (!taken[index]) { // what a dead process with our index left behind
+	if (!taken[index]) { // remove what a dead process with our index left
 		engine_update(index, take_all_off, d, NULL);
 		taken[index] = true;
 	}

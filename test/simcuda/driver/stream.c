@@ -59,7 +59,7 @@ static int pick_channel(struct CUctx_st *c, int priority) {
 	return class * MOST_CONNECTIONS + (int)(c->streams_of[class]++ % (unsigned)sim_connections());
 }
 
-// What goes through the stream's channel. Copies have engines of their own, host functions and records none.
+// Operations that go through the stream's channel. Copies have engines of their own; host functions and records need none.
 static bool through_channel(const struct op *o) {
 	switch (o->work.kind) {
 	case OP_KERNEL: return !o->with_previous;
@@ -367,7 +367,7 @@ static void publish(struct engine *e, void *argument) {
 	t->begun_until = n->begun_until;
 	t->methods_ns = n->methods_ns;
 	t->methods_until = n->methods_until;
-	// We may hear of a doorbell late: one that rang before the engine turned was in time.
+	// This thread may hear of a doorbell late: one that rang before the engine turned was in time.
 	if (engine_turned(e, n->tsg) && n->rung_ns < e->turned)
 		e->dry = e->turned = 0;
 }
@@ -377,7 +377,7 @@ static void later(uint64_t *end, uint64_t at) {
 		*end = at;
 }
 
-// Whether a channel has methods behind the kernel. Records of events are none, nodes of its graph neither.
+// Whether a channel has methods behind the kernel. Records of events and nodes of its own graph are not methods.
 static bool followed(const struct op *kernel) {
 	for (const struct op *o = kernel->next; o; o = o->next)
 		switch (o->work.kind) {
@@ -434,7 +434,7 @@ static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct p
 		end = o->started ? o->end_run : end + kernel_ns(&o->work);
 		if (o->started)
 			later(&n->begun_ns, end);
-		bool kernel_next = o->next && o->next->work.kind == OP_KERNEL; // which says so itself
+		bool kernel_next = o->next && o->next->work.kind == OP_KERNEL; // it tells the engine itself
 		if (!kernel_next && followed(o))
 			later(&n->methods_ns, end);
 	}
@@ -452,7 +452,7 @@ static void unblock(struct CUstream_st *s) {
 	}
 }
 
-// What our TSG has to run, as far as it is known without asking the host again.
+// Returns what our TSG has to run, for the engine, as far as that is known without asking the host again.
 static struct publication outlook(const struct pass *p) {
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
 	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
@@ -550,7 +550,7 @@ static void *executor(void *argument) {
 		if (!published(t, &n)) {
 			look(&p, &n);
 			if ((!was_running && p.running) || (was_turned && !p.turned))
-				continue; // the engine was free: what is due has to be worked out anew
+				continue; // the engine was free: compute anew what is due
 		}
 		t = &p.engine.tsg[c->tsg];
 		bool work = t->work_ns > t->ran_ns || t->hold_until > p.engine.at;
