@@ -232,7 +232,9 @@ static void classify(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (at < s->done)
 			continue;
-		if (d->late[e->stream]) {
+		if (!e->complete && !e->driven && !e->bare && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
+			blp_record_of(d, e)->state = 0; // frozen before the driver had it
+		} else if (d->late[e->stream]) {
 			; // blp_let_go has seen to it
 		} else if (!e->complete && e->bare) {
 			e->complete = e->driven;
@@ -256,8 +258,6 @@ static void classify(struct gp_domain *d)
 			} else {
 				e->complete = true;
 			}
-		} else if (!e->complete && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
-			blp_record_of(d, e)->state = 0; // frozen before the driver had it
 		} else if (!e->complete && e->driven) {
 			// An event counts as reached if every entry before it, on any stream, is complete.
 			e->complete = !any;
