@@ -279,7 +279,7 @@ CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d)) {
 CALL(cuDeviceTotalMem_v2, (size_t *out, CUdevice d), (out, d)) {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
-		*out = machine.memory_bytes;
+		*out = sim_memory_bytes();
 	return r;
 }
 
@@ -302,7 +302,7 @@ CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, mi
 // ---- contexts
 
 // Called without sim_lock: RM calls leave the library.
-static CUresult context_new(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
+static CUresult context_make(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
 	int tsg = engine_add(device, machine.timeslice_us * 1000);
 	if (tsg < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -336,11 +336,32 @@ static CUresult context_new(int device, unsigned flags, bool is_primary, struct 
 	return CUDA_SUCCESS;
 }
 
+// Takes the memory of a context, or gives it back.
+static bool context_memory(int device, bool take) {
+	pthread_mutex_lock(&sim_lock);
+	bool fits = !take || memory_charge(device, sim_context_bytes());
+	if (!take)
+		memory_discharge(device, sim_context_bytes());
+	pthread_mutex_unlock(&sim_lock);
+	return fits;
+}
+
+static CUresult context_new(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
+	if (!context_memory(device, true))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = context_make(device, flags, is_primary, out);
+	if (r != CUDA_SUCCESS)
+		context_memory(device, false);
+	return r;
+}
+
 // sim_lock held; released.
 static CUresult context_end(struct CUctx_st *c) {
 	context_wait(c);
 	context_stop(c);
 	memory_owner_ends(c);
+	pools_owner_ends(c);
+	memory_discharge(c->device, sim_context_bytes());
 	handle_remove(c);
 	for (struct CUctx_st **at = &sim_contexts; *at; at = &(*at)->next)
 		if (*at == c) {
@@ -558,6 +579,7 @@ CALL(cuCtxSynchronize, (void), ()) {
 		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	}
 	call_wait(c, CALL_SYNCHRONIZE);
+	pools_synchronized();
 	return leave(c->error);
 }
 
@@ -667,6 +689,7 @@ DUAL(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
 	} else {
 		op_wait(op_ref(st->last));
 	}
+	pools_synchronized();
 	return leave(c->error);
 }
 
@@ -812,6 +835,7 @@ CALL(cuEventSynchronize, (CUevent e), (e)) {
 	if (r != CUDA_SUCCESS)
 		return r;
 	op_wait(op_ref(e->op));
+	pools_synchronized();
 	return leave(c ? c->error : CUDA_SUCCESS);
 }
 
@@ -853,7 +877,7 @@ static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind) {
 	CUresult r = out && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	uint64_t p = memory_allocate(bytes, kind);
+	uint64_t p = memory_allocate(bytes, kind, NULL);
 	if (p)
 		*out = p;
 	return leave(p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
@@ -868,7 +892,7 @@ static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) 
 		return leave(CUDA_SUCCESS);
 	if (!memory_known(p, kind))
 		return leave(unknown);
-	struct CUctx_st *owner = memory_owner(p);
+	struct CUctx_st *owner = memory_block(p)->owner;
 	call_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c,
 		kind == MEMORY_DEVICE ? CALL_FREE : kind == MEMORY_HOST ? CALL_FREE_HOST : CALL_UNREGISTER);
 	memory_remove(p, kind);
@@ -883,6 +907,29 @@ CALL(cuMemAlloc_v2, (CUdeviceptr *out, size_t bytes), (out, bytes)) {
 	return r;
 }
 
+CALL(cuMemAllocPitch_v2, (CUdeviceptr *out, size_t *pitch, size_t width, size_t rows, unsigned element), (out, pitch, width, rows, element)) {
+	enum { PITCH = 512 };
+	if (!pitch || !width || width > sim_memory_bytes() || !rows || rows > sim_memory_bytes() / width || (element != 4 && element != 8 && element != 16))
+		return CUDA_ERROR_INVALID_VALUE;
+	size_t row = (width + PITCH - 1) / PITCH * PITCH;
+	uint64_t p;
+	CUresult r = allocate(out ? &p : NULL, row * rows, MEMORY_DEVICE);
+	if (r == CUDA_SUCCESS) {
+		*out = p;
+		*pitch = row;
+	}
+	return r;
+}
+
+// It moves by itself on a GPU; here it counts nowhere.
+CALL(cuMemAllocManaged, (CUdeviceptr *out, size_t bytes, unsigned flags), (out, bytes, flags)) {
+	uint64_t p;
+	CUresult r = allocate(out && (flags == 1 || flags == 2) ? &p : NULL, bytes, MEMORY_MANAGED); // CU_MEM_ATTACH_GLOBAL, HOST
+	if (r == CUDA_SUCCESS)
+		*out = p;
+	return r;
+}
+
 CALL(cuMemFree_v2, (CUdeviceptr p), (p)) {
 	return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE);
 }
@@ -891,9 +938,11 @@ CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, fl
 	(void)flags;
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
-	if (r == CUDA_SUCCESS)
-		*out = memset((void *)p, 0xa5, bytes); // what it held before is anything
-	return r;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = memset((void *)p, 0xa5, bytes); // what it held before is anything
+	sim_pin(bytes);
+	return CUDA_SUCCESS;
 }
 
 CALL(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes)) {
@@ -909,8 +958,9 @@ CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total)) 
 	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*total = machine.memory_bytes;
-	*free_bytes = machine.memory_bytes - memory_in_use();
+	uint64_t used = engine_memory(c->device);
+	*total = sim_memory_bytes();
+	*free_bytes = used < *total ? *total - used : 0;
 	return leave(CUDA_SUCCESS);
 }
 
@@ -922,7 +972,10 @@ CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, f
 		return r;
 	if (memory_pinned((uint64_t)p))
 		return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	return leave(memory_add((uint64_t)p, bytes, MEMORY_REGISTERED) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	r = leave(memory_add((uint64_t)p, bytes, MEMORY_REGISTERED) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	if (r == CUDA_SUCCESS)
+		sim_pin(bytes);
+	return r;
 }
 
 CALL(cuMemHostUnregister, (void *p), (p)) {
@@ -941,30 +994,6 @@ CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *p, unsigned flags), 
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out, bytes, s)) {
-	struct CUstream_st *st;
-	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (st->capture)
-		return leave(CUDA_ERROR_NOT_SUPPORTED); // memory nodes are not simulated
-	*out = memory_allocate(bytes, MEMORY_DEVICE);
-	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
-	struct CUstream_st *st;
-	CUresult r = enter_submission(s, &st);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!memory_known(p, MEMORY_DEVICE))
-		return leave(CUDA_ERROR_INVALID_VALUE);
-	if (st->capture)
-		return leave(CUDA_ERROR_NOT_SUPPORTED);
-	struct work w = {.kind = OP_FREE, .dst = p};
-	return leave(put(st, &w, NULL));
-}
-
 enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 
 static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum direction d, bool wait) {
@@ -975,12 +1004,13 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum 
 	if (d == ANY)
 		d = memory_is_device(dst) ? (memory_is_device(src) ? ON_DEVICE : TO_DEVICE) : TO_HOST;
 	bool to = d != TO_HOST, from = d != TO_DEVICE;
-	if (!dst || !src || (to && !address_valid(dst, bytes)) || (from && memory_pinned(src) && !address_valid(src, bytes)) ||
-		(d == ON_DEVICE && !address_valid(src, bytes)))
+	if (!dst || !src || (to && !address_known(dst, bytes)) || (from && memory_pinned(src) && !address_known(src, bytes)) ||
+		(d == ON_DEVICE && !address_known(src, bytes)))
 		return leave(bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
 	if (wait && ((r = capture_unsafe(s->ctx)) != CUDA_SUCCESS || s->capture))
 		return leave(r != CUDA_SUCCESS ? r : capture_query(s));
-	struct work w = {.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .host = d != ON_DEVICE};
+	struct work w = {.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .host = d != ON_DEVICE, .from_device = d == TO_HOST,
+		.known_dst = address_known(dst, bytes), .known_src = address_known(src, bytes)};
 	if (!wait && !s->capture && d == TO_DEVICE && !memory_pinned(src)) { // pageable: staged at once
 		w.staged = malloc(bytes ? bytes : 1);
 		if (!w.staged)
@@ -1045,7 +1075,7 @@ static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (n > machine.memory_bytes || !address_valid(d, n * (size_t)width))
+	if (n > sim_memory_bytes() || !address_known(d, n * (size_t)width))
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	struct work w = {.kind = OP_MEMSET, .dst = d, .bytes = n * (size_t)width, .value = value, .width = width};
 	return leave(put(s, &w, NULL));
@@ -1122,30 +1152,6 @@ DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s)) {
 	for (size_t i = 0; i < c->rows && r == CUDA_SUCCESS; i++)
 		r = copy(side_address(&c->to) + i * c->to.pitch, side_address(&c->from) + i * c->from.pitch, c->width, s, ANY, false);
 	return r;
-}
-
-CALL(cuPointerGetAttributes, (unsigned n, int *attribute, void **value, CUdeviceptr p), (n, attribute, value, p)) {
-	struct CUctx_st *c;
-	CUresult r = attribute && value ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	uint64_t start, bytes;
-	bool known = memory_range(p, &start, &bytes), device = memory_is_device(p);
-	struct CUctx_st *owner = memory_owner(p);
-	if (owner && handle_is(owner, H_CONTEXT))
-		c = owner;
-	for (unsigned i = 0; i < n; i++)
-		switch (attribute[i]) {
-		case 1: *(CUcontext *)value[i] = known ? c : NULL; break; // CONTEXT
-		case 2: *(unsigned *)value[i] = device ? 2 : known; break; // MEMORY_TYPE: device, host, none
-		case 6:                                                    // SYNC_MEMOPS
-		case 8: *(bool *)value[i] = false; break;                  // IS_MANAGED
-		case 9: *(int *)value[i] = known ? c->device : -2; break;  // DEVICE_ORDINAL
-		case 11: *(CUdeviceptr *)value[i] = known ? start : 0; break; // RANGE_START_ADDR
-		case 12: *(size_t *)value[i] = known ? bytes : 0; break;      // RANGE_SIZE
-		default: return leave(CUDA_ERROR_INVALID_VALUE);
-		}
-	return leave(CUDA_SUCCESS);
 }
 
 CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *out, CUfunction f, int threads, size_t shared, unsigned flags), (out, f, threads, shared, flags)) {
@@ -1295,7 +1301,7 @@ static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, uns
 		return r;
 	if (refuse && strcmp(refuse, "1") == 0)
 		return leave(CUDA_ERROR_NOT_SUPPORTED);
-	if ((at & 3) || !memory_pinned(at) || !address_valid(at, 4))
+	if ((at & 3) || !address_known(at, 4))
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	struct work w = {.kind = kind, .dst = at, .value = value, .flags = flags};
 	return leave(put(s, &w, NULL));

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 2u
+#define LAYOUT 3u
 #define DEVICES 8
 #define NEVER UINT64_MAX
 
@@ -362,6 +362,9 @@ static void reap(struct engine *e, void *argument) {
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		if (e->tsg[i].used && !process_alive(d, e->tsg[i].process))
 			e->tsg[i].used = 0;
+	for (uint32_t i = 0; i < ENGINE_PROCESSES; i++)
+		if (e->memory[i] && !process_alive(d, i))
+			e->memory[i] = 0;
 }
 
 static void take_all_off(struct engine *e, void *argument) {
@@ -369,6 +372,7 @@ static void take_all_off(struct engine *e, void *argument) {
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		if (e->tsg[i].used && (int)e->tsg[i].process == d->process)
 			e->tsg[i].used = 0;
+	e->memory[d->process] = e->copying[0][d->process] = e->copying[1][d->process] = 0;
 }
 
 void engine_reap(int index) {
@@ -385,6 +389,78 @@ void engine_leave(void) {
 	for (int i = 0; i < DEVICES; i++)
 		if (devices[i].shared && devices[i].pid == getpid())
 			engine_update(i, take_all_off, &devices[i], NULL);
+}
+
+// ---- the device's memory, and the bus
+
+static uint64_t memory_of_all(const struct engine *e) {
+	uint64_t bytes = 0;
+	for (int i = 0; i < ENGINE_PROCESSES; i++)
+		bytes += e->memory[i];
+	return bytes;
+}
+
+struct demand {
+	int process;
+	uint64_t bytes, total;
+	bool met;
+};
+
+static void take_memory(struct engine *e, void *argument) {
+	struct demand *d = argument;
+	uint64_t used = memory_of_all(e);
+	d->met = used <= d->total && d->bytes <= d->total - used;
+	if (d->met)
+		e->memory[d->process] += d->bytes;
+}
+
+bool engine_take_memory(int index, uint64_t bytes, uint64_t total) {
+	struct demand d = {devices[index].process, bytes, total, false};
+	engine_update(index, take_memory, &d, NULL);
+	if (!d.met) { // somebody may have died
+		engine_reap(index);
+		engine_update(index, take_memory, &d, NULL);
+	}
+	return d.met;
+}
+
+static void give_memory(struct engine *e, void *argument) {
+	const struct demand *d = argument;
+	e->memory[d->process] -= d->bytes;
+}
+
+void engine_give_memory(int index, uint64_t bytes) {
+	struct demand d = {.process = devices[index].process, .bytes = bytes};
+	engine_update(index, give_memory, &d, NULL);
+}
+
+uint64_t engine_memory(int index) {
+	struct engine e;
+	engine_reap(index);
+	engine_update(index, NULL, NULL, &e);
+	return memory_of_all(&e);
+}
+
+struct journey {
+	int process, direction;
+	uint64_t until;
+	struct bus_users users;
+};
+
+static void take_bus(struct engine *e, void *argument) {
+	struct journey *j = argument;
+	e->copying[j->direction][j->process] = j->until;
+	j->users = (struct bus_users){0};
+	for (int i = 0; i < ENGINE_PROCESSES; i++) {
+		j->users.beside += i != j->process && e->copying[j->direction][i] > e->at;
+		j->users.opposite += e->copying[!j->direction][i] > e->at;
+	}
+}
+
+struct bus_users engine_bus(int index, int direction, uint64_t until) {
+	struct journey j = {devices[index].process, direction, until, {0}};
+	engine_update(index, take_bus, &j, NULL);
+	return j.users;
 }
 
 _Atomic uint32_t *engine_bell(int index, int tsg) {

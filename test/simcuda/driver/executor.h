@@ -38,6 +38,9 @@ static inline void fault(struct CUctx_st *c) {
 // Each: true when the launch is over, be it because it was stopped.
 bool step_guarded(struct pass *, struct op *); // it has a record
 bool step_waiting(struct pass *, struct op *); // its blocks wait for each other
+bool step_bus(struct pass *, struct op *);     // a copy over a bus with a rate
+void leave_bus(struct op *, int device);
+bool transfer(struct CUctx_st *, const struct work *, uint64_t from, uint64_t to); // false: an illegal address
 bool effect(const struct work *, uint64_t from, uint64_t to); // of the blocks from .. to - 1, which have ended
 
 #endif

@@ -23,6 +23,7 @@ const struct machine machine = {
 	.bus_width_bits = 6144,
 	.l2_bytes = 62914560,
 	.memory_bytes = 150120824832ull,
+	.context_bytes = 512ull << 20,
 	.switch_busy_ns = 190000,
 	.switch_idle_ns = 20000,
 	.load_ns = 20000,
@@ -98,9 +99,13 @@ static const struct {
 	{95, 1},         // COOPERATIVE_LAUNCH
 	{97, 232448},    // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 	{99, 1},         // HOST_REGISTER_SUPPORTED
+	{102, 1},        // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+	{103, 1},        // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 	{106, 32},       // MAX_BLOCKS_PER_MULTIPROCESSOR
+	{110, 1},        // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	{111, 1024},     // RESERVED_SHARED_MEMORY_PER_BLOCK
 	{115, 1},        // MEMORY_POOLS_SUPPORTED
+	{116, 1},        // GPU_DIRECT_RDMA_SUPPORTED
 	{120, 1},        // CLUSTER_LAUNCH
 	{122, 1},        // CAN_USE_64_BIT_STREAM_MEM_OPS
 	{123, 1},        // CAN_USE_STREAM_WAIT_VALUE_NOR
@@ -135,13 +140,23 @@ bool sim_mps(void) {
 	return state == 2;
 }
 
-// A time that a test sets instead of the machine's, in units of so many ns.
+// What a test sets instead of the machine's, in such units.
 static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise) {
 	if (*ns == UINT64_MAX) {
 		const char *e = getenv(name);
 		*ns = e && *e ? strtoull(e, NULL, 10) * unit : otherwise;
 	}
 	return *ns;
+}
+
+uint64_t sim_memory_bytes(void) {
+	static _Atomic uint64_t bytes = UINT64_MAX;
+	return setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
+}
+
+uint64_t sim_context_bytes(void) {
+	static _Atomic uint64_t bytes = UINT64_MAX;
+	return setting(&bytes, "SIMCUDA_CONTEXT_MB", 1 << 20, machine.context_bytes);
 }
 
 uint64_t sim_block_ns(void) {
@@ -160,6 +175,32 @@ void sim_doorbell(const struct kernel *k) {
 	const char *of = ns ? strchr(getenv("SIMCUDA_DOORBELL_US"), ':') : NULL;
 	if (of && !(k && strcmp(k->name, of + 1) == 0))
 		return;
+	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+	if (ns)
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+static double bus_rate[3]; // to the device, from it, of each while both go
+static pthread_once_t bus_once = PTHREAD_ONCE_INIT;
+
+static void read_bus_rate(void) {
+	const char *e = getenv("SIMCUDA_COPY_GBS");
+	char *end;
+	int n = 0;
+	for (; e && *e && n < 3; n++, e = *end == ',' ? end + 1 : "")
+		bus_rate[n] = strtod(e, &end);
+	if (n == 1)
+		bus_rate[1] = bus_rate[0];
+}
+
+double sim_bus_rate(int direction, bool both) {
+	pthread_once(&bus_once, read_bus_rate);
+	return both && bus_rate[2] > 0 ? bus_rate[2] : bus_rate[direction];
+}
+
+void sim_pin(uint64_t bytes) {
+	static _Atomic uint64_t ms = UINT64_MAX;
+	uint64_t ns = bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000;
 	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 	if (ns)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);

@@ -405,7 +405,7 @@ static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out,
 		if (strcmp(v->name, name) != 0)
 			continue;
 		if (!m->variable[i]) {
-			m->variable[i] = memory_allocate(v->bytes, MEMORY_DEVICE);
+			m->variable[i] = memory_allocate(v->bytes, MEMORY_DEVICE, NULL);
 			if (!m->variable[i])
 				return CUDA_ERROR_OUT_OF_MEMORY;
 			if (v->initial)

@@ -79,6 +79,7 @@ struct machine {
 	int cc_major, cc_minor;
 	int clock_khz, memory_clock_khz, bus_width_bits, l2_bytes;
 	uint64_t memory_bytes;
+	uint64_t context_bytes; // device memory that a context takes
 	uint64_t switch_busy_ns; // leaving a TSG in the middle of a kernel
 	uint64_t switch_idle_ns; // leaving a TSG that has no methods
 	uint64_t load_ns;        // a timeslice shorter than this gives no run time at all
@@ -99,6 +100,10 @@ extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
 int sim_devices(void);
 int sim_driver_version(void);
+uint64_t sim_memory_bytes(void);  // of a device
+uint64_t sim_context_bytes(void); // device memory that a context takes
+double sim_bus_rate(int direction, bool both); // bytes per ns to the device (0) and from it (1), or of each while both go; 0 = none is set
+void sim_pin(uint64_t bytes);                  // takes the time of page-locking
 int sim_connections(void);  // CUDA_DEVICE_MAX_CONNECTIONS
 bool sim_mps(void); // processes are clients of an MPS server
 uint64_t sim_look_ns(void);  // as machine.look_ns, or as a test wants it
@@ -131,6 +136,8 @@ struct engine {
 	uint64_t turned;     // when the host engine turned from current, whose kernels run on, to the next; 0 = it has not
 	uint64_t switches;
 	struct tsg tsg[ENGINE_TSGS];
+	uint64_t memory[ENGINE_PROCESSES];     // bytes of the device that each process has
+	uint64_t copying[2][ENGINE_PROCESSES]; // to the device, from it: until when the process keeps the bus busy
 };
 int engine_attach(int device); // 0 or -1; once per process and device
 int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
@@ -145,7 +152,14 @@ uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when 
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
-void engine_reap(int device); // forget TSGs of dead processes
+void engine_reap(int device); // forget TSGs and memory of dead processes
+bool engine_take_memory(int device, uint64_t bytes, uint64_t total); // false: all processes together would exceed the total
+void engine_give_memory(int device, uint64_t bytes);
+uint64_t engine_memory(int device); // what all processes have
+struct bus_users {
+	int beside, opposite; // other processes in this direction, all in the other
+};
+struct bus_users engine_bus(int device, int direction, uint64_t until); // this process keeps the bus busy until then
 
 // ---- RM (rm.c)
 struct rm_context;
@@ -223,6 +237,8 @@ struct work { // what an operation does; also a graph node
 	uint32_t value, flags;    // memset pattern, wait or write value
 	int width;                // memset
 	bool host;                // copy over the host link
+	bool from_device;         // and this way
+	bool known_dst, known_src; // copy: these were memory of the driver's when it was submitted
 	void (*callback)(void *);
 	void *user;
 };
@@ -236,6 +252,8 @@ struct op {
 	uint64_t rung_ns;        // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
 	struct work work;
 	uint64_t end_ns;         // copy: when it is over
+	double rate, carried;    // copy over a bus with a rate: bytes per ns, and bytes until carried_ns
+	uint64_t carried_ns, moved;
 	uint64_t start_run, end_run; // kernel: run clock
 	uint64_t next_block;         // of a kernel with a record: the first that has not been handed out
 	uint64_t wave_from, wave_to; // the blocks that run
@@ -306,18 +324,55 @@ enum call { CALL_SUBMIT, CALL_SYNCHRONIZE, CALL_FREE, CALL_FREE_HOST, CALL_UNREG
 void call_wait(struct CUctx_st *, enum call); // what the call waits for, with the lock or without
 
 // ---- memory (memory.c); sim_lock held
-enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED };
+enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED };
+struct pool;
+struct block { // what cuMemAlloc and its like gave, or what is registered
+	uint64_t address, bytes;
+	enum memory_kind kind;
+	int device;
+	struct CUctx_st *owner; // whose context was current
+	struct pool *pool;      // that it came from
+	uint64_t id;            // of no other, ever
+	bool sync_memops;
+};
 bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
-uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind); // 0 = out of memory
+uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
 bool memory_remove(uint64_t address, enum memory_kind kind);     // false: not the start of one
 bool memory_known(uint64_t address, enum memory_kind kind);
-bool memory_pinned(uint64_t address); // host memory that the device reaches directly
+bool memory_pinned(uint64_t address); // memory that the device reaches directly
 bool memory_is_device(uint64_t address);
-bool memory_range(uint64_t address, uint64_t *start, uint64_t *bytes); // what it lies in
-struct CUctx_st *memory_owner(uint64_t address); // NULL = none
-void memory_owner_ends(const struct CUctx_st *owner);      // all that it owns goes
-uint64_t memory_in_use(void);         // device bytes
-bool address_valid(uint64_t address, uint64_t bytes);
+struct block *memory_block(uint64_t address); // what it lies in; NULL = none, or memory that cuMemMap put there
+void memory_owner_ends(const struct CUctx_st *owner); // all that it owns goes
+bool memory_charge(int device, uint64_t bytes);       // false: beyond what the device has
+void memory_discharge(int device, uint64_t bytes);
+uint64_t memory_next_id(void);
+bool address_known(uint64_t address, uint64_t bytes); // what a submission asks: an allocation, or reserved
+bool address_valid(uint64_t address, uint64_t bytes); // what an operation asks as it is carried out: it can be accessed
+extern __thread int memory_accessor; // the device that the calling thread carries out operations of
+
+// ---- pools and arrays (pools.c); sim_lock held
+struct pool *pool_current(int device); // NULL = no host memory
+bool pool_take(struct pool *, uint64_t bytes); // false: beyond what the device or the pool has
+void pool_take_back(struct pool *, uint64_t bytes);
+void pools_synchronized(void); // pools give back what is above their threshold
+void pools_owner_ends(const struct CUctx_st *); // its arrays go, and what no pool needs
+
+// ---- virtual memory management (vmm.c); sim_lock held
+struct physical;
+struct mapping {
+	uint64_t address, bytes, id;
+	struct physical *physical;
+	uint8_t access[9]; // CUmemAccess_flags of each device, and of the host
+};
+struct mapping *virtual_mapping(uint64_t address); // NULL = nothing is mapped there
+int virtual_device(const struct mapping *);        // -1: host memory
+unsigned virtual_handle_types(const struct mapping *);
+bool virtual_rdma(const struct mapping *);
+bool virtual_reserved(uint64_t address, uint64_t bytes); // in one reservation
+bool virtual_accessible(uint64_t address, uint64_t bytes, int device);
+// Between the two no mapping changes; the second is called without sim_lock, and soon.
+void virtual_hold(void);
+void virtual_let_go(void);
 
 uint64_t now_ns(void);
 
@@ -325,7 +380,7 @@ uint64_t now_ns(void);
 void mps_connect(void); // as the driver is initialised
 
 // ---- what the API is made of (api.c); all with sim_lock held
-enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE, H_LINK };
+enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE, H_LINK, H_POOL, H_ARRAY };
 void handle_add(void *, enum handle_kind);
 void handle_remove(void *);
 bool handle_is(const void *, enum handle_kind);

@@ -15,6 +15,7 @@
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
 #define POLL_NS 2000         // a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
+#define PIECE (1u << 20)     // bytes that are moved without looking whether they may be
 #define LIVENESS_NS 5000000  // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -241,16 +242,46 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 	return true;
 }
 
-static void fill(const struct work *w) {
+static void fill(const struct work *w, uint64_t from, uint64_t bytes) {
+	char *to = (char *)w->dst + from;
 	if (w->width == 1)
-		memset((void *)w->dst, (int)w->value, w->bytes);
+		memset(to, (int)w->value, bytes);
 	else
-		for (uint64_t i = 0; i < w->bytes; i += (uint64_t)w->width)
-			memcpy((char *)w->dst + i, &w->value, (size_t)w->width);
+		for (uint64_t i = 0; i < bytes; i += (uint64_t)w->width)
+			memcpy(to + i, &w->value, (size_t)w->width);
+}
+
+static bool reaches(const struct work *w, uint64_t from, uint64_t bytes) {
+	if (w->kind == OP_MEMSET)
+		return address_valid(w->dst + from, bytes);
+	return (!w->known_dst || address_valid(w->dst + from, bytes)) &&
+		(!w->known_src || w->staged || address_valid(w->src + from, bytes));
+}
+
+// Moves a part, piece by piece: another thread may unmap the memory meanwhile.
+bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to) {
+	for (; from < to; from += PIECE) {
+		uint64_t bytes = to - from < PIECE ? to - from : PIECE;
+		if (!reaches(w, from, bytes)) {
+			fault(c);
+			return false;
+		}
+		virtual_hold();
+		pthread_mutex_unlock(&sim_lock);
+		if (w->kind == OP_COPY)
+			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
+		else
+			fill(w, from, bytes);
+		virtual_let_go();
+		pthread_mutex_lock(&sim_lock);
+	}
+	return true;
 }
 
 static bool step_transfer(struct pass *p, struct op *o) {
 	struct work *w = &o->work;
+	if (w->host && sim_bus_rate(w->from_device, false) > 0)
+		return step_bus(p, o);
 	if (!o->started) {
 		o->started = true;
 		uint64_t rate = w->host ? machine.host_bytes_per_us : machine.device_bytes_per_us;
@@ -260,12 +291,7 @@ static bool step_transfer(struct pass *p, struct op *o) {
 		due(p, o->end_ns);
 		return false;
 	}
-	pthread_mutex_unlock(&sim_lock);
-	if (w->kind == OP_COPY)
-		memmove((void *)w->dst, w->staged ? w->staged : (void *)w->src, w->bytes);
-	else
-		fill(w);
-	pthread_mutex_lock(&sim_lock);
+	transfer(p->c, w, 0, w->bytes);
 	return true;
 }
 
@@ -312,6 +338,10 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 		}
 		return o->returned;
 	case OP_WAIT_VALUE:
+		if (!address_valid(w->dst, 4)) {
+			fault(p->c);
+			return true;
+		}
 		if (value_reached(w))
 			return true;
 		due(p, now_ns() + WAIT_VALUE_NS);
@@ -321,7 +351,10 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 			p->unfetched = true;
 			return false;
 		}
-		write_value(w);
+		if (address_valid(w->dst, 4))
+			write_value(w);
+		else
+			fault(p->c);
 		return true;
 	case OP_FREE:
 		memory_remove(w->dst, MEMORY_DEVICE);
@@ -338,6 +371,8 @@ static void complete(struct pass *p, struct CUstream_st *s) {
 	s->head = o->next;
 	if (!s->head)
 		s->tail = NULL;
+	if (o->work.kind == OP_COPY)
+		leave_bus(o, p->c->device);
 	o->done = true;
 	o->done_ns = now_ns();
 	for (int i = 0; i < o->deps; i++)
@@ -532,6 +567,7 @@ static void *executor(void *argument) {
 	struct CUctx_st *c = argument;
 	prctl(PR_SET_TIMERSLACK, 1);
 	pthread_setname_np(pthread_self(), "simcuda");
+	memory_accessor = c->device;
 	pthread_mutex_lock(&sim_lock);
 	while (!c->stop && !sim_dead) {
 		uint32_t seen = atomic_load(c->bell);

@@ -8,6 +8,11 @@ typedef void function(void);
 // NAME(name, version, symbol): the same for every default stream.
 // PAIR(name, version, symbol, per-thread symbol)
 #define SYMBOLS(NAME, PAIR) \
+	NAME(cuArray3DCreate, 3020, cuArray3DCreate_v2) \
+	NAME(cuArray3DGetDescriptor, 3020, cuArray3DGetDescriptor_v2) \
+	NAME(cuArrayCreate, 3020, cuArrayCreate_v2) \
+	NAME(cuArrayDestroy, 2000, cuArrayDestroy) \
+	NAME(cuArrayGetDescriptor, 3020, cuArrayGetDescriptor_v2) \
 	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
 	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
@@ -25,6 +30,9 @@ typedef void function(void);
 	NAME(cuDeviceGet, 2000, cuDeviceGet) \
 	NAME(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute) \
 	NAME(cuDeviceGetCount, 2000, cuDeviceGetCount) \
+	NAME(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool) \
+	NAME(cuDeviceGetMemPool, 11020, cuDeviceGetMemPool) \
+	NAME(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool) \
 	NAME(cuDeviceGetName, 2000, cuDeviceGetName) \
 	NAME(cuDeviceGetPCIBusId, 4010, cuDeviceGetPCIBusId) \
 	NAME(cuDeviceGetUuid, 9020, cuDeviceGetUuid) \
@@ -113,6 +121,28 @@ typedef void function(void);
 	NAME(cuLinkDestroy, 5050, cuLinkDestroy) \
 	NAME(cuMemAlloc, 3020, cuMemAlloc_v2) \
 	PAIR(cuMemAllocAsync, 11020, cuMemAllocAsync, cuMemAllocAsync_ptsz) \
+	PAIR(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz) \
+	NAME(cuMemAddressFree, 10020, cuMemAddressFree) \
+	NAME(cuMemAddressReserve, 10020, cuMemAddressReserve) \
+	NAME(cuMemAllocManaged, 6000, cuMemAllocManaged) \
+	NAME(cuMemAllocPitch, 3020, cuMemAllocPitch_v2) \
+	NAME(cuMemCreate, 10020, cuMemCreate) \
+	NAME(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle) \
+	NAME(cuMemGetAccess, 10020, cuMemGetAccess) \
+	NAME(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2) \
+	NAME(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity) \
+	NAME(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
+	NAME(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
+	NAME(cuMemMap, 10020, cuMemMap) \
+	NAME(cuMemPoolCreate, 11020, cuMemPoolCreate) \
+	NAME(cuMemPoolDestroy, 11020, cuMemPoolDestroy) \
+	NAME(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute) \
+	NAME(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute) \
+	NAME(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo) \
+	NAME(cuMemRelease, 10020, cuMemRelease) \
+	NAME(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
+	NAME(cuMemSetAccess, 10020, cuMemSetAccess) \
+	NAME(cuMemUnmap, 10020, cuMemUnmap) \
 	NAME(cuMemAllocHost, 3020, cuMemAllocHost_v2) \
 	NAME(cuMemFree, 3020, cuMemFree_v2) \
 	PAIR(cuMemFreeAsync, 11020, cuMemFreeAsync, cuMemFreeAsync_ptsz) \
@@ -139,7 +169,9 @@ typedef void function(void);
 	PAIR(cuMemsetD2D16Async, 3020, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz) \
 	PAIR(cuMemsetD2D32Async, 3020, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz) \
 	PAIR(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz) \
+	NAME(cuPointerGetAttribute, 4000, cuPointerGetAttribute) \
 	NAME(cuPointerGetAttributes, 7000, cuPointerGetAttributes) \
+	NAME(cuPointerSetAttribute, 6000, cuPointerSetAttribute) \
 	NAME(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	NAME(cuModuleGetFunction, 2000, cuModuleGetFunction) \
 	NAME(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \

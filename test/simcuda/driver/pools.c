@@ -1,0 +1,357 @@
+// pools.c - memory pools, and arrays: as far as what they take of the device's memory goes. A pool keeps what is freed until
+// the program synchronizes, as far as that is above the pool's threshold, or trims it.
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE (2ull << 20)
+#define DEVICES 8
+
+struct pool {
+	struct pool *next;
+	int device;
+	bool destroyed; // it goes with its last allocation
+	uint64_t used, reserved, used_high, reserved_high, threshold, most;
+	int reuse[3];
+};
+static struct pool *pools, *initial[DEVICES], *current[DEVICES];
+
+static struct pool *pool_new(int device, uint64_t most) {
+	struct pool *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	*p = (struct pool){.next = pools, .device = device, .most = most ? most : UINT64_MAX, .reuse = {1, 1, 1}};
+	pools = p;
+	handle_add(p, H_POOL);
+	return p;
+}
+
+static struct pool *pool_default(int device) {
+	if (!initial[device])
+		initial[device] = pool_new(device, 0);
+	return initial[device];
+}
+
+struct pool *pool_current(int device) {
+	return current[device] ? current[device] : pool_default(device);
+}
+
+static uint64_t in_pages(uint64_t bytes) {
+	return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static void release(struct pool *p, uint64_t keep) {
+	uint64_t needed = in_pages(p->used > keep ? p->used : keep);
+	if (needed >= p->reserved)
+		return;
+	memory_discharge(p->device, p->reserved - needed);
+	p->reserved = needed;
+}
+
+bool pool_take(struct pool *p, uint64_t bytes) {
+	if (bytes > p->most || p->used > p->most - bytes)
+		return false;
+	uint64_t needed = in_pages(p->used + bytes);
+	if (needed > p->reserved) {
+		if (!memory_charge(p->device, needed - p->reserved))
+			return false;
+		p->reserved = needed;
+	}
+	p->used += bytes;
+	p->used_high = p->used > p->used_high ? p->used : p->used_high;
+	p->reserved_high = p->reserved > p->reserved_high ? p->reserved : p->reserved_high;
+	return true;
+}
+
+static void forget(struct pool *p) {
+	release(p, 0);
+	struct pool **at = &pools;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	free(p);
+}
+
+void pool_take_back(struct pool *p, uint64_t bytes) {
+	p->used -= bytes;
+	if (p->destroyed && !p->used)
+		forget(p);
+}
+
+void pools_synchronized(void) {
+	for (struct pool *p = pools; p; p = p->next)
+		release(p, p->threshold);
+}
+
+static CUresult enter_pool(struct pool *p, const void *argument) {
+	CUresult r = argument ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS && !handle_is(p, H_POOL) ? leave(CUDA_ERROR_INVALID_VALUE) : r;
+}
+
+static CUresult enter_device(CUdevice d, const void *argument) {
+	CUresult r = argument ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS && (d < 0 || d >= sim_devices()) ? leave(CUDA_ERROR_INVALID_DEVICE) : r;
+}
+
+CALL(cuDeviceGetDefaultMemPool, (struct pool **out, CUdevice d), (out, d)) {
+	CUresult r = enter_device(d, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = pool_default(d);
+	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CALL(cuDeviceGetMemPool, (struct pool **out, CUdevice d), (out, d)) {
+	CUresult r = enter_device(d, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = pool_current(d);
+	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CALL(cuDeviceSetMemPool, (CUdevice d, struct pool *p), (d, p)) {
+	CUresult r = enter_device(d, p);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(p, H_POOL) || p->device != d)
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	current[d] = p;
+	return leave(CUDA_SUCCESS);
+}
+
+struct properties { // CUmemPoolProps
+	int type, handle_types, location, id;
+	void *windows;
+	size_t most;
+	unsigned short usage;
+	unsigned char reserved[54];
+};
+_Static_assert(sizeof(struct properties) == 88, "CUmemPoolProps");
+
+CALL(cuMemPoolCreate, (struct pool **out, const struct properties *p), (out, p)) {
+	enum { ALLOCATION_PINNED = 1, LOCATION_DEVICE = 1 };
+	CUresult r = out && p && p->type == ALLOCATION_PINNED ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (p->location != LOCATION_DEVICE || p->handle_types) // shared ones are not simulated
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	if (p->id < 0 || p->id >= sim_devices())
+		return leave(CUDA_ERROR_INVALID_DEVICE);
+	*out = pool_new(p->id, p->most);
+	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CALL(cuMemPoolDestroy, (struct pool *p), (p)) {
+	CUresult r = enter_pool(p, p);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (p == initial[p->device])
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	if (current[p->device] == p)
+		current[p->device] = NULL;
+	handle_remove(p);
+	p->destroyed = true;
+	if (!p->used)
+		forget(p);
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuMemPoolTrimTo, (struct pool *p, size_t keep), (p, keep)) {
+	CUresult r = enter_pool(p, p);
+	if (r != CUDA_SUCCESS)
+		return r;
+	release(p, keep);
+	return leave(CUDA_SUCCESS);
+}
+
+// CUmemPool_attribute
+enum { REUSE_LAST = 3, RELEASE_THRESHOLD, RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH };
+
+CALL(cuMemPoolGetAttribute, (struct pool *p, int attribute, void *value), (p, attribute, value)) {
+	CUresult r = enter_pool(p, value);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (attribute >= 1 && attribute <= REUSE_LAST) {
+		*(int *)value = p->reuse[attribute - 1];
+		return leave(CUDA_SUCCESS);
+	}
+	switch (attribute) {
+	case RELEASE_THRESHOLD: *(uint64_t *)value = p->threshold; break;
+	case RESERVED_CURRENT: *(uint64_t *)value = p->reserved; break;
+	case RESERVED_HIGH: *(uint64_t *)value = p->reserved_high; break;
+	case USED_CURRENT: *(uint64_t *)value = p->used; break;
+	case USED_HIGH: *(uint64_t *)value = p->used_high; break;
+	default: return leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuMemPoolSetAttribute, (struct pool *p, int attribute, const void *value), (p, attribute, value)) {
+	CUresult r = enter_pool(p, value);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (attribute >= 1 && attribute <= REUSE_LAST)
+		p->reuse[attribute - 1] = *(const int *)value;
+	else if (attribute == RELEASE_THRESHOLD)
+		p->threshold = *(const uint64_t *)value;
+	else if (attribute == RESERVED_HIGH && !*(const uint64_t *)value)
+		p->reserved_high = p->reserved;
+	else if (attribute == USED_HIGH && !*(const uint64_t *)value)
+		p->used_high = p->used;
+	else
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	return leave(CUDA_SUCCESS);
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s) {
+	if (s->capture)
+		return CUDA_ERROR_NOT_SUPPORTED; // memory nodes are not simulated
+	if (!p || !pool_take(p, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUdeviceptr address = memory_allocate(bytes, MEMORY_DEVICE, p);
+	if (!address) {
+		pool_take_back(p, bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = address;
+	return CUDA_SUCCESS;
+}
+
+DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out, bytes, s)) {
+	struct CUstream_st *st;
+	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	return leave(allocate(out, bytes, pool_current(st->ctx->device), st));
+}
+
+DUAL(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr *out, size_t bytes, struct pool *p, CUstream s), (out, bytes, p, s)) {
+	struct CUstream_st *st;
+	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	return leave(handle_is(p, H_POOL) ? allocate(out, bytes, p, st) : CUDA_ERROR_INVALID_VALUE);
+}
+
+DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
+	struct CUstream_st *st;
+	CUresult r = enter_submission(s, &st);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!memory_known(p, MEMORY_DEVICE))
+		return leave(CUDA_ERROR_INVALID_VALUE);
+	if (st->capture)
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	struct work w = {.kind = OP_FREE, .dst = p};
+	return leave(put(st, &w, NULL));
+}
+
+// ---- arrays: nothing can be copied to them, or read
+
+struct description { // CUDA_ARRAY3D_DESCRIPTOR
+	size_t width, height, depth;
+	int format;
+	unsigned channels, flags;
+};
+struct flat_description { // CUDA_ARRAY_DESCRIPTOR
+	size_t width, height;
+	int format;
+	unsigned channels;
+};
+struct CUarray_st {
+	struct CUarray_st *next;
+	struct CUctx_st *owner;
+	struct description description;
+	uint64_t bytes;
+};
+typedef struct CUarray_st *CUarray;
+static CUarray arrays;
+
+static uint64_t element_bytes(int format) { // CUarray_format
+	switch (format) {
+	case 0x01: case 0x08: return 1;
+	case 0x02: case 0x09: case 0x10: return 2;
+	case 0x03: case 0x0a: case 0x20: return 4;
+	default: return 0;
+	}
+}
+
+static CUresult create(CUarray *out, struct description d) {
+	struct CUctx_st *c;
+	uint64_t cell = element_bytes(d.format) * d.channels, most = 1 << 20;
+	bool sound = out && cell && (d.channels == 1 || d.channels == 2 || d.channels == 4) && d.width && d.width <= most &&
+		d.height <= most && d.depth <= most;
+	CUresult r = sound ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	uint64_t bytes = cell * d.width * (d.height ? d.height : 1), layers = d.depth ? d.depth : 1;
+	bool fits = bytes <= sim_memory_bytes() / layers && memory_charge(c->device, bytes * layers);
+	CUarray a = fits ? malloc(sizeof *a) : NULL;
+	if (!a)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*a = (struct CUarray_st){arrays, c, d, bytes * layers};
+	arrays = a;
+	handle_add(a, H_ARRAY);
+	*out = a;
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuArrayCreate_v2, (CUarray *out, const struct flat_description *d), (out, d)) {
+	return d ? create(out, (struct description){d->width, d->height, 0, d->format, d->channels, 0}) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CALL(cuArray3DCreate_v2, (CUarray *out, const struct description *d), (out, d)) {
+	return d ? create(out, *d) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void array_free(CUarray a) {
+	memory_discharge(a->owner->device, a->bytes);
+	handle_remove(a);
+	CUarray *at = &arrays;
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	free(a);
+}
+
+static CUresult enter_array(CUarray a, const void *argument) {
+	struct CUctx_st *c;
+	CUresult r = argument ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS && !handle_is(a, H_ARRAY) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
+}
+
+CALL(cuArrayDestroy, (CUarray a), (a)) {
+	CUresult r = enter_array(a, a);
+	if (r != CUDA_SUCCESS)
+		return r;
+	call_wait(a->owner, CALL_FREE);
+	array_free(a);
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuArray3DGetDescriptor_v2, (struct description *out, CUarray a), (out, a)) {
+	CUresult r = enter_array(a, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*out = a->description;
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuArrayGetDescriptor_v2, (struct flat_description *out, CUarray a), (out, a)) {
+	CUresult r = enter_array(a, out);
+	if (r != CUDA_SUCCESS)
+		return r;
+	const struct description *d = &a->description;
+	*out = (struct flat_description){d->width, d->height, d->format, d->channels};
+	return leave(CUDA_SUCCESS);
+}
+
+void pools_owner_ends(const struct CUctx_st *owner) {
+	for (CUarray a = arrays, next; a; a = next) {
+		next = a->next;
+		if (a->owner == owner)
+			array_free(a);
+	}
+	pools_synchronized();
+}
