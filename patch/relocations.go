@@ -36,7 +36,7 @@ type relocation struct {
 func (c *cubin) indexRelocations() (map[int][]relocation, error) {
 	index := make(map[int][]relocation)
 	for _, table := range c.sections[:c.kept] {
-		entry := 0
+		var entry int
 		switch table.kind {
 		case shtRel:
 			entry = relSize

@@ -59,7 +59,7 @@ func (p *probe) report() (lines []string, err error) {
 		case line, more := <-p.lines:
 			switch {
 			case !more:
-				return lines, fmt.Errorf("ended early (%v) %s", p.end(), firstLine(p.stderr.String()))
+				return lines, fmt.Errorf("ended early (%v) %s", p.end(), firstLine(p.stderr.String())) //nolint:errorlint // it may end well
 			case line == "ready":
 				return lines, nil
 			}

@@ -86,7 +86,7 @@ func bit(b bool) C.uint32_t {
 }
 
 // Hooks is the const struct gp_hooks * for the interception layer.
-func Hooks() unsafe.Pointer { return unsafe.Pointer(C.gp_bridge_hooks()) }
+func Hooks() unsafe.Pointer { return C.gp_bridge_hooks() }
 
 // watch closes windows for as long as the process lives.
 func watch() {

@@ -160,7 +160,7 @@ func (s *Segment) openOrCreate(dirfd int, name string, gpu [16]byte) error {
 		unix.Close(fd)
 		return err
 	}
-	s.fd, s.inode = fd, inode{uint64(stat.Dev), stat.Ino}
+	s.fd, s.inode = fd, inode{stat.Dev, stat.Ino}
 	return nil
 }
 
@@ -414,5 +414,5 @@ func (s *Segment) Path() string { return s.path }
 
 func (s *Segment) isOurs(fd int) bool {
 	var stat unix.Stat_t
-	return unix.Fstat(fd, &stat) == nil && inode{uint64(stat.Dev), stat.Ino} == s.inode
+	return unix.Fstat(fd, &stat) == nil && inode{stat.Dev, stat.Ino} == s.inode
 }

@@ -202,7 +202,7 @@ func (s *Segment) checkFile() error {
 	switch err := unix.Lstat(s.path, &stat); {
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("%w: the file was removed", ErrLost)
-	case err != nil || (inode{uint64(stat.Dev), stat.Ino}) != s.inode:
+	case err != nil || (inode{stat.Dev, stat.Ino}) != s.inode:
 		return fmt.Errorf("%w: the file was replaced", ErrLost)
 	}
 	line := make([]byte, fileSize+1)

@@ -137,7 +137,7 @@ func TestLoadsOfPTX(t *testing.T) {
 		t.Errorf("%d files in the cache, want 1", len(files()))
 	}
 	m.environment = nil // no linker any more: what it made is there
-	if got, blp, stderr = runLoads(m, "be", program, 6, text); blp.ImagesCached != 6+ownImages || stderr != "" {
+	if _, blp, stderr = runLoads(m, "be", program, 6, text); blp.ImagesCached != 6+ownImages || stderr != "" {
 		t.Errorf("the second time %+v, %s", blp, stderr)
 	}
 	uncached := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_CUBIN="+sim("sim.cubin"))

@@ -513,7 +513,7 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	got, err := run(exec.Command(gpreempt, "__complete", "run", "--priority", ""))
-	if want := fmt.Sprint("lc\nbe\noff\n"); err != nil || !strings.HasPrefix(got.stdout, want) {
+	if want := "lc\nbe\noff\n"; err != nil || !strings.HasPrefix(got.stdout, want) {
 		t.Errorf("completion of --priority: %+v, %v; want %q", got, err, want)
 	}
 }

@@ -590,7 +590,7 @@ func TestManyPeers(t *testing.T) {
 			slots := map[int]bool{}
 			for i, p := range all {
 				peer := m.peer(p)
-				if uint32(peer.Level) != levels[roles[i]] {
+				if peer.Level != levels[roles[i]] {
 					t.Errorf("%s has level %d", roles[i], peer.Level)
 				}
 				slots[peer.Slot] = true

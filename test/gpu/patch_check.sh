@@ -10,22 +10,22 @@ rm -rf $out
 mkdir -p $out/load
 gcc -O2 -Wall -Wextra -std=gnu11 -I"$tools/../include" -Ikernels/guard -o $out/patch_check test/gpu/patch_check.c -ldl
 for sm in $(kernels/architectures.sh); do
-	"$tools/nvcc" -cubin -O3 -std=c++17 -arch=sm_$sm -o $out/original.sm_$sm.cubin test/gpu/patch_check.cu
-	build/gpreempt patch $out/original.sm_$sm.cubin -o $out/guarded.sm_$sm.cubin >/dev/null
+	"$tools/nvcc" -cubin -O3 -std=c++17 -arch="sm_$sm" -o "$out/original.sm_$sm.cubin" test/gpu/patch_check.cu
+	build/gpreempt patch "$out/original.sm_$sm.cubin" -o "$out/guarded.sm_$sm.cubin" >/dev/null
 	for source in patch/testdata/*.cu; do
 		name=$(basename "$source" .cu)
 		since=$(sed -n 's/^\/\/ since: sm_//p' "$source")
 		[ "$sm" -ge "${since:-0}" ] || continue
-		"$tools/nvcc" -cubin -O3 -std=c++17 -arch=sm_$sm -o $out/image "$source" 2>/dev/null
-		build/gpreempt patch $out/image -o $out/load/$name.sm_$sm.cubin >/dev/null
+		"$tools/nvcc" -cubin -O3 -std=c++17 -arch="sm_$sm" -o $out/image "$source" 2>/dev/null
+		build/gpreempt patch $out/image -o "$out/load/$name.sm_$sm.cubin" >/dev/null
 		rm $out/image
 	done
 done
-"$tools/nvcc" -fatbin -O3 -std=c++17 --compress-mode=size -gencode arch=compute_80,code=[sm_80,compute_80] \
+"$tools/nvcc" -fatbin -O3 -std=c++17 --compress-mode=size -gencode 'arch=compute_80,code=[sm_80,compute_80]' \
 	-gencode arch=compute_90,code=sm_90 -o $out/image test/gpu/patch_check.cu
 for sm in $(kernels/architectures.sh); do
 	[ "$sm" -lt 100 ] || continue # the fatbin has nothing for those
-	build/gpreempt patch --sm $sm $out/image -o $out/load/fatbin.sm_$sm.fatbin >/dev/null
+	build/gpreempt patch --sm "$sm" $out/image -o "$out/load/fatbin.sm_$sm.fatbin" >/dev/null
 done
 rm $out/image
 cat >$out/run.sh <<'END'

@@ -63,7 +63,7 @@ def products():
         for _, _, out in operands:
             out.zero_()
         counts = torch.zeros(4096, dtype=torch.long, device="cuda")
-        for i in range(10):
+        for _ in range(10):
             for a, b, out in operands:
                 for _ in range(5):
                     torch.addmm(out, a, b, beta=0.5, out=out)
