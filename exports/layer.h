@@ -70,7 +70,9 @@ static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object) {
 }
 
 static inline CUresult gp_call_end(struct gp_call call, CUresult result) {
-	return call.told ? call.hooks->end_wait(call.wait, NULL, result) : result;
+	if (call.told)
+		call.hooks->end_wait(call.wait, NULL, result);
+	return result; // the core's answer matters only to calls that the program makes to wait
 }
 
 // names.c

@@ -168,5 +168,7 @@ CUresult gp_operation_end(struct gp_operation *o, CUresult result)
 	o->result = result;
 	if (!o->captured)
 		return finish(o);
-	return o->work == GP_KERNEL ? gp_wait_end(GP_LOAD, o->launch.function, result) : result;
+	if (o->work == GP_KERNEL)
+		gp_wait_end(GP_LOAD, o->launch.function, result);
+	return result;
 }
