@@ -208,6 +208,64 @@ static void complete_passed(struct gp_domain *d)
 	}
 }
 
+static void keep_launch(struct gp_domain *d, struct blp_entry *e, bool *begun)
+{
+	const struct gpreempt_record *r = blp_record_of(d, e);
+
+	e->bare = true;
+	if (!e->record || !r->count)
+		return;
+	if (*begun) { // a launch behind it has begun
+		e->complete = true;
+		return;
+	}
+	d->staged[e->stream] = *r;
+	e->spare = spare_of_stream(e->stream);
+	*begun = true;
+}
+
+static void keep_graph(struct blp_entry *e, bool *begun)
+{
+	struct blp_twin *t = e->twin;
+
+	e->bare = true;
+	t->parted = touched(t);
+	for (uint32_t i = 0; i < t->count; i++)
+		t->kernel[i].bare = t->image[i].count == GPREEMPT_MOST;
+	e->complete = t->parted && *begun;
+	*begun |= t->parted;
+}
+
+// What is launched again without a record must not run before what it is ordered behind on other streams. So nothing of that is
+// cut again either: the end of a launch that was cut lets the driver go on behind it.
+void blp_keep_ahead(struct gp_domain *d)
+{
+	uint64_t kept[BLP_STREAMS] = {0}; // entries of each stream below this sequence are kept
+	bool begun[BLP_STREAMS] = {false};
+
+	for (uint64_t at = d->head; at-- > d->tail;) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || at < s->done)
+			continue;
+		if (e->bare && !e->driven)
+			kept[e->stream] = at + 1 > kept[e->stream] ? at + 1 : kept[e->stream];
+		if (at >= kept[e->stream])
+			continue;
+		if (e->kind == BLP_WAIT && e->upto > kept[e->of])
+			kept[e->of] = e->upto;
+		for (uint32_t i = 0; i < d->streams; i++)
+			if (&d->stream_of[i] != s && blp_related(&d->stream_of[i], s->handle, s->blocking) && at > kept[i])
+				kept[i] = at;
+		if (e->bare || e->driven)
+			continue;
+		if (e->kind == BLP_LAUNCH)
+			keep_launch(d, e, &begun[e->stream]);
+		else if (e->kind == BLP_GRAPH)
+			keep_graph(e, &begun[e->stream]);
+	}
+}
+
 bool blp_let_go(struct gp_domain *d)
 {
 	struct parted parted = {.count = 0};

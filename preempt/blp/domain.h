@@ -286,6 +286,7 @@ struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry
 // Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
 // refused.
 bool blp_let_go(struct gp_domain *);
+void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the records have told what was cut
 CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_domain.lock: the rest of a parted twin
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 

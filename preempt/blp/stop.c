@@ -350,6 +350,7 @@ static bool drain(struct gp_domain *d)
 		return false;
 	pthread_mutex_lock(&d->lock);
 	classify(d);
+	blp_keep_ahead(d);
 	pthread_mutex_unlock(&d->lock);
 	d->drained = true;
 	return true;

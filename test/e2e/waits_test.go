@@ -120,3 +120,26 @@ func TestGraphsThatDrainLateStayStoppable(t *testing.T) {
 	end()
 	be.finish()
 }
+
+// What is launched again behind a kernel that no stop waits for can not be stopped. It comes behind another stream's launch all the
+// same, which is stopped again.
+func TestLaunchesBehindOtherStreamsStayThere(t *testing.T) {
+	m, be, end := startWaits(t)
+	m.runStopped(be, 30, "other sim_lamport 132 256 2")
+	if blp := m.peer(be).BLP; blp.DrainMaxNs < uint64(100*time.Millisecond) || blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	end()
+	be.finish()
+}
+
+// A launch that is logged as the stop of its domain begins, behind a kernel that the stop does not wait for, runs when the stop is over.
+func TestLaunchesThatMeetAStopRun(t *testing.T) {
+	m, be, end := startWaits(t)
+	m.runStopped(be, 40, "during sim_lamport 132 256 20")
+	if blp := m.peer(be).BLP; blp.DrainMaxNs < uint64(100*time.Millisecond) || blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	end()
+	be.finish()
+}

@@ -25,6 +25,9 @@
 	F(cuMemsetD32_v2, (ptr, unsigned, size_t))              \
 	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))   \
 	F(cuMemHostAlloc, (void **, size_t, unsigned))           \
+	F(cuEventCreate, (handle *, unsigned))                   \
+	F(cuEventRecord, (handle, handle))                       \
+	F(cuStreamWaitEvent, (handle, handle, unsigned))         \
 	F(cuStreamWaitValue32_v2, (handle, ptr, unsigned, unsigned)) \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
@@ -124,6 +127,59 @@ static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, 
 	return launches + launches % 2;
 }
 
+// A kernel that no stop waits for, and behind it on its stream one that comes behind what another stream has, which is stopped
+// several times.
+static int behind_a_slow_one(handle kernel, int launches, handle slow, handle stream) {
+	enum { BLOCKS = 8000 };
+	static handle event, chain;
+	static unsigned result[BLOCKS];
+	int n = 1, add[] = {1, 2}, us[] = {2 * SLOW_US, US}, wrong = 0;
+	if (!event) {
+		OK(cuEventCreate(&event, 0));
+		OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	}
+	for (int i = 0; i < launches; i++) {
+		OK(cuMemsetD8_v2(elsewhere, 0, sizeof result));
+		OK(cuStreamSynchronize(NULL));
+		launch_for(kernel, 132, 256, SLOW_US, slow);
+		void *first[] = {&elsewhere, &n, &add[0], &us[0]}, *second[] = {&elsewhere, &n, &add[1], &us[1]};
+		OK(cuLaunchKernel(chain, BLOCKS, 1, 1, 256, 1, 1, 0, stream, first, NULL));
+		OK(cuEventRecord(event, stream));
+		OK(cuStreamWaitEvent(slow, event, 0));
+		OK(cuLaunchKernel(chain, BLOCKS, 1, 1, 256, 1, 1, 0, slow, second, NULL));
+		OK(cuStreamSynchronize(slow));
+		OK(cuMemcpyDtoH_v2(result, elsewhere, sizeof result));
+		for (int k = 0; k < BLOCKS; k++)
+			wrong += result[k] != 1 * 3 + 2; // each adds to three times what it finds
+	}
+	return wrong;
+}
+
+// Kernels behind one that no stop waits for, launched while the stop begins.
+static int during_stops(handle kernel, int launches, handle stream) {
+	static handle chain;
+	int n = 1, us = 1, wrong = 0;
+	if (!chain)
+		OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	for (int i = 0; i < launches; i++) {
+		unsigned result, want = 0;
+		OK(cuMemsetD8_v2(elsewhere, 0, sizeof result));
+		OK(cuStreamSynchronize(NULL));
+		launch_for(kernel, 132, 256, 100500 + i % 20 * 200, stream); // ends soon after the stop has given up on it
+		for (int k = 0; k < 120; k++) { // fewer than the library lets queue
+			void *parameters[] = {&elsewhere, &n, &k, &us};
+			for (volatile int pause = 0; pause < 10000; pause++)
+				;
+			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+			want = want * 3 + (unsigned)k;
+		}
+		OK(cuStreamSynchronize(stream));
+		OK(cuMemcpyDtoH_v2(&result, elsewhere, sizeof result));
+		wrong += result != want;
+	}
+	return wrong;
+}
+
 int main(int count, char **argument) {
 	static int result[MOST];
 	char line[128], what[16], name[32];
@@ -155,6 +211,12 @@ int main(int count, char **argument) {
 		OK(cuStreamSynchronize(NULL));
 		if (by_program || !strcmp(what, "streams")) {
 			wrong = crossed(kernel, by_program, launches, stream, second);
+			printf("wrong %d\n", wrong);
+			fflush(stdout);
+			continue;
+		}
+		if (!strcmp(what, "other") || !strcmp(what, "during")) {
+			wrong = *what == 'o' ? behind_a_slow_one(kernel, launches, stream, second) : during_stops(kernel, launches, stream);
 			printf("wrong %d\n", wrong);
 			fflush(stdout);
 			continue;
