@@ -104,7 +104,7 @@ func TestSelf(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	for _, name := range []string{"failing", "killing", "misspelt", "size", "huge", "shared", "racing", "pools", "virtual", "contents",
-		"faulting", "unmapping", "looks", "sharing", "rates", "behind", "between"} {
+		"faulting", "unmapping", "cut", "looks", "sharing", "rates", "behind", "between"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "memory", name) })
 	}
 }

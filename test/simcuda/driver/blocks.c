@@ -104,13 +104,12 @@ static void begin_wave(struct op *o) {
 }
 
 bool step_guarded(struct pass *p, struct op *o) {
-	if (!o->wave_end) {
-		if (!record_valid(o->work.hidden)) {
-			fault(p->c);
-			return true;
-		}
-		o->wave_end = o->start_run + machine.kernel_overhead_ns;
+	if (!record_valid(o->work.hidden)) { // at any time: it may have been unmapped
+		fault(p->c);
+		return true;
 	}
+	if (!o->wave_end)
+		o->wave_end = o->start_run + machine.kernel_overhead_ns;
 	while (p->run >= o->wave_end) {
 		if (!effect(&o->work, o->wave_from, o->wave_to)) {
 			fault(p->c);
@@ -147,26 +146,25 @@ static void begin_blocks(struct pass *p, struct op *o) {
 	}
 }
 
-static bool begin_waiting(struct pass *p, struct op *o) {
+static void begin_waiting(struct op *o) {
 	const struct work *w = &o->work;
 	uint64_t blocks = blocks_of(w), resident = blocks_at_once(w);
-	if (w->hidden && !record_valid(w->hidden)) {
-		fault(p->c);
-		return false;
-	}
 	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
 	o->next_begin_run = o->start_run + machine.kernel_overhead_ns;
 	if (!(o->place = calloc(resident, sizeof *o->place)))
 		abort();
-	return true;
 }
 
 // Every block keeps its place while it waits; those behind it begin only where a place is free.
 bool step_waiting(struct pass *p, struct op *o) {
 	if (!p->running)
 		return false;
-	if (!o->place && !begin_waiting(p, o))
+	if (o->work.hidden && !record_valid(o->work.hidden)) {
+		fault(p->c);
 		return true;
+	}
+	if (!o->place)
+		begin_waiting(o);
 	for (bool moved = true; moved;) {
 		begin_blocks(p, o);
 		moved = false;

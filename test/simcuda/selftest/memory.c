@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -450,6 +451,21 @@ static void virtual(void) {
 	OK(cuMemRelease(a));
 }
 
+// What the driver's file of physical memory takes.
+static uint64_t file_bytes(void) {
+	for (int fd = 0; fd < 256; fd++) {
+		char path[64], name[64] = "";
+		struct stat st;
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		if (readlink(path, name, sizeof name - 1) > 0 && strstr(name, "simcuda-memory")) {
+			CHECK(fstat(fd, &st) == 0);
+			return (uint64_t)st.st_blocks * 512;
+		}
+	}
+	CHECK(!"the driver has its file");
+	return 0;
+}
+
 static void contents(void) { // belong to the handle; the address stays
 	start();
 	ptr p, q;
@@ -491,10 +507,7 @@ static void contents(void) { // belong to the handle; the address stays
 		OK(cuMemRelease(h));
 		OK(cuMemAddressFree(r, 64 * MB));
 	}
-	unsigned long pages, resident, shared_pages;
-	FILE *f = fopen("/proc/self/statm", "r");
-	CHECK(f && fscanf(f, "%lu %lu %lu", &pages, &resident, &shared_pages) == 3);
-	CHECK(shared_pages * 4096 < 64 * MB);
+	CHECK(file_bytes() < 64 * MB);
 }
 
 static handle function(const char *name) {
@@ -556,6 +569,26 @@ static void unmapping(void) { // beside a copy, without waiting for it
 	OK(cuMemUnmap(p, BYTES));
 	int r = cuStreamSynchronize(stream);
 	CHECK(r == 0 || r == ILLEGAL_ADDRESS);
+}
+
+static void arrived(ptr p) { // the first byte of a copy: device memory is host memory
+	while (!*(volatile char *)p)
+		usleep(100);
+}
+
+static void cut(void) { // in the middle
+	setenv("SIMCUDA_COPY_GBS", "0.01", 1); // 1 s
+	start();
+	ptr p;
+	char *host;
+	enum { BYTES = 10 << 20 };
+	OK(cuMemAddressReserve(&p, BYTES, 0, 0, 0));
+	mapped(p, BYTES, created(BYTES));
+	OK(cuMemHostAlloc((void **)&host, BYTES, 0));
+	OK(cuMemcpyHtoDAsync_v2(p, host, BYTES, NULL));
+	arrived(p);
+	OK(cuMemUnmap(p, BYTES));
+	REFUSED(ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
 static void looks(void) {
@@ -694,7 +727,7 @@ static void rates(void) {
 }
 
 static void behind(void) { // a small copy waits for the large one of its direction, and for none of the other
-	setenv("SIMCUDA_COPY_GBS", "0.02", 1); // 500 ms
+	setenv("SIMCUDA_COPY_GBS", "0.01", 1); // 1 s
 	start();
 	handle first, second, third, large, small, opposite;
 	ptr p, q;
@@ -711,7 +744,7 @@ static void behind(void) { // a small copy waits for the large one of its direct
 	for (int i = 0; i < 4; i++) // as one: the stream keeps the bus
 		OK(cuMemcpyHtoDAsync_v2(p, host, TEN / 4, first));
 	OK(cuEventRecord(large, first));
-	usleep(20000); // it has begun
+	arrived(p);
 	OK(cuMemcpyHtoDAsync_v2(q, host, 1000, second));
 	OK(cuEventRecord(small, second));
 	OK(cuMemcpyDtoHAsync_v2((char *)host + 5000, q, 1000, third));
@@ -765,6 +798,7 @@ static const struct {
 	{"contents", contents},
 	{"faulting", faulting},
 	{"unmapping", unmapping},
+	{"cut", cut},
 	{"looks", looks},
 	{"sharing", sharing},
 	{"rates", rates},
