@@ -123,8 +123,14 @@ bool gp_bridge_blp_missing(int i) { return gp_context[i].handle && !gp_context[i
 CUresult gp_bridge_prepare_blp(int i, const char **call)
 {
 	gp_context[i].blp_prepared = 1; // first, as above
+	// To load a module waits for all work of the context, and keeps a stop from going on meanwhile. So it is done before the
+	// context has a domain: a stop may have parted a launch whose blocks wait for each other.
+	const char *fill_call = NULL;
+	CUresult fill = gp_fill_prepare(&gp_context[i], &fill_call);
 	CUresult result = gp_blp_prepare(&gp_context[i], call);
-	return result ? result : gp_fill_prepare(&gp_context[i], call);
+	if (!result && fill)
+		*call = fill_call;
+	return result ? result : fill;
 }
 
 void gp_bridge_prepare_blp_later(int i) { gp_context[i].blp_prepared = 0; }
