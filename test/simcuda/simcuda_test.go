@@ -4,6 +4,7 @@ package simcuda
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -104,8 +105,31 @@ func TestSelf(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	for _, name := range []string{"failing", "killing", "misspelt", "size", "huge", "shared", "racing", "pools", "virtual", "contents",
-		"faulting", "unmapping", "cut", "looks", "sharing", "rates", "behind", "between"} {
+		"faulting", "unmapping", "cut", "devices", "looks", "sharing", "rates", "behind", "between"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "memory", name) })
+	}
+}
+
+// Every exported function of the API is defined with CALL or DUAL, so SIMCUDA_FAIL knows it.
+func TestEveryFunctionCanFail(t *testing.T) {
+	driver, err := elf.Open(filepath.Join(built, "libcuda.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	symbols, err := driver.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := 0
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "cu") {
+			exported++
+		}
+	}
+	rows := driver.Section("sim_exported")
+	if rows == nil || exported == 0 || rows.Size != uint64(8*exported) {
+		t.Errorf("%d functions are exported, sim_exported has %+v", exported, rows)
 	}
 }
 

@@ -591,6 +591,37 @@ static void cut(void) { // in the middle
 	REFUSED(ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
+static void devices(void) { // each has its own memory, and access of its own
+	setenv("SIMCUDA_DEVICES", "2", 1);
+	little();
+	handle context[2];
+	OK(cuInit(0));
+	for (int i = 0; i < 2; i++)
+		OK(cuDevicePrimaryCtxRetain(&context[i], i));
+	struct properties second = on_device;
+	second.location.id = 1;
+	physical h;
+	ptr p, native;
+	OK(cuMemCreate(&h, 800 * MB, &second, 0)); // no context is current
+	OK(cuMemAddressReserve(&p, 800 * MB, 0, 0, 0));
+	mapped(p, 800 * MB, h); // for the first device
+	OK(cuCtxSetCurrent(context[0]));
+	CHECK(free_mb() == 900);
+	OK(cuMemAlloc_v2(&native, 800 * MB));
+	OK(cuMemsetD32_v2(p, 6, 1));
+	OK(cuCtxSynchronize());
+	int ordinal;
+	OK(cuPointerGetAttribute(&ordinal, 9, p)); // DEVICE_ORDINAL
+	CHECK(ordinal == 1);
+	OK(cuCtxSetCurrent(context[1]));
+	CHECK(free_mb() == 100);
+	REFUSED(OUT_OF_MEMORY, cuMemAlloc_v2(&native, 102 * MB));
+	OK(cuMemsetD32_v2(p, 6, 1));
+	REFUSED(ILLEGAL_ADDRESS, cuCtxSynchronize());
+	OK(cuCtxSetCurrent(context[0])); // whose error it is not
+	CHECK(word(p) == 6);
+}
+
 static void looks(void) {
 	handle context = start(), owner = NULL;
 	ptr native, p, base;
@@ -799,6 +830,7 @@ static const struct {
 	{"faulting", faulting},
 	{"unmapping", unmapping},
 	{"cut", cut},
+	{"devices", devices},
 	{"looks", looks},
 	{"sharing", sharing},
 	{"rates", rates},
