@@ -113,6 +113,16 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 	$(CC) $(SANITIZE_FLAGS) -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
+# For random programs: stops wait 50 us for what runs instead of 100 ms, so that most are late.
+build/late/libgpreempt.so: build/libgpreempt.so
+	@mkdir -p $(@D)
+	@rm -f $@ $(@D)/core.a
+	$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -c -o $(@D)/stop.o preempt/blp/stop.c
+	$(LD) -r -o $(@D)/core.o $(filter-out %/blp/stop.o,$(CORE:%.c=build/c/%.o)) $(@D)/stop.o && $(AR) rcs $(@D)/core.a $(@D)/core.o
+	CGO_LDFLAGS='$(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
+		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+	@rm -f $(@D)/libgpreempt.h
+
 # Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
 SANITIZE_TESTS ?= TestPreemption|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait
 sanitize: ## e2e tests with the C parts under the thread and the address sanitizer

@@ -13,7 +13,10 @@ enum {
 
 // How long a stop waits for running blocks. Blocks that take longer gain little from stops between them, and a block that
 // waits for one that the stop holds back would never end.
-static const uint64_t DRAIN_NS = 100 * 1000 * 1000;
+#ifndef GP_DRAIN_NS // a build for tests has another (Makefile)
+#define GP_DRAIN_NS (100 * 1000 * 1000)
+#endif
+static const uint64_t DRAIN_NS = GP_DRAIN_NS;
 static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices the end tens of microseconds late
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory

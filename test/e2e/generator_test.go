@@ -22,11 +22,13 @@ type variant struct {
 	peer                 string // role of the process beside it; "" for none
 	arguments            []string
 	not                  string // features that programs cannot have here
+	library              string // another build of it, below build/
 }
 
 var variants = []variant{
 	{name: "alone"}, // without the library: that the model and the simulated driver agree
 	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc"},
+	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
 	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc"},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
 	{name: "latency-critical", role: "lc", peer: "be"},
@@ -54,6 +56,11 @@ func compileGenerator(t *testing.T) string {
 // stage is the machine of a variant, with the process beside it.
 func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 	t.Helper()
+	if v.library != "" {
+		if out, err := exec.Command("make", "-s", "-C", root, "build/"+v.library+"/libgpreempt.so").CombinedOutput(); err != nil {
+			t.Fatalf("make: %v\n%s", err, out)
+		}
+	}
 	m = newMachine(t, "", append([]string{"SIMCUDA_DEVICES=2", "CUDA_DEVICE_MAX_CONNECTIONS=32"}, v.environment...)...)
 	m.configure(fmt.Sprintf("%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", v.settings, m.dir, m.dir))
 	if v.peer != "" {
@@ -105,6 +112,9 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	cmd := m.command(v.role, generator, arguments...)
 	if v.role == "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build", "sim", "libcuda.so.1"))
+	}
+	if v.library != "" {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build", v.library, "libgpreempt.so")+":"+filepath.Join(root, "build", "sim", "libcuda.so.1"))
 	}
 	done := make(chan struct{})
 	var ended <-chan struct{}
