@@ -777,12 +777,21 @@ static handle waits_for(uint32_t *word, handle s) {
 	return s;
 }
 
-static bool passes(handle s) { // a kernel on the stream ends while others are blocked
+static bool ends(handle s, unsigned within_us) {
 	spin(s, 10);
-	for (uint64_t give_up = now_us() + 50000; now_us() < give_up;)
+	for (uint64_t give_up = now_us() + within_us; now_us() < give_up;)
 		if (cuStreamQuery(s) == 0)
 			return true;
 	return false;
+}
+
+// A kernel on the stream ends while others are blocked; a loaded machine has time for it.
+static bool passes(handle s) {
+	return ends(s, 5000000);
+}
+
+static bool blocked(handle s) {
+	return !ends(s, 50000);
 }
 
 static void connections(int n) {
@@ -794,7 +803,7 @@ static void connections(int n) {
 	// a stream that waits for a value keeps those that share its channel from being fetched, and no other
 	waits_for(word, s[0]);
 	for (int i = 1; i < 33; i++)
-		CHECK(passes(s[i]) == (i % n != 0));
+		CHECK(i % n != 0 ? passes(s[i]) : blocked(s[i]));
 	CHECK(passes(high));
 	atomic_store((_Atomic uint32_t *)word, 1);
 	OK(cuCtxSynchronize());
@@ -802,7 +811,7 @@ static void connections(int n) {
 	spin(s[0], 100000);
 	CHECK(passes(s[n]));
 	spin(s[0], 10);
-	CHECK(!passes(s[n]));
+	CHECK(blocked(s[n]));
 	OK(cuCtxSynchronize());
 	// nor do the nodes of a graph, which are fetched at once
 	OK(cuStreamBeginCapture_v2(s[0], 0));
@@ -817,7 +826,7 @@ static void connections(int n) {
 	*word = 0;
 	for (int i = 0; i < n; i++)
 		waits_for(word, s[i]);
-	CHECK(!passes(s[n]) && !passes(NULL) && passes(high));
+	CHECK(blocked(s[n]) && blocked(NULL) && passes(high));
 	atomic_store((_Atomic uint32_t *)word, 1);
 	OK(cuCtxSynchronize());
 }
@@ -988,6 +997,7 @@ static void versions(void) {
 	OK(cuMemAlloc_v2(&b, 1024));
 	OK(cuMemsetD32_v2(a, 7, 256));
 	OK(cuMemsetD32_v2(b, 0, 256));
+	OK(cuCtxSynchronize()); // what follows is on a stream that does not wait for these
 	struct attributes attributes = {.order = 1};
 	spin(s, 5000);
 	OK(copy(b, a, 64, &attributes, s));
