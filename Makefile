@@ -76,7 +76,7 @@ build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
 
 # The benchmarks, which `gpreempt bench` runs.
-build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/*.[ch] test/bench/systems/*.toml) \
+build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
 	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
@@ -138,7 +138,7 @@ help: ## this list
 # Tests of packages whose concurrency is Go's own run under the race detector. Others wait more than they compute, so more
 # of them run at once than there are cores. The fuzzers go on from the committed corpus, on so many inputs each. Where the
 # CUDA tools cannot be had from PyPI one line says so, and tests that need them are skipped; in CI (GPREEMPT_CI) that fails.
-RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench
+RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench/...
 UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
 GO_TEST := $(GO) test -count=1 -p 3 -parallel 4
 WITH_TOOLS := ./test/tools.sh
@@ -248,7 +248,7 @@ results: all
 # Writes the tables of README.md and docs/results.md and the report of the evaluation from the committed results; tests
 # compare them.
 readme: ## tables and plots of the documents, from the committed results
-	$(GO) test -count=1 -run 'TestDocumentsShow|TestHeadlineShows|TestReportIs' ./test/bench -update
+	$(GO) test -count=1 -run 'TestDocumentsShow|TestHeadlineShows|TestReportIs' ./test/bench/report -update
 
 # Writes the manual pages from the commands and from default.toml; a test compares them.
 man: ## manual pages, from the commands and default.toml

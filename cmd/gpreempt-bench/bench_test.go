@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpreempt/gpreempt/test/bench"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // built holds the command.
@@ -35,13 +36,13 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-type result struct {
+type outcome struct {
 	status         int
 	stdout, stderr string
 }
 
 // run runs the command in an empty directory with a clean environment plus env.
-func run(t *testing.T, env []string, arguments ...string) result {
+func run(t *testing.T, env []string, arguments ...string) outcome {
 	t.Helper()
 	command := exec.Command(built+"/gpreempt-bench", arguments...)
 	command.Dir = t.TempDir()
@@ -53,7 +54,7 @@ func run(t *testing.T, env []string, arguments ...string) result {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return result{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return outcome{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
 func write(t *testing.T, name, content string) string {
@@ -254,9 +255,9 @@ func TestCompareSaysWhatItCannotCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	committed := filepath.Join(results, "h200-foundation.json")
-	simulated, other := bench.Report{Head: bench.Head{Schema: 1, Simulated: true}}, bench.Report{Head: bench.Head{Schema: 1}}
+	simulated, other := result.Report{Head: result.Head{Schema: 1, Simulated: true}}, result.Report{Head: result.Head{Schema: 1}}
 	folder := t.TempDir()
-	for name, r := range map[string]bench.Report{"simulated": simulated, "other": other} {
+	for name, r := range map[string]result.Report{"simulated": simulated, "other": other} {
 		if err := r.Write(filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -289,9 +290,9 @@ func TestBenchCheck(t *testing.T) {
 	suite, flags := "BENCH_SUITE=smoke", "BENCH_FLAGS=--systems gpreempt --seconds 0.5 --repeats 1 --busy --quiet"
 	committed := func(p99 float64, simulated bool) string {
 		folder := t.TempDir()
-		e := bench.Evaluation{Head: bench.Head{Schema: 1, Benchmark: "smoke", Simulated: simulated}}
+		e := result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "smoke", Simulated: simulated}}
 		if p99 > 0 {
-			e.Cases = []bench.EvaluationCase{{Case: "spin", System: "gpreempt", Ratio: &bench.Ratios{P99: p99, P99CI: [2]float64{p99, p99}}}}
+			e.Cases = []result.EvaluationCase{{Case: "spin", System: "gpreempt", Ratio: &result.Ratios{P99: p99, P99CI: [2]float64{p99, p99}}}}
 		}
 		if err := e.Write(filepath.Join(folder, "h200-smoke.json")); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 // measureCommand is `gpreempt bench`. Its worker processes are `gpreempt-bench bench-worker`, which never gets
-// here: see test/bench/worker.c.
+// here: see test/bench/worker/worker.c.
 func measureCommand() *cobra.Command {
 	m := measurement{}
 	command := &cobra.Command{

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/test/bench"
+	"github.com/gpreempt/gpreempt/test/bench/report"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // reportCommand is `gpreempt bench report`.
@@ -28,8 +30,8 @@ func reportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			results, err := bench.ReadEvaluation(args...)
-			if errors.Is(err, bench.ErrNoEvaluation) && len(args) == 1 {
+			results, err := result.ReadEvaluation(args...)
+			if errors.Is(err, result.ErrNoEvaluation) && len(args) == 1 {
 				return showParts(command, args[0], merged)
 			}
 			if err != nil {
@@ -46,7 +48,7 @@ func reportCommand() *cobra.Command {
 					return err
 				}
 			}
-			path, err := results.WriteReport(folder)
+			path, err := report.Write(results, folder)
 			if err != nil {
 				return err
 			}
@@ -98,7 +100,7 @@ func compareCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			comparison, err := bench.Compare(args[0], args[1], tolerance)
+			comparison, err := result.Compare(args[0], args[1], tolerance)
 			if err != nil {
 				return err
 			}

@@ -5,32 +5,13 @@ package bench
 
 import (
 	"errors"
-	"math"
-	"os"
-	"regexp"
 	"slices"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // measured is the least that a case is expected to do.
 const measured = "measured"
-
-var nvrmVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
-
-func driverVersion() string {
-	text, err := os.ReadFile("/proc/driver/nvidia/version")
-	if err != nil {
-		return "unknown"
-	}
-	if match := nvrmVersion.FindSubmatch(text); match != nil {
-		return string(match[1])
-	}
-	return "unknown"
-}
-
-func round(value float64, digits int) float64 {
-	scale := math.Pow10(digits)
-	return math.Round(value*scale) / scale
-}
 
 // completed is the number of kernels that a BE process had completed at a time, between two samples in
 // proportion.
@@ -88,7 +69,7 @@ const (
 
 // share is the rate of BE, of its rate alone and of what the requests beside it leave. Where nobody makes way for them
 // they mostly wait for BE: what they take alone counts there.
-func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool, unit string) *Share {
+func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool, unit string) *result.Share {
 	mean := lc.mean()
 	if !makesWay {
 		mean = alone.mean()
@@ -96,16 +77,16 @@ func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool, unit strin
 	s := rateOf(rate, beAlone, unit)
 	s.Share = 0
 	if busy := mean * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs); busy < 1 {
-		s.Share = round(rate/beAlone/(1-busy), 3)
+		s.Share = result.Round(rate/beAlone/(1-busy), 3)
 	}
 	return s
 }
 
 // rateOf is a rate of BE, and its part of the rate alone.
-func rateOf(rate, beAlone float64, unit string) *Share {
+func rateOf(rate, beAlone float64, unit string) *result.Share {
 	digits := 2
 	if unit == stepsPerSecond { // there are few
 		digits = 3
 	}
-	return &Share{Share: round(rate/beAlone, 4), Alone: round(beAlone, digits), Now: round(rate, digits), Unit: unit}
+	return &result.Share{Share: result.Round(rate/beAlone, 4), Alone: result.Round(beAlone, digits), Now: result.Round(rate, digits), Unit: unit}
 }

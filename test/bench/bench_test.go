@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -9,45 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
-
-func TestLatency(t *testing.T) {
-	if l := latency(nil); l != nil {
-		t.Errorf("latency of nothing: %+v", l)
-	}
-	one := latency([]uint64{1250})
-	if want := (Latency{N: 1, P50Us: 1.3, P99Us: 1.3, MaxUs: 1.3}); *one != want {
-		t.Errorf("of one request: %+v, want %+v", *one, want)
-	}
-	var ns []uint64
-	for us := uint64(201); us >= 1; us-- { // the order must not matter
-		ns = append(ns, us*1000)
-	}
-	given := slices.Clone(ns)
-	if got, want := *latency(ns), (Latency{N: 201, P50Us: 101, P99Us: 199, MaxUs: 201}); got != want {
-		t.Errorf("of 1 to 201 us: %+v, want %+v", got, want)
-	}
-	if !slices.Equal(ns, given) {
-		t.Error("latency sorted its caller's slice, whose order is the requests'")
-	}
-}
-
-func TestRatio(t *testing.T) {
-	now, alone := &Latency{P50Us: 150, P99Us: 1000}, &Latency{P50Us: 100, P99Us: 300}
-	if got := ratio(now, alone); *got != (Ratio{P50: 1.5, P99: 3.333}) {
-		t.Errorf("ratio %+v", *got)
-	}
-	if ratio(nil, alone) != nil || ratio(now, nil) != nil {
-		t.Error("a ratio with one side missing")
-	}
-}
 
 func TestRates(t *testing.T) {
 	be := beResult{TimesNs: []uint64{1e9, 2e9, 4e9}, Counts: []uint64{10, 20, 60}}
@@ -82,20 +49,20 @@ func TestBusy(t *testing.T) {
 }
 
 func TestCriteria(t *testing.T) {
-	row := func(alone, now, share float64) Row {
-		return Row{LC: &Latency{P99Us: now}, LCAlone: &Latency{P99Us: alone}, BE: &Share{Share: share}}
+	row := func(alone, now, share float64) result.Row {
+		return result.Row{LC: &result.Latency{P99Us: now}, LCAlone: &result.Latency{P99Us: alone}, BE: &result.Share{Share: share}}
 	}
 	for _, c := range []struct {
 		criterion criterion
 		text      string
-		met       Row
-		missed    []Row
+		met       result.Row
+		missed    []result.Row
 	}{
-		{p99Within(220), "lc p99 <= alone p99 + 220 us", row(80, 300, 0), []Row{row(80, 300.1, 1)}},
-		{p99Times(1.5), "lc p99 <= 1.5 x alone", row(100, 150, 0), []Row{row(100, 150.1, 1)}},
-		{shareAtLeast(0.95), "BE >= 0.95 of what LC leaves", row(1, 9, 0.95), []Row{row(9, 1, 0.949)}},
+		{p99Within(220), "lc p99 <= alone p99 + 220 us", row(80, 300, 0), []result.Row{row(80, 300.1, 1)}},
+		{p99Times(1.5), "lc p99 <= 1.5 x alone", row(100, 150, 0), []result.Row{row(100, 150.1, 1)}},
+		{shareAtLeast(0.95), "BE >= 0.95 of what LC leaves", row(1, 9, 0.95), []result.Row{row(9, 1, 0.949)}},
 		{both(p99Times(1.5), shareAtLeast(0.95)), "lc p99 <= 1.5 x alone, BE >= 0.95 of what LC leaves",
-			row(100, 150, 0.95), []Row{row(100, 151, 1), row(100, 100, 0.9), row(100, 151, 0.9)}},
+			row(100, 150, 0.95), []result.Row{row(100, 151, 1), row(100, 100, 0.9), row(100, 151, 0.9)}},
 	} {
 		if c.criterion.text != c.text {
 			t.Errorf("says %q, want %q", c.criterion.text, c.text)
@@ -231,161 +198,6 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func report() *Report {
-	reached, missed, ns := true, false, 12.5
-	return &Report{Head: Head{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
-		{Case: "pair", System: "alone", LC: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}},
-		{Case: "pair", System: "gpreempt", LC: &Latency{N: 10, P50Us: 4, P99Us: 5, MaxUs: 6}, LCAlone: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}, Ratio: &Ratio{P50: 4, P99: 2.5},
-			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
-		{Case: "launch", System: "gpreempt", Value: &ns, Unit: "ns more", Target: "cheap", Pass: &reached, Note: "role lc"},
-		{Case: "broken", System: "gpreempt", Target: "works", Pass: &missed, Note: "no such GPU"},
-	}}
-}
-
-func TestPrint(t *testing.T) {
-	var out bytes.Buffer
-	if err := report().Print(&out); err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	for line := range strings.Lines(out.String()) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	want := []string{
-		"Test GPU, driver 1.2, CUDA 13.0, time-sliced",
-		"",
-		"case system LC p50 us p99 us max us n p99/alone BE rate of alone of what LC leaves target",
-		"pair alone 1.0 2.0 3.0 10 - - - -",
-		"gpreempt 4.0 5.0 6.0 10 2.50 100.0 kernels/s 0.500 0.750 MISSED: fast",
-		"launch gpreempt 12.5 ns more - - - - - - - reached: cheap (role lc)",
-		"broken gpreempt - - - - - - - - MISSED: works (no such GPU)",
-	}
-	if !slices.Equal(lines, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
-	}
-	simulated := report()
-	simulated.Simulated = true
-	out.Reset()
-	if err := simulated.Print(&out); err != nil || !strings.Contains(out.String(), "[SIMULATED: no GPU") {
-		t.Errorf("simulated times are not marked: %v\n%s", err, &out)
-	}
-	if n := report().Missed(); n != 2 {
-		t.Errorf("%d targets missed, want 2", n)
-	}
-}
-
-func decode(t *testing.T, text []byte) (r Report) {
-	t.Helper()
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&r); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func TestWrite(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "results.json")
-	if err := report().Write(path); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := decode(t, text); !reflect.DeepEqual(got, *report()) {
-		t.Errorf("read back: %+v", got)
-	}
-	for _, absent := range []string{"simulated", `"value": null`, `"pass": null`} {
-		if bytes.Contains(text, []byte(absent)) {
-			t.Errorf("%s in\n%s", absent, text)
-		}
-	}
-	if !bytes.HasSuffix(text, []byte("}\n")) || !bytes.Contains(text, []byte(`"p99_us": 5,`)) {
-		t.Errorf("wrote\n%s", text)
-	}
-	if err := report().Write(filepath.Join(path, "below-a-file")); err == nil {
-		t.Error("no error from a path that cannot be written")
-	}
-}
-
-// The committed results are what Report describes, were measured on a GPU, and their verdicts are of their figures.
-func TestCommittedResults(t *testing.T) {
-	files, err := filepath.Glob("results/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%v, %v", files, err)
-	}
-	raws, err := filepath.Glob("results/*.raw.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, raw := range raws {
-		text, err := os.ReadFile(strings.TrimSuffix(raw, ".raw.json.gz") + ".json")
-		if err != nil || !strings.Contains(string(text), strconv.Quote(filepath.Base(raw))) {
-			t.Errorf("%s is no result file's raw form: %v", raw, err)
-		}
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if IsEvaluation(suiteOf(t, text)) {
-				checkEvaluation(t, file)
-				return
-			}
-			r := decode(t, text)
-			if r.Schema != 1 || r.Simulated || r.GPU == "" || r.Driver == "" || r.Command == "" || len(r.Cases) == 0 {
-				t.Errorf("schema %d, simulated %v, GPU %q, driver %q, command %q, %d rows", r.Schema, r.Simulated, r.GPU, r.Driver, r.Command, len(r.Cases))
-			}
-			for _, row := range r.Cases {
-				if (row.Pass != nil) != (row.Target != "") {
-					t.Errorf("%s, %s: a verdict without a target, or the reverse", row.Case, row.System)
-				}
-				if l := row.LC; l != nil && (l.N <= 0 || l.P50Us > l.P99Us || l.P99Us > l.MaxUs) {
-					t.Errorf("%s, %s: %+v", row.Case, row.System, *l)
-				}
-				if row.Ratio != nil && math.Abs(row.Ratio.P99-row.LC.P99Us/row.LCAlone.P99Us) > 0.01*row.Ratio.P99 {
-					t.Errorf("%s, %s: p99 ratio %g of %g and %g us", row.Case, row.System, row.Ratio.P99, row.LC.P99Us, row.LCAlone.P99Us)
-				}
-			}
-		})
-	}
-}
-
-func suiteOf(t *testing.T, text []byte) string {
-	var head Head
-	if err := json.Unmarshal(text, &head); err != nil {
-		t.Fatal(err)
-	}
-	return head.Benchmark
-}
-
-// What a committed evaluation says follows from its samples.
-func checkEvaluation(t *testing.T, file string) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var read Evaluation
-	if err := json.Unmarshal(text, &read); err != nil {
-		t.Fatal(err)
-	}
-	again, err := ReadEvaluation(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < 100 {
-		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
-	}
-	for i, c := range read.Cases {
-		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) || len(c.Runs) > 0 {
-			t.Errorf("%s, %s: %+v, %d runs; made anew from the samples %+v", c.Case, c.System, c.LC, len(c.Runs), again.Cases[i].LC)
-		}
-	}
-}
-
 // A process does not see its own slots as held, so another one looks.
 func TestHintsOfTheNewestProcess(t *testing.T) {
 	const asked = "GPREEMPT_TEST_HINTS_IN"
@@ -399,7 +211,7 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	look := func() (h *Hints) {
+	look := func() (h *result.Hints) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0], "-test.run=^TestHintsOfTheNewestProcess$")
 		cmd.Env = append(os.Environ(), asked+"="+dir)
@@ -439,8 +251,8 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 // The latest lines of the log are those of the requests that count.
 func TestWhatBecameOfRequests(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "requests")
-	var h Hints
-	if err := h.follow(log, []uint64{1}); err != nil || h.Requests != nil {
+	var h result.Hints
+	if err := follow(&h, log, []uint64{1}); err != nil || h.Requests != nil {
 		t.Errorf("no log: %+v, %v", h, err)
 	}
 	const lines = `{"at_ns":1,"dropped":"off"}
@@ -454,32 +266,32 @@ func TestWhatBecameOfRequests(t *testing.T) {
 	if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.follow(log, []uint64{60_000, 150_000, 250_000, 240_000, 260_000, 240_000}); err != nil {
+	if err := follow(&h, log, []uint64{60_000, 150_000, 250_000, 240_000, 260_000, 240_000}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]int{"ready": 1, "on the way": 1, "before its hint": 1, "overslept": 1, "unpaid": 1, "not hinted": 1}
 	if !maps.Equal(h.Requests, want) {
 		t.Errorf("%v, want %v", h.Requests, want)
 	}
-	if first := (SlowRequest{4, 260, Request{Dropped: "unpaid"}}); len(h.Slowest) != 6 || h.Slowest[0] != first {
+	if first := (result.SlowRequest{N: 4, LatencyUs: 260, Request: result.Request{Dropped: "unpaid"}}); len(h.Slowest) != 6 || h.Slowest[0] != first {
 		t.Errorf("%+v, want %+v first", h.Slowest, first)
 	}
 	if err := os.WriteFile(log, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if h.follow(log, []uint64{1}) == nil {
+	if follow(&h, log, []uint64{1}) == nil {
 		t.Error("a torn line is no error")
 	}
 }
 
 // A target of hints compares with the same load without them too.
 func TestHintTargets(t *testing.T) {
-	row := func(p50, p99, rate float64) Row {
-		return Row{LC: &Latency{P50Us: p50, P99Us: p99}, LCAlone: &Latency{P50Us: 40, P99Us: 50}, BE: &Share{Now: rate}}
+	row := func(p50, p99, rate float64) result.Row {
+		return result.Row{LC: &result.Latency{P50Us: p50, P99Us: p99}, LCAlone: &result.Latency{P50Us: 40, P99Us: 50}, BE: &result.Share{Now: rate}}
 	}
 	for _, c := range []struct {
 		target        hintTarget
-		with, without Row
+		with, without result.Row
 		met           bool
 	}{
 		{littleLost, row(40, 50, 98), row(200, 250, 100), true},
@@ -487,26 +299,13 @@ func TestHintTargets(t *testing.T) {
 		{notWorse, row(210, 262, 1), row(200, 250, 1), true},
 		{notWorse, row(200, 263, 1), row(200, 250, 1), false},
 		{notWorse, row(211, 250, 1), row(200, 250, 1), false},
-		{p99WithinOfAlone(10), row(40, 60, 1), Row{}, true},
-		{p99WithinOfAlone(10), row(40, 61, 1), Row{}, false},
+		{p99WithinOfAlone(10), row(40, 60, 1), result.Row{}, true},
+		{p99WithinOfAlone(10), row(40, 61, 1), result.Row{}, false},
 		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 98), row(40, 100, 100), true},
 		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 97), row(40, 100, 100), false},
 	} {
 		if met := c.target.met(c.with, c.without); met != c.met {
 			t.Errorf("%s: %v for p50 %g, p99 %g, BE %g", c.target.text, met, c.with.LC.P50Us, c.with.LC.P99Us, c.with.BE.Now)
 		}
-	}
-}
-
-func TestTargetsAreNotJudgedOnTheSimulatedDriver(t *testing.T) {
-	missed, ns := false, 70.0
-	r := Report{Head: Head{Simulated: true}, Cases: []Row{
-		{Case: "a", System: "gpreempt", LC: &Latency{N: 1}, Target: "fast", Pass: &missed},
-		{Case: "b", System: "gpreempt", Value: &ns, Unit: "ns", Target: "cheap", Pass: &missed, Note: "role lc"},
-		{Case: "c", System: "gpreempt", Target: "works", Pass: &missed, Note: "worker: exit status 1"},
-	}}
-	r.withdrawTargets()
-	if r.Missed() != 1 || r.Cases[2].Pass == nil || r.Cases[0].Target != "" || r.Cases[1].Target != "" {
-		t.Errorf("%+v", r.Cases)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // The suites of block-level preemption: processes that share a context under an MPS server, and streams of one
@@ -24,7 +26,7 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 	return mps.stop, nil
 }
 
-func (c *Counted) note() string {
+func inForce(c *result.Counted) string {
 	if c == nil {
 		return "what the library counted is not known"
 	}
@@ -53,7 +55,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
 		return fmt.Errorf("LC alone: %w", err)
 	}
-	lcAlone := latency(alone.LatenciesNs)
+	lcAlone := result.LatencyOf(alone.LatenciesNs)
 	if lcAlone == nil {
 		return errors.New("the LC process finished no request in time")
 	}
@@ -61,8 +63,8 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 	if err != nil {
 		return fmt.Errorf("BE alone: %w", err)
 	}
-	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
-		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &result.Share{Share: 1, Alone: result.Round(beAlone, 2), Now: result.Round(beAlone, 2), Unit: "kernels/s"}})
 	for _, system := range []struct{ name, lcRole, beRole, priority string }{
 		{"mps", "", "", ""},
 		{"mps-priority", "", "", "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one
@@ -78,15 +80,15 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 				return ctx.Err()
 			}
 			failed := false // the other systems may do better
-			s.report.Cases = append(s.report.Cases, Row{Case: name, System: system.name, LCAlone: lcAlone, Pass: &failed,
+			s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: system.name, LCAlone: lcAlone, Pass: &failed,
 				Target: cmp.Or(target.text, measured), Note: err.Error()})
 			continue
 		}
-		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
-		row.Ratio = ratio(row.LC, lcAlone)
+		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.name == "gpreempt" {
-			row.BLP, row.Note = s.counted, s.counted.note()
+			row.BLP, row.Note = s.counted, inForce(s.counted)
 			if target.met != nil {
 				pass := target.met(row)
 				row.Target, row.Pass = target.text, &pass
@@ -139,7 +141,7 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 	if s.options.Requests > 0 {
 		options = append(options, "--requests", strconv.Itoa(s.options.Requests))
 	}
-	var lcAlone *Latency
+	var lcAlone *result.Latency
 	for _, system := range []struct {
 		name, role string
 		options    []string
@@ -149,27 +151,27 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		{"priority", "", []string{"--priority", "1"}},
 		{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}},
 	} {
-		var result streamsResult
-		if err := s.run(ctx, &result, system.role, "streams", append(options, system.options...)...); err != nil {
+		var served streamsResult
+		if err := s.run(ctx, &served, system.role, "streams", append(options, system.options...)...); err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
-		row := Row{Case: name, System: system.name, LC: latency(result.LatenciesNs), LCAlone: lcAlone}
+		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(served.LatenciesNs), LCAlone: lcAlone}
 		if row.LC == nil {
 			return fmt.Errorf("%s: no request was finished in time", system.name)
 		}
-		row.Ratio = ratio(row.LC, lcAlone)
+		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.name == "alone" {
 			row.LCAlone, lcAlone = nil, row.LC
 		} else {
-			row.BE = &Share{Share: round(result.share(), 3), Alone: round(1e9/result.KernelNs, 2), Now: round(result.rate(), 2),
+			row.BE = &result.Share{Share: result.Round(served.share(), 3), Alone: result.Round(1e9/served.KernelNs, 2), Now: result.Round(served.rate(), 2),
 				Unit: "kernels/s"}
 		}
 		s.report.Cases = append(s.report.Cases, row)
-		if len(result.StopsNs) == 0 {
+		if len(served.StopsNs) == 0 {
 			continue
 		}
-		blockUs := result.KernelNs / float64(rival.waves) / 1000
-		stop := Row{Case: name + "-stop", System: system.name, LC: latency(result.StopsNs),
+		blockUs := served.KernelNs / float64(rival.waves) / 1000
+		stop := result.Row{Case: name + "-stop", System: system.name, LC: result.LatencyOf(served.StopsNs),
 			Note: fmt.Sprintf("from the call to the end of the last block; a block takes %.1f us", blockUs)}
 		if target != "" {
 			pass := stop.LC.P99Us <= blockUs+stopWithinUs

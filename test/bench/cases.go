@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // load is an LC process's requests.
@@ -93,26 +95,26 @@ var allCases = slices.Concat([]Case{
 // criterion is a target of an LC/BE pair.
 type criterion struct {
 	text string
-	met  func(Row) bool
+	met  func(result.Row) bool
 }
 
 func p99Within(us float64) criterion {
 	return criterion{fmt.Sprintf("lc p99 <= alone p99 + %g us", us),
-		func(r Row) bool { return r.LC.P99Us <= r.LCAlone.P99Us+us }}
+		func(r result.Row) bool { return r.LC.P99Us <= r.LCAlone.P99Us+us }}
 }
 
 func p99Times(times float64) criterion {
 	return criterion{fmt.Sprintf("lc p99 <= %g x alone", times),
-		func(r Row) bool { return r.LC.P99Us <= times*r.LCAlone.P99Us }}
+		func(r result.Row) bool { return r.LC.P99Us <= times*r.LCAlone.P99Us }}
 }
 
 func shareAtLeast(share float64) criterion {
 	return criterion{fmt.Sprintf("BE >= %g of what LC leaves", share),
-		func(r Row) bool { return r.BE.Share >= share }}
+		func(r result.Row) bool { return r.BE.Share >= share }}
 }
 
 func both(a, b criterion) criterion {
-	return criterion{a.text + ", " + b.text, func(r Row) bool { return a.met(r) && b.met(r) }}
+	return criterion{a.text + ", " + b.text, func(r result.Row) bool { return a.met(r) && b.met(r) }}
 }
 
 // pair is a case of one LC process beside `rivals` BE processes.
@@ -223,7 +225,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
 		return fmt.Errorf("LC alone: %w", err)
 	}
-	lcAlone := latency(alone.LatenciesNs)
+	lcAlone := result.LatencyOf(alone.LatenciesNs)
 	if lcAlone == nil {
 		return errors.New("the LC process finished no request in time")
 	}
@@ -231,8 +233,8 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if err != nil {
 		return fmt.Errorf("BE alone: %w", err)
 	}
-	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
-		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &result.Share{Share: 1, Alone: result.Round(beAlone, 2), Now: result.Round(beAlone, 2), Unit: "kernels/s"}})
 
 	for _, system := range []struct{ name, lcRole, beRole string }{
 		{"default", "", ""},
@@ -242,9 +244,9 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 		if err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
-		row := Row{Case: name, System: system.name, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
-		row.Ratio = ratio(row.LC, lcAlone)
+		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.name == "gpreempt" && target.met != nil {
 			pass := target.met(row)
 			row.Target, row.Pass = target.text, &pass
@@ -259,17 +261,17 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if err != nil {
 		return fmt.Errorf("gpreempt, BE alone: %w", err)
 	}
-	row := Row{Case: name + "-unshared", System: "gpreempt", LC: latency(underLibrary.LatenciesNs), LCAlone: lcAlone,
-		BE: &Share{Share: round(beUnderLibrary/beAlone, 3), Alone: round(beAlone, 2),
-			Now: round(beUnderLibrary, 2), Unit: "kernels/s"},
+	row := result.Row{Case: name + "-unshared", System: "gpreempt", LC: result.LatencyOf(underLibrary.LatenciesNs), LCAlone: lcAlone,
+		BE: &result.Share{Share: result.Round(beUnderLibrary/beAlone, 3), Alone: result.Round(beAlone, 2),
+			Now: result.Round(beUnderLibrary, 2), Unit: "kernels/s"},
 		Note: "each alone under the library"}
-	row.Ratio = ratio(row.LC, lcAlone)
+	row.Ratio = result.RatioOf(row.LC, lcAlone)
 	s.report.Cases = append(s.report.Cases, row)
 	return nil
 }
 
-func valueRow(name, system string, value float64, unit, target string, pass bool, note string) Row {
-	row := Row{Case: name, System: system, Value: &value, Unit: unit, Note: note}
+func valueRow(name, system string, value float64, unit, target string, pass bool, note string) result.Row {
+	row := result.Row{Case: name, System: system, Value: &value, Unit: unit, Note: note}
 	if target != "" {
 		row.Target, row.Pass = target, &pass
 	}
@@ -296,9 +298,9 @@ func measureLaunch(ctx context.Context, s *session, name string) error {
 		}
 	}
 	s.report.Cases = append(s.report.Cases,
-		valueRow(name, "alone", round(least[""], 1), "ns", "", false, ""))
+		valueRow(name, "alone", result.Round(least[""], 1), "ns", "", false, ""))
 	for _, role := range roles[1:] {
-		more := round(least[role]-least[""], 1)
+		more := result.Round(least[role]-least[""], 1)
 		s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", more, "ns more",
 			"<= 50 ns more", more <= 50, "role "+role))
 	}
@@ -318,11 +320,11 @@ func measureBEAlone(ctx context.Context, s *session, name string) error {
 			rates[role] = append(rates[role], rate)
 		}
 	}
-	alone, now := median(rates[""]), median(rates["be"])
-	share := round(now/alone, 4)
+	alone, now := result.Median(rates[""]), result.Median(rates["be"])
+	share := result.Round(now/alone, 4)
 	pass := share >= 0.99
-	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "gpreempt",
-		BE:     &Share{Share: share, Alone: round(alone, 2), Now: round(now, 2), Unit: "kernels/s"},
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "gpreempt",
+		BE:     &result.Share{Share: share, Alone: result.Round(alone, 2), Now: result.Round(now, 2), Unit: "kernels/s"},
 		Target: "BE >= 0.99 of without the library", Pass: &pass})
 	return nil
 }
@@ -352,12 +354,12 @@ func measureIdle(ctx context.Context, s *session, name string) error {
 		}
 	}
 	for i, role := range roles {
-		var result idleResult
-		if err := workers[i].answer(ctx, workerLimit, &result); err != nil {
+		var idle idleResult
+		if err := workers[i].answer(ctx, workerLimit, &idle); err != nil {
 			return err
 		}
-		core := round(100*float64(result.CPUNs)/float64(result.WallNs), 3)
-		added := round((float64(result.RSSKb)-float64(without.RSSKb))/1024, 1)
+		core := result.Round(100*float64(idle.CPUNs)/float64(idle.WallNs), 3)
+		added := result.Round((float64(idle.RSSKb)-float64(without.RSSKb))/1024, 1)
 		s.report.Cases = append(s.report.Cases,
 			valueRow(name+"-cpu", "gpreempt", core, "% of a core", "<= 0.5 % of a core", core <= 0.5, "role "+role),
 			valueRow(name+"-memory", "gpreempt", added, "MB RSS added", "<= 15 MB", added <= 15, "role "+role))

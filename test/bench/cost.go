@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // What block-level preemption costs where nobody preempts, and what it covers: launches of PyTorch programs that can be
@@ -61,18 +62,18 @@ func (s *session) costScript(name, config string, arguments ...string) script {
 }
 
 // counters are what the library counted in a process; where there is nothing, that.
-func (s *session) counters(ctx context.Context, config string, w *worker) (Counted, error) {
+func (s *session) counters(ctx context.Context, config string, w *worker) (result.Counted, error) {
 	if err := pause(ctx, countersCopied); err != nil {
-		return Counted{}, err
+		return result.Counted{}, err
 	}
 	if c := s.count(config, w.pid()); c != nil {
 		return *c, nil
 	}
-	return Counted{}, nil
+	return result.Counted{}, nil
 }
 
 // notInForce is for a note: where nothing can be stopped no figure counts.
-func (c Counted) notInForce() string {
+func notInForce(c result.Counted) string {
 	if slices.Contains(c.Mechanisms, "blp") {
 		return ""
 	}
@@ -81,7 +82,7 @@ func (c Counted) notInForce() string {
 
 // measureCoverage looks at all programs at once.
 func measureCoverage(ctx context.Context, s *session, name string) error {
-	rows := make([][]Row, len(coveredPrograms))
+	rows := make([][]result.Row, len(coveredPrograms))
 	failures := make([]error, len(coveredPrograms))
 	var all sync.WaitGroup
 	for i, program := range coveredPrograms {
@@ -100,7 +101,7 @@ func measureCoverage(ctx context.Context, s *session, name string) error {
 // kernelTimes are the microseconds and launches of each kernel of a round.
 type kernelTimes map[string][2]float64
 
-func (s *session) coverage(ctx context.Context, name, program string) ([]Row, error) {
+func (s *session) coverage(ctx context.Context, name, program string) ([]result.Row, error) {
 	config, err := s.blpConfig("coverage-"+program, "cache")
 	if err != nil {
 		return nil, err
@@ -141,17 +142,17 @@ func (s *session) coverage(ctx context.Context, name, program string) ([]Row, er
 			return nil, err
 		}
 	}
-	launched := round(float64(c.Launches)/float64(max(c.Launches+c.Uncovered, 1)), 4)
+	launched := result.Round(float64(c.Launches)/float64(max(c.Launches+c.Uncovered, 1)), 4)
 	note := fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s", c.Launches, c.Uncovered, c.KernelsSeen, c.KernelsGuarded,
-		refusals(c.KernelsRefused)) + c.notInForce()
+		refusals(c.KernelsRefused)) + notInForce(c)
 	ofTime, timeNote := facts.Kernels.stoppable(refused, float64(c.Uncovered)/float64(max(c.Launches+c.Uncovered, 1)))
 	if c.Launches == 0 {
 		ofTime = 0
 	}
 	target := func(what string) string { return fmt.Sprintf(">= %g of %s can be stopped", costCovered, what) }
-	launches := Row{Case: name + "-launches", System: "gpreempt", Value: &launched, Unit: "of launches", Note: note, BLP: &c}
-	inTime := Row{Case: name + "-gpu-time", System: "gpreempt", Value: &ofTime, Unit: "of GPU time", Note: timeNote}
-	return []Row{launches.judged(target("launches"), launched >= costCovered), inTime.judged(target("GPU time"), ofTime >= costCovered)}, nil
+	launches := result.Row{Case: name + "-launches", System: "gpreempt", Value: &launched, Unit: "of launches", Note: note, BLP: &c}
+	inTime := result.Row{Case: name + "-gpu-time", System: "gpreempt", Value: &ofTime, Unit: "of GPU time", Note: timeNote}
+	return []result.Row{launches.Judged(target("launches"), launched >= costCovered), inTime.Judged(target("GPU time"), ofTime >= costCovered)}, nil
 }
 
 // stoppable is the part of a round's GPU time whose launches can be stopped, at least: which of the rewritten kernels'
@@ -195,7 +196,7 @@ func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (pa
 	if len(lostNotes) > 0 {
 		refusedNote = strings.Join(lostNotes, "; ")
 	}
-	return round(1-lost/max(total, 1e-9), 4), fmt.Sprintf(
+	return result.Round(1-lost/max(total, 1e-9), 4), fmt.Sprintf(
 		"at least, the launches that were not covered being the longest: %d kernels, %.1f ms a round, refused: %s; longest: %s",
 		len(own), total/1000, refusedNote, strings.Join(longest, ", "))
 }
@@ -318,16 +319,16 @@ func (s *session) measureThroughput(ctx context.Context, name, kind string) erro
 	for i := range rates[0] {
 		ratios = append(ratios, rates[1][i]/rates[0][i])
 	}
-	be := rateOf(median(rates[1]), median(rates[0]), stepsPerSecond)
-	be.Share = round(median(ratios), 4)
-	row := Row{Case: name, System: "gpreempt", BE: be, BLP: &c, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %d launches covered, %d not",
-		throughputRounds, slices.Min(ratios), slices.Max(ratios), c.Launches, c.Uncovered) + c.notInForce()}
-	s.add(row.judged(fmt.Sprintf("BE >= %g of without the library", costShare), be.Share >= costShare && c.Launches > 0))
+	be := rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
+	be.Share = result.Round(result.Median(ratios), 4)
+	row := result.Row{Case: name, System: "gpreempt", BE: be, BLP: &c, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %d launches covered, %d not",
+		throughputRounds, slices.Min(ratios), slices.Max(ratios), c.Launches, c.Uncovered) + notInForce(c)}
+	s.add(row.Judged(fmt.Sprintf("BE >= %g of without the library", costShare), be.Share >= costShare && c.Launches > 0))
 	return nil
 }
 
 // firstStep is the seconds from the start of a process to the end of its first step, and what the library counted.
-func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c Counted, err error) {
+func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c result.Counted, err error) {
 	began := time.Now()
 	w, err := s.startScript(ctx, s.costScript("first_step.py", config))
 	if err != nil {
@@ -350,7 +351,7 @@ func measureLoad(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	var plain []float64
-	taken, counted := map[string][]float64{}, map[string]Counted{}
+	taken, counted := map[string][]float64{}, map[string]result.Counted{}
 	measure := func(which, config string) error {
 		seconds, c, err := s.firstStep(ctx, config)
 		taken[which] = append(taken[which], seconds)
@@ -380,18 +381,18 @@ func measureLoad(ctx context.Context, s *session, name string) error {
 			return err
 		}
 	}
-	usual := median(plain)
+	usual := result.Median(plain)
 	for _, of := range []struct {
 		name, what string
 		limit      float64
 	}{{"first", "first time", firstPercent}, {"cached", "from the cache", cachePercent}} {
 		times, c := taken[of.name], counted[of.name]
-		added := round(100*(median(times)/usual-1), 2)
-		row := Row{Case: name + "-" + of.name, System: "gpreempt", Value: &added, Unit: "% added", BLP: &c, Note: fmt.Sprintf(
+		added := result.Round(100*(result.Median(times)/usual-1), 2)
+		row := result.Row{Case: name + "-" + of.name, System: "gpreempt", Value: &added, Unit: "% added", BLP: &c, Note: fmt.Sprintf(
 			"median of %d: %.2f s (%.2f to %.2f), without %.2f s (%.2f to %.2f, %d runs); %d images, %d from the cache, loads waited %.0f ms",
-			len(times), median(times), slices.Min(times), slices.Max(times), usual, slices.Min(plain), slices.Max(plain), len(plain),
-			c.Images, c.ImagesCached, float64(c.LoadNs)/1e6) + c.notInForce()}
-		s.add(row.judged(fmt.Sprintf("<= %g %% added to import torch and a first step, %s", of.limit, of.what), added <= of.limit && c.Launches > 0))
+			len(times), result.Median(times), slices.Min(times), slices.Max(times), usual, slices.Min(plain), slices.Max(plain), len(plain),
+			c.Images, c.ImagesCached, float64(c.LoadNs)/1e6) + notInForce(c)}
+		s.add(row.Judged(fmt.Sprintf("<= %g %% added to import torch and a first step, %s", of.limit, of.what), added <= of.limit && c.Launches > 0))
 	}
 	return nil
 }

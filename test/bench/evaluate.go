@@ -7,14 +7,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 const (
-	warmUp     = 200 * time.Millisecond // of a run, in which no request is counted
 	startAhead = 40 * time.Millisecond  // from the order of a run to its start
 	calibrated = 700 * time.Millisecond // a run that tells how long a request takes
 	tries      = 2                      // of a system that fails, in a workload; and of one that hangs, in all workloads
@@ -35,7 +40,7 @@ const (
 type evaluation struct {
 	session  *session
 	options  Options
-	systems  []System
+	systems  []workload.System
 	folder   string            // the session's
 	remove   func()            // the session's folders
 	configs  map[string]string // by system: path of the library's configuration
@@ -57,7 +62,7 @@ func newEvaluation(options Options) *evaluation {
 // evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
 // that the folder has by then. Workloads that could not be measured make an error beside the results of the
 // others.
-func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
+func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) {
 	e := newEvaluation(options)
 	picked, err := e.pick()
 	if err != nil {
@@ -65,27 +70,27 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 	}
 	defer e.close()
 	defer e.session.keepTelling(e.ahead.state)()
-	e.ahead.set(options.Suite, sum(e.costs(picked)))
+	e.ahead.set(options.Suite, result.Sum(e.costs(picked)))
 	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), e.ahead.left(), options.Folder)
 	devices := 1
 	for _, w := range picked {
-		devices = max(devices, w.devices())
+		devices = max(devices, w.Devices())
 	}
 	if err := e.prepare(ctx, devices); err != nil {
 		return nil, err
 	}
-	known, err := ReadEvaluation(options.Folder)
-	if err != nil && !errors.Is(err, ErrNoEvaluation) {
+	known, err := result.ReadEvaluation(options.Folder)
+	if err != nil && !errors.Is(err, result.ErrNoEvaluation) {
 		return nil, err
 	}
-	var todo []Workload
+	var todo []workload.Workload
 	for _, w := range picked {
-		if known != nil && !slices.ContainsFunc(e.systemsFor(w), func(s System) bool { return !e.knows(known, w, s) }) {
+		if known != nil && !slices.ContainsFunc(e.systemsFor(w), func(s workload.System) bool { return !e.knows(known, w, s) }) {
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
-		if w.devices() > e.session.info.Devices {
-			e.session.log("%s: left out, it needs %d GPUs and there are %d", w.Name, w.devices(), e.session.info.Devices)
+		if w.Devices() > e.session.info.Devices {
+			e.session.log("%s: left out, it needs %d GPUs and there are %d", w.Name, w.Devices(), e.session.info.Devices)
 			continue
 		}
 		todo = append(todo, w)
@@ -98,9 +103,9 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
 			break
 		}
-		e.ahead.set(w.Name, sum(costs[i:]))
+		e.ahead.set(w.Name, result.Sum(costs[i:]))
 		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), e.ahead.left())
-		result, err := e.measure(ctx, w)
+		one, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
 			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err()))
 			break
@@ -110,18 +115,18 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 			e.session.log("%v", failed[len(failed)-1])
 			e.keepOnly(nil)
 		}
-		if known != nil && len(known.workload(w.Name).Cases) > 0 { // under other systems
-			result = known.workload(w.Name).with(result)
-			if err := result.Summarise(); err != nil {
+		if known != nil && len(known.OfWorkload(w.Name).Cases) > 0 { // under other systems
+			one = known.OfWorkload(w.Name).With(one)
+			if err := one.Summarise(); err != nil {
 				return nil, err
 			}
 		}
-		if err := writeJSON(e.partial(w), result, " "); err != nil {
+		if err := result.WriteJSON(e.partial(w), one, " "); err != nil {
 			return nil, err
 		}
 		e.keepOnly(todo[i+1:])
 	}
-	results, err := ReadEvaluation(options.Folder)
+	results, err := result.ReadEvaluation(options.Folder)
 	if err != nil {
 		return nil, errors.Join(append(failed, err)...)
 	}
@@ -130,20 +135,20 @@ func evaluate(ctx context.Context, options Options) (*Evaluation, error) {
 
 // knows says whether a workload has been measured under a system. What failed is tried again for who asks for it, and a
 // workload of which there is nothing to compare with.
-func (e *evaluation) knows(known *Evaluation, w Workload, system System) bool {
-	alone, c := known.of(w.Name, lcAlone), known.of(w.Name, system.Name)
+func (e *evaluation) knows(known *result.Evaluation, w workload.Workload, system workload.System) bool {
+	alone, c := known.Of(w.Name, result.LCAlone), known.Of(w.Name, system.Name)
 	return alone != nil && len(alone.Runs) > 0 && c != nil && (len(c.Runs) > 0 || len(e.options.Systems) == 0)
 }
 
 // systemsFor are those that a workload is measured under. The points of a sweep have fewer, unless some are asked for.
-func (e *evaluation) systemsFor(w Workload) []System {
-	if !inSweep(w.Name) || len(e.options.Systems) > 0 {
+func (e *evaluation) systemsFor(w workload.Workload) []workload.System {
+	if !workload.InSweep(w.Name) || len(e.options.Systems) > 0 {
 		return e.systems
 	}
-	return slices.DeleteFunc(slices.Clone(e.systems), func(s System) bool { return !s.Sweeps })
+	return slices.DeleteFunc(slices.Clone(e.systems), func(s workload.System) bool { return !s.Sweeps })
 }
 
-func (e *evaluation) runs(w Workload) int {
+func (e *evaluation) runs(w workload.Workload) int {
 	n := 0
 	for _, v := range e.variants(w) {
 		if v.once {
@@ -156,19 +161,19 @@ func (e *evaluation) runs(w Workload) int {
 }
 
 // pick is what the options ask for.
-func (e *evaluation) pick() ([]Workload, error) {
-	picked, err := Workloads(e.options.Suite, e.options.Only)
+func (e *evaluation) pick() ([]workload.Workload, error) {
+	picked, err := workload.Workloads(e.options.Suite, e.options.Only)
 	if err != nil {
 		return nil, err
 	}
-	if e.systems, err = Systems(e.options.Systems); err != nil {
+	if e.systems, err = workload.Systems(e.options.Systems); err != nil {
 		return nil, err
 	}
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.options.Seconds = cmp.Or(e.options.Seconds, defaultSeconds)
 	e.length = time.Duration(e.options.Seconds * float64(time.Second))
-	if e.options.Repeats < 1 || e.length < 2*warmUp {
-		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*warmUp)
+	if e.options.Repeats < 1 || e.length < 2*result.WarmUp {
+		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*result.WarmUp)
 	}
 	if e.options.Part == "" {
 		return picked, nil
@@ -180,7 +185,7 @@ func (e *evaluation) pick() ([]Workload, error) {
 	return part(picked, e.costs(picked), i, n), nil
 }
 
-func (e *evaluation) partial(w Workload) string {
+func (e *evaluation) partial(w workload.Workload) string {
 	return filepath.Join(e.options.Folder, w.Name+".json")
 }
 
@@ -200,7 +205,7 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	}
 	for _, system := range e.systems {
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
-		text, err := system.libraryConfig(segment)
+		text, err := system.LibraryConfig(segment)
 		if err != nil {
 			return fmt.Errorf("system %s: %w", system.Name, err)
 		}
@@ -229,23 +234,23 @@ func (e *evaluation) close() {
 
 // member is a task of a run and the process that serves it.
 type member struct {
-	Task
+	workload.Task
 	role    string
 	index   int
 	program *worker
 }
 
-func (m member) key(system System) string {
-	return fmt.Sprint(system.processes(m.role), m.role, m.Program, m.Device, m.index)
+func (m member) key(system workload.System) string {
+	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.Device, m.index)
 }
 
 func (m member) own() bool {
-	_, own := ownPrograms[m.Program]
+	_, own := workload.OwnPrograms[m.Program]
 	return own
 }
 
 // keepOnly ends the programs that no further workload needs.
-func (e *evaluation) keepOnly(next []Workload) {
+func (e *evaluation) keepOnly(next []workload.Workload) {
 	needed := map[string]bool{}
 	if len(next) > 0 {
 		for _, v := range e.variants(next[0]) {
@@ -274,9 +279,9 @@ func (e *evaluation) end(which func(string, *worker) bool) {
 	}
 }
 
-func members(w Workload, lc, be bool) []member {
+func members(w workload.Workload, lc, be bool) []member {
 	var all []member
-	add := func(role string, tasks []Task) {
+	add := func(role string, tasks []workload.Task) {
 		index := map[string]int{} // of processes of the same program on the same GPU
 		for _, task := range tasks {
 			same := fmt.Sprint(task.Program, task.Device)
@@ -294,7 +299,7 @@ func members(w Workload, lc, be bool) []member {
 }
 
 // start gets the processes of a system running, all at once.
-func (e *evaluation) start(ctx context.Context, system System, wanted []member) error {
+func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
 	if system.MPS && e.mps == nil {
 		mps, err := startMPS(ctx, e.folder)
 		if err != nil {
@@ -366,8 +371,8 @@ func monotonic() (time.Duration, error) {
 }
 
 // run lets the programs serve a run, which all of them begin at the same time.
-func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat int, length time.Duration, wanted []member) (RunResult, error) {
-	run := RunResult{Repeat: repeat, Seconds: length.Seconds()}
+func (e *evaluation) run(ctx context.Context, system workload.System, w workload.Workload, repeat int, length time.Duration, wanted []member) (result.RunResult, error) {
+	run := result.RunResult{Repeat: repeat, Seconds: length.Seconds()}
 	now, err := monotonic()
 	if err != nil {
 		return run, err
@@ -381,7 +386,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 		return run, fmt.Errorf("begin a run: %w", err)
 	}
 	begin := now + startAhead
-	run.begin = begin
+	run.Begin = begin
 	all := make([][]time.Duration, len(wanted))
 	for i, m := range wanted {
 		prepare, hint, until := 0, false, stop
@@ -389,7 +394,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 			prepare, hint, until = w.PrepareUs, system.Hints == "given", "-"
 		}
 		if m.RateHz > 0 {
-			all[i] = m.arrivals(length, seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) // the same under all systems
+			all[i] = m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) // the same under all systems
 			if all[i] == nil {
 				all[i] = []time.Duration{}
 			}
@@ -406,7 +411,7 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 			}
 			stopped = true
 		}
-		a, err := m.program.answerGo(ctx, startAhead+length+drain+answerLimit)
+		a, err := m.program.answerGo(ctx, startAhead+length+result.Drain+answerLimit)
 		if err != nil {
 			return run, err
 		}
@@ -422,10 +427,11 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
 			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
-		task := TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: round(a.Completed, 3), Unserved: a.Unserved,
-			CPUSeconds: round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
+		task := result.TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: result.Round(a.Completed, 3), Unserved: a.Unserved,
+			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
 		if m.role == "lc" {
-			task.set(all[i], a)
+			task.Set(all[i], a.SubmittedNs, a.DoneNs)
+			task.Trace = a.Trace
 		}
 		run.Tasks = append(run.Tasks, task)
 	}
@@ -433,41 +439,41 @@ func (e *evaluation) run(ctx context.Context, system System, w Workload, repeat 
 }
 
 // calibrate sets the rates that are given as a load.
-func (e *evaluation) calibrate(ctx context.Context, w *Workload, wanted []member) error {
+func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted []member) error {
 	for i := range wanted {
 		m := &wanted[i]
 		if m.Load == 0 {
 			continue
 		}
 		m.RateHz, m.Arrival = 20, ""
-		run, err := e.run(ctx, System{}, *w, 0, calibrated, []member{*m})
+		run, err := e.run(ctx, workload.System{}, *w, 0, calibrated, []member{*m})
 		if err != nil {
 			return err
 		}
-		latencies, _ := run.Tasks[0].latencies(calibrated)
+		latencies, _ := run.Tasks[0].Latencies(calibrated)
 		slices.Sort(latencies)
 		w.LC = slices.Clone(w.LC)
-		w.LC[i].RateHz = round(w.LC[i].Load*1e6/quantile(latencies, .5), 1)
+		w.LC[i].RateHz = result.Round(w.LC[i].Load*1e6/result.Quantile(latencies, .5), 1)
 	}
 	return nil
 }
 
 // variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
 type variant struct {
-	system   System
+	system   workload.System
 	lc, be   bool
 	once     bool // and not in each repeat
 	tasks    []member
 	failures int
 	note     string // of the last of them
-	runs     []RunResult
+	runs     []result.RunResult
 }
 
 // variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
-func (e *evaluation) variants(w Workload) []*variant {
-	plain := System{Name: lcAlone}
+func (e *evaluation) variants(w workload.Workload) []*variant {
+	plain := workload.System{Name: result.LCAlone}
 	all := []*variant{{system: plain, lc: true}}
-	if !inSweep(w.Name) {
+	if !workload.InSweep(w.Name) {
 		all = append(all, &variant{system: plain, be: true, once: true})
 	}
 	for _, system := range e.systemsFor(w) {
@@ -479,18 +485,12 @@ func (e *evaluation) variants(w Workload) []*variant {
 	return all
 }
 
-// Names of what is measured without the other tasks, in result files.
-const (
-	lcAlone = "alone"
-	beAlone = "be-alone"
-)
-
 func (v *variant) name() string {
 	switch {
 	case !v.be:
-		return lcAlone
+		return result.LCAlone
 	case !v.lc:
-		return beAlone
+		return result.BEAlone
 	}
 	return v.system.Name
 }
@@ -512,23 +512,23 @@ func startPhases(variants []*variant) [][]*variant {
 
 // measure measures a workload under all systems, in a new order in each repeat. What went wrong is told in the result's
 // notes; where the programs can not even be run without any system, it is an error, too.
-func (e *evaluation) measure(ctx context.Context, w Workload) (*Evaluation, error) {
+func (e *evaluation) measure(ctx context.Context, w workload.Workload) (*result.Evaluation, error) {
 	variants := e.variants(w)
 	runsAfter := e.runsLeft - e.runs(w)
 	err := e.measureVariants(ctx, &w, variants)
 	e.runsLeft = runsAfter
-	result := e.result()
+	all := e.result()
 	for _, v := range variants {
-		c := EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Note: v.note, Runs: v.runs}
+		c := result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Note: v.note, Runs: v.runs}
 		if err != nil && c.Note == "" {
 			c.Note = err.Error()
 		}
-		result.Cases = append(result.Cases, c)
+		all.Cases = append(all.Cases, c)
 	}
-	return result, errors.Join(err, result.Summarise())
+	return all, errors.Join(err, all.Summarise())
 }
 
-func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants []*variant) error {
+func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, variants []*variant) error {
 	began := time.Now()
 	fail := func(v *variant, err error, times int) {
 		v.failures += times
@@ -545,14 +545,14 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 			return nil
 		}
 		err := work()
-		if err == nil || v.system.Name == lcAlone || ctx.Err() != nil {
+		if err == nil || v.system.Name == result.LCAlone || ctx.Err() != nil {
 			return err
 		}
 		fail(v, err, tries) // it would fail again
 		return nil
 	}
 	for _, v := range variants {
-		if e.hung[v.name()] >= tries && v.system.Name != lcAlone { // each time costs a minute
+		if e.hung[v.name()] >= tries && v.system.Name != result.LCAlone { // each time costs a minute
 			v.failures, v.note = tries, "not tried: it did not answer in earlier workloads"
 		}
 		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
@@ -583,7 +583,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 	}
 	for repeat := 1; repeat <= e.options.Repeats; repeat++ {
 		shuffled := slices.Clone(variants)
-		random := seed(w.Name, repeat)
+		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
 			if v.once && len(v.runs) > 0 {
@@ -595,7 +595,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 				continue
 			}
 			err := e.restart(ctx, v)
-			var run RunResult
+			var run result.RunResult
 			if err == nil {
 				run, err = e.run(ctx, v.system, *w, repeat, e.length, v.tasks)
 			}
@@ -610,7 +610,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *Workload, variants 
 			e.runsDone++
 			e.spent += time.Since(began)
 			e.ahead.set(w.Name, (e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Seconds())
-			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.brief(), e.ahead.left())
+			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.Brief(), e.ahead.left())
 		}
 	}
 	return nil
@@ -625,4 +625,14 @@ func (e *evaluation) restart(ctx context.Context, v *variant) error {
 		return err
 	}
 	return awaitReady(ctx, v.tasks)
+}
+
+// result is the head of a result file of this machine.
+func (e *evaluation) result() *result.Evaluation {
+	result := &result.Evaluation{Head: newHead(e.session.info, e.options, "time-sliced and MPS"),
+		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())}}
+	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		result.Environment["kernel"] = strings.TrimSpace(string(kernel))
+	}
+	return result
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // Correctness under fire: programs run without the library (twice), as best-effort processes with block-level preemption
@@ -153,7 +154,7 @@ type fire struct {
 	program      string
 	config       string
 	notes        []string
-	counted      Counted
+	counted      result.Counted
 	different    bool
 	hung         bool
 	peerRequests int
@@ -210,7 +211,7 @@ func (f *fire) ready(ctx context.Context, w *worker, what string) (steps []strin
 	return first.Steps, nil
 }
 
-func (f *fire) count(w *worker) Counted {
+func (f *fire) count(w *worker) result.Counted {
 	if f.config == "" {
 		return f.counted
 	}
@@ -348,7 +349,7 @@ func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 }
 
 // row measures the case; what goes wrong is in the row.
-func (f *fire) row(ctx context.Context, name string, first []string) Row {
+func (f *fire) row(ctx context.Context, name string, first []string) result.Row {
 	quiet, fired, err := f.underLibrary(ctx, first)
 	c := f.counted
 	passed := err == nil && !f.different && c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0
@@ -379,8 +380,8 @@ func (f *fire) row(ctx context.Context, name string, first []string) Row {
 		notes = append(notes, "log: "+said)
 	}
 	value := float64(c.Stops)
-	row := Row{Case: name, System: "gpreempt", Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
-	return row.judged(fireTarget, passed)
+	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
+	return row.Judged(fireTarget, passed)
 }
 
 // firstDifference is the first place at which lists differ, or -1.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Guests are processes that come and go beside those that are measured: each one's turn at the GPU is a process of its own.
@@ -77,7 +79,7 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for i, g := range m.guests {
-		random := seed(m.name, m.system.Name, "guest", i)
+		random := workload.Seed(m.name, m.system.Name, "guest", i)
 		all.Go(func() {
 			for failures := 0; ctx.Err() == nil && failures < guestFailures; failures++ {
 				err := m.visit(ctx, g, fmt.Sprintf("%s %d", g.role, i+1), random)
@@ -142,13 +144,13 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 	if err == nil {
 		var arrivals []time.Duration
 		if g.task.RateHz > 0 {
-			arrivals = g.task.arrivals(length, random)
+			arrivals = g.task.Arrivals(length, random)
 		}
 		// Best-effort work goes on after the end for as long as some file is not there: this one is.
 		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
 	}
 	if err == nil && !killed {
-		_, err = p.answerGo(ctx, startAhead+length+drain+answerLimit)
+		_, err = p.answerGo(ctx, startAhead+length+result.Drain+answerLimit)
 	} else if err == nil {
 		_ = pause(ctx, stay) // where it ends early, so does the visit
 	}

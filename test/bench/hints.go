@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // The hints suite: the same LC requests under the library without and with hints.
@@ -58,23 +59,23 @@ func (l load) announced() []string {
 // hintTarget is one of a row with hints and the row of the same load without.
 type hintTarget struct {
 	text string
-	met  func(with, without Row) bool
+	met  func(with, without result.Row) bool
 }
 
 func ofAlone(c criterion) hintTarget {
-	return hintTarget{c.text, func(with, _ Row) bool { return c.met(with) }}
+	return hintTarget{c.text, func(with, _ result.Row) bool { return c.met(with) }}
 }
 
 func p99WithinOfAlone(us float64) hintTarget { return ofAlone(p99Within(us)) }
 func p99TimesAlone(times float64) hintTarget { return ofAlone(p99Times(times)) }
 
 func bothHinted(a, b hintTarget) hintTarget {
-	return hintTarget{a.text + ", " + b.text, func(with, without Row) bool { return a.met(with, without) && b.met(with, without) }}
+	return hintTarget{a.text + ", " + b.text, func(with, without result.Row) bool { return a.met(with, without) && b.met(with, without) }}
 }
 
 var (
-	littleLost = hintTarget{"BE >= 0.98 of without hints", func(with, without Row) bool { return with.BE.Now >= 0.98*without.BE.Now }}
-	notWorse   = hintTarget{"lc p50 and p99 <= 1.05 x without hints", func(with, without Row) bool {
+	littleLost = hintTarget{"BE >= 0.98 of without hints", func(with, without result.Row) bool { return with.BE.Now >= 0.98*without.BE.Now }}
+	notWorse   = hintTarget{"lc p50 and p99 <= 1.05 x without hints", func(with, without result.Row) bool {
 		return with.LC.P99Us <= 1.05*without.LC.P99Us && with.LC.P50Us <= 1.05*without.LC.P50Us
 	}}
 )
@@ -91,24 +92,24 @@ func hinted(name string, l load, sources string, target hintTarget) Case {
 }
 
 // measureHinted measures a load alone and under the systems named, and returns the row with hints.
-func (s *session) measureHinted(ctx context.Context, name string, l load, sources string, beAlone float64, systems []string, target hintTarget) (Row, error) {
+func (s *session) measureHinted(ctx context.Context, name string, l load, sources string, beAlone float64, systems []string, target hintTarget) (result.Row, error) {
 	without := l // hints are for the system with hints
 	without.hint, without.wrongUs = false, 0
 	options, err := s.lcOptions(ctx, without)
 	if err != nil {
-		return Row{}, err
+		return result.Row{}, err
 	}
 	var alone lcResult
 	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
-		return Row{}, fmt.Errorf("LC alone: %w", err)
+		return result.Row{}, fmt.Errorf("LC alone: %w", err)
 	}
-	lcAlone := latency(alone.LatenciesNs)
+	lcAlone := result.LatencyOf(alone.LatenciesNs)
 	if lcAlone == nil {
-		return Row{}, errors.New("the LC process finished no request in time")
+		return result.Row{}, errors.New("the LC process finished no request in time")
 	}
-	s.report.Cases = append(s.report.Cases, Row{Case: name, System: "alone", LC: lcAlone,
-		BE: &Share{Share: 1, Alone: round(beAlone, 2), Now: round(beAlone, 2), Unit: "kernels/s"}})
-	var row, unhinted Row
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: lcAlone,
+		BE: &result.Share{Share: 1, Alone: result.Round(beAlone, 2), Now: result.Round(beAlone, 2), Unit: "kernels/s"}})
+	var row, unhinted result.Row
 	for _, system := range systems {
 		lcRole, beRole, load, section := "", "", without, ""
 		switch system {
@@ -121,30 +122,30 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 		if system == "gpreempt-hints" {
 			dir, err := os.MkdirTemp(s.folder, "requests-")
 			if err != nil {
-				return Row{}, fmt.Errorf("create a folder for the log of requests: %w", err)
+				return result.Row{}, fmt.Errorf("create a folder for the log of requests: %w", err)
 			}
 			requestLog = filepath.Join(dir, "requests")
 			section += fmt.Sprintf("log = %q\n", requestLog)
 		}
 		undo, err := s.configure(section)
 		if err != nil {
-			return Row{}, err
+			return result.Row{}, err
 		}
 		hintsSoFar := s.followHints(ctx, system == "gpreempt-hints")
 		lc, rate, err := s.together(ctx, load, bestEffort, 1, lcRole, beRole)
 		hints := hintsSoFar()
 		undo()
 		if err != nil {
-			return Row{}, fmt.Errorf("%s: %w", system, err)
+			return result.Row{}, fmt.Errorf("%s: %w", system, err)
 		}
-		row = Row{Case: name, System: system, LC: latency(lc.LatenciesNs), LCAlone: lcAlone,
+		row = result.Row{Case: name, System: system, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: share(rate, beAlone, &lc, &alone, system != "default", kernelsPerSecond)}
 		if hints != nil {
-			if err := hints.follow(requestLog, lc.LatenciesNs); err != nil {
-				return Row{}, fmt.Errorf("%s: %w", system, err)
+			if err := follow(hints, requestLog, lc.LatenciesNs); err != nil {
+				return result.Row{}, fmt.Errorf("%s: %w", system, err)
 			}
 		}
-		row.Ratio, row.Hints = ratio(row.LC, lcAlone), hints
+		row.Ratio, row.Hints = result.RatioOf(row.LC, lcAlone), hints
 		switch {
 		case system == "gpreempt":
 			unhinted = row
@@ -158,15 +159,15 @@ func (s *session) measureHinted(ctx context.Context, name string, l load, source
 }
 
 // followHints looks now and then what becomes of the hints of the newest LC process, until stop.
-func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *Hints) {
+func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *result.Hints) {
 	config, err := configs.Load(s.config)
 	if err != nil || !wanted { // a broken configuration is for the workers to report
-		return func() *Hints { return nil }
+		return func() *result.Hints { return nil }
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	seen := make(chan *Hints)
+	seen := make(chan *result.Hints)
 	go func() {
-		var last *Hints
+		var last *result.Hints
 		for {
 			if h := hintsIn(segment.Directory(config.Segment.Directory, os.Getuid())); h != nil {
 				last = h
@@ -179,7 +180,7 @@ func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *Hi
 			}
 		}
 	}()
-	return func() *Hints {
+	return func() *result.Hints {
 		cancel()
 		return <-seen
 	}
@@ -188,7 +189,7 @@ func (s *session) followHints(ctx context.Context, wanted bool) (stop func() *Hi
 const slowestKept = 24
 
 // follow adds what became of the requests with these latencies, the latest of the log.
-func (h *Hints) follow(path string, latenciesNs []uint64) error {
+func follow(h *result.Hints, path string, latenciesNs []uint64) error {
 	requests, err := readRequests(path)
 	if err != nil || requests == nil {
 		return err
@@ -200,33 +201,17 @@ func (h *Hints) follow(path string, latenciesNs []uint64) error {
 	requests = requests[len(requests)-n:]
 	h.Requests = map[string]int{}
 	for i, r := range requests {
-		h.Requests[r.outcome()]++
+		h.Requests[r.Outcome()]++
 		r.AtNs = 0
-		h.Slowest = append(h.Slowest, SlowRequest{i, round(float64(latenciesNs[i])/1000, 1), r})
+		h.Slowest = append(h.Slowest, result.SlowRequest{N: i, LatencyUs: result.Round(float64(latenciesNs[i])/1000, 1), Request: r})
 	}
-	slices.SortStableFunc(h.Slowest, func(a, b SlowRequest) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
+	slices.SortStableFunc(h.Slowest, func(a, b result.SlowRequest) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
 	h.Slowest = h.Slowest[:min(slowestKept, n)]
 	return nil
 }
 
-func (r Request) outcome() string {
-	switch {
-	case r.Ready:
-		return "ready"
-	case r.HeldUs != 0:
-		return "on the way"
-	case r.DueUs != nil && *r.DueUs > 0:
-		return "before its hint"
-	case r.DueUs != nil:
-		return "overslept"
-	case r.Dropped != "":
-		return r.Dropped
-	}
-	return "not hinted"
-}
-
 // hintsIn is what became of the hints of the LC process that started last, or nil if there is none.
-func hintsIn(directory string) (found *Hints) {
+func hintsIn(directory string) (found *result.Hints) {
 	snapshots, err := segment.SnapshotsIn(directory)
 	if err != nil {
 		return nil
@@ -235,7 +220,7 @@ func hintsIn(directory string) (found *Hints) {
 	for _, snapshot := range snapshots {
 		for _, p := range snapshot.Peers {
 			if p.Level == 0 && p.StartedNs >= started {
-				started, found = p.StartedNs, &Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}
+				started, found = p.StartedNs, &result.Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}
 			}
 		}
 	}
@@ -257,7 +242,7 @@ func measurePreparation(ctx context.Context, s *session, name string) error {
 		target := hintTarget{}
 		if us > 0 {
 			target = hintTarget{fmt.Sprintf("lc p50 <= alone p50 + %.0f us", most),
-				func(with, _ Row) bool { return with.LC.P50Us <= with.LCAlone.P50Us+most }}
+				func(with, _ result.Row) bool { return with.LC.P50Us <= with.LCAlone.P50Us+most }}
 		}
 		row, err := s.measureHinted(ctx, fmt.Sprintf("%s-%dus", name, us), l, explicitOnly, beAlone,
 			[]string{"gpreempt", "gpreempt-hints"}, target)

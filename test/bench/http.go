@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // An HTTP service beside training: under default time slicing, and under the library without hints and with those that it
@@ -78,7 +80,7 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 	}
 	var alone served
 	var beRate float64
-	var gpuRows, endRows []Row
+	var gpuRows, endRows []result.Row
 	for _, system := range []struct{ name, lcRole, beRole string }{{"default", "", ""}, {"gpreempt", "lc", "be"}, {"gpreempt-hints", "lc", "be"}} {
 		err := func() error {
 			server, err := s.startScript(ctx, script{name: "http_server.py", role: system.lcRole, config: configs[system.name]})
@@ -104,11 +106,11 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 				if beRate, err = be.rateAlone(ctx, beAloneFor); err != nil {
 					return err
 				}
-				gpuRows = append(gpuRows, Row{Case: name + "-gpu", System: "alone", LC: latency(alone.gpu.LatenciesNs)})
-				endRows = append(endRows, Row{Case: name + "-end-to-end", System: "alone", LC: latency(alone.endToEnd.LatenciesNs)})
+				gpuRows = append(gpuRows, result.Row{Case: name + "-gpu", System: "alone", LC: result.LatencyOf(alone.gpu.LatenciesNs)})
+				endRows = append(endRows, result.Row{Case: name + "-end-to-end", System: "alone", LC: result.LatencyOf(alone.endToEnd.LatenciesNs)})
 			}
 			var now served
-			var hints *Hints
+			var hints *result.Hints
 			_, rate, err := be.beside(ctx, func() (lcResult, error) {
 				now, err = s.load(ctx, server, facts.Port, count)
 				if system.name == "gpreempt-hints" && err == nil {
@@ -123,12 +125,12 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 			end := besideRow(name+"-end-to-end", system.name, &now.endToEnd, &alone.endToEnd, rate, beRate, system.name != "default")
 			end.BE = gpu.BE // what BE gets is left by the GPU parts
 			if system.name == "gpreempt-hints" {
-				if err := hints.followParts(log, now.gpu); err != nil {
+				if err := followParts(hints, log, now.gpu); err != nil {
 					return err
 				}
 				gpu.Hints = hints
-				judge := func(row Row, limit float64) Row {
-					return row.judged(fmt.Sprintf("p99 <= %g x alone, BE >= %g of what LC leaves", limit, httpLeftBE),
+				judge := func(row result.Row, limit float64) result.Row {
+					return row.Judged(fmt.Sprintf("p99 <= %g x alone, BE >= %g of what LC leaves", limit, httpLeftBE),
 						row.Ratio.P99 <= limit && row.BE.Share >= httpLeftBE)
 				}
 				gpu, end = judge(gpu, httpP99), judge(end, httpEndToEnd)
@@ -146,35 +148,35 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 }
 
 // hintsOf is what became of a process's hints, warm-up included.
-func hintsOf(config string, pid int) (*Hints, error) {
+func hintsOf(config string, pid int) (*result.Hints, error) {
 	p, err := peer(config, pid)
 	if err != nil || p == nil {
-		return &Hints{}, err
+		return &result.Hints{}, err
 	}
-	return &Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}, nil
+	return &result.Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}, nil
 }
 
 // followParts adds what became of the GPU parts' hints: how many had which, and the slowest. A part that came while the GPU
 // was still the service's has no line of the log.
-func (h *Hints) followParts(log string, parts gpuParts) error {
+func followParts(h *result.Hints, log string, parts gpuParts) error {
 	requests, err := readRequests(log)
 	if err != nil {
 		return err
 	}
 	h.Requests = map[string]int{}
 	for i, began := range parts.BeganNs {
-		line, _ := slices.BinarySearchFunc(requests, began, func(r Request, at uint64) int { return cmp.Compare(r.AtNs, at) })
-		slow := SlowRequest{N: i, LatencyUs: round(float64(parts.LatenciesNs[i])/1000, 1)}
+		line, _ := slices.BinarySearchFunc(requests, began, func(r result.Request, at uint64) int { return cmp.Compare(r.AtNs, at) })
+		slow := result.SlowRequest{N: i, LatencyUs: result.Round(float64(parts.LatenciesNs[i])/1000, 1)}
 		outcome := "had the GPU"
 		if line < len(requests) && requests[line].AtNs < began+parts.LatenciesNs[i] {
-			outcome = requests[line].outcome()
+			outcome = requests[line].Outcome()
 			slow.Request = requests[line]
 			slow.Request.AtNs = 0
 		}
 		h.Requests[outcome]++
 		h.Slowest = append(h.Slowest, slow)
 	}
-	slices.SortStableFunc(h.Slowest, func(a, b SlowRequest) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
+	slices.SortStableFunc(h.Slowest, func(a, b result.SlowRequest) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
 	h.Slowest = h.Slowest[:min(httpSlowest, len(h.Slowest))]
 	return nil
 }

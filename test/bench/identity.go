@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // Programs that print what they computed, without the library and with it in each role, all four at once on one GPU. They
@@ -68,8 +70,8 @@ func (s *session) measureProgram(ctx context.Context, name, program string) erro
 		}
 	}
 	value := float64(identical)
-	row := Row{Case: name, System: "gpreempt", Value: &value, Unit: "of 3 identical", Note: strings.Join(notes, "; ")}
-	s.add(row.judged("identical with role off, lc and be", identical == len(roles)-1))
+	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: "of 3 identical", Note: strings.Join(notes, "; ")}
+	s.add(row.Judged("identical with role off, lc and be", identical == len(roles)-1))
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // PyTorch under MPS, on a server of its own: latency-critical requests (ResNet-50 inference as a graph, and fifty tiny
@@ -77,7 +79,7 @@ func (s *session) measureMPSTorch(ctx context.Context, kind, target string) erro
 	if err != nil {
 		return err
 	}
-	s.add(Row{Case: "mps-" + kind + "-alone", System: "gpreempt", BE: rateOf(under, beRate, stepsPerSecond)})
+	s.add(result.Row{Case: "mps-" + kind + "-alone", System: "gpreempt", BE: rateOf(under, beRate, stepsPerSecond)})
 	all := []mpsLC{{"mps-resnet50-graph-beside-" + kind, func(ctx context.Context, ours bool) (r lcResult, err error) {
 		w := workers[0]
 		if ours {
@@ -113,21 +115,21 @@ func (s *session) measureMPSRequests(ctx context.Context, lc mpsLC, synced bool,
 	if err != nil {
 		return fmt.Errorf("alone: %w", err)
 	}
-	s.add(Row{Case: lc.name, System: "alone", LC: latency(alone.LatenciesNs), BE: rateOf(beRate, beRate, stepsPerSecond)})
+	s.add(result.Row{Case: lc.name, System: "alone", LC: result.LatencyOf(alone.LatenciesNs), BE: rateOf(beRate, beRate, stepsPerSecond)})
 	for _, system := range []string{mpsSystem, mpsOrdered, "gpreempt"} {
 		ours := system == "gpreempt"
-		result, rate, err := be[system].beside(ctx, func() (lcResult, error) { return lc.serve(ctx, ours) })
-		if err == nil && len(result.LatenciesNs) == 0 {
+		lcNow, rate, err := be[system].beside(ctx, func() (lcResult, error) { return lc.serve(ctx, ours) })
+		if err == nil && len(lcNow.LatenciesNs) == 0 {
 			err = fmt.Errorf("no request was finished in time")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", system, err)
 		}
-		row := besideRow(lc.name, system, &result, &alone, rate, beRate, ours)
+		row := besideRow(lc.name, system, &lcNow, &alone, rate, beRate, ours)
 		if ours {
 			c := s.count(config, be[system].pid())
 			if c == nil {
-				c = &Counted{}
+				c = &result.Counted{}
 			}
 			row.BLP = c
 			row.Note = fmt.Sprintf("in force: %s; %d stops, drain %.0f us mean; %d launches covered, %d not", list(c.Mechanisms), c.Stops,
@@ -135,9 +137,9 @@ func (s *session) measureMPSRequests(ctx context.Context, lc mpsLC, synced bool,
 			switch {
 			case target == "":
 			case synced:
-				row = row.judged(fmt.Sprintf("%s, BE >= %g of what LC leaves", target, mpsShare), row.Ratio.P99 <= mpsP99 && row.BE.Share >= mpsShare)
+				row = row.Judged(fmt.Sprintf("%s, BE >= %g of what LC leaves", target, mpsShare), row.Ratio.P99 <= mpsP99 && row.BE.Share >= mpsShare)
 			default:
-				row = row.judged(target, row.Ratio.P99 <= mpsP99)
+				row = row.Judged(target, row.Ratio.P99 <= mpsP99)
 			}
 		}
 		s.add(row)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // The paired suite: the costs of two builds of the library for those who have nothing to share the GPU with, measured in
@@ -22,16 +24,6 @@ const (
 	pairedTolerance = 0.01 // a difference of less is none, however sure
 	pairedRequests  = 200
 )
-
-// Paired compares what two builds reach, round by round.
-type Paired struct {
-	Rounds int        `json:"rounds"`
-	Before float64    `json:"before"` // medians
-	Now    float64    `json:"now"`
-	Unit   string     `json:"unit"`
-	Ratio  float64    `json:"ratio"` // the median of the rounds' now / before
-	CI     [2]float64 `json:"ratio_ci"`
-}
 
 // contestant is a build with a configuration of its own: other builds may have another form of segment.
 type contestant struct{ library, config string }
@@ -90,8 +82,8 @@ func pairedCase(name, unit string, moreIsBetter bool, measure func(ctx context.C
 		}
 		p := compareRounds(before, now)
 		p.Unit = unit
-		pass := p.notWorse(moreIsBetter)
-		s.report.Cases = append(s.report.Cases, Row{Case: name, System: "gpreempt", Value: &p.Ratio, Unit: "x before", Target: target, Pass: &pass,
+		pass := pairedNotWorse(p, moreIsBetter)
+		s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "gpreempt", Value: &p.Ratio, Unit: "x before", Target: target, Pass: &pass,
 			Note:   fmt.Sprintf("95 %%: %.4f to %.4f; %.4g %s, before %.4g, %d rounds", p.CI[0], p.CI[1], p.Now, unit, p.Before, p.Rounds),
 			Paired: &p})
 		return nil
@@ -100,7 +92,7 @@ func pairedCase(name, unit string, moreIsBetter bool, measure func(ctx context.C
 
 // compareRounds compares two builds' figures of the same rounds. The interval holds the median with 95 % confidence, whatever the
 // distribution (order statistics); of few rounds it is all that was seen.
-func compareRounds(before, now []float64) Paired {
+func compareRounds(before, now []float64) result.Paired {
 	var ratios []float64
 	for i := range before {
 		ratios = append(ratios, now[i]/before[i])
@@ -109,12 +101,12 @@ func compareRounds(before, now []float64) Paired {
 	n := float64(len(ratios))
 	half := 0.98 * math.Sqrt(n) // 1.96 standard deviations of the number below the median
 	low, high := max(int(n/2-half), 0), min(int(math.Ceil(n/2+half)), len(ratios)-1)
-	return Paired{Rounds: len(ratios), Before: median(before), Now: median(now), Ratio: round(quantile(ratios, .5), 4),
-		CI: [2]float64{round(ratios[low], 4), round(ratios[high], 4)}}
+	return result.Paired{Rounds: len(ratios), Before: result.Median(before), Now: result.Median(now), Ratio: result.Round(result.Quantile(ratios, .5), 4),
+		CI: [2]float64{result.Round(ratios[low], 4), result.Round(ratios[high], 4)}}
 }
 
-// notWorse is where the difference is small, or may be none.
-func (p Paired) notWorse(moreIsBetter bool) bool {
+// pairedNotWorse is where the difference is small, or may be none.
+func pairedNotWorse(p result.Paired, moreIsBetter bool) bool {
 	if moreIsBetter {
 		return p.Ratio >= 1-pairedTolerance || p.CI[1] >= 1
 	}
@@ -136,11 +128,11 @@ func besideNobody(l load) func(context.Context, *session) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		var result lcResult
-		if err := s.run(ctx, &result, "lc", "lc", options...); err != nil {
+		var served lcResult
+		if err := s.run(ctx, &served, "lc", "lc", options...); err != nil {
 			return 0, err
 		}
-		return quantile(sortedFloats(result.LatenciesNs, 1000), .5), nil // of nothing it is not a number
+		return result.Quantile(result.SortedFloats(served.LatenciesNs, 1000), .5), nil // of nothing it is not a number
 	}
 }
 

@@ -19,14 +19,14 @@ func TestCompareRounds(t *testing.T) {
 		before, same, slower = append(before, machine*noise()), append(same, machine*noise()), append(slower, machine*1.05*noise())
 	}
 	p := compareRounds(before, same)
-	if p.Rounds != 40 || p.CI[0] > 1 || p.CI[1] < 1 || !p.notWorse(false) || !p.notWorse(true) {
+	if p.Rounds != 40 || p.CI[0] > 1 || p.CI[1] < 1 || !pairedNotWorse(p, false) || !pairedNotWorse(p, true) {
 		t.Errorf("the same: %+v", p)
 	}
 	p = compareRounds(before, slower)
-	if p.CI[0] > 1.05 || p.CI[1] < 1.05 || p.CI[1]-p.CI[0] > .02 || p.notWorse(false) || !p.notWorse(true) {
+	if p.CI[0] > 1.05 || p.CI[1] < 1.05 || p.CI[1]-p.CI[0] > .02 || pairedNotWorse(p, false) || !pairedNotWorse(p, true) {
 		t.Errorf("5 %% more: %+v", p)
 	}
-	if p = compareRounds(slower, before); !p.notWorse(false) || p.notWorse(true) {
+	if p = compareRounds(slower, before); !pairedNotWorse(p, false) || pairedNotWorse(p, true) {
 		t.Errorf("5 %% less: %+v", p)
 	}
 	if p = compareRounds([]float64{10}, []float64{11}); p.Rounds != 1 || p.Ratio != 1.1 || p.CI != [2]float64{1.1, 1.1} {

@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // What takes time beside the runs themselves, as seen on an H200 with 16 processors.
@@ -22,7 +25,7 @@ const (
 )
 
 // costs are about how many seconds each of the workloads takes after the ones before.
-func (e *evaluation) costs(workloads []Workload) []float64 {
+func (e *evaluation) costs(workloads []workload.Workload) []float64 {
 	var all []float64
 	running := map[string]bool{}
 	for _, w := range workloads {
@@ -34,7 +37,7 @@ func (e *evaluation) costs(workloads []Workload) []float64 {
 
 // starting is about how long a workload's programs take to be ready, and how many they are. Running is what runs already
 // and becomes what runs then.
-func (e *evaluation) starting(w Workload, running map[string]bool) (time.Duration, int) {
+func (e *evaluation) starting(w workload.Workload, running map[string]bool) (time.Duration, int) {
 	var total time.Duration
 	torch := 0
 	needed := map[string]bool{}
@@ -84,21 +87,21 @@ func planEvaluation(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	names := []string{lcAlone, beAlone}
+	names := []string{result.LCAlone, result.BEAlone}
 	for _, system := range e.systems {
 		names = append(names, system.Name)
 	}
-	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", e.options.Repeats, e.length, beAlone, strings.Join(names, ", "))
-	t := newTable(out, "workload", "systems", "processes", "seconds", "until", "what")
+	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", e.options.Repeats, e.length, result.BEAlone, strings.Join(names, ", "))
+	t := result.NewTable(out, "workload", "systems", "processes", "seconds", "until", "what")
 	running := map[string]bool{}
 	costs := e.costs(picked)
 	total := 0.0
 	for i, w := range picked {
 		_, processes := e.starting(w, running)
 		total += costs[i]
-		t.row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
+		t.Row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
 	}
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
@@ -108,11 +111,11 @@ func planEvaluation(out io.Writer, options Options) error {
 			if len(mine) == 0 {
 				continue
 			}
-			fmt.Fprintf(out, "--part %d/%d: %s to %s, about %s\n", i, n, mine[0].Name, mine[len(mine)-1].Name, clock(sum(e.costs(mine))))
+			fmt.Fprintf(out, "--part %d/%d: %s to %s, about %s\n", i, n, mine[0].Name, mine[len(mine)-1].Name, clock(result.Sum(e.costs(mine))))
 		}
 	}
 	for _, w := range picked {
-		if n := w.devices(); n > 1 {
+		if n := w.Devices(); n > 1 {
 			fmt.Fprintf(out, "%s is left out where there are fewer than %d GPUs.\n", w.Name, n)
 		}
 	}
@@ -124,7 +127,7 @@ func clock(seconds float64) string {
 }
 
 func listWorkloads(out io.Writer, options Options) error {
-	workloads, err := Workloads(options.Suite, options.Only)
+	workloads, err := workload.Workloads(options.Suite, options.Only)
 	if err != nil {
 		return err
 	}
@@ -134,4 +137,18 @@ func listWorkloads(out io.Writer, options Options) error {
 		}
 	}
 	return nil
+}
+
+// part is the i-th of n runs of neighbouring items, of about equal cost.
+func part[T any](items []T, costs []float64, i, n int) []T {
+	total, before := result.Sum(costs), 0.0
+	var mine []T
+	for j, item := range items {
+		middle := before + costs[j]/2
+		before += costs[j]
+		if int(middle/total*float64(n)) == i-1 {
+			mine = append(mine, item)
+		}
+	}
+	return mine
 }

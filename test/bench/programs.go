@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // The programs in Python and CUDA C++ are written to a folder to be run there.
@@ -48,8 +50,6 @@ func writeTorchPrograms(folder string) error {
 	return write("programs/bench.fatbin", kernels.Bench) // of links_libcuda.py
 }
 
-const drain = time.Second // DRAIN_NS of the programs
-
 // answer is what a worker answers to go (PROTOCOL.md).
 type answer struct {
 	Completed   float64  `json:"completed"`
@@ -61,22 +61,15 @@ type answer struct {
 	Identical   *bool    `json:"identical"`
 	Hinted      bool     `json:"hinted"` // it was told to give hints, and the library takes them
 
-	trace
-}
-
-// trace is what a worker with traceVariable in its environment tells of each request besides.
-type trace struct {
-	QueuedNs []uint64 `json:"queued_ns"` // from arrival until all of it was queued on the GPU; 0: unknown
-	DelayNs  []uint64 `json:"delay_ns"`  // since the request before: that its thread waited for a processor
-	Switches []uint64 `json:"switches"`  // and how often it lost one
+	result.Trace
 }
 
 const traceVariable = "GPREEMPT_BENCH_TRACE"
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
-func (e *evaluation) startProgram(ctx context.Context, system System, role string, task Task) (*worker, error) {
+func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
 	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name)}
-	if options, own := ownPrograms[task.Program]; own {
+	if options, own := workload.OwnPrograms[task.Program]; own {
 		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
 		p.module = kernels.Evaluation
 		if strings.HasPrefix(task.Program, "spin") {
@@ -84,7 +77,7 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 		}
 	} else {
 		script := "model.py"
-		if task.Program == httpService {
+		if task.Program == workload.HTTPService {
 			script = "http_service.py"
 		}
 		p.arguments = []string{e.session.python, filepath.Join(e.session.files, script), task.Program}
@@ -119,7 +112,7 @@ func (e *evaluation) startProgram(ctx context.Context, system System, role strin
 		return nil, err
 	}
 	w.library, w.mps = library, system.MPS
-	if err := task.Place.put(w.pid()); err != nil {
+	if err := task.Place.Put(w.pid()); err != nil {
 		w.end()
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // Options says what to measure. Each suite says which of them it has, beside those that all have.
@@ -58,8 +60,8 @@ type session struct {
 	python     string              // "": there is none
 	info       info
 	iterations map[work]uint64
-	report     *Report
-	counted    *Counted               // by the library, in the last BE process that ran together with LC
+	report     *result.Report
+	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
 	builds     []contestant           // the earlier one and ours
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
 	native     func() (string, error) // path of the compiled programs under fire
@@ -358,13 +360,6 @@ func (s *session) configure(section string) (undo func(), err error) {
 	return func() { s.config = before }, nil
 }
 
-// Counted is what the library counted in a process, and how it does its work there.
-type Counted struct {
-	segment.BLP
-	Mechanisms []string `json:"mechanisms,omitempty"`
-	Fallbacks  []string `json:"fallbacks,omitempty"`
-}
-
 // peer is a process under the library, as others see it; nil where there is no such process.
 func peer(config string, pid int) (*segment.Peer, error) {
 	settings, err := configs.Load(config)
@@ -386,7 +381,7 @@ func peer(config string, pid int) (*segment.Peer, error) {
 }
 
 // count is what the library counted so far in a process with a configuration; nil where there is no such process.
-func (s *session) count(config string, pid int) *Counted {
+func (s *session) count(config string, pid int) *result.Counted {
 	p, err := peer(config, pid)
 	if err != nil {
 		s.log("%v", err)
@@ -394,7 +389,7 @@ func (s *session) count(config string, pid int) *Counted {
 	if p == nil {
 		return nil
 	}
-	c := &Counted{Mechanisms: p.Mechanisms, Fallbacks: p.Fallbacks}
+	c := &result.Counted{Mechanisms: p.Mechanisms, Fallbacks: p.Fallbacks}
 	if p.BLP != nil {
 		c.BLP = *p.BLP
 	}
@@ -404,7 +399,33 @@ func (s *session) count(config string, pid int) *Counted {
 // forCase is a session for a case, whose rows are its own.
 func (s *session) forCase() *session {
 	one := *s
-	one.report = &Report{Head: s.report.Head}
+	one.report = &result.Report{Head: s.report.Head}
 	one.added = maps.Clone(s.added)
 	return &one
+}
+
+func newHead(i info, options Options, mode string) result.Head {
+	h := result.Head{
+		Schema: 1, Benchmark: options.Suite, GPU: i.Name, Driver: driverVersion(),
+		CUDA: fmt.Sprintf("%d.%d", i.CUDA/1000, i.CUDA%1000/10), Date: time.Now().UTC().Format(time.DateOnly),
+		Commit: options.Version, Command: options.Command, Mode: mode,
+		Simulated: strings.HasPrefix(i.Name, "Simulated"),
+	}
+	if h.Simulated {
+		h.Driver = "simulated"
+	}
+	return h
+}
+
+var nvrmVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
+
+func driverVersion() string {
+	text, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return "unknown"
+	}
+	if match := nvrmVersion.FindSubmatch(text); match != nil {
+		return string(match[1])
+	}
+	return "unknown"
 }

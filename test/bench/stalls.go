@@ -15,21 +15,20 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // The stalls suite: many requests, to find the few that take much longer than the others, and what each of those waited
 // for. A case under a system is measured in rounds; what they gave lies in a file of the folder of partial results, where
 // another call goes on.
 
-// StallsSuite is its name.
-const StallsSuite = "stalls"
-
 // stallCase is one LC program beside others.
 type stallCase struct {
 	name, about string
-	lc          Task
+	lc          workload.Task
 	prepareUs   int
-	be          []Task            // beside it all the time
+	be          []workload.Task   // beside it all the time
 	guests      []guest           // that come and go
 	environment map[string]string // of the LC programs
 	explicit    bool              // the LC program announces its requests, where there are hints
@@ -41,15 +40,15 @@ type stallCase struct {
 // guest is a program that comes and goes.
 type guest struct {
 	role string
-	task Task
+	task workload.Task
 }
 
 // stallTarget judges a system with the LC program alone.
 type stallTarget struct {
 	text   string
-	limit  func(alone *Latency) float64 // of a request that is no stall, in microseconds; alone may be nil
-	judged []string                     // systems
-	met    func(lc, alone *Latency, s *Stalls) bool
+	limit  func(alone *result.Latency) float64 // of a request that is no stall, in microseconds; alone may be nil
+	judged []string                            // systems
+	met    func(lc, alone *result.Latency, s *result.Stalls) bool
 }
 
 const (
@@ -57,42 +56,41 @@ const (
 	stallUs      = 2000.0 // above what is usual
 	longestUs    = 10_000.0
 	stallsP999   = 1.15
-	stallsListed = 10   // printed, and in a result file, whatever their causes
 	stallsKept   = 4000 // in a partial result
 	gemmsMeanUs  = 2150.0
 )
 
 var besideAlone = stallTarget{
 	text: "lc p99.9 <= 1.15 x alone, max <= alone max + 2 ms",
-	limit: func(alone *Latency) float64 {
+	limit: func(alone *result.Latency) float64 {
 		if alone == nil {
 			return 0
 		}
 		return alone.MaxUs + stallUs
 	},
 	judged: []string{"gpreempt-hints"},
-	met: func(lc, alone *Latency, _ *Stalls) bool {
+	met: func(lc, alone *result.Latency, _ *result.Stalls) bool {
 		return alone != nil && lc.P999Us <= stallsP999*alone.P999Us && lc.MaxUs <= alone.MaxUs+stallUs
 	},
 }
 
 var allExplained = stallTarget{
 	text:   "max <= 10 ms, the cause of everything above 2 ms known",
-	limit:  func(*Latency) float64 { return stallUs },
+	limit:  func(*result.Latency) float64 { return stallUs },
 	judged: []string{"gpreempt-hints"},
-	met: func(lc, _ *Latency, s *Stalls) bool {
-		return lc.MaxUs <= longestUs && s.Causes[causeUnknown] == 0
+	met: func(lc, _ *result.Latency, s *result.Stalls) bool {
+		return lc.MaxUs <= longestUs && s.Causes[result.CauseUnknown] == 0
 	},
 }
 
 func gemmsCase(name, about, program string, connections int, seconds float64) stallCase {
 	c := stallCase{name: name, about: about, seconds: seconds, target: allExplained,
-		lc: Task{Program: program, RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
+		lc: workload.Task{Program: program, RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
 	if connections > 0 {
 		c.environment = map[string]string{"CUDA_DEVICE_MAX_CONNECTIONS": fmt.Sprint(connections)}
 	}
 	c.guests = []guest{{"lc", c.lc}, {"lc", c.lc}}
-	for _, task := range continuous("spin-long", "spin-long", "spin-many") {
+	for _, task := range workload.Continuous("spin-long", "spin-long", "spin-many") {
 		c.guests = append(c.guests, guest{"be", task})
 	}
 	return c
@@ -100,9 +98,9 @@ func gemmsCase(name, about, program string, connections int, seconds float64) st
 
 // apart keeps those that come and go off the processors of the program that is measured.
 func (c stallCase) apart() stallCase {
-	c.lc.Place = ownPlace
+	c.lc.Place = workload.OwnPlace
 	for i := range c.guests {
-		c.guests[i].task.Place = theRest
+		c.guests[i].task.Place = workload.TheRest
 	}
 	return c
 }
@@ -111,7 +109,7 @@ var stallCases = func() []stallCase {
 	const others = "beside 3 BE and 2 other LC processes that come and go"
 	all := []stallCase{
 		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
-			lc: Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("resnet152"),
+			lc: workload.Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("resnet152"),
 			explicit: true, requests: 50_000, target: besideAlone},
 		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others, "gemms", 0, 600),
 		gemmsCase("gemms-apart", "gemms with two processors that no other program gets", "gemms", 0, 600).apart(),
@@ -128,9 +126,9 @@ var stallCases = func() []stallCase {
 	}
 	// Needs no PyTorch: for tests.
 	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
-		lc: Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: prepareUs, be: continuous("spin-long"),
+		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
 		explicit: true, seconds: 60, target: allExplained}
-	spin.guests = []guest{{"be", Task{Program: "spin-long"}}, {"lc", spin.lc}}
+	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
 	return append(all, spin)
 }()
 
@@ -144,7 +142,7 @@ func pickStallCases(only []string) ([]stallCase, error) {
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(picked, func(c stallCase) bool { return c.name == name }) {
-			return nil, fmt.Errorf("suite %q has no case %q", StallsSuite, name)
+			return nil, fmt.Errorf("suite %q has no case %q", result.StallsSuite, name)
 		}
 	}
 	return picked, nil
@@ -164,29 +162,29 @@ func listStallCases(out io.Writer, options Options) error {
 	return nil
 }
 
-var stallSystemNames = []string{lcAlone, "gpreempt", "gpreempt-hints"}
+var stallSystemNames = []string{result.LCAlone, "gpreempt", "gpreempt-hints"}
 
 // skips says whether a case is measured under a system only where that is asked for.
-func (c stallCase) skips(system System, options Options) bool {
+func (c stallCase) skips(system workload.System, options Options) bool {
 	return len(options.Systems) == 0 && len(c.guests) > 0 && system.Name == "gpreempt"
 }
 
 // stallSystems are those that the cases are measured under; alone is one without the other programs.
-func stallSystems(names []string) (systems []System, err error) {
+func stallSystems(names []string) (systems []workload.System, err error) {
 	if len(names) == 0 {
 		names = stallSystemNames
 	}
 	for _, name := range names {
-		if name == lcAlone {
-			systems = append(systems, System{Name: lcAlone})
+		if name == result.LCAlone {
+			systems = append(systems, workload.System{Name: result.LCAlone})
 			continue
 		}
-		one, err := Systems([]string{name})
+		one, err := workload.Systems([]string{name})
 		if err != nil {
 			return nil, err
 		}
 		if one[0].Lock || one[0].MPS {
-			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, StallsSuite)
+			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, result.StallsSuite)
 		}
 		systems = append(systems, one[0])
 	}
@@ -194,9 +192,9 @@ func stallSystems(names []string) (systems []System, err error) {
 }
 
 // length is how long a case is measured under a system, and how many requests are wanted; the first that is reached counts.
-func (c stallCase) length(system System, options Options) (seconds float64, requests int) {
+func (c stallCase) length(system workload.System, options Options) (seconds float64, requests int) {
 	seconds, requests = c.seconds, c.requests
-	if len(c.guests) > 0 && system.Name == lcAlone {
+	if len(c.guests) > 0 && system.Name == result.LCAlone {
 		seconds /= 10 // nothing comes and goes
 	}
 	if options.Seconds > 0 {
@@ -218,7 +216,7 @@ func planStalls(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	t := newTable(out, "case", "system", "seconds", "what")
+	t := result.NewTable(out, "case", "system", "seconds", "what")
 	total := 0.0
 	for _, c := range cases {
 		for _, system := range systems {
@@ -227,10 +225,10 @@ func planStalls(out io.Writer, options Options) error {
 			}
 			seconds := c.cost(system, options)
 			total += seconds
-			t.row(c.name, system.Name, fmt.Sprintf("%.0f", seconds), c.about)
+			t.Row(c.name, system.Name, fmt.Sprintf("%.0f", seconds), c.about)
 		}
 	}
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all.\n", clock(total))
@@ -238,7 +236,7 @@ func planStalls(out io.Writer, options Options) error {
 }
 
 // cost is about how many seconds the case takes under a system.
-func (c stallCase) cost(system System, options Options) float64 {
+func (c stallCase) cost(system workload.System, options Options) float64 {
 	seconds, requests := c.length(system, options)
 	if requests > 0 { // of a rate that is not known yet, that of an H200
 		seconds = float64(requests) / cmp.Or(c.lc.RateHz, 450)
@@ -248,7 +246,7 @@ func (c stallCase) cost(system System, options Options) float64 {
 
 // startSeconds is about how long the programs take to be ready.
 func (c stallCase) startSeconds() float64 {
-	if _, own := ownPrograms[c.lc.Program]; own {
+	if _, own := workload.OwnPrograms[c.lc.Program]; own {
 		return 3
 	}
 	return 15
@@ -256,18 +254,18 @@ func (c stallCase) startSeconds() float64 {
 
 // stallPart is the partial result of a case under a system.
 type stallPart struct {
-	Head
-	Case   string      `json:"case"`
-	System string      `json:"system"`
-	RateHz float64     `json:"rate_hz"`
-	Rounds []RunResult `json:"rounds"`
-	Stalls []Stall     `json:"stalls"` // slowest first
+	result.Head
+	Case   string             `json:"case"`
+	System string             `json:"system"`
+	RateHz float64            `json:"rate_hz"`
+	Rounds []result.RunResult `json:"rounds"`
+	Stalls []result.Stall     `json:"stalls"` // slowest first
 	// Of all requests: how many saw what requests that stall are looked at for.
 	Seen map[string]int `json:"seen"`
 	Note string         `json:"note,omitempty"`
 }
 
-func (p *stallPart) lcRun(round int) *TaskRun {
+func (p *stallPart) lcRun(round int) *result.TaskRun {
 	for i := range p.Rounds[round].Tasks {
 		if t := &p.Rounds[round].Tasks[i]; t.Role == "lc" {
 			return t
@@ -280,7 +278,7 @@ func (p *stallPart) lcRun(round int) *TaskRun {
 func (p *stallPart) latencies() (all []float64) {
 	for i := range p.Rounds {
 		if t := p.lcRun(i); t != nil {
-			fromArrival, _ := t.latencies(p.Rounds[i].length())
+			fromArrival, _ := t.Latencies(p.Rounds[i].Length())
 			all = append(all, fromArrival...)
 		}
 	}
@@ -295,10 +293,10 @@ func (p *stallPart) seconds() (total float64) {
 	return total
 }
 
-func (p *stallPart) write(path string) error { return writeJSON(path, p, "") }
+func (p *stallPart) write(path string) error { return result.WriteJSON(path, p, "") }
 
 func stallPartPath(folder, name, system string) string {
-	return filepath.Join(folder, StallsSuite+"-"+name+"-"+system+".json")
+	return filepath.Join(folder, result.StallsSuite+"-"+name+"-"+system+".json")
 }
 
 // readStallPart gives nothing where there is no such file.
@@ -314,15 +312,15 @@ func readStallPart(path string) (*stallPart, error) {
 	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("read results %s: %w", path, err)
 	}
-	if p.Schema != 1 || p.Benchmark != StallsSuite {
-		return nil, fmt.Errorf("read results %s: schema %d of %q, not 1 of %q", path, p.Schema, p.Benchmark, StallsSuite)
+	if p.Schema != 1 || p.Benchmark != result.StallsSuite {
+		return nil, fmt.Errorf("read results %s: schema %d of %q, not 1 of %q", path, p.Schema, p.Benchmark, result.StallsSuite)
 	}
 	for i := range p.Rounds {
 		t := p.lcRun(i)
 		if t == nil {
 			return nil, fmt.Errorf("read results %s: round %d has no LC program", path, i+1)
 		}
-		if err := t.decode(); err != nil {
+		if err := t.Decode(); err != nil {
 			return nil, fmt.Errorf("%s: round %d: %w", path, i+1, err)
 		}
 	}
@@ -331,7 +329,7 @@ func readStallPart(path string) (*stallPart, error) {
 
 // measureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
 // has by then. What went wrong is an error beside them.
-func measureStalls(ctx context.Context, options Options) (*Report, error) {
+func measureStalls(ctx context.Context, options Options) (*result.Report, error) {
 	cases, err := pickStallCases(options.Only)
 	if err != nil {
 		return nil, err
@@ -350,14 +348,14 @@ func measureStalls(ctx context.Context, options Options) (*Report, error) {
 		}
 	}
 	for _, system := range systems {
-		if system.Name != lcAlone {
+		if system.Name != result.LCAlone {
 			e.systems = append(e.systems, system)
 		}
 	}
 	defer e.close()
 	defer e.session.keepTelling(e.ahead.state)()
-	e.ahead.set(StallsSuite, total)
-	e.session.log("%s: %d cases, about %s with what is measured already; partial results are in %s", StallsSuite, len(cases), e.ahead.left(), options.Folder)
+	e.ahead.set(result.StallsSuite, total)
+	e.session.log("%s: %d cases, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(cases), e.ahead.left(), options.Folder)
 	if err := e.prepare(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -397,8 +395,8 @@ measuring:
 type stallMeasurement struct {
 	stallCase
 	e        *evaluation
-	system   System
-	measured System // the same, for the LC program that is looked at
+	system   workload.System
+	measured workload.System // the same, for the LC program that is looked at
 	part     *stallPart
 	members  []member // that one and what is beside it all the time
 	hintsLog string   // of that one; "": none
@@ -407,7 +405,7 @@ type stallMeasurement struct {
 
 // measureStallCase goes on with a case under a system, after which there are so many seconds of others. It is not complete
 // where the time did not suffice.
-func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system System, after float64, timeFor func(seconds float64) bool) (complete bool, err error) {
+func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system workload.System, after float64, timeFor func(seconds float64) bool) (complete bool, err error) {
 	path := stallPartPath(e.options.Folder, c.name, system.Name)
 	m := &stallMeasurement{stallCase: c, e: e, system: system}
 	if m.part, err = readStallPart(path); err != nil {
@@ -426,9 +424,9 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system S
 			return seconds - m.part.seconds()
 		}
 		rate := cmp.Or(m.part.RateHz, c.lc.RateHz, 100)
-		return float64(requests-len(m.part.latencies()))/rate + warmUp.Seconds()
+		return float64(requests-len(m.part.latencies()))/rate + result.WarmUp.Seconds()
 	}
-	done := func() bool { return left() <= warmUp.Seconds() }
+	done := func() bool { return left() <= result.WarmUp.Seconds() }
 	if done() {
 		e.session.log("%s under %s: measured already, in %s", c.name, system.Name, e.options.Folder)
 		return true, nil
@@ -441,7 +439,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system S
 	stop, err := m.begin(ctx)
 	defer stop()
 	for failures := 0; err == nil && !done(); {
-		length := max(min(left(), roundSeconds), 2*warmUp.Seconds())
+		length := max(min(left(), roundSeconds), 2*result.WarmUp.Seconds())
 		if !timeFor(length) {
 			return false, nil
 		}
@@ -450,7 +448,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system S
 			failures = 0
 			err = m.part.write(path)
 			e.ahead.set(c.name+" under "+system.Name, max(left(), 0)+after)
-			e.session.log("%-14s %-16s %s; %.0f s, about %s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].brief(),
+			e.session.log("%-14s %-16s %s; %.0f s, about %s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].Brief(),
 				time.Since(began).Seconds(), e.ahead.left())
 			continue
 		}
@@ -477,12 +475,12 @@ func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
 	if m.part.RateHz > 0 {
 		w.LC[0].RateHz, w.LC[0].Load = m.part.RateHz, 0
 	}
-	m.members = members(w, true, m.system.Name != lcAlone)
+	m.members = members(w, true, m.system.Name != result.LCAlone)
 	if err := m.launch(ctx); err != nil {
 		return stop, err
 	}
 	if m.part.RateHz == 0 {
-		alone, err := readStallPart(stallPartPath(m.e.options.Folder, m.name, lcAlone))
+		alone, err := readStallPart(stallPartPath(m.e.options.Folder, m.name, result.LCAlone))
 		if err != nil {
 			return stop, err
 		}
@@ -494,14 +492,14 @@ func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
 		m.part.RateHz = w.LC[0].RateHz
 	}
 	m.members[0].RateHz, m.members[0].Arrival = m.part.RateHz, m.lc.Arrival
-	if m.system.Name == lcAlone {
+	if m.system.Name == result.LCAlone {
 		return stop, nil
 	}
 	return m.receiveGuests(ctx), nil
 }
 
-func (m *stallMeasurement) workload() Workload {
-	return Workload{Name: m.name, LC: []Task{m.lc}, BE: m.be, PrepareUs: m.prepareUs}
+func (m *stallMeasurement) workload() workload.Workload {
+	return workload.Workload{Name: m.name, LC: []workload.Task{m.lc}, BE: m.be, PrepareUs: m.prepareUs}
 }
 
 // configure says what the LC program that is looked at has of its own: it tells more of its requests, and the library
@@ -582,48 +580,48 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 	if err != nil {
 		return err
 	}
-	m.part.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.begin)), hints: requests, prepareUs: m.prepareUs})
+	m.part.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.Begin)), hints: requests, prepareUs: m.prepareUs})
 	return nil
 }
 
 // add takes a round's requests, and keeps what was seen of those that took much longer than usual, or longer than a limit
 // if there is one.
-func (p *stallPart) add(run RunResult, limitUs float64, w witnesses) {
+func (p *stallPart) add(run result.RunResult, limitUs float64, w witnesses) {
 	before := p.seconds()
 	p.Rounds = append(p.Rounds, run)
 	t := p.lcRun(len(p.Rounds) - 1)
-	latencies, _ := t.latencies(run.length())
+	latencies, _ := t.Latencies(run.Length())
 	slices.Sort(latencies)
-	usual := quantile(latencies, .5)
+	usual := result.Quantile(latencies, .5)
 	limitUs = min(usual+stallUs, cmp.Or(limitUs, math.Inf(1)))
-	for i, arrival := range t.samples.arrival {
-		if arrival < warmUp {
+	for i, arrival := range t.Times.Arrival {
+		if arrival < result.WarmUp {
 			continue
 		}
 		r := requestOf(run, t, i)
 		seen := w.see(r)
 		p.Seen["requests"]++
-		for _, what := range seen.kinds() {
+		for _, what := range seen.Kinds() {
 			p.Seen[what]++
 		}
 		if seen.LatencyUs > limitUs {
 			w.explain(r, &seen)
-			seen.AtS = round(before+arrival.Seconds(), 4)
-			seen.UsualUs = round(usual, 1)
+			seen.AtS = result.Round(before+arrival.Seconds(), 4)
+			seen.UsualUs = result.Round(usual, 1)
 			p.Stalls = append(p.Stalls, seen)
 		}
 	}
-	slices.SortStableFunc(p.Stalls, func(a, b Stall) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
+	slices.SortStableFunc(p.Stalls, func(a, b result.Stall) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
 	p.Stalls = p.Stalls[:min(len(p.Stalls), stallsKept)]
 }
 
 // latency sums up what was measured so far; nil if that is nothing.
-func (p *stallPart) latency() *Latency {
+func (p *stallPart) latency() *result.Latency {
 	all := p.latencies()
 	if len(all) == 0 {
 		return nil
 	}
-	l := latencyOf(all)
-	l.P999Us = round(quantile(all, .999), 1)
+	l := result.LatencyOfSorted(all)
+	l.P999Us = result.Round(result.Quantile(all, .999), 1)
 	return l
 }

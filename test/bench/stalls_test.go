@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"os"
@@ -14,42 +15,10 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/report"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
-
-func TestStallCauses(t *testing.T) {
-	for _, test := range []struct {
-		stall Stall
-		limit float64
-		want  string
-	}{
-		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 8000}, 2000, causeQueue},
-		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 3000, DelayUs: 4000}, 2000, causeCPU},
-		{Stall{LatencyUs: 9000, UsualUs: 500, LateUs: 7000}, 2000, causeCPU},
-		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000}, 2000, causeSubmit},
-		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU}, // it was in a call when it lost its processor
-		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
-		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeOtherLC},
-		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeGuest},
-		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stalled": 1}, Guests: "lc 1 comes"}, 2000, causeStalled},
-		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"windows_cut": 1}, OtherLCUs: 9000}, 2000, causeCut},
-		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 4096, BESliceUs: 3092}, 2000, causeUnknown}, // their turns are not so long
-		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 102_048}, 2000, causeOtherLC},
-		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 1, Guests: "lc 1 comes"}, 2000, causeGuest},
-		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
-		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
-		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, causeUnknown},
-		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, causeUnknown}, // less than a millisecond explains none
-		{Stall{LatencyUs: 8500, UsualUs: 500, LateUs: 1500, SubmitUs: 900, OtherLCUs: 1700, OtherLCSliceUs: 4096}, 2000, causeSeveral},
-		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000}, 2000, causeSeveral},
-		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, LateUs: 2000, SubmitUs: 1000}, 2000, causeUnknown}, // the same 2 ms
-		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, OtherLCUs: 5000, OtherLCSliceUs: 800}, 2000, causeUnknown},
-		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000, Guests: "lc 1 comes"}, 2000, causeGuest},
-	} {
-		if got := test.stall.cause(test.limit); got != test.want {
-			t.Errorf("%+v: %s, want %s", test.stall, got, test.want)
-		}
-	}
-}
 
 // A stall is told by what other processes and the library did at the same time.
 func TestWitnesses(t *testing.T) {
@@ -100,7 +69,7 @@ func TestWitnesses(t *testing.T) {
 	}
 
 	all := witnesses{watch: w, prepareUs: 300, visits: []visit{{90 * ms, 101 * ms, "be 1 goes"}, {140 * ms, ^uint64(0), "lc 2 comes"}},
-		hints: []Request{{AtNs: 99 * ms, Ready: true}, {AtNs: 121 * ms, Dropped: "nobody"}, {AtNs: 190 * ms, Ready: true}}}
+		hints: []result.Request{{AtNs: 99 * ms, Ready: true}, {AtNs: 121 * ms, Dropped: "nobody"}, {AtNs: 190 * ms, Ready: true}}}
 	r := tracedRequest{arrival: 120 * ms, before: 123 * ms, submitted: 125 * ms, queued: 126 * ms, done: 131 * ms, delayNs: ms, switches: 3, served: true}
 	s := all.see(r)
 	all.explain(r, &s)
@@ -119,15 +88,15 @@ func TestWitnesses(t *testing.T) {
 // syntheticPart has a round of requests every 10 ms that took so many microseconds.
 func syntheticPart(system string, limitUs float64, micros ...float64) *stallPart {
 	var arrivals []time.Duration
-	var a answer
+	var submitted, done []uint64
 	for i, us := range micros {
-		arrivals = append(arrivals, warmUp+time.Duration(i)*10*time.Millisecond)
-		a.SubmittedNs, a.DoneNs = append(a.SubmittedNs, 1000), append(a.DoneNs, uint64(us*1000))
+		arrivals = append(arrivals, result.WarmUp+time.Duration(i)*10*time.Millisecond)
+		submitted, done = append(submitted, 1000), append(done, uint64(us*1000))
 	}
-	t := TaskRun{Role: "lc", Offered: len(micros)}
-	t.set(arrivals, a)
-	p := &stallPart{Head: Head{Schema: 1, Benchmark: StallsSuite, GPU: "NVIDIA Test"}, Case: "load-50", System: system, RateHz: 100, Seen: map[string]int{}}
-	p.add(RunResult{Seconds: 10, begin: time.Second, Tasks: []TaskRun{t}}, limitUs, witnesses{watch: &watch{}})
+	t := result.TaskRun{Role: "lc", Offered: len(micros)}
+	t.Set(arrivals, submitted, done)
+	p := &stallPart{Head: result.Head{Schema: 1, Benchmark: result.StallsSuite, GPU: "NVIDIA Test"}, Case: "load-50", System: system, RateHz: 100, Seen: map[string]int{}}
+	p.add(result.RunResult{Seconds: 10, Begin: time.Second, Tasks: []result.TaskRun{t}}, limitUs, witnesses{watch: &watch{}})
 	return p
 }
 
@@ -151,15 +120,15 @@ func TestStallTargets(t *testing.T) {
 		{"gemms", 1500, 1900, true, 2000, 0}, {"gemms", 1500, 2500, false, 2000, 1},
 	} {
 		limit = find(test.name).target.limit(nil)
-		rows := find(test.name).rows([]*stallPart{part("gpreempt-hints", test.slowest), part(lcAlone, test.alone)})
-		if len(rows) != 2 || rows[0].System != lcAlone || rows[0].Pass != nil {
+		rows := find(test.name).rows([]*stallPart{part("gpreempt-hints", test.slowest), part(result.LCAlone, test.alone)})
+		if len(rows) != 2 || rows[0].System != result.LCAlone || rows[0].Pass != nil {
 			t.Fatalf("%+v", rows)
 		}
 		row := rows[1]
 		if row.Pass == nil || *row.Pass != test.pass || row.Stalls.LimitUs != test.limit || row.Stalls.Above != test.above || row.LC.MaxUs != test.slowest {
 			t.Errorf("%+v: %+v, stalls %+v", test, row, row.Stalls)
 		}
-		if got := row.Stalls.Causes[causeUnknown]; got != test.above {
+		if got := row.Stalls.Causes[result.CauseUnknown]; got != test.above {
 			t.Errorf("%+v: %d of unknown cause, want all", test, got)
 		}
 	}
@@ -167,7 +136,7 @@ func TestStallTargets(t *testing.T) {
 	limit = 0
 	failed := part("gpreempt-hints", 1500)
 	failed.Note = "it hung"
-	if rows := find("load-50").rows([]*stallPart{failed}); !rows[0].failed() {
+	if rows := find("load-50").rows([]*stallPart{failed}); !rows[0].Failed() {
 		t.Errorf("%+v", rows[0])
 	}
 	if rows := find("load-50").rows([]*stallPart{part("gpreempt-hints", 1500)}); rows[0].Pass != nil || rows[0].Stalls.LimitUs != 3000 {
@@ -178,26 +147,26 @@ func TestStallTargets(t *testing.T) {
 // A result lists the slowest stalls, and those without a cause wherever they come.
 func TestUnknownStallsAreListed(t *testing.T) {
 	micros := slices.Repeat([]float64{1000}, 900)
-	for i := range 2 * stallsListed {
+	for i := range 2 * result.StallsListed {
 		micros = append(micros, 20_000-float64(i))
 	}
 	p := syntheticPart("gpreempt-hints", 2000, micros...)
-	if len(p.Stalls) != 2*stallsListed {
+	if len(p.Stalls) != 2*result.StallsListed {
 		t.Fatalf("%d stalls are kept", len(p.Stalls))
 	}
 	for i := range p.Stalls {
 		p.Stalls[i].SubmitUs = p.Stalls[i].LatencyUs
 	}
-	unknown := []int{5, stallsListed, 2*stallsListed - 1}
+	unknown := []int{5, result.StallsListed, 2*result.StallsListed - 1}
 	for _, i := range unknown {
 		p.Stalls[i].SubmitUs = 0
 	}
 	s := stallCase{}.sumUp(p, nil, 2000)
-	if len(s.List) != 2*stallsListed || s.Causes[causeUnknown] != len(unknown) || s.Above != 2*stallsListed {
+	if len(s.List) != 2*result.StallsListed || s.Causes[result.CauseUnknown] != len(unknown) || s.Above != 2*result.StallsListed {
 		t.Fatalf("%d of %d, causes %v", len(s.List), s.Above, s.Causes)
 	}
 	path := filepath.Join(t.TempDir(), "test-stalls.json")
-	r := &Report{Head: p.Head, Cases: []Row{{Case: "load-50", System: "gpreempt-hints", Stalls: s}}}
+	r := &result.Report{Head: p.Head, Cases: []result.Row{{Case: "load-50", System: "gpreempt-hints", Stalls: s}}}
 	if err := r.Write(path); err != nil {
 		t.Fatal(err)
 	}
@@ -205,17 +174,22 @@ func TestUnknownStallsAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := decode(t, text)
-	var raw Report
-	if err := readRaw(path, written.Raw, &raw); err != nil || !reflect.DeepEqual(raw.Cases[0].Stalls, s) || len(r.Cases[0].Stalls.List) != 2*stallsListed {
+	var written result.Report
+	if err := json.Unmarshal(text, &written); err != nil {
+		t.Fatal(err)
+	}
+	var raw result.Report
+	if err := result.ReadRaw(path, written.Raw, &raw); err != nil || !reflect.DeepEqual(raw.Cases[0].Stalls, s) || len(r.Cases[0].Stalls.List) != 2*result.StallsListed {
 		t.Errorf("the raw form: %v", err)
 	}
 	s = written.Cases[0].Stalls
-	if len(s.List) != stallsListed+2 {
+	if len(s.List) != result.StallsListed+2 {
 		t.Errorf("%d are listed", len(s.List))
 	}
 	for _, i := range unknown {
-		if !slices.ContainsFunc(s.List, func(l Stall) bool { return l.Cause == causeUnknown && l.LatencyUs == p.Stalls[i].LatencyUs }) {
+		if !slices.ContainsFunc(s.List, func(l result.Stall) bool {
+			return l.Cause == result.CauseUnknown && l.LatencyUs == p.Stalls[i].LatencyUs
+		}) {
 			t.Errorf("stall %d, of unknown cause, is not listed", i)
 		}
 	}
@@ -223,20 +197,20 @@ func TestUnknownStallsAreListed(t *testing.T) {
 
 func TestStallsInTheReadme(t *testing.T) {
 	folder := t.TempDir()
-	for system, slowest := range map[string]float64{lcAlone: 5000, "gpreempt-hints": 9000} {
+	for system, slowest := range map[string]float64{result.LCAlone: 5000, "gpreempt-hints": 9000} {
 		p := syntheticPart(system, 0, append(slices.Repeat([]float64{1000}, 999), slowest)...)
 		if err := p.write(stallPartPath(folder, "load-50", system)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	report, err := readStalls(folder)
+	r, err := readStalls(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := report.Write(filepath.Join(folder, "test-stalls.json")); err != nil {
+	if err := r.Write(filepath.Join(folder, "test-stalls.json")); err != nil {
 		t.Fatal(err)
 	}
-	document, err := FillTables([]byte(tableBegin+"test-stalls.json -->\n"+tableEnd), folder, "test/bench/results")
+	document, err := report.FillTables([]byte("<!-- results test-stalls.json -->\n<!-- end of results -->"), folder, "test/bench/results")
 	for _, want := range []string{"| load-50 | alone | 1000 | 1000 us | 1000 us | 1004 us | 5000 us | 0 above 7000 us |  |\n",
 		"| load-50 | gpreempt-hints | 1000 | 1000 us | 1000 us | 1008 us (1.00) | 9000 us | 1 above 7000 us: unknown 1 | **missed**: lc p99.9", "\nNVIDIA Test, driver "} {
 		if err != nil || !strings.Contains(string(document), want) {
@@ -246,7 +220,7 @@ func TestStallsInTheReadme(t *testing.T) {
 }
 
 func stallOptions(t *testing.T, progress *bytes.Buffer, only string) Options {
-	return Options{Suite: StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress,
+	return Options{Suite: result.StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress,
 		Folder: t.TempDir(), Python: "python3", Busy: true}
 }
 
@@ -325,7 +299,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	simulate(t)
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "load-50")
-	options.Python, options.Requests, options.Systems = python, 60, []string{lcAlone, "gpreempt-hints"}
+	options.Python, options.Requests, options.Systems = python, 60, []string{result.LCAlone, "gpreempt-hints"}
 	report, err := measureStalls(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -340,7 +314,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	if err := e.prepare(context.Background(), 1); err != nil {
 		t.Fatal(err)
 	}
-	m := &stallMeasurement{e: e, stallCase: stallCases[0], system: System{Name: lcAlone}, part: &stallPart{Seen: map[string]int{}, RateHz: 50}}
+	m := &stallMeasurement{e: e, stallCase: stallCases[0], system: workload.System{Name: result.LCAlone}, part: &stallPart{Seen: map[string]int{}, RateHz: 50}}
 	stop, err := m.begin(context.Background())
 	defer stop()
 	if err != nil {
@@ -350,12 +324,12 @@ func TestStallsOfATorchProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := m.part.lcRun(0)
-	if n := len(served.samples.done); n < 20 || len(served.trace.QueuedNs) != n {
-		t.Fatalf("%d requests, %d traced", n, len(served.trace.QueuedNs))
+	if n := len(served.Times.Done); n < 20 || len(served.Trace.QueuedNs) != n {
+		t.Fatalf("%d requests, %d traced", n, len(served.Trace.QueuedNs))
 	}
-	for i, queued := range served.trace.QueuedNs {
-		if at := time.Duration(queued); at < served.samples.submitted[i] || at > served.samples.done[i]+sampleUnit {
-			t.Fatalf("request %d: submitted after %s, queued after %s, done after %s", i, served.samples.submitted[i], at, served.samples.done[i])
+	for i, queued := range served.Trace.QueuedNs {
+		if at := time.Duration(queued); at < served.Times.Submitted[i] || at > served.Times.Done[i]+100*time.Nanosecond {
+			t.Fatalf("request %d: submitted after %s, queued after %s, done after %s", i, served.Times.Submitted[i], at, served.Times.Done[i])
 		}
 	}
 }
@@ -372,12 +346,12 @@ func TestStallCasesArePicked(t *testing.T) {
 		t.Error("a system with MPS is accepted")
 	}
 	for _, program := range []string{"gemms", "gemms-s8", "gemms-s33"} {
-		if _, own := ownPrograms[program]; !own {
+		if _, own := workload.OwnPrograms[program]; !own {
 			t.Errorf("no program %q", program)
 		}
 	}
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, StallsSuite+"-x-y.json"), []byte(`{"schema": 1, "benchmark": "paper"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, result.StallsSuite+"-x-y.json"), []byte(`{"schema": 1, "benchmark": "paper"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readStalls(folder); err == nil || !strings.Contains(err.Error(), `not 1 of "stalls"`) {

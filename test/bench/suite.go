@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // Result is what a suite gives.
@@ -78,20 +80,22 @@ func Suites() []Suite {
 	for _, c := range caseSuites {
 		all = append(all, c.suite())
 	}
-	all = append(all, Suite{Name: StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
+	all = append(all, Suite{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
 		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
-		measure: func(ctx context.Context, options Options) (Result, error) { return result(measureStalls(ctx, options)) }})
+		measure: func(ctx context.Context, options Options) (Result, error) {
+			return asResult(measureStalls(ctx, options))
+		}})
 	for _, name := range []string{"paper", "full", "smoke"} {
 		all = append(all, Suite{Name: name, About: evaluationAbout[name],
 			flags: []string{"seconds", "repeats", "systems", "part", "python"}, list: listWorkloads, plan: planEvaluation,
-			measure: func(ctx context.Context, options Options) (Result, error) { return result(evaluate(ctx, options)) }})
+			measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
 	}
 	return all
 }
 
-// result is nil where there is none.
-func result[R interface {
-	*Report | *Evaluation
+// asResult is nil where there is none.
+func asResult[R interface {
+	*result.Report | *result.Evaluation
 	Result
 }](r R, err error) (Result, error) {
 	if r == nil {
@@ -133,7 +137,7 @@ type caseSuite struct {
 
 func (c caseSuite) suite() Suite {
 	return Suite{Name: c.name, short: c.short, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
-		measure: func(ctx context.Context, options Options) (Result, error) { return result(c.measure(ctx, options)) }}
+		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(c.measure(ctx, options)) }}
 }
 
 // cases picks those that are named; without names all.
@@ -170,11 +174,11 @@ func (c caseSuite) plan(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	t := newTable(out, "case", "seconds", "target")
+	t := result.NewTable(out, "case", "seconds", "target")
 	for _, one := range cases {
-		t.row(one.Name, fmt.Sprintf("%.0f", one.seconds), one.Target)
+		t.Row(one.Name, fmt.Sprintf("%.0f", one.seconds), one.Target)
 	}
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "\nAbout %s in all%s.\n", clock(c.left(cases)), map[bool]string{true: fmt.Sprintf(", %d at once", c.jobs)}[c.jobs > 1])
@@ -193,7 +197,7 @@ func (c caseSuite) left(cases []Case) (seconds float64) {
 
 // casePart is the partial result of a case.
 type casePart struct {
-	Report
+	result.Report
 	Part string `json:"part"` // the case
 }
 
@@ -220,17 +224,17 @@ func (c caseSuite) readParts(folder string) (map[string]*casePart, error) {
 }
 
 // join is the report of partial results, in the order of the suite's cases.
-func (c caseSuite) join(parts map[string]*casePart) (*Report, error) {
-	var report *Report
+func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
+	var report *result.Report
 	add := func(p *casePart) error {
 		if report == nil {
-			report = &Report{Head: p.Head}
+			report = &result.Report{Head: p.Head}
 		}
 		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
 			return fmt.Errorf("case %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", p.Part,
 				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
 		}
-		report.Date, report.Command = max(report.Date, p.Date), addWords(report.Command, p.Command)
+		report.Date, report.Command = max(report.Date, p.Date), result.AddWords(report.Command, p.Command)
 		report.Cases = append(report.Cases, p.Cases...)
 		return nil
 	}
@@ -278,7 +282,7 @@ func (r *caseRun) secondsLeft() float64 {
 
 // measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
 // fails stays in the report with what went wrong, and is tried again by the next call.
-func (c caseSuite) measure(ctx context.Context, options Options) (*Report, error) {
+func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report, error) {
 	cases, err := c.cases(options.Only)
 	if err != nil {
 		return nil, err
@@ -293,7 +297,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*Report, error
 		return nil, err
 	}
 	defer remove()
-	s.report = &Report{Head: newHead(s.info, options, c.mode)}
+	s.report = &result.Report{Head: newHead(s.info, options, c.mode)}
 	r := &caseRun{caseSuite: c, s: s}
 	if r.parts, err = c.readParts(options.Folder); err != nil {
 		return nil, err
@@ -314,7 +318,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*Report, error
 	err = r.measureAll(ctx)
 	report, joined := c.join(r.parts)
 	if report != nil && report.Simulated {
-		report.withdrawTargets()
+		report.WithdrawTargets()
 	}
 	return report, errors.Join(err, joined)
 }
@@ -400,32 +404,17 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	if err != nil {
 		s.log("%s: %v", one.Name, err)
 		missed := false
-		s.report.Cases = append(s.report.Cases, Row{
+		s.report.Cases = append(s.report.Cases, result.Row{
 			Case: one.Name, System: "gpreempt", Target: cmp.Or(one.Target, measured), Pass: &missed, Note: err.Error()})
 	}
 	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
 	part := &casePart{*s.report, one.Name}
 	r.parts[one.Name] = part
-	return writeJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
-}
-
-// writeJSON writes a file that is complete where it is there.
-func writeJSON(path string, value any, indent string) error {
-	text, err := json.MarshalIndent(value, "", indent)
-	if err != nil {
-		return fmt.Errorf("encode results: %w", err)
-	}
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	return nil
+	return result.WriteJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
 }
 
 // ReadParts is what the partial results of a folder give, a report for each suite.
-func ReadParts(folder string) (reports []*Report, err error) {
+func ReadParts(folder string) (reports []*result.Report, err error) {
 	stalls, err := readStalls(folder)
 	if err != nil && !errors.Is(err, errNoParts) {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // simulatedOptions are those of a suite on the simulated driver.
@@ -174,7 +176,7 @@ func TestIdentityComparesWhatIsPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 		one := s
-		one.report = &Report{}
+		one.report = &result.Report{}
 		if err := one.measureProgram(t.Context(), "identity-"+program, program); err != nil {
 			t.Fatal(err)
 		}

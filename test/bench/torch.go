@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // PyTorch co-location: ResNet-50 inference as LC beside three BE programs, what the library costs in eager mode, and NVTX
@@ -166,10 +167,10 @@ func (s *session) measureGraph(ctx context.Context, name, kind, target string) e
 			}
 			if system.name == "default" {
 				beRate = unshared
-				s.add(Row{Case: name, System: "alone", LC: latency(alone.LatenciesNs), BE: rateOf(beRate, beRate, stepsPerSecond)})
+				s.add(result.Row{Case: name, System: "alone", LC: result.LatencyOf(alone.LatenciesNs), BE: rateOf(beRate, beRate, stepsPerSecond)})
 			} else {
-				row := Row{Case: kind + "-alone", System: system.name, BE: rateOf(unshared, beRate, stepsPerSecond)}
-				s.add(row.judged("BE >= 0.99 of without the library", row.BE.Share >= aloneRate))
+				row := result.Row{Case: kind + "-alone", System: system.name, BE: rateOf(unshared, beRate, stepsPerSecond)}
+				s.add(row.Judged("BE >= 0.99 of without the library", row.BE.Share >= aloneRate))
 			}
 			result, rate, err := be.beside(ctx, func() (lcResult, error) { return lc.requests(ctx, count) })
 			if err != nil {
@@ -177,7 +178,7 @@ func (s *session) measureGraph(ctx context.Context, name, kind, target string) e
 			}
 			row := besideRow(name, system.name, &result, &alone, rate, beRate, system.name == "gpreempt")
 			if system.name == "gpreempt" {
-				row = row.judged(target, row.Ratio.P99 <= graphP99 && rate/beRate >= graphRate)
+				row = row.Judged(target, row.Ratio.P99 <= graphP99 && rate/beRate >= graphRate)
 				row.Note = fmt.Sprintf("an LC request every %d ms and its own time", graphGapMs)
 			}
 			s.add(row)
@@ -191,19 +192,13 @@ func (s *session) measureGraph(ctx context.Context, name, kind, target string) e
 }
 
 // add adds rows to the session's report.
-func (s *session) add(rows ...Row) { s.report.Cases = append(s.report.Cases, rows...) }
-
-// judged is the row with a target and whether it was reached.
-func (row Row) judged(target string, pass bool) Row {
-	row.Target, row.Pass = target, &pass
-	return row
-}
+func (s *session) add(rows ...result.Row) { s.report.Cases = append(s.report.Cases, rows...) }
 
 // besideRow is the row of LC requests beside a BE worker.
-func besideRow(name, system string, now, alone *lcResult, rate, beAlone float64, makesWay bool) Row {
-	row := Row{Case: name, System: system, LC: latency(now.LatenciesNs), LCAlone: latency(alone.LatenciesNs),
+func besideRow(name, system string, now, alone *lcResult, rate, beAlone float64, makesWay bool) result.Row {
+	row := result.Row{Case: name, System: system, LC: result.LatencyOf(now.LatenciesNs), LCAlone: result.LatencyOf(alone.LatenciesNs),
 		BE: share(rate, beAlone, now, alone, makesWay, stepsPerSecond)}
-	row.Ratio = ratio(row.LC, row.LCAlone)
+	row.Ratio = result.RatioOf(row.LC, row.LCAlone)
 	return row
 }
 
@@ -245,16 +240,16 @@ func measureEager(ctx context.Context, s *session, name string) error {
 				return err
 			}
 			all[systems[i]] = append(all[systems[i]], r.LatenciesNs...)
-			p50[systems[i]] = append(p50[systems[i]], quantile(sortedFloats(r.LatenciesNs, 1), .5))
+			p50[systems[i]] = append(p50[systems[i]], result.Quantile(result.SortedFloats(r.LatenciesNs, 1), .5))
 		}
-		costs = append(costs, 100*(median(p50["gpreempt"])/median(p50["alone"])-1))
+		costs = append(costs, 100*(result.Median(p50["gpreempt"])/result.Median(p50["alone"])-1))
 	}
 	slices.Sort(costs)
-	low, cost, high := quantile(costs, .25), quantile(costs, .5), quantile(costs, .75)
-	alone, now := latency(all["alone"]), latency(all["gpreempt"])
-	row := Row{Case: name, System: "gpreempt", LC: now, LCAlone: alone, Ratio: ratio(now, alone),
+	low, cost, high := result.Quantile(costs, .25), result.Quantile(costs, .5), result.Quantile(costs, .75)
+	alone, now := result.LatencyOf(all["alone"]), result.LatencyOf(all["gpreempt"])
+	row := result.Row{Case: name, System: "gpreempt", LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone),
 		Note: fmt.Sprintf("%+.2f %%, median of %d rounds of 3 processes each; half of the rounds between %+.2f and %+.2f %%", cost, eagerRounds, low, high)}
-	s.add(Row{Case: name, System: "alone", LC: alone}, row.judged("library costs <= 1 % of p50", cost <= eagerPercent))
+	s.add(result.Row{Case: name, System: "alone", LC: alone}, row.Judged("library costs <= 1 % of p50", cost <= eagerPercent))
 	return nil
 }
 
@@ -295,13 +290,13 @@ func measureNVTX(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	s.add(Row{Case: name, System: "alone", LC: latency(alone.LatenciesNs)})
+	s.add(result.Row{Case: name, System: "alone", LC: result.LatencyOf(alone.LatenciesNs)})
 	for _, system := range []struct{ name, named string }{{"gpreempt", "other"}, {"gpreempt-hints", "request"}} {
-		result, rate, err := be.beside(ctx, func() (lcResult, error) { return serve(system.named) })
+		lcNow, rate, err := be.beside(ctx, func() (lcResult, error) { return serve(system.named) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
-		row := besideRow(name, system.name, &result, &alone, rate, beRate, true)
+		row := besideRow(name, system.name, &lcNow, &alone, rate, beRate, true)
 		if system.name == "gpreempt-hints" {
 			requests, err := readRequests(log)
 			if err != nil {
@@ -309,7 +304,7 @@ func measureNVTX(ctx context.Context, s *session, name string) error {
 			}
 			met, of := 0, 0
 			for _, r := range requests {
-				if r.AtNs < result.StartNs {
+				if r.AtNs < lcNow.StartNs {
 					continue
 				}
 				of++
@@ -317,8 +312,8 @@ func measureNVTX(ctx context.Context, s *session, name string) error {
 					met++
 				}
 			}
-			row.Hints = &Hints{Requests: map[string]int{"met": met, "of": of}}
-			row = row.judged(fmt.Sprintf("%g of the requests meet a hint, p50 <= alone + %d us", nvtxMet, nvtxLaterUs),
+			row.Hints = &result.Hints{Requests: map[string]int{"met": met, "of": of}}
+			row = row.Judged(fmt.Sprintf("%g of the requests meet a hint, p50 <= alone + %d us", nvtxMet, nvtxLaterUs),
 				float64(met) >= nvtxMet*float64(count) && row.LC.P50Us <= row.LCAlone.P50Us+nvtxLaterUs)
 		}
 		s.add(row)

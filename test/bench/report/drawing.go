@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"bytes"
@@ -16,11 +16,14 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
 var systemColors = map[string]color.Color{
-	lcAlone:          color.RGBA{0, 0, 0, 255},
+	result.LCAlone:   color.RGBA{0, 0, 0, 255},
 	"default":        color.RGBA{213, 94, 0, 255},
 	"sequential":     color.RGBA{205, 190, 30, 255}, // darker than theirs, for lines on white
 	"mps":            color.RGBA{230, 159, 0, 255},
@@ -48,7 +51,7 @@ func colors(systems []string) map[string]color.Color {
 
 // systemLabels are what people call the systems; one without a label goes by its name.
 var systemLabels = map[string]string{
-	lcAlone:          "LC alone",
+	result.LCAlone:   "LC alone",
 	"default":        "default time slicing",
 	"sequential":     "lock (one at a time)",
 	"mps":            "MPS",
@@ -62,7 +65,7 @@ var systemLabels = map[string]string{
 func systemLabel(name string) string { return cmp.Or(systemLabels[name], name) }
 
 func workloadLabel(name string) string {
-	for _, w := range workloads {
+	for _, w := range workload.All {
 		if w.Name == name {
 			return cmp.Or(w.Label, name)
 		}
@@ -262,7 +265,7 @@ func (factors) Ticks(low, high float64) []plot.Tick {
 
 // tick is labelled with its value, which is one of a few digits.
 func tick(at float64) plot.Tick {
-	at = round(at, 6) + 0 // not -0
+	at = result.Round(at, 6) + 0 // not -0
 	return plot.Tick{Value: at, Label: strconv.FormatFloat(at, 'f', -1, 64)}
 }
 

@@ -4,7 +4,7 @@
 //
 //   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
 //
-// PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
+// ../PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
 // Every worker is bounded by --limit seconds.
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,28 +1,31 @@
-package bench
+// Package report shows results: the report of an evaluation, its plots, the headline, and the tables of the documents.
+package report
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // ReportName is the file of the report.
 const ReportName = "evaluation.md"
 
-// WriteReport writes the report and its plots into a folder and returns the report's path.
-func (e *Evaluation) WriteReport(folder string) (string, error) {
+// Write writes the report and its plots into a folder and returns the report's path.
+func Write(e *result.Evaluation, folder string) (string, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", fmt.Errorf("make the folder of the report: %w", err)
 	}
-	plots, err := e.plots(folder)
+	plots, err := drawPlots(e, folder)
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(folder, ReportName)
-	if err := os.WriteFile(path, []byte(e.markdown(plots)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(markdown(e, plots)), 0o644); err != nil {
 		return "", fmt.Errorf("write the report: %w", err)
 	}
 	return path, nil
@@ -49,17 +52,17 @@ throughput if their kernels are short. A system that runs BE programs at once (M
 library's turns) saves that: figures above 1.
 `
 
-func (e *Evaluation) markdown(plots []figurePlot) string {
+func markdown(e *result.Evaluation, plots []figurePlot) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Evaluation\n\n")
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
 	}
-	fmt.Fprintf(&text, "%s, driver %s, CUDA %s, %s, commit %s. `%s`\n\n%s\n", e.GPU, e.Driver, e.CUDA, e.Date, e.Commit, e.Command, fmt.Sprintf(method, warmUp.Seconds()))
-	text.WriteString("## Published figures\n\n" + e.publishedTable() + "\n")
-	text.WriteString("## Targets\n\n" + e.targetTable() + "\n")
+	fmt.Fprintf(&text, "%s, driver %s, CUDA %s, %s, commit %s. `%s`\n\n%s\n", e.GPU, e.Driver, e.CUDA, e.Date, e.Commit, e.Command, fmt.Sprintf(method, result.WarmUp.Seconds()))
+	text.WriteString("## Published figures\n\n" + publishedTable(e) + "\n")
+	text.WriteString("## Targets\n\n" + targetTable(e) + "\n")
 	text.WriteString("## Systems\n\n| system | what it is |\n|---|---|\n")
-	for _, name := range e.names(systemName, func(*EvaluationCase) bool { return true }) {
+	for _, name := range e.Names(result.SystemName, func(*result.EvaluationCase) bool { return true }) {
 		text.WriteString("| " + name + " | " + aboutSystem(name) + " |\n")
 	}
 	for _, plot := range plots {
@@ -67,8 +70,8 @@ func (e *Evaluation) markdown(plots []figurePlot) string {
 			fmt.Fprintf(&text, "\n![%s](%s)\n\n%s.\n", plot.caption, plot.file, plot.caption)
 		}
 	}
-	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
-		text.WriteString("\n" + e.workloadSection(workload))
+	for _, workload := range e.Names(result.CaseName, func(*result.EvaluationCase) bool { return true }) {
+		text.WriteString("\n" + workloadSection(e, workload))
 		if slices.ContainsFunc(plots, func(p figurePlot) bool { return p.file == "cdf-"+workload+".svg" }) {
 			fmt.Fprintf(&text, "\n![Latencies of %s](cdf-%s.svg)\n", workload, workload)
 		}
@@ -78,20 +81,20 @@ func (e *Evaluation) markdown(plots []figurePlot) string {
 
 func aboutSystem(name string) string {
 	switch name {
-	case lcAlone:
+	case result.LCAlone:
 		return "the LC programs with the GPU to themselves"
-	case beAlone:
+	case result.BEAlone:
 		return "the BE programs without the LC ones; where there are several, the driver shares the GPU among them"
 	}
-	if system, err := Systems([]string{name}); err == nil {
+	if system, err := workload.Systems([]string{name}); err == nil {
 		return system[0].About
 	}
 	return "described by a file of the user's"
 }
 
 // withTargets are the cases for which there are targets.
-func (e *Evaluation) withTargets() []*EvaluationCase {
-	var all []*EvaluationCase
+func withTargets(e *result.Evaluation) []*result.EvaluationCase {
+	var all []*result.EvaluationCase
 	for i := range e.Cases {
 		if c := &e.Cases[i]; c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") {
 			all = append(all, c)
@@ -100,34 +103,20 @@ func (e *Evaluation) withTargets() []*EvaluationCase {
 	return all
 }
 
-// unmeasured says why a case has no verdict.
-func (c *EvaluationCase) unmeasured() string {
-	text := "not measured"
-	if len(c.Runs) > 0 {
-		text = "nothing to compare with"
-	}
-	if c.Note != "" {
-		text += ": " + inCell(c.Note)
-	}
-	return text
-}
-
-func inCell(text string) string { return strings.NewReplacer("|", "/", "\n", " ").Replace(text) }
-
 // targetTable says of every target whether it is reached, and by how much it is missed.
-func (e *Evaluation) targetTable() string {
+func targetTable(e *result.Evaluation) string {
 	var table strings.Builder
-	table.WriteString("Targets, relative to the LC programs alone and to default time slicing: " + targetsText + ".\n\n")
+	table.WriteString("Targets, relative to the LC programs alone and to default time slicing: " + result.TargetsText + ".\n\n")
 	table.WriteString("| workload | system | LC p99 / alone (95 %) | LC mean / alone (95 %) | total / default | BE / default | |\n|---|---|---|---|---|---|---|\n")
 	any := false
-	for _, c := range e.withTargets() {
+	for _, c := range withTargets(e) {
 		any = true
 		if c.Pass == nil {
-			fmt.Fprintf(&table, "| %s | %s | - | - | - | - | %s |\n", c.Case, c.System, c.unmeasured())
+			fmt.Fprintf(&table, "| %s | %s | - | - | - | - | %s |\n", c.Case, c.System, c.Unmeasured())
 			continue
 		}
-		fmt.Fprintf(&table, "| %s | %s | %.2f (%s) | %.3f (%s) | %.3f | %.3f | %s |\n", c.Case, c.System, c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"),
-			c.Ratio.Mean, between(c.Ratio.MeanCI, 1, "%.3f"), c.Throughput.OfDefault, c.Throughput.BEOfDefault, c.verdict())
+		fmt.Fprintf(&table, "| %s | %s | %.2f (%s) | %.3f (%s) | %.3f | %.3f | %s |\n", c.Case, c.System, c.Ratio.P99, result.Between(c.Ratio.P99CI, 1, "%.2f"),
+			c.Ratio.Mean, result.Between(c.Ratio.MeanCI, 1, "%.3f"), c.Throughput.OfDefault, c.Throughput.BEOfDefault, c.Verdict())
 	}
 	if !any {
 		return "None of the workloads with targets was measured.\n"
@@ -135,21 +124,7 @@ func (e *Evaluation) targetTable() string {
 	return table.String()
 }
 
-func (c *EvaluationCase) verdict() string {
-	switch {
-	case c.Pass == nil:
-		return ""
-	case *c.Pass:
-		return "reached"
-	}
-	return "**missed**: " + c.Missed
-}
-
-func between(interval [2]float64, unit float64, format string) string {
-	return fmt.Sprintf(format+" to "+format, interval[0]/unit, interval[1]/unit)
-}
-
-func (e *Evaluation) workloadSection(workload string) string {
+func workloadSection(e *result.Evaluation, workload string) string {
 	var text strings.Builder
 	header := false
 	for i := range e.Cases {
@@ -166,13 +141,13 @@ func (e *Evaluation) workloadSection(workload string) string {
 			text.WriteString("|" + strings.Repeat("---|", 18) + "\n")
 			header = true
 		}
-		fmt.Fprintf(&text, "| %s | %s |\n", c.System, strings.Join(c.cells(), " | "))
+		fmt.Fprintf(&text, "| %s | %s |\n", c.System, strings.Join(c.Cells(), " | "))
 	}
-	return text.String() + e.bePrograms(workload)
+	return text.String() + bePrograms(e, workload)
 }
 
 // bePrograms says what each BE program got, where there are different ones.
-func (e *Evaluation) bePrograms(workload string) string {
+func bePrograms(e *result.Evaluation, workload string) string {
 	var text strings.Builder
 	for i := range e.Cases {
 		c := &e.Cases[i]
@@ -196,7 +171,7 @@ func (e *Evaluation) bePrograms(workload string) string {
 			fmt.Fprintf(&text, "| asked for | %s |\n", strings.Join(offered, " | "))
 		}
 		fmt.Fprintf(&text, "| %s |", c.System)
-		for _, rate := range c.perSecond("be") {
+		for _, rate := range c.PerSecond("be") {
 			fmt.Fprintf(&text, " %.1f |", rate)
 		}
 		text.WriteString("\n")
@@ -211,155 +186,74 @@ func capitalised(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// cells are the columns of the tables.
-func (c *EvaluationCase) cells() []string {
-	cells := slices.Repeat([]string{"-"}, 16)
-	if d := c.LC; d != nil {
-		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
-		cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(d.N), ms(d.MeanUs), ms(d.P50Us), ms(d.P95Us)
-		cells[4] = fmt.Sprintf("%s (%s)", ms(d.P99Us), between(d.P99CIUs, 1000, "%.2f"))
-		cells[5], cells[6] = ms(d.P999Us), ms(d.MaxUs)
-	}
-	if c.Ratio != nil {
-		cells[7] = fmt.Sprintf("%.2f (%s)", c.Ratio.P99, between(c.Ratio.P99CI, 1, "%.2f"))
-	}
-	if c.LCSubmitted != nil {
-		cells[8] = fmt.Sprintf("%.2f / %.2f", c.LCSubmitted.P50Us/1000, c.LCSubmitted.P99Us/1000)
-	}
-	if c.Throughput != nil && c.LC != nil {
-		cells[9] = fmt.Sprintf("%.1f", c.Throughput.LC)
-	}
-	if c.BE != nil {
-		cells[10], cells[11] = fmt.Sprintf("%.1f", c.BE.Now), fmt.Sprintf("%.3f", c.BE.Share)
-	}
-	if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
-		cells[12] = fmt.Sprintf("%.3f", c.Throughput.BEOfDefault)
-	}
-	if c.Throughput != nil && c.Throughput.OfDefault > 0 {
-		cells[13] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
-	}
-	if c.LC != nil {
-		cells[14] = fmt.Sprint(c.Queued)
-		if c.CPU != nil {
-			cells[15] = fmt.Sprintf("%.2f", c.CPU.LCMs)
-		}
-	}
-	return append(cells, c.remarks())
-}
-
-// enough is the part of the LC requests that end within a run where they do not pile up.
-const enough = 0.95
-
-func (c *EvaluationCase) remarks() string {
-	var remarks []string
-	if c.Pass != nil {
-		remarks = append(remarks, c.verdict())
-	}
-	if c.Throughput != nil && c.Throughput.LCOfAlone > 0 && c.Throughput.LCOfAlone < enough {
-		remarks = append(remarks, "LC requests come faster than they are served: their latencies grow for as long as the run lasts")
-	}
-	if c.Unserved > 0 {
-		remarks = append(remarks, fmt.Sprintf("%d requests found no end", c.Unserved))
-	}
-	if c.Identical != nil && !*c.Identical {
-		remarks = append(remarks, "**results differ**")
-	}
-	if c.Note != "" {
-		remarks = append(remarks, inCell(c.Note))
-	}
-	return strings.Join(remarks, "; ")
-}
-
-// Print writes the table for people.
-func (e *Evaluation) Print(out io.Writer) error {
-	kind := ""
-	if e.Simulated {
-		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
-	}
-	fmt.Fprintf(out, "%s, driver %s, CUDA %s%s\n\n", e.GPU, e.Driver, e.CUDA, kind)
-	t := newTable(out, "workload", "system", "n", "mean ms", "p50", "p95", "p99", "p99.9", "max", "p99/alone", "submitted p50 / p99", "LC/s", "BE/s", "BE/alone", "BE/default", "total/default", "queued", "CPU ms")
-	previous := ""
-	for i := range e.Cases {
-		c := &e.Cases[i]
-		name := c.Case
-		if name == previous {
-			name = ""
-		}
-		previous = c.Case
-		t.row(append([]string{name, c.System}, c.cells()...)...)
-	}
-	if err := t.end(); err != nil {
-		return err
-	}
-	return nil
-}
-
 // reportFolder has the report of the committed results, in their folder.
 const reportFolder = "evaluation"
 
 // evaluationTable shows a result file in a document: the published figures, the plots of the report and, for each
 // workload, the LC latencies of the systems relative to alone; or its summary.
 func evaluationTable(path, what, links string) (string, error) {
-	e, err := ReadEvaluation(path) // makes the figures as the report does
+	e, err := result.ReadEvaluation(path) // makes the figures as the report does
 	if err != nil {
 		return "", err
 	}
 	if what == summary {
-		return e.summaryTable() + e.origin(path), nil
+		return summaryTable(e) + origin(e.Head, path), nil
 	}
 	links += "/" + reportFolder
 	var text strings.Builder
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
 	}
-	text.WriteString(e.publishedTable() + "\n")
+	text.WriteString(publishedTable(e) + "\n")
 	for _, b := range barPlots {
-		if b.headline && len(e.names(caseName, b.has)) > 0 {
+		if b.headline && len(e.Names(result.CaseName, b.has)) > 0 {
 			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, links, b.file)
 		}
 	}
 	text.WriteString("LC p99 relative to running alone; in brackets BE throughput relative to default time slicing:\n\n")
-	usual := func(sweep bool) func(*EvaluationCase) bool {
-		return func(c *EvaluationCase) bool { return !optional(c.System) && inSweep(c.Case) == sweep }
+	usual := func(sweep bool) func(*result.EvaluationCase) bool {
+		return func(c *result.EvaluationCase) bool {
+			return !workload.Optional(c.System) && workload.InSweep(c.Case) == sweep
+		}
 	}
-	text.WriteString(e.p99Table(usual(false)))
-	if len(e.names(caseName, usual(true))) > 0 {
-		text.WriteString("\nThe points of sweeps, under fewer systems:\n\n" + e.p99Table(usual(true)))
+	text.WriteString(p99Table(e, usual(false)))
+	if len(e.Names(result.CaseName, usual(true))) > 0 {
+		text.WriteString("\nThe points of sweeps, under fewer systems:\n\n" + p99Table(e, usual(true)))
 	}
-	toggled := func(c *EvaluationCase) bool { return optional(c.System) }
-	if len(e.names(caseName, toggled)) > 0 {
-		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + e.p99Table(toggled))
+	toggled := func(c *result.EvaluationCase) bool { return workload.Optional(c.System) }
+	if len(e.Names(result.CaseName, toggled)) > 0 {
+		text.WriteString("\nThe same with these of the mechanisms alone:\n\n" + p99Table(e, toggled))
 	}
 	var missed strings.Builder
 	reached := 0
-	for _, c := range e.withTargets() {
+	for _, c := range withTargets(e) {
 		switch {
 		case c.Pass == nil:
-			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.unmeasured())
+			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Unmeasured())
 		case *c.Pass:
 			reached++
 		default:
 			fmt.Fprintf(&missed, "- %s, %s: %s\n", c.Case, c.System, c.Missed)
 		}
 	}
-	fmt.Fprintf(&text, "\nTargets of %s: %s. Reached in %d of %d cases", strings.Join(claimed, ", "), targetsText, reached, len(e.withTargets()))
+	fmt.Fprintf(&text, "\nTargets of %s: %s. Reached in %d of %d cases", strings.Join(claimed, ", "), result.TargetsText, reached, len(withTargets(e)))
 	if missed.Len() > 0 {
 		text.WriteString(", not in\n\n" + missed.String())
 	} else {
 		text.WriteString(".\n")
 	}
 	fmt.Fprintf(&text, "\nWhat the workloads and systems are, all figures and how they were measured: [report](%s/%s).\n", links, ReportName)
-	text.WriteString(e.origin(path))
+	text.WriteString(origin(e.Head, path))
 	return text.String(), nil
 }
 
 // summaryTable compares the systems of the headline over all workloads that are no points of sweeps.
-func (e *Evaluation) summaryTable() string {
-	in := func(c *EvaluationCase) bool {
-		return slices.Contains(headlineSystems, c.System) && !inSweep(c.Case) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
+func summaryTable(e *result.Evaluation) string {
+	in := func(c *result.EvaluationCase) bool {
+		return slices.Contains(headlineSystems, c.System) && !workload.InSweep(c.Case) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
 	}
 	var table strings.Builder
-	fmt.Fprintf(&table, "| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", len(e.names(caseName, in)))
+	fmt.Fprintf(&table, "| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", len(e.Names(result.CaseName, in)))
 	for _, system := range headlineSystems {
 		var p99, mean, be []float64
 		for i := range e.Cases {
@@ -374,26 +268,28 @@ func (e *Evaluation) summaryTable() string {
 		slices.Sort(mean)
 		slices.Sort(be)
 		fmt.Fprintf(&table, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", systemLabel(system),
-			quantile(p99, .5), p99[len(p99)-1], quantile(mean, .5), mean[len(mean)-1], quantile(be, .5), be[0])
+			result.Quantile(p99, .5), p99[len(p99)-1], result.Quantile(mean, .5), mean[len(mean)-1], result.Quantile(be, .5), be[0])
 	}
 	return table.String()
 }
 
 // p99Table compares some systems in all workloads that have one of them.
-func (e *Evaluation) p99Table(of func(*EvaluationCase) bool) string {
-	in := func(c *EvaluationCase) bool { return c.System != lcAlone && c.System != beAlone && of(c) }
-	systems := e.names(systemName, in)
+func p99Table(e *result.Evaluation, of func(*result.EvaluationCase) bool) string {
+	in := func(c *result.EvaluationCase) bool {
+		return c.System != result.LCAlone && c.System != result.BEAlone && of(c)
+	}
+	systems := e.Names(result.SystemName, in)
 	var text strings.Builder
 	fmt.Fprintf(&text, "| workload | LC p99 alone | %s |\n|%s\n", strings.Join(systems, " | "), strings.Repeat("---|", len(systems)+2))
-	for _, workload := range e.names(caseName, in) {
+	for _, workload := range e.Names(result.CaseName, in) {
 		alone := "-"
-		if c := e.of(workload, lcAlone); c != nil && c.LC != nil {
+		if c := e.Of(workload, result.LCAlone); c != nil && c.LC != nil {
 			alone = microseconds(c.LC.P99Us)
 		}
 		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
 		for _, system := range systems {
 			cell := "-"
-			if c := e.of(workload, system); c != nil && c.Ratio != nil {
+			if c := e.Of(workload, system); c != nil && c.Ratio != nil {
 				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
 				if c.Throughput.BEOfDefault > 0 {
 					cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)

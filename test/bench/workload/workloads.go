@@ -1,4 +1,6 @@
-package bench
+// Package workload is what is measured: the workloads, when their requests arrive, and the systems that share the GPU
+// among their programs.
+package workload
 
 import (
 	"fmt"
@@ -17,7 +19,7 @@ type Task struct {
 	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty", "uniform"
 	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
 	Device  int     `json:"device,omitempty"`  // which of the GPUs it uses
-	Place   place   `json:"place,omitempty"`   // which processors it runs on
+	Place   Place   `json:"place,omitempty"`   // which processors it runs on
 }
 
 // Workload is LC tasks beside BE tasks.
@@ -33,18 +35,19 @@ type Workload struct {
 // Sweeps are the beginnings of the names of workloads that differ in the number that follows. Workloads that are a point of a
 // sweep, too, come under their name.
 var (
-	rateSweep, prepareSweep = sweep{"rate-", nil}, sweep{"prepare-", map[string]float64{"rate-100": prepareUs}}
-	loadSweep, beSweep      = sweep{"load-", nil}, sweep{"be-", map[string]float64{"rate-100": 1}}
-	sweeps                  = []sweep{rateSweep, prepareSweep, loadSweep, beSweep}
+	RateSweep, PrepareSweep = Sweep{"rate-", nil}, Sweep{"prepare-", map[string]float64{"rate-100": PrepareUs}}
+	LoadSweep, BESweep      = Sweep{"load-", nil}, Sweep{"be-", map[string]float64{"rate-100": 1}}
+	sweeps                  = []Sweep{RateSweep, PrepareSweep, LoadSweep, BESweep}
 )
 
-type sweep struct {
+// Sweep is the workloads whose names begin alike, and others that are points of it.
+type Sweep struct {
 	prefix string
 	others map[string]float64
 }
 
-// at is a workload's place in the sweep.
-func (s sweep) at(workload string) (float64, bool) {
+// At is a workload's place in the sweep.
+func (s Sweep) At(workload string) (float64, bool) {
 	if x, ok := s.others[workload]; ok {
 		return x, true
 	}
@@ -56,13 +59,13 @@ func (s sweep) at(workload string) (float64, bool) {
 	return x, err == nil
 }
 
-// inSweep says whether a workload is a point of one.
-func inSweep(workload string) bool {
-	return slices.ContainsFunc(sweeps, func(s sweep) bool { _, in := s.at(workload); return in })
+// InSweep says whether a workload is a point of one.
+func InSweep(workload string) bool {
+	return slices.ContainsFunc(sweeps, func(s Sweep) bool { _, in := s.At(workload); return in })
 }
 
-// Programs of worker.c; the others are models of torch/model.py.
-var ownPrograms = map[string][]string{
+// OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
+var OwnPrograms = map[string][]string{
 	"weather":    {"--work", "weather"},
 	"bfs":        {"--work", "bfs"},
 	"sssp":       {"--work", "sssp"},
@@ -76,11 +79,11 @@ var ownPrograms = map[string][]string{
 	"gemms-s33":  {"--work", "gemms", "--closed", "1", "--streams", "33"},
 }
 
-// httpService is the program of torch/http_service.py. Its requests announce themselves by nothing but their arrival.
-const httpService = "http"
+// HTTPService is the program of ../torch/http_service.py. Its requests announce themselves by nothing but their arrival.
+const HTTPService = "http"
 
-// prepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
-const prepareUs = 300
+// PrepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
+const PrepareUs = 300
 
 func at(hz float64, arrival string, programs ...string) []Task {
 	var tasks []Task
@@ -102,8 +105,8 @@ func eachOn(devices int, tasks []Task) []Task {
 	return all
 }
 
-// devices is how many GPUs a workload needs.
-func (w Workload) devices() int {
+// Devices is how many GPUs a workload needs.
+func (w Workload) Devices() int {
 	most := 0
 	for _, task := range slices.Concat(w.LC, w.BE) {
 		most = max(most, task.Device)
@@ -111,7 +114,8 @@ func (w Workload) devices() int {
 	return most + 1
 }
 
-func continuous(programs ...string) []Task { return at(0, "", programs...) }
+// Continuous are tasks whose requests come back to back.
+func Continuous(programs ...string) []Task { return at(0, "", programs...) }
 
 var (
 	fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
@@ -119,18 +123,18 @@ var (
 	everywhere = []string{"paper", "full"}
 )
 
-// workloads are those of the GPreempt paper, the first nine, and what it does not have, in the order of the report.
-var workloads = func() []Workload {
+// All are those of the GPreempt paper, the first nine, and what it does not have, in the order of the report.
+var All = func() []Workload {
 	all := []Workload{
-		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), prepareUs, true, everywhere},
-		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), prepareUs, true, everywhere},
-		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), prepareUs, true, everywhere},
-		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), prepareUs, true, everywhere},
-		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), prepareUs, true, everywhere},
-		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), prepareUs, true, everywhere},
-		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), prepareUs, true, everywhere},
-		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), continuous("weather"), prepareUs, false, everywhere},
-		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), prepareUs, true, everywhere},
+		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true, everywhere},
+		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true, everywhere},
+		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true, everywhere},
+		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true, everywhere},
+		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true, everywhere},
+		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true, everywhere},
+		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), PrepareUs, true, everywhere},
+		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), Continuous("weather"), PrepareUs, false, everywhere},
+		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), PrepareUs, true, everywhere},
 	}
 	add := func(suites []string, name, about, label string, lc, be []Task, prepare int) {
 		all = append(all, Workload{name, about, label, lc, be, prepare, false, suites})
@@ -141,7 +145,7 @@ var workloads = func() []Workload {
 			suites = []string{"full"}
 		}
 		add(suites, fmt.Sprintf("rate-%g", hz), fmt.Sprintf("VGG-19, %g requests/s, beside ResNet-152 without pause", hz), "",
-			at(hz, "", "vgg19"), continuous("resnet152"), prepareUs)
+			at(hz, "", "vgg19"), Continuous("resnet152"), PrepareUs)
 	}
 	for _, us := range []int{0, 50, 100, 150, 200, 400} {
 		suites := everywhere
@@ -149,7 +153,7 @@ var workloads = func() []Workload {
 			suites = []string{"full"}
 		}
 		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us), "",
-			at(100, "", "vgg19"), continuous("resnet152"), us)
+			at(100, "", "vgg19"), Continuous("resnet152"), us)
 	}
 	for _, percent := range []int{10, 30, 50, 70, 90} {
 		suites := everywhere
@@ -157,7 +161,7 @@ var workloads = func() []Workload {
 			suites = []string{"full"}
 		}
 		add(suites, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
-			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, continuous("resnet152"), prepareUs)
+			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
 	}
 	for _, count := range []int{2, 4, 8} { // rate-100 has one
 		suites := everywhere
@@ -165,16 +169,16 @@ var workloads = func() []Workload {
 			suites = []string{"full"}
 		}
 		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count), "",
-			at(100, "", "vgg19"), continuous(slices.Repeat([]string{"resnet152"}, count)...), prepareUs)
+			at(100, "", "vgg19"), Continuous(slices.Repeat([]string{"resnet152"}, count)...), PrepareUs)
 	}
 	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
-		"two GPUs:\nbeside another\non each", eachOn(2, at(100, "", "vgg19")), eachOn(2, continuous("resnet152")), prepareUs)
+		"two GPUs:\nbeside another\non each", eachOn(2, at(100, "", "vgg19")), eachOn(2, Continuous("resnet152")), PrepareUs)
 	add(everywhere, "decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
-		"decoding\nbeside\ntraining", at(25, "", "decode"), continuous("train"), prepareUs)
+		"decoding\nbeside\ntraining", at(25, "", "decode"), Continuous("train"), PrepareUs)
 	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
-		"HTTP service\nbeside\ntraining", at(100, "", httpService), continuous("train"), 0)
+		"HTTP service\nbeside\ntraining", at(100, "", HTTPService), Continuous("train"), 0)
 	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
-		"short kernels\nbeside long", at(100, "", "spin-short"), continuous("spin-long"), prepareUs)
+		"short kernels\nbeside long", at(100, "", "spin-short"), Continuous("spin-long"), PrepareUs)
 	return all
 }()
 
@@ -184,7 +188,7 @@ var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B", "be
 // Workloads picks those of a suite, in the order in which they are measured.
 func Workloads(suite string, only []string) ([]Workload, error) {
 	var picked []Workload
-	for _, w := range workloads {
+	for _, w := range All {
 		if slices.Contains(w.suites, suite) && (len(only) == 0 || slices.Contains(only, w.Name)) {
 			picked = append(picked, w)
 		}
@@ -206,25 +210,11 @@ func Workloads(suite string, only []string) ([]Workload, error) {
 
 // IsEvaluation says whether a suite consists of workloads.
 func IsEvaluation(suite string) bool {
-	return slices.ContainsFunc(workloads, func(w Workload) bool { return slices.Contains(w.suites, suite) })
+	return slices.ContainsFunc(All, func(w Workload) bool { return slices.Contains(w.suites, suite) })
 }
 
-// part is the i-th of n runs of neighbouring items, of about equal cost.
-func part[T any](items []T, costs []float64, i, n int) []T {
-	total, before := sum(costs), 0.0
-	var mine []T
-	for j, item := range items {
-		middle := before + costs[j]/2
-		before += costs[j]
-		if int(middle/total*float64(n)) == i-1 {
-			mine = append(mine, item)
-		}
-	}
-	return mine
-}
-
-// seed makes the same random numbers for the same run in every session.
-func seed(parts ...any) *rand.Rand {
+// Seed makes the same random numbers for the same run in every session.
+func Seed(parts ...any) *rand.Rand {
 	hash := fnv.New64a()
 	fmt.Fprintln(hash, parts...)
 	return rand.New(rand.NewPCG(hash.Sum64(), 1))
@@ -233,9 +223,9 @@ func seed(parts ...any) *rand.Rand {
 // shortestGap is that of uniform arrivals, as a part of the mean: with the longest it makes 0.3 to 4 ms of 2.15.
 const shortestGap = 0.3 / 2.15
 
-// arrivals are the times, from the start, at which a task's requests come. By the clock they come with a
+// Arrivals are the times, from the start, at which a task's requests come. By the clock they come with a
 // phase that is drawn anew every quarter of a second: tasks of equal rates keep no order among themselves.
-func (t Task) arrivals(length time.Duration, random *rand.Rand) []time.Duration {
+func (t Task) Arrivals(length time.Duration, random *rand.Rand) []time.Duration {
 	period := float64(time.Second) / t.RateHz
 	var times []time.Duration
 	now := 0.0

@@ -1,4 +1,4 @@
-package bench
+package workload
 
 import (
 	"fmt"
@@ -6,20 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place says which of the processors that we may use a program runs on: a process that begins or ends holds a processor in
+// Place says which of the processors that we may use a program runs on: a process that begins or ends holds a processor in
 // the kernel for up to tens of milliseconds, and a thread that waits for it there waits as long.
-type place string
+type Place string
 
 const (
-	anywhere place = ""
-	ownPlace place = "own"    // the first ownProcessors of them, which nobody else gets
-	theRest  place = "others" // all but those
+	anywhere Place = ""
+	OwnPlace Place = "own"    // the first ownProcessors of them, which nobody else gets
+	TheRest  Place = "others" // all but those
 )
 
 const ownProcessors = 2
 
-// put moves a process that has one thread; threads that it makes follow it.
-func (p place) put(pid int) error {
+// Put moves a process that has one thread; threads that it makes follow it.
+func (p Place) Put(pid int) error {
 	if p == anywhere {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (p place) put(pid int) error {
 		if !ours.IsSet(i) {
 			continue
 		}
-		if own := seen < ownProcessors; own == (p == ownPlace) {
+		if own := seen < ownProcessors; own == (p == OwnPlace) {
 			its.Set(i)
 		}
 		seen++

@@ -1,4 +1,4 @@
-package bench
+package result
 
 import (
 	"bytes"
@@ -39,8 +39,8 @@ func writeRaw(path string, value any) error {
 	return nil
 }
 
-// readRaw reads the raw form that a result file names.
-func readRaw(path, name string, value any) error {
+// ReadRaw reads the raw form that a result file names.
+func ReadRaw(path, name string, value any) error {
 	if name != filepath.Base(name) {
 		return fmt.Errorf("read results %s: raw = %q: must be the name of a file beside it", path, name)
 	}
@@ -59,6 +59,21 @@ func readRaw(path, name string, value any) error {
 	}
 	if err != nil {
 		return fmt.Errorf("read raw results %s: %w", file.Name(), err)
+	}
+	return nil
+}
+
+// WriteJSON writes a file that is complete where it is there.
+func WriteJSON(path string, value any, indent string) error {
+	text, err := json.MarshalIndent(value, "", indent)
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write results: %w", err)
 	}
 	return nil
 }

@@ -1,14 +1,13 @@
-package bench
+package result
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Distribution sums up latencies. Intervals hold the true value with 95 % confidence (bootstrap).
@@ -34,8 +33,8 @@ type Ratios struct {
 	P99CI  [2]float64 `json:"p99_ci"`
 }
 
-// quantile of sorted values, between two in proportion.
-func quantile(sorted []float64, q float64) float64 {
+// Quantile of sorted values, between two in proportion.
+func Quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
 	}
@@ -47,10 +46,11 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[below] + (place-float64(below))*(sorted[below+1]-sorted[below])
 }
 
-func median(values []float64) float64 { return quantile(slices.Sorted(slices.Values(values)), .5) }
+// Median is the middle value, or the mean of the two in the middle.
+func Median(values []float64) float64 { return Quantile(slices.Sorted(slices.Values(values)), .5) }
 
-// sortedFloats are values of a unit, in one that is so many times as large.
-func sortedFloats(values []uint64, unit float64) []float64 {
+// SortedFloats are values of a unit, in one that is so many times as large.
+func SortedFloats(values []uint64, unit float64) []float64 {
 	sorted := make([]float64, len(values))
 	for i, value := range values {
 		sorted[i] = float64(value) / unit
@@ -135,7 +135,7 @@ func quantileOfCounted(sorted []float64, times []int, n int, q float64) float64 
 
 func interval(values []float64, digits int) [2]float64 {
 	sorted := slices.Sorted(slices.Values(values))
-	return [2]float64{round(quantile(sorted, .025), digits), round(quantile(sorted, .975), digits)}
+	return [2]float64{Round(Quantile(sorted, .025), digits), Round(Quantile(sorted, .975), digits)}
 }
 
 func distribution(runs [][]float64, e estimates) *Distribution {
@@ -143,21 +143,21 @@ func distribution(runs [][]float64, e estimates) *Distribution {
 	if len(all) == 0 {
 		return nil
 	}
-	us := func(q float64) float64 { return round(quantile(all, q), 1) }
-	d := &Distribution{N: len(all), MeanUs: round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
+	us := func(q float64) float64 { return Round(Quantile(all, q), 1) }
+	d := &Distribution{N: len(all), MeanUs: Round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
 	if len(e.p50) > 0 {
 		d.P50CIUs, d.P99CIUs, d.MeanCIUs = interval(e.p50, 1), interval(e.p99, 1), interval(e.mean, 1)
 	}
 	return d
 }
 
-// lcLatencies are a case's latencies by run, of all its LC tasks.
-func (c *EvaluationCase) lcLatencies() (fromArrival, fromSubmission [][]float64) {
+// LCLatencies are a case's latencies by run, of all its LC tasks.
+func (c *EvaluationCase) LCLatencies() (fromArrival, fromSubmission [][]float64) {
 	for _, run := range c.Runs {
 		var arrival, submission []float64
 		for i := range run.Tasks {
 			if t := &run.Tasks[i]; t.Role == "lc" {
-				a, s := t.latencies(run.length())
+				a, s := t.Latencies(run.Length())
 				arrival, submission = append(arrival, a...), append(submission, s...)
 			}
 		}
@@ -168,8 +168,8 @@ func (c *EvaluationCase) lcLatencies() (fromArrival, fromSubmission [][]float64)
 	return fromArrival, fromSubmission
 }
 
-// perSecond is the throughput of each task of a role.
-func (c *EvaluationCase) perSecond(role string) []float64 {
+// PerSecond is the throughput of each task of a role.
+func (c *EvaluationCase) PerSecond(role string) []float64 {
 	var rates []float64
 	var seconds float64
 	for _, run := range c.Runs {
@@ -192,7 +192,8 @@ func (c *EvaluationCase) perSecond(role string) []float64 {
 	return rates
 }
 
-func sum(values []float64) float64 {
+// Sum is that of all values.
+func Sum(values []float64) float64 {
 	total := 0.0
 	for _, value := range values {
 		total += value
@@ -216,15 +217,15 @@ func (e *Evaluation) Summarise() error {
 		if len(c.Runs) == 0 {
 			continue
 		}
-		fromArrival, fromSubmission := c.lcLatencies()
+		fromArrival, fromSubmission := c.LCLatencies()
 		// A seed of its own makes a report the same each time.
-		estimated[i] = bootstrap(fromArrival, seed(c.Case, c.System))
+		estimated[i] = bootstrap(fromArrival, workload.Seed(c.Case, c.System))
 		c.LC = distribution(fromArrival, estimated[i])
 		c.LCSubmitted = distribution(fromSubmission, estimates{})
-		lc, be := c.perSecond("lc"), c.perSecond("be")
-		c.Throughput = &Throughput{LC: round(sum(lc), 2), BE: round(sum(be), 2)}
+		lc, be := c.PerSecond("lc"), c.PerSecond("be")
+		c.Throughput = &Throughput{LC: Round(Sum(lc), 2), BE: Round(Sum(be), 2)}
 		c.CPU, c.Queued, c.Unserved = c.sumUp()
-		if c.System == lcAlone {
+		if c.System == LCAlone {
 			alone[c.Case] = estimated[i]
 		}
 	}
@@ -232,8 +233,8 @@ func (e *Evaluation) Summarise() error {
 		c := &e.Cases[i]
 		c.LCAlone, c.Ratio, c.BE = nil, nil, nil
 		c.Target, c.Pass, c.Missed = "", nil, ""
-		lc, be, plain := find(c.Case, lcAlone), find(c.Case, beAlone), find(c.Case, "default")
-		if len(c.Runs) == 0 || c.System == lcAlone {
+		lc, be, plain := find(c.Case, LCAlone), find(c.Case, BEAlone), find(c.Case, "default")
+		if len(c.Runs) == 0 || c.System == LCAlone {
 			continue
 		}
 		if lc != nil && lc.LC != nil && c.LC != nil {
@@ -245,30 +246,28 @@ func (e *Evaluation) Summarise() error {
 				}
 				return interval(all, 3)
 			}
-			c.Ratio = &Ratios{Mean: round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: round(c.LC.P50Us/lc.LC.P50Us, 3),
-				P99: round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(estimated[i].mean, alone[c.Case].mean), P99CI: ratios(estimated[i].p99, alone[c.Case].p99)}
-			c.Throughput.LCOfAlone = round(c.Throughput.LC/lc.Throughput.LC, 3)
+			c.Ratio = &Ratios{Mean: Round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: Round(c.LC.P50Us/lc.LC.P50Us, 3),
+				P99: Round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(estimated[i].mean, alone[c.Case].mean), P99CI: ratios(estimated[i].p99, alone[c.Case].p99)}
+			c.Throughput.LCOfAlone = Round(c.Throughput.LC/lc.Throughput.LC, 3)
 		}
 		if be != nil {
-			if now, without := sum(c.perSecond("be")), sum(be.perSecond("be")); without > 0 {
-				c.BE = &Share{Share: round(now/without, 3), Alone: round(without, 2), Now: round(now, 2), Unit: "requests/s"}
+			if now, without := Sum(c.PerSecond("be")), Sum(be.PerSecond("be")); without > 0 {
+				c.BE = &Share{Share: Round(now/without, 3), Alone: Round(without, 2), Now: Round(now, 2), Unit: "requests/s"}
 			}
 		}
-		if c.System == beAlone {
+		if c.System == BEAlone {
 			continue
 		}
 		if plain != nil {
 			if plain.Throughput.BE > 0 {
-				c.Throughput.BEOfDefault = round(c.Throughput.BE/plain.Throughput.BE, 3)
+				c.Throughput.BEOfDefault = Round(c.Throughput.BE/plain.Throughput.BE, 3)
 			}
-			c.Throughput.OfDefault = round((c.Throughput.LC+c.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
+			c.Throughput.OfDefault = Round((c.Throughput.LC+c.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
 		}
 		c.judge()
 	}
 	return nil
 }
-
-func first[A, B any](a A, _ B) A { return a }
 
 // Targets, on the workloads that they are claimed for.
 const (
@@ -277,7 +276,8 @@ const (
 	throughputLimit          = 0.90
 )
 
-const targetsText = "`gpreempt` LC p99 <= 1.25 x alone, `gpreempt-hints` LC p99 <= 1.10 x and mean <= 1.024 x alone, both with a total throughput >= 0.90 of default"
+// TargetsText says what the targets are, in Markdown.
+const TargetsText = "`gpreempt` LC p99 <= 1.25 x alone, `gpreempt-hints` LC p99 <= 1.10 x and mean <= 1.024 x alone, both with a total throughput >= 0.90 of default"
 
 func (c *EvaluationCase) judge() {
 	if !c.Claimed || c.Ratio == nil || c.Throughput.OfDefault == 0 {
@@ -328,19 +328,15 @@ func (c *EvaluationCase) sumUp() (*CPU, int, int) {
 			unserved += t.Unserved
 		}
 	}
-	cpu := &CPU{BECores: round(be/seconds, 3)}
+	cpu := &CPU{BECores: Round(be/seconds, 3)}
 	if requests > 0 {
-		cpu.LCMs = round(1000*lc/requests, 3)
+		cpu.LCMs = Round(1000*lc/requests, 3)
 	}
 	return cpu, queued, unserved
 }
 
-// result is the head of a result file of this machine.
-func (e *evaluation) result() *Evaluation {
-	result := &Evaluation{Head: newHead(e.session.info, e.options, "time-sliced and MPS"),
-		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())}}
-	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		result.Environment["kernel"] = strings.TrimSpace(string(kernel))
-	}
-	return result
+// Round rounds to so many digits after the point.
+func Round(value float64, digits int) float64 {
+	scale := math.Pow10(digits)
+	return math.Round(value*scale) / scale
 }

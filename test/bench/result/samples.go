@@ -1,4 +1,4 @@
-package bench
+package result
 
 import (
 	"bytes"
@@ -14,6 +14,20 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/workload"
+)
+
+// What the programs and the figures agree on.
+const (
+	WarmUp = 200 * time.Millisecond // of a run, in which no request is counted
+	Drain  = time.Second            // DRAIN_NS of the programs
+)
+
+// Names of what is measured without the other tasks, in result files.
+const (
+	LCAlone = "alone"
+	BEAlone = "be-alone"
 )
 
 // Evaluation is the result file of an evaluation, or of a part of one.
@@ -72,12 +86,12 @@ type RunResult struct {
 	Seconds float64   `json:"seconds"`
 	Tasks   []TaskRun `json:"tasks"`
 
-	begin time.Duration // CLOCK_MONOTONIC; while it is new
+	Begin time.Duration `json:"-"` // CLOCK_MONOTONIC; while it is new
 }
 
 // TaskRun is what a task did in a run.
 type TaskRun struct {
-	Task
+	workload.Task
 	Role       string  `json:"role"`
 	Offered    int     `json:"offered,omitempty"`
 	Completed  float64 `json:"completed"` // within the run
@@ -89,43 +103,53 @@ type TaskRun struct {
 	// from arrival to submission and the time from there to its end; all in units of 100 ns.
 	Samples string `json:"samples,omitempty"`
 
-	samples samples
-	trace   trace // while it is new
+	Times Times `json:"-"`
+	Trace Trace `json:"-"` // while it is new
 }
 
-type samples struct{ arrival, submitted, done []time.Duration } // from the run's start, from arrival, from arrival
+// Times are the times of a run's requests: arrivals from the run's start, the others from the arrival.
+type Times struct{ Arrival, Submitted, Done []time.Duration }
+
+// Trace is what a worker tells of each request besides.
+type Trace struct {
+	QueuedNs []uint64 `json:"queued_ns"` // from arrival until all of it was queued on the GPU; 0: unknown
+	DelayNs  []uint64 `json:"delay_ns"`  // since the request before: that its thread waited for a processor
+	Switches []uint64 `json:"switches"`  // and how often it lost one
+}
 
 const sampleUnit = 100 * time.Nanosecond
 
-func (t *TaskRun) set(arrivals []time.Duration, a answer) {
-	s := samples{arrival: arrivals}
-	for i := range a.DoneNs {
-		s.submitted = append(s.submitted, time.Duration(a.SubmittedNs[i]))
-		s.done = append(s.done, time.Duration(a.DoneNs[i]))
+// Set takes the times of a run's requests: from arrival to submission and to their ends.
+func (t *TaskRun) Set(arrivals []time.Duration, submittedNs, doneNs []uint64) {
+	s := Times{Arrival: arrivals}
+	for i := range doneNs {
+		s.Submitted = append(s.Submitted, time.Duration(submittedNs[i]))
+		s.Done = append(s.Done, time.Duration(doneNs[i]))
 	}
 	t.Samples = s.encode()
-	t.samples, t.trace = s, a.trace
+	t.Times = s
 }
 
-func (s samples) encode() string {
+func (s Times) encode() string {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
-	buffer := binary.AppendUvarint(nil, uint64(len(s.done)))
+	buffer := binary.AppendUvarint(nil, uint64(len(s.Done)))
 	var before time.Duration
-	for _, at := range s.arrival {
+	for _, at := range s.Arrival {
 		buffer = binary.AppendUvarint(buffer, uint64(at/sampleUnit-before/sampleUnit))
 		before = at
 	}
-	for i := range s.done {
-		buffer = binary.AppendUvarint(buffer, uint64(s.submitted[i]/sampleUnit))
-		buffer = binary.AppendUvarint(buffer, uint64(s.done[i]/sampleUnit-s.submitted[i]/sampleUnit))
+	for i := range s.Done {
+		buffer = binary.AppendUvarint(buffer, uint64(s.Submitted[i]/sampleUnit))
+		buffer = binary.AppendUvarint(buffer, uint64(s.Done[i]/sampleUnit-s.Submitted[i]/sampleUnit))
 	}
 	zip.Write(buffer) // to memory
 	zip.Close()
 	return base64.StdEncoding.EncodeToString(out.Bytes())
 }
 
-func (t *TaskRun) decode() error {
+// Decode reads Times from Samples.
+func (t *TaskRun) Decode() error {
 	packed, err := base64.StdEncoding.DecodeString(t.Samples)
 	if err != nil {
 		return fmt.Errorf("read samples: %w", err)
@@ -151,36 +175,36 @@ func (t *TaskRun) decode() error {
 	if served < 0 || served > t.Offered {
 		return fmt.Errorf("read samples: %d requests served of %d", served, t.Offered)
 	}
-	var s samples
+	var s Times
 	var at time.Duration
 	for range t.Offered {
 		at += next()
-		s.arrival = append(s.arrival, at)
+		s.Arrival = append(s.Arrival, at)
 	}
 	for range served {
 		submitted := next()
-		s.submitted = append(s.submitted, submitted)
-		s.done = append(s.done, submitted+next())
+		s.Submitted = append(s.Submitted, submitted)
+		s.Done = append(s.Done, submitted+next())
 	}
 	if err == nil && len(text) > 0 {
 		err = errors.New("read samples: more than there are requests")
 	}
-	t.samples = s
+	t.Times = s
 	return err
 }
 
-// latencies are those of the requests after the warm-up, in microseconds: from arrival and from submission.
+// Latencies are those of the requests after the warm-up, in microseconds: from arrival and from submission.
 // A request that found no end took at least as long as the programs waited for it.
-func (t *TaskRun) latencies(length time.Duration) (fromArrival, fromSubmission []float64) {
-	for i, arrival := range t.samples.arrival {
+func (t *TaskRun) Latencies(length time.Duration) (fromArrival, fromSubmission []float64) {
+	for i, arrival := range t.Times.Arrival {
 		switch {
-		case arrival < warmUp:
-		case i < len(t.samples.done):
-			done := t.samples.done[i]
+		case arrival < WarmUp:
+		case i < len(t.Times.Done):
+			done := t.Times.Done[i]
 			fromArrival = append(fromArrival, microsecondsOf(done))
-			fromSubmission = append(fromSubmission, microsecondsOf(done-t.samples.submitted[i]))
+			fromSubmission = append(fromSubmission, microsecondsOf(done-t.Times.Submitted[i]))
 		default:
-			fromArrival = append(fromArrival, microsecondsOf(length+drain-arrival))
+			fromArrival = append(fromArrival, microsecondsOf(length+Drain-arrival))
 		}
 	}
 	return fromArrival, fromSubmission
@@ -189,11 +213,11 @@ func (t *TaskRun) latencies(length time.Duration) (fromArrival, fromSubmission [
 // queued counts the requests that had to wait for earlier ones.
 func (t *TaskRun) queued() int {
 	count := 0
-	for i, arrival := range t.samples.arrival {
-		if arrival < warmUp || i == 0 {
+	for i, arrival := range t.Times.Arrival {
+		if arrival < WarmUp || i == 0 {
 			continue
 		}
-		if i >= len(t.samples.done) || t.samples.arrival[i-1]+t.samples.done[i-1] > arrival {
+		if i >= len(t.Times.Done) || t.Times.Arrival[i-1]+t.Times.Done[i-1] > arrival {
 			count++
 		}
 	}
@@ -202,14 +226,14 @@ func (t *TaskRun) queued() int {
 
 func microsecondsOf(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// brief says in a few words how a run went.
-func (r RunResult) brief() string {
+// Brief says in a few words how a run went.
+func (r RunResult) Brief() string {
 	var latencies []float64
 	lc, be := 0.0, 0.0
 	for i := range r.Tasks {
 		t := &r.Tasks[i]
 		if t.Role == "lc" {
-			fromArrival, _ := t.latencies(r.length())
+			fromArrival, _ := t.Latencies(r.Length())
 			latencies = append(latencies, fromArrival...)
 			lc += t.Completed
 		} else {
@@ -219,7 +243,7 @@ func (r RunResult) brief() string {
 	var parts []string
 	if len(latencies) > 0 {
 		slices.Sort(latencies)
-		parts = append(parts, fmt.Sprintf("LC p50 %.0f us, p99 %.0f us", quantile(latencies, .5), quantile(latencies, .99)))
+		parts = append(parts, fmt.Sprintf("LC p50 %.0f us, p99 %.0f us", Quantile(latencies, .5), Quantile(latencies, .99)))
 	}
 	if be > 0 {
 		parts = append(parts, fmt.Sprintf("BE %.1f/s", be/r.Seconds))
@@ -227,7 +251,8 @@ func (r RunResult) brief() string {
 	return strings.Join(parts, ", ")
 }
 
-func (r RunResult) length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }
+// Length is Seconds as a duration.
+func (r RunResult) Length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }
 
 // Write writes the result file, and the runs to its raw form.
 func (e *Evaluation) Write(path string) error {
@@ -244,7 +269,7 @@ func (e *Evaluation) Write(path string) error {
 			return err
 		}
 	}
-	return writeJSON(path, short, " ")
+	return WriteJSON(path, short, " ")
 }
 
 // ErrNoEvaluation is wrapped by errors about files and folders that have no results of an evaluation.
@@ -274,7 +299,7 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 			if all != nil && (one.GPU != all.GPU || one.Driver != all.Driver) {
 				return nil, fmt.Errorf("read results: %s is of %s, driver %s; others of %s, driver %s", file, one.GPU, one.Driver, all.GPU, all.Driver)
 			}
-			all = all.with(one)
+			all = all.With(one)
 		}
 	}
 	if all == nil {
@@ -290,12 +315,12 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 		return nil, fmt.Errorf("read results: %w", err)
 	}
 	var one Evaluation
-	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !IsEvaluation(one.Benchmark) {
+	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !workload.IsEvaluation(one.Benchmark) {
 		return nil, nil
 	}
 	if name := one.Raw; name != "" {
 		one = Evaluation{}
-		if err := readRaw(path, name, &one); err != nil {
+		if err := ReadRaw(path, name, &one); err != nil {
 			return nil, err
 		}
 	}
@@ -306,7 +331,7 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 				if t.Role != "lc" {
 					continue
 				}
-				if err := t.decode(); err != nil {
+				if err := t.Decode(); err != nil {
 					return nil, fmt.Errorf("%s: %s under %s: %w", path, one.Cases[i].Case, one.Cases[i].System, err)
 				}
 			}
@@ -315,32 +340,32 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 	return &one, nil
 }
 
-// workload is the part of the results that is of a workload.
-func (e *Evaluation) workload(name string) *Evaluation {
+// OfWorkload is the part of the results that is of a workload.
+func (e *Evaluation) OfWorkload(name string) *Evaluation {
 	one := *e
 	one.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c EvaluationCase) bool { return c.Case != name })
 	return &one
 }
 
-// anotherRun is the note of a case that stays from before its workload was measured again, under other systems: it is
+// AnotherRun is the note of a case that stays from before its workload was measured again, under other systems: it is
 // compared with what was measured then.
-const anotherRun = "of an earlier run than what it is compared with"
+const AnotherRun = "of an earlier run than what it is compared with"
 
-// with has the cases of later results too, and these in the place of its own.
-func (e *Evaluation) with(later *Evaluation) *Evaluation {
+// With has the cases of later results too, and these in the place of its own.
+func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	if e == nil {
 		e = &Evaluation{Head: later.Head, Environment: later.Environment}
 	}
 	all := *e
 	all.Date = max(e.Date, later.Date)
-	all.Commit, all.Command = addWords(e.Commit, later.Commit), addWords(e.Command, later.Command)
+	all.Commit, all.Command = AddWords(e.Commit, later.Commit), AddWords(e.Command, later.Command)
 	all.Cases = nil
 	for _, c := range e.Cases {
 		switch {
-		case later.of(c.Case, c.System) != nil:
+		case later.Of(c.Case, c.System) != nil:
 			continue
-		case later.of(c.Case, lcAlone) != nil && len(c.Runs) > 0:
-			c.Note = anotherRun
+		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0:
+			c.Note = AnotherRun
 		}
 		all.Cases = append(all.Cases, c)
 	}
@@ -349,13 +374,13 @@ func (e *Evaluation) with(later *Evaluation) *Evaluation {
 		if by := workloadOrder(a.Case) - workloadOrder(b.Case); by != 0 {
 			return by
 		}
-		return systemOrder(a.System) - systemOrder(b.System)
+		return SystemOrder(a.System) - SystemOrder(b.System)
 	})
 	return &all
 }
 
-// addWords is a list of different words.
-func addWords(list, more string) string {
+// AddWords is a list of different words.
+func AddWords(list, more string) string {
 	words := strings.Split(list, listed)
 	for _, word := range strings.Split(more, listed) {
 		if !slices.Contains(words, word) {
@@ -368,7 +393,7 @@ func addWords(list, more string) string {
 const listed = "; "
 
 // failed says whether the case could not be measured, or not in all its runs.
-func (c EvaluationCase) failed() bool { return c.Note != "" && c.Note != anotherRun }
+func (c EvaluationCase) failed() bool { return c.Note != "" && c.Note != AnotherRun }
 
 // Failed names the cases that could not be measured, or not in all their runs.
 func (e *Evaluation) Failed() (names []string) {
@@ -392,18 +417,46 @@ func (e *Evaluation) Missed() int {
 }
 
 func workloadOrder(name string) int {
-	return slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })
+	return slices.IndexFunc(workload.All, func(w workload.Workload) bool { return w.Name == name })
 }
 
-func systemOrder(name string) int {
+// SystemOrder is the place of a system among the rows of a workload.
+func SystemOrder(name string) int {
 	switch name {
-	case lcAlone:
+	case LCAlone:
 		return -2
-	case beAlone:
+	case BEAlone:
 		return -1
 	}
-	if system, err := Systems([]string{name}); err == nil {
+	if system, err := workload.Systems([]string{name}); err == nil {
 		return system[0].Order
 	}
 	return 100 // the user's own
+}
+
+// Names are those of a kind in the order of the results.
+func (e *Evaluation) Names(of func(*EvaluationCase) string, like func(*EvaluationCase) bool) []string {
+	var all []string
+	for i := range e.Cases {
+		if name := of(&e.Cases[i]); like(&e.Cases[i]) && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// CaseName is for Names.
+func CaseName(c *EvaluationCase) string { return c.Case }
+
+// SystemName is for Names.
+func SystemName(c *EvaluationCase) string { return c.System }
+
+// Of is the case of a workload under a system, nil where there is none.
+func (e *Evaluation) Of(workload, system string) *EvaluationCase {
+	for i := range e.Cases {
+		if c := &e.Cases[i]; c.Case == workload && c.System == system {
+			return c
+		}
+	}
+	return nil
 }

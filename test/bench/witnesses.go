@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,147 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // What requests waited for is told by witnesses that look at the same clock: the program itself, the memory that the
 // processes share, which is looked at thousands of times a second, the list of who came and went, and the library's log of
 // requests.
 
-// Causes, in the order in which they are asked for: the first that explains half of what a request took too long is it.
-const (
-	causeQueue   = "queue"        // it waited for a request before it, and took no longer itself than it may
-	causeCPU     = "cpu"          // the thread got no processor, or was late to submit
-	causeSubmit  = "submission"   // calls that submit work took long though the thread ran or slept of its own accord
-	causeExpired = "hold-limit"   // a hold ended by its own limit meanwhile
-	causeCut     = "window-cut"   // the window was at its limit, so lower levels had the GPU
-	causeOtherLC = "other-lc"     // another process of the same level had its window open
-	causeStalled = "hold-stall"   // the host engine was found with another TSG while a hold ran
-	causeSlice   = "be-timeslice" // a process of a lower level had work and a long timeslice
-	causeGuest   = "guest"        // a process began or ended its use of the GPU, then or just before
-	causeWatch   = "cpu-at-large" // the watch itself got no processor: the machine was short of them
-	causeSeveral = "several"      // none of these alone, but the measured ones together
-	causeUnknown = "unknown"
-)
-
 const (
 	watchEvery   = 200 * time.Microsecond
-	shortStall   = 1000.0                // microseconds: less explains no stall
 	guestsBefore = 20 * time.Millisecond // a process that came or went so long before counts
-	longSliceUs  = 500                   // of a lower level
-	driverSlice  = 2048                  // microseconds, of a TSG that nobody set
-	turnsWaited  = 2                     // a request waits for two turns of each of the others, if not all fits in one of its own
 )
-
-// Stall is what was seen of a request that took long.
-type Stall struct {
-	AtS       float64 `json:"at_s"` // its arrival, since the case began
-	LatencyUs float64 `json:"latency_us"`
-	UsualUs   float64 `json:"usual_us"` // the median: alone, where that is known
-	Cause     string  `json:"cause"`
-
-	WaitedUs       float64 `json:"waited_us,omitempty"`             // for the request before
-	LateUs         float64 `json:"late_us,omitempty"`               // until submission began, beside waiting and preparation
-	SubmitUs       float64 `json:"submit_us,omitempty"`             // that submission took; of programs that tell
-	DelayUs        float64 `json:"run_delay_us,omitempty"`          // that the thread waited for a processor, since the request before
-	Switches       uint64  `json:"switches,omitempty"`              // that it did not ask for, in that time
-	OtherLCUs      float64 `json:"other_lc_us,omitempty"`           // that another process of the level had its window open
-	OtherLCSliceUs uint32  `json:"other_lc_timeslice_us,omitempty"` // the timeslices of those at once
-	BESliceUs      uint32  `json:"be_timeslice_us,omitempty"`       // the longest of a process of a lower level with work
-	WatchGapUs     float64 `json:"watch_gap_us,omitempty"`          // the longest time between two looks
-	Guests         string  `json:"guests,omitempty"`                // who came or went
-	Hint           string  `json:"hint,omitempty"`                  // what became of hints for it
-	// What the library counted in its process meanwhile.
-	Counted map[string]uint64 `json:"counted,omitempty"`
-}
-
-func (s Stall) String() string {
-	text := fmt.Sprintf("%9.3f s  %8.2f ms  %-12s", s.AtS, s.LatencyUs/1000, s.Cause)
-	for _, part := range []struct {
-		what string
-		us   float64
-	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
-		if part.us >= 100 {
-			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
-		}
-	}
-	if s.OtherLCSliceUs > 2*driverSlice {
-		text += fmt.Sprintf("  timeslices of other LC %d us", s.OtherLCSliceUs)
-	}
-	if s.BESliceUs >= longSliceUs {
-		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Counted)) {
-		if strings.HasPrefix(name, "holds") || name == "windows_cut" {
-			text += fmt.Sprintf("  %s +%d", name, s.Counted[name])
-		}
-	}
-	for _, words := range []string{s.Guests, s.Hint} {
-		if words != "" {
-			text += "  " + words
-		}
-	}
-	return text
-}
-
-// kinds are what is counted of all requests, for comparison.
-func (s Stall) kinds() (kinds []string) {
-	if s.OtherLCUs > 0 {
-		kinds = append(kinds, causeOtherLC)
-	}
-	if s.BESliceUs >= longSliceUs {
-		kinds = append(kinds, causeSlice)
-	}
-	if s.Guests != "" {
-		kinds = append(kinds, causeGuest)
-	}
-	return kinds
-}
-
-// cause is the first that explains it; a request up to the limit is no stall.
-func (s Stall) cause(limitUs float64) string {
-	tooLong := s.LatencyUs - s.WaitedUs - s.UsualUs
-	explains := func(us float64) bool { return us >= shortStall && 2*us >= tooLong }
-	switch {
-	case s.LatencyUs-s.WaitedUs <= limitUs:
-		return causeQueue
-	case explains(s.DelayUs), explains(s.LateUs):
-		return causeCPU
-	case explains(s.SubmitUs):
-		return causeSubmit
-	case s.Counted["holds_expired"] > 0:
-		return causeExpired
-	case s.Counted["windows_cut"] > 0:
-		return causeCut
-	case explains(s.otherLCTurnsUs()):
-		return causeOtherLC
-	case s.Counted["holds_stalled"] > 0:
-		return causeStalled
-	case explains(s.beTurnsUs()):
-		return causeSlice
-	case s.Guests != "":
-		return causeGuest
-	case explains(s.WatchGapUs):
-		return causeWatch
-	case explains(s.measuredUs()):
-		return causeSeveral
-	}
-	return causeUnknown
-}
-
-// measuredUs is the sum of the times that witnesses measured. The thread may wait for a processor while it is late or
-// submits: what of these is longer counts.
-func (s Stall) measuredUs() float64 {
-	thread := max(s.DelayUs, s.LateUs+s.SubmitUs)
-	return thread + s.otherLCTurnsUs() + s.beTurnsUs()
-}
-
-// otherLCTurnsUs is for how long a request can have waited for others of the level.
-func (s Stall) otherLCTurnsUs() float64 {
-	return min(s.OtherLCUs, turnsWaited*float64(s.OtherLCSliceUs))
-}
-
-// beTurnsUs is for how long a request can have waited for a process of a lower level.
-func (s Stall) beTurnsUs() float64 { return turnsWaited * float64(s.BESliceUs) }
 
 // tracedRequest is a request by CLOCK_MONOTONIC.
 type tracedRequest struct {
@@ -169,22 +38,22 @@ type tracedRequest struct {
 }
 
 // requestOf is the i-th request of an LC program's run.
-func requestOf(run RunResult, t *TaskRun, i int) tracedRequest {
-	s := t.samples
-	at := func(d time.Duration) uint64 { return uint64(run.begin + s.arrival[i] + d) }
+func requestOf(run result.RunResult, t *result.TaskRun, i int) tracedRequest {
+	s := t.Times
+	at := func(d time.Duration) uint64 { return uint64(run.Begin + s.Arrival[i] + d) }
 	r := tracedRequest{arrival: at(0)}
-	if i > 0 && i-1 < len(s.done) {
-		r.before = uint64(run.begin + s.arrival[i-1] + s.done[i-1])
+	if i > 0 && i-1 < len(s.Done) {
+		r.before = uint64(run.Begin + s.Arrival[i-1] + s.Done[i-1])
 	}
-	if i >= len(s.done) { // it found no end
-		r.submitted, r.done = at(0), uint64(run.begin+run.length()+drain)
+	if i >= len(s.Done) { // it found no end
+		r.submitted, r.done = at(0), uint64(run.Begin+run.Length()+result.Drain)
 		return r
 	}
-	r.served, r.submitted, r.done = true, at(s.submitted[i]), at(s.done[i])
-	if len(t.trace.QueuedNs) > i {
-		r.delayNs, r.switches = t.trace.DelayNs[i], t.trace.Switches[i]
-		if t.trace.QueuedNs[i] > 0 {
-			r.queued = at(time.Duration(t.trace.QueuedNs[i]))
+	r.served, r.submitted, r.done = true, at(s.Submitted[i]), at(s.Done[i])
+	if len(t.Trace.QueuedNs) > i {
+		r.delayNs, r.switches = t.Trace.DelayNs[i], t.Trace.Switches[i]
+		if t.Trace.QueuedNs[i] > 0 {
+			r.queued = at(time.Duration(t.Trace.QueuedNs[i]))
 		}
 	}
 	return r
@@ -194,7 +63,7 @@ func requestOf(run RunResult, t *TaskRun, i int) tracedRequest {
 type witnesses struct {
 	watch     *watch
 	visits    []visit
-	hints     []Request // in the order of time
+	hints     []result.Request // in the order of time
 	prepareUs int
 }
 
@@ -202,12 +71,12 @@ func us(from, to uint64) float64 {
 	if to <= from {
 		return 0
 	}
-	return round(float64(to-from)/1000, 1)
+	return result.Round(float64(to-from)/1000, 1)
 }
 
 // see says what can be told of any request.
-func (w witnesses) see(r tracedRequest) Stall {
-	s := Stall{LatencyUs: us(r.arrival, r.done)}
+func (w witnesses) see(r tracedRequest) result.Stall {
+	s := result.Stall{LatencyUs: us(r.arrival, r.done)}
 	s.OtherLCUs, s.OtherLCSliceUs, s.BESliceUs = w.watch.others(r.arrival, r.done)
 	for _, v := range w.visits {
 		if v.from <= r.done && v.to >= r.arrival-min(r.arrival, uint64(guestsBefore)) {
@@ -218,9 +87,9 @@ func (w witnesses) see(r tracedRequest) Stall {
 }
 
 // explain adds what is asked only of requests that took long.
-func (w witnesses) explain(r tracedRequest, s *Stall) {
+func (w witnesses) explain(r tracedRequest, s *result.Stall) {
 	s.WaitedUs = min(us(r.arrival, r.before), s.LatencyUs)
-	s.LateUs = max(0, round(us(max(r.arrival, r.before), r.submitted)-float64(w.prepareUs), 1))
+	s.LateUs = max(0, result.Round(us(max(r.arrival, r.before), r.submitted)-float64(w.prepareUs), 1))
 	if r.queued > 0 {
 		s.SubmitUs = us(r.submitted, r.queued)
 	}
@@ -231,7 +100,7 @@ func (w witnesses) explain(r tracedRequest, s *Stall) {
 			break
 		}
 		if h.AtNs >= r.arrival {
-			s.Hint = "hint: " + h.outcome()
+			s.Hint = "hint: " + h.Outcome()
 		}
 	}
 	if !r.served {
@@ -328,9 +197,9 @@ func (w *watch) note(look segment.Look) {
 		case p.Pid == w.pid:
 		case p.Level == level && p.Open:
 			now.others.open = true
-			now.others.openSliceUs += cmp.Or(p.TimesliceUs, driverSlice)
+			now.others.openSliceUs += cmp.Or(p.TimesliceUs, result.DriverSlice)
 		case p.Level > level && p.Busy:
-			now.others.sliceUs = max(now.others.sliceUs, cmp.Or(p.TimesliceUs, driverSlice))
+			now.others.sliceUs = max(now.others.sliceUs, cmp.Or(p.TimesliceUs, result.DriverSlice))
 		}
 	}
 	w.lastNs = look.TakenNs
@@ -369,7 +238,7 @@ func (w *watch) others(from, to uint64) (openUs float64, openSliceUs, sliceUs ui
 			sliceUs = max(sliceUs, w.changes[i].others.sliceUs)
 		}
 	}
-	return round(openUs, 1), openSliceUs, sliceUs
+	return result.Round(openUs, 1), openSliceUs, sliceUs
 }
 
 // between is by how much each counter of the process grew in an interval, and the longest time between two looks, in
@@ -402,7 +271,7 @@ func growth(before, after segment.Counters) map[string]uint64 {
 }
 
 // readRequests reads the library's log of requests; "" is none.
-func readRequests(path string) ([]Request, error) {
+func readRequests(path string) ([]result.Request, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -413,9 +282,9 @@ func readRequests(path string) ([]Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the log of requests: %w", err)
 	}
-	var requests []Request
+	var requests []result.Request
 	for line := range bytes.Lines(text) {
-		var r Request
+		var r result.Request
 		if err := json.Unmarshal(line, &r); err != nil {
 			return nil, fmt.Errorf("read the log of requests: %q: %w", line, err)
 		}

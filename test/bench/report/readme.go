@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"bytes"
@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Tables in a document stand between these lines. The first one names the result file and, where it is not gpreempt, the
@@ -58,30 +61,30 @@ func FillTables(document []byte, results, links string) ([]byte, error) {
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.
 func markdownTable(path, system, links string) (string, error) {
 	data, err := os.ReadFile(path)
-	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && IsEvaluation(suite) && errors.Is(err, os.ErrNotExist) {
+	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && workload.IsEvaluation(suite) && errors.Is(err, os.ErrNotExist) {
 		return "Not measured yet.\n", nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("read results: %w", err)
 	}
-	var report Report
+	var report result.Report
 	if err := json.Unmarshal(data, &report); err != nil {
 		return "", fmt.Errorf("read results %s: %w", path, err)
 	}
-	if IsEvaluation(report.Benchmark) {
+	if workload.IsEvaluation(report.Benchmark) {
 		return evaluationTable(path, system, links)
 	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
 	}
-	if report.Benchmark == StallsSuite {
+	if report.Benchmark == result.StallsSuite {
 		if name := report.Raw; name != "" { // it has the whole lists
-			report = Report{}
-			if err := readRaw(path, name, &report); err != nil {
+			report = result.Report{}
+			if err := result.ReadRaw(path, name, &report); err != nil {
 				return "", err
 			}
 		}
-		return report.stallsTable() + report.origin(path), nil
+		return stallsTable(&report) + origin(report.Head, path), nil
 	}
 	rivals := rivalsIn(report.Cases)
 	var pairs, values strings.Builder
@@ -118,11 +121,11 @@ func markdownTable(path, system, links string) (string, error) {
 		}
 		text.WriteString("| measured | value | target |\n|---|---|---|\n" + values.String())
 	}
-	return text.String() + report.origin(path), nil
+	return text.String() + origin(report.Head, path), nil
 }
 
 // origin says where a table's figures are from.
-func (h Head) origin(path string) string {
+func origin(h result.Head, path string) string {
 	return fmt.Sprintf("\n%s, driver %s, CUDA %s, %s, commit %s, %s.\n", h.GPU, h.Driver, h.CUDA, h.Date, h.Commit, filepath.Base(path))
 }
 
@@ -131,7 +134,7 @@ var rivalNames = map[string]string{
 	"default": "default time slicing", "mps": "MPS", "mps-priority": "MPS with priorities", "priority": "stream priorities",
 }
 
-func rivalsIn(rows []Row) (names []string) {
+func rivalsIn(rows []result.Row) (names []string) {
 	for _, row := range rows {
 		if rivalNames[row.System] != "" && row.LC != nil && !slices.Contains(names, row.System) {
 			names = append(names, row.System)
@@ -140,7 +143,7 @@ func rivalsIn(rows []Row) (names []string) {
 	return names
 }
 
-func rowOf(rows []Row, name, system string) *Row {
+func rowOf(rows []result.Row, name, system string) *result.Row {
 	for i := range rows {
 		if rows[i].Case == name && rows[i].System == system {
 			return &rows[i]
@@ -149,9 +152,9 @@ func rowOf(rows []Row, name, system string) *Row {
 	return nil
 }
 
-func pairLine(rows []Row, alone Row, rivals []string, system string) string {
+func pairLine(rows []result.Row, alone result.Row, rivals []string, system string) string {
 	ours := rowOf(rows, alone.Case, system)
-	var plain *Row
+	var plain *result.Row
 	theirs := ""
 	for i, rival := range rivals {
 		row := rowOf(rows, alone.Case, rival)
@@ -177,7 +180,7 @@ func pairLine(rows []Row, alone Row, rivals []string, system string) string {
 	return fmt.Sprintf("| %s | %s | %s%s | %s | %s | %s |\n", alone.Case, microseconds(alone.LC.P99Us), theirs, mine, ratio, share, target)
 }
 
-func p99(r *Row) string {
+func p99(r *result.Row) string {
 	if r == nil || r.LC == nil {
 		return "-"
 	}
@@ -185,7 +188,7 @@ func p99(r *Row) string {
 }
 
 // distinct is the name of a row's case, with the note where several rows have that name.
-func distinct(rows []Row, row Row) string {
+func distinct(rows []result.Row, row result.Row) string {
 	count := 0
 	for _, other := range rows {
 		if other.Case == row.Case && other.Target != "" {
@@ -205,7 +208,7 @@ func microseconds(us float64) string {
 	return fmt.Sprintf("%.0f us", us)
 }
 
-func verdict(r Row) string {
+func verdict(r result.Row) string {
 	switch {
 	case r.Target == "":
 		return ""
@@ -213,4 +216,51 @@ func verdict(r Row) string {
 		return "reached: " + r.Target
 	}
 	return "**missed**: " + r.Target
+}
+
+// slowUs is the product's target: no request of those announced takes longer.
+const slowUs = 10000
+
+// slowRequests says how many requests took longer than slowUs, and why; "" where none did. The list has to be whole.
+func slowRequests(s *result.Stalls) string {
+	causes, count := map[string]int{}, 0
+	for _, stall := range s.List {
+		if stall.LatencyUs > slowUs {
+			causes[stall.Cause]++
+			count++
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d above %s: %s", count, microseconds(slowUs), (&result.Stalls{Causes: causes}).CauseList())
+}
+
+// stallsTable is that of docs/results.md: what is in one line of printStalls, in Markdown.
+func stallsTable(r *result.Report) string {
+	var text strings.Builder
+	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | stalls, and their causes | target |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, row := range r.Cases {
+		if row.LC == nil {
+			fmt.Fprintf(&text, "| %s | %s | - | - | - | - | - | - | %s |\n", row.Case, row.System, verdict(row))
+			continue
+		}
+		p999 := microseconds(row.LC.P999Us)
+		if row.Ratio != nil {
+			p999 += fmt.Sprintf(" (%.2f)", row.Ratio.P999)
+		}
+		stalls := ""
+		if row.Stalls != nil {
+			stalls = fmt.Sprintf("%d above %s", row.Stalls.Above, microseconds(row.Stalls.LimitUs))
+			if row.Stalls.Above > 0 {
+				stalls += ": " + row.Stalls.CauseList()
+			}
+			if slow := slowRequests(row.Stalls); slow != "" {
+				stalls += "; **" + slow + "**"
+			}
+		}
+		fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", row.Case, row.System, row.LC.N, microseconds(row.LC.P50Us),
+			microseconds(row.LC.P99Us), p999, microseconds(row.LC.MaxUs), stalls, verdict(row))
+	}
+	return text.String()
 }

@@ -1,15 +1,17 @@
-package bench
+package report
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // claim is a published figure and what it is compared with here.
 type claim struct {
 	what, source, published string
-	here                    func(e *Evaluation) string
+	here                    func(e *result.Evaluation) string
 	caveat                  string
 }
 
@@ -22,26 +24,26 @@ const (
 // The published figures are of other GPUs, models and ways to count: the caveats say which.
 var claims = []claim{
 	{"mean LC latency, more than alone", gpreemptPaper, "+2.4 % (A100, patched driver)",
-		func(e *Evaluation) string {
-			return e.spread(claimed, "gpreempt-hints", func(c *EvaluationCase) float64 { return 100 * (c.Ratio.Mean - 1) }, "%+.1f %%")
+		func(e *result.Evaluation) string {
+			return spread(e, claimed, "gpreempt-hints", func(c *result.EvaluationCase) float64 { return 100 * (c.Ratio.Mean - 1) }, "%+.1f %%")
 		}, "theirs counts from the launch and drops late requests; ours counts from the arrival, with preparation, and drops none"},
 	{"total throughput, relative to no preemption", gpreemptPaper, "88.6 % (A100)",
-		func(e *Evaluation) string {
-			return e.spread(claimed, "gpreempt-hints", func(c *EvaluationCase) float64 { return 100 * c.Throughput.OfDefault }, "%.1f %%")
+		func(e *result.Evaluation) string {
+			return spread(e, claimed, "gpreempt-hints", func(c *result.EvaluationCase) float64 { return 100 * c.Throughput.OfDefault }, "%.1f %%")
 		}, "ours: LC and BE requests, relative to default time slicing"},
 	{"preemption without a hint", gpreemptPaper, "about 200 us (A100)",
-		func(e *Evaluation) string { return e.spread(busyBE, "gpreempt", addedUs, "%+.0f us") },
+		func(e *result.Evaluation) string { return spread(e, busyBE, "gpreempt", addedUs, "%+.0f us") },
 		"ours: how much the median latency is above alone with BE busy all the time, for whatever cause"},
 	{"preemption with a hint", gpreemptPaper, "< 40 us (A100)",
-		func(e *Evaluation) string { return e.spread(busyBE, "gpreempt-hints", addedUs, "%+.0f us") },
+		func(e *result.Evaluation) string { return spread(e, busyBE, "gpreempt-hints", addedUs, "%+.0f us") },
 		"as above; the hint comes when the request arrives, whose preparation takes 300 us"},
 	{"LC p99 beside non-idempotent BE work (Z), relative to alone", gpreemptPaper, "preempted like any other (A100)",
-		func(e *Evaluation) string {
-			return e.spread([]string{"Z"}, "gpreempt-hints", func(c *EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
+		func(e *result.Evaluation) string {
+			return spread(e, []string{"Z"}, "gpreempt-hints", func(c *result.EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
 		}, "ours: graph algorithms of our own on a generated graph, results compared"},
 	{"ResNet-152 p99 beside BE, relative to alone", xschedPaper, "1.13 x (7.40 of 6.52 ms; GV100)",
-		func(e *Evaluation) string {
-			return e.spread([]string{"A"}, "gpreempt-hints", func(c *EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
+		func(e *result.Evaluation) string {
+			return spread(e, []string{"A"}, "gpreempt-hints", func(c *result.EvaluationCase) float64 { return c.Ratio.P99 }, "%.2f x")
 		}, "ours is workload A: VGG-19 beside ResNet-152"},
 }
 
@@ -56,10 +58,10 @@ var (
 	busyBE  = []string{"R", "rate-100"}
 )
 
-func addedUs(c *EvaluationCase) float64 { return c.LC.P50Us - c.LCAlone.P50Us }
+func addedUs(c *result.EvaluationCase) float64 { return c.LC.P50Us - c.LCAlone.P50Us }
 
 // spread is from the least to the largest of some workloads under a system, naming those.
-func (e *Evaluation) spread(names []string, system string, value func(*EvaluationCase) float64, format string) string {
+func spread(e *result.Evaluation, names []string, system string, value func(*result.EvaluationCase) float64, format string) string {
 	type named struct {
 		name  string
 		value float64
@@ -90,7 +92,7 @@ func (e *Evaluation) spread(names []string, system string, value func(*Evaluatio
 	return text(all[0]) + " to " + text(all[len(all)-1])
 }
 
-func (e *Evaluation) publishedTable() string {
+func publishedTable(e *result.Evaluation) string {
 	var table strings.Builder
 	fmt.Fprintf(&table, "| figure | published | source | here (%s) | what differs |\n|---|---|---|---|---|\n", e.GPU)
 	for _, c := range claims {

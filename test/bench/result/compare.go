@@ -1,4 +1,4 @@
-package bench
+package result
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Comparison is of two result files of the same benchmark.
@@ -114,7 +116,7 @@ func readFigures(path string) (read resultFigures, err error) {
 		}
 		read.figures = append(read.figures, figure{name, system, what, value, low, high, moreIsBetter})
 	}
-	if IsEvaluation(head.Benchmark) {
+	if workload.IsEvaluation(head.Benchmark) {
 		var e Evaluation
 		if err := json.Unmarshal(text, &e); err != nil {
 			return read, fmt.Errorf("read results %s: %w", path, err)
@@ -137,7 +139,7 @@ func readFigures(path string) (read resultFigures, err error) {
 	}
 	for _, row := range r.Cases {
 		key := [2]string{row.Case, row.System}
-		read.failed[key] = read.failed[key] || row.failed()
+		read.failed[key] = read.failed[key] || row.Failed()
 		if row.Ratio != nil {
 			add(row.Case, row.System, "LC p50 of alone", row.Ratio.P50, row.Ratio.P50, row.Ratio.P50, false)
 			add(row.Case, row.System, "LC p99 of alone", row.Ratio.P99, row.Ratio.P99, row.Ratio.P99, false)
@@ -176,7 +178,7 @@ func (c *Comparison) Worse() int {
 
 // Print writes all figures, those that got worse marked.
 func (c *Comparison) Print(out io.Writer) error {
-	t := newTable(out, "case", "system", "figure", "committed", "new", "new/committed", "")
+	t := NewTable(out, "case", "system", "figure", "committed", "new", "new/committed", "")
 	for _, d := range c.Lines {
 		verdict := ""
 		switch {
@@ -189,9 +191,9 @@ func (c *Comparison) Print(out io.Writer) error {
 		if d.Committed != 0 {
 			ratio = fmt.Sprintf("%.2f", d.New/d.Committed)
 		}
-		t.row(d.Case, d.System, d.Figure, fmt.Sprintf("%.3f", d.Committed), fmt.Sprintf("%.3f", d.New), ratio, verdict)
+		t.Row(d.Case, d.System, d.Figure, fmt.Sprintf("%.3f", d.Committed), fmt.Sprintf("%.3f", d.New), ratio, verdict)
 	}
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	for _, missing := range c.Missing {

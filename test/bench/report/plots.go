@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"cmp"
@@ -10,33 +10,13 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // figurePlot is a plot of the report.
 type figurePlot struct{ file, caption string }
-
-// names are those of a kind in the order of the results.
-func (e *Evaluation) names(of func(*EvaluationCase) string, like func(*EvaluationCase) bool) []string {
-	var all []string
-	for i := range e.Cases {
-		if name := of(&e.Cases[i]); like(&e.Cases[i]) && !slices.Contains(all, name) {
-			all = append(all, name)
-		}
-	}
-	return all
-}
-
-func caseName(c *EvaluationCase) string   { return c.Case }
-func systemName(c *EvaluationCase) string { return c.System }
-
-func (e *Evaluation) of(workload, system string) *EvaluationCase {
-	for i := range e.Cases {
-		if c := &e.Cases[i]; c.Case == workload && c.System == system {
-			return c
-		}
-	}
-	return nil
-}
 
 // bars is a group of bars for each workload, one for each system.
 type bars struct {
@@ -45,7 +25,7 @@ type bars struct {
 	logarithmic         bool
 	headline            bool // shown in the document of the results
 	ablation            bool // of the library with some of its mechanisms
-	value               func(*EvaluationCase) (column, bool)
+	value               func(*result.EvaluationCase) (column, bool)
 }
 
 // What the axes of bar plots show.
@@ -58,8 +38,8 @@ const (
 var (
 	modelWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
 	otherWorkloads = func() (names []string) {
-		for _, w := range workloads {
-			if !slices.Contains(modelWorkloads, w.Name) && !inSweep(w.Name) {
+		for _, w := range workload.All {
+			if !slices.Contains(modelWorkloads, w.Name) && !workload.InSweep(w.Name) {
 				names = append(names, w.Name)
 			}
 		}
@@ -77,21 +57,21 @@ var (
 )
 
 // has says whether a case is in the plot.
-func (b bars) has(c *EvaluationCase) bool {
-	if !slices.Contains(b.workloads, c.Case) || optional(c.System) && !b.ablation {
+func (b bars) has(c *result.EvaluationCase) bool {
+	if !slices.Contains(b.workloads, c.Case) || workload.Optional(c.System) && !b.ablation {
 		return false
 	}
-	if b.ablation && !optional(c.System) && c.System != "default" && c.System != "gpreempt" {
+	if b.ablation && !workload.Optional(c.System) && c.System != "default" && c.System != "gpreempt" {
 		return false
 	}
 	_, ok := b.value(c)
 	return ok
 }
 
-func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
-	workloads, systems := e.names(caseName, b.has), e.names(systemName, b.has)
+func drawBars(e *result.Evaluation, b bars, folder string) (*figurePlot, error) {
+	workloads, systems := e.Names(result.CaseName, b.has), e.Names(result.SystemName, b.has)
 	if b.ablation {
-		workloads = e.names(caseName, func(c *EvaluationCase) bool { return b.has(c) && optional(c.System) })
+		workloads = e.Names(result.CaseName, func(c *result.EvaluationCase) bool { return b.has(c) && workload.Optional(c.System) })
 	}
 	if len(workloads) == 0 {
 		return nil, nil
@@ -103,7 +83,7 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 		logarithmic(&p.Y)
 	}
 	addColumns(p, workloads, systems, base, func(workload, system string) (column, bool) {
-		if c := e.of(workload, system); c != nil {
+		if c := e.Of(workload, system); c != nil {
 			return b.value(c)
 		}
 		return column{}, false
@@ -115,11 +95,11 @@ func (e *Evaluation) drawBars(b bars, folder string) (*figurePlot, error) {
 	}
 	groups(p, names)
 	widen(&p.Y)
-	return e.save(p, b.file, b.caption, folder, vg.Points(max(420, 70+90*float64(len(workloads)))), vg.Points(300))
+	return save(e, p, b.file, b.caption, folder, vg.Points(max(420, 70+90*float64(len(workloads)))), vg.Points(300))
 }
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
-func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
+func save(e *result.Evaluation, p *plot.Plot, file, caption, folder string, width, height vg.Length) (*figurePlot, error) {
 	p.Title.Text += ", " + e.GPU
 	if e.Simulated {
 		p.Title.Text = "SIMULATED: says nothing about a GPU\n" + p.Title.Text
@@ -135,18 +115,18 @@ func (e *Evaluation) save(p *plot.Plot, file, caption, folder string, width, hei
 }
 
 // drawCDF shows which part of the requests took how long at most, under every system.
-func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
-	caption := "Distribution of the LC latencies of workload " + workload
+func drawCDF(e *result.Evaluation, name, folder string) (*figurePlot, error) {
+	caption := "Distribution of the LC latencies of workload " + name
 	p := newPlot(caption, "LC latency from arrival (ms)", "fraction of requests")
 	logarithmic(&p.X)
 	any := false
-	hue := colors(e.names(systemName, func(c *EvaluationCase) bool { return c.Case == workload && !optional(c.System) }))
+	hue := colors(e.Names(result.SystemName, func(c *result.EvaluationCase) bool { return c.Case == name && !workload.Optional(c.System) }))
 	for i := range e.Cases {
 		c := &e.Cases[i]
-		if c.Case != workload || c.System == beAlone || optional(c.System) {
+		if c.Case != name || c.System == result.BEAlone || workload.Optional(c.System) {
 			continue
 		}
-		sorted := slices.Sorted(slices.Values(slices.Concat(first(c.lcLatencies())...)))
+		sorted := slices.Sorted(slices.Values(slices.Concat(first(c.LCLatencies())...)))
 		if len(sorted) == 0 {
 			continue
 		}
@@ -158,14 +138,14 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 			if step >= steps {
 				q = 1 - float64(steps+tail-1-step)/(steps*tail)
 			}
-			points = append(points, plotter.XY{X: quantile(sorted, q) / 1000, Y: q})
+			points = append(points, plotter.XY{X: result.Quantile(sorted, q) / 1000, Y: q})
 		}
 		line, err := plotter.NewLine(points)
 		if err != nil {
-			return nil, fmt.Errorf("plot the latencies of %s: %w", workload, err)
+			return nil, fmt.Errorf("plot the latencies of %s: %w", name, err)
 		}
 		line.Color, line.Width = hue[c.System], vg.Points(1.3)
-		if c.System == lcAlone {
+		if c.System == result.LCAlone {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
 		p.Add(line)
@@ -174,7 +154,7 @@ func (e *Evaluation) drawCDF(workload, folder string) (*figurePlot, error) {
 	if !any {
 		return nil, nil
 	}
-	return e.save(p, "cdf-"+workload+".svg", caption, folder, vg.Points(460), vg.Points(300))
+	return save(e, p, "cdf-"+name+".svg", caption, folder, vg.Points(460), vg.Points(300))
 }
 
 // series is the points of one system in a sweep, with their intervals.
@@ -184,26 +164,26 @@ type series struct {
 }
 
 // drawSweep shows how the LC p99 follows a number in the workloads' names.
-func (e *Evaluation) drawSweep(along sweep, axis, file, caption, folder string) (*figurePlot, error) {
-	in := func(c *EvaluationCase) bool {
-		_, there := along.at(c.Case)
+func drawSweep(e *result.Evaluation, along workload.Sweep, axis, file, caption, folder string) (*figurePlot, error) {
+	in := func(c *result.EvaluationCase) bool {
+		_, there := along.At(c.Case)
 		return there && c.LC != nil && c.LC.P99Us > 0
 	}
-	workloads := e.names(caseName, in)
+	workloads := e.Names(result.CaseName, in)
 	if len(workloads) < 2 {
 		return nil, nil
 	}
-	slices.SortFunc(workloads, func(a, b string) int { return cmp.Compare(first(along.at(a)), first(along.at(b))) })
+	slices.SortFunc(workloads, func(a, b string) int { return cmp.Compare(first(along.At(a)), first(along.At(b))) })
 	p := newPlot(caption, axis, "LC p99 (ms)")
 	logarithmic(&p.Y)
-	systems := e.names(systemName, in)
+	systems := e.Names(result.SystemName, in)
 	hue := colors(systems)
 	for _, system := range systems {
 		var points series
 		for _, workload := range workloads {
-			if c := e.of(workload, system); c != nil && in(c) {
+			if c := e.Of(workload, system); c != nil && in(c) {
 				y := c.LC.P99Us
-				points.XYs = append(points.XYs, plotter.XY{X: first(along.at(workload)), Y: y / 1000})
+				points.XYs = append(points.XYs, plotter.XY{X: first(along.At(workload)), Y: y / 1000})
 				var off struct{ Low, High float64 }
 				if ci := c.LC.P99CIUs; ci[0] > 0 {
 					off.Low, off.High = (y-ci[0])/1000, (ci[1]-y)/1000
@@ -225,39 +205,39 @@ func (e *Evaluation) drawSweep(along sweep, axis, file, caption, folder string) 
 		p.Legend.Add(systemLabel(system), line)
 	}
 	widen(&p.Y)
-	return e.save(p, file, caption, folder, vg.Points(460), vg.Points(320))
+	return save(e, p, file, caption, folder, vg.Points(460), vg.Points(320))
 }
 
-func meanOfAlone(c *EvaluationCase) (column, bool) {
+func meanOfAlone(c *result.EvaluationCase) (column, bool) {
 	if c.Ratio == nil {
 		return column{}, false
 	}
 	return column{c.Ratio.Mean, c.Ratio.MeanCI}, true
 }
 
-func p99OfAlone(c *EvaluationCase) (column, bool) {
+func p99OfAlone(c *result.EvaluationCase) (column, bool) {
 	if c.Ratio == nil {
 		return column{}, false
 	}
 	return column{c.Ratio.P99, c.Ratio.P99CI}, true
 }
 
-func beOfDefault(c *EvaluationCase) (column, bool) {
+func beOfDefault(c *result.EvaluationCase) (column, bool) {
 	if c.Throughput == nil || c.Throughput.BEOfDefault == 0 {
 		return column{}, false
 	}
 	return column{value: c.Throughput.BEOfDefault}, true
 }
 
-func totalOfDefault(c *EvaluationCase) (column, bool) {
+func totalOfDefault(c *result.EvaluationCase) (column, bool) {
 	if c.Throughput == nil || c.Throughput.OfDefault == 0 {
 		return column{}, false
 	}
 	return column{value: c.Throughput.OfDefault}, true
 }
 
-// plots draws all that the results have.
-func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
+// drawPlots draws all that the results have.
+func drawPlots(e *result.Evaluation, folder string) ([]figurePlot, error) {
 	var drawn []figurePlot
 	keep := func(p *figurePlot, err error) error {
 		if p != nil {
@@ -266,27 +246,29 @@ func (e *Evaluation) plots(folder string) ([]figurePlot, error) {
 		return err
 	}
 	for _, b := range barPlots {
-		if err := keep(e.drawBars(b, folder)); err != nil {
+		if err := keep(drawBars(e, b, folder)); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range []struct {
-		along               sweep
+		along               workload.Sweep
 		axis, file, caption string
 	}{
-		{rateSweep, "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
-		{prepareSweep, "preparation of a request (us)", "prepare.svg", "LC p99 by the time of preparation"},
-		{beSweep, "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
-		{loadSweep, "LC load (%)", "load.svg", "LC p99 by the load"},
+		{workload.RateSweep, "LC requests per second", "rate.svg", "LC p99 by the rate of requests"},
+		{workload.PrepareSweep, "preparation of a request (us)", "prepare.svg", "LC p99 by the time of preparation"},
+		{workload.BESweep, "BE processes", "be-processes.svg", "LC p99 by the number of BE processes"},
+		{workload.LoadSweep, "LC load (%)", "load.svg", "LC p99 by the load"},
 	} {
-		if err := keep(e.drawSweep(s.along, s.axis, s.file, s.caption+withIntervals, folder)); err != nil {
+		if err := keep(drawSweep(e, s.along, s.axis, s.file, s.caption+withIntervals, folder)); err != nil {
 			return nil, err
 		}
 	}
-	for _, workload := range e.names(caseName, func(*EvaluationCase) bool { return true }) {
-		if err := keep(e.drawCDF(workload, folder)); err != nil {
+	for _, workload := range e.Names(result.CaseName, func(*result.EvaluationCase) bool { return true }) {
+		if err := keep(drawCDF(e, workload, folder)); err != nil {
 			return nil, err
 		}
 	}
 	return drawn, nil
 }
+
+func first[A, B any](a A, _ B) A { return a }

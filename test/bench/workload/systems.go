@@ -1,4 +1,4 @@
-package bench
+package workload
 
 import (
 	"embed"
@@ -93,8 +93,8 @@ func Systems(names []string) ([]System, error) {
 	return picked, nil
 }
 
-// optional says whether a system is one of those that are measured only where they are asked for.
-func optional(name string) bool {
+// Optional says whether a system is one of those that are measured only where they are asked for.
+func Optional(name string) bool {
 	known, err := builtIn()
 	return err == nil && slices.ContainsFunc(known, func(s System) bool { return s.Name == name && s.Optional })
 }
@@ -109,7 +109,7 @@ func parseSystem(file string, text []byte) (System, error) {
 		err = errors.New("about is missing")
 	}
 	if err == nil {
-		_, err = system.libraryConfig("/")
+		_, err = system.LibraryConfig("/")
 	}
 	if err != nil {
 		return System{}, fmt.Errorf("read system %s: %w", file, err)
@@ -120,9 +120,9 @@ func parseSystem(file string, text []byte) (System, error) {
 // hintSources are the settings of [hints] that let the library take hints from somewhere.
 var hintSources = []string{"explicit", "copy", "socket", "arrival"}
 
-// libraryConfig is the library's configuration file for the system; "" where the library is not preloaded.
+// LibraryConfig is the library's configuration file for the system; "" where the library is not preloaded.
 // Systems have segments of their own: their processes must not know of one another.
-func (s System) libraryConfig(segment string) (string, error) {
+func (s System) LibraryConfig(segment string) (string, error) {
 	if s.Config == "" {
 		return "", nil
 	}
@@ -146,8 +146,8 @@ func (s System) libraryConfig(segment string) (string, error) {
 	return text, nil
 }
 
-// processes says which systems may use the same processes: those that differ only in what a request does.
-func (s System) processes(role string) string {
+// Processes says which systems may use the same processes: those that differ only in what a request does.
+func (s System) Processes(role string) string {
 	environment := s.BE
 	if role == "lc" {
 		environment = s.LC

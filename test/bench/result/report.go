@@ -1,4 +1,6 @@
-package bench
+// Package result is what a benchmark gives: types of result files, statistics, reading and writing, comparing, tables for a
+// terminal. It measures nothing and draws nothing.
+package result
 
 import (
 	"fmt"
@@ -6,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
+
+// StallsSuite is the name of the suite whose rows have Stalls.
+const StallsSuite = "stalls"
 
 // Head is what every result file begins with.
 type Head struct {
@@ -24,19 +28,6 @@ type Head struct {
 	Mode      string `json:"mode"`
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
 	Raw       string `json:"raw,omitempty"`       // the file beside it with what is too much for people
-}
-
-func newHead(i info, options Options, mode string) Head {
-	h := Head{
-		Schema: 1, Benchmark: options.Suite, GPU: i.Name, Driver: driverVersion(),
-		CUDA: fmt.Sprintf("%d.%d", i.CUDA/1000, i.CUDA%1000/10), Date: time.Now().UTC().Format(time.DateOnly),
-		Commit: options.Version, Command: options.Command, Mode: mode,
-		Simulated: strings.HasPrefix(i.Name, "Simulated"),
-	}
-	if h.Simulated {
-		h.Driver = "simulated"
-	}
-	return h
 }
 
 // Report is the result file of a benchmark.
@@ -63,6 +54,29 @@ type Row struct {
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
 	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
+}
+
+// Judged is the row with a target and whether it was reached.
+func (row Row) Judged(target string, pass bool) Row {
+	row.Target, row.Pass = target, &pass
+	return row
+}
+
+// Counted is what the library counted in a process, and how it does its work there.
+type Counted struct {
+	segment.BLP
+	Mechanisms []string `json:"mechanisms,omitempty"`
+	Fallbacks  []string `json:"fallbacks,omitempty"`
+}
+
+// Paired compares what two builds reach, round by round.
+type Paired struct {
+	Rounds int        `json:"rounds"`
+	Before float64    `json:"before"` // medians
+	Now    float64    `json:"now"`
+	Unit   string     `json:"unit"`
+	Ratio  float64    `json:"ratio"` // the median of the rounds' now / before
+	CI     [2]float64 `json:"ratio_ci"`
 }
 
 // Latency sums up the latencies of the LC process's requests.
@@ -93,6 +107,23 @@ type Request struct {
 	Dropped string `json:"dropped,omitempty"`
 }
 
+// Outcome is the kind of request that it is, as Hints.Requests counts them.
+func (r Request) Outcome() string {
+	switch {
+	case r.Ready:
+		return "ready"
+	case r.HeldUs != 0:
+		return "on the way"
+	case r.DueUs != nil && *r.DueUs > 0:
+		return "before its hint"
+	case r.DueUs != nil:
+		return "overslept"
+	case r.Dropped != "":
+		return r.Dropped
+	}
+	return "not hinted"
+}
+
 // SlowRequest is the n-th request that counts.
 type SlowRequest struct {
 	N         int     `json:"n"`
@@ -117,24 +148,26 @@ type Share struct {
 	Unit  string  `json:"unit"`
 }
 
-func latency(ns []uint64) *Latency {
-	return latencyOf(sortedFloats(ns, 1000))
+// LatencyOf sums up latencies in nanoseconds; nil where there are none.
+func LatencyOf(ns []uint64) *Latency {
+	return LatencyOfSorted(SortedFloats(ns, 1000))
 }
 
-// latencyOf sums up sorted latencies in microseconds; nil where there are none.
-func latencyOf(sorted []float64) *Latency {
+// LatencyOfSorted sums up sorted latencies in microseconds; nil where there are none.
+func LatencyOfSorted(sorted []float64) *Latency {
 	if len(sorted) == 0 {
 		return nil
 	}
-	us := func(q float64) float64 { return round(quantile(sorted, q), 1) }
+	us := func(q float64) float64 { return Round(Quantile(sorted, q), 1) }
 	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1)}
 }
 
-func ratio(now, alone *Latency) *Ratio {
+// RatioOf compares with alone; nil where one of them is missing.
+func RatioOf(now, alone *Latency) *Ratio {
 	if now == nil || alone == nil {
 		return nil
 	}
-	return &Ratio{P50: round(now.P50Us/alone.P50Us, 3), P99: round(now.P99Us/alone.P99Us, 3)}
+	return &Ratio{P50: Round(now.P50Us/alone.P50Us, 3), P99: Round(now.P99Us/alone.P99Us, 3)}
 }
 
 // Write writes the result file. Of long lists of stalls it has a part, and its raw form all.
@@ -158,29 +191,29 @@ func (r *Report) Write(path string) error {
 			return err
 		}
 	}
-	return writeJSON(path, short, "  ")
+	return WriteJSON(path, short, "  ")
 }
 
-// withdrawTargets leaves a row only the failures that are none of times: those that say why in a note.
+// WithdrawTargets leaves a row only the failures that are none of times: those that say why in a note.
 // Targets are for GPUs.
-func (r *Report) withdrawTargets() {
+func (r *Report) WithdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]
-		if !row.failed() {
+		if !row.Failed() {
 			row.Target, row.Pass = "", nil
 		}
 	}
 }
 
-// failed says whether the row tells why a case could not be measured, or not to its end.
-func (row Row) failed() bool {
+// Failed says whether the row tells why a case could not be measured, or not to its end.
+func (row Row) Failed() bool {
 	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil && row.BE == nil || row.Stalls != nil)
 }
 
 // Failed names what could not be measured.
 func (r *Report) Failed() (names []string) {
 	for _, row := range r.Cases {
-		if row.failed() {
+		if row.Failed() {
 			names = append(names, row.Case+" under "+row.System)
 		}
 	}
@@ -225,7 +258,7 @@ func (r *Report) Print(out io.Writer) error {
 		return r.printStalls(out)
 	}
 	fmt.Fprintln(out, r.title())
-	t := newTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")
+	t := NewTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")
 	previous := ""
 	for _, row := range r.Cases {
 		name := row.Case
@@ -251,9 +284,9 @@ func (r *Report) Print(out io.Writer) error {
 		if row.Value != nil {
 			cells[0] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
-		t.row(append(append([]string{name, row.System}, cells...), row.verdict())...)
+		t.Row(append(append([]string{name, row.System}, cells...), row.verdict())...)
 	}
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	return nil

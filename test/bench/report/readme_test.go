@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"bytes"
@@ -7,11 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 var update = flag.Bool("update", false, "write the documents' tables and plots from the committed results")
 
-const root = "../.."
+const (
+	root    = "../../.."
+	results = "../results"
+)
 
 func TestDocumentsShowTheResults(t *testing.T) {
 	for _, document := range Documents {
@@ -20,7 +25,7 @@ func TestDocumentsShowTheResults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := FillTables(is, "results", document.Results)
+		want, err := FillTables(is, results, document.Results)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,11 +43,11 @@ func TestDocumentsShowTheResults(t *testing.T) {
 }
 
 func TestHeadlineShowsTheResults(t *testing.T) {
-	figure, err := Headline("results")
+	figure, err := Headline(results)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("results", HeadlineFile)
+	path := filepath.Join(results, HeadlineFile)
 	if *update {
 		if err := os.WriteFile(path, figure, 0o644); err != nil {
 			t.Fatal(err)
@@ -67,7 +72,7 @@ func TestNoResultIsHidden(t *testing.T) {
 		}
 		shown = append(shown, text...)
 	}
-	files, err := filepath.Glob("results/*.json")
+	files, err := filepath.Glob(results + "/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no results: %v", err)
 	}
@@ -85,7 +90,7 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 		tableBegin + "missing.json -->\n" + tableEnd,
 		tableBegin + "h200-missing.json -->\n" + tableEnd,
 	} {
-		if out, err := FillTables([]byte(document), "results", "results"); err == nil {
+		if out, err := FillTables([]byte(document), results, "results"); err == nil {
 			t.Errorf("%q gives %q", document, out)
 		}
 	}
@@ -93,9 +98,9 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 
 // The report of the evaluation, with its plots, is that of the committed results.
 func TestReportIsOfTheResults(t *testing.T) {
-	const folder = "results/evaluation"
-	results, err := ReadEvaluation("results")
-	if errors.Is(err, ErrNoEvaluation) {
+	const folder = results + "/evaluation"
+	all, err := result.ReadEvaluation(results)
+	if errors.Is(err, result.ErrNoEvaluation) {
 		if *update {
 			if err := os.RemoveAll(folder); err != nil {
 				t.Fatal(err)
@@ -117,7 +122,7 @@ func TestReportIsOfTheResults(t *testing.T) {
 	} else {
 		made = t.TempDir()
 	}
-	if _, err := results.WriteReport(made); err != nil {
+	if _, err := Write(all, made); err != nil {
 		t.Fatal(err)
 	}
 	names, err := os.ReadDir(made)

@@ -1,10 +1,12 @@
-package bench
+package report
 
 import (
 	"fmt"
 	"path/filepath"
 
 	"gonum.org/v1/plot/vg"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // HeadlineFile is the README's first figure, in the folder of results.
@@ -20,7 +22,7 @@ var (
 // Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing,
 // MPS and this library, as an SVG. The same results give the same bytes.
 func Headline(results string) ([]byte, error) {
-	e, err := ReadEvaluation(filepath.Join(results, headlineResults))
+	e, err := result.ReadEvaluation(filepath.Join(results, headlineResults))
 	if err != nil {
 		return nil, fmt.Errorf("draw headline: %w", err)
 	}
@@ -28,7 +30,7 @@ func Headline(results string) ([]byte, error) {
 	logarithmic(&p.Y)
 	missing := ""
 	addColumns(p, headlineWorkloads, headlineSystems, 1, func(workload, system string) (column, bool) {
-		c := e.of(workload, system)
+		c := e.Of(workload, system)
 		if c == nil || c.Ratio == nil {
 			missing = workload + " under " + system
 			return column{}, false

@@ -1,0 +1,219 @@
+package result
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Causes, in the order in which they are asked for: the first that explains half of what a request took too long is it.
+const (
+	causeQueue   = "queue"        // it waited for a request before it, and took no longer itself than it may
+	causeCPU     = "cpu"          // the thread got no processor, or was late to submit
+	causeSubmit  = "submission"   // calls that submit work took long though the thread ran or slept of its own accord
+	causeExpired = "hold-limit"   // a hold ended by its own limit meanwhile
+	causeCut     = "window-cut"   // the window was at its limit, so lower levels had the GPU
+	causeOtherLC = "other-lc"     // another process of the same level had its window open
+	causeStalled = "hold-stall"   // the host engine was found with another TSG while a hold ran
+	causeSlice   = "be-timeslice" // a process of a lower level had work and a long timeslice
+	causeGuest   = "guest"        // a process began or ended its use of the GPU, then or just before
+	causeWatch   = "cpu-at-large" // the watch itself got no processor: the machine was short of them
+	causeSeveral = "several"      // none of these alone, but the measured ones together
+	CauseUnknown = "unknown"
+)
+
+const (
+	shortStall  = 1000.0 // microseconds: less explains no stall
+	longSliceUs = 500    // of a lower level
+	DriverSlice = 2048   // microseconds, of a TSG that nobody set
+	turnsWaited = 2      // a request waits for two turns of each of the others, if not all fits in one of its own
+)
+
+// StallsListed are printed, and in a result file, whatever their causes.
+const StallsListed = 10
+
+// Stall is what was seen of a request that took long.
+type Stall struct {
+	AtS       float64 `json:"at_s"` // its arrival, since the case began
+	LatencyUs float64 `json:"latency_us"`
+	UsualUs   float64 `json:"usual_us"` // the median: alone, where that is known
+	Cause     string  `json:"cause"`
+
+	WaitedUs       float64 `json:"waited_us,omitempty"`             // for the request before
+	LateUs         float64 `json:"late_us,omitempty"`               // until submission began, beside waiting and preparation
+	SubmitUs       float64 `json:"submit_us,omitempty"`             // that submission took; of programs that tell
+	DelayUs        float64 `json:"run_delay_us,omitempty"`          // that the thread waited for a processor, since the request before
+	Switches       uint64  `json:"switches,omitempty"`              // that it did not ask for, in that time
+	OtherLCUs      float64 `json:"other_lc_us,omitempty"`           // that another process of the level had its window open
+	OtherLCSliceUs uint32  `json:"other_lc_timeslice_us,omitempty"` // the timeslices of those at once
+	BESliceUs      uint32  `json:"be_timeslice_us,omitempty"`       // the longest of a process of a lower level with work
+	WatchGapUs     float64 `json:"watch_gap_us,omitempty"`          // the longest time between two looks
+	Guests         string  `json:"guests,omitempty"`                // who came or went
+	Hint           string  `json:"hint,omitempty"`                  // what became of hints for it
+	// What the library counted in its process meanwhile.
+	Counted map[string]uint64 `json:"counted,omitempty"`
+}
+
+// String is a line for people.
+func (s Stall) String() string {
+	text := fmt.Sprintf("%9.3f s  %8.2f ms  %-12s", s.AtS, s.LatencyUs/1000, s.Cause)
+	for _, part := range []struct {
+		what string
+		us   float64
+	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
+		if part.us >= 100 {
+			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
+		}
+	}
+	if s.OtherLCSliceUs > 2*DriverSlice {
+		text += fmt.Sprintf("  timeslices of other LC %d us", s.OtherLCSliceUs)
+	}
+	if s.BESliceUs >= longSliceUs {
+		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Counted)) {
+		if strings.HasPrefix(name, "holds") || name == "windows_cut" {
+			text += fmt.Sprintf("  %s +%d", name, s.Counted[name])
+		}
+	}
+	for _, words := range []string{s.Guests, s.Hint} {
+		if words != "" {
+			text += "  " + words
+		}
+	}
+	return text
+}
+
+// Kinds are what is counted of all requests, for comparison.
+func (s Stall) Kinds() (kinds []string) {
+	if s.OtherLCUs > 0 {
+		kinds = append(kinds, causeOtherLC)
+	}
+	if s.BESliceUs >= longSliceUs {
+		kinds = append(kinds, causeSlice)
+	}
+	if s.Guests != "" {
+		kinds = append(kinds, causeGuest)
+	}
+	return kinds
+}
+
+// Explanation is the first that explains it; a request up to the limit is no stall.
+func (s Stall) Explanation(limitUs float64) string {
+	tooLong := s.LatencyUs - s.WaitedUs - s.UsualUs
+	explains := func(us float64) bool { return us >= shortStall && 2*us >= tooLong }
+	switch {
+	case s.LatencyUs-s.WaitedUs <= limitUs:
+		return causeQueue
+	case explains(s.DelayUs), explains(s.LateUs):
+		return causeCPU
+	case explains(s.SubmitUs):
+		return causeSubmit
+	case s.Counted["holds_expired"] > 0:
+		return causeExpired
+	case s.Counted["windows_cut"] > 0:
+		return causeCut
+	case explains(s.otherLCTurnsUs()):
+		return causeOtherLC
+	case s.Counted["holds_stalled"] > 0:
+		return causeStalled
+	case explains(s.beTurnsUs()):
+		return causeSlice
+	case s.Guests != "":
+		return causeGuest
+	case explains(s.WatchGapUs):
+		return causeWatch
+	case explains(s.measuredUs()):
+		return causeSeveral
+	}
+	return CauseUnknown
+}
+
+// measuredUs is the sum of the times that witnesses measured. The thread may wait for a processor while it is late or
+// submits: what of these is longer counts.
+func (s Stall) measuredUs() float64 {
+	thread := max(s.DelayUs, s.LateUs+s.SubmitUs)
+	return thread + s.otherLCTurnsUs() + s.beTurnsUs()
+}
+
+// otherLCTurnsUs is for how long a request can have waited for others of the level.
+func (s Stall) otherLCTurnsUs() float64 {
+	return min(s.OtherLCUs, turnsWaited*float64(s.OtherLCSliceUs))
+}
+
+// beTurnsUs is for how long a request can have waited for a process of a lower level.
+func (s Stall) beTurnsUs() float64 { return turnsWaited * float64(s.BESliceUs) }
+
+// Stalls are the requests of a row that took too long.
+type Stalls struct {
+	LimitUs float64        `json:"limit_us"` // above which a request is one
+	Seconds float64        `json:"seconds"`
+	RateHz  float64        `json:"rate_hz"`
+	Above   int            `json:"above"`
+	Causes  map[string]int `json:"causes"`
+	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
+	Seen map[string]float64 `json:"seen_by_all"`
+	List []Stall            `json:"list"` // slowest first
+}
+
+// listed are those in a result file: the slowest, and all whose cause is unknown.
+func (s *Stalls) listed() []Stall {
+	list := []Stall{}
+	for i, stall := range s.List {
+		if i < StallsListed || stall.Cause == CauseUnknown {
+			list = append(list, stall)
+		}
+	}
+	return list
+}
+
+// CauseList names the causes, each with the number of its stalls.
+func (s *Stalls) CauseList() string {
+	var words []string
+	for _, cause := range slices.Sorted(maps.Keys(s.Causes)) {
+		words = append(words, fmt.Sprintf("%s %d", cause, s.Causes[cause]))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
+}
+
+// printStalls writes the table for people.
+func (r *Report) printStalls(out io.Writer) error {
+	fmt.Fprintln(out, r.title())
+	t := NewTable(out, "case", "system", "n", "LC p50 us", "p99 us", "p99.9 us", "max us", "p99.9/alone", "stalls", "above us", "causes", "target")
+	for _, row := range r.Cases {
+		cells := slices.Repeat([]string{"-"}, 9)
+		if row.LC != nil {
+			cells[0] = fmt.Sprint(row.LC.N)
+			for i, us := range []float64{row.LC.P50Us, row.LC.P99Us, row.LC.P999Us, row.LC.MaxUs} {
+				cells[1+i] = fmt.Sprintf("%.0f", us)
+			}
+		}
+		if row.Ratio != nil {
+			cells[5] = fmt.Sprintf("%.3f", row.Ratio.P999)
+		}
+		if row.Stalls != nil {
+			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.CauseList()
+		}
+		t.Row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
+	}
+	if err := t.End(); err != nil {
+		return err
+	}
+	for _, row := range r.Cases {
+		if row.Stalls == nil || len(row.Stalls.List) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s under %s, %d requests above %.1f ms in %.0f s:\n", row.Case, row.System, row.Stalls.Above, row.Stalls.LimitUs/1000, row.Stalls.Seconds)
+		for i, stall := range row.Stalls.List {
+			if i == StallsListed {
+				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-StallsListed)
+				break
+			}
+			fmt.Fprintf(out, "  %s\n", stall)
+		}
+	}
+	return nil
+}

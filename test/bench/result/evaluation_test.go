@@ -1,0 +1,142 @@
+package result_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/result/resulttest"
+)
+
+func TestSummarise(t *testing.T) {
+	e := resulttest.Evaluation()
+	if err := e.Summarise(); err != nil {
+		t.Fatal(err)
+	}
+	c := e.Of("A", "gpreempt")
+	if c.LC.N != 200 || c.LC.P50Us != 1749.5 || c.LC.MaxUs != 1799 || c.LCSubmitted.P50Us != 1449.5 {
+		t.Errorf("LC %+v, from submission %+v", c.LC, c.LCSubmitted)
+	}
+	if c.LCAlone.P50Us != 1549.5 || c.Ratio.P50 != 1.129 || c.BE.Share != .95 || c.BE.Now != 95 {
+		t.Errorf("alone %+v, ratio %+v, BE %+v", c.LCAlone, c.Ratio, c.BE)
+	}
+	if c.Throughput.OfDefault != result.Round((50+95)/(50+100.0), 3) || c.Pass == nil || !*c.Pass {
+		t.Errorf("throughput %+v, pass %v", c.Throughput, c.Pass)
+	}
+	if ci := c.Ratio.P99CI; ci[0] > c.Ratio.P99 || ci[1] < c.Ratio.P99 || ci[0] < 1 || ci[1] > 1.3 {
+		t.Errorf("p99 ratio %g in %v", c.Ratio.P99, ci)
+	}
+	if hints := e.Of("A", "gpreempt-hints"); hints.Pass == nil || *hints.Pass { // total (50+75)/150
+		t.Errorf("hints reached the target with a throughput of %g", hints.Throughput.OfDefault)
+	}
+	if e.Of("A", "default").Pass != nil {
+		t.Error("a rival has a target")
+	}
+	if c.CPU.LCMs != 1 || c.CPU.BECores != .1 {
+		t.Errorf("CPU %+v", c.CPU)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name string, lcUs int, be float64) string {
+		e := resulttest.Evaluation()
+		for i := range e.Cases {
+			if e.Cases[i].Case == "A" && e.Cases[i].System == "gpreempt" {
+				e.Cases[i] = resulttest.Case("A", "gpreempt", []int{lcUs}, be)
+			}
+			if e.Cases[i].Case == "A" && e.Cases[i].System == "default" {
+				e.Cases[i] = resulttest.Case("A", "default", []int{lcUs * 10}, 200) // a rival's is not ours
+			}
+		}
+		if err := e.Summarise(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(folder, name)
+		if err := e.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	committed := write("committed.json", 1700, 190)
+	for _, test := range []struct {
+		name  string
+		lcUs  int
+		be    float64
+		worse int
+	}{{"same", 1700, 190, 0}, {"within", 1780, 185, 0}, {"slower", 3000, 190, 1}, {"both", 3000, 100, 2}, {"better", 1500, 200, 0}} {
+		comparison, err := result.Compare(committed, write(test.name+".json", test.lcUs, test.be), .1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := comparison.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		if got := comparison.Worse(); got != test.worse || strings.Count(out.String(), "WORSE") != test.worse {
+			t.Errorf("%s: %d worse, want %d\n%s", test.name, got, test.worse, &out)
+		}
+	}
+	foundation := filepath.Join("../results", "h200-foundation.json")
+	comparison, err := result.Compare(foundation, foundation, .1)
+	if err != nil || comparison.Worse() != 0 || len(comparison.Lines) == 0 {
+		t.Errorf("a file against itself: %+v, %v", comparison, err)
+	}
+	fire := filepath.Join("../results", "h200-blp-fire.json")
+	text, err := os.ReadFile(fire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := filepath.Join(folder, "failed.json")
+	if err := os.WriteFile(failed, bytes.Replace(text, []byte(`"pass": true`), []byte(`"pass": false`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if comparison, err := result.Compare(fire, failed, .1); err != nil || comparison.Worse() != 1 || len(comparison.Lines) < 10 {
+		t.Errorf("a target that is no longer reached: %+v, %v", comparison, err)
+	}
+}
+
+func TestEvaluationsJoin(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, commit string, cases ...result.EvaluationCase) string {
+		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: commit, Command: "gpreempt bench --part " + name}, Cases: cases}
+		path := filepath.Join(folder, name, "results.json")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first := write("1", "abc", resulttest.Case("A", "alone", []int{1500}, 0), resulttest.Case("A", "default", []int{3500}, 200), resulttest.Case("A", "mps", []int{2500}, 200))
+	second := write("2", "abc", resulttest.Case("Z", "alone", []int{1500}, 0))
+	third := write("3", "def", resulttest.Case("A", "alone", []int{1000}, 0), resulttest.Case("A", "default", []int{3000}, 100))
+	all, err := result.ReadEvaluation(first, filepath.Dir(second), third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.Commit != "abc; def" || strings.Count(all.Command, "; ") != 2 {
+		t.Errorf("commit %q, command %q", all.Commit, all.Command)
+	}
+	var names []string
+	for _, c := range all.Cases {
+		names = append(names, c.Case+" "+c.System)
+	}
+	if want := []string{"A alone", "A default", "A mps", "Z alone"}; !slices.Equal(names, want) {
+		t.Errorf("%v", names)
+	}
+	if c := all.Of("A", "default"); c.LC.P50Us != 3049.5 || c.Note != "" {
+		t.Errorf("not the later file's: %+v", c)
+	}
+	if c := all.Of("A", "mps"); c.Note != "of an earlier run than what it is compared with" {
+		t.Errorf("compared with another run, and says %q", c.Note)
+	}
+	if _, err := result.ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
+		t.Error("a file that is missing is accepted")
+	}
+}

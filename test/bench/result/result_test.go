@@ -1,0 +1,388 @@
+package result
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/workload"
+)
+
+func TestLatency(t *testing.T) {
+	if l := LatencyOf(nil); l != nil {
+		t.Errorf("latency of nothing: %+v", l)
+	}
+	one := LatencyOf([]uint64{1250})
+	if want := (Latency{N: 1, P50Us: 1.3, P99Us: 1.3, MaxUs: 1.3}); *one != want {
+		t.Errorf("of one request: %+v, want %+v", *one, want)
+	}
+	var ns []uint64
+	for us := uint64(201); us >= 1; us-- { // the order must not matter
+		ns = append(ns, us*1000)
+	}
+	given := slices.Clone(ns)
+	if got, want := *LatencyOf(ns), (Latency{N: 201, P50Us: 101, P99Us: 199, MaxUs: 201}); got != want {
+		t.Errorf("of 1 to 201 us: %+v, want %+v", got, want)
+	}
+	if !slices.Equal(ns, given) {
+		t.Error("latency sorted its caller's slice, whose order is the requests'")
+	}
+}
+
+func TestRatio(t *testing.T) {
+	now, alone := &Latency{P50Us: 150, P99Us: 1000}, &Latency{P50Us: 100, P99Us: 300}
+	if got := RatioOf(now, alone); *got != (Ratio{P50: 1.5, P99: 3.333}) {
+		t.Errorf("ratio %+v", *got)
+	}
+	if RatioOf(nil, alone) != nil || RatioOf(now, nil) != nil {
+		t.Error("a ratio with one side missing")
+	}
+}
+
+func report() *Report {
+	reached, missed, ns := true, false, 12.5
+	return &Report{Head: Head{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
+		{Case: "pair", System: "alone", LC: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}},
+		{Case: "pair", System: "gpreempt", LC: &Latency{N: 10, P50Us: 4, P99Us: 5, MaxUs: 6}, LCAlone: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}, Ratio: &Ratio{P50: 4, P99: 2.5},
+			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
+		{Case: "launch", System: "gpreempt", Value: &ns, Unit: "ns more", Target: "cheap", Pass: &reached, Note: "role lc"},
+		{Case: "broken", System: "gpreempt", Target: "works", Pass: &missed, Note: "no such GPU"},
+	}}
+}
+
+func TestPrint(t *testing.T) {
+	var out bytes.Buffer
+	if err := report().Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"Test GPU, driver 1.2, CUDA 13.0, time-sliced",
+		"",
+		"case system LC p50 us p99 us max us n p99/alone BE rate of alone of what LC leaves target",
+		"pair alone 1.0 2.0 3.0 10 - - - -",
+		"gpreempt 4.0 5.0 6.0 10 2.50 100.0 kernels/s 0.500 0.750 MISSED: fast",
+		"launch gpreempt 12.5 ns more - - - - - - - reached: cheap (role lc)",
+		"broken gpreempt - - - - - - - - MISSED: works (no such GPU)",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	simulated := report()
+	simulated.Simulated = true
+	out.Reset()
+	if err := simulated.Print(&out); err != nil || !strings.Contains(out.String(), "[SIMULATED: no GPU") {
+		t.Errorf("simulated times are not marked: %v\n%s", err, &out)
+	}
+	if n := report().Missed(); n != 2 {
+		t.Errorf("%d targets missed, want 2", n)
+	}
+}
+
+func decode(t *testing.T, text []byte) (r Report) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.json")
+	if err := report().Write(path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode(t, text); !reflect.DeepEqual(got, *report()) {
+		t.Errorf("read back: %+v", got)
+	}
+	for _, absent := range []string{"simulated", `"value": null`, `"pass": null`} {
+		if bytes.Contains(text, []byte(absent)) {
+			t.Errorf("%s in\n%s", absent, text)
+		}
+	}
+	if !bytes.HasSuffix(text, []byte("}\n")) || !bytes.Contains(text, []byte(`"p99_us": 5,`)) {
+		t.Errorf("wrote\n%s", text)
+	}
+	if err := report().Write(filepath.Join(path, "below-a-file")); err == nil {
+		t.Error("no error from a path that cannot be written")
+	}
+}
+
+// The committed results are what Report describes, were measured on a GPU, and their verdicts are of their figures.
+func TestCommittedResults(t *testing.T) {
+	files, err := filepath.Glob("../results/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	raws, err := filepath.Glob("../results/*.raw.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, raw := range raws {
+		text, err := os.ReadFile(strings.TrimSuffix(raw, ".raw.json.gz") + ".json")
+		if err != nil || !strings.Contains(string(text), strconv.Quote(filepath.Base(raw))) {
+			t.Errorf("%s is no result file's raw form: %v", raw, err)
+		}
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if workload.IsEvaluation(suiteOf(t, text)) {
+				checkEvaluation(t, file)
+				return
+			}
+			r := decode(t, text)
+			if r.Schema != 1 || r.Simulated || r.GPU == "" || r.Driver == "" || r.Command == "" || len(r.Cases) == 0 {
+				t.Errorf("schema %d, simulated %v, GPU %q, driver %q, command %q, %d rows", r.Schema, r.Simulated, r.GPU, r.Driver, r.Command, len(r.Cases))
+			}
+			for _, row := range r.Cases {
+				if (row.Pass != nil) != (row.Target != "") {
+					t.Errorf("%s, %s: a verdict without a target, or the reverse", row.Case, row.System)
+				}
+				if l := row.LC; l != nil && (l.N <= 0 || l.P50Us > l.P99Us || l.P99Us > l.MaxUs) {
+					t.Errorf("%s, %s: %+v", row.Case, row.System, *l)
+				}
+				if row.Ratio != nil && math.Abs(row.Ratio.P99-row.LC.P99Us/row.LCAlone.P99Us) > 0.01*row.Ratio.P99 {
+					t.Errorf("%s, %s: p99 ratio %g of %g and %g us", row.Case, row.System, row.Ratio.P99, row.LC.P99Us, row.LCAlone.P99Us)
+				}
+			}
+		})
+	}
+}
+
+func suiteOf(t *testing.T, text []byte) string {
+	var head Head
+	if err := json.Unmarshal(text, &head); err != nil {
+		t.Fatal(err)
+	}
+	return head.Benchmark
+}
+
+// What a committed evaluation says follows from its samples.
+func checkEvaluation(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Evaluation
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadEvaluation(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < 100 {
+		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
+	}
+	for i, c := range read.Cases {
+		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) || len(c.Runs) > 0 {
+			t.Errorf("%s, %s: %+v, %d runs; made anew from the samples %+v", c.Case, c.System, c.LC, len(c.Runs), again.Cases[i].LC)
+		}
+	}
+}
+
+func TestTargetsAreNotJudgedOnTheSimulatedDriver(t *testing.T) {
+	missed, ns := false, 70.0
+	r := Report{Head: Head{Simulated: true}, Cases: []Row{
+		{Case: "a", System: "gpreempt", LC: &Latency{N: 1}, Target: "fast", Pass: &missed},
+		{Case: "b", System: "gpreempt", Value: &ns, Unit: "ns", Target: "cheap", Pass: &missed, Note: "role lc"},
+		{Case: "c", System: "gpreempt", Target: "works", Pass: &missed, Note: "worker: exit status 1"},
+	}}
+	r.WithdrawTargets()
+	if r.Missed() != 1 || r.Cases[2].Pass == nil || r.Cases[0].Target != "" || r.Cases[1].Target != "" {
+		t.Errorf("%+v", r.Cases)
+	}
+}
+
+func TestSamplesRoundTrip(t *testing.T) {
+	arrivals := []time.Duration{100 * time.Microsecond, 700 * time.Millisecond, 701 * time.Millisecond}
+	task := TaskRun{Role: "lc", Offered: 3, Unserved: 1}
+	task.Set(arrivals, []uint64{300_000, 300_050}, []uint64{1_500_000, 2_000_100})
+	read := TaskRun{Role: "lc", Offered: 3, Samples: task.Samples}
+	if err := read.Decode(); err != nil {
+		t.Fatal(err)
+	}
+	want := Times{arrivals, []time.Duration{300_000, 300_000}, []time.Duration{1_500_000, 2_000_100}}
+	if !reflect.DeepEqual(read.Times, want) {
+		t.Errorf("read %+v, want %+v", read.Times, want)
+	}
+	fromArrival, fromSubmission := read.Latencies(time.Second)
+	// The first is of the warm-up, the last found no end in the second and what the programs waited after it.
+	if want := []float64{2000.1, 1_299_000}; !slices.Equal(fromArrival, want) {
+		t.Errorf("latencies %v, want %v", fromArrival, want)
+	}
+	if len(fromSubmission) != 1 || math.Abs(fromSubmission[0]-1700.1) > 1e-9 {
+		t.Errorf("latencies from submission %v, want 1700.1", fromSubmission)
+	}
+	if got := read.queued(); got != 1 {
+		t.Errorf("%d queued, want the one that arrived 1 ms after one that took 2", got)
+	}
+}
+
+func TestSamplesRefused(t *testing.T) {
+	task := TaskRun{}
+	task.Set([]time.Duration{time.Second}, []uint64{1000}, []uint64{2000})
+	for name, broken := range map[string]TaskRun{
+		"no base64":       {Offered: 1, Samples: "!"},
+		"no gzip":         {Offered: 1, Samples: "AAAA"},
+		"cut":             {Offered: 1, Samples: task.Samples[:len(task.Samples)/2]},
+		"too few":         {Offered: 2, Samples: task.Samples},
+		"too many served": {Offered: 0, Samples: task.Samples},
+	} {
+		if err := broken.Decode(); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	for q, want := range map[float64]float64{0: 1, .5: 2.5, 1: 4, .25: 1.75} {
+		if got := Quantile([]float64{1, 2, 3, 4}, q); got != want {
+			t.Errorf("quantile %g: %g, want %g", q, got, want)
+		}
+	}
+	if !math.IsNaN(Quantile(nil, .5)) {
+		t.Error("a quantile of nothing")
+	}
+}
+
+func TestBootstrap(t *testing.T) {
+	values := []float64{4, 1, 3, 3, 2, 9}
+	sorted := slices.Sorted(slices.Values(values))
+	for _, q := range []float64{0, .1, .5, .77, .99, 1} {
+		// Each of five different values as often as it is there, the equal ones counted at the first of them.
+		if got, want := quantileOfCounted(sorted, []int{1, 1, 2, 0, 1, 1}, 6, q), Quantile(sorted, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g: %g, want %g", q, got, want)
+		}
+		if got, want := quantileOfCounted(sorted, []int{0, 2, 0, 0, 3, 0}, 5, q), Quantile([]float64{2, 2, 4, 4, 4}, q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %g of a resampling: %g, want %g", q, got, want)
+		}
+	}
+	e := bootstrap([][]float64{{1, 2, 3}, {2, 3, 4}}, workload.Seed("a"))
+	low, high := slices.Min(e.mean), slices.Max(e.mean)
+	if len(e.mean) != resamplings || low < 1 || high > 4 || low >= high || math.Abs(mean(e.mean)-2.5) > .1 {
+		t.Errorf("%d means from %g to %g, on average %g", len(e.mean), low, high, mean(e.mean))
+	}
+}
+
+func TestTargets(t *testing.T) {
+	for _, test := range []struct {
+		system          string
+		p99, mean, left float64
+		pass            bool
+	}{
+		{"gpreempt", 1.25, 1.2, .9, true}, {"gpreempt", 1.26, 1.2, .9, false}, {"gpreempt", 1.25, 1.2, .89, false},
+		{"gpreempt-hints", 1.1, 1.024, .9, true}, {"gpreempt-hints", 1.11, 1.024, .9, false},
+		{"gpreempt-hints", 1.1, 1.025, .9, false}, {"gpreempt-hints", 1.1, 1.024, .89, false},
+	} {
+		c := EvaluationCase{System: test.system, Claimed: true, Ratio: &Ratios{P99: test.p99, Mean: test.mean}, Throughput: &Throughput{OfDefault: test.left}}
+		if c.judge(); c.Pass == nil || *c.Pass != test.pass || c.Target == "" {
+			t.Errorf("%+v: %v", test, c.Pass)
+		}
+	}
+}
+
+func TestStallCauses(t *testing.T) {
+	for _, test := range []struct {
+		stall Stall
+		limit float64
+		want  string
+	}{
+		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 8000}, 2000, causeQueue},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 3000, DelayUs: 4000}, 2000, causeCPU},
+		{Stall{LatencyUs: 9000, UsualUs: 500, LateUs: 7000}, 2000, causeCPU},
+		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000}, 2000, causeSubmit},
+		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU}, // it was in a call when it lost its processor
+		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeOtherLC},
+		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeGuest},
+		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stalled": 1}, Guests: "lc 1 comes"}, 2000, causeStalled},
+		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"windows_cut": 1}, OtherLCUs: 9000}, 2000, causeCut},
+		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 4096, BESliceUs: 3092}, 2000, CauseUnknown}, // their turns are not so long
+		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 102_048}, 2000, causeOtherLC},
+		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 1, Guests: "lc 1 comes"}, 2000, causeGuest},
+		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
+		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, CauseUnknown},
+		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, CauseUnknown}, // less than a millisecond explains none
+		{Stall{LatencyUs: 8500, UsualUs: 500, LateUs: 1500, SubmitUs: 900, OtherLCUs: 1700, OtherLCSliceUs: 4096}, 2000, causeSeveral},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000}, 2000, causeSeveral},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, LateUs: 2000, SubmitUs: 1000}, 2000, CauseUnknown}, // the same 2 ms
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, OtherLCUs: 5000, OtherLCSliceUs: 800}, 2000, CauseUnknown},
+		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000, Guests: "lc 1 comes"}, 2000, causeGuest},
+	} {
+		if got := test.stall.Explanation(test.limit); got != test.want {
+			t.Errorf("%+v: %s, want %s", test.stall, got, test.want)
+		}
+	}
+}
+
+// Files that say nothing of each other are no reason to be content, nor is what could not be measured.
+func TestCompareRefuses(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name string, r Report) string {
+		path := filepath.Join(folder, name)
+		if err := r.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	head, simulated := Head{Schema: 1, Benchmark: "quick"}, Head{Schema: 1, Benchmark: "quick", Simulated: true}
+	row := func(name string, p99 float64) Row {
+		return Row{Case: name, System: "gpreempt", LC: &Latency{N: 1}, LCAlone: &Latency{N: 1}, Ratio: &Ratio{P50: 1, P99: p99}}
+	}
+	missed := false
+	broken := Row{Case: "a", System: "gpreempt", Target: "measured", Pass: &missed, Note: "it hung"}
+	committed := write("committed.json", Report{Head: head, Cases: []Row{row("a", 1), row("b", 1)}})
+	for _, test := range []struct {
+		name  string
+		new   Report
+		want  error
+		worse int
+	}{
+		{"same", Report{Head: head, Cases: []Row{row("a", 1)}}, nil, 0},
+		{"others", Report{Head: head, Cases: []Row{row("c", 1)}}, errNothingCompared, 0},
+		{"nothing", Report{Head: head}, errNothingCompared, 0},
+		{"simulated", Report{Head: simulated, Cases: []Row{row("a", 1)}}, errSimulated, 0},
+		{"failed", Report{Head: head, Cases: []Row{broken, row("b", 1)}}, nil, 2},
+		{"only failed", Report{Head: head, Cases: []Row{broken}}, nil, 2},
+	} {
+		comparison, err := Compare(committed, write(test.name+".json", test.new), .1)
+		if !errors.Is(err, test.want) || err == nil && comparison.Worse() != test.worse {
+			t.Errorf("%s: %+v, %v, want %d worse, %v", test.name, comparison, err, test.worse, test.want)
+		}
+		if err != nil {
+			continue
+		}
+		var out bytes.Buffer
+		if err := comparison.Print(&out); err != nil || strings.Count(out.String(), "WORSE") != test.worse {
+			t.Errorf("%s: %v\n%s", test.name, err, &out)
+		}
+	}
+	one, two := write("one.json", Report{Head: simulated, Cases: []Row{row("a", 1)}}), write("two.json", Report{Head: simulated, Cases: []Row{row("a", 2)}})
+	if comparison, err := Compare(one, two, .1); err != nil || comparison.Worse() != 1 {
+		t.Errorf("two of the simulated driver: %+v, %v", comparison, err)
+	}
+}

@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+func (c stallCase) sumUp(p *stallPart, alone *result.Latency, limitUs float64) *result.Stalls {
+	s := &result.Stalls{LimitUs: result.Round(limitUs, 1), Seconds: result.Round(p.seconds(), 1), RateHz: p.RateHz, Causes: map[string]int{}, Seen: map[string]float64{}, List: []result.Stall{}}
+	for _, us := range p.latencies() {
+		if us > limitUs {
+			s.Above++
+		}
+	}
+	for what, count := range p.Seen {
+		if what != "requests" {
+			s.Seen[what] = result.Round(float64(count)/float64(p.Seen["requests"]), 4)
+		}
+	}
+	for _, stall := range p.Stalls {
+		if stall.LatencyUs <= limitUs {
+			break
+		}
+		if alone != nil {
+			stall.UsualUs = alone.P50Us
+		}
+		stall.Cause = stall.Explanation(limitUs)
+		s.Causes[stall.Cause]++
+		s.List = append(s.List, stall)
+	}
+	return s
+}
+
+// readStalls is what the partial results of a folder give.
+func readStalls(folder string) (*result.Report, error) {
+	files, err := filepath.Glob(filepath.Join(folder, result.StallsSuite+"-*.json")) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var report *result.Report
+	parts := map[string][]*stallPart{}
+	for _, file := range files {
+		p, err := readStallPart(file)
+		if err != nil {
+			return nil, err
+		}
+		if report == nil {
+			report = &result.Report{Head: p.Head}
+		}
+		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
+			return nil, fmt.Errorf("read results: %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", file,
+				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		}
+		report.Date, report.Command = max(report.Date, p.Date), result.AddWords(report.Command, p.Command)
+		parts[p.Case] = append(parts[p.Case], p)
+	}
+	if report == nil {
+		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
+	}
+	for _, c := range stallCases {
+		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
+	}
+	if report.Simulated {
+		report.WithdrawTargets()
+	}
+	return report, nil
+}
+
+// rows are those of a case's partial results.
+func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
+	slices.SortStableFunc(parts, func(a, b *stallPart) int { return result.SystemOrder(a.System) - result.SystemOrder(b.System) })
+	var alone *result.Latency
+	for _, p := range parts {
+		if p.System == result.LCAlone {
+			alone = p.latency()
+		}
+	}
+	for _, p := range parts {
+		row := result.Row{Case: c.name, System: p.System, LC: p.latency(), Note: p.Note}
+		if row.LC != nil {
+			limit := c.target.limit(alone)
+			if limit == 0 {
+				limit = row.LC.P50Us + stallUs
+			}
+			row.Stalls = c.sumUp(p, alone, limit)
+		}
+		if p.System != result.LCAlone && row.LC != nil && alone != nil {
+			row.LCAlone, row.Ratio = alone, result.RatioOf(row.LC, alone)
+			row.Ratio.P999 = result.Round(row.LC.P999Us/alone.P999Us, 3)
+		}
+		judged := slices.Contains(c.target.judged, p.System)
+		switch {
+		case row.LC == nil || p.Note != "":
+			missed := false
+			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
+		case judged && alone != nil:
+			met := c.target.met(row.LC, alone, row.Stalls)
+			row.Target, row.Pass = c.target.text, &met
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
