@@ -64,7 +64,7 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 // sees a thread that is slow to run, and the program runs on while preemption stalls.
 
 enum {
-	AHEAD = 12,   // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
+	AHEAD = 13,   // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
 	WANTED = 256, // capacity of the queue: more threads than Go has
 	AGAIN_ms = 50,
 };

@@ -5,12 +5,10 @@ import "unsafe"
 // Resource manager controls, from NVIDIA's open-gpu-kernel-modules. Every one takes the resource
 // manager's locks for 150 to 900 us: they belong into agents, never on a launch path.
 const (
-	NVA06C_CTRL_CMD_SET_TIMESLICE         = 0xa06c0103 // ctrl/ctrla06c.h
-	NVA06C_CTRL_CMD_GET_TIMESLICE         = 0xa06c0104
-	NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080110b // ctrl/ctrl2080/ctrl2080fifo.h
-	NV2080_CTRL_CMD_GPU_GET_GID_INFO      = 0x2080014a // ctrl/ctrl2080/ctrl2080gpu.h
+	NVA06C_CTRL_CMD_SET_TIMESLICE    = 0xa06c0103 // ctrl/ctrla06c.h
+	NVA06C_CTRL_CMD_GET_TIMESLICE    = 0xa06c0104
+	NV2080_CTRL_CMD_GPU_GET_GID_INFO = 0x2080014a // ctrl/ctrl2080/ctrl2080gpu.h
 
-	NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES  = 64
 	NV2080_GPU_MAX_GID_LENGTH                      = 0x100
 	NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY = 2
 )
@@ -27,20 +25,6 @@ type NVA06C_CTRL_TIMESLICE_PARAMS struct {
 	TimesliceUs uint64
 }
 
-// NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS takes channels off the runlist, preempting what runs, or
-// puts them back. PRunlistPreemptEvent must be 0.
-type NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS struct {
-	BDisable               uint8
-	Pad0                   [3]uint8
-	NumChannels            uint32
-	BOnlyDisableScheduling uint8
-	BRewindGpPut           uint8
-	Pad1                   [6]uint8
-	PRunlistPreemptEvent   uint64
-	HClientList            [NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES]uint32
-	HChannelList           [NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES]uint32
-}
-
 // NV2080_CTRL_GPU_GET_GID_INFO_PARAMS returns the UUID of the GPU of a subdevice.
 type NV2080_CTRL_GPU_GET_GID_INFO_PARAMS struct {
 	Index  uint32
@@ -51,6 +35,5 @@ type NV2080_CTRL_GPU_GET_GID_INFO_PARAMS struct {
 
 var (
 	_ [8 - unsafe.Sizeof(NVA06C_CTRL_TIMESLICE_PARAMS{})]byte
-	_ [536 - unsafe.Sizeof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS{})]byte
 	_ [268 - unsafe.Sizeof(NV2080_CTRL_GPU_GET_GID_INFO_PARAMS{})]byte
 )

@@ -18,6 +18,8 @@ const (
 	lowestLevel = configs.Levels - 1
 	// heartbeat is how often an agent wakes with nothing to do: it shows that it lives, and notices dead peers.
 	heartbeat = time.Second
+	// renewal is how often an agent wakes whose TSGs are off the runlist: they come back by themselves after 1.5 s.
+	renewal = 500 * time.Millisecond
 	// shareCheck is how often a process under higher ones looks whether it gets its share.
 	shareCheck = 100 * time.Millisecond
 	// stepGap bounds how often an agent looks.
@@ -121,7 +123,11 @@ func (a *agent) step() time.Duration {
 		return heartbeat
 	}
 	now := segment.Now()
+	onLease := renew(a.gpu) // first: where the lease runs out the heartbeat goes too
 	a.own().HeartbeatNs.Store(now)
+	if !onLease {
+		a.cameBack()
+	}
 	a.segment.Reap()
 	p := a.peers()
 	a.count(p, now)
@@ -147,7 +153,7 @@ func (a *agent) step() time.Duration {
 	switch {
 	case turns:
 		wait = min(wait, a.turn(p, now))
-	case p.higher != 0 && p.lower != 0:
+	case p.higher != 0 && p.lower != 0 && guarded():
 		wait = min(wait, a.giveWay(p, now))
 	case a.off:
 		a.schedule(true)
@@ -156,6 +162,9 @@ func (a *agent) step() time.Duration {
 	a.publish()
 	if len(a.unsure) > 0 {
 		wait = min(wait, askAgain)
+	}
+	if a.off {
+		wait = min(wait, renewal)
 	}
 	return wait
 }
@@ -206,7 +215,7 @@ func (a *agent) leave() {
 	isolateGPU(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
-		if err := errors.Join(t.schedule(true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
+		if err := errors.Join(t.schedule(a.gpu, true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
 			a.log.Warn().Err(err).Msg("the driver's settings could not be restored")
 		}
 	}
@@ -273,7 +282,7 @@ func (a *agent) takesTurns(p peers) bool {
 }
 
 func (a *agent) canTakeTurns() bool {
-	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns
+	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns && guarded()
 }
 
 // crowded says whether a process of the same level has work and takes no part in turns.
@@ -406,6 +415,13 @@ func (a *agent) schedule(on bool) bool {
 	return a.enforce()
 }
 
+// cameBack takes note that this agent stood still for so long that its TSGs came back by themselves, with the fair timeslice.
+func (a *agent) cameBack() {
+	a.log.Info().Msg("the agent stood still: this process came back to the GPU by itself")
+	clear(a.sliceUs)
+	a.schedule(true) // what is marked as suspended may be, or not
+}
+
 // enforce suspends or schedules every settled TSG as schedule wanted. A control takes 220 to 570 us and preempts what runs.
 // It returns false if the driver refuses.
 func (a *agent) enforce() bool {
@@ -419,7 +435,7 @@ func (a *agent) enforce() bool {
 		off := a.suspended[key]
 		want := a.off && (off || a.settled(t, now))
 		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
-			if err := t.schedule(!want); err != nil {
+			if err := t.schedule(a.gpu, !want); err != nil {
 				if gone(t) {
 					continue
 				}

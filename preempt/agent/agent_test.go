@@ -10,18 +10,11 @@ import (
 )
 
 func TestControlParametersHaveTheDriversLayout(t *testing.T) {
-	var d NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS
 	var g NV2080_CTRL_GPU_GET_GID_INFO_PARAMS
-	for name, is := range map[string][2]uintptr{ // ctrl2080fifo.h, ctrl2080gpu.h, ctrla06c.h
-		"disable":              {unsafe.Sizeof(d), 536},
-		"disable.numChannels":  {unsafe.Offsetof(d.NumChannels), 4},
-		"disable.onlyDisable":  {unsafe.Offsetof(d.BOnlyDisableScheduling), 8},
-		"disable.event":        {unsafe.Offsetof(d.PRunlistPreemptEvent), 16},
-		"disable.hClientList":  {unsafe.Offsetof(d.HClientList), 24},
-		"disable.hChannelList": {unsafe.Offsetof(d.HChannelList), 280},
-		"gid":                  {unsafe.Sizeof(g), 268},
-		"gid.data":             {unsafe.Offsetof(g.Data), 12},
-		"timeslice":            {unsafe.Sizeof(NVA06C_CTRL_TIMESLICE_PARAMS{}), 8},
+	for name, is := range map[string][2]uintptr{ // ctrl2080gpu.h, ctrla06c.h
+		"gid":       {unsafe.Sizeof(g), 268},
+		"gid.data":  {unsafe.Offsetof(g.Data), 12},
+		"timeslice": {unsafe.Sizeof(NVA06C_CTRL_TIMESLICE_PARAMS{}), 8},
 	} {
 		if is[0] != is[1] {
 			t.Errorf("%s: %d, the driver has %d", name, is[0], is[1])

@@ -50,6 +50,9 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
+	if m.Use(configs.Timeslice) {
+		settings.fair_us = C.uint64_t(config.Timeslice.FairUs)
+	}
 	settings.hold_image, settings.fill_image = keep(images.Hold), keep(images.Fill)
 	if settings.hold_image == nil || settings.fill_image == nil {
 		return errNoMemory
@@ -97,6 +100,18 @@ func watch() {
 	// and windows closed milliseconds late.
 	C.gp_bridge_watch_forever()
 }
+
+// guardRunlist puts TSGs back whose agent stands still, for as long as the process lives.
+func guardRunlist() {
+	runtime.LockOSThread()
+	C.gp_runlist_guard()
+}
+
+// guarded says whether guardRunlist has begun. Nothing may be taken off the runlist before.
+func guarded() bool { return bool(C.gp_runlist_guarded()) }
+
+// renew keeps what is off the runlist of a GPU there for another while. It returns false once after the while was over.
+func renew(gpu int) bool { return bool(C.gp_runlist_renew(C.int(gpu))) }
 
 func eventsSeen() uint32 { return uint32(C.gp_bridge_events()) }
 
@@ -196,7 +211,6 @@ type TSG struct {
 	client, handle, device, subdevice uint32
 	resets                            uint32 // libcuda's own controls, which may have undone ours
 	changedNs                         uint64 // when libcuda last did something to it
-	channels                          []uint32
 }
 
 // tsgs lists the compute TSGs that libcuda has made.
@@ -205,11 +219,7 @@ func tsgs() []TSG {
 	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
 	list := make([]TSG, 0, n)
 	for _, r := range raw[:n] {
-		t := TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), changedNs: uint64(r.changed_ns)}
-		for _, c := range r.channel[:r.channels] {
-			t.channels = append(t.channels, uint32(c))
-		}
-		list = append(list, t)
+		list = append(list, TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), changedNs: uint64(r.changed_ns)})
 	}
 	return list
 }
@@ -228,6 +238,14 @@ func (e StatusError) passing() bool {
 }
 
 func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
+
+// schedule puts the TSG's channels on the runlist of a GPU or takes them off, preempting what they run.
+func (t TSG) schedule(gpu int, on bool) error {
+	if status := C.gp_runlist_set(C.int(gpu), C.uint32_t(t.client), C.uint32_t(t.handle), C.bool(on)); status != 0 {
+		return fmt.Errorf("schedule TSG %#x (%t): %w", t.handle, on, StatusError(status))
+	}
+	return nil
+}
 
 func control[P any](t TSG, object, command uint32, parameters *P) error {
 	// No copy in C memory, which may have run out when a process must come back to the GPU. The parameters hold no pointers.

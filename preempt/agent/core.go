@@ -3,7 +3,7 @@
 //
 // What happens at a launch is C (preempt/submit.c), and calls nothing here. A Core looks after a process, an agent after one
 // of its GPUs; each has a goroutine, and others wait in C for as long as the process lives: the watcher, which closes windows,
-// and the carrying out of hints.
+// the one that puts back TSGs whose agent stands still, and the carrying out of hints.
 package agent
 
 import (
@@ -48,6 +48,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 		c.startHints()
 	}
 	go watch()
+	if level > 0 {
+		go guardRunlist()
+	}
 	go c.run()
 	return nil
 }

@@ -19,19 +19,3 @@ func (t TSG) setTimeslice(us uint64) error {
 	}
 	return nil
 }
-
-// schedule puts the TSG's channels on the runlist or takes them off, preempting what they run.
-func (t TSG) schedule(on bool) error {
-	p := NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS{NumChannels: uint32(len(t.channels))}
-	if !on {
-		p.BDisable = 1
-	}
-	for i, channel := range t.channels {
-		p.HClientList[i] = t.client
-		p.HChannelList[i] = channel
-	}
-	if err := control(t, t.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &p); err != nil {
-		return fmt.Errorf("schedule TSG %#x (%t): %w", t.handle, on, err)
-	}
-	return nil
-}

@@ -68,11 +68,22 @@ struct gp_tsg {
 	uint32_t client, handle, device, subdevice, engine, compute;
 	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
 	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
+	int suspended_on;  // the GPU on which it was taken off the runlist; -1: it was not
 	uint32_t channels; // count
 	uint32_t channel[64];
 };
 void gp_rm_ioctl(int fd, unsigned long request, void *argument);
 uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity); // compute TSGs; returns how many exist
+void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
+
+// runlist.c
+// Takes a TSG off the runlist of a GPU or puts it back. What is off comes back by itself 1.5 s after the last gp_runlist_set or
+// gp_runlist_renew of the GPU. Returns the RM status, or -1 when the ioctl failed.
+int gp_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
+bool gp_runlist_renew(int gpu);          // false once after TSGs came back by themselves, with the fair timeslice
+bool gp_runlist_guarded(void);           // the thread runs: TSGs may be taken off
+uint64_t gp_runlist_look(uint64_t now);  // one look of the thread; nanoseconds to the next, 0: nothing is off
+void gp_runlist_guard(void);             // the thread, for good
 
 #endif

@@ -38,7 +38,7 @@ _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
 _Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
 _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
 
-struct object { int fd; uint32_t client, parent, handle, engine, compute, resets; uint64_t changed_ns; };
+struct object { int fd; uint32_t client, parent, handle, engine, compute, resets, suspended; uint64_t changed_ns; }; // suspended: on GPU + 1
 
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
 static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
@@ -181,7 +181,7 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 			memset(o, 0, sizeof *o);
 			*o = (struct gp_tsg){.fd = t->fd, .client = t->client, .handle = t->handle, .device = t->parent,
 					     .engine = t->engine, .compute = t->compute, .resets = t->resets,
-					     .changed_ns = t->changed_ns};
+					     .changed_ns = t->changed_ns, .suspended_on = (int)t->suspended - 1};
 			for (int s = 0; s < SUBDEVICES; s++)
 				if (subdevices[s].handle && subdevices[s].client == t->client && subdevices[s].parent == t->parent)
 					o->subdevice = subdevices[s].handle;
@@ -193,6 +193,15 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 	}
 	pthread_mutex_unlock(&lock);
 	return count;
+}
+
+void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu)
+{
+	pthread_mutex_lock(&lock);
+	for (int t = 0; t < TSGS; t++)
+		if (tsgs[t].handle == handle && tsgs[t].client == client)
+			tsgs[t].suspended = (uint32_t)(gpu + 1);
+	pthread_mutex_unlock(&lock);
 }
 
 // Returns the RM status, or -1 when the ioctl itself failed.

@@ -128,6 +128,7 @@ struct gp_settings {
 	uint64_t hold_step_ns;
 	uint64_t grace_min_ns, grace_max_ns;
 	double lower_share; // share.min_be
+	uint64_t fair_us;   // the timeslice of one who takes no turns; 0: none is set
 	uint32_t hints;     // 1 once hints are taken
 	_Atomic uint32_t hint_copy;
 	uint64_t hint_wait_ns;

@@ -1,0 +1,146 @@
+// runlist_test.c - with preempt/gpu/runlist.c preempt/gpu/rm.c
+//
+// A TSG that is off the runlist comes back when nobody renews that, and not before, whatever the driver refuses in passing.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			printf("line %d: not so: %s\n", __LINE__, #condition); \
+			exit(1); \
+		} \
+	} while (0)
+
+enum { CLIENT = 7, DEVICE = 10, SUBDEVICE = 11, TSG = 20, CHANNEL = 30, COMPUTE = 40, GPU = 1, SLOT = 3 };
+enum { NVOS64_BYTES = 48, NVOS54_BYTES = 32, MS = 1000000 };
+
+struct gp_gpu gp_gpu[GP_GPUS];
+struct gp_settings gp_settings = {.fair_us = 2048};
+static struct gp_segment segment;
+static uint64_t now_ns = 1000000000000;
+static int rings, controls;
+static uint32_t refuse; // with which status schedules are refused
+static bool off;        // the channel
+static uint64_t slice_us;
+
+uint64_t gp_now_ns(void) { return now_ns; }
+void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
+int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
+{
+	(void)word, (void)seen, (void)timeout_ns, (void)shared;
+	abort(); // the thread does not run here
+}
+void gp_ring(struct gp_segment *s) { rings += s == &segment; }
+void gp_notify(void) {}
+
+// The driver.
+int ioctl(int fd, unsigned long request, ...)
+{
+	va_list list;
+	va_start(list, request);
+	uint32_t *p = va_arg(list, void *);
+	va_end(list);
+	CHECK(fd == 5 && _IOC_SIZE(request) == NVOS54_BYTES && p[0] == CLIENT);
+	void *parameters;
+	memcpy(&parameters, p + 4, sizeof parameters);
+	controls++;
+	if (p[2] == 0xa06c0103) {
+		CHECK(p[1] == TSG);
+		memcpy(&slice_us, parameters, sizeof slice_us);
+		return 0;
+	}
+	CHECK(p[1] == SUBDEVICE && p[2] == 0x2080110b && p[6] == 536);
+	const uint32_t *disable = parameters;
+	CHECK(disable[1] == 1 && disable[6] == CLIENT && disable[70] == CHANNEL);
+	p[7] = refuse;
+	if (!refuse)
+		off = disable[0] & 1;
+	return 0;
+}
+
+// What libcuda does.
+static void make(uint32_t parent, uint32_t handle, uint32_t class)
+{
+	uint32_t p[NVOS64_BYTES / 4] = {CLIENT, parent, handle, class};
+	uint32_t group[5] = {0, 0, 0, 1};
+	void *parameters = group;
+	memcpy(p + 4, &parameters, sizeof parameters);
+	gp_rm_ioctl(5, _IOWR('F', 0x2B, p), p);
+}
+
+static void end(uint32_t parent, uint32_t handle)
+{
+	uint32_t p[4] = {CLIENT, parent, handle, 0};
+	gp_rm_ioctl(5, _IOWR('F', 0x29, p), p);
+}
+
+static uint64_t look_after(uint64_t ns)
+{
+	now_ns += ns;
+	return gp_runlist_look(now_ns);
+}
+
+int main(void)
+{
+	gp_gpu[GPU].segment = &segment;
+	gp_gpu[GPU].slot = SLOT;
+	struct gp_slot *slot = &segment.slot[SLOT];
+	slot->heartbeat_ns = now_ns;
+	make(DEVICE, SUBDEVICE, 0x2080);
+	make(DEVICE, TSG, 0xA06C);
+	make(TSG, CHANNEL, 0xC86F);
+	make(CHANNEL, COMPUTE, 0xCBC0);
+
+	CHECK(gp_runlist_look(now_ns) == 0 && !controls);
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG + 1, false) == 0x57 && !controls);
+
+	// Renewed, it stays off.
+	slot->suspended = 1;
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG, false) == 0 && off);
+	for (int i = 0; i < 10; i++) {
+		CHECK(look_after(1000 * MS) && off);
+		CHECK(gp_runlist_renew(GPU));
+	}
+	// By another GPU's agent, it does not.
+	CHECK(look_after(1000 * MS) <= 500 * MS && off && slot->heartbeat_ns && !slice_us);
+	gp_runlist_renew(GPU - 1);
+	// The driver refuses in passing: it is asked again.
+	refuse = 0x21;
+	CHECK(look_after(1000 * MS) && off && rings == 1);
+	refuse = 0;
+	CHECK(look_after(10 * MS) == 0 && !off);
+	CHECK(slice_us == 2048 && rings == 1 && !slot->heartbeat_ns && !slot->suspended && slot->timeslice_us == 2048);
+	CHECK(!gp_runlist_renew(GPU) && gp_runlist_renew(GPU));
+
+	// An agent that was interrupted before it took the TSG off has all of the lease again.
+	now_ns += 10000 * (uint64_t)MS;
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG, false) == 0 && off);
+	CHECK(look_after(1000 * MS) && off);
+
+	// Refused, it may be off in part.
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG, true) == 0 && !off);
+	CHECK(look_after(5000 * (uint64_t)MS) == 0);
+	refuse = 0x21;
+	off = true;
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG, false) == 0x21);
+	refuse = 0;
+	CHECK(look_after(2000 * MS) == 0 && !off);
+
+	// One that is freed is forgotten, also where its handle is used again.
+	CHECK(gp_runlist_set(GPU, CLIENT, TSG, false) == 0 && off);
+	end(TSG, CHANNEL);
+	end(DEVICE, TSG);
+	controls = 0;
+	make(DEVICE, TSG, 0xA06C);
+	make(TSG, CHANNEL, 0xC86F);
+	make(CHANNEL, COMPUTE, 0xCBC0);
+	CHECK(look_after(2000 * MS) == 0 && !controls);
+	return 0;
+}
