@@ -67,29 +67,30 @@ func (f *logFile) Write(p []byte) (int, error) {
 		}
 		now = f.is
 	}
-	if f.limit > 0 && now.Size+int64(len(p)) > f.limit && now.Size > 0 {
-		f.rename()
+	if f.limit > 0 && now.Size+int64(len(p)) > f.limit && now.Size > 0 && !f.rename() && now.Size > 2*f.limit {
+		return len(p), nil // no line is worth more than the bound
 	}
 	_, _ = unix.Write(f.fd, p)
 	return len(p), nil
 }
 
 // rename renames the file and begins a new one. If several processes found it too long, one renames it: the one that locks
-// it while it still has its name.
-func (f *logFile) rename() {
+// it while it still has its name. False: it still has its name, since another one is at it, or since it can not be renamed.
+func (f *logFile) rename() bool {
 	var named unix.Stat_t
 	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return // another one is at it: next time
+		return false
 	}
 	before, to := f.fd, f.path+".1"
 	defer func() { _ = unix.Flock(before, unix.LOCK_UN) }()
 	if unix.Lstat(f.path, &named) == nil && named.Dev == f.is.Dev && named.Ino == f.is.Ino {
 		if unix.Rename(f.path, to) != nil {
-			return
+			return false
 		}
 		f.renamed(to)
 	}
 	if f.open() == nil {
 		defer unix.Close(before)
 	}
+	return true
 }
