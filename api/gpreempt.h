@@ -89,11 +89,11 @@ extern int gpreempt_stream_restore(struct CUstream_st *stream, int wait) GPREEMP
 extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority) GPREEMPT_WEAK;
 
 struct gpreempt_stream_state {
-	size_t size;             /* of this struct, set by the caller */
-	int level;               /* enum gpreempt_level; 0: not enabled */
-	int preempted;           /* 1: stopped, by gpreempt_stream_preempt */
-	uint64_t preemptions;    /* times it was stopped since it was enabled */
-	uint64_t preempted_ns;   /* time for which it was stopped, up to now */
+	size_t size;           /* of this struct, set by the caller */
+	int level;             /* enum gpreempt_level; 0: not enabled */
+	int preempted;         /* 1: stopped, by gpreempt_stream_preempt */
+	uint64_t preemptions;  /* times it was stopped since it was enabled */
+	uint64_t preempted_ns; /* time for which it was stopped, up to now */
 };
 
 /* Fills in the state of a stream, which need not be enabled. */

@@ -3,20 +3,20 @@
 #ifndef GPREEMPT_ROWS_H
 #define GPREEMPT_ROWS_H
 
-enum { // bits: why something is not in force
+enum {                                         // bits: why something is not in force
 	GP_FALLBACK_CONTROL_REFUSED = 1u << 0, // the driver refused an RM control
-	GP_FALLBACK_NO_TSG = 1u << 1, // no compute TSG was seen
-	GP_FALLBACK_NO_HOLD = 1u << 2, // the hold kernel cannot be used, which the library's log explains
-	GP_FALLBACK_MPS = 1u << 3, // all processes share the one TSG of an MPS server
+	GP_FALLBACK_NO_TSG = 1u << 1,          // no compute TSG was seen
+	GP_FALLBACK_NO_HOLD = 1u << 2,         // the hold kernel cannot be used, which the library's log explains
+	GP_FALLBACK_MPS = 1u << 3,             // all processes share the one TSG of an MPS server
 	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // the driver refused to disable channels
 };
 
 enum gp_hint_source {
 	GP_HINT_EXPLICIT, // the program says so: gpreempt_hint() of gpreempt.h, the Python module gpreempt
-	GP_HINT_NVTX, // an NVTX range begins that has one of these names, for example ["request"]
-	GP_HINT_COPY, // the first copy after idle, or pinned memory being made: kernels follow
-	GP_HINT_SOCKET, // data arrives on a stream socket; how long before the work, if at all, is learnt by port
-	GP_HINT_ARRIVAL, // requests that come in a regular pattern, learnt
+	GP_HINT_NVTX,     // an NVTX range begins that has one of these names, for example ["request"]
+	GP_HINT_COPY,     // the first copy after idle, or pinned memory being made: kernels follow
+	GP_HINT_SOCKET,   // data arrives on a stream socket; how long before the work, if at all, is learnt by port
+	GP_HINT_ARRIVAL,  // requests that come in a regular pattern, learnt
 	GP_HINT_SOURCES
 };
 

@@ -34,7 +34,8 @@ struct wrapper { uint32_t magic, version; };
 enum { FATBINC_MAGIC = 0x466243B1, FATBINC_VERSION = 1 };
 
 // The last argument is unused, as far as is known. Options of the just-in-time compiler were never seen.
-static CUresult load(CUmodule *module, const void *code, void *option, void *value, uintptr_t options, uintptr_t last) {
+static CUresult load(CUmodule *module, const void *code, void *option, void *value, uintptr_t options, uintptr_t last)
+{
 	const struct wrapper *wrapper = code;
 	if (!module || !wrapper || wrapper->magic != FATBINC_MAGIC || wrapper->version != FATBINC_VERSION || option || value)
 		return drivers_load(module, code, option, value, options, last);
@@ -46,7 +47,8 @@ struct asker {
 	bool found, checks;
 };
 
-static int visit_object(struct dl_phdr_info *info, size_t size, void *arg) {
+static int visit_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
 	(void)size;
 	struct asker *asker = arg;
 	bool inside = false;
@@ -66,20 +68,24 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *arg) {
 }
 
 // True: the object that asks is known, and makes no check.
-static bool may_be_given(const void *caller, const void *identifier) {
+static bool may_be_given(const void *caller, const void *identifier)
+{
 	struct asker asker = {.address = {caller, identifier}};
 	dl_iterate_phdr(visit_object, &asker);
 	return asker.found && !asker.checks;
 }
 
-static const void *with_our_load(const struct gp_hooks *hooks, const uintptr_t *table) {
+static const void *with_our_load(const struct gp_hooks *hooks, const uintptr_t *table)
+{
 	const void *answer = table;
 	pthread_mutex_lock(&lock);
 	if (copied == table) {
 		answer = copy;
-	} else if (copied || table[0] % sizeof *table || table[0] <= LOAD * sizeof *table || table[0] > sizeof copy || !table[LOAD]) {
+	} else if (copied || table[0] % sizeof *table || table[0] <= LOAD * sizeof *table || table[0] > sizeof copy ||
+		   !table[LOAD]) {
 		char text[96];
-		snprintf(text, sizeof text, "the driver's table for CUDA runtimes up to 11.1, of %zu bytes, is not known", (size_t)table[0]);
+		snprintf(text, sizeof text,
+			 "the driver's table for CUDA runtimes up to 11.1, of %zu bytes, is not known", (size_t)table[0]);
 		hooks->code_missed(text);
 	} else {
 		memcpy(copy, table, table[0]);
@@ -92,12 +98,14 @@ static const void *with_our_load(const struct gp_hooks *hooks, const uintptr_t *
 	return answer;
 }
 
-CUresult cuGetExportTable(const void **table, const void *identifier) {
+CUresult cuGetExportTable(const void **table, const void *identifier)
+{
 	const void *caller = __builtin_return_address(0);
 	CUresult result = REAL(cuGetExportTable)(table, identifier);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (result == CUDA_SUCCESS && table && *table && identifier && hooks &&
-	    memcmp(identifier, runtime_table, sizeof runtime_table) == 0 && hooks->code_wanted() && may_be_given(caller, identifier))
+	    memcmp(identifier, runtime_table, sizeof runtime_table) == 0 && hooks->code_wanted() &&
+	    may_be_given(caller, identifier))
 		*table = with_our_load(hooks, *table);
 	return result;
 }

@@ -30,7 +30,8 @@ extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 // changed it, or written a title over it (setproctitle). An empty auxiliary vector makes the runtime read /proc/self/auxv.
 static char **arguments;
 
-void gp_keep_environment(void) {
+void gp_keep_environment(void)
+{
 	// Without these settings, Go would send SIGURG to threads of the program to preempt its goroutines, and keep two files
 	// open for the limits of its cgroup.
 	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
@@ -54,7 +55,8 @@ void gp_keep_environment(void) {
 	arguments = copy;
 }
 
-static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
+static bool same_handler(const struct sigaction *a, const struct sigaction *b)
+{
 	return a->sa_sigaction == b->sa_sigaction;
 }
 
@@ -64,7 +66,7 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b) {
 // sees a thread that is slow to run, and the program runs on while preemption stalls.
 
 enum {
-	AHEAD = 13,   // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
+	AHEAD = 13, // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
 	WANTED = 256, // capacity of the queue: more threads than Go has
 	AGAIN_ms = 50,
 };
@@ -82,7 +84,8 @@ static struct {
 } row = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 // Creates the threads in the queue. row.lock is held.
-static void make_threads(void) {
+static void make_threads(void)
+{
 	pthread_attr_t detached;
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
@@ -101,7 +104,8 @@ static void make_threads(void) {
 	}
 }
 
-static void *made_ahead(void *unused) {
+static void *made_ahead(void *unused)
+{
 	pthread_mutex_lock(&row.lock);
 	while (row.count == 0 && !row.given_up)
 		pthread_cond_wait(&row.changed, &row.lock);
@@ -122,7 +126,8 @@ static void *made_ahead(void *unused) {
 }
 
 // Go's runtime calls this instead of pthread_create (see the Makefile). It never fails.
-int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
 	*thread = pthread_self(); // Go does not look at it
 	pthread_mutex_lock(&row.lock);
 	while (row.count == WANTED) {
@@ -137,7 +142,8 @@ int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*ru
 	return 0;
 }
 
-static bool make_ahead(void) {
+static bool make_ahead(void)
+{
 	pthread_t thread[AHEAD];
 	unsigned count = 0;
 	pthread_mutex_lock(&row.lock);
@@ -156,7 +162,8 @@ static bool make_ahead(void) {
 
 // Go's runtime reserves addresses as it starts, and ends the process if it cannot. Later it waits for memory that it cannot get
 // (_runtime/memory.go).
-static bool room_for_go(void) {
+static bool room_for_go(void)
+{
 	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more.
 	const size_t reserves = 1552ul << 20, uses = 64ul << 20;
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -172,7 +179,8 @@ static bool room_for_go(void) {
 
 // Runs Go's constructor. Before it returns, it installs handlers, and marks those of the program to run on Go's signal stacks;
 // the rest happens on threads of its own. Both are undone here.
-static void come_up(void) {
+static void come_up(void)
+{
 	struct sigaction before[NSIG];
 	bool known[NSIG];
 	for (int s = 1; s < NSIG; s++)
@@ -194,7 +202,8 @@ static void come_up(void) {
 // block them for ever.
 static const int of_writing[] = {SIGPIPE, SIGXFSZ};
 
-static void take_back(const sigset_t *pending_before) {
+static void take_back(const sigset_t *pending_before)
+{
 	for (size_t i = 0; i < sizeof of_writing / sizeof *of_writing; i++) {
 		sigset_t one;
 		sigemptyset(&one);
@@ -204,7 +213,8 @@ static void take_back(const sigset_t *pending_before) {
 	}
 }
 
-void gp_run_blocked(void (*run)(void)) {
+void gp_run_blocked(void (*run)(void))
+{
 	sigset_t all, before, pending;
 	stack_t signal_stack;
 	sigfillset(&all);

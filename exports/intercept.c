@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline bool armed(void) {
-	return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0;
-}
+static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0; }
 
 #define DEFAULT_STREAM(stream) __attribute__((unused)) const CUstream default_stream = stream
 #define STREAM(handle) ((CUstream)(handle) ? (CUstream)(handle) : default_stream)
@@ -20,14 +18,16 @@ static inline bool armed(void) {
 
 // The exported function. armed_NAME is called while the core wants to know.
 #define ENTRY(name, params, args) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		if (likely(!armed())) \
 			return REAL(name) args; \
 		return armed_##name args; \
 	}
 
 #define ROW_SUBMIT(name, null, params, args, ...) \
-	static OUTLINED CUresult armed_##name params { \
+	static OUTLINED CUresult armed_##name params \
+	{ \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
@@ -38,7 +38,8 @@ static inline bool armed(void) {
 	ENTRY(name, params, args)
 
 #define ROW_WAIT(name, null, params, args, kind, object) \
-	static OUTLINED CUresult armed_##name params { \
+	static OUTLINED CUresult armed_##name params \
+	{ \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
@@ -48,7 +49,8 @@ static inline bool armed(void) {
 	ENTRY(name, params, args)
 
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks) \
 			hooks->ending(GP_EVENT, event); \
@@ -56,7 +58,8 @@ static inline bool armed(void) {
 	}
 
 #define ROW_EVENT_SHARED(name, null, params, args, event) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		CUresult result = gp_call_end(call, REAL(name) args); \
 		if (call.hooks && result == CUDA_SUCCESS) \
@@ -86,7 +89,8 @@ struct completed {
 	void *memory;
 };
 
-static bool completes(struct gp_kernel_node *node, CUfunction function, void **memory) {
+static bool completes(struct gp_kernel_node *node, CUfunction function, void **memory)
+{
 	const struct gp_hooks *hooks = gp_hooks();
 	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
 	if (!hooks || !function || !hooks->complete(function, &arguments))
@@ -97,18 +101,21 @@ static bool completes(struct gp_kernel_node *node, CUfunction function, void **m
 	return true;
 }
 
-static bool complete_v1(struct completed *c, const void *given) {
+static bool complete_v1(struct completed *c, const void *given)
+{
 	memcpy(&c->copy.kernel, given, offsetof(struct gp_kernel_node, kernel));
 	return completes(&c->copy.kernel, c->copy.kernel.function, &c->memory);
 }
 
-static bool complete_v2(struct completed *c, const void *given) {
+static bool complete_v2(struct completed *c, const void *given)
+{
 	struct gp_kernel_node *k = &c->copy.kernel;
 	*k = *(const struct gp_kernel_node *)given;
 	return completes(k, k->function ? k->function : k->kernel, &c->memory);
 }
 
-static bool complete_any(struct completed *c, const void *given) {
+static bool complete_any(struct completed *c, const void *given)
+{
 	c->copy.node = *(const struct graph_node *)given;
 	struct gp_kernel_node *k = &c->copy.node.of.kernel;
 	return c->copy.node.type == CU_GRAPH_NODE_TYPE_KERNEL &&
@@ -116,7 +123,8 @@ static bool complete_any(struct completed *c, const void *given) {
 }
 
 #define ROW_NODE(name, null, params, args, complete, instance) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		struct completed completed = {.memory = NULL}; \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks && (instance)) \
@@ -129,7 +137,8 @@ static bool complete_any(struct completed *c, const void *given) {
 	}
 
 #define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		CUresult result = gp_call_end(call, REAL(name) args); \
 		if (call.hooks && result == CUDA_SUCCESS && instance) \
@@ -138,7 +147,8 @@ static bool complete_any(struct completed *c, const void *given) {
 	}
 
 #define ROW_CHANGE(name, null, params, args, instance) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->graph_changed(instance); \
@@ -146,7 +156,8 @@ static bool complete_any(struct completed *c, const void *given) {
 	}
 
 #define ROW_DESTROY(name, null, params, args, thing, handle) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->ending(thing, handle); \
@@ -154,7 +165,8 @@ static bool complete_any(struct completed *c, const void *given) {
 	}
 
 #define ROW_CAPTURE_BEGIN(name, null, params, args, on) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		DEFAULT_STREAM(null); \
 		const struct gp_hooks *hooks = gp_hooks(); \
 		if (hooks) \
@@ -166,14 +178,16 @@ static bool complete_any(struct completed *c, const void *given) {
 	}
 
 // Some errors end a capture too, so the driver is asked. The legacy stream is never captured, and a query of it is forbidden.
-static bool is_captured(CUstream stream) {
+static bool is_captured(CUstream stream)
+{
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 	return stream == GP_STREAM_LEGACY || REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
 	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 #define ROW_CAPTURE_END(name, null, params, args, on) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		DEFAULT_STREAM(null); \
 		CUresult result = REAL(name) args; \
 		const struct gp_hooks *hooks = gp_hooks(); \
@@ -183,7 +197,8 @@ static bool is_captured(CUstream stream) {
 	}
 
 #define ROW_CONTEXT(name, null, params, args, context) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		gp_start(); \
 		CUresult result = REAL(name) args; \
 		const struct gp_hooks *hooks = gp_hooks(); \
@@ -193,12 +208,13 @@ static bool is_captured(CUstream stream) {
 	}
 
 #define ROW_STREAM_CREATE(name, null, params, args, stream, flags, asked) \
-	CUresult name params { \
+	CUresult name params \
+	{ \
 		int given = asked; \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		bool other = call.hooks && call.hooks->stream_creating(&given); \
-		CUresult result = gp_call_end(call, \
-			other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : REAL(name) args); \
+		CUresult result = gp_call_end(call, other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : \
+							    REAL(name) args); \
 		if (other && result == CUDA_SUCCESS && (stream)) \
 			call.hooks->stream_created(*(stream), asked); \
 		return result; \
@@ -206,7 +222,8 @@ static bool is_captured(CUstream stream) {
 
 #include "exports/table.h"
 
-CUresult cuInit(unsigned int flags) {
+CUresult cuInit(unsigned int flags)
+{
 	gp_start();
 	return REAL(cuInit)(flags);
 }
@@ -223,7 +240,8 @@ struct launch_config {
 _Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
 _Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
 
-static bool is_cooperative(const struct launch_config *config) {
+static bool is_cooperative(const struct launch_config *config)
+{
 	for (unsigned int i = 0; config->attributes && i < config->attribute_count; i++)
 		if (config->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return config->attributes[i].value.cooperative != 0;
@@ -231,35 +249,39 @@ static bool is_cooperative(const struct launch_config *config) {
 }
 
 static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
-	const struct launch_config *config, CUfunction f, void **params, void **extra) {
+					 const struct launch_config *config, CUfunction f, void **params, void **extra)
+{
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !config)
 		return real(config, f, params, extra);
 	struct gp_operation operation = {
 		.work = GP_KERNEL,
 		.stream = STREAM(config->stream),
-		.launch = {
-			.function = f,
-			.grid = {config->grid[0], config->grid[1], config->grid[2]},
-			.block = {config->block[0], config->block[1], config->block[2]},
-			.shared_bytes = config->shared_bytes,
-			.cooperative = is_cooperative(config),
-			.attributes = config->attributes,
-			.attribute_count = config->attributes ? config->attribute_count : 0,
-			.parameters = params,
-			.extra = extra,
-		},
+		.launch =
+			{
+				.function = f,
+				.grid = {config->grid[0], config->grid[1], config->grid[2]},
+				.block = {config->block[0], config->block[1], config->block[2]},
+				.shared_bytes = config->shared_bytes,
+				.cooperative = is_cooperative(config),
+				.attributes = config->attributes,
+				.attribute_count = config->attributes ? config->attribute_count : 0,
+				.parameters = params,
+				.extra = extra,
+			},
 	};
 	return hooks->begin(&operation) ? hooks->end(&operation, real(config, f, params, extra)) : operation.result;
 }
 
-CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra) {
+CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra)
+{
 	if (likely(!armed()))
 		return REAL(cuLaunchKernelEx)(config, f, params, extra);
 	return armed_launch_ex(REAL(cuLaunchKernelEx), GP_STREAM_LEGACY, config, f, params, extra);
 }
 
-CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, void **extra) {
+CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, void **extra)
+{
 	if (likely(!armed()))
 		return REAL(cuLaunchKernelEx_ptsz)(config, f, params, extra);
 	return armed_launch_ex(REAL(cuLaunchKernelEx_ptsz), GP_STREAM_PER_THREAD, config, f, params, extra);
@@ -278,7 +300,8 @@ _Static_assert(sizeof(struct launch_params) == 56, "CUDA_LAUNCH_PARAMS");
 
 enum { MAX_DEVICES = 64 };
 
-static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags) {
+static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags)
+{
 	DEFAULT_STREAM(GP_STREAM_LEGACY);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !list || count > MAX_DEVICES)
@@ -292,14 +315,15 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 			.work = GP_KERNEL,
 			.joint = true,
 			.stream = STREAM(p->stream),
-			.launch = {
-				.function = p->function,
-				.grid = {p->grid[0], p->grid[1], p->grid[2]},
-				.block = {p->block[0], p->block[1], p->block[2]},
-				.shared_bytes = p->shared_bytes,
-				.cooperative = true,
-				.parameters = p->params,
-			},
+			.launch =
+				{
+					.function = p->function,
+					.grid = {p->grid[0], p->grid[1], p->grid[2]},
+					.block = {p->block[0], p->block[1], p->block[2]},
+					.shared_bytes = p->shared_bytes,
+					.cooperative = true,
+					.parameters = p->params,
+				},
 		};
 		hooks->begin(&operations[i]);
 		struct gp_arguments arguments = {.parameters = p->params};
@@ -317,7 +341,8 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 	return result;
 }
 
-CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int flags) {
+CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int flags)
+{
 	if (likely(!armed()))
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	return armed_multi_device(list, count, flags);
@@ -325,7 +350,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, un
 
 // Streams.
 
-static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stream, int *priority) {
+static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stream, int *priority)
+{
 	CUresult result = real(stream, priority);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (hooks && result == CUDA_SUCCESS && priority)
@@ -333,15 +359,18 @@ static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stre
 	return result;
 }
 
-CUresult cuStreamGetPriority(CUstream stream, int *priority) {
+CUresult cuStreamGetPriority(CUstream stream, int *priority)
+{
 	return stream_priority(REAL(cuStreamGetPriority), stream, priority);
 }
 
-CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority) {
+CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority)
+{
 	return stream_priority(REAL(cuStreamGetPriority_ptsz), stream, priority);
 }
 
-static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream) {
+static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream)
+{
 	struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL);
 	if (call.hooks)
 		call.hooks->ending(GP_STREAM, stream);
@@ -351,13 +380,9 @@ static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream) {
 	return result;
 }
 
-CUresult cuStreamDestroy(CUstream stream) {
-	return destroy_stream(REAL(cuStreamDestroy), stream);
-}
+CUresult cuStreamDestroy(CUstream stream) { return destroy_stream(REAL(cuStreamDestroy), stream); }
 
-CUresult cuStreamDestroy_v2(CUstream stream) {
-	return destroy_stream(REAL(cuStreamDestroy_v2), stream);
-}
+CUresult cuStreamDestroy_v2(CUstream stream) { return destroy_stream(REAL(cuStreamDestroy_v2), stream); }
 
 // The driver counts how often a primary context was retained, and ends it with the last release, which names only the device.
 // The context and the count are kept here too, so that the core hears of its end.
@@ -367,11 +392,10 @@ static struct {
 	_Atomic int retained;
 } primary[MAX_DEVICES];
 
-static bool known_device(CUdevice device) {
-	return device >= 0 && device < MAX_DEVICES;
-}
+static bool known_device(CUdevice device) { return device >= 0 && device < MAX_DEVICES; }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
 	gp_start();
 	CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
 	const struct gp_hooks *hooks = gp_hooks();
@@ -384,7 +408,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 }
 
 // Calls the driver's release or reset. The last release ends the context.
-static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release) {
+static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release)
+{
 	if (!known_device(device))
 		return real(device);
 	CUcontext context = atomic_load(&primary[device].context);
@@ -398,18 +423,19 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 	return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
 	return end_primary(REAL(cuDevicePrimaryCtxRelease), device, true);
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
 	return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device, true);
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-	return end_primary(REAL(cuDevicePrimaryCtxReset), device, false);
-}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return end_primary(REAL(cuDevicePrimaryCtxReset), device, false); }
 
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
 	return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device, false);
 }

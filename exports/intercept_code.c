@@ -5,22 +5,23 @@
 #include "exports/layer.h"
 
 // Everything between begin and gp_call_end may wait for the whole context, also the hooks.
-static struct gp_call begin(void) {
-	return gp_call_begin(GP_WAIT_CONTEXT, NULL);
-}
+static struct gp_call begin(void) { return gp_call_begin(GP_WAIT_CONTEXT, NULL); }
 
 // Loads the image that the core gives instead of the program's. False: nothing was loaded.
-static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module) {
+static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module)
+{
 	const void *other = module && hooks ? hooks->module_loading(load) : NULL;
 	if (!other)
 		return false;
-	CUresult result = load->options ? REAL(cuModuleLoadDataEx)(module, other, load->options, (void *)load->option, (void **)load->value)
-					: REAL(cuModuleLoadData)(module, other);
+	CUresult result = load->options ? REAL(cuModuleLoadDataEx)(module, other, load->options, (void *)load->option,
+								   (void **)load->value) :
+					  REAL(cuModuleLoadData)(module, other);
 	hooks->module_loaded(load, result == CUDA_SUCCESS ? *module : NULL);
 	return result == CUDA_SUCCESS;
 }
 
-static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result) {
+static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module, CUresult result)
+{
 	load->token = NULL;
 	if (result == CUDA_SUCCESS && module && hooks)
 		hooks->module_loaded(load, *module);
@@ -30,30 +31,27 @@ static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_loa
 #define LOAD_MODULE(other, ...) \
 	struct gp_call call = begin(); \
 	struct gp_load load = {__VA_ARGS__}; \
-	return gp_call_end(call, load_other(call.hooks, &load, module) ? CUDA_SUCCESS : tell_loaded_as_given(call.hooks, &load, module, other));
+	return gp_call_end(call, load_other(call.hooks, &load, module) ? \
+					 CUDA_SUCCESS : \
+					 tell_loaded_as_given(call.hooks, &load, module, other));
 
-CUresult cuModuleLoad(CUmodule *module, const char *path) {
-	LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)
-}
+CUresult cuModuleLoad(CUmodule *module, const char *path){LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)}
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-	LOAD_MODULE(REAL(cuModuleLoadData)(module, image), .image = image)
-}
+CUresult cuModuleLoadData(CUmodule *module,
+			  const void *image){LOAD_MODULE(REAL(cuModuleLoadData)(module, image), .image = image)}
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, void *options, void **values) {
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, void *options, void **values){
 	LOAD_MODULE(REAL(cuModuleLoadDataEx)(module, image, count, options, values), .image = image, .options = count,
-		.option = options, .value = values)
-}
+		    .option = options, .value = values)}
 
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-	LOAD_MODULE(REAL(cuModuleLoadFatBinary)(module, image), .image = image)
-}
+CUresult cuModuleLoadFatBinary(CUmodule *module,
+			       const void *image){LOAD_MODULE(REAL(cuModuleLoadFatBinary)(module, image), .image = image)}
 
-CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *image, uintptr_t options, uintptr_t last) {
-	LOAD_MODULE(drivers(module, image, NULL, NULL, options, last), .image = image)
-}
+CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *image, uintptr_t options,
+			  uintptr_t last){LOAD_MODULE(drivers(module, image, NULL, NULL, options, last), .image = image)}
 
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
 	struct gp_call call = begin();
 	CUresult result = REAL(cuModuleGetFunction)(function, module, name);
 	if (result == CUDA_SUCCESS && call.hooks)
@@ -61,14 +59,16 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	return gp_call_end(call, result);
 }
 
-CUresult cuModuleUnload(CUmodule module) { // of the current context
+CUresult cuModuleUnload(CUmodule module)
+{ // of the current context
 	struct gp_call call = gp_call_begin(GP_TAKE, GP_CURRENT);
 	if (call.hooks)
 		call.hooks->module_unloading(module);
 	return gp_call_end(call, REAL(cuModuleUnload)(module));
 }
 
-static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresult result, const struct gp_load *load) {
+static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresult result, const struct gp_load *load)
+{
 	if (result == CUDA_SUCCESS && library && call.hooks)
 		call.hooks->library_loaded(load, *library);
 	return gp_call_end(call, result);
@@ -76,22 +76,27 @@ static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresu
 
 #define LOAD_LIBRARY(name, from, field) \
 	struct gp_call call = begin(); \
-	CUresult result = REAL(name)(library, from, options, values, count, library_options, library_values, library_count); \
-	return end_library_load(call, library, result, &(struct gp_load){.field = from, .options = count, .option = options, \
-		.value = values, .library_options = library_count, .library_option = library_options, \
-		.library_value = library_values});
+	CUresult result = \
+		REAL(name)(library, from, options, values, count, library_options, library_values, library_count); \
+	return end_library_load(call, library, result, \
+				&(struct gp_load){.field = from, \
+						  .options = count, \
+						  .option = options, \
+						  .value = values, \
+						  .library_options = library_count, \
+						  .library_option = library_options, \
+						  .library_value = library_values});
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *image, void *options, void **values, unsigned int count,
-	void *library_options, void **library_values, unsigned int library_count) {
-	LOAD_LIBRARY(cuLibraryLoadData, image, image)
-}
+			   void *library_options, void **library_values,
+			   unsigned int library_count){LOAD_LIBRARY(cuLibraryLoadData, image, image)}
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *options, void **values, unsigned int count,
-	void *library_options, void **library_values, unsigned int library_count) {
-	LOAD_LIBRARY(cuLibraryLoadFromFile, path, path)
-}
+			       void *library_options, void **library_values,
+			       unsigned int library_count){LOAD_LIBRARY(cuLibraryLoadFromFile, path, path)}
 
-CUresult cuLibraryUnload(CUlibrary library) {
+CUresult cuLibraryUnload(CUlibrary library)
+{
 	struct gp_call call = gp_call_begin(GP_TAKE, NULL);
 	if (call.hooks)
 		call.hooks->library_unloading(library);
@@ -103,31 +108,26 @@ CUresult cuLibraryUnload(CUlibrary library) {
 	library = call.hooks ? call.hooks->library_used(library) : library; \
 	return gp_call_end(call, REAL(name)(__VA_ARGS__));
 
-CUresult cuLibraryGetKernel(CUfunction *kernel, CUlibrary library, const char *name) {
-	USE_LIBRARY(cuLibraryGetKernel, kernel, library, name)
-}
+CUresult cuLibraryGetKernel(CUfunction *kernel, CUlibrary library,
+			    const char *name){USE_LIBRARY(cuLibraryGetKernel, kernel, library, name)}
 
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library) {
-	USE_LIBRARY(cuLibraryGetKernelCount, count, library)
-}
+CUresult cuLibraryGetKernelCount(unsigned int *count,
+				 CUlibrary library){USE_LIBRARY(cuLibraryGetKernelCount, count, library)}
 
-CUresult cuLibraryEnumerateKernels(CUfunction *kernels, unsigned int count, CUlibrary library) {
-	USE_LIBRARY(cuLibraryEnumerateKernels, kernels, count, library)
-}
+CUresult cuLibraryEnumerateKernels(CUfunction *kernels, unsigned int count,
+				   CUlibrary library){USE_LIBRARY(cuLibraryEnumerateKernels, kernels, count, library)}
 
-CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library, const char *name) {
-	USE_LIBRARY(cuLibraryGetGlobal, address, bytes, library, name)
-}
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
+			    const char *name){USE_LIBRARY(cuLibraryGetGlobal, address, bytes, library, name)}
 
-CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library, const char *name) {
-	USE_LIBRARY(cuLibraryGetManaged, address, bytes, library, name)
-}
+CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
+			     const char *name){USE_LIBRARY(cuLibraryGetManaged, address, bytes, library, name)}
 
-CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name) {
-	USE_LIBRARY(cuLibraryGetUnifiedFunction, function, library, name)
-}
+CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library,
+				     const char *name){USE_LIBRARY(cuLibraryGetUnifiedFunction, function, library, name)}
 
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
 	struct gp_call call = begin();
 	CUlibrary used = call.hooks ? call.hooks->library_used(library) : library;
 	CUresult result = REAL(cuLibraryGetModule)(module, used);
@@ -136,7 +136,8 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
 	return gp_call_end(call, result);
 }
 
-CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
+CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel)
+{
 	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetFunction)(function, kernel);
 	if (result == CUDA_SUCCESS && function && call.hooks)
@@ -144,7 +145,8 @@ CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
 	return gp_call_end(call, result);
 }
 
-CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
+CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel)
+{
 	CUresult result = REAL(cuKernelGetLibrary)(library, kernel);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (result == CUDA_SUCCESS && library && hooks)
@@ -155,43 +157,51 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel) {
 // Rewritten kernels have one more parameter, the last one. Asked about it, the driver is asked about the one behind it instead,
 // and answers that there is none.
 
-static size_t skip_hidden(CUfunction function, size_t index) {
+static size_t skip_hidden(CUfunction function, size_t index)
+{
 	const struct gp_hooks *hooks = gp_hooks();
 	return index + (hooks && hooks->parameter_hidden(function, index));
 }
 
-CUresult cuKernelGetParamInfo(CUfunction kernel, size_t index, size_t *offset, size_t *size) {
+CUresult cuKernelGetParamInfo(CUfunction kernel, size_t index, size_t *offset, size_t *size)
+{
 	return REAL(cuKernelGetParamInfo)(kernel, skip_hidden(kernel, index), offset, size);
 }
 
-CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size) {
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
+{
 	return REAL(cuFuncGetParamInfo)(function, skip_hidden(function, index), offset, size);
 }
 
-static CUresult subtract_hidden(CUfunction function, size_t *count, CUresult result) {
+static CUresult subtract_hidden(CUfunction function, size_t *count, CUresult result)
+{
 	const struct gp_hooks *hooks = gp_hooks();
 	if (result == CUDA_SUCCESS && count && *count && hooks && hooks->parameter_hidden(function, *count - 1))
 		--*count;
 	return result;
 }
 
-CUresult cuKernelGetParamCount(CUfunction kernel, size_t *count) {
+CUresult cuKernelGetParamCount(CUfunction kernel, size_t *count)
+{
 	return subtract_hidden(kernel, count, REAL(cuKernelGetParamCount)(kernel, count));
 }
 
-CUresult cuFuncGetParamCount(CUfunction function, size_t *count) {
+CUresult cuFuncGetParamCount(CUfunction function, size_t *count)
+{
 	return subtract_hidden(function, count, REAL(cuFuncGetParamCount)(function, count));
 }
 
 // A launch that is stopped is repeated later. By then the program may have lowered the kernel's limit of shared memory for
 // another launch. So the limit is never lowered.
-static bool lowers_limit(int attribute, int value, CUresult result, int now) {
+static bool lowers_limit(int attribute, int value, CUresult result, int now)
+{
 	const struct gp_hooks *hooks = gp_hooks();
-	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 && value < now &&
-	       hooks && hooks->code_wanted();
+	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 &&
+	       value < now && hooks && hooks->code_wanted();
 }
 
-CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
+{
 	int now = 0;
 	CUresult result = REAL(cuFuncGetAttribute)(&now, attribute, function);
 	if (lowers_limit(attribute, value, result, now))
@@ -199,9 +209,12 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 	return REAL(cuFuncSetAttribute)(function, attribute, value);
 }
 
-CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device) {
+CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device)
+{
 	int now = 0;
 	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
-	return gp_call_end(call, lowers_limit(attribute, value, result, now) ? CUDA_SUCCESS : REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
+	return gp_call_end(call, lowers_limit(attribute, value, result, now) ?
+					 CUDA_SUCCESS :
+					 REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
 }

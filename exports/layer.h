@@ -43,14 +43,15 @@ extern _Atomic(void *) gp_real[GP_ROWS];
 #define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
 
 // state.c, which all other files may use and which uses none
-bool gp_active(void); // false: the process has no role, and nothing is substituted or started
+bool gp_active(void);               // false: the process has no role, and nothing is substituted or started
 void gp_complain(const char *what); // one line to standard error, unless GPREEMPT_LOG is off
-void gp_pass_all(void); // in a forked child: the driver gets everything from here on
+void gp_pass_all(void);             // in a forked child: the driver gets everything from here on
 // The program asks for a function of the driver that table.h lacks and that may put work on streams.
 void gp_note_unknown(const char *name);
 extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
-static inline const struct gp_hooks *gp_hooks(void) {
+static inline const struct gp_hooks *gp_hooks(void)
+{
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
 
@@ -61,7 +62,8 @@ struct gp_call {
 	bool told;
 };
 
-static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object) {
+static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object)
+{
 	struct gp_call call = {.hooks = gp_hooks(), .wait = wait};
 	call.told = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.told)
@@ -69,7 +71,8 @@ static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object) {
 	return call;
 }
 
-static inline CUresult gp_call_end(struct gp_call call, CUresult result) {
+static inline CUresult gp_call_end(struct gp_call call, CUresult result)
+{
 	if (call.told)
 		call.hooks->end_wait(call.wait, NULL, result);
 	return result; // the core's answer matters only to calls that the program makes to wait
@@ -86,7 +89,7 @@ gp_dlsym_fn *gp_real_dlsym(void); // libc's own; NULL where libc is unknown
 gp_dlvsym_fn *gp_real_dlvsym(void);
 gp_dlopen_fn *gp_real_dlopen(void);
 void *gp_next_symbol(const char *name); // in the libraries after ours; NULL: not found, or libc is unknown
-bool gp_is_ours(const void *address); // inside this library
+bool gp_is_ours(const void *address);   // inside this library
 // Finds all functions of the driver, which is loaded if load says so. False: there is no driver.
 bool gp_resolve(bool load);
 // After gp_resolve:
@@ -105,7 +108,7 @@ void gp_find_libc(void); // finds what its functions call
 void gp_start(void); // starts the core, once
 
 // go_runtime.c
-void gp_keep_environment(void); // as the library is loaded
+void gp_keep_environment(void);         // as the library is loaded
 void gp_run_blocked(void (*run)(void)); // starts the Go runtime and calls run, with all signals blocked
 
 #pragma GCC visibility pop

@@ -13,18 +13,21 @@
 #include <unistd.h>
 
 // Keeps errno for the caller.
-static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready) {
+static void tell(const struct gp_socket_hooks *hooks, int fd, bool ready)
+{
 	int saved_errno = errno;
 	hooks->readable(fd, ready);
 	errno = saved_errno;
 }
 
-static void tell_read(const struct gp_socket_hooks *hooks, int fd, ssize_t result) {
+static void tell_read(const struct gp_socket_hooks *hooks, int fd, ssize_t result)
+{
 	if (result > 0)
 		tell(hooks, fd, false);
 }
 
-static void tell_polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds, nfds_t count, int result) {
+static void tell_polled(const struct gp_socket_hooks *hooks, const struct pollfd *fds, nfds_t count, int result)
+{
 	for (nfds_t i = 0; result > 0 && i < count; i++)
 		if (fds[i].revents & POLLIN)
 			tell(hooks, fds[i].fd, true);
@@ -32,13 +35,15 @@ static void tell_polled(const struct gp_socket_hooks *hooks, const struct pollfd
 
 // A program may attach any value to a descriptor, but most attach its number. If the guess is wrong, a hint is wrong, which is
 // harmless. If a program attaches something else, its reads still tell.
-static void tell_epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result) {
+static void tell_epolled(const struct gp_socket_hooks *hooks, const struct epoll_event *events, int result)
+{
 	for (int i = 0; i < result; i++)
 		if (events[i].events & EPOLLIN && events[i].data.u64 < FD_SETSIZE * 64)
 			tell(hooks, events[i].data.fd, true);
 }
 
-static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result) {
+static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result)
+{
 	for (int fd = 0; in && result > 0 && fd < count; fd++)
 		if (in->fds_bits[fd / NFDBITS] & (fd_mask)1 << fd % NFDBITS)
 			tell(hooks, fd, true);
@@ -46,14 +51,16 @@ static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in,
 
 // Called before a descriptor is closed, while no other thread can have got its number, and after that, because another thread
 // may have looked at the descriptor meanwhile.
-static void tell_closed(const struct gp_socket_hooks *hooks, int fd) {
+static void tell_closed(const struct gp_socket_hooks *hooks, int fd)
+{
 	int saved_errno = errno;
 	if (fd >= 0)
 		hooks->closed(fd);
 	errno = saved_errno;
 }
 
-static void tell_accepted(const struct gp_socket_hooks *hooks, int fd) {
+static void tell_accepted(const struct gp_socket_hooks *hooks, int fd)
+{
 	int saved_errno = errno;
 	if (fd >= 0)
 		hooks->accepted(fd);
@@ -63,7 +70,8 @@ static void tell_accepted(const struct gp_socket_hooks *hooks, int fd) {
 #define LIBC(type, name, params, args, before, after) static _Atomic(void *) next_##name;
 #include "exports/libc.h"
 
-static COLD void *find(_Atomic(void *) *next, const char *name) {
+static COLD void *find(_Atomic(void *) *next, const char *name)
+{
 	int saved_errno = errno;
 	void *found = gp_next_symbol(name);
 	errno = saved_errno;
@@ -74,7 +82,8 @@ static COLD void *find(_Atomic(void *) *next, const char *name) {
 
 #define LIBC(type, name, params, args, before, after) \
 	PUBLIC type name params; \
-	PUBLIC type name params { \
+	PUBLIC type name params \
+	{ \
 		typedef type function params; \
 		function *next = (function *)atomic_load_explicit(&next_##name, memory_order_acquire); \
 		if (!likely(next) && !(next = (function *)find(&next_##name, #name))) { \
@@ -92,7 +101,8 @@ static COLD void *find(_Atomic(void *) *next, const char *name) {
 	}
 #include "exports/libc.h"
 
-void gp_find_libc(void) {
+void gp_find_libc(void)
+{
 #define LIBC(type, name, params, args, before, after) find(&next_##name, #name);
 #include "exports/libc.h"
 }

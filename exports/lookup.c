@@ -8,14 +8,16 @@
 #include <dlfcn.h>
 #include <string.h>
 
-static void *const wrappers[GP_ROWS] = { // NULL: called, not intercepted
+static void *const wrappers[GP_ROWS] = {
+// NULL: called, not intercepted
 #define ROW(kind, name, ...) (void *)name,
 #define CALLED(name, params) NULL,
 #include "exports/table.h"
 };
 
 // Returns what the program gets instead of the function that libc (in any library) or the driver found.
-static void *substitute(void *found, const char *name, bool by_driver) {
+static void *substitute(void *found, const char *name, bool by_driver)
+{
 	if (!found || gp_is_ours(found) || !gp_resolve(false))
 		return found;
 	enum gp_row row = gp_row_of(found);
@@ -28,19 +30,16 @@ static void *substitute(void *found, const char *name, bool by_driver) {
 
 // Exported: dlsym, dlvsym, dlopen.
 
-static bool may_be_driver(const char *name) {
-	return name[0] == 'c' && name[1] == 'u';
-}
+static bool may_be_driver(const char *name) { return name[0] == 'c' && name[1] == 'u'; }
 
 // RTLD_NEXT and RTLD_DEFAULT depend on the caller. They need no help: in the global order of lookups this library comes before
 // the driver.
-static inline bool caller_decides(void *handle) {
-	return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-}
+static inline bool caller_decides(void *handle) { return handle == RTLD_NEXT || handle == RTLD_DEFAULT; }
 
 // A program may ask for a driver function only to learn whether there is a driver, or whether it has the function.
 // Without a driver, our own definition must not be the answer.
-static bool found_only_here(void *handle, const char *name) {
+static bool found_only_here(void *handle, const char *name)
+{
 	if (likely(handle != RTLD_DEFAULT || !may_be_driver(name)))
 		return false;
 	for (int row = 0; row < GP_ROWS; row++)
@@ -49,7 +48,8 @@ static bool found_only_here(void *handle, const char *name) {
 	return false;
 }
 
-PUBLIC void *dlsym(void *restrict handle, const char *restrict name) {
+PUBLIC void *dlsym(void *restrict handle, const char *restrict name)
+{
 	gp_dlsym_fn *next = gp_real_dlsym();
 	if (found_only_here(handle, name))
 		return gp_next_symbol(name);
@@ -58,7 +58,8 @@ PUBLIC void *dlsym(void *restrict handle, const char *restrict name) {
 	return substitute(next(handle, name), name, false);
 }
 
-PUBLIC void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version) {
+PUBLIC void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version)
+{
 	gp_dlvsym_fn *next = gp_real_dlvsym();
 	if (caller_decides(handle) || !may_be_driver(name) || !gp_active())
 		TAIL next(handle, name, version);
@@ -66,7 +67,8 @@ PUBLIC void *dlvsym(void *restrict handle, const char *restrict name, const char
 }
 
 // A library that is opened with RTLD_DEEPBIND would find libcuda's functions before ours, so the flag is dropped.
-PUBLIC void *dlopen(const char *file, int mode) {
+PUBLIC void *dlopen(const char *file, int mode)
+{
 	gp_dlopen_fn *next = gp_real_dlopen();
 	if (mode & RTLD_DEEPBIND && gp_active())
 		mode &= ~RTLD_DEEPBIND;
@@ -74,18 +76,18 @@ PUBLIC void *dlopen(const char *file, int mode) {
 }
 
 // Runtimes that ask here for cuGetExportTable (11.3 and later) would refuse the table of export_table.c.
-static bool substituted(const char *symbol) {
-	return !symbol || strcmp(symbol, "cuGetExportTable") != 0;
-}
+static bool substituted(const char *symbol) { return !symbol || strcmp(symbol, "cuGetExportTable") != 0; }
 
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
 	CUresult result = REAL(cuGetProcAddress)(symbol, pfn, version, flags);
 	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
 		*pfn = substitute(*pfn, symbol, true);
 	return result;
 }
 
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, void *status) {
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, void *status)
+{
 	CUresult result = REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
 	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol))
 		*pfn = substitute(*pfn, symbol, true);

@@ -3,14 +3,16 @@
 
 #include <string.h>
 
-static bool begins_with(const char *name, const char *const *words) {
+static bool begins_with(const char *name, const char *const *words)
+{
 	for (; *words; words++)
 		if (strncmp(name, *words, strlen(*words)) == 0)
 			return true;
 	return false;
 }
 
-static bool has_one_of(const char *name, const char *const *words) {
+static bool has_one_of(const char *name, const char *const *words)
+{
 	for (; *words; words++)
 		if (strstr(name, *words))
 			return true;
@@ -18,13 +20,22 @@ static bool has_one_of(const char *name, const char *const *words) {
 }
 
 // Functions that make graphs matter only where they add kernels, whose parameters have to be completed.
-bool gp_may_submit(const char *name) {
-	static const char *const of_streams[] = {"Async", "Launch", "Memcpy", "Memset", "Cpy", "Capture", "Recapture", "StreamWait", "StreamWrite",
-		"StreamBatch", "StreamAttach", "StreamAdd", "GraphicsMap", "GraphicsUnmap", "GLMap", "GLUnmap", "Prefetch", "Discard", "RecordEvent",
-		"EventRecord", "WaitEvent", "_ptsz", "_ptds", NULL};
-	static const char *const of_graphs[] = {"cuGraphAddNode", "cuGraphAddKernelNode", "cuGraphKernelNodeSetParams",
-		"cuGraphExecKernelNodeSetParams", "cuGraphNodeSetParams", "cuGraphExecNodeSetParams", NULL};
-	static const char *const harmless[] = {"cuStreamGet", "cuStreamSet", "cuStreamCopy", "cuStreamIs", "cuStreamUpdate",
+bool gp_may_submit(const char *name)
+{
+	static const char *const of_streams[] = {
+		"Async",       "Launch",        "Memcpy",      "Memset",      "Cpy",          "Capture",
+		"Recapture",   "StreamWait",    "StreamWrite", "StreamBatch", "StreamAttach", "StreamAdd",
+		"GraphicsMap", "GraphicsUnmap", "GLMap",       "GLUnmap",     "Prefetch",     "Discard",
+		"RecordEvent", "EventRecord",   "WaitEvent",   "_ptsz",       "_ptds",        NULL};
+	static const char *const of_graphs[] = {"cuGraphAddNode",
+						"cuGraphAddKernelNode",
+						"cuGraphKernelNodeSetParams",
+						"cuGraphExecKernelNodeSetParams",
+						"cuGraphNodeSetParams",
+						"cuGraphExecNodeSetParams",
+						NULL};
+	static const char *const harmless[] = {
+		"cuStreamGet",      "cuStreamSet",        "cuStreamCopy",     "cuStreamIs",       "cuStreamUpdate",
 		"cuDeviceRegister", "cuDeviceUnregister", "cuThreadExchange", "cuGetProcAddress", NULL};
 	if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
 		return false;

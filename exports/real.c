@@ -14,19 +14,21 @@ static _Atomic(gp_dlopen_fn *) dlopen_of_libc;
 // Our dlsym hides libc's, which is therefore read from libc's symbol table.
 
 struct symbols {
-	const ElfW(Sym) *table;
+	const ElfW(Sym) * table;
 	const char *names;
-	const ElfW(Half) *versions;
+	const ElfW(Half) * versions;
 	const uint32_t *hash; // DT_GNU_HASH
 	ElfW(Addr) base;
 };
 
 // glibc relocates the pointers of a dynamic section in place, except where it is read-only.
-static const void *dynamic_pointer(ElfW(Addr) base, ElfW(Addr) value) {
+static const void *dynamic_pointer(ElfW(Addr) base, ElfW(Addr) value)
+{
 	return (const void *)(value < base ? base + value : value);
 }
 
-static bool read_symbols(const struct dl_phdr_info *info, struct symbols *s) {
+static bool read_symbols(const struct dl_phdr_info *info, struct symbols *s)
+{
 	*s = (struct symbols){.base = info->dlpi_addr};
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
@@ -46,7 +48,8 @@ static bool read_symbols(const struct dl_phdr_info *info, struct symbols *s) {
 }
 
 // Finds name@@VERSION, which a program that is linked today gets.
-static void *default_version(const struct symbols *s, const char *name) {
+static void *default_version(const struct symbols *s, const char *name)
+{
 	uint32_t wanted = 5381;
 	for (const char *c = name; *c; c++)
 		wanted = wanted * 33 + (unsigned char)*c;
@@ -60,8 +63,9 @@ static void *default_version(const struct symbols *s, const char *name) {
 		const ElfW(Sym) *symbol = &s->table[i];
 		uint32_t hash = chain[i - first];
 		enum { HIDDEN_VERSION = 0x8000 }; // of DT_VERSYM: name@VERSION, not the default
-		if ((hash | 1) == (wanted | 1) && symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
-		    !(s->versions && s->versions[i] & HIDDEN_VERSION) && strcmp(s->names + symbol->st_name, name) == 0)
+		if ((hash | 1) == (wanted | 1) && symbol->st_shndx != SHN_UNDEF &&
+		    ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && !(s->versions && s->versions[i] & HIDDEN_VERSION) &&
+		    strcmp(s->names + symbol->st_name, name) == 0)
 			return (void *)(s->base + symbol->st_value);
 		if (hash & 1)
 			return NULL;
@@ -69,14 +73,16 @@ static void *default_version(const struct symbols *s, const char *name) {
 }
 
 // In glibc 2.34 and later the functions are in libc itself, before that in libdl.
-static int visit_library(struct dl_phdr_info *info, size_t size, void *unused) {
+static int visit_library(struct dl_phdr_info *info, size_t size, void *unused)
+{
 	(void)size, (void)unused;
 	const char *slash = strrchr(info->dlpi_name, '/');
 	const char *file = slash ? slash + 1 : info->dlpi_name;
 	struct symbols s;
 	if ((strcmp(file, "libc.so.6") != 0 && strcmp(file, "libdl.so.2") != 0) || !read_symbols(info, &s))
 		return 0;
-	void *sym = default_version(&s, "dlsym"), *vsym = default_version(&s, "dlvsym"), *open = default_version(&s, "dlopen");
+	void *sym = default_version(&s, "dlsym"), *vsym = default_version(&s, "dlvsym"),
+	     *open = default_version(&s, "dlopen");
 	if (!sym || !vsym || !open)
 		return 0;
 	atomic_store(&dlvsym_of_libc, (gp_dlvsym_fn *)vsym);
@@ -85,32 +91,35 @@ static int visit_library(struct dl_phdr_info *info, size_t size, void *unused) {
 	return 1;
 }
 
-static COLD void find_libc(void) {
-	dl_iterate_phdr(visit_library, NULL);
-}
+static COLD void find_libc(void) { dl_iterate_phdr(visit_library, NULL); }
 
 // Several threads may do this at once: they store the same values.
-static inline void need_libc(void) {
+static inline void need_libc(void)
+{
 	if (!atomic_load_explicit(&dlsym_of_libc, memory_order_acquire))
 		find_libc();
 }
 
-gp_dlsym_fn *gp_real_dlsym(void) {
+gp_dlsym_fn *gp_real_dlsym(void)
+{
 	need_libc();
 	return atomic_load_explicit(&dlsym_of_libc, memory_order_relaxed);
 }
 
-gp_dlvsym_fn *gp_real_dlvsym(void) {
+gp_dlvsym_fn *gp_real_dlvsym(void)
+{
 	need_libc();
 	return atomic_load_explicit(&dlvsym_of_libc, memory_order_relaxed);
 }
 
-gp_dlopen_fn *gp_real_dlopen(void) {
+gp_dlopen_fn *gp_real_dlopen(void)
+{
 	need_libc();
 	return atomic_load_explicit(&dlopen_of_libc, memory_order_relaxed);
 }
 
-void *gp_next_symbol(const char *name) {
+void *gp_next_symbol(const char *name)
+{
 	gp_dlsym_fn *next = gp_real_dlsym();
 	void *found = next ? next(RTLD_NEXT, name) : NULL;
 	__asm__ volatile("" : "+r"(found)); // no tail call: libc must see this library as the caller
@@ -120,9 +129,7 @@ void *gp_next_symbol(const char *name) {
 // Set by the linker: this library's first and last byte. Hidden, or they would be another library's.
 __attribute__((visibility("hidden"))) extern const char __ehdr_start[], _end[];
 
-bool gp_is_ours(const void *address) {
-	return (const char *)address >= __ehdr_start && (const char *)address < _end;
-}
+bool gp_is_ours(const void *address) { return (const char *)address >= __ehdr_start && (const char *)address < _end; }
 
 // The driver.
 
@@ -138,13 +145,12 @@ static const bool intercepted[GP_ROWS] = {
 #include "exports/table.h"
 };
 
-static CUresult missing(void) {
-	return CUDA_ERROR_NOT_FOUND;
-}
+static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 
 // The first call of a function resolves all of them and goes on to the driver.
 #define ROW(kind, name, stream, params, args, ...) \
-	static COLD CUresult first_##name params { \
+	static COLD CUresult first_##name params \
+	{ \
 		return gp_resolve(true) ? REAL(name) args : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; \
 	}
 #define CALLED(name, params)
@@ -163,12 +169,14 @@ enum { ADDRESSES = 1024 };
 _Static_assert(GP_ROWS < ADDRESSES / 2, "by_address is too full");
 static _Atomic uint16_t by_address[ADDRESSES];
 
-static unsigned int address_hash(const void *address) {
+static unsigned int address_hash(const void *address)
+{
 	return ((uintptr_t)address >> 4) * 0x9E3779B97F4A7C15ull >> 54; // 10 bits
 }
 
 // Returns the place of an address, occupied or free. The first row of an address keeps it.
-static _Atomic uint16_t *find_row(const void *address) {
+static _Atomic uint16_t *find_row(const void *address)
+{
 	for (unsigned int i = address_hash(address);; i = (i + 1) % ADDRESSES) {
 		uint16_t row = atomic_load(&by_address[i]);
 		if (row == 0 || atomic_load(&gp_real[row - 1]) == address)
@@ -178,7 +186,8 @@ static _Atomic uint16_t *find_row(const void *address) {
 
 // Several threads may do this at once: they store the same values. There is no lock because the driver's constructors may call
 // back while it is held.
-static COLD bool resolve_now(bool load) {
+static COLD bool resolve_now(bool load)
+{
 	gp_dlsym_fn *find = gp_real_dlsym();
 	gp_dlopen_fn *open = gp_real_dlopen();
 	if (!find || !open)
@@ -197,7 +206,8 @@ static COLD bool resolve_now(bool load) {
 		for (;;) {
 			_Atomic uint16_t *place = find_row(function);
 			uint16_t empty = 0;
-			if (!intercepted[row] || atomic_load(place) || atomic_compare_exchange_strong(place, &empty, row + 1))
+			if (!intercepted[row] || atomic_load(place) ||
+			    atomic_compare_exchange_strong(place, &empty, row + 1))
 				break;
 		}
 	}
@@ -208,20 +218,21 @@ static COLD bool resolve_now(bool load) {
 	return driver != NULL;
 }
 
-bool gp_resolve(bool load) {
+bool gp_resolve(bool load)
+{
 	return likely(atomic_load_explicit(&driver_handle, memory_order_acquire)) || resolve_now(load);
 }
 
-enum gp_row gp_row_of(const void *function) {
+enum gp_row gp_row_of(const void *function)
+{
 	uint16_t row = atomic_load(find_row(function));
 	return row ? (enum gp_row)(row - 1) : GP_ROWS;
 }
 
-bool gp_driver_has(enum gp_row row) {
-	return atomic_load(&gp_real[row]) != (void *)missing;
-}
+bool gp_driver_has(enum gp_row row) { return atomic_load(&gp_real[row]) != (void *)missing; }
 
-void *gp_driver_symbol(const char *name) {
+void *gp_driver_symbol(const char *name)
+{
 	if (!gp_resolve(true))
 		return NULL;
 	void *function = gp_real_dlsym()(atomic_load(&driver_handle), name);

@@ -18,15 +18,12 @@ static _Atomic(void *) start_function;
 
 enum { MAX_WAIT_ms = 2000 };
 
-static void sleep_1_ms(void) {
-	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-}
+static void sleep_1_ms(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
 
-void gp_set_start(void (*start)(void)) {
-	atomic_store(&start_function, (void *)start);
-}
+void gp_set_start(void (*start)(void)) { atomic_store(&start_function, (void *)start); }
 
-static void wait_and_start(void) {
+static void wait_and_start(void)
+{
 	void (*start)(void) = NULL;
 	for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
 		sleep_1_ms();
@@ -36,7 +33,8 @@ static void wait_and_start(void) {
 		gp_complain("the library's core did not come up");
 }
 
-static COLD void start_or_wait(void) {
+static COLD void start_or_wait(void)
+{
 	int saved_errno = errno, idle = IDLE;
 	if (atomic_compare_exchange_strong(&start_state, &idle, STARTING)) {
 		atomic_store(&starter, (uintptr_t)pthread_self());
@@ -50,7 +48,8 @@ static COLD void start_or_wait(void) {
 	errno = saved_errno;
 }
 
-void gp_start(void) {
+void gp_start(void)
+{
 	if (likely(atomic_load_explicit(&start_state, memory_order_acquire) == STARTED))
 		return;
 	if (gp_active() && !gp_forked())
@@ -62,7 +61,8 @@ void gp_start(void) {
 typedef int ioctl_fn(int, unsigned long, ...);
 static _Atomic(ioctl_fn *) next_ioctl;
 
-PUBLIC int ioctl(int fd, unsigned long request, ...) {
+PUBLIC int ioctl(int fd, unsigned long request, ...)
+{
 	va_list list;
 	va_start(list, request);
 	void *argument = va_arg(list, void *);
@@ -81,13 +81,15 @@ PUBLIC int ioctl(int fd, unsigned long request, ...) {
 
 // Go code must not run in a child that was forked after the core was started, because its threads are gone. A child that was
 // forked before may start the core itself.
-static void in_child(void) {
+static void in_child(void)
+{
 	if (atomic_load(&start_state) == IDLE)
 		return;
 	gp_pass_all();
 }
 
-__attribute__((constructor)) static void loaded(void) {
+__attribute__((constructor)) static void loaded(void)
+{
 	atomic_store_explicit(&next_ioctl, (ioctl_fn *)gp_next_symbol("ioctl"), memory_order_release);
 	gp_find_libc();
 	if (gp_active()) {

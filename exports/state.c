@@ -15,7 +15,8 @@ enum { UNKNOWN, PASSIVE, ACTIVE };
 static atomic_int mode;
 
 // Other libraries' constructors may ask before ours ran, and before libc has an environment.
-static COLD bool read_mode(void) {
+static COLD bool read_mode(void)
+{
 	if (!environ)
 		return false;
 	const char *priority = getenv("GPREEMPT_PRIORITY");
@@ -24,22 +25,23 @@ static COLD bool read_mode(void) {
 	return active;
 }
 
-bool gp_active(void) {
+bool gp_active(void)
+{
 	int known = atomic_load_explicit(&mode, memory_order_relaxed);
 	return likely(known != UNKNOWN) ? known == ACTIVE : read_mode();
 }
 
-void gp_complain(const char *what) {
+void gp_complain(const char *what)
+{
 	const char *log = getenv("GPREEMPT_LOG");
 	if (!log || strncmp(log, "off", 3) != 0)
 		dprintf(STDERR_FILENO, "gpreempt: %s; running without preemption\n", what);
 }
 
-bool gp_forked(void) {
-	return atomic_load_explicit(&forked, memory_order_relaxed);
-}
+bool gp_forked(void) { return atomic_load_explicit(&forked, memory_order_relaxed); }
 
-void gp_pass_all(void) {
+void gp_pass_all(void)
+{
 	atomic_store(&forked, true);
 	atomic_store(&gp_armed, 0);
 	atomic_store(&gp_installed_hooks, NULL);
@@ -52,14 +54,16 @@ void gp_pass_all(void) {
 static char unknown[64];
 static atomic_int unknown_state; // 0: none, 1: being written, 2: written
 
-static void tell_unknown(void) {
+static void tell_unknown(void)
+{
 	static atomic_bool told;
 	const struct gp_hooks *hooks = gp_hooks();
 	if (atomic_load(&unknown_state) == 2 && hooks && !atomic_exchange(&told, true))
 		hooks->unknown_function(unknown);
 }
 
-COLD void gp_note_unknown(const char *name) {
+COLD void gp_note_unknown(const char *name)
+{
 	int none = 0;
 	if (atomic_compare_exchange_strong(&unknown_state, &none, 1)) {
 		strncpy(unknown, name, sizeof unknown - 1);
@@ -68,14 +72,16 @@ COLD void gp_note_unknown(const char *name) {
 	tell_unknown();
 }
 
-void gp_install_hooks(const struct gp_hooks *hooks) {
+void gp_install_hooks(const struct gp_hooks *hooks)
+{
 	if (gp_forked())
 		return;
 	atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
 	tell_unknown();
 }
 
-void gp_install_socket_hooks(const struct gp_socket_hooks *hooks) {
+void gp_install_socket_hooks(const struct gp_socket_hooks *hooks)
+{
 	if (!gp_forked())
 		atomic_store_explicit(&gp_installed_socket_hooks, hooks, memory_order_release);
 }

@@ -15,9 +15,15 @@ uint32_t gp_arrivals_bell(void);
 void gp_arrivals_wait(uint32_t seen);
 // The numbers of arrivals and announcements so far. _take removes the i-th; its at_ns is 0 if it was overwritten.
 uint32_t gp_arrivals_count(void);
-struct gp_arrival_taken { uint64_t at_ns, held_ns, due_ns; uint32_t ready, dropped; } gp_arrivals_take(uint32_t i);
+struct gp_arrival_taken {
+	uint64_t at_ns, held_ns, due_ns;
+	uint32_t ready, dropped;
+} gp_arrivals_take(uint32_t i);
 uint32_t gp_announcements_count(void);
-struct gp_announcement_taken { uint64_t at_ns, key; uint32_t estimate, fd, generation; } gp_announcements_take(uint32_t i);
+struct gp_announcement_taken {
+	uint64_t at_ns, key;
+	uint32_t estimate, fd, generation;
+} gp_announcements_take(uint32_t i);
 
 // Store what was learnt of a place, unless another key has it by now, and of a connection.
 void gp_estimate_set(uint32_t place, uint64_t key, uint64_t delay_ns, uint64_t valid_ns, uint32_t likely_ppm);

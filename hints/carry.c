@@ -8,9 +8,9 @@
 
 #include <string.h>
 
-static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000;    // a hint for later is nonsense
+static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000; // a hint for later is nonsense
 static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
-static const uint64_t RECENT_NS = 10ull * 1000000000;       // contexts without work for longer get no hold
+static const uint64_t RECENT_NS = 10ull * 1000000000; // contexts without work for longer get no hold
 static const uint64_t SAMPLE_SPIN_NS = 300 * 1000, SAMPLE_POLL_NS = 10 * 1000;
 enum {
 	MAILS = 64,
@@ -117,7 +117,8 @@ static bool take_mail(struct mail *out)
 	struct mail *m = &mail[mail_begin % MAILS];
 	if (m->turn != mail_begin + 1)
 		return false;
-	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns, m->begun_before};
+	*out = (struct mail){0,        m->source,   m->start_ns,    m->valid_ns, m->confidence,
+			     m->taken, m->taken_ns, m->begun_before};
 	m->turn = mail_begin + MAILS;
 	mail_begin++;
 	return true;
@@ -184,7 +185,9 @@ static void receive(const struct mail *m, uint64_t now)
 		active.began_ns = m->taken_ns;
 		active.end_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 		active.began_before = m->begun_before;
-		active.sampled = gp_hint_sample_due(carried_out) && hold_begun(m->taken, m->begun_before) == NOT_YET ? m->taken : NULL;
+		active.sampled = gp_hint_sample_due(carried_out) && hold_begun(m->taken, m->begun_before) == NOT_YET ?
+					 m->taken :
+					 NULL;
 		return;
 	}
 	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
@@ -265,7 +268,9 @@ static void carry_out(const struct pending *p, uint64_t now)
 		struct gp_context *best = NULL;
 		for (int i = 0; i < GP_CONTEXTS; i++) {
 			struct gp_context *c = &gp_context[i];
-			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !(c->gpu->segment->open & (c->gpu->higher | c->gpu->same)) && last_work_ns(c, now) + RECENT_NS >= latest &&
+			if (c->gpu == &gp_gpu[g] && takes_hints(c) &&
+			    !(c->gpu->segment->open & (c->gpu->higher | c->gpu->same)) &&
+			    last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;
 		}
@@ -343,7 +348,8 @@ static uint64_t attend(uint64_t now)
 	if (at) {
 		uint64_t waited = at > active.began_ns ? at - active.began_ns : 0;
 		// A switch costs the same without a hint, so that time is not charged; for take_at_once a little more is not.
-		uint64_t lead = gp_hint_lead_ns(active.source) + (gp_hint_announced(active.source) ? gp_hint_longest_margin_ns : 0);
+		uint64_t lead = gp_hint_lead_ns(active.source) +
+				(gp_hint_announced(active.source) ? gp_hint_longest_margin_ns : 0);
 		GP_HINT_COUNT(active.source, hit, 1);
 		GP_HINT_COUNT(active.source, waited_ns, waited);
 		if (active.taken)
@@ -468,4 +474,3 @@ void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, boo
 		mail[i].turn = i;
 	gp_settings.hints = 1;
 }
-

@@ -7,11 +7,12 @@
 #include "preempt/gpu/gpu.h"
 
 // Counts in every GPU's slot. Any thread.
-#define GP_HINT_COUNT(source, field, by) do { \
-	for (int i_ = 0; i_ < GP_GPUS && gp_gpu[i_].known; i_++) \
-		if (gp_own_slot(&gp_gpu[i_])) \
-			gp_count(&gp_own_slot(&gp_gpu[i_])->hint[source].field, by); \
-} while (0)
+#define GP_HINT_COUNT(source, field, by) \
+	do { \
+		for (int i_ = 0; i_ < GP_GPUS && gp_gpu[i_].known; i_++) \
+			if (gp_own_slot(&gp_gpu[i_])) \
+				gp_count(&gp_own_slot(&gp_gpu[i_])->hint[source].field, by); \
+	} while (0)
 
 // The program itself announced the work; other sources guess.
 static inline bool gp_hint_announced(uint32_t source) { return GP_HINTS_TOLD >> source & 1; }
@@ -19,7 +20,7 @@ static inline bool gp_hint_announced(uint32_t source) { return GP_HINTS_TOLD >> 
 // carry.c
 extern _Atomic uint32_t gp_hint_bell, gp_hint_dropped;
 extern _Atomic uint64_t gp_hint_due_ns; // when the next hint is due; 0: there is none
-void gp_hint_ring(void); // wakes the thread of gp_hint_run; any thread
+void gp_hint_ring(void);                // wakes the thread of gp_hint_run; any thread
 
 // timing.c
 extern const uint64_t gp_hint_default_switch_ns, gp_hint_longest_switch_ns;

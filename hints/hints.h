@@ -23,11 +23,11 @@ struct gp_arrivals {
 	_Atomic uint32_t bell;
 	_Atomic uint32_t count;
 	struct gp_arrival {
-		_Atomic uint64_t at_ns;    // stored last
-		_Atomic uint64_t held_ns;  // since when a hint kept the GPU for it; 0: none did
-		_Atomic uint64_t due_ns;   // when the next known hint was due; 0: none was known
-		_Atomic uint32_t ready;    // the GPU was there already
-		_Atomic uint32_t dropped;  // enum gp_hint_dropped: why the latest hint since the request before came to nothing
+		_Atomic uint64_t at_ns;   // stored last
+		_Atomic uint64_t held_ns; // since when a hint kept the GPU for it; 0: none did
+		_Atomic uint64_t due_ns;  // when the next known hint was due; 0: none was known
+		_Atomic uint32_t ready;   // the GPU was there already
+		_Atomic uint32_t dropped; // enum gp_hint_dropped: why the latest hint since the request before came to nothing
 	} arrival[256];
 };
 

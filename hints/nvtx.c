@@ -140,15 +140,51 @@ static void begun_with(const struct attributes *a)
 	}
 }
 
-static int push(const char *name) { begun(name); return NVTX_NO_PUSH_POP_TRACKING; }
-static int push_wide(const wchar_t *name) { begun_wide(name); return NVTX_NO_PUSH_POP_TRACKING; }
-static int push_with(const struct attributes *a) { begun_with(a); return NVTX_NO_PUSH_POP_TRACKING; }
-static uint64_t start(const char *name) { begun(name); return 0; }
-static uint64_t start_wide(const wchar_t *name) { begun_wide(name); return 0; }
-static uint64_t start_with(const struct attributes *a) { begun_with(a); return 0; }
-static int domain_push(void *domain, const struct attributes *a) { (void)domain; return push_with(a); }
-static uint64_t domain_start(void *domain, const struct attributes *a) { (void)domain; return start_with(a); }
-static void *domain_register(void *domain, const char *text) { (void)domain; return register_string(text); }
+static int push(const char *name)
+{
+	begun(name);
+	return NVTX_NO_PUSH_POP_TRACKING;
+}
+static int push_wide(const wchar_t *name)
+{
+	begun_wide(name);
+	return NVTX_NO_PUSH_POP_TRACKING;
+}
+static int push_with(const struct attributes *a)
+{
+	begun_with(a);
+	return NVTX_NO_PUSH_POP_TRACKING;
+}
+static uint64_t start(const char *name)
+{
+	begun(name);
+	return 0;
+}
+static uint64_t start_wide(const wchar_t *name)
+{
+	begun_wide(name);
+	return 0;
+}
+static uint64_t start_with(const struct attributes *a)
+{
+	begun_with(a);
+	return 0;
+}
+static int domain_push(void *domain, const struct attributes *a)
+{
+	(void)domain;
+	return push_with(a);
+}
+static uint64_t domain_start(void *domain, const struct attributes *a)
+{
+	(void)domain;
+	return start_with(a);
+}
+static void *domain_register(void *domain, const char *text)
+{
+	(void)domain;
+	return register_string(text);
+}
 
 static void *domain_register_wide(void *domain, const wchar_t *text)
 {
@@ -163,7 +199,11 @@ static void *domain_register_wide(void *domain, const wchar_t *text)
 	return register_string(narrow);
 }
 
-static const struct { int module; unsigned id; void *function; } functions[] = {
+static const struct {
+	int module;
+	unsigned id;
+	void *function;
+} functions[] = {
 	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartEx, start_with},
 	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartA, start},
 	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartW, start_wide},

@@ -25,8 +25,8 @@ static struct connection {
 	_Atomic uint32_t kind, generation, accepted;
 	_Atomic uint64_t key;
 	_Atomic uint32_t estimate;
-	_Atomic uint32_t likely_ppm; // UINT32_MAX: not known
-	_Atomic uint32_t arrivals;   // when it announced last: how many requests had come,
+	_Atomic uint32_t likely_ppm;   // UINT32_MAX: not known
+	_Atomic uint32_t arrivals;     // when it announced last: how many requests had come,
 	_Atomic uint64_t announced_ns; // and when that was
 } connection[GP_FDS];
 
@@ -116,8 +116,7 @@ static bool announces(struct connection *c, uint64_t now)
 
 	if (last && c->arrivals == arrivals && now - last < NEW_REQUEST_NS)
 		return false;
-	if (!__atomic_compare_exchange_n((uint64_t *)&c->announced_ns, &last, now, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
+	if (!__atomic_compare_exchange_n((uint64_t *)&c->announced_ns, &last, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return false;
 	c->arrivals = arrivals;
 	return true;

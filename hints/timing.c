@@ -2,14 +2,14 @@
 #define _GNU_SOURCE
 #include "hints/carry.h"
 
-const uint64_t gp_hint_default_switch_ns = 200 * 1000;       // a context switch on an H200, until measured
-const uint64_t gp_hint_longest_switch_ns = 1000 * 1000;      // a longer sample says nothing about the switch
+const uint64_t gp_hint_default_switch_ns = 200 * 1000;  // a context switch on an H200, until measured
+const uint64_t gp_hint_longest_switch_ns = 1000 * 1000; // a longer sample says nothing about the switch
 const uint64_t gp_hint_longest_margin_ns = 100 * 1000;
 // The longer a processor slept, the later it wakes, on a virtual machine sometimes by hundreds of microseconds. So the thread
 // wakes once more, this long before the hint is due.
 const uint64_t gp_hint_nap_ns = 300 * 1000;
-static const uint64_t MARGIN_NS = 30 * 1000;                 // waking up and launching the hold
-static const uint64_t SPIN_NS = 50 * 1000;                   // longest spin before a guess is carried out
+static const uint64_t MARGIN_NS = 30 * 1000; // waking up and launching the hold
+static const uint64_t SPIN_NS = 50 * 1000;   // longest spin before a guess is carried out
 static const uint64_t LONGEST_EARLY_NS = 150 * 1000, EARLY_STEP_NS = 1000;
 static const double SPIN_SHARE = 0.005, SPIN_SAVED_NS = 1e6; // share of a processor, and most that is saved up
 enum {

@@ -11,7 +11,8 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		return;
 	uint64_t now = gp_now_ns();
 	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
-	uint64_t awaited = c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
+	uint64_t awaited =
+		c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 
 	if (awaited) {
@@ -40,7 +41,8 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 			gp_count(&counters->hit, 1);
 			gp_hint_copy_hit();
 			gp_count(&counters->waited_ns, now - copied);
-			gp_count(&counters->saved_ns, now - copied < gp_hint_default_switch_ns ? now - copied : gp_hint_default_switch_ns);
+			gp_count(&counters->saved_ns,
+				 now - copied < gp_hint_default_switch_ns ? now - copied : gp_hint_default_switch_ns);
 		}
 	}
 }

@@ -37,9 +37,7 @@ extern "C" __global__ void __launch_bounds__(1024) bench_work_shared(float *out,
 		out[blockIdx.x] = value;
 }
 
-extern "C" __global__ void bench_empty()
-{
-}
+extern "C" __global__ void bench_empty() {}
 
 // Updates data in place; the result of a series of launches depends on every one of them having run
 // exactly once and in order.

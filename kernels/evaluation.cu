@@ -69,7 +69,7 @@ static __device__ __forceinline__ void fluxes(const double *state, int x, int z,
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-evaluation_weather_tendencies(const double *state, double *tendency, int nx, int nz, int along_z)
+	evaluation_weather_tendencies(const double *state, double *tendency, int nx, int nz, int along_z)
 {
 	int x = blockIdx.x * blockDim.x + threadIdx.x, z = blockIdx.y;
 	if (x >= nx)
@@ -82,7 +82,7 @@ evaluation_weather_tendencies(const double *state, double *tendency, int nx, int
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-evaluation_weather_update(const double *from, double *to, const double *tendency, int nx, int nz, double step)
+	evaluation_weather_update(const double *from, double *to, const double *tendency, int nx, int nz, double step)
 {
 	int x = blockIdx.x * blockDim.x + threadIdx.x, z = blockIdx.y;
 	if (x >= nx)
@@ -102,17 +102,14 @@ extern "C" __global__ void evaluation_fill(uint32_t *word, uint32_t n, uint32_t 
 		word[i] = value + i * step;
 }
 
-static __device__ __forceinline__ uint32_t weight(uint32_t edge)
-{
-	return 1 + (edge * 2654435761u >> 26);
-}
+static __device__ __forceinline__ uint32_t weight(uint32_t edge) { return 1 + (edge * 2654435761u >> 26); }
 
 // One round from the vertices of a frontier, a warp for each. Distances shrink in place; a vertex whose distance
 // shrank is in the next frontier, once. With weighted = 0 this is a breadth-first search. count[0] is the length
 // of the frontier, count[1] that of the next.
 extern "C" __global__ void __launch_bounds__(256)
-evaluation_relax(const uint32_t *row, const uint32_t *column, uint32_t *distance, uint32_t *queued,
-		 const uint32_t *frontier, uint32_t *next, uint32_t *count, uint32_t round, uint32_t weighted)
+	evaluation_relax(const uint32_t *row, const uint32_t *column, uint32_t *distance, uint32_t *queued,
+			 const uint32_t *frontier, uint32_t *next, uint32_t *count, uint32_t round, uint32_t weighted)
 {
 	uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x / 32);
 	uint32_t length = count[0];
@@ -135,7 +132,7 @@ extern "C" __global__ void evaluation_advance(uint32_t *count)
 
 // Smallest labels spread over both ends of the edges. *changed is set where one did.
 extern "C" __global__ void __launch_bounds__(256)
-evaluation_components(const uint32_t *row, const uint32_t *column, uint32_t n, uint32_t *label, uint32_t *changed)
+	evaluation_components(const uint32_t *row, const uint32_t *column, uint32_t n, uint32_t *label, uint32_t *changed)
 {
 	uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x / 32);
 	for (uint32_t v = (blockIdx.x * blockDim.x + threadIdx.x) / 32; v < n; v += warps)
@@ -159,8 +156,8 @@ extern "C" __global__ void evaluation_rank_init(unsigned long long *rank, unsign
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-evaluation_rank_push(const uint32_t *row, const uint32_t *column, uint32_t n, const unsigned long long *rank,
-		     unsigned long long *sum)
+	evaluation_rank_push(const uint32_t *row, const uint32_t *column, uint32_t n, const unsigned long long *rank,
+			     unsigned long long *sum)
 {
 	uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x / 32);
 	for (uint32_t v = (blockIdx.x * blockDim.x + threadIdx.x) / 32; v < n; v += warps) {
@@ -189,7 +186,7 @@ static constexpr int PITCH = DEPTH / 2 + 4; // of a row in shared memory, in pai
 // c = a times b transposed, all n x n by rows in pairs of halves, n a multiple of TILE. 128 threads: each of the four
 // warps makes a quarter of the tile. The layout of the fragments is that of mma.m16n8k16 in the PTX manual.
 extern "C" __global__ void __launch_bounds__(128)
-evaluation_gemm(const uint32_t *a, const uint32_t *b, uint32_t *c, uint32_t n)
+	evaluation_gemm(const uint32_t *a, const uint32_t *b, uint32_t *c, uint32_t n)
 {
 	__shared__ uint32_t rows[TILE][PITCH], columns[TILE][PITCH];
 	uint32_t pairs = n / 2, tiles = n / TILE;
@@ -218,7 +215,10 @@ evaluation_gemm(const uint32_t *a, const uint32_t *b, uint32_t *c, uint32_t n)
 	for (int i = 0; i < 2; i++)
 		for (int j = 0; j < 4; j++)
 			for (int half = 0; half < 2; half++) {
-				uint32_t y = first_row + row + 16 * i + 8 * half, x = (first_column + warp % 2 * 32 + 8 * j) / 2 + member;
-				asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(c[y * pairs + x]) : "f"(sum[i][j][2 * half + 1]), "f"(sum[i][j][2 * half]));
+				uint32_t y = first_row + row + 16 * i + 8 * half,
+					 x = (first_column + warp % 2 * 32 + 8 * j) / 2 + member;
+				asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+				    : "=r"(c[y * pairs + x])
+				    : "f"(sum[i][j][2 * half + 1]), "f"(sum[i][j][2 * half]));
 			}
 }

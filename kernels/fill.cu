@@ -36,10 +36,7 @@ DEVICE bool place_of(address segments, address height, address *row, address *nu
 }
 
 // value is the pattern, repeated to four bytes; the address of an element is a multiple of its size.
-DEVICE byte byte_of(unsigned int value, address at)
-{
-	return (byte)(value >> 8 * (at & 3));
-}
+DEVICE byte byte_of(unsigned int value, address at) { return (byte)(value >> 8 * (at & 3)); }
 
 KERNEL gpreempt_fill(address to_rows, address pitch, address width, address height, address segments, unsigned int value)
 {
@@ -67,7 +64,8 @@ KERNEL gpreempt_fill(address to_rows, address pitch, address width, address heig
 // Four words that begin shift bits into the first of five.
 DEVICE uint4 shifted(unsigned int a, unsigned int b, unsigned int c, unsigned int d, unsigned int e, unsigned int shift)
 {
-	uint4 v = {__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift), __funnelshift_r(c, d, shift), __funnelshift_r(d, e, shift)};
+	uint4 v = {__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift), __funnelshift_r(c, d, shift),
+		   __funnelshift_r(d, e, shift)};
 	return v;
 }
 
@@ -102,13 +100,13 @@ KERNEL gpreempt_copy(address to_rows, address to_pitch, address width, address h
 	unsigned int odd = away % VECTOR;
 	uint4 vector[UNROLL];
 	if (!odd) {
-	UNROLLED
+		UNROLLED
 		for (int i = 0; i < UNROLL; i++)
 			if (body + (i * LANES + lane) * VECTOR < tail)
 				vector[i] = *(const uint4 *)(body + (i * LANES + lane) * VECTOR + away);
 	} else {
 		// Both vectors hold wanted bytes, so that neither load leaves the source's 16-byte granules.
-	UNROLLED
+		UNROLLED
 		for (int i = 0; i < UNROLL; i++)
 			if (body + (i * LANES + lane) * VECTOR < tail) {
 				const uint4 *v = (const uint4 *)(body + (i * LANES + lane) * VECTOR + away - odd);

@@ -23,17 +23,17 @@ enum {
 };
 
 static struct enabled {
-	pthread_mutex_t lock; // held to change what follows; zeros are an initialised mutex
+	pthread_mutex_t lock;     // held to change what follows; zeros are an initialised mutex
 	_Atomic(CUstream) stream; // NULL: free
 	_Atomic(CUcontext) context;
 	struct gp_domain *domain;
 	_Atomic int level;
 	_Atomic bool stopped;
-	_Atomic bool going_on; // the thread is to restore it
+	_Atomic bool going_on;                              // the thread is to restore it
 	_Atomic uint64_t preemptions, stopped_ns, since_ns; // since_ns: 0 while it is not stopped
 } enabled[STREAMS];
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER; // held to take or free a place
-static _Atomic bool ending; // the process ends: nothing is stopped any more
+static _Atomic bool ending;                               // the process ends: nothing is stopped any more
 static sem_t work;
 
 static CUcontext current(void)
@@ -59,7 +59,9 @@ static struct enabled *take(struct CUstream_st *stream, int *result)
 	CUcontext context = current();
 	struct enabled *e;
 
-	*result = !gp_driver.cuCtxGetCurrent ? GPREEMPT_ERROR_OFF : !context ? GPREEMPT_ERROR_INVALID : GPREEMPT_ERROR_NOT_ENABLED;
+	*result = !gp_driver.cuCtxGetCurrent ? GPREEMPT_ERROR_OFF :
+		  !context                   ? GPREEMPT_ERROR_INVALID :
+					       GPREEMPT_ERROR_NOT_ENABLED;
 	if (!context || !(e = find(context, named(stream))))
 		return NULL;
 	pthread_mutex_lock(&e->lock);
@@ -162,7 +164,8 @@ static bool capturing(CUstream stream)
 static bool is_stream(CUstream stream)
 {
 	int priority;
-	return stream == GP_STREAM_LEGACY || (gp_driver.cuStreamGetPriority && !gp_driver.cuStreamGetPriority(stream, &priority));
+	return stream == GP_STREAM_LEGACY ||
+	       (gp_driver.cuStreamGetPriority && !gp_driver.cuStreamGetPriority(stream, &priority));
 }
 
 PUBLIC int gpreempt_stream_enable(struct CUstream_st *given, enum gpreempt_level level)
@@ -198,8 +201,10 @@ PUBLIC int gpreempt_stream_enable(struct CUstream_st *given, enum gpreempt_level
 		e = &enabled[place];
 		CUresult refused = gp_blp_separate(stream);
 		// CUDA_ERROR_NOT_SUPPORTED: there are too many.
-		result = !refused ? GPREEMPT_SUCCESS : refused == CUDA_ERROR_OUT_OF_MEMORY || refused == CUDA_ERROR_NOT_SUPPORTED ? GPREEMPT_ERROR_LIMIT :
-											      GPREEMPT_ERROR_DRIVER;
+		result = !refused ? GPREEMPT_SUCCESS :
+			 refused == CUDA_ERROR_OUT_OF_MEMORY || refused == CUDA_ERROR_NOT_SUPPORTED ?
+				    GPREEMPT_ERROR_LIMIT :
+				    GPREEMPT_ERROR_DRIVER;
 		struct gp_domain *domain = refused ? NULL : gp_blp_domain(stream);
 		if (!refused && !domain)
 			result = GPREEMPT_ERROR_DRIVER;
@@ -277,15 +282,16 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 		return GPREEMPT_ERROR_OFF;
 	if (!gp_driver.cuStreamSetAttribute || !gp_driver.cuCtxGetStreamPriorityRange)
 		return GPREEMPT_ERROR_UNSUPPORTED;
-	if (!current() || named(stream) == GP_STREAM_PER_THREAD || gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest) ||
-	    priority > least || priority < greatest)
+	if (!current() || named(stream) == GP_STREAM_PER_THREAD ||
+	    gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest) || priority > least || priority < greatest)
 		return GPREEMPT_ERROR_INVALID;
 	switch (gp_driver.cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value)) {
 	case CUDA_SUCCESS:
 		gp_mps_forget_stream(stream); // the program hears of this one
 		return GPREEMPT_SUCCESS;
 	case CUDA_ERROR_INVALID_HANDLE: return GPREEMPT_ERROR_INVALID;
-	case CUDA_ERROR_NOT_SUPPORTED: case CUDA_ERROR_INVALID_VALUE: return GPREEMPT_ERROR_UNSUPPORTED;
+	case CUDA_ERROR_NOT_SUPPORTED:
+	case CUDA_ERROR_INVALID_VALUE: return GPREEMPT_ERROR_UNSUPPORTED;
 	}
 	return GPREEMPT_ERROR_DRIVER;
 }

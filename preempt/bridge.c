@@ -41,7 +41,10 @@ void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot)
 	gp_gpu_attached(&gp_gpu[i]);
 }
 
-bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool owned) { return gp_gpu_move(&gp_gpu[i], memory, slot, owned); }
+bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool owned)
+{
+	return gp_gpu_move(&gp_gpu[i], memory, slot, owned);
+}
 
 void *gp_bridge_nobodys_memory(void)
 {

@@ -57,15 +57,9 @@ static void end_graph(CUgraphExec exec)
 void gp_ending(enum gp_thing thing, void *handle)
 {
 	switch (thing) {
-	case GP_CONTEXT:
-		end_context(handle);
-		break;
-	case GP_STREAM:
-		end_stream(handle);
-		break;
-	case GP_GRAPH_INSTANCE:
-		end_graph(handle);
-		break;
+	case GP_CONTEXT: end_context(handle); break;
+	case GP_STREAM: end_stream(handle); break;
+	case GP_GRAPH_INSTANCE: end_graph(handle); break;
 	case GP_EVENT:
 		if (gp_blp_started)
 			gp_blp_event_destroying(handle);
@@ -98,7 +92,9 @@ void gp_unknown_function(const char *name)
 	if (!gp_blp_unwant())
 		return;
 	gp_blp_retire();
-	snprintf(text, sizeof text, "the program uses %s of the driver, which is not known here and could overtake kernels that are "
-		 "stopped: none is made preemptible, or stopped, from here on", name);
+	snprintf(text, sizeof text,
+		 "the program uses %s of the driver, which is not known here and could overtake kernels that are "
+		 "stopped: none is made preemptible, or stopped, from here on",
+		 name);
 	gp_log_line(text);
 }

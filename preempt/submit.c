@@ -33,14 +33,16 @@ static void gate(struct gp_gpu *g)
 
 static bool gates(const struct gp_gpu *g)
 {
-	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
+	return !g->forced &&
+	       (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
 }
 
 // The one place on the way where the driver is asked which context is current, and which one the stream belongs to.
 static void resolve(struct gp_operation *o)
 {
 	o->handle = gp_current_handle();
-	o->entered = o->work != GP_KERNEL && gp_enter_owner(o->stream, &o->handle); // the driver refuses kernels on another's streams
+	o->entered = o->work != GP_KERNEL &&
+		     gp_enter_owner(o->stream, &o->handle); // the driver refuses kernels on another's streams
 	o->context = gp_find_context(o->handle);
 }
 
@@ -81,7 +83,8 @@ static void prepare(struct gp_operation *o)
 	}
 	if (!gp_holds(c))
 		return;
-	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) || (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
+	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
+	    (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
 		o->loads = true;
 		c->context_waits++;
 		gp_hold_end(c);

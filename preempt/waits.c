@@ -9,17 +9,14 @@
 static __thread struct {
 	struct gp_context *context;
 	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
-	bool counted; // in the context's waits
+	bool counted;   // in the context's waits
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
 } waiting __attribute__((tls_model("initial-exec")));
 
 // Calls are counted as waiting in processes that take turns.
-static bool waits(enum gp_wait kind)
-{
-	return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
-}
+static bool waits(enum gp_wait kind) { return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT; }
 
 static uint64_t place_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
 _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");

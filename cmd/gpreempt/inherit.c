@@ -6,7 +6,8 @@
 static sigset_t mask, ignored;
 
 // Before the Go runtime starts.
-__attribute__((constructor)) static void remember(void) {
+__attribute__((constructor)) static void remember(void)
+{
 	sigprocmask(SIG_BLOCK, NULL, &mask);
 	sigemptyset(&ignored);
 	for (int s = 1; s < NSIG; s++) {
@@ -17,7 +18,8 @@ __attribute__((constructor)) static void remember(void) {
 }
 
 // give_back_signals is for the thread that is about to exec.
-void give_back_signals(void) {
+void give_back_signals(void)
+{
 	for (int s = 1; s < NSIG; s++)
 		if (sigismember(&ignored, s) == 1)
 			signal(s, SIG_IGN);

@@ -23,9 +23,7 @@ typedef int CUresult;
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
 typedef unsigned long long CUdeviceptr;
-typedef struct {
-	unsigned char bytes[16];
-} CUuuid;
+typedef struct { unsigned char bytes[16]; } CUuuid;
 enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -34,7 +32,8 @@ enum {
 
 static void *driver;
 
-static void *symbol(const char *name) {
+static void *symbol(const char *name)
+{
 	void *found = dlsym(driver, name);
 	if (!found)
 		printf("error dlsym 0 libcuda.so.1 has no %s\n", name);
@@ -51,7 +50,8 @@ static void *symbol(const char *name) {
 		result == 0; \
 	})
 
-static void complain(const char *name, CUresult result) {
+static void complain(const char *name, CUresult result)
+{
 	CUresult (*describe)(CUresult, const char **) = dlsym(driver, "cuGetErrorString");
 	const char *text = NULL;
 	if (describe)
@@ -59,25 +59,27 @@ static void complain(const char *name, CUresult result) {
 	printf("error %s %d %s\n", name, result, text ? text : "unknown error");
 }
 
-static void print_uuid(const char *what, CUuuid uuid) {
+static void print_uuid(const char *what, CUuuid uuid)
+{
 	printf("%s ", what);
 	for (int i = 0; i < 16; i++)
 		printf("%02x", uuid.bytes[i]);
 }
 
-static void use(CUdevice device, CUuuid uuid) {
+static void use(CUdevice device, CUuuid uuid)
+{
 	CUcontext context;
 	CUdeviceptr memory;
 	if (CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice), &context, device) &&
 	    CALL(cuCtxSetCurrent, (CUcontext), context) && CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t), &memory, 4096) &&
-	    CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0, 4096) &&
-	    CALL(cuCtxSynchronize, (void))) {
+	    CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0, 4096) && CALL(cuCtxSynchronize, (void))) {
 		print_uuid("context", uuid);
 		printf(" ok\n");
 	}
 }
 
-static void probe_device(int index, int context) {
+static void probe_device(int index, int context)
+{
 	CUdevice device;
 	CUuuid uuid;
 	char name[100] = "";
@@ -85,8 +87,10 @@ static void probe_device(int index, int context) {
 	if (!CALL(cuDeviceGet, (CUdevice *, int), &device, index) ||
 	    !CALL(cuDeviceGetUuid, (CUuuid *, CUdevice), &uuid, device) ||
 	    !CALL(cuDeviceGetName, (char *, int, CUdevice), name, sizeof name - 1, device) ||
-	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) ||
-	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) ||
+	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+		  device) ||
+	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+		  device) ||
 	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device))
 		return;
 	print_uuid("device", uuid);
@@ -95,7 +99,8 @@ static void probe_device(int index, int context) {
 		use(device, uuid);
 }
 
-static void probe(int context) {
+static void probe(int context)
+{
 	int version, count;
 	driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!driver) {
@@ -111,7 +116,8 @@ static void probe(int context) {
 		probe_device(i, context);
 }
 
-__attribute__((constructor)) static void doctor_probe(int argc, char **argv) {
+__attribute__((constructor)) static void doctor_probe(int argc, char **argv)
+{
 	if (argc < 2 || strcmp(argv[1], "doctor-probe") != 0)
 		return;
 	int context = argc > 2 && strcmp(argv[2], "context") == 0;

@@ -6,9 +6,7 @@
 // the hidden parameter stands in them.
 #include "guard.h"
 
-template <int words> struct Before {
-	unsigned long long word[words];
-};
+template <int words> struct Before { unsigned long long word[words]; };
 
 // The number of the block's cluster or, before sm_90, of the block. %clusterid goes through single
 // precision, so that beyond 2^24 blocks in x, neighbours may share a number. That is harmless (they
@@ -54,9 +52,7 @@ static __device__ __forceinline__ unsigned int stop_flag(gpreempt_record *record
 }
 
 // The word of count and state.
-struct Word {
-	unsigned int count, state;
-};
+struct Word { unsigned int count, state; };
 
 static __device__ __forceinline__ Word word(unsigned long long bits)
 {
@@ -78,7 +74,8 @@ static __device__ __forceinline__ Word set(gpreempt_record *record, unsigned int
 	unsigned long long before;
 
 	asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
-		     : "=l"(before) : "l"(record), "l"((unsigned long long)bits << 32));
+		     : "=l"(before)
+		     : "l"(record), "l"((unsigned long long)bits << 32));
 	return word(before);
 }
 
@@ -137,10 +134,7 @@ static __device__ __forceinline__ void guard(unsigned long long hidden)
 	asm volatile("pmevent 0;"); // PMTRIG: here the guarded kernel begins
 }
 
-template <int words> __global__ void gpreempt_guard(Before<words>, unsigned long long hidden)
-{
-	guard(hidden);
-}
+template <int words> __global__ void gpreempt_guard(Before<words>, unsigned long long hidden) { guard(hidden); }
 
 // Their parameter offsets differ in every bit that a parameter offset has.
 template __global__ void gpreempt_guard<1>(Before<1>, unsigned long long);

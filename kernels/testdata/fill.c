@@ -23,12 +23,9 @@ static address blocks_of(address width, address height)
 #define EACH_THREAD(blocks, call) \
 	for (blockIdx.x = 0; blockIdx.x < (blocks); blockIdx.x++) \
 		for (threadIdx.x = 0; threadIdx.x < FILL_THREADS; threadIdx.x++) \
-			call
+	call
 
-static unsigned int unit_for(address all)
-{
-	return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
-}
+static unsigned int unit_for(address all) { return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1; }
 
 int main(void)
 {
@@ -57,7 +54,8 @@ int main(void)
 			value = (value & 0xffff) * 0x00010001u;
 		for (address row = 0; row < height; row++)
 			for (address i = 0; i < width; i++)
-				want[to + row * pitch + i] = fill ? (byte)(value >> 8 * (i % (b ? b : 1))) : source[a + row * b + i];
+				want[to + row * pitch + i] =
+					fill ? (byte)(value >> 8 * (i % (b ? b : 1))) : source[a + row * b + i];
 		unsigned int unit = unit_for(base | pitch | width | (fill ? 0 : from | b));
 		unsigned int count = (unsigned int)width / unit;
 		address units = (height * count + FILL_UNITS - 1) / FILL_UNITS;

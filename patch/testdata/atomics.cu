@@ -68,7 +68,7 @@ extern "C" __global__ void asynchronous_copy(int *out, const int *in)
 extern "C" __global__ void memory_barrier(int *p, const int *q)
 {
 	__shared__ alignas(16) int shared[1024];
-	#pragma nv_diag_suppress static_var_with_dynamic_init
+#pragma nv_diag_suppress static_var_with_dynamic_init
 	__shared__ cuda::barrier<cuda::thread_scope_block> first, others[3];
 	if (threadIdx.x == 0) {
 		init(&first, blockDim.x);
@@ -90,7 +90,8 @@ extern "C" __global__ void matrix(const __half *a, const __half *b, float *c)
 		x[i] = ((const unsigned int *)a)[threadIdx.x * 4 + i];
 	for (int i = 0; i < 2; i++)
 		y[i] = ((const unsigned int *)b)[threadIdx.x * 2 + i];
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+		     "{%0,%1,%2,%3};"
 		     : "+f"(z[0]), "+f"(z[1]), "+f"(z[2]), "+f"(z[3])
 		     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
 	for (int i = 0; i < 4; i++)

@@ -39,7 +39,9 @@ extern "C" __global__ void named_barrier(int *out, int id)
 {
 	asm volatile("bar.sync %0, 64;" ::"r"(id));
 	if (threadIdx.x < 32)
-		asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; bar.red.popc.u32 %0, 0, 32, p; }" : "=r"(out[0]) : "r"(id));
+		asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; bar.red.popc.u32 %0, 0, 32, p; }"
+			     : "=r"(out[0])
+			     : "r"(id));
 }
 
 extern "C" __global__ void dynamic_shared(float *out)

@@ -11,7 +11,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster(int *out)
 	auto cluster = cg::this_cluster();
 	shared[threadIdx.x] = threadIdx.x + cluster.block_rank();
 	cluster.sync();
-	out[blockIdx.x * blockDim.x + threadIdx.x] = cluster.map_shared_rank(shared, cluster.block_rank() ^ 1)[threadIdx.x];
+	out[blockIdx.x * blockDim.x + threadIdx.x] =
+		cluster.map_shared_rank(shared, cluster.block_rank() ^ 1)[threadIdx.x];
 	cluster.sync();
 }
 
@@ -32,7 +33,7 @@ extern "C" __global__ void dependent(int *out)
 extern "C" __global__ void bulk_copy(int *out, const int *in)
 {
 	__shared__ alignas(128) int shared[256];
-	#pragma nv_diag_suppress static_var_with_dynamic_init
+#pragma nv_diag_suppress static_var_with_dynamic_init
 	__shared__ cuda::barrier<cuda::thread_scope_block> barrier;
 	if (threadIdx.x == 0) {
 		init(&barrier, blockDim.x);

@@ -1,7 +1,5 @@
 // Parameters of many sizes, templates, limits on registers, textures and surfaces.
-template <int bytes> struct Block {
-	char data[bytes];
-};
+template <int bytes> struct Block { char data[bytes]; };
 
 template <int bytes> __global__ void block(Block<bytes> b, int *p) { p[0] = b.data[p[1]]; }
 

@@ -48,7 +48,8 @@ struct scope {
 
 static bool concerns(const struct scope *f, const struct gp_domain *d)
 {
-	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
+	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) &&
+	       d->head != d->tail && d != f->but;
 }
 
 static void flush(const struct scope *f)

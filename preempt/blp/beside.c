@@ -30,11 +30,17 @@ struct parted { // kernels that were parted; gp_code_keep_whole is called withou
 	uint32_t count;
 };
 
-CUdeviceptr blp_spare(struct gp_domain *d, uint32_t index) { return d->spares + index * sizeof(struct gpreempt_record); }
+CUdeviceptr blp_spare(struct gp_domain *d, uint32_t index)
+{
+	return d->spares + index * sizeof(struct gpreempt_record);
+}
 
 static uint32_t spare_of_stream(uint32_t stream) { return 1 + stream; }
 
-static uint32_t spare_of_node(const struct blp_twin *t, uint32_t i) { return 1 + BLP_STREAMS + t->first - BLP_RECORDS + i; }
+static uint32_t spare_of_node(const struct blp_twin *t, uint32_t i)
+{
+	return 1 + BLP_STREAMS + t->first - BLP_RECORDS + i;
+}
 
 // A block has begun since the launch was last driven: the record counts more than were done then.
 static bool has_begun(const struct gpreempt_record *r) { return !(r->state & GPREEMPT_FROZEN) || r->count > r->done; }
@@ -78,8 +84,8 @@ static bool make_beside(struct gp_domain *d, uint32_t stream)
 }
 
 // Launches the missing blocks of a launch. The record is pinned and stays as it is until they are over.
-static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t stream, struct gpreempt_record *r, uint32_t spare,
-			struct parted *parted)
+static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t stream, struct gpreempt_record *r,
+			uint32_t spare, struct parted *parted)
 {
 	CUdeviceptr record = blp_spare(d, spare);
 	struct gp_stop_counters *count = &d->gpu->stops;
@@ -202,7 +208,8 @@ static void complete_passed(struct gp_domain *d)
 		if (!d->late[e->stream] || at < s->done)
 			continue;
 		if (e->driven && !e->complete && !e->bare && previous[e->stream] &&
-		    ((e->kind == BLP_LAUNCH && has_begun(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && twin_has_begun(e->twin))))
+		    ((e->kind == BLP_LAUNCH && has_begun(blp_record_of(d, e))) ||
+		     (e->kind == BLP_GRAPH && twin_has_begun(e->twin))))
 			blp_complete_to(d, s, previous[e->stream]);
 		previous[e->stream] = at + 1;
 	}

@@ -42,8 +42,8 @@ void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_blp_graph_changed(CUgraphExec); // the instance is about to be changed or destroyed
 void gp_blp_event_destroying(CUevent);
-void gp_blp_event_shared(CUevent); // other processes may see it
-void gp_blp_capture_beginning(CUstream); // after gp_capture_begins
+void gp_blp_event_shared(CUevent);                       // other processes may see it
+void gp_blp_capture_beginning(CUstream);                 // after gp_capture_begins
 bool gp_blp_complete(CUfunction, struct gp_arguments *); // a hook (preempt/driver/hooks.h)
 
 // operation.c: around the driver's function, in a process whose kernels are stopped. True: the operation is carried out, or
@@ -61,7 +61,8 @@ void gp_blp_watch(struct gp_gpu *);
 // Whether the driver's answer means that the context has ended, as all contexts do when a process exits.
 static inline bool gp_blp_is_gone(CUresult result)
 {
-	return result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_INVALID_CONTEXT ||
+	       result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 // Why a domain is stopped: a set of bits. The domain goes on when the last bit is cleared.

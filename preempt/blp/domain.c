@@ -19,7 +19,7 @@ static struct {
 	CUcontext context;
 	struct gp_domain *_Atomic domain;
 } special[BLP_SPECIAL];
-static _Atomic uint32_t specials; // places ever used
+static _Atomic uint32_t specials;                          // places ever used
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
 bool gp_blp_started;
@@ -80,10 +80,7 @@ struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
 	return domain_in(gp_find_context(context), context, stream);
 }
 
-struct gp_domain *blp_domain_for(const struct gp_operation *o)
-{
-	return domain_in(o->context, o->handle, o->stream);
-}
+struct gp_domain *blp_domain_for(const struct gp_operation *o) { return domain_in(o->context, o->handle, o->stream); }
 
 struct gp_domain *gp_blp_domain(CUstream stream)
 {
@@ -138,7 +135,11 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	CUresult result;
 
 #define TRY(function, ...) \
-	do { *call = #function; if ((result = gp_driver.function(__VA_ARGS__))) return result; } while (0)
+	do { \
+		*call = #function; \
+		if ((result = gp_driver.function(__VA_ARGS__))) \
+			return result; \
+	} while (0)
 	// Of the highest priority: a channel that no stream of the program uses.
 	TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
 	TRY(cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
@@ -158,7 +159,8 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	for (int i = 0; i < BLP_REGIONS; i++)
 		TRY(cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
 	for (int i = 0; i < BLP_MARKERS; i++)
-		TRY(cuEventCreate, &d->marker[i].event, CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
+		TRY(cuEventCreate, &d->marker[i].event,
+		    CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
 	TRY(cuStreamSynchronize, d->stream);
 #undef TRY
 	return 0;

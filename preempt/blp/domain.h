@@ -8,23 +8,23 @@
 
 enum {
 	BLP_DOMAINS = 64,
-	BLP_LOG = 4096,             // entries; a power of two
-	BLP_BYTES = 4 << 20,        // arguments and attributes of logged launches
-	BLP_STREAMS = 256,          // of a domain; launches on further streams cannot be stopped
-	BLP_IN_FLIGHT = 128,        // entries of one stream: queued work takes time to drain
+	BLP_LOG = 4096,      // entries; a power of two
+	BLP_BYTES = 4 << 20, // arguments and attributes of logged launches
+	BLP_STREAMS = 256,   // of a domain; launches on further streams cannot be stopped
+	BLP_IN_FLIGHT = 128, // entries of one stream: queued work takes time to drain
 	// Threads in flight on one stream; two launches may always be. To skip a block takes an H200 2 ns if it has 1024 threads,
 	// and 0.6 ns if it has 256 or fewer.
 	BLP_THREADS_IN_FLIGHT = 1 << 27,
-	BLP_LEAST_THREADS = 256,    // a smaller block counts as so many
-	BLP_MARKER_EVERY = 32,      // entries of a stream
+	BLP_LEAST_THREADS = 256, // a smaller block counts as so many
+	BLP_MARKER_EVERY = 32,   // entries of a stream
 	BLP_MARKERS = 256,
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
-	BLP_REGIONS = 8,            // of records, zeroed one at a time
+	BLP_REGIONS = 8,                                                             // of records, zeroed one at a time
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
-	BLP_GRANULE = 16,           // a graph takes a multiple of so many records
+	BLP_GRANULE = 16, // a graph takes a multiple of so many records
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records that no flag stops: beside.c
-	BLP_SPECIAL = 64,           // streams with a domain of their own
+	BLP_SPECIAL = 64,                                          // streams with a domain of their own
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
 	BLP_PATIENCE_NS = 1000000000,
@@ -43,39 +43,39 @@ struct blp_marker {
 };
 
 struct blp_stream {
-	CUstream handle;         // NULL: free
-	bool blocking;           // ordered with the legacy stream
+	CUstream handle;                                                   // NULL: free
+	bool blocking;                                                     // ordered with the legacy stream
 	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
-	bool behind;             // the thread's own stream has work that the next entry must come behind
-	bool tainted;            // it may wait for the CPU: the event taint is recorded behind what does
-	bool firm;               // tainted, and its entries are not cut any more (let_run)
-	bool draining;           // the event drain is recorded
-	uint32_t passing;        // calls under way that put work on it past the log
-	uint64_t patience_ns;    // how long a call waits for it
-	uint64_t last, done;     // sequence + 1 of its last entry; all of its entries below done are complete
+	bool behind;                // the thread's own stream has work that the next entry must come behind
+	bool tainted;               // it may wait for the CPU: the event taint is recorded behind what does
+	bool firm;                  // tainted, and its entries are not cut any more (let_run)
+	bool draining;              // the event drain is recorded
+	uint32_t passing;           // calls under way that put work on it past the log
+	uint64_t patience_ns;       // how long a call waits for it
+	uint64_t last, done;        // sequence + 1 of its last entry; all of its entries below done are complete
 	uint64_t entries, finished; // numbers of entries, ever
 	uint64_t threads, threads_finished;
-	uint32_t unmarked;       // entries since the last marker
+	uint32_t unmarked;             // entries since the last marker
 	int first_marker, last_marker; // -1: none
-	CUevent drain, taint, join; // made when first needed
+	CUevent drain, taint, join;    // made when first needed
 };
 
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
 
-struct blp_twin { // graph.c
+struct blp_twin {                // graph.c
 	_Atomic(CUgraphExec) of; // the program's; NULL: free
 	CUgraphExec own;
 	struct gp_domain *domain;
-	uint32_t first, count;   // records
-	uint32_t *windows;       // of each of its kernels
+	uint32_t first, count;    // records
+	uint32_t *windows;        // of each of its kernels
 	struct blp_entry *kernel; // how each of its kernels is launched alone
-	bool retired;            // from now on the program's own instance is launched
-	bool parted;             // the latest launch did not drain midway: the rest of it is launched kernel by kernel
-	CUevent zeroed;          // recorded behind the zeroing of its records
-	CUevent plain;           // recorded behind the latest launch of the program's own instance
-	bool ran_plain;          // which may be in flight
+	bool retired;             // from now on the program's own instance is launched
+	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
+	CUevent zeroed;           // recorded behind the zeroing of its records
+	CUevent plain;            // recorded behind the latest launch of the program's own instance
+	bool ran_plain;           // which may be in flight
 	struct gpreempt_record *image; // pinned
-	uint16_t stream;         // of the launch in flight, whose entry is the one below upto
+	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
 	uint64_t upto;
 };
 
@@ -94,56 +94,59 @@ struct blp_entry {
 	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
-	bool fresh;           // BLP_GRAPH: its records are not zeroed yet. BLP_RECORD: an event of d->order stands for it
-	bool bare;            // no stop reaches it any more
-	uint32_t spare;       // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
-	CUfunction function;  // BLP_LAUNCH from here on
+	bool fresh;     // BLP_GRAPH: its records are not zeroed yet. BLP_RECORD: an event of d->order stands for it
+	bool bare;      // no stop reaches it any more
+	uint32_t spare; // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
+	CUfunction function; // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
-	uint32_t record;      // 0: the domain was given up
-	uint32_t cluster;     // blocks of a cluster, which share a number
-	uint8_t shift;        // log2 of the blocks of a window (kernels/guard/guard.h)
+	uint32_t record;  // 0: the domain was given up
+	uint32_t cluster; // blocks of a cluster, which share a number
+	uint8_t shift;    // log2 of the blocks of a window (kernels/guard/guard.h)
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
 };
 
 struct gp_domain {
-	_Atomic(CUcontext) context;   // NULL: the place is free
+	_Atomic(CUcontext) context; // NULL: the place is free
 	struct gp_gpu *_Atomic gpu;
-	bool separate;                // of one stream, which the program stops (gpreempt.h)
-	_Atomic uint64_t made;        // number of the domain: another for each that has this place
-	pthread_mutex_t control;      // held by who stops or resumes; what follows changes under it
-	_Atomic uint32_t reasons;     // set of enum gp_blp_reason
-	bool stopped, flagged;        // flagged: the flag is set
-	bool quiet, drained;          // quiet: no block runs, late streams apart; drained: what was cut is known
-	bool late[BLP_STREAMS];       // did not drain in time
-	bool runs_on[BLP_STREAMS];    // it runs a bare launch and is not waited for
+	bool separate;             // of one stream, which the program stops (gpreempt.h)
+	_Atomic uint64_t made;     // number of the domain: another for each that has this place
+	pthread_mutex_t control;   // held by who stops or resumes; what follows changes under it
+	_Atomic uint32_t reasons;  // set of enum gp_blp_reason
+	bool stopped, flagged;     // flagged: the flag is set
+	bool quiet, drained;       // quiet: no block runs, late streams apart; drained: what was cut is known
+	bool late[BLP_STREAMS];    // did not drain in time
+	bool runs_on[BLP_STREAMS]; // it runs a bare launch and is not waited for
 	uint64_t flagged_ns;
 	uint32_t first_record, last_record; // those that image holds; 0: none
-	uint64_t ranged;              // image holds the records of entries below this sequence
+	uint64_t ranged;                    // image holds the records of entries below this sequence
 
-	_Atomic uint32_t epoch;       // odd while stopped or about to be; changed under control
-	_Atomic uint32_t given_up;    // the driver refused a call: nothing is stopped any more
-	_Atomic CUresult error;       // what the driver returned then
-	pthread_mutex_t lock;         // of what follows
+	_Atomic uint32_t epoch;    // odd while stopped or about to be; changed under control
+	_Atomic uint32_t given_up; // the driver refused a call: nothing is stopped any more
+	_Atomic CUresult error;    // what the driver returned then
+	pthread_mutex_t lock;      // of what follows
 	pthread_cond_t resumed;
-	_Atomic uint64_t head, tail;  // sequences
+	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
-	uint32_t streams;             // places ever used
-	_Atomic uint32_t tainted;     // number of tainted streams and of calls that pass the log
-	_Atomic uint32_t firm;        // number of firm streams
-	_Atomic uint32_t recorded;    // number of entries with records
+	uint32_t streams;                            // places ever used
+	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
+	_Atomic uint32_t firm;                       // number of firm streams
+	_Atomic uint32_t recorded;                   // number of entries with records
 	int free_marker;
 
-	CUdeviceptr memory, arena, spares; // spares: an arena of records whose flag is never set
-	CUstream stream;              // the library's: non-blocking, of the highest priority
-	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
+	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
+	CUstream stream;                     // the library's: non-blocking, of the highest priority
+	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
-	uint32_t *word;               // pinned source of copies: 0, then BLP_LOG times 1
+	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
 	CUevent done;
-	CUevent order[BLP_LOG];       // of event records that were launched again; made when first needed
-	struct { CUstream stream; CUevent done; } beside[BLP_STREAMS]; // for missing blocks; made when first needed
+	CUevent order[BLP_LOG]; // of event records that were launched again; made when first needed
+	struct {
+		CUstream stream;
+		CUevent done;
+	} beside[BLP_STREAMS];          // for missing blocks; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
@@ -175,13 +178,13 @@ struct gp_domain *blp_domain_of(CUcontext, CUstream);
 struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
-void blp_release(struct gp_domain *); // gives back what the driver gave
+void blp_release(struct gp_domain *);  // gives back what the driver gave
 // Gives a stream a domain of its own, where it has none.
 CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet
 void blp_forget_specials(CUcontext);
 struct gp_domain *blp_forget_special(CUstream, CUcontext *); // returns the domain that the stream had; NULL: none is left
-bool blp_separated(void); // there are streams with domains of their own
+bool blp_separated(void);                                    // there are streams with domains of their own
 
 static inline CUresult blp_query(CUevent event)
 {
@@ -205,7 +208,8 @@ static inline bool blp_is_orphan(const struct blp_stream *s) { return s->handle 
 // Whether work of two streams is ordered by the rules of the legacy stream.
 static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool blocking)
 {
-	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) || (handle == GP_STREAM_LEGACY && s->blocking);
+	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) ||
+	       (handle == GP_STREAM_LEGACY && s->blocking);
 }
 bool blp_related_pending(struct gp_domain *, struct blp_stream *); // and may be cut
 static inline bool blp_may_log(const struct blp_stream *s) { return s->handle != GP_STREAM_LEGACY || !gp_capturing(); }
@@ -236,7 +240,7 @@ bool blp_launch(struct gp_operation *, const struct gp_launch *);
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
 uint8_t blp_shift(uint64_t blocks, bool whole);
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
-CUresult blp_drive(struct gp_domain *, struct blp_entry *); // under gp_domain.lock
+CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
@@ -251,9 +255,9 @@ bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
 // blp_wait_complete for a call that must not wait for ever: after the patience the entries become firm instead. False: the
 // driver refused.
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
-bool blp_is_tainted(struct gp_domain *, struct blp_stream *); // or one that it is ordered with
+bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
-void blp_still_tainted(struct gp_domain *);                   // asks the driver
+void blp_still_tainted(struct gp_domain *);                               // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
 // Without the lock. An operation that is not logged comes behind what the log holds for its stream. A barrier is one that
 // can neither be stopped nor repeated.
@@ -261,7 +265,7 @@ void blp_pass(struct gp_operation *);
 void blp_passed(struct gp_operation *);
 void blp_barrier(struct gp_operation *);
 void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
-void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
+void blp_enter_driver(struct gp_operation *);      // without the lock, after the wait for what is ahead
 
 // thread.c, under gp_domain.lock
 struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream
@@ -272,7 +276,7 @@ void blp_enter_own(struct blp_stream *);
 void blp_pass_own(struct gp_domain *); // without the lock, and nothing is in the log
 
 // graph.c
-bool blp_launch_graph(struct gp_operation *); // false: the graph is a barrier
+bool blp_launch_graph(struct gp_operation *);   // false: the graph is a barrier
 void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch

@@ -9,13 +9,13 @@
 enum { EVENTS = 1 << 14, PROBES = 64 };
 
 struct event {
-	CUevent handle;   // NULL: never used, the search ends here
-	bool shared;      // other processes see it
-	bool tainted;     // it was recorded behind a taint
-	bool captured;    // it was recorded on a captured stream
+	CUevent handle; // NULL: never used, the search ends here
+	bool shared;    // other processes see it
+	bool tainted;   // it was recorded behind a taint
+	bool captured;  // it was recorded on a captured stream
 	uint16_t stream;
 	struct gp_domain *domain; // NULL: not recorded in the log
-	uint64_t upto;    // sequence + 1 of its entry
+	uint64_t upto;            // sequence + 1 of its entry
 };
 
 static struct event events[EVENTS];
@@ -206,7 +206,8 @@ static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint6
 }
 
 // After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
-static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e, enum turn turn)
+static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e,
+			enum turn turn)
 {
 	e->driven = turn == NOW;
 	o->result = CUDA_SUCCESS;
@@ -312,7 +313,8 @@ bool blp_await(struct gp_operation *o)
 			blp_come_behind(o); // the stream joins the capture: its log entries could not be launched again
 			return false;
 		}
-		o->cpu |= e.shared || e.tainted || gp_graphs_record() || (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
+		o->cpu |= e.shared || e.tainted || gp_graphs_record() ||
+			  (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
 		d = enter(o, &stream);
 		joins = d && joins_others(d, stream);
 		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
@@ -391,17 +393,14 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	}
 	case GP_WAIT_CONTEXT:
 	case GP_PIN:
-	case GP_LOAD:
-		break;
+	case GP_LOAD: break;
 	case GP_TAKE:
 		if (what != GP_CURRENT)
 			gp_blp_flush_all(what);
 		else if (current)
 			gp_blp_flush_all(current);
 		break;
-	case GP_TAKE_MEMORY:
-		gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what);
-		break;
+	case GP_TAKE_MEMORY: gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what); break;
 	case GP_ASK_STREAM:
 		if ((d = enter_stream(what, current, &stream))) {
 			asked.domain = d;

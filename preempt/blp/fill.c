@@ -44,8 +44,9 @@ static bool plain(const struct gp_context *c, CUdevice device, const struct rows
 	uint64_t type = 0, synchronous = 0, managed = 0;
 	int ordinal = -1;
 	int attribute[] = {
-		CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
-		CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
 		CU_POINTER_ATTRIBUTE_RANGE_SIZE,
 	};
 	void *value[] = {&context, &type, &synchronous, &managed, &ordinal, &start, &size};
@@ -53,9 +54,9 @@ static bool plain(const struct gp_context *c, CUdevice device, const struct rows
 	if (!extent(r, width, height, &bytes) ||
 	    gp_driver.cuPointerGetAttributes(sizeof attribute / sizeof *attribute, attribute, value, r->at))
 		return false;
-	return (uint32_t)type == CU_MEMORYTYPE_DEVICE && !(uint8_t)managed && !(uint8_t)synchronous && ordinal == device &&
-	       (!context || context == c->handle) && start && r->at >= start && r->at - start <= size &&
-	       bytes <= size - (r->at - start);
+	return (uint32_t)type == CU_MEMORYTYPE_DEVICE && !(uint8_t)managed && !(uint8_t)synchronous &&
+	       ordinal == device && (!context || context == c->handle) && start && r->at >= start &&
+	       r->at - start <= size && bytes <= size - (r->at - start);
 }
 
 static bool read_2d(const struct side_2d *s, size_t width, struct rows *r)
@@ -67,7 +68,9 @@ static bool read_2d(const struct side_2d *s, size_t width, struct rows *r)
 
 static uint32_t repeated(uint32_t value, uint32_t element_bytes)
 {
-	return element_bytes == 1 ? (value & 0xff) * 0x01010101u : element_bytes == 2 ? (value & 0xffff) * 0x00010001u : value;
+	return element_bytes == 1 ? (value & 0xff) * 0x01010101u :
+	       element_bytes == 2 ? (value & 0xffff) * 0x00010001u :
+				    value;
 }
 
 static bool fill_in_context(struct gp_operation *o)
@@ -153,9 +156,14 @@ static CUresult load(struct gp_context *c, const char **call)
 	*call = "cuModuleLoadData";
 	result = gp_driver.cuModuleLoadData(&module, image);
 	gp_module_loaded(&loading, result ? NULL : module);
-	const struct { const char *name; CUfunction *function; } kernel[] = {
-		{"gpreempt_fill", &c->fill.fill}, {"gpreempt_copy", &c->fill.copy},
-		{"gpreempt_fill_narrow", &c->fill.fill_narrow}, {"gpreempt_copy_narrow", &c->fill.copy_narrow},
+	const struct {
+		const char *name;
+		CUfunction *function;
+	} kernel[] = {
+		{"gpreempt_fill", &c->fill.fill},
+		{"gpreempt_copy", &c->fill.copy},
+		{"gpreempt_fill_narrow", &c->fill.fill_narrow},
+		{"gpreempt_copy_narrow", &c->fill.copy_narrow},
 	};
 	*call = "cuModuleGetFunction";
 	for (size_t i = 0; i < sizeof kernel / sizeof *kernel && !result; i++) {

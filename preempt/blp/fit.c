@@ -49,7 +49,11 @@ bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const 
 			function = of_kernel;
 		bool known = !gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) &&
 			     !gp_driver.cuFuncGetAttribute(&of_code, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
-		*c = (struct fit){g, f, threads, shared, generation,
+		*c = (struct fit){g,
+				  f,
+				  threads,
+				  shared,
+				  generation,
 				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0};
 	}
 	return !c->blocks || blocks <= (uint64_t)g->sms * c->blocks;

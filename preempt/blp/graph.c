@@ -57,7 +57,8 @@ static bool attribute_set(CUgraphNode node, int id)
 static const struct gp_code *guarded(CUgraphNode node, struct gp_kernel_node *k)
 {
 	if (gp_driver.cuGraphKernelNodeGetParams(node, k) || !k->parameters ||
-	    !blp_can_number(k->function ? k->function : k->kernel, k->grid, attribute_set(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)) ||
+	    !blp_can_number(k->function ? k->function : k->kernel, k->grid,
+			    attribute_set(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)) ||
 	    attribute_set(node, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION))
 		return NULL;
 	return gp_code_of(k->function ? k->function : k->kernel);
@@ -167,8 +168,8 @@ static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 }
 
 // Notes how a kernel is launched alone.
-static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node, uint8_t shift,
-		 bool cooperative)
+static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node,
+		 uint8_t shift, bool cooperative)
 {
 	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
 	if (!(e->arguments = malloc(code->bytes)) || !(e->attributes = calloc(2, sizeof cluster)))
@@ -206,7 +207,8 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
 		CUfunction f = k.function ? k.function : k.kernel;
-		uint8_t shift = blp_shift(blocks, cooperative || code->whole || blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
+		uint8_t shift = blp_shift(blocks, cooperative || code->whole ||
+							  blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
 		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
 		if (!note(&t->kernel[next - t->first], code, &k, nodes[i], shift, cooperative))
 			return false;
@@ -241,15 +243,17 @@ static void unmake(struct blp_twin *t)
 	*t = (struct blp_twin){0};
 }
 
-static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count, uint32_t kernels,
-		 unsigned long long flags)
+static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count,
+		 uint32_t kernels, unsigned long long flags)
 {
 	void *pinned = d->graph_image;
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
 	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
-	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) || gp_driver.cuEventCreate(&t->zeroed, CU_EVENT_DISABLE_TIMING) ||
-	    (!pinned && gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
+	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
+	    gp_driver.cuEventCreate(&t->zeroed, CU_EVENT_DISABLE_TIMING) ||
+	    (!pinned &&
+	     gp_driver.cuMemHostAlloc(&pinned, BLP_GRANULES * BLP_GRANULE * sizeof *t->image, CU_MEMHOSTALLOC_PORTABLE)))
 		return false;
 	d->graph_image = pinned; // for all graphs, and never freed before the domain ends: a free waits for the whole context
 	t->image = d->graph_image + (t->first - BLP_RECORDS);
@@ -266,9 +270,10 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	size_t count;
 	uint32_t kernels;
 
-	if (!exec || !graph || !gp_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams || !gp_driver.cuGraphInstantiate ||
-	    !gp_driver.cuGraphKernelNodeGetParams || !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes ||
-	    !gp_driver.cuGraphNodeGetType || !gp_driver.cuGraphGetEdges || gp_driver.cuCtxGetCurrent(&context) || !context)
+	if (!exec || !graph || !gp_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams ||
+	    !gp_driver.cuGraphInstantiate || !gp_driver.cuGraphKernelNodeGetParams ||
+	    !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes || !gp_driver.cuGraphNodeGetType ||
+	    !gp_driver.cuGraphGetEdges || gp_driver.cuCtxGetCurrent(&context) || !context)
 		return;
 	struct gp_domain *d = blp_domain_of(context, GP_STREAM_LEGACY);
 	if (!d || d->given_up || (gp_driver.cuGraphExecGetFlags && gp_driver.cuGraphExecGetFlags(exec, &flags)) ||

@@ -31,17 +31,23 @@ uint8_t blp_shift(uint64_t blocks, bool whole)
 }
 
 static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream,
-			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters, void **extra)
+			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters,
+			    void **extra)
 {
 	if (!attribute_count)
-		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream, parameters,
-						extra);
+		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared,
+						stream, parameters, extra);
 	struct { // CUlaunchConfig, cuda.h
 		uint32_t grid[3], block[3], shared_bytes;
 		CUstream stream;
 		const struct gp_launch_attribute *attributes;
 		uint32_t attribute_count;
-	} config = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, stream, attributes, attribute_count};
+	} config = {{grid[0], grid[1], grid[2]},
+		    {block[0], block[1], block[2]},
+		    shared,
+		    stream,
+		    attributes,
+		    attribute_count};
 	_Static_assert(sizeof config == 56, "CUlaunchConfig");
 	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
 }
@@ -59,9 +65,11 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 {
 	size_t bytes = e->argument_bytes;
 	void *parameters[given ? count + 1 : 1];
-	CUdeviceptr record = e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+	CUdeviceptr record =
+		e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
 	CUstream stream = d->stream_of[e->stream].handle;
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, NULL};
 
 	if (e->bare && e->spare) {
 		struct gpreempt_record *staged = &d->staged[e->stream];
@@ -76,8 +84,8 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	if (given)
 		with_hidden(parameters, given, count, &record);
 	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count,
-				      given ? parameters : NULL, given ? NULL : extra);
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes,
+				      e->attribute_count, given ? parameters : NULL, given ? NULL : extra);
 	blp_inside = false;
 	e->driven = !result;
 	e->accepted |= !result;
@@ -89,17 +97,21 @@ CUresult blp_drive(struct gp_domain *d, struct blp_entry *e) { return drive(d, e
 CUresult blp_drive_on(struct blp_entry *e, CUstream stream, CUdeviceptr hidden)
 {
 	size_t bytes = e->argument_bytes;
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, NULL};
+	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, NULL};
 
 	memcpy(e->arguments + bytes - sizeof hidden, &hidden, sizeof hidden);
 	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, e->attribute_count, NULL,
-				      extra);
+	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes,
+				      e->attribute_count, NULL, extra);
 	blp_inside = false;
 	return result;
 }
 
-struct buffer { const char *bytes; size_t size; };
+struct buffer {
+	const char *bytes;
+	size_t size;
+};
 
 static struct buffer given_buffer(void **extra)
 {
@@ -152,11 +164,12 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 		blp_pack(code, NULL, l->extra, bytes);
 	}
 	if (l->cooperative && !l->attribute_count)
-		o->result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
-							       l->block[2], l->shared_bytes, o->stream, parameters);
+		o->result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2],
+								l->block[0], l->block[1], l->block[2], l->shared_bytes,
+								o->stream, parameters);
 	else
-		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, l->attributes, l->attribute_count,
-				      by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
+		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, l->attributes,
+					l->attribute_count, by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
 	return true;
 }
 
@@ -187,14 +200,11 @@ static bool can_be_stopped(const struct gp_launch *l)
 		return false;
 	for (uint32_t i = 0; i < l->attribute_count; i++)
 		switch (l->attributes[i].id) {
-		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-			clusters = true;
-			break;
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: clusters = true; break;
 		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
 		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
 		case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-			return false;
+		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: return false;
 		}
 	return blp_can_number(l->function, l->grid, clusters);
 }
@@ -215,7 +225,8 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
-		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+		    a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			e->attributes[e->attribute_count++] = *a;
 		if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			cooperative = a->value.cooperative;

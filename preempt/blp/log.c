@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <time.h>
 
-
 // Streams.
 
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
@@ -38,8 +37,15 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		unused = &d->stream_of[d->streams++];
 	CUevent drain = unused->drain, taint = unused->taint, join = unused->join;
 	// All entries of the stream that had the place before are complete.
-	*unused = (struct blp_stream){.handle = handle, .blocking = !(flags & CU_STREAM_NON_BLOCKING), .last = d->head,
-				      .done = d->head, .first_marker = -1, .last_marker = -1, .drain = drain, .taint = taint, .join = join,
+	*unused = (struct blp_stream){.handle = handle,
+				      .blocking = !(flags & CU_STREAM_NON_BLOCKING),
+				      .last = d->head,
+				      .done = d->head,
+				      .first_marker = -1,
+				      .last_marker = -1,
+				      .drain = drain,
+				      .taint = taint,
+				      .join = join,
 				      .patience_ns = BLP_PATIENCE_NS};
 	// Work that the stream holds already was not seen.
 	int mode = gp_relax_captures();
@@ -131,7 +137,8 @@ static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
 	int mode = gp_relax_captures();
 	CUresult result = CUDA_ERROR_NOT_READY;
-	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) && !(d->epoch % 2)) {
+	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) &&
+	       !(d->epoch % 2)) {
 		int m = s->first_marker;
 		uint64_t upto = d->marker[m].upto;
 		s->first_marker = d->marker[m].next;
@@ -182,7 +189,8 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 		if (d->epoch % 2) {
 			uint64_t stopped = gp_now_ns();
 			blp_wait_resumed(d, 0);
-			since += (gp_now_ns() - stopped) / 8 * 7; // a stop counts an eighth: stops may follow each other for ever
+			since += (gp_now_ns() - stopped) / 8 *
+				 7; // a stop counts an eighth: stops may follow each other for ever
 			continue;
 		}
 		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
@@ -300,7 +308,8 @@ static uint32_t take_record(struct gp_domain *d)
 		gp_unrelax_captures(mode);
 		if (!result) {
 			call = "cuMemsetD8Async";
-			result = gp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record), d->stream);
+			result = gp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record),
+							   d->stream);
 		}
 		if (!result) {
 			call = "cuEventRecord";

@@ -23,12 +23,9 @@ bool gp_blp_begin(struct gp_operation *o)
 		if (blp_fill(o))
 			return true;
 		break;
-	case GP_RECORD:
-		return blp_record(o);
-	case GP_AWAIT:
-		return blp_await(o);
-	case GP_OTHER:
-		break;
+	case GP_RECORD: return blp_record(o);
+	case GP_AWAIT: return blp_await(o);
+	case GP_OTHER: break;
 	}
 	blp_barrier(o);
 	return false;

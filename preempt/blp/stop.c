@@ -18,7 +18,7 @@ enum {
 #endif
 static const uint64_t DRAIN_NS = GP_DRAIN_NS;
 static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
-static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices the end tens of microseconds late
+static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notices the end tens of microseconds late
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
 #define TRY(function, ...) \
@@ -56,7 +56,10 @@ static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 	for (uint32_t rows; count; first += rows, count -= rows) {
 		rows = count < BLP_LOG ? count : BLP_LOG;
 		to.device = d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
-		struct { __typeof__(from) from, to; size_t width, rows; } copy = {from, to, sizeof *d->word, rows};
+		struct {
+			__typeof__(from) from, to;
+			size_t width, rows;
+		} copy = {from, to, sizeof *d->word, rows};
 		_Static_assert(sizeof copy == 128 && GPREEMPT_FROZEN == 1, "CUDA_MEMCPY2D, and what d->word holds");
 		TRY(cuMemcpy2DAsync, &copy, d->stream);
 	}
@@ -198,7 +201,8 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 	CUresult result;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device ||
+		    at < d->stream_of[e->stream].done)
 			continue;
 		const struct blp_twin *t = e->twin;
 		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
@@ -443,7 +447,8 @@ static bool relaunch(struct gp_domain *d)
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
-			blp_mark(d, &d->stream_of[i], d->stream_of[i].last); // also launches in flight of a domain that was only held
+			blp_mark(d, &d->stream_of[i],
+				 d->stream_of[i].last); // also launches in flight of a domain that was only held
 	return true;
 }
 

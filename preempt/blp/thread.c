@@ -49,7 +49,8 @@ static struct blp_stream *left_over(struct gp_domain *d)
 {
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted && !gp_driver.cuStreamQuery(s->handle))
+		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted &&
+		    !gp_driver.cuStreamQuery(s->handle))
 			return s;
 	}
 	return NULL;
@@ -99,8 +100,8 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 
 static bool order(struct blp_stream *s, CUstream first, CUstream second)
 {
-	return (s->join || !gp_driver.cuEventCreate(&s->join, CU_EVENT_DISABLE_TIMING)) && !gp_driver.cuEventRecord(s->join, first) &&
-	       !gp_driver.cuStreamWaitEvent(second, s->join, 0);
+	return (s->join || !gp_driver.cuEventCreate(&s->join, CU_EVENT_DISABLE_TIMING)) &&
+	       !gp_driver.cuEventRecord(s->join, first) && !gp_driver.cuStreamWaitEvent(second, s->join, 0);
 }
 
 bool blp_leave_own(struct blp_stream *s)

@@ -31,9 +31,21 @@ static _Atomic uintptr_t libraries, unloaded;
 
 static bool is_kernel(CUfunction f) { return (uintptr_t)f >= KERNEL && (uintptr_t)f < TO_MODULE; }
 
-static CUresult get_context(CUcontext *c) { *c = (CUcontext)CONTEXT; return 0; }
-static CUresult get_device(CUdevice *d) { *d = 0; return 0; }
-static CUresult get_count(int *n) { *n = 1; return 0; }
+static CUresult get_context(CUcontext *c)
+{
+	*c = (CUcontext)CONTEXT;
+	return 0;
+}
+static CUresult get_device(CUdevice *d)
+{
+	*d = 0;
+	return 0;
+}
+static CUresult get_count(int *n)
+{
+	*n = 1;
+	return 0;
+}
 static CUresult get_attribute(int *value, int attribute, CUdevice d)
 {
 	(void)d;
@@ -76,24 +88,45 @@ static CUresult library_load(CUlibrary *l, const void *image, const int *o, void
 	*l = (CUlibrary)(LIBRARY + libraries++);
 	return 0;
 }
-static CUresult library_unload(CUlibrary l) { unloaded = (uintptr_t)l; return 0; }
-static CUresult library_module(CUmodule *m, CUlibrary l) { *m = (CUmodule)((TO_MODULE + (uintptr_t)l) / STEP * STEP); return 0; }
-static CUresult capture_mode(int *mode) { (void)mode; return 0; }
+static CUresult library_unload(CUlibrary l)
+{
+	unloaded = (uintptr_t)l;
+	return 0;
+}
+static CUresult library_module(CUmodule *m, CUlibrary l)
+{
+	*m = (CUmodule)((TO_MODULE + (uintptr_t)l) / STEP * STEP);
+	return 0;
+}
+static CUresult capture_mode(int *mode)
+{
+	(void)mode;
+	return 0;
+}
 static CUresult set_parameter(CUfunction f, int offset, void *value, unsigned size)
 {
 	last_set[0] = offset;
 	last_set[1] = (int)size + (int)*(CUdeviceptr *)value;
 	return f ? 0 : 1;
 }
-static CUresult set_size(CUfunction f, unsigned size) { last_set[2] = (int)size; return f ? 0 : 1; }
+static CUresult set_size(CUfunction f, unsigned size)
+{
+	last_set[2] = (int)size;
+	return f ? 0 : 1;
+}
 
 static void *symbol(const char *name)
 {
-	static const struct { const char *name; void *function; } functions[] = {
-		{"cuDeviceGetCount", get_count}, {"cuFuncGetModule", function_module}, {"cuFuncGetName", function_name},
-		{"cuKernelGetName", function_name}, {"cuFuncGetParamInfo", param_info}, {"cuKernelGetParamInfo", param_info},
-		{"cuKernelGetLibrary", kernel_library}, {"cuLibraryLoadData", library_load}, {"cuLibraryUnload", library_unload},
-		{"cuLibraryGetModule", library_module}, {"cuParamSetv", set_parameter}, {"cuParamSetSize", set_size},
+	static const struct {
+		const char *name;
+		void *function;
+	} functions[] = {
+		{"cuDeviceGetCount", get_count},        {"cuFuncGetModule", function_module},
+		{"cuFuncGetName", function_name},       {"cuKernelGetName", function_name},
+		{"cuFuncGetParamInfo", param_info},     {"cuKernelGetParamInfo", param_info},
+		{"cuKernelGetLibrary", kernel_library}, {"cuLibraryLoadData", library_load},
+		{"cuLibraryUnload", library_unload},    {"cuLibraryGetModule", library_module},
+		{"cuParamSetv", set_parameter},         {"cuParamSetSize", set_size},
 	};
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
 		if (!strcmp(name, functions[i].name))
@@ -120,7 +153,9 @@ static void *rewriter(void *unused)
 			continue;
 		}
 		if (r->what == GP_PICK) {
-			r->picked = (struct gp_picked){GP_CUBIN, mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096};
+			r->picked = (struct gp_picked){
+				GP_CUBIN, mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+				4096};
 			gp_request_answer(r, GP_DONE);
 			continue;
 		}
@@ -137,14 +172,13 @@ static void *rewriter(void *unused)
 		strcpy(text + 10, "other");
 		strcpy(text + 20, "reason");
 		w->kernel[0] = (struct gp_rewritten_kernel){.name = 1000, .layout = 500, .parameters = 2, .hidden = 16};
-		w->kernel[1] = (struct gp_rewritten_kernel){.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
+		w->kernel[1] = (struct gp_rewritten_kernel){
+			.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
 		r->rewritten = w;
 		gp_request_answer(r, GP_DONE);
 	}
 	return unused;
 }
-
-
 
 static void load_module(uintptr_t handle)
 {
@@ -158,7 +192,8 @@ static bool guarded(uintptr_t f)
 {
 	const struct gp_code *code = gp_code_of((CUfunction)f);
 	if (code)
-		CHECK(code->guarded && code->parameters == 2 && code->hidden == 16 && code->bytes == 24 && code->parameter[1].offset == 8);
+		CHECK(code->guarded && code->parameters == 2 && code->hidden == 16 && code->bytes == 24 &&
+		      code->parameter[1].offset == 8);
 	return code != NULL;
 }
 
@@ -200,8 +235,10 @@ int main(void)
 	load_module(2 * STEP);
 	CHECK(armed == 2 && guarded(2 * STEP) && !guarded(2 * STEP + 1) && !guarded(4 * STEP));
 	CHECK(gp_code_of((CUfunction)(2ul * STEP)) == gp_code_of((CUfunction)(2ul * STEP + 2)));
-	CHECK(gp_code_parameter_hidden((CUfunction)(2ul * STEP), 2) && !gp_code_parameter_hidden((CUfunction)(2ul * STEP), 1));
-	CHECK(gp_kernels.seen == 2 && gp_kernels.guarded == 1 && gp_kernels.refused[GP_REFUSED_PEERS] == 1 && gp_kernels.images == 1);
+	CHECK(gp_code_parameter_hidden((CUfunction)(2ul * STEP), 2) &&
+	      !gp_code_parameter_hidden((CUfunction)(2ul * STEP), 1));
+	CHECK(gp_kernels.seen == 2 && gp_kernels.guarded == 1 && gp_kernels.refused[GP_REFUSED_PEERS] == 1 &&
+	      gp_kernels.images == 1);
 	uint32_t generation = gp_code_generation;
 	CHECK(!gp_code_of((CUfunction)(2ul * STEP))->whole);
 	gp_code_keep_whole((CUfunction)(2ul * STEP));
@@ -272,7 +309,8 @@ int main(void)
 
 	// Libraries: the second takes the place of the first, which stands for it.
 	CUlibrary original = (CUlibrary)5, second;
-	load = (struct gp_load){.image = "original", .library_options = 1, .library_option = (int[]){1}, .library_value = (void *[]){NULL}};
+	load = (struct gp_load){
+		.image = "original", .library_options = 1, .library_option = (int[]){1}, .library_value = (void *[]){NULL}};
 	gp_library_loaded(&load, original);
 	CHECK(libraries == 0);
 	second = gp_library_used(original);

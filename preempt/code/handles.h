@@ -17,7 +17,10 @@ struct gp_handle {
 };
 extern struct gp_handle gp_handle[GP_HANDLES] __attribute__((visibility("hidden"))); // no detour on the launch path
 
-static inline size_t gp_handle_slot(const void *function) { return (uintptr_t)function * 0x9E3779B97F4A7C15ull >> 48; } // 16 bits
+static inline size_t gp_handle_slot(const void *function)
+{
+	return (uintptr_t)function * 0x9E3779B97F4A7C15ull >> 48;
+} // 16 bits
 
 // What stands in the table; valid where the generation was even before and is the same after. NULL: nothing does.
 static inline const struct gp_code *gp_handle_find(CUfunction function)

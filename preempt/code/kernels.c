@@ -34,8 +34,8 @@ static const struct gp_code *layout(const struct gp_rewritten *image, const stru
 		hash = hash * 31 + ((const uint16_t *)parameters)[i];
 	struct known **chain = &known[hash % LAYOUTS];
 	for (struct known *k = *chain; k; k = k->next)
-		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden && k->code.whole == whole &&
-		    !memcmp(k->code.parameter, parameters, bytes))
+		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden &&
+		    k->code.whole == whole && !memcmp(k->code.parameter, parameters, bytes))
 			return &k->code;
 	struct known *k = calloc(1, sizeof *k + bytes);
 	if (!k)
@@ -52,16 +52,17 @@ static const struct gp_code *layout(const struct gp_rewritten *image, const stru
 }
 
 // as_seen says whether the driver, where it can say, sees the hidden parameter and nothing behind it.
-static bool as_seen(const struct gp_rewritten_kernel *k, CUresult (*info)(CUfunction, size_t, size_t *, size_t *), CUfunction function)
+static bool as_seen(const struct gp_rewritten_kernel *k, CUresult (*info)(CUfunction, size_t, size_t *, size_t *),
+		    CUfunction function)
 {
 	size_t offset = 0, size = 0;
-	return !info || (!info(function, k->parameters, &offset, &size) && offset == k->hidden && size == sizeof(CUdeviceptr) &&
-			 info(function, k->parameters + 1u, &offset, &size));
+	return !info || (!info(function, k->parameters, &offset, &size) && offset == k->hidden &&
+			 size == sizeof(CUdeviceptr) && info(function, k->parameters + 1u, &offset, &size));
 }
 
 // The rewritten kernel that a handle stands for, if it has a guard, and what tells of its parameters.
 static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const struct gp_rewritten **in,
-						    CUresult (**info)(CUfunction, size_t, size_t *, size_t *))
+						   CUresult (**info)(CUfunction, size_t, size_t *, size_t *))
 {
 	const struct gp_rewritten *image = NULL;
 	const char *name = NULL;
@@ -76,7 +77,8 @@ static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const st
 			return NULL;
 	} else {
 		CUfunction of_kernel, of = function;
-		if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
+		if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction &&
+		    !gp_driver.cuKernelGetFunction(&of_kernel, function))
 			of = of_kernel;
 		else
 			*info = gp_driver.cuFuncGetParamInfo;
@@ -99,7 +101,8 @@ static const struct gp_code *ask(CUfunction function)
 	if (!kernel)
 		return &no_code;
 	if (!as_seen(kernel, info, function)) {
-		gp_log_line("the driver reports other parameters than a rewritten kernel has: the kernel is launched unchanged");
+		gp_log_line("the driver reports other parameters than a rewritten kernel has: the kernel is launched "
+			    "unchanged");
 		return &no_code;
 	}
 	pthread_mutex_lock(&lock);

@@ -18,9 +18,9 @@ enum { MAX_LIBRARY_OPTIONS = 8 };
 
 struct library {
 	struct library *next, *next_second; // in buckets
-	CUlibrary original, second;	    // second: NULL until it is loaded, and where it is not
+	CUlibrary original, second;         // second: NULL until it is loaded, and where it is not
 	const struct gp_rewritten *rewritten;
-	const void *image; // the program's, if it is to stay there
+	const void *image;       // the program's, if it is to stay there
 	struct gp_picked picked; // of the image otherwise, as long as the library is not settled
 	struct gp_jit jit;
 	bool preserved;
@@ -120,8 +120,8 @@ static void settle(struct library *l)
 	if (!r)
 		return;
 	gp_rewritten_in_use();
-	CUresult result = gp_driver.cuLibraryLoadData(&second, gp_rewritten_image(r), l->jit.option, l->jit.value, l->jit.count,
-						   l->option, l->value, l->options);
+	CUresult result = gp_driver.cuLibraryLoadData(&second, gp_rewritten_image(r), l->jit.option, l->jit.value,
+						      l->jit.count, l->option, l->value, l->options);
 	if (result) {
 		char reason[64];
 		snprintf(reason, sizeof reason, "cuLibraryLoadData: CUDA error %d", result);

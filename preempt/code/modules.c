@@ -9,8 +9,8 @@ struct module {
 	CUmodule handle;
 	CUcontext context;
 	const struct gp_rewritten *rewritten; // NULL: it was loaded as it came
-	bool of_library; // which owns the mapping
-	bool stale;	 // its context is said to have ended, and nothing of it was launched since
+	bool of_library;                      // which owns the mapping
+	bool stale;                           // its context is said to have ended, and nothing of it was launched since
 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; // nothing is asked under it
@@ -121,7 +121,8 @@ void gp_module_function(CUmodule module)
 		return;
 	gp_count(&gp_kernels.seen, 1);
 	gp_count(&gp_kernels.refused[GP_REFUSED_RUNTIME], 1);
-	gp_log_line("code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: a program of CUDA 12 or later is needed");
+	gp_log_line("code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: a program of "
+		    "CUDA 12 or later is needed");
 }
 
 void gp_module_unloading(CUmodule module)

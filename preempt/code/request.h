@@ -19,7 +19,7 @@ struct gp_picked {
 struct gp_rewritten {
 	char magic[8];
 	uint32_t checksum, kernels;
-	uint64_t bytes; // of all this
+	uint64_t bytes;              // of all this
 	uint64_t image, image_bytes; // 0 bytes: no kernel has a guard, and the original is to be used
 	uint8_t key[32];
 	struct gp_rewritten_kernel { // sorted by name
@@ -37,9 +37,9 @@ struct gp_request {
 	// PICK reads what the GPU takes of an image. REWRITE makes the rewritten image of that, and reads it before if
 	// nothing is picked yet.
 	enum gp_question { GP_PICK, GP_REWRITE } what;
-	const void *image; // cubin, fatbin, its wrapper, or PTX, of any length
-	const char *path;  // of a file, instead of the image
-	uint32_t sm;       // compute capability of the GPU, 90 for 9.0
+	const void *image;   // cubin, fatbin, its wrapper, or PTX, of any length
+	const char *path;    // of a file, instead of the image
+	uint32_t sm;         // compute capability of the GPU, 90 for 9.0
 	const char *options; // REWRITE: all else that decides what the driver's linker makes of PTX
 	// REWRITE, after the answer LINK: the cubin that the linker made of what was picked.
 	const void *linked;
@@ -48,10 +48,10 @@ struct gp_request {
 
 	// The answer. LINK: the driver's linker has to make a cubin of what was picked first.
 	enum gp_answer { GP_FAILED, GP_DONE, GP_LINK } answer;
-	struct gp_picked picked; // for whoever asked to unmap, whatever the answer
+	struct gp_picked picked;              // for whoever asked to unmap, whatever the answer
 	const struct gp_rewritten *rewritten; // REWRITE, DONE: a mapping of its bytes, for whoever asked to unmap
-	bool cached;             // it comes from the cache
-	char reason[128];        // FAILED; empty: the image has no code for the GPU, and the driver refuses it too
+	bool cached;                          // it comes from the cache
+	char reason[128]; // FAILED; empty: the image has no code for the GPU, and the driver refuses it too
 
 	_Atomic uint32_t answered;
 	struct gp_request *next;

@@ -21,7 +21,10 @@ static _Atomic uint32_t when; // GP_BLP_*
 
 void gp_blp_set(uint32_t w) { when = w; }
 
-bool gp_blp_unwant(void) { return gp_blp_wanted() && __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF; }
+bool gp_blp_unwant(void)
+{
+	return gp_blp_wanted() && __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF;
+}
 
 bool gp_blp_wanted(void)
 {
@@ -160,7 +163,9 @@ static void compile(struct gp_request *r, const struct gp_jit *jit)
 	if (!succeeded("cuLinkCreate", gp_driver.cuLinkCreate(jit->count, jit->option, jit->value, &state), r))
 		return;
 	int type = r->picked.form == GP_FATBIN_PTX ? CU_JIT_INPUT_FATBINARY : CU_JIT_INPUT_PTX;
-	if (succeeded("cuLinkAddData", gp_driver.cuLinkAddData(state, type, r->picked.memory, r->picked.bytes, "gpreempt", 0, NULL, NULL), r) &&
+	if (succeeded("cuLinkAddData",
+		      gp_driver.cuLinkAddData(state, type, r->picked.memory, r->picked.bytes, "gpreempt", 0, NULL, NULL),
+		      r) &&
 	    succeeded("cuLinkComplete", gp_driver.cuLinkComplete(state, &cubin, &bytes), r)) {
 		r->linked = cubin;
 		r->linked_bytes = bytes;
@@ -172,7 +177,8 @@ static void compile(struct gp_request *r, const struct gp_jit *jit)
 static void count(const struct gp_rewritten *r)
 {
 	for (uint32_t i = 0; i < r->kernels; i++)
-		gp_count(r->kernel[i].reason ? &gp_kernels.refused[r->kernel[i].refusal % GP_REFUSALS] : &gp_kernels.guarded, 1);
+		gp_count(r->kernel[i].reason ? &gp_kernels.refused[r->kernel[i].refusal % GP_REFUSALS] : &gp_kernels.guarded,
+			 1);
 	gp_count(&gp_kernels.seen, r->kernels);
 }
 

@@ -27,16 +27,19 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *, const struct gp_jit *
 // What is known of a kernel by its name; NULL: there is none of that name.
 const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *, const char *kernel);
 const void *gp_rewritten_image(const struct gp_rewritten *);
-void gp_rewritten_in_use(void); // before the first handle of rewritten code is known to anybody
+void gp_rewritten_in_use(void);                      // before the first handle of rewritten code is known to anybody
 void gp_rewritten_read(const struct gp_rewritten *); // the driver has a copy of the image
 void gp_rewritten_unmap(const struct gp_rewritten *);
 
 enum { GP_BUCKETS = 1024 };
-static inline size_t gp_bucket(const void *handle) { return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 54; } // 10 bits
+static inline size_t gp_bucket(const void *handle)
+{
+	return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 54;
+} // 10 bits
 
 // modules.c
 void gp_module_remember(CUmodule, const struct gp_rewritten *, bool of_library);
-void gp_modules_drop(const struct gp_rewritten *); // those of a library
+void gp_modules_drop(const struct gp_rewritten *);        // those of a library
 const struct gp_rewritten *gp_rewritten_module(CUmodule); // NULL: it is not known, or was loaded as it came
 
 // libraries.c

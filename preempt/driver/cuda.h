@@ -37,7 +37,8 @@ struct gp_kernel_node {
 	CUfunction kernel; // where function is NULL
 	CUcontext context;
 };
-_Static_assert(sizeof(struct gp_kernel_node) == 72 && offsetof(struct gp_kernel_node, kernel) == 56, "CUDA_KERNEL_NODE_PARAMS");
+_Static_assert(sizeof(struct gp_kernel_node) == 72 && offsetof(struct gp_kernel_node, kernel) == 56,
+	       "CUDA_KERNEL_NODE_PARAMS");
 
 #define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
 #define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h

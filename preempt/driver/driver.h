@@ -7,9 +7,9 @@
 #include "preempt/driver/cuda.h"
 
 extern struct gp_driver {
-#define NEEDED(field, symbol, parameters) CUresult (*field) parameters;
-#define BLP_NEEDED(field, symbol, parameters) CUresult (*field) parameters;
-#define WANTED(field, symbol, parameters) CUresult (*field) parameters;
+#define NEEDED(field, symbol, parameters) CUresult(*field) parameters;
+#define BLP_NEEDED(field, symbol, parameters) CUresult(*field) parameters;
+#define WANTED(field, symbol, parameters) CUresult(*field) parameters;
 #include "preempt/driver/functions.h"
 } gp_driver;
 

@@ -20,7 +20,8 @@ NEEDED(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction, int, int))
 NEEDED(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int))
 NEEDED(cuStreamQuery, cuStreamQuery, (CUstream))
 NEEDED(cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))
-NEEDED(cuLaunchKernel, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
+NEEDED(cuLaunchKernel, cuLaunchKernel,
+       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
 NEEDED(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (int *))
 
 BLP_NEEDED(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))
@@ -40,8 +41,8 @@ BLP_NEEDED(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned))
 BLP_NEEDED(cuStreamGetFlags, cuStreamGetFlags, (CUstream, unsigned *))
 BLP_NEEDED(cuStreamDestroy, cuStreamDestroy_v2, (CUstream))
 BLP_NEEDED(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *least, int *greatest))
-BLP_NEEDED(cuFuncGetModule, cuFuncGetModule, (CUmodule *, CUfunction)) // CUDA 11
-BLP_NEEDED(cuFuncGetName, cuFuncGetName, (const char **, CUfunction)) // CUDA 12.3
+BLP_NEEDED(cuFuncGetModule, cuFuncGetModule, (CUmodule *, CUfunction))    // CUDA 11
+BLP_NEEDED(cuFuncGetName, cuFuncGetName, (const char **, CUfunction))     // CUDA 12.3
 BLP_NEEDED(cuKernelGetName, cuKernelGetName, (const char **, CUfunction)) // CUDA 12.3
 
 WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
@@ -59,23 +60,26 @@ WANTED(cuGraphGetEdges, cuGraphGetEdges, (CUgraph, CUgraphNode *from, CUgraphNod
 WANTED(cuGraphNodeGetType, cuGraphNodeGetType, (CUgraphNode, int *))
 WANTED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
 WANTED(cuGraphKernelNodeGetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode, int, void *)) // CUDA 11
-WANTED(cuGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, void *)) // CUDA 12
+WANTED(cuGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, void *))         // CUDA 12
 WANTED(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream))
 WANTED(cuGraphInstantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))
 WANTED(cuGraphExecDestroy, cuGraphExecDestroy, (CUgraphExec))
 WANTED(cuGraphExecGetFlags, cuGraphExecGetFlags, (CUgraphExec, unsigned long long *))
 WANTED(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2, (CUgraphExec, CUgraphNode, const void *))
 WANTED(cuLaunchKernelEx, cuLaunchKernelEx, (const void *, CUfunction, void **, void **))
-WANTED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))
+WANTED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel,
+       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))
 WANTED(cuDeviceGetCount, cuDeviceGetCount, (int *))
 WANTED(cuDriverGetVersion, cuDriverGetVersion, (int *))
-WANTED(cuLibraryLoadData, cuLibraryLoadData, (CUlibrary *, const void *, const int *, void *const *, unsigned, const int *, void *const *, unsigned))
+WANTED(cuLibraryLoadData, cuLibraryLoadData,
+       (CUlibrary *, const void *, const int *, void *const *, unsigned, const int *, void *const *, unsigned))
 WANTED(cuLibraryGetModule, cuLibraryGetModule, (CUmodule *, CUlibrary))
 WANTED(cuLibraryUnload, cuLibraryUnload, (CUlibrary))
 WANTED(cuParamSetv, cuParamSetv, (CUfunction, int, void *, unsigned))
 WANTED(cuParamSetSize, cuParamSetSize, (CUfunction, unsigned))
 WANTED(cuLinkCreate, cuLinkCreate_v2, (unsigned, const int *, void *const *, CUlinkState *))
-WANTED(cuLinkAddData, cuLinkAddData_v2, (CUlinkState, int, const void *, size_t, const char *, unsigned, const int *, void *const *))
+WANTED(cuLinkAddData, cuLinkAddData_v2,
+       (CUlinkState, int, const void *, size_t, const char *, unsigned, const int *, void *const *))
 WANTED(cuLinkComplete, cuLinkComplete, (CUlinkState, void **, size_t *))
 WANTED(cuLinkDestroy, cuLinkDestroy, (CUlinkState))
 

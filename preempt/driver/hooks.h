@@ -15,7 +15,7 @@
 // The newest driver all of whose functions that put work on streams are known here.
 #define GP_NEWEST_DRIVER 13050
 
-#define GP_CURRENT ((CUcontext)~0ul)         // the context that is current
+#define GP_CURRENT ((CUcontext)~0ul) // the context that is current
 
 enum gp_work {
 	GP_KERNEL,
@@ -31,7 +31,7 @@ enum gp_work {
 struct gp_launch {
 	CUfunction function; // CUfunction or CUkernel as the caller gave it
 	uint32_t grid[3], block[3], shared_bytes;
-	bool cooperative;    // all blocks must be resident at once
+	bool cooperative; // all blocks must be resident at once
 	uint32_t attribute_count;
 	const struct gp_launch_attribute *attributes;
 	void **parameters, **extra;
@@ -66,10 +66,10 @@ struct gp_operation {
 	struct gp_context *context; // what is known of it; NULL: nothing
 	CUresult result;            // what the program is told, if begin returned false
 	// What the core keeps from begin to end.
-	bool follows;      // there may be unfinished work ahead of it
-	bool loads;        // the call may wait for the whole context: it loads code
-	uint32_t wakes;    // the processes to wake once the work is on its way (gp_window_wake)
-	uint64_t sequence; // on its stream
+	bool follows;                            // there may be unfinished work ahead of it
+	bool loads;                              // the call may wait for the whole context: it loads code
+	uint32_t wakes;                          // the processes to wake once the work is on its way (gp_window_wake)
+	uint64_t sequence;                       // on its stream
 	void *domain, *passing, *logging, *twin; // of preempt/blp
 };
 
@@ -87,9 +87,9 @@ enum gp_wait {
 	GP_PIN,          // the same, and the call pins memory
 	GP_ASK_STREAM,   // the call does not wait, but its success says that the work is done
 	GP_ASK_EVENT,
-	GP_TAKE,         // all work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees
-	GP_TAKE_MEMORY,  // the same for all work of the GPU that the memory at an address belongs to
-	GP_LOAD,         // the whole context, if the code of a function or kernel is not loaded yet
+	GP_TAKE, // all work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees
+	GP_TAKE_MEMORY, // the same for all work of the GPU that the memory at an address belongs to
+	GP_LOAD,        // the whole context, if the code of a function or kernel is not loaded yet
 };
 
 static inline bool gp_waits_for_context(enum gp_wait kind)

@@ -11,10 +11,10 @@ void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 // One look of the watcher at an open window: nanoseconds to the next, 0: it is closed.
 uint64_t gp_window_watch(struct gp_context *, uint64_t now);
-void gp_gpu_rescind(struct gp_gpu *);  // peers came or went: publishes the window, or takes it back
+void gp_gpu_rescind(struct gp_gpu *); // peers came or went: publishes the window, or takes it back
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
 uint64_t gp_gpu_busy_ns(struct gp_gpu *);
-void gp_gpu_attached(struct gp_gpu *); // the segment is there: publishes a window that is open
+void gp_gpu_attached(struct gp_gpu *);       // the segment is there: publishes a window that is open
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
 // hold.c
@@ -25,7 +25,7 @@ void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 // Ends the hold, also one that another thread is arming. While context_waits is raised, none runs after this.
 void gp_hold_end(struct gp_context *);
-void gp_hold_forget(struct gp_context *); // the context ends; context_waits is raised
+void gp_hold_forget(struct gp_context *);                                  // the context ends; context_waits is raised
 uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher looks; nanoseconds to the next look
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);
@@ -66,14 +66,14 @@ void gp_mps_forget_context(CUcontext);
 struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
-	uint32_t resets;   // times that libcuda itself scheduled it or set its timeslice
+	uint32_t resets;     // times that libcuda itself scheduled it or set its timeslice
 	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
-	int suspended_on;  // the GPU on which it was taken off the runlist; -1: it was not
-	uint32_t channels; // count
+	int suspended_on;    // the GPU on which it was taken off the runlist; -1: it was not
+	uint32_t channels;   // count
 	uint32_t channel[64];
 };
 void gp_rm_ioctl(int fd, unsigned long request, void *argument);
-uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity); // compute TSGs; returns how many exist
+uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity);      // compute TSGs; returns how many exist
 void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
 
@@ -81,9 +81,9 @@ int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, vo
 // Takes a TSG off the runlist of a GPU or puts it back. What is off comes back by itself 1.5 s after the last gp_runlist_set or
 // gp_runlist_renew of the GPU. Returns the RM status, or -1 when the ioctl failed.
 int gp_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
-bool gp_runlist_renew(int gpu);          // false once after TSGs came back by themselves, with the fair timeslice
-bool gp_runlist_guarded(void);           // the thread runs: TSGs may be taken off
-uint64_t gp_runlist_look(uint64_t now);  // one look of the thread; nanoseconds to the next, 0: nothing is off
-void gp_runlist_guard(void);             // the thread, for good
+bool gp_runlist_renew(int gpu);         // false once after TSGs came back by themselves, with the fair timeslice
+bool gp_runlist_guarded(void);          // the thread runs: TSGs may be taken off
+uint64_t gp_runlist_look(uint64_t now); // one look of the thread; nanoseconds to the next, 0: nothing is off
+void gp_runlist_guard(void);            // the thread, for good
 
 #endif

@@ -37,11 +37,12 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
 		return !gp_driver.cuGraphChildGraphNodeGetGraph(node, &child) && blocked_graph(c, child, depth + 1);
 	if (type != CU_GRAPH_NODE_TYPE_KERNEL ||
-	    gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) || !attribute.value.cooperative ||
-	    gp_driver.cuGraphKernelNodeGetParams(node, &k))
+	    gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) ||
+	    !attribute.value.cooperative || gp_driver.cuGraphKernelNodeGetParams(node, &k))
 		return false;
 	struct gp_launch launch = {
-		.cooperative = true, .function = k.function ? k.function : k.kernel,
+		.cooperative = true,
+		.function = k.function ? k.function : k.kernel,
 		.grid = {k.grid[0], k.grid[1], k.grid[2]},
 		.block = {k.block[0], k.block[1], k.block[2]},
 		.shared_bytes = k.shared_bytes,
@@ -79,12 +80,14 @@ static bool may_wait(CUgraph graph, int depth)
 			break;
 		}
 		switch (type) {
-		case CU_GRAPH_NODE_TYPE_KERNEL: case CU_GRAPH_NODE_TYPE_MEMCPY: case CU_GRAPH_NODE_TYPE_MEMSET: case CU_GRAPH_NODE_TYPE_EMPTY:
-		case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: case CU_GRAPH_NODE_TYPE_MEM_ALLOC: case CU_GRAPH_NODE_TYPE_MEM_FREE:
-			break;
-		case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-			recording = 1;
-			break;
+		case CU_GRAPH_NODE_TYPE_KERNEL:
+		case CU_GRAPH_NODE_TYPE_MEMCPY:
+		case CU_GRAPH_NODE_TYPE_MEMSET:
+		case CU_GRAPH_NODE_TYPE_EMPTY:
+		case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+		case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+		case CU_GRAPH_NODE_TYPE_MEM_FREE: break;
+		case CU_GRAPH_NODE_TYPE_EVENT_RECORD: recording = 1; break;
 		case CU_GRAPH_NODE_TYPE_GRAPH:
 			waits = gp_driver.cuGraphChildGraphNodeGetGraph(nodes[i], &child) || may_wait(child, depth + 1);
 			break;
@@ -101,7 +104,8 @@ static void remember_free_of_cpu(CUgraphExec exec)
 {
 	for (size_t n = 0, at = place_of(exec); n < PROBES; n++, at = (at + 1) % FREE_OF_CPU) {
 		CUgraphExec found = free_of_cpu[at];
-		if ((!found || found == GONE) && __atomic_compare_exchange_n((CUgraphExec *)&free_of_cpu[at], &found, exec, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if ((!found || found == GONE) && __atomic_compare_exchange_n((CUgraphExec *)&free_of_cpu[at], &found, exec,
+									     false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return;
 	}
 }

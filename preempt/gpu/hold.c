@@ -38,7 +38,7 @@ enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
 // engine is back within 400 us.
 static const uint64_t PROBE_EVERY_NS = 200 * 1000, PROBE_LATE_NS = 100 * 1000;
 static const uint64_t LOOK_EVERY_NS = 50 * 1000;
-enum { BEATS_A_LEASE = 4 }; // at least
+enum { BEATS_A_LEASE = 4 };                      // at least
 static const uint64_t END_LOOK_NS = 1000 * 1000; // a wake-up is never missed; this bounds what a peer in trouble costs
 
 // With fewer hardware channels than these, streams of the program were seen to stand behind a waiting link (H100, 1 to 33
@@ -74,7 +74,12 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 	void *memory = NULL;
 	CUresult result;
 
-#define TRY(function, ...) do { *call = #function; if ((result = gp_driver.function(__VA_ARGS__))) return result; } while (0)
+#define TRY(function, ...) \
+	do { \
+		*call = #function; \
+		if ((result = gp_driver.function(__VA_ARGS__))) \
+			return result; \
+	} while (0)
 	TRY(cuModuleLoadData, &module, gp_settings.hold_image);
 	TRY(cuModuleGetFunction, &h->function, module, "gpreempt_hold");
 	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
@@ -205,8 +210,8 @@ void gp_hold_forget(struct gp_context *c)
 		gp_hold_end(c);
 		state = c->hold.state;
 	} while (state == GP_HOLD_ARMING || state == GP_HOLD_ARMED ||
-		 !__atomic_compare_exchange_n((uint32_t *)&c->hold.state, &state, GP_HOLD_ABSENT, false, __ATOMIC_SEQ_CST,
-					      __ATOMIC_RELAXED));
+		 !__atomic_compare_exchange_n((uint32_t *)&c->hold.state, &state, GP_HOLD_ABSENT, false,
+					      __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
 }
 
 // The running link ends and the next one takes over. The link that replaces the ended one is queued first, so
@@ -256,7 +261,8 @@ static bool turned_away(struct gp_context *c, uint64_t now)
 		if (since(now, h->probe.sent_ns) < PROBE_EVERY_NS)
 			return false;
 		h->probe.sent_ns = now;
-		if (gp_driver.cuStreamWriteValue32(h->probe.stream, (CUdeviceptr)(uintptr_t)&h->word[FETCHED], h->probe.sent + 1, 0))
+		if (gp_driver.cuStreamWriteValue32(h->probe.stream, (CUdeviceptr)(uintptr_t)&h->word[FETCHED],
+						   h->probe.sent + 1, 0))
 			h->probe.missed = MOST_MISSED; // none is on its way
 		else
 			h->probe.sent++;
@@ -432,8 +438,7 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 		// warps 4, shared memory 128 bytes.
 		int file = (registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
 		int memory = (shared + (int)l->shared_bytes + g->shared_reserved + 127) / 128 * 128;
-		*f = (struct fit){l->function, threads, l->shared_bytes,
-				  blocks_that_fit(g, warps, file, memory, false),
+		*f = (struct fit){l->function, threads, l->shared_bytes, blocks_that_fit(g, warps, file, memory, false),
 				  blocks_that_fit(g, warps, file, memory, true)};
 	}
 	if (f->alone <= f->beside || f->alone <= 0)

@@ -24,12 +24,30 @@ enum {
 	CHANNELS = 512,
 };
 
-typedef struct { uint32_t hRoot, hObjectParent, hObjectNew, hClass; uint64_t pAllocParms; uint32_t paramsSize, status; } NVOS21_PARAMETERS;
-typedef struct { uint32_t hRoot, hObjectParent, hObjectNew, hClass; uint64_t pAllocParms, pRightsRequested; uint32_t paramsSize, flags, status, Pad0; } NVOS64_PARAMETERS;
-typedef struct { uint32_t hClient, hObject, cmd, flags; uint64_t params; uint32_t paramsSize, status; } NVOS54_PARAMETERS;
+typedef struct {
+	uint32_t hRoot, hObjectParent, hObjectNew, hClass;
+	uint64_t pAllocParms;
+	uint32_t paramsSize, status;
+} NVOS21_PARAMETERS;
+typedef struct {
+	uint32_t hRoot, hObjectParent, hObjectNew, hClass;
+	uint64_t pAllocParms, pRightsRequested;
+	uint32_t paramsSize, flags, status, Pad0;
+} NVOS64_PARAMETERS;
+typedef struct {
+	uint32_t hClient, hObject, cmd, flags;
+	uint64_t params;
+	uint32_t paramsSize, status;
+} NVOS54_PARAMETERS;
 typedef struct { uint32_t hRoot, hObjectParent, hObjectOld, status; } NVOS00_PARAMETERS;
-typedef struct { uint32_t cmd, size; uint64_t ptr; } nv_ioctl_xfer_t;
-typedef struct { uint32_t hObjectError, hObjectEccError, hVASpace, engineType; uint8_t bIsCallingContextVgpuPlugin, Pad0[3]; } NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS;
+typedef struct {
+	uint32_t cmd, size;
+	uint64_t ptr;
+} nv_ioctl_xfer_t;
+typedef struct {
+	uint32_t hObjectError, hObjectEccError, hVASpace, engineType;
+	uint8_t bIsCallingContextVgpuPlugin, Pad0[3];
+} NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS;
 
 _Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "nvos.h");
 _Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "nvos.h");
@@ -38,12 +56,16 @@ _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
 _Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
 _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
 
-struct object { int fd; uint32_t client, parent, handle, engine, compute, resets, suspended; uint64_t changed_ns; }; // suspended: on GPU + 1
+struct object {
+	int fd;
+	uint32_t client, parent, handle, engine, compute, resets, suspended;
+	uint64_t changed_ns;
+}; // suspended: on GPU + 1
 
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
 static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // object creation only, never on the launch path
-static uint32_t born; // under lock
+static uint32_t born;                                    // under lock
 static struct object tsgs[TSGS], subdevices[SUBDEVICES], channels[CHANNELS];
 
 static void add(struct object *table, int size, struct object o)
@@ -179,11 +201,18 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 		if (count < capacity) {
 			struct gp_tsg *o = &out[count];
 			memset(o, 0, sizeof *o);
-			*o = (struct gp_tsg){.fd = t->fd, .client = t->client, .handle = t->handle, .device = t->parent,
-					     .engine = t->engine, .compute = t->compute, .resets = t->resets,
-					     .changed_ns = t->changed_ns, .suspended_on = (int)t->suspended - 1};
+			*o = (struct gp_tsg){.fd = t->fd,
+					     .client = t->client,
+					     .handle = t->handle,
+					     .device = t->parent,
+					     .engine = t->engine,
+					     .compute = t->compute,
+					     .resets = t->resets,
+					     .changed_ns = t->changed_ns,
+					     .suspended_on = (int)t->suspended - 1};
 			for (int s = 0; s < SUBDEVICES; s++)
-				if (subdevices[s].handle && subdevices[s].client == t->client && subdevices[s].parent == t->parent)
+				if (subdevices[s].handle && subdevices[s].client == t->client &&
+				    subdevices[s].parent == t->parent)
 					o->subdevice = subdevices[s].handle;
 			for (int c = 0; c < CHANNELS && o->channels < 64; c++)
 				if (channels[c].handle && channels[c].client == t->client && channels[c].parent == t->handle)
@@ -207,8 +236,8 @@ void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu)
 // Returns the RM status, or -1 when the ioctl itself failed.
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size)
 {
-	NVOS54_PARAMETERS p = {.hClient = client, .hObject = object, .cmd = command,
-			       .params = (uintptr_t)parameters, .paramsSize = size};
+	NVOS54_PARAMETERS p = {
+		.hClient = client, .hObject = object, .cmd = command, .params = (uintptr_t)parameters, .paramsSize = size};
 	own_control = true;
 	int failed = ioctl(fd, _IOWR('F', NV_ESC_RM_CONTROL, NVOS54_PARAMETERS), &p);
 	own_control = false;

@@ -7,10 +7,10 @@
 #include "preempt/gpu/gpu.h"
 
 enum {
-	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103, // ctrl/ctrla06c.h
+	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,         // ctrl/ctrla06c.h
 	NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080110b, // ctrl/ctrl2080/ctrl2080fifo.h
-	NV_ERR_OBJECT_NOT_FOUND = 0x57, // nvstatuscodes.h
-	ENTRIES = 64, // NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES
+	NV_ERR_OBJECT_NOT_FOUND = 0x57,                     // nvstatuscodes.h
+	ENTRIES = 64,                                       // NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES
 	LISTED = 64,
 };
 
@@ -35,7 +35,10 @@ static const uint64_t ask_again_ns = 5000000;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // what follows, and every control of a runlist
 static struct gp_tsg listed[LISTED];
-static struct { uint64_t renewed_ns; bool ran_out; } lease[GP_GPUS];
+static struct {
+	uint64_t renewed_ns;
+	bool ran_out;
+} lease[GP_GPUS];
 static _Atomic uint32_t suspensions; // futex, for the thread
 static _Atomic bool guarded;
 

@@ -18,12 +18,13 @@ enum {
 // Who is woken when a window opens: this process's watcher, the agents of peers, peers that stop between blocks.
 enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
 
-static const uint64_t POLL_NS = 50 * 1000;           // how often the watcher asks about unfinished work
-static const uint64_t TURN_GRACE_NS = 2 * 1000 * 1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms
+static const uint64_t POLL_NS = 50 * 1000; // how often the watcher asks about unfinished work
+static const uint64_t TURN_GRACE_NS =
+	2 * 1000 * 1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms
 static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
-static const uint64_t SWITCH_COST_NS = 200 * 1000;    // a context switch on an H200
-static const uint64_t SWITCH_WEIGHT = 25;             // a switch in a request hurts this much more than BE time lost
+static const uint64_t SWITCH_COST_NS = 200 * 1000; // a context switch on an H200
+static const uint64_t SWITCH_WEIGHT = 25;          // a switch in a request hurts this much more than BE time lost
 
 // Returns who is to be woken.
 static uint32_t publish(struct gp_gpu *g, uint64_t now)

@@ -13,7 +13,8 @@ void gp_capture_begins(CUstream stream)
 {
 	for (int i = 0; i < CAPTURES; i++) {
 		CUstream empty = NULL;
-		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &empty, stream, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &empty, stream, false, __ATOMIC_ACQ_REL,
+						__ATOMIC_RELAXED))
 			break;
 	}
 	gp_captures++; // for good where there is no place: its end will not be recognised
@@ -29,7 +30,8 @@ void gp_capture_ended(CUstream stream)
 {
 	for (int i = 0; gp_captures && i < CAPTURES; i++) {
 		CUstream began = stream;
-		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &began, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &began, NULL, false, __ATOMIC_ACQ_REL,
+						__ATOMIC_RELAXED)) {
 			gp_captures--;
 			return;
 		}
@@ -39,5 +41,6 @@ void gp_capture_ended(CUstream stream)
 bool gp_may_be_captured(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return !gp_driver.cuStreamIsCapturing || gp_driver.cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE;
+	return !gp_driver.cuStreamIsCapturing || gp_driver.cuStreamIsCapturing(stream, &status) ||
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

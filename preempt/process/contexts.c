@@ -17,10 +17,7 @@ struct gp_context *gp_find_context(CUcontext handle)
 	return NULL;
 }
 
-struct gp_context *gp_current_context(void)
-{
-	return gp_find_context(gp_current_handle());
-}
+struct gp_context *gp_current_context(void) { return gp_find_context(gp_current_handle()); }
 
 static _Atomic bool several; // there were several contexts at one time
 
@@ -62,11 +59,16 @@ static struct gp_gpu *gpu_of(CUdevice device)
 		g->device = device;
 		pthread_spin_init(&g->lock, PTHREAD_PROCESS_PRIVATE);
 		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
-		gp_driver.cuDeviceGetAttribute(&g->registers_per_sm, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device);
-		gp_driver.cuDeviceGetAttribute(&g->shared_per_sm, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
-		gp_driver.cuDeviceGetAttribute(&g->shared_reserved, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
-		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+					       device);
+		gp_driver.cuDeviceGetAttribute(&g->registers_per_sm,
+					       CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_per_sm,
+					       CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
+		gp_driver.cuDeviceGetAttribute(&g->shared_reserved,
+					       CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
+		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
+					       device);
 		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
 		g->known = 1;
 		found = g;

@@ -34,7 +34,8 @@ void gp_remember_loaded(const struct gp_context *c, const void *handle)
 	uint64_t entry = entry_of(c, handle);
 	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
 		uint64_t empty = 0;
-		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &empty, entry, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &empty, entry, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED) ||
 		    empty == entry)
 			return;
 	}

@@ -11,9 +11,9 @@
 enum { LINES = 64, LINE_BYTES = 256, EXIT_NS = 100000000 };
 
 static struct {
-	pthread_mutex_t lock; // of what is added
+	pthread_mutex_t lock;           // of what is added
 	_Atomic uint32_t said, written; // lines; written is a futex
-	pid_t process; // that said the last one
+	pid_t process;                  // that said the last one
 	char line[LINES][LINE_BYTES];
 } log_lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -55,6 +55,7 @@ const char *gp_log_next(uint32_t written)
 static __attribute__((destructor)) void program_ends(void)
 {
 	uint64_t end = gp_now_ns() + EXIT_NS, now;
-	for (uint32_t written; (written = log_lines.written) < log_lines.said && log_lines.process == getpid() && (now = gp_now_ns()) < end;)
+	for (uint32_t written; (written = log_lines.written) < log_lines.said && log_lines.process == getpid() &&
+			       (now = gp_now_ns()) < end;)
 		gp_futex_wait(&log_lines.written, written, end - now, false);
 }

@@ -11,11 +11,11 @@
 #define GP_STREAM_GONE ((CUstream)~0ul) // the entry's stream was destroyed: another may take the entry
 
 enum {
-	GP_CONTEXTS = 64,  // contexts of one process that are watched; further ones run untouched
+	GP_CONTEXTS = 64, // contexts of one process that are watched; further ones run untouched
 	GP_GPUS = 32,
-	GP_STREAMS = 64,   // streams of a context with work in one window; more count as unknown
+	GP_STREAMS = 64, // streams of a context with work in one window; more count as unknown
 	GP_GAP_BUCKETS = 16,
-	GP_SMS = 512,         // more than any GPU has
+	GP_SMS = 512, // more than any GPU has
 };
 
 // One stream that had work since the window opened. A sequence counts operations.
@@ -31,7 +31,7 @@ struct gp_gpu {
 	_Atomic uint32_t known; // 1 once uuid is valid
 	uint8_t uuid[16];
 	CUdevice device; // its ordinal
-	int mps; // 1 under an MPS server: one TSG for the contexts of all processes
+	int mps;         // 1 under an MPS server: one TSG for the contexts of all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
 	// Set once, when the agent has attached the segment; NULL before. The address stays when the memory is replaced
 	// (gp_gpu_move).
@@ -47,21 +47,21 @@ struct gp_gpu {
 	_Atomic uint64_t ignored;     // slots whose window lasted longer than max_hold: it gates no more
 	_Atomic uint32_t stoppable;   // processes of lower levels that stop between blocks
 	_Atomic uint32_t forced;      // windows of higher levels are ignored for a while, for share.min_be
-	pthread_spinlock_t lock;      // of opening and closing windows; the launch path never takes it in an open window
-	uint32_t open_contexts;       // under lock
-	uint64_t busy_since_ns;       // under lock: when the first of them was opened
-	_Atomic uint32_t worked;      // work was submitted, so libcuda has finished making the context
-	bool probing;                 // under lock: the busy bit asks for a turn though no work is known
+	pthread_spinlock_t lock; // of opening and closing windows; the launch path never takes it in an open window
+	uint32_t open_contexts;  // under lock
+	uint64_t busy_since_ns;  // under lock: when the first of them was opened
+	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
+	bool probing;            // under lock: the busy bit asks for a turn though no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
 	_Atomic uint32_t refusal;      // what it returned
 };
 
 struct gp_hold {
-	_Atomic uint32_t state; // GP_HOLD_*, a futex
-	uint32_t queued;        // sequence of the last link queued
-	_Atomic uint32_t chain; // sequence of the first link of the chain
-	_Atomic uint32_t moves; // how often this hold was moved to another SM
+	_Atomic uint32_t state;    // GP_HOLD_*, a futex
+	uint32_t queued;           // sequence of the last link queued
+	_Atomic uint32_t chain;    // sequence of the first link of the chain
+	_Atomic uint32_t moves;    // how often this hold was moved to another SM
 	_Atomic uint32_t first_sm; // the SM on which most links were seen
 	uint16_t seen[GP_SMS];
 	uint64_t seen_place;
@@ -74,12 +74,12 @@ struct gp_hold {
 	volatile uint32_t *word;
 	struct { // for the watcher only
 		CUstream stream;
-		uint32_t sent;         // sequence of the last probe
-		uint32_t missed;       // steps that a probe asked for in vain, in this chain
-		uint32_t chain;        // the chain that the rest is about
+		uint32_t sent;   // sequence of the last probe
+		uint32_t missed; // steps that a probe asked for in vain, in this chain
+		uint32_t chain;  // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
-		uint32_t stepped_to;   // sequence of the link that took over at the last step
-		bool asked;            // a probe asked for the last step
+		uint32_t stepped_to; // sequence of the link that took over at the last step
+		bool asked;          // a probe asked for the last step
 	} probe;
 };
 enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began last
@@ -92,17 +92,17 @@ struct gp_context {
 	pthread_mutex_t life_lock;  // see gp_context_pin; taken before query_lock
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
-	_Atomic uint32_t waits;     // threads in a call that may block; counted where turns are taken
-	_Atomic uint32_t open;      // its window is open. Zeroed, with all that follows, when another context takes the place
-	_Atomic uint64_t activity;  // operations submitted, ever
-	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
-	uint64_t seen_activity;     // watcher only
-	uint64_t unfinished_ns;     // watcher only: since when work has been unfinished; 0 = it is not
-	_Atomic uint32_t yielded;   // no hold until everything submitted has finished
-	_Atomic uint32_t overflow;  // more streams than GP_STREAMS, or one that can't be queried
-	_Atomic uint32_t prepared;  // 0 new, 1 hold made or not wanted
-	_Atomic uint32_t blp_prepared; // 0 new, 1 domain made or not wanted
-	_Atomic uint32_t ending;    // it is being destroyed, and gets no domain any more
+	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
+	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
+	_Atomic uint64_t activity;        // operations submitted, ever
+	_Atomic uint64_t idle_since_ns;   // 0 while work may be unfinished
+	uint64_t seen_activity;           // watcher only
+	uint64_t unfinished_ns;           // watcher only: since when work has been unfinished; 0 = it is not
+	_Atomic uint32_t yielded;         // no hold until everything submitted has finished
+	_Atomic uint32_t overflow;        // more streams than GP_STREAMS, or one that can't be queried
+	_Atomic uint32_t prepared;        // 0 new, 1 hold made or not wanted
+	_Atomic uint32_t blp_prepared;    // 0 new, 1 domain made or not wanted
+	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
 	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
 	struct { // fill.c
@@ -114,7 +114,7 @@ struct gp_context {
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
+	_Atomic uint64_t copied_ns;    // when a copy opened the window; 0 once a kernel followed
 	uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
 	struct gp_stream stream[GP_STREAMS];
 };
@@ -140,8 +140,8 @@ extern struct gp_context gp_context[GP_CONTEXTS];
 extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots
-extern _Atomic uint32_t gp_wake;   // futex: a window opened (for the watcher)
-extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
+extern _Atomic uint32_t gp_wake;             // futex: a window opened (for the watcher)
+extern _Atomic uint32_t gp_events;           // futex: a context, TSG or channel came or went (for the agents)
 
 uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
@@ -215,6 +215,6 @@ void gp_capture_ended(CUstream); // or did not begin. Does nothing for other str
 // first_launch.c
 bool gp_is_loaded(const struct gp_context *, const void *handle);
 void gp_remember_loaded(const struct gp_context *, const void *handle);
-void gp_forget_graph(CUgraphExec); // an instance is about to be destroyed
+void gp_forget_graph(CUgraphExec);                // an instance is about to be destroyed
 void gp_forget_loaded(const struct gp_context *); // all entries of a context; NULL: of all contexts
 #endif

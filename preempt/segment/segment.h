@@ -18,35 +18,35 @@
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
 #define GP_SEGMENT_VERSION 5u
 #define GP_SLOTS 64u
-#define GP_LEVELS 8u // 0 = highest (lc), 7 = lowest (be)
-#define GP_HINT_ROOM 7u    // enum gp_hint_source, and room for more
-#define GP_REFUSALS 8u     // enum gp_refusal, and room for more
+#define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
+#define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
+#define GP_REFUSALS 8u  // enum gp_refusal, and room for more
 
 // What became of the hints of one source.
 struct gp_hint_counters {
 	_Atomic uint64_t given;
-	_Atomic uint64_t hit;       // work came while the GPU was being kept for it
-	_Atomic uint64_t late;      // work was there before the hint was carried out
-	_Atomic uint64_t wrong;     // no work came in time
-	_Atomic uint64_t dropped;   // not carried out: senseless, a duplicate, switched off, or nobody to take the GPU from
+	_Atomic uint64_t hit;     // work came while the GPU was being kept for it
+	_Atomic uint64_t late;    // work was there before the hint was carried out
+	_Atomic uint64_t wrong;   // no work came in time
+	_Atomic uint64_t dropped; // not carried out: senseless, a duplicate, switched off, or nobody to take the GPU from
 	_Atomic uint64_t saved_ns;  // of context switches that overlapped what came before the work
 	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain
 	_Atomic uint64_t times_off; // switched off for costing too much
 };
 
-enum gp_refusal { // why a kernel is not rewritten
-	GP_REFUSED_FORM,  // its code, attributes or relocations are of a form that is not known
-	GP_REFUSED_ROOM,  // no room for one more parameter, or for the guard's registers
-	GP_REFUSED_PEERS, // its blocks wait for one another
-	GP_REFUSED_SM,    // there is no guard for its architecture
-	GP_REFUSED_IMAGE, // the image that holds it can't be read or loaded as a rewritten one; counted once an image
+enum gp_refusal {           // why a kernel is not rewritten
+	GP_REFUSED_FORM,    // its code, attributes or relocations are of a form that is not known
+	GP_REFUSED_ROOM,    // no room for one more parameter, or for the guard's registers
+	GP_REFUSED_PEERS,   // its blocks wait for one another
+	GP_REFUSED_SM,      // there is no guard for its architecture
+	GP_REFUSED_IMAGE,   // the image that holds it can't be read or loaded as a rewritten one; counted once an image
 	GP_REFUSED_RUNTIME, // its code was loaded unseen, as CUDA runtimes of 11.2 to 11.8 do
 };
 
 // What became of the kernels of the modules that were loaded for block-level preemption.
 struct gp_kernel_counters {
-	_Atomic uint64_t images; // modules and libraries
-	_Atomic uint64_t cached; // of these: found in the cache on disk
+	_Atomic uint64_t images;  // modules and libraries
+	_Atomic uint64_t cached;  // of these: found in the cache on disk
 	_Atomic uint64_t load_ns; // that loads waited for the rewriting
 	_Atomic uint64_t seen;
 	_Atomic uint64_t guarded; // rewritten
@@ -55,16 +55,16 @@ struct gp_kernel_counters {
 
 // Block-level preemption on this GPU.
 struct gp_stop_counters {
-	_Atomic uint64_t launches;       // that can be stopped between blocks
-	_Atomic uint64_t uncovered;      // launches that cannot
-	_Atomic uint64_t barriers;       // operations that waited until what can be stopped was done
+	_Atomic uint64_t launches;  // that can be stopped between blocks
+	_Atomic uint64_t uncovered; // launches that cannot
+	_Atomic uint64_t barriers;  // operations that waited until what can be stopped was done
 	_Atomic uint64_t stops;
 	_Atomic uint64_t cuts;           // launches that were stopped midway, or before they began
 	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
 	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
 	_Atomic uint64_t drain_max_ns;
-	_Atomic uint64_t given_up;       // domains that pass everything after an error
-	_Atomic uint64_t beside;         // launches whose blocks waited for others that a stop had kept from beginning
+	_Atomic uint64_t given_up; // domains that pass everything after an error
+	_Atomic uint64_t beside;   // launches whose blocks waited for others that a stop had kept from beginning
 };
 
 struct gp_slot { // 1024 bytes; written by its owner only
@@ -86,30 +86,30 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t ran_at_ns;
 	uint8_t pad0[24];
 	// counters, only ever growing while the slot is owned
-	_Atomic uint64_t windows;           // LC windows opened
-	_Atomic uint64_t window_ns;         // time with a window open
-	_Atomic uint64_t windows_cut;       // windows that outlived max_hold
-	_Atomic uint64_t switches;          // windows that opened while a lower level had work
-	_Atomic uint64_t holds;             // holds launched
-	_Atomic uint64_t hold_ns;           // time holds were on
-	_Atomic uint64_t holds_released;    // released early for a wait on the whole context
-	_Atomic uint64_t holds_collided;    // times they made room for kernels that need every SM
-	_Atomic uint64_t holds_expired;     // ended by their own limit
-	_Atomic uint64_t holds_stalled;     // times the host engine was found with another TSG while one ran
-	_Atomic uint64_t gate_waits;        // submissions that waited for a higher level's window
+	_Atomic uint64_t windows;        // LC windows opened
+	_Atomic uint64_t window_ns;      // time with a window open
+	_Atomic uint64_t windows_cut;    // windows that outlived max_hold
+	_Atomic uint64_t switches;       // windows that opened while a lower level had work
+	_Atomic uint64_t holds;          // holds launched
+	_Atomic uint64_t hold_ns;        // time holds were on
+	_Atomic uint64_t holds_released; // released early for a wait on the whole context
+	_Atomic uint64_t holds_collided; // times they made room for kernels that need every SM
+	_Atomic uint64_t holds_expired;  // ended by their own limit
+	_Atomic uint64_t holds_stalled;  // times the host engine was found with another TSG while one ran
+	_Atomic uint64_t gate_waits;     // submissions that waited for a higher level's window
 	_Atomic uint64_t gate_ns;
-	_Atomic uint64_t turns;             // turns on the GPU taken
+	_Atomic uint64_t turns; // turns on the GPU taken
 	_Atomic uint64_t turn_ns;
-	_Atomic uint64_t turns_seized;      // taken from an owner that did not hand it on
-	_Atomic uint64_t boosts;            // times the timeslice was raised for min_be_share
+	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
+	_Atomic uint64_t boosts;       // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
-	_Atomic uint64_t busy_ns;           // time with unfinished work (kept while peers of the same level live)
+	_Atomic uint64_t busy_ns;          // time with unfinished work (kept while peers of the same level live)
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
 	uint8_t pad1[56];
-	_Atomic uint32_t hints_off;      // bit set of sources that are switched off now
-	_Atomic uint32_t hint_switch_us; // what a switch away from a lower level takes here, as learnt
-	_Atomic uint64_t hint_spun_ns;   // time that hints made a processor spin
+	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
+	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
+	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	uint8_t pad2[48];
 };

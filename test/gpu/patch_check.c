@@ -17,6 +17,7 @@
 
 #include "guard.h"
 
+// clang-format off
 #define DRIVER(X)                                                                                                      \
 	X(cuInit) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)                 \
 	X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemAlloc) X(cuMemFree)    \
@@ -24,6 +25,7 @@
 	X(cuCtxSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventElapsedTime) X(cuEventSynchronize)               \
 	X(cuGetErrorName) X(cuFuncSetAttribute) X(cuModuleUnload) X(cuMemHostAlloc)               \
 	X(cuLibraryLoadData) X(cuLibraryUnload)
+// clang-format on
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -43,15 +45,15 @@ static void fail(const char *format, ...)
 	failures++;
 }
 
-#define CHECK(call)                                                                                                    \
-	do {                                                                                                           \
-		CUresult result_ = p_##call;                                                                           \
-		if (result_ != CUDA_SUCCESS) {                                                                         \
-			const char *name_ = "?";                                                                       \
-			p_cuGetErrorName(result_, &name_);                                                             \
-			printf("FAIL %s:%d %s: %s\n", __FILE__, __LINE__, #call, name_);                               \
-			exit(1);                                                                                       \
-		}                                                                                                      \
+#define CHECK(call) \
+	do { \
+		CUresult result_ = p_##call; \
+		if (result_ != CUDA_SUCCESS) { \
+			const char *name_ = "?"; \
+			p_cuGetErrorName(result_, &name_); \
+			printf("FAIL %s:%d %s: %s\n", __FILE__, __LINE__, #call, name_); \
+			exit(1); \
+		} \
 	} while (0)
 
 // The parameters' sizes are those in patch_check.cu.
@@ -88,7 +90,7 @@ enum { BINS = 4096, SPIN_NS = 20000, MOST_RECORDS = 256 };
 static CUstream work, control;
 static CUdeviceptr arena, record_at, data, bins;
 static unsigned *before, *expected, *after; // data and bins
-static unsigned *one, *zero, *frozen;	    // page-locked
+static unsigned *one, *zero, *frozen;       // page-locked
 static size_t words;
 static unsigned char extra[32768];
 
@@ -108,11 +110,15 @@ static unsigned long long windows_of(const struct test *t, unsigned shift)
 
 static void launch(const struct test *t, CUfunction function, bool guarded, CUdeviceptr record, unsigned spin_ns, bool buffer)
 {
-	CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-				       .value.clusterDim = {t->cluster, 1, 1}};
-	CUlaunchConfig config = {.gridDimX = t->grid[0], .gridDimY = t->grid[1], .gridDimZ = t->grid[2],
-				 .blockDimX = t->block, .blockDimY = 1, .blockDimZ = 1,
-				 .sharedMemBytes = t->shared, .hStream = work};
+	CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {t->cluster, 1, 1}};
+	CUlaunchConfig config = {.gridDimX = t->grid[0],
+				 .gridDimY = t->grid[1],
+				 .gridDimZ = t->grid[2],
+				 .blockDimX = t->block,
+				 .blockDimY = 1,
+				 .blockDimZ = 1,
+				 .sharedMemBytes = t->shared,
+				 .hStream = work};
 	if (t->cluster && strcmp(t->name, "clusters") != 0) {
 		config.attrs = &attribute;
 		config.numAttrs = 1;
@@ -174,10 +180,14 @@ static void set_stop(unsigned *value, CUstream stream) { CHECK(cuMemcpyHtoDAsync
 static void stop_all(unsigned records)
 {
 	set_stop(one, control);
-	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = frozen, .srcPitch = sizeof(*frozen),
-			      .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstPitch = sizeof(struct gpreempt_record),
+	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+			      .srcHost = frozen,
+			      .srcPitch = sizeof(*frozen),
+			      .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+			      .dstPitch = sizeof(struct gpreempt_record),
 			      .dstDevice = record_at + offsetof(struct gpreempt_record, state),
-			      .WidthInBytes = sizeof(*frozen), .Height = records};
+			      .WidthInBytes = sizeof(*frozen),
+			      .Height = records};
 	CHECK(cuMemcpy2DAsync(&rows, control));
 }
 
@@ -218,7 +228,8 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned sh
 		CHECK(cuStreamSynchronize(control));
 		r = get_record(record_at);
 		if (r.count > windows_of(t, shift) || r.count < r.done)
-			fail("%s: shift %u: cut at %u of %llu, %u before", t->name, shift, r.count, windows_of(t, shift), r.done);
+			fail("%s: shift %u: cut at %u of %llu, %u before", t->name, shift, r.count,
+			     windows_of(t, shift), r.done);
 		if (r.count == windows_of(t, shift))
 			return launches + 1;
 		if (!(r.state & GPREEMPT_FROZEN))
@@ -326,15 +337,16 @@ static void run_queued(CUmodule original, CUmodule rewritten, int rounds)
 			if (left[0] && r[0].done < units_of(&queued[0])) {
 				skipped++;
 				if (!left[1] || r[1].done != begun)
-					fail("queued: the second of two launches began though the first was cut at %u", r[0].done);
+					fail("queued: the second of two launches began though the first was cut at %u",
+					     r[0].done);
 			}
 		}
 		compare(&queued[1], "queued, stopped and resumed");
 	}
 	if (skipped == 0)
 		fail("queued: the first of two launches never stopped in %d", launches);
-	printf("%s queued: %d launches, %d times the second was skipped\n", failures == failed ? "ok  " : "FAIL", launches,
-	       skipped);
+	printf("%s queued: %d launches, %d times the second was skipped\n", failures == failed ? "ok  " : "FAIL",
+	       launches, skipped);
 	release();
 }
 
@@ -369,8 +381,8 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 			compare(t, buffer ? "no stop, extra" : "no stop");
 			struct gpreempt_record r = get_record(record_at);
 			if (r.state != GPREEMPT_OPEN || r.count != windows_of(t, shifts[i]))
-				fail("%s: shift %u: state %#x, count %u after %llu blocks or clusters", t->name, shifts[i], r.state,
-				     r.count, units_of(t));
+				fail("%s: shift %u: state %#x, count %u after %llu blocks or clusters", t->name,
+				     shifts[i], r.state, r.count, units_of(t));
 		}
 	}
 
@@ -383,7 +395,8 @@ static void run(const struct test *t, CUmodule original, CUmodule rewritten, int
 		get_data(after);
 		struct gpreempt_record r = get_record(record_at);
 		if (r.state != GPREEMPT_FROZEN || r.count || memcmp(after, before, words * 4) != 0)
-			fail("%s: shift %u: stopped before it began, state %#x, count %u", t->name, shifts[i / 2], r.state, r.count);
+			fail("%s: shift %u: stopped before it began, state %#x, count %u", t->name, shifts[i / 2],
+			     r.state, r.count);
 	}
 
 	int midway = 0, launches = 0;
@@ -419,19 +432,21 @@ static void *read_file(const char *path)
 }
 
 // One line of the table: how long a kernel takes as it was, guarded without a record, and with one.
-static void cost(CUmodule original, CUmodule rewritten, const char *kernel, unsigned grid, unsigned block, unsigned argument,
-		 const char *what, size_t bytes)
+static void cost(CUmodule original, CUmodule rewritten, const char *kernel, unsigned grid, unsigned block,
+		 unsigned argument, const char *what, size_t bytes)
 {
 	CUfunction plain, guarded;
 	struct test t = {kernel, {grid, 1, 1}, block, 0, 0, 0, false};
 	CHECK(cuModuleGetFunction(&plain, original, kernel));
 	CHECK(cuModuleGetFunction(&guarded, rewritten, kernel));
 	float us[] = {time_us(&t, plain, false, 0, argument, 20), time_us(&t, guarded, true, 0, argument, 20),
-		      time_us(&t, guarded, true, record_at, argument, 20), time_us(&t, guarded, true, record_at + 9, argument, 20),
+		      time_us(&t, guarded, true, record_at, argument, 20),
+		      time_us(&t, guarded, true, record_at + 9, argument, 20),
 		      time_us(&t, guarded, true, record_at + 11, argument, 20)};
 	printf("cost %7u blocks of %4u, %-8s", grid, block, what);
 	for (int i = 0; i < 5; i++) {
-		static const char *const names[] = {"original", "without record", "with record", "windows of 512", "of 2048"};
+		static const char *const names[] = {"original", "without record", "with record", "windows of 512",
+						    "of 2048"};
 		printf("%s %s %.1f us", i ? "," : "", names[i], us[i]);
 		if (i)
 			printf(" (%+.1f %%)", (us[i] / us[0] - 1) * 100);
@@ -453,7 +468,8 @@ static void costs(CUmodule original, CUmodule rewritten)
 		for (int i = 0; i < 3; i++) {
 			char what[16];
 			snprintf(what, sizeof(what), "%u us", times_us[i]);
-			cost(original, rewritten, "busy", 1 << 17, blocks[b], times_us[i] * (unsigned)clock_khz / 1000, what, 0);
+			cost(original, rewritten, "busy", 1 << 17, blocks[b], times_us[i] * (unsigned)clock_khz / 1000,
+			     what, 0);
 		}
 	}
 	const size_t size = 1 << 30;
@@ -497,7 +513,8 @@ static void stops(CUmodule rewritten)
 				best = ns < best ? ns : best;
 				sum += ns;
 			}
-			printf("stop of blocks of 10 us, shift %2u, %3u records: until the launch has ended %.1f us mean, %.1f us least; the calls take %.1f us\n",
+			printf("stop of blocks of 10 us, shift %2u, %3u records: until the launch has ended %.1f us "
+			       "mean, %.1f us least; the calls take %.1f us\n",
 			       shift, records, sum / 20e3, best / 1e3, calls / 20e3);
 		}
 	}
@@ -518,10 +535,10 @@ static void start(void)
 		fprintf(stderr, "%s\n", dlerror());
 		exit(1);
 	}
-#define LOOK_UP(name)                                                                                                  \
-	if (!(p_##name = (__typeof__(p_##name))dlsym(driver, STRING(name)))) {                                         \
-		fprintf(stderr, "no %s\n", STRING(name));                                                              \
-		exit(1);                                                                                               \
+#define LOOK_UP(name) \
+	if (!(p_##name = (__typeof__(p_##name))dlsym(driver, STRING(name)))) { \
+		fprintf(stderr, "no %s\n", STRING(name)); \
+		exit(1); \
 	}
 	DRIVER(LOOK_UP)
 	CUdevice device;

@@ -57,7 +57,10 @@ extern "C" __global__ void shared_memory(unsigned *data, unsigned *bins, unsigne
 	data[i] = fixed[(t + 1) % blockDim.x] + dynamic[(t + 7) % blockDim.x] + any;
 }
 
-static __device__ __noinline__ unsigned fibonacci(unsigned n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+static __device__ __noinline__ unsigned fibonacci(unsigned n)
+{
+	return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+}
 
 extern "C" __global__ void functions(unsigned *data, unsigned *bins, unsigned spin_ns)
 {
@@ -106,12 +109,9 @@ extern "C" __global__ void tickets(unsigned *data, unsigned *bins, unsigned spin
 	data[ticket * blockDim.x + threadIdx.x] += ticket + 1;
 }
 
-template <int bytes> struct Block {
-	unsigned char bytes_[bytes];
-};
+template <int bytes> struct Block { unsigned char bytes_[bytes]; };
 
-template <int bytes>
-static __device__ __forceinline__ void use(unsigned *data, unsigned spin_ns, const Block<bytes> &b)
+template <int bytes> static __device__ __forceinline__ void use(unsigned *data, unsigned spin_ns, const Block<bytes> &b)
 {
 	unsigned i = thread_number();
 	spend(spin_ns);
@@ -119,9 +119,21 @@ static __device__ __forceinline__ void use(unsigned *data, unsigned spin_ns, con
 }
 
 // 4095, 4096 and 32752 bytes of parameters.
-extern "C" __global__ void parameters_4095(unsigned *data, unsigned *bins, unsigned spin_ns, const __grid_constant__ Block<4075> b) { use(data, spin_ns, b); }
-extern "C" __global__ void parameters_4096(unsigned *data, unsigned *bins, unsigned spin_ns, const __grid_constant__ Block<4076> b) { use(data, spin_ns, b); }
-extern "C" __global__ void parameters_32752(unsigned *data, unsigned *bins, unsigned spin_ns, const __grid_constant__ Block<32732> b) { use(data, spin_ns, b); }
+extern "C" __global__ void parameters_4095(unsigned *data, unsigned *bins, unsigned spin_ns,
+					   const __grid_constant__ Block<4075> b)
+{
+	use(data, spin_ns, b);
+}
+extern "C" __global__ void parameters_4096(unsigned *data, unsigned *bins, unsigned spin_ns,
+					   const __grid_constant__ Block<4076> b)
+{
+	use(data, spin_ns, b);
+}
+extern "C" __global__ void parameters_32752(unsigned *data, unsigned *bins, unsigned spin_ns,
+					    const __grid_constant__ Block<32732> b)
+{
+	use(data, spin_ns, b);
+}
 
 extern "C" __global__ void __launch_bounds__(1024) full_block(unsigned *data, unsigned *bins, unsigned spin_ns)
 {

@@ -3,19 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int asked(const char *what) {
+static int asked(const char *what)
+{
 	const char *fake = getenv("FAKE_CUDA");
 	return fake && strcmp(fake, what) == 0;
 }
 
-int cuInit(unsigned flags) {
+int cuInit(unsigned flags)
+{
 	(void)flags;
 	if (asked("crash"))
 		abort();
 	return asked("no driver") ? 100 : 0;
 }
 
-int cuGetErrorString(int error, const char **text) {
+int cuGetErrorString(int error, const char **text)
+{
 	*text = error == 100 ? "no CUDA-capable device is detected" : "another error";
 	return 0;
 }
@@ -25,7 +28,8 @@ int cuDeviceGetCount(int *count) { return *count = !asked("no device"), 0; }
 int cuDeviceGet(int *device, int index) { return *device = index, 0; }
 int cuDeviceGetUuid(char *uuid, int device) { return memset(uuid, 0x11 + device, 16), 0; }
 int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, size, "Simulated GPU %d", device), 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
 	(void)device;
 	const char *fake = getenv("FAKE_CUDA");
 	int sm = fake && strncmp(fake, "sm_", 3) == 0 ? atoi(fake + 3) : 90;
@@ -36,9 +40,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 75: // compute capability
 		*value = sm / 10;
 		return 0;
-	case 76:
-		*value = sm % 10;
-		return 0;
+	case 76: *value = sm % 10; return 0;
 	}
 	*value = 0;
 	return 0;
@@ -46,5 +48,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 int cuDevicePrimaryCtxRetain(void **context, int device) { return (void)device, *context = "", 0; }
 int cuCtxSetCurrent(void *context) { return (void)context, 0; }
 int cuMemAlloc_v2(unsigned long long *memory, size_t size) { return (void)size, *memory = 4096, 0; }
-int cuMemsetD8_v2(unsigned long long memory, unsigned char value, size_t n) { return (void)memory, (void)value, (void)n, 0; }
+int cuMemsetD8_v2(unsigned long long memory, unsigned char value, size_t n)
+{
+	return (void)memory, (void)value, (void)n, 0;
+}
 int cuCtxSynchronize(void) { return 0; }

@@ -48,10 +48,7 @@ static void launch_grid(CUfunction kernel, unsigned x, unsigned y, void **parame
 	CHECK(cuLaunchKernel(kernel, x, y, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
 }
 
-static unsigned blocks_for(uint64_t threads)
-{
-	return (threads + THREADS - 1) / THREADS;
-}
+static unsigned blocks_for(uint64_t threads) { return (threads + THREADS - 1) / THREADS; }
 
 // ---- The stencil
 
@@ -180,7 +177,7 @@ static void search(uint32_t weighted)
 	fill(graph_count, 2, 1, -1u);
 	for (uint32_t round = 0;; round++) {
 		void *relax[] = {&graph_row, &graph_column, &graph_state, &graph_queued, &frontier,
-				 &next, &graph_count, &round, &weighted};
+				 &next,      &graph_count,  &round,       &weighted};
 		launch_grid(kernel_a, blocks, 1, relax);
 		void *advance[] = {&graph_count};
 		CHECK(cuLaunchKernel(kernel_b, 1, 1, 1, 1, 1, 1, 0, stream, advance, NULL));
@@ -192,15 +189,9 @@ static void search(uint32_t weighted)
 	}
 }
 
-static void request_bfs(void)
-{
-	search(0);
-}
+static void request_bfs(void) { search(0); }
 
-static void request_sssp(void)
-{
-	search(1);
-}
+static void request_sssp(void) { search(1); }
 
 static void set_up_components(void)
 {
@@ -310,7 +301,8 @@ static void request_gemms(void)
 	gemm_next += GEMMS;
 	for (int i = 0; i < GEMMS; i++) {
 		void *parameters[] = {&gemm_left, &gemm_right, &gemm_result[i], &side};
-		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0, gemm_stream[(first + i) % gemm_streams], parameters, NULL));
+		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0,
+				     gemm_stream[(first + i) % gemm_streams], parameters, NULL));
 	}
 	queued_ns = monotonic_ns();
 	for (uint64_t i = 0; i < GEMMS && i < gemm_streams; i++)
@@ -359,7 +351,7 @@ static void wait_for(uint64_t at)
 struct evaluation_go {
 	uint64_t start, end, prepare_ns;
 	int (*hint)(int64_t, double);
-	int lock, queue; // -1: none
+	int lock, queue;  // -1: none
 	const char *stop; // NULL: none
 	int64_t count;
 	uint64_t *arrival_ns;

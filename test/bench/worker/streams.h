@@ -9,9 +9,7 @@
 // completed.
 #define GPREEMPT_LEVEL_BLOCK 2 // gpreempt.h
 
-static struct {
-	int (*enable)(CUstream, int), (*preempt)(CUstream, int), (*restore)(CUstream, int);
-} stop_api;
+static struct { int (*enable)(CUstream, int), (*preempt)(CUstream, int), (*restore)(CUstream, int); } stop_api;
 
 static struct {
 	struct work work;
@@ -29,11 +27,11 @@ static void find_stop_api(void)
 		fail("the library with gpreempt_stream_preempt is not preloaded");
 }
 
-#define CHECK_STOP(call)                                                      \
-	do {                                                                  \
-		int result_ = (call);                                         \
-		if (result_)                                                  \
-			fail("%s: error %d of gpreempt.h", #call, result_);   \
+#define CHECK_STOP(call) \
+	do { \
+		int result_ = (call); \
+		if (result_) \
+			fail("%s: error %d of gpreempt.h", #call, result_); \
 	} while (0)
 
 static void *feed(void *unused)
@@ -130,6 +128,7 @@ static void command_streams(void)
 	if (preempting)
 		print_times("stops_ns", stop_ns, done);
 	print_times("latencies_ns", latency_ns, done);
-	printf("\"kernel_ns\":%llu,\"completed\":%llu,\"wall_ns\":%llu,\"urgent_ns\":%llu}\n", (unsigned long long)kernel_ns,
-	       (unsigned long long)completed, (unsigned long long)wall_ns, (unsigned long long)paused_ns);
+	printf("\"kernel_ns\":%llu,\"completed\":%llu,\"wall_ns\":%llu,\"urgent_ns\":%llu}\n",
+	       (unsigned long long)kernel_ns, (unsigned long long)completed, (unsigned long long)wall_ns,
+	       (unsigned long long)paused_ns);
 }

@@ -38,34 +38,34 @@ enum {
 };
 enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 
-#define DRIVER_FUNCTIONS(F)                                                                        \
-	F(cuInit, (unsigned))                                                                      \
-	F(cuDriverGetVersion, (int *))                                                             \
-	F(cuDeviceGet, (CUdevice *, int))                                                          \
-	F(cuDeviceGetCount, (int *))                                                               \
-	F(cuDeviceGetName, (char *, int, CUdevice))                                                \
-	F(cuDeviceGetAttribute, (int *, int, CUdevice))                                            \
-	F(cuDevicePrimaryCtxSetFlags_v2, (CUdevice, unsigned))                                     \
-	F(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
-	F(cuCtxSetCurrent, (CUcontext))                                                            \
-	F(cuCtxSynchronize, (void))                                                                \
-	F(cuModuleLoadData, (CUmodule *, const void *))                                            \
-	F(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                             \
-	F(cuFuncSetAttribute, (CUfunction, int, int))                                              \
-	F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                  \
-	F(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t))                                    \
-	F(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t))                                          \
-	F(cuCtxGetStreamPriorityRange, (int *, int *))                                             \
-	F(cuStreamCreate, (CUstream *, unsigned))                                                  \
-	F(cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                 \
-	F(cuStreamSynchronize, (CUstream))                                                         \
-	F(cuEventCreate, (CUevent *, unsigned))                                                    \
-	F(cuEventRecord, (CUevent, CUstream))                                                      \
-	F(cuEventSynchronize, (CUevent))                                                           \
-	F(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
-			   unsigned, CUstream, void **, void **))                                  \
-	F(cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned,          \
-				      unsigned, unsigned, unsigned, CUstream, void **))
+#define DRIVER_FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDriverGetVersion, (int *)) \
+	F(cuDeviceGet, (CUdevice *, int)) \
+	F(cuDeviceGetCount, (int *)) \
+	F(cuDeviceGetName, (char *, int, CUdevice)) \
+	F(cuDeviceGetAttribute, (int *, int, CUdevice)) \
+	F(cuDevicePrimaryCtxSetFlags_v2, (CUdevice, unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
+	F(cuCtxSetCurrent, (CUcontext)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuModuleLoadData, (CUmodule *, const void *)) \
+	F(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
+	F(cuFuncSetAttribute, (CUfunction, int, int)) \
+	F(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
+	F(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \
+	F(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
+	F(cuCtxGetStreamPriorityRange, (int *, int *)) \
+	F(cuStreamCreate, (CUstream *, unsigned)) \
+	F(cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
+	F(cuStreamSynchronize, (CUstream)) \
+	F(cuEventCreate, (CUevent *, unsigned)) \
+	F(cuEventRecord, (CUevent, CUstream)) \
+	F(cuEventSynchronize, (CUevent)) \
+	F(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+			   void **, void **)) \
+	F(cuLaunchCooperativeKernel, \
+	  (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))
 
 #define DECLARE(name, parameters) static CUresult(*name) parameters;
 DRIVER_FUNCTIONS(DECLARE)
@@ -81,10 +81,10 @@ static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *for
 	exit(1);
 }
 
-#define CHECK(call)                                                     \
-	do {                                                            \
-		CUresult result_ = (call);                              \
-		if (result_)                                            \
+#define CHECK(call) \
+	do { \
+		CUresult result_ = (call); \
+		if (result_) \
 			fail("%s: CUDA error %d", #call, (int)result_); \
 	} while (0)
 
@@ -95,10 +95,7 @@ static uint64_t now_ns(clockid_t clock)
 	return time.tv_sec * 1000000000ull + time.tv_nsec;
 }
 
-static uint64_t monotonic_ns(void)
-{
-	return now_ns(CLOCK_MONOTONIC);
-}
+static uint64_t monotonic_ns(void) { return now_ns(CLOCK_MONOTONIC); }
 
 static void sleep_ns(uint64_t ns)
 {
@@ -208,9 +205,9 @@ static void load_driver(void)
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library)
 		fail("load the CUDA driver: %s", dlerror());
-#define LOOK_UP(name, parameters)                    \
-	*(void **)&name = dlsym(library, #name);     \
-	if (!name)                                   \
+#define LOOK_UP(name, parameters) \
+	*(void **)&name = dlsym(library, #name); \
+	if (!name) \
 		fail("the CUDA driver lacks " #name);
 	DRIVER_FUNCTIONS(LOOK_UP)
 	CHECK(cuInit(0));
@@ -264,8 +261,7 @@ static struct work work_from_options(void)
 		fail("--blocks %u: out of range", work.blocks);
 	work.function = function(work.shared_bytes ? "bench_work_shared" : "bench_work");
 	if (work.shared_bytes)
-		CHECK(cuFuncSetAttribute(work.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-					 work.shared_bytes));
+		CHECK(cuFuncSetAttribute(work.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, work.shared_bytes));
 	return work;
 }
 
@@ -276,8 +272,8 @@ static inline void launch(struct work *work)
 		CHECK(cuLaunchCooperativeKernel(work->function, work->blocks, 1, 1, work->threads, 1, 1,
 						work->shared_bytes, stream, parameters));
 	else
-		CHECK(cuLaunchKernel(work->function, work->blocks, 1, 1, work->threads, 1, 1,
-				     work->shared_bytes, stream, parameters, NULL));
+		CHECK(cuLaunchKernel(work->function, work->blocks, 1, 1, work->threads, 1, 1, work->shared_bytes,
+				     stream, parameters, NULL));
 }
 
 static void command_info(void)
@@ -337,8 +333,8 @@ static void command_calibrate(void)
 	work.iterations = many / 4;
 	uint64_t short_ns = batch_ns(&work, 4);
 	if (long_ns <= short_ns)
-		fail("calibrate: a kernel of %llu iterations took no longer than one of %llu",
-		     (unsigned long long)many, (unsigned long long)work.iterations);
+		fail("calibrate: a kernel of %llu iterations took no longer than one of %llu", (unsigned long long)many,
+		     (unsigned long long)work.iterations);
 	double ns_each = (double)(long_ns - short_ns) / 4 / (many - many / 4);
 	uint64_t iterations = wanted_ns / ns_each;
 	printf("{\"iterations\":%llu}\n", (unsigned long long)(iterations ? iterations : 1));
@@ -445,8 +441,7 @@ static void command_lc(void)
 	uint64_t end = monotonic_ns();
 	await_stop();
 
-	printf("{\"start_ns\":%llu,\"end_ns\":%llu,\"latencies_ns\":[", (unsigned long long)start,
-	       (unsigned long long)end);
+	printf("{\"start_ns\":%llu,\"end_ns\":%llu,\"latencies_ns\":[", (unsigned long long)start, (unsigned long long)end);
 	for (uint64_t i = 0; i < done; i++)
 		printf("%s%llu", i ? "," : "", (unsigned long long)latency_ns[i]);
 	printf("]}\n");
@@ -588,9 +583,9 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } commands[] = {
-	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},   {"be", command_be},
-	{"idle", command_idle}, {"launch", command_launch},       {"mix", command_mix},
-	{"evaluate", command_evaluate}, {"streams", command_streams},
+	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},
+	{"be", command_be},     {"idle", command_idle},           {"launch", command_launch},
+	{"mix", command_mix},   {"evaluate", command_evaluate},   {"streams", command_streams},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

@@ -10,46 +10,45 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FUNCTIONS(F)                                                                    \
-	F(cuInit, (unsigned))                                                            \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
-	F(cuCtxSetCurrent, (handle))                                                     \
-	F(cuCtxSynchronize, (void))                                                      \
-	F(cuStreamCreate, (handle *, unsigned))                                          \
-	F(cuStreamSynchronize, (handle))                                                 \
-	F(cuStreamQuery, (handle))                                                       \
-	F(cuStreamWaitEvent, (handle, handle, unsigned))                                 \
-	F(cuStreamBeginCapture_v2, (handle, int))                                        \
-	F(cuStreamEndCapture, (handle, handle *))                                        \
-	F(cuEventCreate, (handle *, unsigned))                                           \
-	F(cuEventRecord, (handle, handle))                                               \
-	F(cuEventQuery, (handle))                                                        \
-	F(cuEventSynchronize, (handle))                                                  \
-	F(cuMemAlloc_v2, (ptr *, size_t))                                                \
-	F(cuMemFree_v2, (ptr))                                                           \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))                                   \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                        \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                  \
-	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))                     \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))                           \
-	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle))                              \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                             \
-	F(cuModuleLoad, (handle *, const char *))                                        \
-	F(cuModuleUnload, (handle))                                                      \
-	F(cuModuleGetFunction, (handle *, handle, const char *))                         \
-	F(cuLibraryLoadFromFile, (handle *, const char *, int *, void **, unsigned,      \
-				  int *, void **, unsigned))                             \
-	F(cuLibraryGetKernel, (handle *, handle, const char *))                          \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned,     \
-			   unsigned, unsigned, handle, void **, void **))                        \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))                          \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))           \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuEventQuery, (handle)) \
+	F(cuEventSynchronize, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemFree_v2, (ptr)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
+	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
+	F(cuModuleLoad, (handle *, const char *)) \
+	F(cuModuleUnload, (handle)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuLibraryLoadFromFile, (handle *, const char *, int *, void **, unsigned, int *, void **, unsigned)) \
+	F(cuLibraryGetKernel, (handle *, handle, const char *)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
 	F(cuGraphLaunch, (handle, handle))
 
 #include "driver.h"
 
 enum {
-	STREAMS = 4, // the last one is the legacy stream, the one before it blocks with that
+	STREAMS = 4,   // the last one is the legacy stream, the one before it blocks with that
 	BLOCKS = 6000, // a few waves of 2112 on an H200
 	THREADS = 64,
 	PER_BLOCK = 2,
@@ -72,27 +71,41 @@ static unsigned called[STREAMS], calls[STREAMS];
 
 static unsigned one_of(unsigned n) { return (unsigned)(random() % n); }
 
-static void launch(int s, struct buffer *b, bool multiply, unsigned add, unsigned us, int how) {
+static void launch(int s, struct buffer *b, bool multiply, unsigned add, unsigned us, int how)
+{
 	int per_block = PER_BLOCK;
 	// In a grid of two dimensions, which a block's number has to follow.
 	unsigned columns = how & 4 ? BLOCKS / 20 : BLOCKS, rows = how & 4 ? 20 : 1;
 	handle f = (multiply ? chain : increment)[how & 1];
 	void *of_increment[] = {&b->at, &per_block, &us}, *of_chain[] = {&b->at, &per_block, &add, &us};
-	struct { ptr at; int n; unsigned us; } increment_buffer = {b->at, per_block, us};
-	struct { ptr at; int n; unsigned add, us; } chain_buffer = {b->at, per_block, add, us};
+	struct {
+		ptr at;
+		int n;
+		unsigned us;
+	} increment_buffer = {b->at, per_block, us};
+	struct {
+		ptr at;
+		int n;
+		unsigned add, us;
+	} chain_buffer = {b->at, per_block, add, us};
 	size_t bytes = multiply ? 20 : 16;
 	void *extra[] = {(void *)1, multiply ? (void *)&chain_buffer : &increment_buffer, (void *)2, &bytes, NULL};
 	bool packed = how & 2;
-	OK(cuLaunchKernel(f, columns, rows, 1, THREADS, 1, 1, 0, stream[s], packed ? NULL : multiply ? of_chain : of_increment,
-		packed ? extra : NULL));
+	OK(cuLaunchKernel(f, columns, rows, 1, THREADS, 1, 1, 0, stream[s],
+			  packed   ? NULL :
+			  multiply ? of_chain :
+				     of_increment,
+			  packed ? extra : NULL));
 }
 
-static void expect(struct buffer *b, bool multiply, unsigned add) {
+static void expect(struct buffer *b, bool multiply, unsigned add)
+{
 	for (int i = 0; i < WORDS; i++)
 		b->expected[i] = multiply ? b->expected[i] * 3 + add : b->expected[i] + 1;
 }
 
-static void capture(struct buffer *b) {
+static void capture(struct buffer *b)
+{
 	handle graph;
 	OK(cuStreamBeginCapture_v2(stream[0], 2)); // relaxed
 	launch(0, b, false, 0, 200, 0);
@@ -102,7 +115,8 @@ static void capture(struct buffer *b) {
 	OK(cuGraphInstantiateWithFlags(&b->graph, graph, 0));
 }
 
-static void start(const char *image) {
+static void start(const char *image)
+{
 	handle context, module, library;
 	find_driver();
 	OK(cuInit(0));
@@ -129,7 +143,8 @@ static void start(const char *image) {
 static void call(void *count) { ++*(volatile unsigned *)count; }
 
 // Streams s and t exchange their buffers.
-static void exchange(int s, int t) {
+static void exchange(int s, int t)
+{
 	int a = owner[s], b = owner[t];
 	OK(cuEventRecord(used[a], stream[s]));
 	OK(cuEventRecord(used[b], stream[t]));
@@ -139,26 +154,30 @@ static void exchange(int s, int t) {
 	owner[t] = a;
 }
 
-static void differs(const char *what, int s, int i, uint32_t is) {
+static void differs(const char *what, int s, int i, uint32_t is)
+{
 	fprintf(stderr, "blocks: %s: stream %d: word %d, of block %d, is %u, not %u\n", what, s, i, i / PER_BLOCK, is,
 		buffer[owner[s]].expected[i]);
 	_exit(1);
 }
 
-static void compare(const char *what, int s, const uint32_t *is, int from, int words) {
+static void compare(const char *what, int s, const uint32_t *is, int from, int words)
+{
 	for (int i = from; i < from + words; i++)
 		if (is[i] != buffer[owner[s]].expected[i])
 			differs(what, s, i, is[i]);
 }
 
-static void answered(int result) { // cuStreamQuery, cuEventQuery
+static void answered(int result)
+{                                           // cuStreamQuery, cuEventQuery
 	if (result != 0 && result != 600) { // CUDA_ERROR_NOT_READY
 		fprintf(stderr, "blocks: a question was answered with %d\n", result);
 		_exit(1);
 	}
 }
 
-static void operation(void) {
+static void operation(void)
+{
 	int s = (int)one_of(STREAMS);
 	struct buffer *b = &buffer[owner[s]];
 	unsigned part = WORDS / 4, value = one_of(1000);
@@ -176,9 +195,7 @@ static void operation(void) {
 		expect(b, true, value);
 		break;
 	case 11:
-	case 12:
-		exchange(s, (s + 1) % STREAMS);
-		break;
+	case 12: exchange(s, (s + 1) % STREAMS); break;
 	case 13:
 		OK(cuMemsetD32Async(b->at + 4 * part, value, part, stream[s]));
 		for (unsigned i = part; i < 2 * part; i++)
@@ -225,7 +242,8 @@ static void operation(void) {
 	}
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	static uint32_t is[WORDS];
 	struct pollfd end = {.fd = 0, .events = POLLIN};
 	unsigned rounds = 0;

@@ -11,70 +11,78 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FUNCTIONS(F)                                                                                          \
-	F(cuInit, (unsigned))                                                                              \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))                                                       \
-	F(cuCtxSetCurrent, (handle))                                                                       \
-	F(cuCtxSynchronize, (void))                                                                        \
-	F(cuCtxCreate_v2, (handle *, unsigned, int))                                                       \
-	F(cuCtxDestroy_v2, (handle))                                                                       \
-	F(cuStreamCreate, (handle *, unsigned))                                                            \
-	F(cuStreamDestroy_v2, (handle))                                                                    \
-	F(cuStreamSynchronize, (handle))                                                                   \
-	F(cuStreamQuery, (handle))                                                                         \
-	F(cuStreamWaitEvent, (handle, handle, unsigned))                                                   \
-	F(cuEventCreate, (handle *, unsigned))                                                             \
-	F(cuEventDestroy_v2, (handle))                                                                     \
-	F(cuEventRecord, (handle, handle))                                                                 \
-	F(cuEventQuery, (handle))                                                                          \
-	F(cuEventSynchronize, (handle))                                                                    \
-	F(cuMemAlloc_v2, (ptr *, size_t))                                                                  \
-	F(cuMemFree_v2, (ptr))                                                                             \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))                                                     \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                                          \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))                                             \
-	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))                                       \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                                               \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))                                            \
-	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned))                                       \
-	F(cuModuleLoadData, (handle *, const void *))                                                      \
-	F(cuModuleGetFunction, (handle *, handle, const char *))                                           \
-	F(cuFuncSetAttribute, (handle, int, int))                                                          \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuLaunchCooperativeKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
-	F(cuStreamBeginCapture_v2, (handle, int))                                                          \
-	F(cuStreamEndCapture, (handle, handle *))                                                          \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))                             \
-	F(cuGraphLaunch, (handle, handle))                                                                 \
-	F(cuGraphExecDestroy, (handle))                                                                    \
-	F(cuGraphDestroy, (handle))                                                                        \
-	F(cuGraphCreate, (handle *, unsigned))                                                             \
-	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *))                \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	F(cuCtxDestroy_v2, (handle)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventDestroy_v2, (handle)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuEventQuery, (handle)) \
+	F(cuEventSynchronize, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemFree_v2, (ptr)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
+	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
+	F(cuModuleLoadData, (handle *, const void *)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuFuncSetAttribute, (handle, int, int)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchCooperativeKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphLaunch, (handle, handle)) \
+	F(cuGraphExecDestroy, (handle)) \
+	F(cuGraphDestroy, (handle)) \
+	F(cuGraphCreate, (handle *, unsigned)) \
+	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
 	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *))
 
 #include "driver.h"
 
-#define CHECK(condition)                                                                            \
-	do {                                                                                        \
-		if (!(condition)) {                                                                 \
-			printf("line %d: not so: %s\n", __LINE__, #condition);                      \
-			exit(1);                                                                    \
-		}                                                                                   \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			printf("line %d: not so: %s\n", __LINE__, #condition); \
+			exit(1); \
+		} \
 	} while (0)
 
 enum { BLOCKS = 1320, PER_BLOCK = 2, WORDS = BLOCKS * PER_BLOCK, STREAMS = 4, NON_BLOCKING = 1, NOT_READY = 600 };
 static handle context, module, chain_kernel, increment_kernel;
 static unsigned kernel_us = 400;
 
-static void chain(handle stream, ptr data, uint32_t add) {
+static void chain(handle stream, ptr data, uint32_t add)
+{
 	int n = PER_BLOCK;
 	void *parameters[] = {&data, &n, &add, &kernel_us};
 	OK(cuLaunchKernel(chain_kernel, BLOCKS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
 }
 
 // The same by the other way to hand over parameters, in a grid of other shape.
-static void chain_packed(handle stream, ptr data, uint32_t add) {
-	struct { ptr data; int n; uint32_t add, us; } packed = {data, PER_BLOCK, add, kernel_us};
+static void chain_packed(handle stream, ptr data, uint32_t add)
+{
+	struct {
+		ptr data;
+		int n;
+		uint32_t add, us;
+	} packed = {data, PER_BLOCK, add, kernel_us};
 	size_t bytes = 20;
 	void *extra[] = {(void *)1, &packed, (void *)2, &bytes, NULL};
 	OK(cuLaunchKernel(chain_kernel, BLOCKS / 12, 4, 3, 1024, 1, 1, 0, stream, NULL, extra));
@@ -82,7 +90,8 @@ static void chain_packed(handle stream, ptr data, uint32_t add) {
 
 static uint32_t next(uint32_t value, uint32_t add) { return value * 3 + add; }
 
-static ptr memory(void) {
+static ptr memory(void)
+{
 	ptr p;
 	OK(cuMemAlloc_v2(&p, WORDS * 4));
 	OK(cuMemsetD32Async(p, 1, WORDS, NULL));
@@ -90,7 +99,8 @@ static ptr memory(void) {
 	return p;
 }
 
-static bool all_are(ptr data, uint32_t value) {
+static bool all_are(ptr data, uint32_t value)
+{
 	volatile uint32_t *word = (volatile uint32_t *)(uintptr_t)data;
 	for (int i = 0; i < WORDS; i++)
 		if (word[i] != value)
@@ -98,7 +108,8 @@ static bool all_are(ptr data, uint32_t value) {
 	return true;
 }
 
-static uint32_t hash(ptr data) {
+static uint32_t hash(ptr data)
+{
 	static uint32_t words[WORDS];
 	uint32_t h = 2166136261u;
 	OK(cuMemcpyDtoH_v2(words, data, sizeof words));
@@ -109,7 +120,8 @@ static uint32_t hash(ptr data) {
 
 // Between chains in blocks: cooperative ones, none of whose blocks may run without the others, and grids of so many blocks
 // that these are stopped in windows.
-static uint32_t together(unsigned rounds, handle stream) {
+static uint32_t together(unsigned rounds, handle stream)
+{
 	enum { RESIDENT = 264, MANY = 20000 };
 	ptr data = memory(), large;
 	uint32_t value = 1, large_value = 1;
@@ -120,7 +132,8 @@ static uint32_t together(unsigned rounds, handle stream) {
 		for (unsigned k = 0; k < 4; k++) {
 			int of_block = WORDS / RESIDENT, one = 1, per_block = PER_BLOCK;
 			unsigned add = i + k;
-			void *parameters[] = {&data, &of_block, &add, &kernel_us}, *many[] = {&large, &one, &add, &kernel_us}, *plain[] = {&data, &per_block, &add, &kernel_us};
+			void *parameters[] = {&data, &of_block, &add, &kernel_us},
+			     *many[] = {&large, &one, &add, &kernel_us}, *plain[] = {&data, &per_block, &add, &kernel_us};
 			// As libraries do: as much shared memory is allowed as the next launch needs, and no more.
 			unsigned shared = k % 2 ? 100000 : 0;
 			OK(cuFuncSetAttribute(chain_kernel, 8, (int)shared));
@@ -142,7 +155,8 @@ static uint32_t together(unsigned rounds, handle stream) {
 }
 
 // Grids of so many blocks that those of one cluster might get different numbers, of a kernel without clusters and with.
-static uint32_t vast(handle stream) {
+static uint32_t vast(handle stream)
+{
 	enum { REQUIRED_CLUSTER_WIDTH = 11, MANY = 1 << 22 };
 	ptr data;
 	int none = 0;
@@ -160,7 +174,8 @@ static uint32_t vast(handle stream) {
 }
 
 // One stream, waited for now and then in different ways.
-static uint32_t single(unsigned rounds, handle stream) {
+static uint32_t single(unsigned rounds, handle stream)
+{
 	ptr data = memory();
 	uint32_t value = 1;
 	handle event;
@@ -180,9 +195,7 @@ static uint32_t single(unsigned rounds, handle stream) {
 			OK(cuEventSynchronize(event));
 			CHECK(all_are(data, value));
 			break;
-		case 2:
-			OK(cuCtxSynchronize());
-			CHECK(all_are(data, value));
+		case 2: OK(cuCtxSynchronize()); CHECK(all_are(data, value));
 		}
 	}
 	OK(cuStreamSynchronize(stream));
@@ -194,7 +207,8 @@ static uint32_t single(unsigned rounds, handle stream) {
 }
 
 // Thousands of small launches, further ahead than what may be in flight.
-static uint32_t many(unsigned rounds) {
+static uint32_t many(unsigned rounds)
+{
 	handle stream;
 	ptr data = memory();
 	int n = PER_BLOCK;
@@ -213,7 +227,8 @@ static uint32_t many(unsigned rounds) {
 }
 
 // One buffer that is handed from stream to stream by events, one by each stream alone.
-static uint32_t several(unsigned rounds, unsigned flags) {
+static uint32_t several(unsigned rounds, unsigned flags)
+{
 	handle stream[STREAMS], event[STREAMS];
 	ptr own[STREAMS], shared = memory();
 	uint32_t h = 0;
@@ -244,7 +259,8 @@ static uint32_t several(unsigned rounds, unsigned flags) {
 }
 
 // The legacy stream between two that are ordered with it.
-static uint32_t legacy(unsigned rounds) {
+static uint32_t legacy(unsigned rounds)
+{
 	handle a, b;
 	ptr data = memory();
 	uint32_t value = 1;
@@ -268,15 +284,21 @@ static uint32_t legacy(unsigned rounds) {
 	return hash(data);
 }
 
-struct seen { ptr data; uint32_t value; bool right; };
+struct seen {
+	ptr data;
+	uint32_t value;
+	bool right;
+};
 
-static void look(void *argument) {
+static void look(void *argument)
+{
 	struct seen *s = argument;
 	s->right = all_are(s->data, s->value);
 }
 
 // What can not be stopped behind what can: copies both ways, memsets, host functions.
-static uint32_t behind(unsigned rounds) {
+static uint32_t behind(unsigned rounds)
+{
 	handle stream;
 	ptr data = memory();
 	uint32_t value = 1, *host, h = 2166136261u;
@@ -315,14 +337,16 @@ static uint32_t behind(unsigned rounds) {
 
 struct handshake { volatile bool go; };
 
-static void wait_for_program(void *argument) {
+static void wait_for_program(void *argument)
+{
 	struct handshake *h = argument;
 	while (!h->go)
 		usleep(20);
 }
 
 // What is queued waits for the program, which goes on launching.
-static uint32_t handshakes(unsigned rounds) {
+static uint32_t handshakes(unsigned rounds)
+{
 	handle stream, beside;
 	ptr data = memory(), other = memory(), word;
 	OK(cuMemAlloc_v2(&word, 4));
@@ -349,7 +373,8 @@ static uint32_t handshakes(unsigned rounds) {
 }
 
 // Questions are answered with yes only when it is so.
-static uint32_t questions(unsigned rounds) {
+static uint32_t questions(unsigned rounds)
+{
 	handle stream, event;
 	ptr data = memory();
 	uint32_t value = 1;
@@ -377,9 +402,13 @@ static uint32_t questions(unsigned rounds) {
 	return hash(data);
 }
 
-static struct { handle event; _Atomic bool stop; } asker;
+static struct {
+	handle event;
+	_Atomic bool stop;
+} asker;
 
-static void *ask(void *none) {
+static void *ask(void *none)
+{
 	int result = 0;
 	OK(cuCtxSetCurrent(context));
 	while (!asker.stop && (!result || result == NOT_READY))
@@ -389,7 +418,8 @@ static void *ask(void *none) {
 }
 
 // A thread asks about an event all the time, which is recorded behind work and then where there is none.
-static uint32_t crossed(unsigned rounds) {
+static uint32_t crossed(unsigned rounds)
+{
 	handle stream, idle;
 	ptr data = memory();
 	uint32_t value = 1;
@@ -420,7 +450,8 @@ static uint32_t crossed(unsigned rounds) {
 }
 
 // Streams, events and memory that end while work is in flight.
-static uint32_t endings(unsigned rounds) {
+static uint32_t endings(unsigned rounds)
+{
 	uint32_t h = 0;
 	for (unsigned i = 0; i < rounds; i++) {
 		handle stream, event;
@@ -441,7 +472,8 @@ static uint32_t endings(unsigned rounds) {
 }
 
 // A context of its own that ends with work in flight, after what matters was waited for.
-static uint32_t contexts(unsigned rounds) {
+static uint32_t contexts(unsigned rounds)
+{
 	uint32_t h = 0;
 	for (unsigned i = 0; i < rounds; i++) {
 		handle other, stream, old_kernel = chain_kernel, old_module = module;
@@ -467,7 +499,8 @@ static uint32_t contexts(unsigned rounds) {
 }
 
 // Events are recorded while another context is current than the stream's.
-static uint32_t foreign(unsigned rounds) {
+static uint32_t foreign(unsigned rounds)
+{
 	static handle other;
 	handle event, stream;
 	ptr data = memory();
@@ -494,7 +527,8 @@ static uint32_t foreign(unsigned rounds) {
 }
 
 // Launches that are captured, and others beside them.
-static uint32_t captures(unsigned rounds) {
+static uint32_t captures(unsigned rounds)
+{
 	handle stream, other, graph, executable;
 	ptr data = memory(), aside = memory();
 	OK(cuStreamCreate(&stream, NON_BLOCKING));
@@ -518,14 +552,21 @@ static uint32_t captures(unsigned rounds) {
 	return hash(data) * 31 + hash(aside);
 }
 
-static void linger(void *unused) {
+static void linger(void *unused)
+{
 	(void)unused;
 	usleep(300);
 }
 
 // Graphs that are replayed, changed, and destroyed in flight; one on two streams by turns, in order all the same.
-static uint32_t graphs(unsigned rounds) {
-	struct node { handle function; unsigned grid[3], block[3], shared; void **parameters, **extra; handle kernel, context; };
+static uint32_t graphs(unsigned rounds)
+{
+	struct node {
+		handle function;
+		unsigned grid[3], block[3], shared;
+		void **parameters, **extra;
+		handle kernel, context;
+	};
 	handle stream, beside, graph, built, executable, changed, nodes[3];
 	ptr data = memory(), other = memory();
 	int n = PER_BLOCK;
@@ -566,7 +607,8 @@ static uint32_t graphs(unsigned rounds) {
 
 char *image;
 
-int main(int count, char **argument) {
+int main(int count, char **argument)
+{
 	char line[128], what[32];
 	unsigned rounds;
 	FILE *file = count > 1 ? fopen(argument[1], "rb") : NULL;

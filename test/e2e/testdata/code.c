@@ -15,7 +15,8 @@ typedef void *handle;
 typedef unsigned long long CUdeviceptr;
 
 // The driver's own function, past whatever stands in front of it: from its symbol table.
-static void *own(const char *name) {
+static void *own(const char *name)
+{
 	struct link_map *map;
 	const ElfW(Sym) *symbols = NULL;
 	const char *names = NULL;
@@ -65,7 +66,8 @@ static int (*own_param_info)(handle, size_t, size_t *, size_t *);
 static int (*own_get_library)(handle *, handle);
 static int (*own_count)(unsigned *, handle);
 
-static void find(void) {
+static void find(void)
+{
 	handle cuda = dlopen("libcuda.so.1", RTLD_NOW);
 #define FIND(name) (name = (void *)dlsym(cuda, #name))
 	FIND(cuInit), FIND(cuDevicePrimaryCtxRetain), FIND(cuCtxSetCurrent), FIND(cuModuleLoad), FIND(cuModuleLoadData);
@@ -73,19 +75,22 @@ static void find(void) {
 	FIND(cuModuleGetGlobal_v2), FIND(cuLibraryLoadData), FIND(cuLibraryLoadFromFile), FIND(cuLibraryUnload);
 	FIND(cuLibraryGetKernel), FIND(cuLibraryGetKernelCount), FIND(cuLibraryEnumerateKernels), FIND(cuLibraryGetModule);
 	FIND(cuLibraryGetGlobal), FIND(cuKernelGetFunction), FIND(cuKernelGetLibrary), FIND(cuKernelGetName);
-	FIND(cuKernelGetParamInfo), FIND(cuFuncGetParamInfo), FIND(cuFuncGetModule), FIND(cuMemcpyHtoD_v2), FIND(cuMemcpyDtoH_v2);
+	FIND(cuKernelGetParamInfo), FIND(cuFuncGetParamInfo), FIND(cuFuncGetModule), FIND(cuMemcpyHtoD_v2),
+		FIND(cuMemcpyDtoH_v2);
 	own_param_info = (void *)own("cuFuncGetParamInfo");
 	own_get_library = (void *)own("cuKernelGetLibrary");
 	own_count = (void *)own("cuLibraryGetKernelCount");
 }
 
-static void check(const char *what, int result) {
+static void check(const char *what, int result)
+{
 	if (result)
 		printf("%s: error %d\n", what, result);
 }
 #define CHECK(call, ...) check(#call, call(__VA_ARGS__))
 
-static void parameters(const char *what, int (*info)(handle, size_t, size_t *, size_t *), handle function) {
+static void parameters(const char *what, int (*info)(handle, size_t, size_t *, size_t *), handle function)
+{
 	size_t offset, size;
 	printf("%s", what);
 	for (size_t i = 0; info(function, i, &offset, &size) == 0; i++)
@@ -96,7 +101,8 @@ static void parameters(const char *what, int (*info)(handle, size_t, size_t *, s
 static const char kernel_name[] = "sim_chain";
 static handle context;
 
-static void use_module(handle module) {
+static void use_module(handle module)
+{
 	handle function = NULL;
 	CHECK(cuModuleGetFunction, &function, module, kernel_name);
 	parameters("function", cuFuncGetParamInfo, function);
@@ -104,7 +110,8 @@ static void use_module(handle module) {
 	CHECK(cuModuleUnload, module);
 }
 
-static void use_library(handle library) {
+static void use_library(handle library)
+{
 	unsigned count = 0, left = 0;
 	handle kernel = NULL, of = NULL, function = NULL, module = NULL, module_of = NULL, kernels[8], other = NULL;
 	const char *name = "";
@@ -127,7 +134,8 @@ static void use_library(handle library) {
 	CHECK(cuLibraryEnumerateKernels, kernels, count < 8 ? count : 8, library);
 	for (unsigned i = 0; i < count && i < 8; i++)
 		enumerated |= kernels[i] == kernel;
-	printf("%u kernels, %s enumerated %d, library %d, module %d\n", count, name, enumerated, of == library, module == module_of);
+	printf("%u kernels, %s enumerated %d, library %d, module %d\n", count, name, enumerated, of == library,
+	       module == module_of);
 	parameters("kernel", cuKernelGetParamInfo, kernel);
 	parameters("function", cuFuncGetParamInfo, function);
 	parameters("driver", own_param_info, kernel);
@@ -142,7 +150,8 @@ static void use_library(handle library) {
 	printf("driver unloaded %d %d\n", own_count(&left, library) != 0, own_count(&left, other) != 0);
 }
 
-static char *contents(const char *path, size_t *bytes) {
+static char *contents(const char *path, size_t *bytes)
+{
 	FILE *f = fopen(path, "re");
 	char *data = calloc(1, 1 << 20);
 	if (!f || !data)
@@ -153,7 +162,8 @@ static char *contents(const char *path, size_t *bytes) {
 }
 
 // Loads as CUDA runtimes before 12.0 do.
-static void load_by_table(handle *module, const void *wrapper) {
+static void load_by_table(handle *module, const void *wrapper)
+{
 	typedef int load(handle *, const void *, int *, void **, unsigned);
 	static const unsigned char table_name[] = {
 		0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
@@ -174,11 +184,17 @@ static void load_by_table(handle *module, const void *wrapper) {
 	CHECK(load_wrapped, module, wrapper, NULL, NULL, 0);
 }
 
-int main(int argc, char **argv) {
-	enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6, CU_LIBRARY_BINARY_IS_PRESERVED = 1 };
+int main(int argc, char **argv)
+{
+	enum {
+		CU_JIT_ERROR_LOG_BUFFER = 5,
+		CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
+		CU_LIBRARY_BINARY_IS_PRESERVED = 1
+	};
 	handle module = NULL, library = NULL;
 	char log[64], copy[] = "copyXXXXXX";
-	int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES}, preserved = CU_LIBRARY_BINARY_IS_PRESERVED;
+	int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES},
+	    preserved = CU_LIBRARY_BINARY_IS_PRESERVED;
 	void *values[] = {log, (void *)sizeof log}, *yes = (void *)1;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	find();
@@ -188,7 +204,11 @@ int main(int argc, char **argv) {
 	for (int i = 1; i < argc; i++) {
 		size_t bytes;
 		char *data = contents(argv[i], &bytes);
-		const struct { int magic, version; const void *data; void *more; } wrapper = {0x466243B1, 1, data, NULL};
+		const struct {
+			int magic, version;
+			const void *data;
+			void *more;
+		} wrapper = {0x466243B1, 1, data, NULL};
 
 		puts("module of data");
 		CHECK(cuModuleLoadData, &module, data);

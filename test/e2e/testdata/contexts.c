@@ -7,33 +7,37 @@
 #include <stdio.h>
 #include <time.h>
 
-#define FUNCTIONS(F)                                             \
-	F(cuInit, (unsigned))                                    \
-	F(cuCtxCreate_v2, (handle *, unsigned, int))             \
-	F(cuCtxDestroy_v2, (handle))                             \
-	F(cuCtxSynchronize, (void))                              \
-	F(cuModuleLoadData, (handle *, const void *))            \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	F(cuCtxDestroy_v2, (handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuModuleLoadData, (handle *, const void *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 #include "driver.h"
 
 static atomic_bool ended;
 
-static void *listen_to_input(void *unused) {
+static void *listen_to_input(void *unused)
+{
 	while (getchar() != EOF)
 		;
 	ended = true;
 	return unused;
 }
 
-static double now_ms(void) {
+static double now_ms(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-int main(void) {
+int main(void)
+{
 	pthread_t thread;
 
 	find_driver();

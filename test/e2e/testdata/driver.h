@@ -14,25 +14,26 @@ typedef unsigned long long ptr;
 FUNCTIONS(DECLARE)
 
 // Ends the program, at once: other threads may still run.
-#define OK(call)                                                                          \
-	do {                                                                              \
-		int r_ = (call);                                                          \
-		if (r_ != 0) {                                                            \
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) { \
 			fprintf(stderr, "%s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_); \
-			_Exit(1);                                                         \
-		}                                                                         \
+			_Exit(1); \
+		} \
 	} while (0)
 
-static inline handle find_driver(void) {
+static inline handle find_driver(void)
+{
 	handle library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library) {
 		fprintf(stderr, "%s\n", dlerror());
 		_Exit(1);
 	}
-#define FIND(name, parameters)                                    \
+#define FIND(name, parameters) \
 	if (!(name = (int(*) parameters)dlsym(library, #name))) { \
-		fprintf(stderr, "no %s\n", #name);                \
-		_Exit(1);                                         \
+		fprintf(stderr, "no %s\n", #name); \
+		_Exit(1); \
 	}
 	FUNCTIONS(FIND)
 	return library;

@@ -13,7 +13,8 @@
 	F(cuCtxSetCurrent, (handle)) \
 	F(cuModuleLoad, (handle *, const char *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
 	F(cuStreamCreate, (handle *, unsigned)) \
 	F(cuStreamSynchronize, (handle)) \
 	F(cuMemAlloc_v2, (ptr *, size_t)) \
@@ -32,8 +33,18 @@
 
 #include "driver.h"
 
-struct side { size_t x, y; int type; void *host; ptr device; void *array; size_t pitch; };
-struct copy_2d { struct side from, to; size_t width, height; };
+struct side {
+	size_t x, y;
+	int type;
+	void *host;
+	ptr device;
+	void *array;
+	size_t pitch;
+};
+struct copy_2d {
+	struct side from, to;
+	size_t width, height;
+};
 
 enum { BYTES = 1 << 20, HALF = BYTES / 2, WORDS = 64, DEVICE = 2, UNIFIED = 4 };
 static unsigned char *model;
@@ -41,11 +52,10 @@ static ptr memory;
 static handle stream, increment;
 static unsigned done;
 
-static uint64_t pick(uint64_t below) {
-	return ((uint64_t)rand() << 20 ^ (uint64_t)rand()) % below;
-}
+static uint64_t pick(uint64_t below) { return ((uint64_t)rand() << 20 ^ (uint64_t)rand()) % below; }
 
-static void set(int width) {
+static void set(int width)
+{
 	uint64_t at = pick(BYTES / 2) / width * width, n = pick((BYTES - at) / width + 1);
 	uint32_t value = (uint32_t)rand();
 	if (!n)
@@ -60,7 +70,8 @@ static void set(int width) {
 		memcpy(model + at + i * width, &value, width);
 }
 
-static void set_rows(int width) {
+static void set_rows(int width)
+{
 	uint64_t n = 1 + pick(400), rows = 1 + pick(200), pitch = (n + pick(100)) * width;
 	uint64_t at = pick(BYTES - pitch * rows) / width * width;
 	uint32_t value = (uint32_t)rand();
@@ -75,7 +86,8 @@ static void set_rows(int width) {
 			memcpy(model + at + row * pitch + i * width, &value, width);
 }
 
-static void copy(bool unified) {
+static void copy(bool unified)
+{
 	uint64_t n = 1 + pick(HALF), from = pick(HALF - n + 1), to = HALF + pick(HALF - n + 1);
 	if (rand() & 1) {
 		uint64_t t = from;
@@ -88,19 +100,23 @@ static void copy(bool unified) {
 	memcpy(model + to, model + from, n);
 }
 
-static void copy_rows(void) {
+static void copy_rows(void)
+{
 	uint64_t width = 1 + pick(600), height = 1 + pick(200), x = pick(50), y = pick(3);
 	struct copy_2d c = {
 		.from = {x, y, rand() & 1 ? DEVICE : UNIFIED, NULL, memory, NULL, width + x + pick(40)},
 		.to = {y, x % 4, DEVICE, NULL, memory + HALF, NULL, width + y + pick(40)},
-		.width = width, .height = height,
+		.width = width,
+		.height = height,
 	};
 	OK(cuMemcpy2DAsync_v2(&c, stream));
 	for (uint64_t row = 0; row < height; row++)
-		memcpy(model + HALF + (c.to.y + row) * c.to.pitch + c.to.x, model + (c.from.y + row) * c.from.pitch + c.from.x, width);
+		memcpy(model + HALF + (c.to.y + row) * c.to.pitch + c.to.x,
+		       model + (c.from.y + row) * c.from.pitch + c.from.x, width);
 }
 
-static void kernel(void) {
+static void kernel(void)
+{
 	enum { BLOCKS = 4000 };
 	unsigned n = WORDS, us = 1000;
 	void *parameters[] = {&memory, &n, &us};
@@ -113,7 +129,8 @@ static void kernel(void) {
 	}
 }
 
-static void run(unsigned count) {
+static void run(unsigned count)
+{
 	static unsigned char have[BYTES];
 	for (unsigned i = 0; i < count; i++, done++)
 		switch (rand() % 11) {
@@ -139,7 +156,8 @@ static void run(unsigned count) {
 }
 
 // What is not for kernels: host memory, ranges that leave their allocation, odd addresses. The driver answers.
-static void refused(void) {
+static void refused(void)
+{
 	void *host;
 	OK(cuMemHostAlloc(&host, 4096, 0));
 	memset(host, 7, 4096);
@@ -149,7 +167,8 @@ static void refused(void) {
 	printf("past %d nowhere %d out %d %d\n", past, nowhere, out, memcmp(host, model, 4096));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	handle context, module;
 	char line[64];
 	unsigned n;

@@ -4,27 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FUNCTIONS(F)                                           \
-	F(cuInit, (unsigned))                                  \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))           \
-	F(cuCtxSetCurrent, (handle))                           \
-	F(cuModuleLoad, (handle *, const char *))              \
-	F(cuModuleUnload, (handle))                            \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuModuleLoad, (handle *, const char *)) \
+	F(cuModuleUnload, (handle)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned))                \
-	F(cuStreamSynchronize, (handle))                       \
-	F(cuStreamQuery, (handle))                             \
-	F(cuMemAlloc_v2, (ptr *, size_t))                      \
-	F(cuMemFree_v2, (ptr))                                 \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))         \
-	F(cuMemFreeHost, (void *))                             \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemFree_v2, (ptr)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemFreeHost, (void *)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 #include "driver.h"
 
 enum { BLOCKS = 1320, THREADS = 256, NON_BLOCKING = 1, NOT_READY = 600 };
 
-int main(int count, char **argument) {
+int main(int count, char **argument)
+{
 	handle context[2], module[2], kernel, stream;
 	char line[64], what[16];
 	unsigned us;

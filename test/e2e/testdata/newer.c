@@ -5,21 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FUNCTIONS(F)                                             \
-	F(cuInit, (unsigned))                                    \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))             \
-	F(cuCtxSetCurrent, (handle))                             \
-	F(cuModuleLoad, (handle *, const char *))                \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuModuleLoad, (handle *, const char *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned))                  \
-	F(cuStreamSynchronize, (handle))                         \
-	F(cuMemAlloc_v2, (ptr *, size_t))                        \
-	F(cuMemsetD8_v2, (ptr, unsigned char, size_t))           \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemsetD8_v2, (ptr, unsigned char, size_t)) \
 	F(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, void *)) \
 	F(cuMemcpyWithAttributesAsync, (ptr, ptr, size_t, const void *, handle)) \
 	F(cuMemcpy3DWithAttributesAsync, (const void *, unsigned long long, handle)) \
 	F(cuLaunchHostFunc_v2, (handle, void (*)(void *), void *, unsigned)) \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 #include "driver.h"
 
@@ -27,16 +28,31 @@ enum { BLOCKS = 1320, THREADS = 1024, NON_BLOCKING = 1, US = 300, BYTES = BLOCKS
 static handle kernel, stream;
 static ptr data, copy;
 
-struct attributes { int order, from[2], to[2]; unsigned flags; }; // CUmemcpyAttributes
-struct operand { int type; ptr address; size_t row, layer; int hint[2]; };
-struct copy_3d { struct operand from, to; size_t width, height, depth; int order; unsigned flags; }; // CUDA_MEMCPY3D_BATCH_OP
+struct attributes {
+	int order, from[2], to[2];
+	unsigned flags;
+}; // CUmemcpyAttributes
+struct operand {
+	int type;
+	ptr address;
+	size_t row, layer;
+	int hint[2];
+};
+struct copy_3d {
+	struct operand from, to;
+	size_t width, height, depth;
+	int order;
+	unsigned flags;
+}; // CUDA_MEMCPY3D_BATCH_OP
 
-static void look(void *wrong) { // the simulated driver's device memory
+static void look(void *wrong)
+{ // the simulated driver's device memory
 	for (int i = 0; i < BLOCKS; i++)
 		*(int *)wrong |= ((int *)data)[i] != 2;
 }
 
-static int one(const char *what) {
+static int one(const char *what)
+{
 	int n = 1, us = US, wrong = 0;
 	void *parameters[] = {&data, &n, &us};
 	OK(cuMemsetD8_v2(data, 0, BYTES));
@@ -49,7 +65,12 @@ static int one(const char *what) {
 		struct attributes a = {.order = 1};
 		OK(cuMemcpyWithAttributesAsync(copy, data, BYTES, &a, stream));
 	} else {
-		struct copy_3d c = {.from = {1, data, 0, 0, {0}}, .to = {1, copy, 0, 0, {0}}, .width = BYTES, .height = 1, .depth = 1, .order = 1};
+		struct copy_3d c = {.from = {1, data, 0, 0, {0}},
+				    .to = {1, copy, 0, 0, {0}},
+				    .width = BYTES,
+				    .height = 1,
+				    .depth = 1,
+				    .order = 1};
 		OK(cuMemcpy3DWithAttributesAsync(&c, 0, stream));
 	}
 	OK(cuStreamSynchronize(stream));
@@ -58,7 +79,8 @@ static int one(const char *what) {
 	return wrong;
 }
 
-int main(int count, char **argument) {
+int main(int count, char **argument)
+{
 	char line[128], what[32], name[64], how[16];
 	handle context, module;
 	int rounds;

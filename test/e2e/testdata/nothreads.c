@@ -9,10 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
 	static atomic_int started;
 	const char *most = getenv("THREADS"), *file = getenv("THREADS_RUN_OUT");
-	int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+	int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+		dlsym(RTLD_NEXT, "pthread_create");
 	Dl_info caller;
 	if (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libgpreempt.so")) {
 		if (file ? access(file, F_OK) == 0 : started++ >= (most ? atoi(most) : 0))

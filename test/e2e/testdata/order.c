@@ -47,8 +47,10 @@
 	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuLaunchKernel_ptsz, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchKernel_ptsz, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 #include "driver.h"
 
@@ -66,9 +68,13 @@ enum { BLOCKS = 8000, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600
 static handle context, chain, waits;
 
 // A buffer, and what launches make of it.
-struct chained { ptr data; uint32_t want, *have; };
+struct chained {
+	ptr data;
+	uint32_t want, *have;
+};
 
-static struct chained buffer(void) {
+static struct chained buffer(void)
+{
 	struct chained b = {.want = 0};
 	OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
 	OK(cuMemHostAlloc((void **)&b.have, BLOCKS * 4, 0));
@@ -77,41 +83,55 @@ static struct chained buffer(void) {
 	return b;
 }
 
-static void launch_by(int (*by)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **),
-	struct chained *b, handle stream, unsigned add, unsigned us) {
+static void launch_by(int (*by)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
+				void **, void **),
+		      struct chained *b, handle stream, unsigned add, unsigned us)
+{
 	unsigned n = 1;
 	void *parameters[] = {&b->data, &n, &add, &us};
 	OK(by(chain, BLOCKS, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
 	b->want = b->want * 3 + add;
 }
 
-static void launch(struct chained *b, handle stream, unsigned add, unsigned us) { launch_by(cuLaunchKernel, b, stream, add, us); }
+static void launch(struct chained *b, handle stream, unsigned add, unsigned us)
+{
+	launch_by(cuLaunchKernel, b, stream, add, us);
+}
 
 static void copy(struct chained *b, handle stream) { OK(cuMemcpyDtoHAsync_v2(b->have, b->data, BLOCKS * 4, stream)); }
 
-static bool right(const struct chained *b) {
+static bool right(const struct chained *b)
+{
 	for (int i = 0; i < BLOCKS; i++)
 		if (b->have[i] != b->want)
 			return false;
 	return true;
 }
 
-static handle stream_of(unsigned flags) {
+static handle stream_of(unsigned flags)
+{
 	handle s;
 	OK(cuStreamCreate(&s, flags));
 	return s;
 }
 
-static handle new_event(void) {
+static handle new_event(void)
+{
 	handle e;
 	OK(cuEventCreate(&e, 2));
 	return e;
 }
 
 // Captures, for as long as it is to, on a stream that nobody else uses.
-static struct { pthread_t thread; handle stream; int mode; _Atomic bool begun, end; } elsewhere;
+static struct {
+	pthread_t thread;
+	handle stream;
+	int mode;
+	_Atomic bool begun, end;
+} elsewhere;
 
-static void *capture_nothing(void *none) {
+static void *capture_nothing(void *none)
+{
 	handle graph;
 	OK(cuCtxSetCurrent(context));
 	OK(cuStreamBeginCapture_v2(elsewhere.stream, elsewhere.mode));
@@ -122,7 +142,8 @@ static void *capture_nothing(void *none) {
 	return none;
 }
 
-static void begin_capture(int mode, bool wait) {
+static void begin_capture(int mode, bool wait)
+{
 	if (!elsewhere.stream)
 		elsewhere.stream = stream_of(NON_BLOCKING);
 	elsewhere.begun = elsewhere.end = false;
@@ -132,12 +153,14 @@ static void begin_capture(int mode, bool wait) {
 		usleep(50);
 }
 
-static void end_capture(void) {
+static void end_capture(void)
+{
 	elsewhere.end = true;
 	CHECK(!pthread_join(elsewhere.thread, NULL));
 }
 
-static void plain(unsigned rounds) {
+static void plain(unsigned rounds)
+{
 	struct chained b = buffer();
 	for (unsigned r = 0; r < rounds; r++)
 		launch(&b, NULL, r, 100);
@@ -147,7 +170,8 @@ static void plain(unsigned rounds) {
 }
 
 // Another thread begins to capture while a stream comes behind another by an event.
-static void captures(unsigned rounds) {
+static void captures(unsigned rounds)
+{
 	static struct chained b;
 	static handle background, urgent, event;
 	if (!background) {
@@ -171,9 +195,11 @@ static void captures(unsigned rounds) {
 }
 
 // A stream joins a capture with work in flight, which is not to be launched again into the graph.
-static void joins(unsigned rounds) {
+static void joins(unsigned rounds)
+{
 	struct chained b = buffer(), other = buffer();
-	handle origin = stream_of(NON_BLOCKING), joined = stream_of(NON_BLOCKING), fork = new_event(), join = new_event(), graph, exec;
+	handle origin = stream_of(NON_BLOCKING), joined = stream_of(NON_BLOCKING), fork = new_event(),
+	       join = new_event(), graph, exec;
 	for (unsigned r = 0; r < rounds; r++) {
 		for (unsigned i = 0; i < 4; i++)
 			launch(&b, joined, i, 1500);
@@ -196,7 +222,8 @@ static void joins(unsigned rounds) {
 }
 
 // A stream that the program stopped itself, while anything is captured.
-static void stopped_beside(unsigned rounds) {
+static void stopped_beside(unsigned rounds)
+{
 	struct chained b = buffer();
 	handle background = stream_of(0), event = new_event();
 	OK(gpreempt_stream_enable((stream_t)background, GPREEMPT_LEVEL_BLOCK));
@@ -220,7 +247,8 @@ static void stopped_beside(unsigned rounds) {
 
 // The program's own thread on the CPU, which streams wait for.
 // The legacy stream is not over while a blocking one that was stopped is not.
-static void asked(unsigned rounds) {
+static void asked(unsigned rounds)
+{
 	struct chained b = buffer(), c = buffer();
 	handle s = stream_of(0);
 	OK(gpreempt_stream_enable((stream_t)s, GPREEMPT_LEVEL_BLOCK));
@@ -243,24 +271,28 @@ static void asked(unsigned rounds) {
 }
 
 static _Atomic bool released;
-static void host_wait(void *none) {
+static void host_wait(void *none)
+{
 	(void)none;
 	while (!released)
 		usleep(50);
 }
 
 static ptr word;
-static void wait_for_value(handle stream) {
+static void wait_for_value(handle stream)
+{
 	*(volatile uint32_t *)(uintptr_t)word = 0;
 	OK(cuStreamWaitValue32_v2(stream, word, 1, 0));
 }
 
-static void release(void) {
+static void release(void)
+{
 	*(volatile uint32_t *)(uintptr_t)word = 1;
 	released = true;
 }
 
-static void after(struct chained *b, struct chained *c, handle first, handle last) {
+static void after(struct chained *b, struct chained *c, handle first, handle last)
+{
 	copy(b, first);
 	copy(c, last);
 	release();
@@ -269,9 +301,11 @@ static void after(struct chained *b, struct chained *c, handle first, handle las
 }
 
 // By an event: what waits for it waits for the CPU, and so does what comes behind that.
-static void events(unsigned rounds) {
+static void events(unsigned rounds)
+{
 	struct chained b = buffer(), c = buffer();
-	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING), event = new_event(), next = new_event();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING),
+	       event = new_event(), next = new_event();
 	for (unsigned r = 0; r < rounds; r++) {
 		released = false;
 		if (r % 2)
@@ -291,7 +325,8 @@ static void events(unsigned rounds) {
 }
 
 // By the order of the legacy stream.
-static void legacy(unsigned rounds) {
+static void legacy(unsigned rounds)
+{
 	struct chained b = buffer(), c = buffer();
 	handle one = stream_of(0), two = stream_of(0), three = stream_of(0), event = new_event();
 	for (unsigned r = 0; r < rounds; r++) {
@@ -309,7 +344,8 @@ static void legacy(unsigned rounds) {
 	}
 }
 
-static handle graph_with_host_function(handle stream, bool child) {
+static handle graph_with_host_function(handle stream, bool child)
+{
 	handle graph, exec;
 	OK(cuStreamBeginCapture_v2(stream, RELAXED));
 	OK(cuLaunchHostFunc(stream, host_wait, NULL));
@@ -325,7 +361,8 @@ static handle graph_with_host_function(handle stream, bool child) {
 }
 
 // Graphs of kernels come and go, which waits for nothing.
-static void rebuild(handle stream) {
+static void rebuild(handle stream)
+{
 	static struct chained b;
 	handle graph, exec;
 	if (!b.data)
@@ -337,7 +374,8 @@ static void rebuild(handle stream) {
 	OK(cuGraphExecDestroy(exec));
 }
 
-static void graphs(unsigned rounds) {
+static void graphs(unsigned rounds)
+{
 	struct chained b = buffer(), c = buffer();
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), event = new_event();
 	handle exec[] = {graph_with_host_function(one, false), graph_with_host_function(one, true)};
@@ -355,10 +393,12 @@ static void graphs(unsigned rounds) {
 
 // Per-thread default streams: of several threads at once, between which an event hands a buffer on, with the legacy stream.
 // Through calls while another context is current than the stream's.
-static void foreign(unsigned rounds) {
+static void foreign(unsigned rounds)
+{
 	static handle other;
 	struct chained b = buffer(), c = buffer();
-	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING), event = new_event(), next = new_event();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING),
+	       event = new_event(), next = new_event();
 	if (!other)
 		OK(cuCtxCreate_v2(&other, 0, 0));
 	OK(cuCtxSetCurrent(context));
@@ -379,7 +419,8 @@ static void foreign(unsigned rounds) {
 }
 
 // From one blocking stream to another by nothing but a wait on the legacy stream, for what is over.
-static void hops(unsigned rounds) {
+static void hops(unsigned rounds)
+{
 	struct chained b = buffer();
 	handle one = stream_of(0), two = stream_of(0), event = new_event();
 	OK(cuEventRecord(event, one));
@@ -396,7 +437,8 @@ static void hops(unsigned rounds) {
 }
 
 // By the order in which one instance runs, whatever streams it is launched on.
-static void instances(unsigned rounds) {
+static void instances(unsigned rounds)
+{
 	struct chained b = buffer(), c = buffer(), own = buffer();
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), graph, exec;
 	OK(cuStreamBeginCapture_v2(one, RELAXED));
@@ -415,10 +457,16 @@ static void instances(unsigned rounds) {
 	}
 }
 
-static struct { struct chained shared; handle turn[4]; unsigned rounds; volatile unsigned next; pthread_mutex_t lock; } threads = {
-	.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct {
+	struct chained shared;
+	handle turn[4];
+	unsigned rounds;
+	volatile unsigned next;
+	pthread_mutex_t lock;
+} threads = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *on_own_stream(void *which) {
+static void *on_own_stream(void *which)
+{
 	unsigned me = (unsigned)(uintptr_t)which;
 	OK(cuCtxSetCurrent(context));
 	struct chained own = buffer();
@@ -427,7 +475,8 @@ static void *on_own_stream(void *which) {
 		while (threads.next != 4 * r + me)
 			usleep(20);
 		OK(cuStreamWaitEvent_ptsz(NULL, threads.turn[(me + 3) % 4], 0));
-		launch_by(r % 2 ? cuLaunchKernel_ptsz : cuLaunchKernel, &threads.shared, (handle)2, me, 200); // CU_STREAM_PER_THREAD
+		launch_by(r % 2 ? cuLaunchKernel_ptsz : cuLaunchKernel, &threads.shared, (handle)2, me,
+			  200); // CU_STREAM_PER_THREAD
 		OK(cuEventRecord_ptsz(threads.turn[me], NULL));
 		threads.next++;
 		launch_by(cuLaunchKernel_ptsz, &own, NULL, me, 100);
@@ -455,7 +504,8 @@ static void *on_own_stream(void *which) {
 	return NULL;
 }
 
-static void own_streams(unsigned rounds) {
+static void own_streams(unsigned rounds)
+{
 	pthread_t thread[4];
 	if (!threads.turn[0]) {
 		threads.shared = buffer();
@@ -475,7 +525,8 @@ static void own_streams(unsigned rounds) {
 }
 
 // Launches alone, all of which can be stopped.
-static void own_stream(unsigned rounds) {
+static void own_stream(unsigned rounds)
+{
 	struct chained b = buffer();
 	for (unsigned r = 0; r < rounds; r++)
 		launch_by(cuLaunchKernel_ptsz, &b, NULL, r, 300);
@@ -485,7 +536,8 @@ static void own_stream(unsigned rounds) {
 }
 
 // A kernel that waits for the program.
-static void spins(unsigned rounds) {
+static void spins(unsigned rounds)
+{
 	struct chained b = buffer();
 	handle one = stream_of(NON_BLOCKING);
 	for (unsigned r = 0; r < rounds; r++) {
@@ -506,10 +558,16 @@ static void spins(unsigned rounds) {
 	}
 }
 
-int main(int argc, char **argv) {
-	static const struct { const char *name; void (*run)(unsigned rounds); } what[] = {
-		{"plain", plain}, {"captures", captures}, {"joins", joins}, {"stopped", stopped_beside}, {"events", events}, {"legacy", legacy},
-		{"graphs", graphs}, {"foreign", foreign}, {"instances", instances}, {"hops", hops}, {"asked", asked}, {"spins", spins}, {"threads", own_streams}, {"thread", own_stream},
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(unsigned rounds);
+	} what[] = {
+		{"plain", plain},         {"captures", captures}, {"joins", joins},   {"stopped", stopped_beside},
+		{"events", events},       {"legacy", legacy},     {"graphs", graphs}, {"foreign", foreign},
+		{"instances", instances}, {"hops", hops},         {"asked", asked},   {"spins", spins},
+		{"threads", own_streams}, {"thread", own_stream},
 	};
 	handle module;
 	char line[64], name[32];

@@ -18,7 +18,8 @@ typedef struct CUstream_st *stream_t;
 	F(cuCtxSetCurrent, (handle)) \
 	F(cuModuleLoad, (handle *, const char *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
 	F(cuStreamCreate, (handle *, unsigned)) \
 	F(cuStreamDestroy_v2, (handle)) \
 	F(cuStreamSynchronize, (handle)) \
@@ -40,7 +41,8 @@ static uint32_t want = 0;
 static atomic_uint launched;
 static bool stopped_at_end;
 
-static void launch(unsigned count) {
+static void launch(unsigned count)
+{
 	unsigned n = 1, us = CHAIN_us;
 	for (unsigned i = 0; i < count; i++) {
 		void *parameters[] = {&memory, &n, &i, &us};
@@ -50,13 +52,15 @@ static void launch(unsigned count) {
 	}
 }
 
-static void read_memory(void) {
+static void read_memory(void)
+{
 	OK(cuMemcpyDtoHAsync_v2(have, memory, sizeof have, urgent));
 	OK(cuStreamSynchronize(urgent));
 }
 
 // How many launches each block has behind it is of no interest; that none changes is.
-static uint64_t sum(void) {
+static uint64_t sum(void)
+{
 	uint64_t s = 0;
 	read_memory();
 	for (int i = 0; i < BLOCKS; i++)
@@ -64,14 +68,16 @@ static uint64_t sum(void) {
 	return s;
 }
 
-static void wait_urgent(unsigned us) {
+static void wait_urgent(unsigned us)
+{
 	unsigned n = 1;
 	void *parameters[] = {&scratch, &n, &n, &us};
 	OK(cuLaunchKernel(chain, 1, 1, 1, 256, 1, 1, 0, urgent, parameters, NULL));
 	OK(cuStreamSynchronize(urgent));
 }
 
-static bool right(void) {
+static bool right(void)
+{
 	read_memory();
 	for (int i = 0; i < BLOCKS; i++)
 		if (have[i] != want) {
@@ -82,7 +88,8 @@ static bool right(void) {
 }
 
 // Stops and restores while a chain runs; says how often nothing moved while it was stopped, and whether it all came out right.
-static void rounds(unsigned count, int level, int wait) {
+static void rounds(unsigned count, int level, int wait)
+{
 	unsigned still = 0, busy = 0;
 	OK(gpreempt_stream_enable(background, level));
 	for (unsigned i = 0; i < count; i++) {
@@ -99,19 +106,22 @@ static void rounds(unsigned count, int level, int wait) {
 	struct gpreempt_stream_state state = {.size = sizeof state};
 	OK(gpreempt_stream_query(background, &state));
 	if (right())
-		printf("still %u busy %d preempted %llu, now %d, for %d level %d\n", still, busy > 0, (unsigned long long)state.preemptions, state.preempted,
-			state.preempted_ns >= count * 4000000ull, state.level);
+		printf("still %u busy %d preempted %llu, now %d, for %d level %d\n", still, busy > 0,
+		       (unsigned long long)state.preemptions, state.preempted, state.preempted_ns >= count * 4000000ull,
+		       state.level);
 	OK(gpreempt_stream_disable(background));
 }
 
-static void *feed(void *unused) {
+static void *feed(void *unused)
+{
 	OK(cuCtxSetCurrent(context));
 	launch(3000); // more than a log holds back
 	return unused;
 }
 
 // A thread that feeds a stopped stream: it waits, at the latest when nothing more can be noted down.
-static void fed(int level) {
+static void fed(int level)
+{
 	pthread_t thread;
 	OK(gpreempt_stream_enable(background, level));
 	OK(gpreempt_stream_preempt(background, 1));
@@ -129,7 +139,8 @@ static void fed(int level) {
 }
 
 // What is launched into a stopped stream is only noted down: that the driver refuses it is told by the next launch.
-static void refused(void) {
+static void refused(void)
+{
 	unsigned n = 1, us = 10;
 	void *parameters[] = {&memory, &n, &n, &us};
 	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
@@ -145,7 +156,8 @@ static void refused(void) {
 	OK(gpreempt_stream_disable(background));
 }
 
-static void *launch_on_legacy(void *unused) {
+static void *launch_on_legacy(void *unused)
+{
 	OK(cuCtxSetCurrent(context));
 	background = NULL;
 	launch(1);
@@ -153,7 +165,8 @@ static void *launch_on_legacy(void *unused) {
 }
 
 // The legacy stream is ordered with a blocking one, which is stopped.
-static void legacy(unsigned count) {
+static void legacy(unsigned count)
+{
 	handle before = background, blocking;
 	pthread_t thread;
 	OK(cuStreamCreate(&blocking, 0));
@@ -174,7 +187,8 @@ static void legacy(unsigned count) {
 	background = before;
 }
 
-static void errors(void) {
+static void errors(void)
+{
 	struct gpreempt_stream_state state = {.size = sizeof state, .level = 9}, short_state = {.size = 1};
 	handle graph, other;
 #define SAY(what, call) printf(what " %d ", call) // one after the other, as arguments of one call need not be
@@ -211,7 +225,8 @@ static void errors(void) {
 	OK(cuCtxSetCurrent(context));
 }
 
-static void priorities(int (*priority_of)(handle)) {
+static void priorities(int (*priority_of)(handle))
+{
 	SAY("set", gpreempt_stream_set_priority(background, -3));
 	SAY("has", priority_of(background));
 	SAY("less", gpreempt_stream_set_priority(background, 1));
@@ -220,14 +235,16 @@ static void priorities(int (*priority_of)(handle)) {
 }
 
 // What cudart does at the end of a program, registered when it starts.
-static void at_exit(void) {
+static void at_exit(void)
+{
 	if (context && stopped_at_end) {
 		OK(cuStreamSynchronize(background));
 		printf("ended %d\n", right());
 	}
 }
 
-static void leave(void) {
+static void leave(void)
+{
 	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
 	launch(10);
 	OK(gpreempt_stream_preempt(background, 1));
@@ -238,7 +255,8 @@ static void leave(void) {
 static atomic_bool capturing;
 static atomic_uint captures, broken;
 
-static void *capture(void *unused) {
+static void *capture(void *unused)
+{
 	unsigned n = 1, us = 1;
 	void *parameters[] = {&scratch, &n, &n, &us};
 	handle stream, graph;
@@ -257,7 +275,8 @@ static void *capture(void *unused) {
 }
 
 // Streams come and go, and take all of their records several times, while another thread captures.
-static void beside_captures(void) {
+static void beside_captures(void)
+{
 	unsigned n = 1, us = 1;
 	void *parameters[] = {&scratch, &n, &n, &us};
 	pthread_t thread;
@@ -279,7 +298,8 @@ static void beside_captures(void) {
 }
 
 // As many as there may be, and one.
-static void many(void) {
+static void many(void)
+{
 	int last = 0, count = 0;
 	while (count < 200) {
 		handle s;
@@ -291,7 +311,8 @@ static void many(void) {
 	printf("enabled %d then %d\n", count > 0, last);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	handle library = NULL, module;
 	char line[64];
 	unsigned n;

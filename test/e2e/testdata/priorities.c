@@ -18,13 +18,15 @@
 
 #include "driver.h"
 
-static void say(const char *what, handle stream) {
+static void say(const char *what, handle stream)
+{
 	int heard = 99;
 	OK(cuStreamGetPriority(stream, &heard));
 	printf("%s heard %d has %d\n", what, heard, simcuda_stream_priority(stream));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	handle context, stream, kept;
 	find_driver();
 	OK(cuInit(0));

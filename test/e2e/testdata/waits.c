@@ -6,31 +6,32 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FUNCTIONS(F)                                             \
-	F(cuInit, (unsigned))                                    \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))             \
-	F(cuCtxSetCurrent, (handle))                             \
-	F(cuModuleLoad, (handle *, const char *))                \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuModuleLoad, (handle *, const char *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned))                  \
-	F(cuStreamSynchronize, (handle))                         \
-	F(cuStreamBeginCapture_v2, (handle, int))                \
-	F(cuStreamEndCapture, (handle, handle *))                \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle))                       \
-	F(cuGraphExecDestroy, (handle))                          \
-	F(cuGraphDestroy, (handle))                              \
-	F(cuMemAlloc_v2, (ptr *, size_t))                        \
-	F(cuMemsetD8_v2, (ptr, unsigned char, size_t))           \
-	F(cuMemsetD32_v2, (ptr, unsigned, size_t))              \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))   \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))           \
-	F(cuEventCreate, (handle *, unsigned))                   \
-	F(cuEventRecord, (handle, handle))                       \
-	F(cuStreamWaitEvent, (handle, handle, unsigned))         \
+	F(cuGraphLaunch, (handle, handle)) \
+	F(cuGraphExecDestroy, (handle)) \
+	F(cuGraphDestroy, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemsetD8_v2, (ptr, unsigned char, size_t)) \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
 	F(cuStreamWaitValue32_v2, (handle, ptr, unsigned, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 #include "driver.h"
 
@@ -38,17 +39,20 @@ enum { MOST = 1 << 14, NON_BLOCKING = 1, US = 300, SLOW_US = 250000 };
 static handle module;
 static ptr word, data, elsewhere;
 
-static void launch_for(handle kernel, unsigned blocks, unsigned threads, int us, handle stream) {
+static void launch_for(handle kernel, unsigned blocks, unsigned threads, int us, handle stream)
+{
 	int n = 1;
 	void *parameters[] = {&word, &data, &n, &us};
 	OK(cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void launch(handle kernel, unsigned blocks, unsigned threads, handle stream) {
+static void launch(handle kernel, unsigned blocks, unsigned threads, handle stream)
+{
 	launch_for(kernel, blocks, threads, US, stream);
 }
 
-static void other_work(handle stream, unsigned us) {
+static void other_work(handle stream, unsigned us)
+{
 	static handle chain;
 	int n = 1, add = 1;
 	void *parameters[] = {&elsewhere, &n, &add, &us};
@@ -59,7 +63,8 @@ static void other_work(handle stream, unsigned us) {
 
 // One of the two blocks of sim_barrier waits for one more arrival than theirs, since the word does not begin at 0: for
 // that of a launch on another stream, or of the program, once it has seen the end of work on another stream.
-static int crossed(handle barrier, bool by_program, int launches, handle a, handle b) {
+static int crossed(handle barrier, bool by_program, int launches, handle a, handle b)
+{
 	int wrong = 0;
 	for (int i = 0; i < launches; i++) {
 		OK(cuMemsetD32_v2(word, 1, 1));
@@ -82,7 +87,8 @@ static int crossed(handle barrier, bool by_program, int launches, handle a, hand
 }
 
 // Of the two kernels of the graph the first takes us microseconds.
-static void in_graph(handle kernel, unsigned blocks, unsigned threads, int us, int launches, handle stream) {
+static void in_graph(handle kernel, unsigned blocks, unsigned threads, int us, int launches, handle stream)
+{
 	handle graph, instance;
 	OK(cuStreamBeginCapture_v2(stream, 2)); // relaxed
 	launch_for(kernel, blocks, threads, us, stream);
@@ -98,7 +104,8 @@ static void in_graph(handle kernel, unsigned blocks, unsigned threads, int us, i
 
 // Launches of a graph, every second one behind another stream in the same hardware channel (CUDA_DEVICE_MAX_CONNECTIONS=1) that
 // waits for the program, which meanwhile waits for a stop to end. Returns how many were made.
-static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream, handle other) {
+static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream, handle other)
+{
 	static _Atomic uint32_t *said;
 	static handle waits;
 	handle graph, instance;
@@ -117,7 +124,8 @@ static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, 
 		*said = 0;
 		OK(cuStreamWaitValue32_v2(waits, (ptr)(uintptr_t)said, 1, 0)); // at least
 		OK(cuGraphLaunch(instance, stream));
-		OK(cuMemcpyDtoHAsync_v2((void *)(said + 1), elsewhere, 4, other)); // returns when what is ahead of it on that stream is over, and no stop
+		OK(cuMemcpyDtoHAsync_v2((void *)(said + 1), elsewhere, 4,
+					other)); // returns when what is ahead of it on that stream is over, and no stop
 		*said = 1;
 		OK(cuStreamSynchronize(stream));
 		OK(cuStreamSynchronize(other));
@@ -129,7 +137,8 @@ static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, 
 
 // A kernel that no stop waits for, and behind it on its stream one that comes behind what another stream has, which is stopped
 // several times.
-static int behind_a_slow_one(handle kernel, int launches, handle slow, handle stream) {
+static int behind_a_slow_one(handle kernel, int launches, handle slow, handle stream)
+{
 	enum { BLOCKS = 8000 };
 	static handle event, chain;
 	static unsigned result[BLOCKS];
@@ -156,7 +165,8 @@ static int behind_a_slow_one(handle kernel, int launches, handle slow, handle st
 }
 
 // Kernels behind one that no stop waits for, launched while the stop begins.
-static int during_stops(handle kernel, int launches, handle stream) {
+static int during_stops(handle kernel, int launches, handle stream)
+{
 	static handle chain;
 	int n = 1, us = 1, wrong = 0;
 	if (!chain)
@@ -166,7 +176,7 @@ static int during_stops(handle kernel, int launches, handle stream) {
 		OK(cuMemsetD8_v2(elsewhere, 0, sizeof result));
 		OK(cuStreamSynchronize(NULL));
 		launch_for(kernel, 132, 256, 100500 + i % 20 * 200, stream); // ends soon after the stop has given up on it
-		for (int k = 0; k < 120; k++) { // fewer than the library lets queue
+		for (int k = 0; k < 120; k++) {                              // fewer than the library lets queue
 			void *parameters[] = {&elsewhere, &n, &k, &us};
 			for (volatile int pause = 0; pause < 10000; pause++)
 				;
@@ -180,7 +190,8 @@ static int during_stops(handle kernel, int launches, handle stream) {
 	return wrong;
 }
 
-int main(int count, char **argument) {
+int main(int count, char **argument)
+{
 	static int result[MOST];
 	char line[128], what[16], name[32];
 	handle context, stream, second;
@@ -201,7 +212,8 @@ int main(int count, char **argument) {
 	OK(cuMemAlloc_v2(&data, sizeof result));
 	puts("ready");
 	fflush(stdout);
-	while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %31s %u %u %d", what, name, &blocks, &threads, &launches) == 5) {
+	while (fgets(line, sizeof line, stdin) &&
+	       sscanf(line, "%15s %31s %u %u %d", what, name, &blocks, &threads, &launches) == 5) {
 		handle kernel;
 		bool by_program = !strcmp(what, "program");
 		int wrong = 0;
@@ -216,7 +228,8 @@ int main(int count, char **argument) {
 			continue;
 		}
 		if (!strcmp(what, "other") || !strcmp(what, "during")) {
-			wrong = *what == 'o' ? behind_a_slow_one(kernel, launches, stream, second) : during_stops(kernel, launches, stream);
+			wrong = *what == 'o' ? behind_a_slow_one(kernel, launches, stream, second) :
+					       during_stops(kernel, launches, stream);
 			printf("wrong %d\n", wrong);
 			fflush(stdout);
 			continue;

@@ -18,52 +18,52 @@
 typedef unsigned long long ptr;
 typedef void *handle;
 
-#define DRIVER(F)                                                                    \
-	F(cuInit, (unsigned))                                                            \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))                                     \
-	F(cuCtxSetCurrent, (handle))                                                     \
-	F(cuCtxCreate_v2, (handle *, unsigned, int))                                     \
-	F(cuCtxDestroy_v2, (handle))                                                     \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                             \
-	F(cuCtxSynchronize, (void))                                                      \
-	F(cuStreamCreate, (handle *, unsigned))                                          \
-	F(cuStreamSynchronize, (handle))                                                 \
-	F(cuStreamDestroy_v2, (handle))                                                  \
-	F(cuStreamQuery, (handle))                                                       \
-	F(cuStreamBeginCapture_v2, (handle, int))                                        \
-	F(cuStreamEndCapture, (handle, handle *))                                        \
-	F(cuEventCreate, (handle *, unsigned))                                           \
-	F(cuEventRecord, (handle, handle))                                               \
-	F(cuEventSynchronize, (handle))                                                  \
-	F(cuMemAlloc_v2, (ptr *, size_t))                                                \
-	F(cuMemFree_v2, (ptr))                                                           \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))                                   \
-	F(cuMemFreeHost, (void *))                                                       \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                                        \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                  \
-	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                                       \
-	F(cuModuleLoadData, (handle *, const void *))                                    \
-	F(cuModuleUnload, (handle))                                                      \
-	F(cuModuleGetFunction, (handle *, handle, const char *))                         \
-	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned,     \
-			   unsigned, unsigned, handle, void **, void **))                        \
-	F(cuLaunchCooperativeKernel, (handle, unsigned, unsigned, unsigned, unsigned,    \
-				      unsigned, unsigned, unsigned, handle, void **))        \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long))           \
-	F(cuGraphLaunch, (handle, handle))                                               \
+#define DRIVER(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	F(cuCtxDestroy_v2, (handle)) \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuEventSynchronize, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemFree_v2, (ptr)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemFreeHost, (void *)) \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
+	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t)) \
+	F(cuModuleLoadData, (handle *, const void *)) \
+	F(cuModuleUnload, (handle)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuLaunchKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	F(cuLaunchCooperativeKernel, \
+	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphLaunch, (handle, handle)) \
 	F(cuGraphGetNodes, (handle, handle *, size_t *))
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 DRIVER(DECLARE)
 static uint64_t (*simcuda_timeslice_ns)(int); // ../../simcuda/driver/rm.c
 
-#define OK(call)                                                                  \
-	do {                                                                          \
-		int r_ = (call);                                                          \
-		if (r_ != 0) {                                                            \
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) { \
 			fprintf(stderr, "worker: line %d: %s returned %d\n", __LINE__, #call, r_); \
-			_exit(1);                                                             \
-		}                                                                         \
+			_exit(1); \
+		} \
 	} while (0)
 
 enum { WORDS = 64 };
@@ -72,13 +72,15 @@ static ptr data;
 static atomic_uint kernels; // completed by the best-effort thread
 static atomic_bool stop;
 
-static uint64_t now_us(void) {
+static uint64_t now_us(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void *symbol(void *library, const char *name) {
+static void *symbol(void *library, const char *name)
+{
 	void *p = dlsym(library, name);
 	if (!p) {
 		fprintf(stderr, "worker: no %s: %s\n", name, dlerror());
@@ -87,7 +89,8 @@ static void *symbol(void *library, const char *name) {
 	return p;
 }
 
-static void start(void) {
+static void start(void)
+{
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library) {
 		fprintf(stderr, "worker: %s\n", dlerror());
@@ -95,7 +98,7 @@ static void start(void) {
 	}
 #define FIND(name, parameters) name = (int(*) parameters)symbol(library, #name);
 	DRIVER(FIND)
-	simcuda_timeslice_ns = (uint64_t(*)(int))symbol(library, "simcuda_timeslice_ns");
+	simcuda_timeslice_ns = (uint64_t (*)(int))symbol(library, "simcuda_timeslice_ns");
 	OK(cuInit(0));
 	const char *device = getenv("WORKER_DEVICE");
 	OK(cuDevicePrimaryCtxRetain(&context, device ? atoi(device) : 0));
@@ -109,18 +112,21 @@ static void start(void) {
 	OK(cuMemsetD32_v2(data, 0, WORDS));
 }
 
-static void spin(handle s, uint64_t us) {
+static void spin(handle s, uint64_t us)
+{
 	void *parameters[] = {&us};
 	OK(cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, s, parameters, NULL));
 }
 
-static void add(uint32_t value) {
+static void add(uint32_t value)
+{
 	uint64_t n = WORDS;
 	void *parameters[] = {&data, &n, &value};
 	OK(cuLaunchKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void wait_by(const char *how) {
+static void wait_by(const char *how)
+{
 	uint32_t word;
 	if (strcmp(how, "stream") == 0) {
 		OK(cuStreamSynchronize(stream));
@@ -135,7 +141,8 @@ static void wait_by(const char *how) {
 	}
 }
 
-static uint32_t hash(void) {
+static uint32_t hash(void)
+{
 	uint32_t words[WORDS], h = 2166136261u;
 	OK(cuMemcpyDtoH_v2(words, data, sizeof words));
 	for (int i = 0; i < WORDS; i++)
@@ -143,13 +150,15 @@ static uint32_t hash(void) {
 	return h;
 }
 
-static int by_value(const void *a, const void *b) {
+static int by_value(const void *a, const void *b)
+{
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 	return (x > y) - (x < y);
 }
 
 // Requests of n kernels each, the last one computing; every kernel is waited for.
-static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigned gap_us, const char *how) {
+static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigned gap_us, const char *how)
+{
 	uint64_t *t = calloc(requests, sizeof *t);
 	for (unsigned i = 0; i < requests; i++) {
 		struct timespec gap = {0, gap_us * 1000L};
@@ -165,11 +174,13 @@ static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigne
 		t[i] = now_us() - from;
 	}
 	qsort(t, requests, sizeof *t, by_value);
-	printf("p50_us %llu max_us %llu hash %u\n", (unsigned long long)t[requests / 2], (unsigned long long)t[requests - 1], hash());
+	printf("p50_us %llu max_us %llu hash %u\n", (unsigned long long)t[requests / 2],
+	       (unsigned long long)t[requests - 1], hash());
 	free(t);
 }
 
-static void *best_effort(void *unused) {
+static void *best_effort(void *unused)
+{
 	handle own, event[2];
 	OK(cuCtxSetCurrent(context));
 	OK(cuStreamCreate(&own, 1));
@@ -188,7 +199,8 @@ static void *best_effort(void *unused) {
 }
 
 // What waits for the whole context, in the middle of a request; answers how long it took.
-static void context_wide(const char *what) {
+static void context_wide(const char *what)
+{
 	ptr memory;
 	handle other;
 	OK(cuMemAlloc_v2(&memory, 4096));
@@ -211,7 +223,8 @@ static atomic_bool freeing;
 static atomic_uint frees;
 static uint64_t slowest_free_us;
 
-static void *free_often(void *unused) {
+static void *free_often(void *unused)
+{
 	OK(cuCtxSetCurrent(context));
 	for (; freeing; frees++) {
 		ptr memory;
@@ -227,7 +240,8 @@ static void *free_often(void *unused) {
 }
 
 // Requests while another thread frees memory, which waits for the context with its lock.
-static void beside_frees(unsigned requests) {
+static void beside_frees(unsigned requests)
+{
 	pthread_t thread;
 	uint64_t slowest = 0;
 	freeing = true;
@@ -250,7 +264,8 @@ static void beside_frees(unsigned requests) {
 	printf("requests %u frees %u max_us %llu\n", requests, frees, (unsigned long long)slowest);
 }
 
-static void capture(unsigned n) {
+static void capture(unsigned n)
+{
 	handle graph, executable;
 	size_t nodes = 0;
 	spin(stream, 50); // opens the window
@@ -271,7 +286,8 @@ static void capture(unsigned n) {
 }
 
 // Kernels whose blocks must all be resident, with two of 1024 threads on each SM: all that there is.
-static void cooperative(unsigned n, const char *how) {
+static void cooperative(unsigned n, const char *how)
+{
 	enum { SMS = 132 };
 	uint64_t us = 40;
 	void *parameters[] = {&us};
@@ -285,7 +301,8 @@ static void cooperative(unsigned n, const char *how) {
 }
 
 // The timeslices in force of all compute TSGs.
-static void timeslices(void) {
+static void timeslices(void)
+{
 	uint64_t ns;
 	printf("timeslices_us");
 	for (int i = 0; (ns = simcuda_timeslice_ns(i)) != 0; i++)
@@ -293,7 +310,8 @@ static void timeslices(void) {
 	printf("\n");
 }
 
-static void second_context(void) {
+static void second_context(void)
+{
 	handle other;
 	OK(cuCtxCreate_v2(&other, 0, 0));
 	OK(cuCtxSetCurrent(context));
@@ -301,7 +319,8 @@ static void second_context(void) {
 }
 
 // Memory of a context that has a window open is freed while another one is current; answers how long that took.
-static void free_of_other(void) {
+static void free_of_other(void)
+{
 	handle other, own;
 	ptr memory;
 	OK(cuCtxCreate_v2(&other, 0, 0));
@@ -321,7 +340,8 @@ static void free_of_other(void) {
 
 static atomic_bool freed;
 
-static void *free_slowly(void *memory) {
+static void *free_slowly(void *memory)
+{
 	OK(cuCtxSetCurrent(context));
 	OK(cuMemFree_v2((ptr)(uintptr_t)memory));
 	freed = true;
@@ -333,7 +353,8 @@ static handle replaced_stream;
 static ptr replaced_memory;
 
 // A context is destroyed, and another one made, while another thread is in a call that may wait for the first one.
-static void replace_context(void) {
+static void replace_context(void)
+{
 	handle other;
 	ptr memory;
 	pthread_t thread;
@@ -353,7 +374,8 @@ static void replace_context(void) {
 	printf("beside %d\n", beside);
 }
 
-static void work_in_replaced(void) {
+static void work_in_replaced(void)
+{
 	OK(cuCtxSetCurrent(replaced));
 	OK(cuMemsetD32Async(replaced_memory, 1, 1024, replaced_stream));
 	OK(cuStreamSynchronize(replaced_stream));
@@ -361,7 +383,8 @@ static void work_in_replaced(void) {
 }
 
 // Contexts that end right after their work, with a hold each.
-static void contexts(unsigned rounds) {
+static void contexts(unsigned rounds)
+{
 	for (unsigned i = 0; i < rounds; i++) {
 		handle other, own;
 		ptr memory;
@@ -387,7 +410,8 @@ static void contexts(unsigned rounds) {
 }
 
 // Kernels of modules that come and go, at addresses that were others' before; answers how long the slowest launch took.
-static void reload(unsigned rounds) {
+static void reload(unsigned rounds)
+{
 	uint64_t slowest = 0, us = 50;
 	void *parameters[] = {&us};
 	unsigned again = 0;
@@ -410,7 +434,8 @@ static void reload(unsigned rounds) {
 }
 
 // Two contexts of this process have work at a time.
-static void both(unsigned n) {
+static void both(unsigned n)
+{
 	handle other, code, kernel, beside;
 	uint64_t us = 2000;
 	void *parameters[] = {&us};
@@ -432,7 +457,8 @@ static void both(unsigned n) {
 }
 
 // Requests of one kernel, each announced ahead_us before; answers how many hints were listened to.
-static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us) {
+static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us)
+{
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
 	unsigned listened = 0;
 	for (unsigned i = 0; i < requests; i++) {
@@ -446,7 +472,8 @@ static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us) {
 }
 
 // Hints that nothing follows, and hints without sense; answers how many were listened to.
-static void only_hints(unsigned count, unsigned gap_us, const char *kind) {
+static void only_hints(unsigned count, unsigned gap_us, const char *kind)
+{
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
 	unsigned listened = 0;
 	for (unsigned i = 0; hint && i < count; i++) {
@@ -473,7 +500,8 @@ static void only_hints(unsigned count, unsigned gap_us, const char *kind) {
 }
 
 // A copy to the GPU, what follows later if anything does.
-static void copy_first(unsigned requests, unsigned us, bool kernel) {
+static void copy_first(unsigned requests, unsigned us, bool kernel)
+{
 	uint32_t words[WORDS] = {0};
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(3000);
@@ -489,7 +517,8 @@ static void copy_first(unsigned requests, unsigned us, bool kernel) {
 }
 
 // Pinned memory for a request, what comes after it.
-static void pin_first(unsigned requests) {
+static void pin_first(unsigned requests)
+{
 	void *memory;
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(5000);
@@ -503,7 +532,8 @@ static void pin_first(unsigned requests) {
 }
 
 // Requests at the ticks of a clock, as exactly as the scheduler allows.
-static void periodic(unsigned requests, unsigned period_us) {
+static void periodic(unsigned requests, unsigned period_us)
+{
 	struct timespec next;
 	clock_gettime(CLOCK_MONOTONIC, &next);
 	for (unsigned i = 0; i < requests; i++) {
@@ -523,7 +553,8 @@ static int (*domain_push)(void *, const void *);
 static void *(*register_a)(void *, const char *);
 static void (*pop)(void);
 
-static int function_table(int module, void ****table, unsigned *size) {
+static int function_table(int module, void ****table, unsigned *size)
+{
 	static void **core[16], **core2[16];
 	core[9] = (void **)&push_a, core[11] = (void **)&pop;
 	core2[4] = (void **)&domain_push, core2[10] = (void **)&register_a;
@@ -532,13 +563,18 @@ static int function_table(int module, void ****table, unsigned *size) {
 	return module == 1 || module == 5;
 }
 
-static const void *export_table(uint32_t id) {
-	static const struct { size_t size; int (*get)(int, void ****, unsigned *); } callbacks = {16, function_table};
+static const void *export_table(uint32_t id)
+{
+	static const struct {
+		size_t size;
+		int (*get)(int, void ****, unsigned *);
+	} callbacks = {16, function_table};
 	return id == 1 ? &callbacks : NULL;
 }
 
 // Requests of one kernel, 1 ms after a range of that name began.
-static void ranges(unsigned requests, const char *name, bool in_domain) {
+static void ranges(unsigned requests, const char *name, bool in_domain)
+{
 	static bool loaded;
 	if (!loaded) {
 		const char *path = getenv("NVTX_INJECTION64_PATH");
@@ -547,8 +583,12 @@ static void ranges(unsigned requests, const char *name, bool in_domain) {
 			tool ? (int (*)(const void *(*)(uint32_t)))dlsym(tool, "InitializeInjectionNvtx2") : NULL;
 		loaded = initialize && initialize(export_table);
 	}
-	struct { uint16_t version, size; uint32_t rest[7]; int32_t kind; const void *message; } attributes = {
-		.version = 3, .size = 48, .kind = 3};
+	struct {
+		uint16_t version, size;
+		uint32_t rest[7];
+		int32_t kind;
+		const void *message;
+	} attributes = {.version = 3, .size = 48, .kind = 3};
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(10000);
 		if (in_domain && domain_push) {
@@ -568,7 +608,8 @@ static void ranges(unsigned requests, const char *name, bool in_domain) {
 
 // Short work on one stream after another, then a long kernel on one more, which is left running for a while.
 static handle long_stream;
-static void streams(unsigned n, unsigned us) {
+static void streams(unsigned n, unsigned us)
+{
 	for (unsigned i = 0; i < n; i++) {
 		OK(cuStreamCreate(&long_stream, 1));
 		spin(long_stream, 10);
@@ -582,7 +623,8 @@ static void streams(unsigned n, unsigned us) {
 	printf("running %d\n", cuStreamQuery(long_stream) != 0);
 }
 
-static void run_child(void) {
+static void run_child(void)
+{
 	int status = -1;
 	pid_t pid = fork();
 	if (pid == 0) {
@@ -595,7 +637,8 @@ static void run_child(void) {
 }
 
 // As a daemon does that closes all descriptors that it does not know.
-static void close_segments(void) {
+static void close_segments(void)
+{
 	int closed = 0;
 	for (int fd = 3; fd < 1024; fd++) {
 		char link[32], path[4096] = "";
@@ -607,7 +650,8 @@ static void close_segments(void) {
 }
 
 // From here on the address space does not grow.
-static void starve(void) {
+static void starve(void)
+{
 	unsigned long pages = 0;
 	struct rlimit limit;
 	FILE *file = fopen("/proc/self/statm", "r");
@@ -618,7 +662,8 @@ static void starve(void) {
 	printf("starved %d\n", mmap(NULL, 1 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
 }
 
-int main(void) {
+int main(void)
+{
 	char line[128], word[32];
 	pthread_t thread;
 	bool running = false;

@@ -7,13 +7,20 @@
 #define SAY(...) (printf("driver " __VA_ARGS__), puts(""), fflush(stdout), 0)
 
 CUresult cuInit(unsigned int f) { return SAY("cuInit"); }
-CUresult cuDeviceGetCount(int *n) { *n = 1; return SAY("cuDeviceGetCount"); }
+CUresult cuDeviceGetCount(int *n)
+{
+	*n = 1;
+	return SAY("cuDeviceGetCount");
+}
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-	unsigned s, CUstream stream, void **p, void **e) {
-	return SAY("cuLaunchKernel %p %u.%u.%u %u.%u.%u %u %p %p %p", (void *)f, gx, gy, gz, bx, by, bz, s, (void *)stream, (void *)p, (void *)e);
+			unsigned s, CUstream stream, void **p, void **e)
+{
+	return SAY("cuLaunchKernel %p %u.%u.%u %u.%u.%u %u %p %p %p", (void *)f, gx, gy, gz, bx, by, bz, s,
+		   (void *)stream, (void *)p, (void *)e);
 }
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-	unsigned s, CUstream stream, void **p, void **e) {
+			     unsigned s, CUstream stream, void **p, void **e)
+{
 	return SAY("cuLaunchKernel_ptsz");
 }
 CUresult cuLaunchKernelEx(const void *c, CUfunction f, void **p, void **e) { return SAY("cuLaunchKernelEx"); }
@@ -21,31 +28,40 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return SAY("c
 CUresult cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h) { return SAY("cuMemcpyAsync"); }
 CUresult cuMemFree_v2(CUdeviceptr d) { return SAY("cuMemFree_v2"); }
 CUresult cuEventRecord(CUevent e, CUstream h) { return SAY("cuEventRecord"); }
-CUresult cuEventSynchronize(CUevent e) { SAY("cuEventSynchronize"); return 999; }
+CUresult cuEventSynchronize(CUevent e)
+{
+	SAY("cuEventSynchronize");
+	return 999;
+}
 CUresult cuStreamSynchronize(CUstream h) { return SAY("cuStreamSynchronize"); }
-CUresult cuStreamCreateWithPriority(CUstream *h, unsigned f, int p) {
+CUresult cuStreamCreateWithPriority(CUstream *h, unsigned f, int p)
+{
 	*h = (CUstream)0x7000;
 	return SAY("cuStreamCreateWithPriority");
 }
-CUresult cuStreamGetPriority(CUstream h, int *p) {
+CUresult cuStreamGetPriority(CUstream h, int *p)
+{
 	*p = -2;
 	return SAY("cuStreamGetPriority");
 }
 CUresult cuStreamDestroy_v2(CUstream h) { return SAY("cuStreamDestroy_v2"); }
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long f) {
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long f)
+{
 	*e = (CUgraphExec)0x60;
 	return SAY("cuGraphInstantiateWithFlags");
 }
 CUresult cuGraphLaunch(CUgraphExec e, CUstream h) { return SAY("cuGraphLaunch"); }
 CUresult cuGraphExecDestroy(CUgraphExec e) { return SAY("cuGraphExecDestroy"); }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d)
+{
 	*c = (CUcontext)0xC0;
 	return SAY("cuDevicePrimaryCtxRetain");
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return SAY("cuDevicePrimaryCtxRelease_v2"); }
 CUresult cuCtxSetCurrent(CUcontext c) { return SAY("cuCtxSetCurrent"); }
 
-CUresult cuGetExportTable(const void **table, const void *identifier) {
+CUresult cuGetExportTable(const void **table, const void *identifier)
+{
 	static uintptr_t functions[128];
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
 		functions[i] = i;
@@ -55,23 +71,58 @@ CUresult cuGetExportTable(const void **table, const void *identifier) {
 }
 
 static CUstream origin;
-CUresult cuStreamBeginCapture_v2(CUstream h, int mode) { origin = h; return SAY("cuStreamBeginCapture_v2"); }
-CUresult cuStreamEndCapture(CUstream h, CUgraph *g) { origin = NULL; return SAY("cuStreamEndCapture"); }
-CUresult cuStreamIsCapturing(CUstream h, int *status) { *status = h == origin; return 0; }
+CUresult cuStreamBeginCapture_v2(CUstream h, int mode)
+{
+	origin = h;
+	return SAY("cuStreamBeginCapture_v2");
+}
+CUresult cuStreamEndCapture(CUstream h, CUgraph *g)
+{
+	origin = NULL;
+	return SAY("cuStreamEndCapture");
+}
+CUresult cuStreamIsCapturing(CUstream h, int *status)
+{
+	*status = h == origin;
+	return 0;
+}
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status);
 
-static const struct { const char *symbol; uint64_t flags; void *function; } functions[] = {
+static const struct {
+	const char *symbol;
+	uint64_t flags;
+	void *function;
+} functions[] = {
 #define F(name) {#name, 0, (void *)name}
 #define V2(name) {#name, 0, (void *)name##_v2}
-	F(cuInit), F(cuDeviceGetCount), F(cuLaunchKernel), {"cuLaunchKernel", 2, (void *)cuLaunchKernel_ptsz},
-	F(cuLaunchKernelEx), V2(cuMemcpyHtoD), F(cuMemcpyAsync), V2(cuMemFree), F(cuEventRecord), F(cuEventSynchronize),
-	F(cuStreamSynchronize), V2(cuStreamDestroy), F(cuStreamCreateWithPriority), F(cuStreamGetPriority), {"cuGraphInstantiate", 0, (void *)cuGraphInstantiateWithFlags},
-	F(cuGraphLaunch), F(cuGraphExecDestroy), F(cuDevicePrimaryCtxRetain), V2(cuDevicePrimaryCtxRelease),
-	F(cuCtxSetCurrent), V2(cuStreamBeginCapture), F(cuStreamEndCapture), V2(cuGetProcAddress),
+	F(cuInit),
+	F(cuDeviceGetCount),
+	F(cuLaunchKernel),
+	{"cuLaunchKernel", 2, (void *)cuLaunchKernel_ptsz},
+	F(cuLaunchKernelEx),
+	V2(cuMemcpyHtoD),
+	F(cuMemcpyAsync),
+	V2(cuMemFree),
+	F(cuEventRecord),
+	F(cuEventSynchronize),
+	F(cuStreamSynchronize),
+	V2(cuStreamDestroy),
+	F(cuStreamCreateWithPriority),
+	F(cuStreamGetPriority),
+	{"cuGraphInstantiate", 0, (void *)cuGraphInstantiateWithFlags},
+	F(cuGraphLaunch),
+	F(cuGraphExecDestroy),
+	F(cuDevicePrimaryCtxRetain),
+	V2(cuDevicePrimaryCtxRelease),
+	F(cuCtxSetCurrent),
+	V2(cuStreamBeginCapture),
+	F(cuStreamEndCapture),
+	V2(cuGetProcAddress),
 };
 
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status) {
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+{
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
 		if (strcmp(symbol, functions[i].symbol) == 0 && flags == functions[i].flags) {
 			if (pfn)
@@ -84,6 +135,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64
 		*status = 1;
 	return 500;
 }
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
 	return cuGetProcAddress_v2(symbol, pfn, version, flags, NULL);
 }

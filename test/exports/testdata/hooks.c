@@ -13,15 +13,17 @@ static const char *const things[] = {"context", "stream", "graph", "event"};
 
 static bool quiet; // the core is being timed
 
-static bool begin(struct gp_operation *o) {
+static bool begin(struct gp_operation *o)
+{
 	if (quiet)
 		return true;
 	o->sequence = 42;
 	printf("  begin %s%s on %p:", works[o->work], o->blocking ? " blocking" : "", (void *)o->stream);
 	const struct gp_launch *l = &o->launch;
 	if (o->work == GP_KERNEL)
-		printf(" %p%s %u.%u.%u %u.%u.%u %u %p %p", (void *)l->function, l->cooperative ? " cooperative" : "", l->grid[0], l->grid[1],
-			l->grid[2], l->block[0], l->block[1], l->block[2], l->shared_bytes, (void *)l->parameters, (void *)l->extra);
+		printf(" %p%s %u.%u.%u %u.%u.%u %u %p %p", (void *)l->function, l->cooperative ? " cooperative" : "",
+		       l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared_bytes,
+		       (void *)l->parameters, (void *)l->extra);
 	else if (o->work == GP_GRAPH)
 		printf(" %p", (void *)o->graph);
 	else if (o->work == GP_RECORD || o->work == GP_AWAIT)
@@ -33,22 +35,26 @@ static bool begin(struct gp_operation *o) {
 	o->result = 77;
 	return false;
 }
-static CUresult end(struct gp_operation *o, CUresult r) {
+static CUresult end(struct gp_operation *o, CUresult r)
+{
 	if (!quiet)
 		SAY("end %s: %d %d", works[o->work], (int)o->sequence, r);
 	return r;
 }
-static bool begin_wait(enum gp_wait w, void *o) {
+static bool begin_wait(enum gp_wait w, void *o)
+{
 	SAY("begin wait for %s %p", waits[w], o);
 	return !getenv("TEST_CARRY_OUT") || w != GP_WAIT_EVENT;
 }
-static CUresult end_wait(enum gp_wait w, void *o, CUresult r) {
+static CUresult end_wait(enum gp_wait w, void *o, CUresult r)
+{
 	SAY("end wait for %s %p: %d", waits[w], o, r);
 	return w == GP_WAIT_STREAM && getenv("TEST_CARRY_OUT") ? 78 : r;
 }
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
 static void ending(enum gp_thing t, void *h) { SAY("%s %p ending", things[t], h); }
-static bool stream_creating(int *priority) {
+static bool stream_creating(int *priority)
+{
 	SAY("stream of priority %d?", *priority);
 	if (*priority == 7) // as it is
 		return false;
@@ -56,7 +62,11 @@ static bool stream_creating(int *priority) {
 	return true;
 }
 static void stream_created(CUstream s, int asked) { SAY("stream %p created, asked %d", (void *)s, asked); }
-static void stream_priority(CUstream s, int *priority) { SAY("priority of %p is %d", (void *)s, *priority); *priority = 1; }
+static void stream_priority(CUstream s, int *priority)
+{
+	SAY("priority of %p is %d", (void *)s, *priority);
+	*priority = 1;
+}
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
 static void graph_changed(CUgraphExec e) { SAY("graph %p changed", (void *)e); }
 static void event_shared(CUevent e) { SAY("event %p shared", (void *)e); }
@@ -65,7 +75,6 @@ static void capture_ended(CUstream s) { SAY("capture of %p ended, or none", (voi
 static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
 static bool code_wanted(void) { return getenv("TEST_NO_CODE") == NULL; }
 static void code_missed(const char *reason) { SAY("missed: %s", reason); }
-
 
 // No test comes by these.
 static const void *module_loading(struct gp_load *l) { return NULL; }
@@ -81,22 +90,46 @@ static void unknown_function(const char *name) {}
 static bool complete(CUfunction f, struct gp_arguments *a) { return false; }
 
 static const struct gp_hooks hooks = {
-	.begin = begin, .end = end, .begin_wait = begin_wait, .end_wait = end_wait, .context_current = context_current,
-	.ending = ending, .stream_creating = stream_creating, .stream_created = stream_created, .stream_priority = stream_priority,
-	.graph_instantiated = graph_instantiated, .graph_changed = graph_changed, .event_shared = event_shared,
-	.rm_ioctl = rm_ioctl, .capture_beginning = capture_beginning, .capture_ended = capture_ended,
-	.module_loading = module_loading, .module_loaded = module_loaded, .module_function = module, .module_unloading = module,
-	.library_loaded = library_loaded, .library_used = library, .library_of = library, .library_unloading = library_unloading,
-	.library_module = library_module, .kernel_function = kernel_function, .parameter_hidden = parameter_hidden,
-	.code_wanted = code_wanted, .code_missed = code_missed, .unknown_function = unknown_function, .complete = complete,
+	.begin = begin,
+	.end = end,
+	.begin_wait = begin_wait,
+	.end_wait = end_wait,
+	.context_current = context_current,
+	.ending = ending,
+	.stream_creating = stream_creating,
+	.stream_created = stream_created,
+	.stream_priority = stream_priority,
+	.graph_instantiated = graph_instantiated,
+	.graph_changed = graph_changed,
+	.event_shared = event_shared,
+	.rm_ioctl = rm_ioctl,
+	.capture_beginning = capture_beginning,
+	.capture_ended = capture_ended,
+	.module_loading = module_loading,
+	.module_loaded = module_loaded,
+	.module_function = module,
+	.module_unloading = module,
+	.library_loaded = library_loaded,
+	.library_used = library,
+	.library_of = library,
+	.library_unloading = library_unloading,
+	.library_module = library_module,
+	.kernel_function = kernel_function,
+	.parameter_hidden = parameter_hidden,
+	.code_wanted = code_wanted,
+	.code_missed = code_missed,
+	.unknown_function = unknown_function,
+	.complete = complete,
 };
 
-static bool blocked(int signal) {
+static bool blocked(int signal)
+{
 	sigset_t set;
 	return pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && sigismember(&set, signal) == 1;
 }
 
-static void start(void) {
+static void start(void)
+{
 	SAY("start, SIGCHLD %s, SIGTERM %s", blocked(SIGCHLD) ? "blocked" : "open", blocked(SIGTERM) ? "blocked" : "open");
 	CUresult (*count)(int *) = (CUresult (*)(int *))gp_driver_symbol("cuDeviceGetCount");
 	int n;
@@ -108,8 +141,8 @@ static void start(void) {
 	sigaction(SIGPIPE, NULL, &pipe);
 	sigaction(SIGBUS, NULL, &bus);
 	SAY("SIGSEGV %s, SIGPIPE %s, SIGBUS %s%s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
-		pipe.sa_handler == SIG_DFL ? "restored" : "taken", bus.sa_handler == SIG_DFL ? "lost" : "the program's",
-		bus.sa_flags & SA_ONSTACK ? ", changed" : "");
+	    pipe.sa_handler == SIG_DFL ? "restored" : "taken", bus.sa_handler == SIG_DFL ? "lost" : "the program's",
+	    bus.sa_flags & SA_ONSTACK ? ", changed" : "");
 	quiet = getenv("TEST_QUIET") != NULL;
 	gp_install_hooks(&hooks);
 	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
@@ -118,7 +151,8 @@ static void start(void) {
 // What stands for Go's constructor: it takes signals, and changes how the program gets its own.
 static void taken(int signal) { _Exit(signal); }
 
-static void runtime(int argc, char **argv, char **envp) {
+static void runtime(int argc, char **argv, char **envp)
+{
 	struct sigaction action = {.sa_handler = taken}, bus;
 	sigaction(SIGSEGV, &action, NULL);
 	sigaction(SIGPIPE, &action, NULL);
@@ -129,8 +163,8 @@ static void runtime(int argc, char **argv, char **envp) {
 	for (char **e = envp; *e; e++)
 		priority |= strcmp(*e, "GPREEMPT_PRIORITY=5") == 0;
 	SAY("runtime of %d argument, %s, SIGCHLD %s", argc,
-		argv[0] && !argv[1] && envp == argv + 2 && priority ? "environment kept" : "environment lost",
-		blocked(SIGCHLD) ? "blocked" : "open");
+	    argv[0] && !argv[1] && envp == argv + 2 && priority ? "environment kept" : "environment lost",
+	    blocked(SIGCHLD) ? "blocked" : "open");
 	if (!getenv("TEST_NO_START"))
 		gp_set_start(start);
 }

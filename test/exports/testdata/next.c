@@ -10,7 +10,8 @@ const char *name(void) { return NAME; }
 const char *next_name(void) { return ((const char *(*)(void))dlsym(RTLD_NEXT, "name"))(); }
 
 // Only a descriptor of the test's is answered.
-int ioctl(int fd, unsigned long request, ...) {
+int ioctl(int fd, unsigned long request, ...)
+{
 	if (fd == -7)
 		return 0;
 	errno = EBADF;

@@ -19,10 +19,10 @@
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, (CUdevice)) \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext)) \
-	X(cuLaunchKernel, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
-		unsigned, CUstream, void **, void **)) \
-	X(cuLaunchKernel_ptsz, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
-		unsigned, CUstream, void **, void **)) \
+	X(cuLaunchKernel, cuLaunchKernel, \
+	  (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+	X(cuLaunchKernel_ptsz, cuLaunchKernel, \
+	  (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
 	X(cuLaunchKernelEx, cuLaunchKernelEx, (const void *, CUfunction, void **, void **)) \
 	X(cuMemcpyHtoD_v2, cuMemcpyHtoD, (CUdeviceptr, const void *, size_t)) \
 	X(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
@@ -40,12 +40,13 @@
 	X(cuStreamEndCapture, cuStreamEndCapture, (CUstream, CUgraph *))
 
 struct api {
-#define X(name, symbol, params) CUresult (*name) params;
+#define X(name, symbol, params) CUresult(*name) params;
 	FUNCTIONS
 #undef X
 };
 
-static void use(const struct api *cu) {
+static void use(const struct api *cu)
+{
 	const CUstream stream = (CUstream)0x5000;
 	const CUfunction function = (CUfunction)0xF0;
 	const CUevent event = (CUevent)0xE0;
@@ -61,8 +62,12 @@ static void use(const struct api *cu) {
 	cu->cuLaunchKernel(function, 1, 2, 3, 4, 5, 6, 7, NULL, (void **)8, (void **)9);
 	cu->cuLaunchKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 	struct { int id, pad, value[16]; } cooperative = {2, 0, {1}};
-	struct { unsigned grid[3], block[3], shared; CUstream stream; void *attributes; unsigned count; } config =
-		{{1, 2, 3}, {4, 5, 6}, 7, stream, &cooperative, 1};
+	struct {
+		unsigned grid[3], block[3], shared;
+		CUstream stream;
+		void *attributes;
+		unsigned count;
+	} config = {{1, 2, 3}, {4, 5, 6}, 7, stream, &cooperative, 1};
 	cu->cuLaunchKernelEx(&config, function, NULL, NULL);
 	cu->cuMemcpyHtoD_v2(1, "", 1);
 	cu->cuMemcpyAsync(1, 2, 3, stream);
@@ -100,7 +105,8 @@ static void use(const struct api *cu) {
 FUNCTIONS
 #undef X
 
-void run(void) {
+void run(void)
+{
 	use(&(struct api){
 #define X(name, symbol, params) name,
 		FUNCTIONS
@@ -113,7 +119,8 @@ typedef CUresult proc_v1(const char *, void **, int, uint64_t);
 typedef CUresult proc_v2(const char *, void **, int, uint64_t, int *);
 
 // find looks a function up by one of the ways that programs use.
-static void *find(const char *way, void *driver, const char *name, const char *symbol) {
+static void *find(const char *way, void *driver, const char *name, const char *symbol)
+{
 	void *found = NULL;
 	uint64_t flags = strstr(name, "_ptsz") ? 2 : 0; // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, cuda.h
 	dlerror();
@@ -141,7 +148,8 @@ static void *find(const char *way, void *driver, const char *name, const char *s
 
 static void program_handler(int signal) { _exit(signal); }
 
-static double launches_ns(CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUstream)) {
+static double launches_ns(CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUstream))
+{
 	enum { COUNT = 20000000 };
 	struct timespec begin, end;
 	clock_gettime(CLOCK_MONOTONIC, &begin);
@@ -151,7 +159,8 @@ static double launches_ns(CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUs
 	return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / COUNT;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	const char *way = argc > 1 ? argv[1] : "linked";
 	signal(SIGBUS, program_handler);
 	char *priority = getenv("GPREEMPT_PRIORITY");
@@ -195,7 +204,8 @@ int main(int argc, char **argv) {
 	}
 	if (strcmp(way, "ioctl") == 0) {
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
-		printf("%d %d\n", ioctl(-7, _IOWR('F', 0x2A, int), &driver) == 0, ioctl(-7, _IOWR('G', 0x2A, int), NULL) == 0);
+		printf("%d %d\n", ioctl(-7, _IOWR('F', 0x2A, int), &driver) == 0,
+		       ioctl(-7, _IOWR('G', 0x2A, int), NULL) == 0);
 		return 0;
 	}
 	if (strcmp(way, "child") == 0) { // forked before CUDA is initialised, like a server's worker
@@ -210,9 +220,11 @@ int main(int argc, char **argv) {
 		return 0;
 	}
 	if (strcmp(way, "table") == 0) { // of what is in it, as CUDA runtimes up to 11.1 ask for it; the driver's is 1, 2, ...
-		static const unsigned char name[] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
+		static const unsigned char name[] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
+						     0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
 		unsigned char other[sizeof name] = {0};
-		CUresult (*get)(const uintptr_t **, const void *) = (CUresult (*)(const uintptr_t **, const void *))dlsym(driver, "cuGetExportTable");
+		CUresult (*get)(const uintptr_t **, const void *) =
+			(CUresult (*)(const uintptr_t **, const void *))dlsym(driver, "cuGetExportTable");
 		const uintptr_t *table = NULL, *others = NULL;
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
 		get(&table, name);
@@ -226,7 +238,8 @@ int main(int argc, char **argv) {
 	}
 	if (strcmp(way, "results") == 0) {
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
-		int copied = ((CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))dlsym(driver, "cuMemcpyAsync"))(1, 2, 3, NULL);
+		int copied = ((CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))dlsym(driver, "cuMemcpyAsync"))(
+			1, 2, 3, NULL);
 		int event = ((CUresult (*)(CUevent))dlsym(driver, "cuEventSynchronize"))((CUevent)0xE0);
 		int stream = ((CUresult (*)(CUstream))dlsym(driver, "cuStreamSynchronize"))(NULL);
 		printf("%d %d %d\n", copied, event, stream);
@@ -234,11 +247,12 @@ int main(int argc, char **argv) {
 	}
 	if (strcmp(way, "overhead") == 0) {
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
-		printf("%f\n", launches_ns((CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))dlsym(driver, "cuMemcpyAsync")));
+		printf("%f\n", launches_ns((CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))dlsym(
+				       driver, "cuMemcpyAsync")));
 		return 0;
 	}
 	use(&(struct api){
-#define X(name, symbol, params) (CUresult (*) params)find(way, driver, #name, #symbol),
+#define X(name, symbol, params) (CUresult(*) params) find(way, driver, #name, #symbol),
 		FUNCTIONS
 #undef X
 	});

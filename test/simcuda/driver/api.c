@@ -18,11 +18,10 @@ static struct entry {
 	struct entry *next;
 } *handles[BUCKETS];
 
-static struct entry **bucket(const void *p) {
-	return &handles[((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15ull >> 52];
-}
+static struct entry **bucket(const void *p) { return &handles[((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15ull >> 52]; }
 
-void handle_add(void *p, enum handle_kind kind) {
+void handle_add(void *p, enum handle_kind kind)
+{
 	struct entry *e = malloc(sizeof *e);
 	if (!e)
 		abort();
@@ -30,7 +29,8 @@ void handle_add(void *p, enum handle_kind kind) {
 	*bucket(p) = e;
 }
 
-void handle_remove(void *p) {
+void handle_remove(void *p)
+{
 	for (struct entry **at = bucket(p); *at; at = &(*at)->next)
 		if ((*at)->pointer == p) {
 			struct entry *e = *at;
@@ -40,7 +40,8 @@ void handle_remove(void *p) {
 		}
 }
 
-bool handle_is(const void *p, enum handle_kind kind) {
+bool handle_is(const void *p, enum handle_kind kind)
+{
 	for (struct entry *e = *bucket(p); e; e = e->next)
 		if (e->pointer == p)
 			return e->kind == kind;
@@ -67,15 +68,12 @@ struct per_thread {
 };
 static __thread struct per_thread per_thread[8];
 
-static void before_fork(void) {
-	pthread_mutex_lock(&sim_lock);
-}
+static void before_fork(void) { pthread_mutex_lock(&sim_lock); }
 
-static void in_parent(void) {
-	pthread_mutex_unlock(&sim_lock);
-}
+static void in_parent(void) { pthread_mutex_unlock(&sim_lock); }
 
-static void in_child(void) { // a driver does not survive a fork
+static void in_child(void)
+{ // a driver does not survive a fork
 	pthread_mutex_init(&sim_lock, NULL);
 	pthread_cond_init(&sim_done, NULL);
 	rm_forked();
@@ -83,11 +81,10 @@ static void in_child(void) { // a driver does not survive a fork
 		forked = sim_dead = true;
 }
 
-static void __attribute__((constructor)) loaded(void) {
-	pthread_atfork(before_fork, in_parent, in_child);
-}
+static void __attribute__((constructor)) loaded(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
-static void __attribute__((destructor)) unloaded(void) {
+static void __attribute__((destructor)) unloaded(void)
+{
 	if (!initialized || forked)
 		return;
 	// exit() may have been called by a handler that interrupted one of our calls: do not wait for ever
@@ -103,12 +100,14 @@ static void __attribute__((destructor)) unloaded(void) {
 	}
 }
 
-CUresult leave(CUresult r) {
+CUresult leave(CUresult r)
+{
 	pthread_mutex_unlock(&sim_lock);
 	return r;
 }
 
-static CUresult enter_driver(void) {
+static CUresult enter_driver(void)
+{
 	if (forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&sim_lock);
@@ -117,7 +116,8 @@ static CUresult enter_driver(void) {
 	return initialized ? CUDA_SUCCESS : leave(CUDA_ERROR_NOT_INITIALIZED);
 }
 
-CUresult enter(struct CUctx_st **current) {
+CUresult enter(struct CUctx_st **current)
+{
 	CUresult r = enter_driver();
 	if (r != CUDA_SUCCESS || !current)
 		return r;
@@ -127,11 +127,13 @@ CUresult enter(struct CUctx_st **current) {
 	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
 }
 
-struct CUctx_st *context_current(void) {
+struct CUctx_st *context_current(void)
+{
 	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
 }
 
-CALL(cuInit, (unsigned flags), (flags)) {
+CALL(cuInit, (unsigned flags), (flags))
+{
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (forked)
@@ -159,7 +161,8 @@ CALL(cuInit, (unsigned flags), (flags)) {
 	return r;
 }
 
-CALL(cuDriverGetVersion, (int *version), (version)) {
+CALL(cuDriverGetVersion, (int *version), (version))
+{
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = sim_driver_version();
@@ -198,14 +201,17 @@ static const struct {
 	{903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
 	{904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
 	{905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
-	{906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
+	{906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+	 "operation would make the legacy stream depend on a capturing blocking stream"},
 	{907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
-	{908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},
+	{908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+	 "attempt to terminate a thread-local capture sequence from another thread"},
 	{910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"},
 	{999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-static CUresult error_text(CUresult error, const char **out, bool name) {
+static CUresult error_text(CUresult error, const char **out, bool name)
+{
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = NULL;
@@ -217,17 +223,14 @@ static CUresult error_text(CUresult error, const char **out, bool name) {
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-CALL(cuGetErrorName, (CUresult error, const char **out), (error, out)) {
-	return error_text(error, out, true);
-}
+CALL(cuGetErrorName, (CUresult error, const char **out), (error, out)) { return error_text(error, out, true); }
 
-CALL(cuGetErrorString, (CUresult error, const char **out), (error, out)) {
-	return error_text(error, out, false);
-}
+CALL(cuGetErrorString, (CUresult error, const char **out), (error, out)) { return error_text(error, out, false); }
 
 // ---- devices
 
-static CUresult check_device(CUdevice d, const void *out) {
+static CUresult check_device(CUdevice d, const void *out)
+{
 	if (forked || !initialized)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
@@ -235,14 +238,16 @@ static CUresult check_device(CUdevice d, const void *out) {
 	return d >= 0 && d < device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CALL(cuDeviceGet, (CUdevice *out, int ordinal), (out, ordinal)) {
+CALL(cuDeviceGet, (CUdevice * out, int ordinal), (out, ordinal))
+{
 	CUresult r = check_device(ordinal, out);
 	if (r == CUDA_SUCCESS)
 		*out = ordinal;
 	return r;
 }
 
-CALL(cuDeviceGetCount, (int *out), (out)) {
+CALL(cuDeviceGetCount, (int *out), (out))
+{
 	if (forked || !initialized)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
@@ -251,46 +256,50 @@ CALL(cuDeviceGetCount, (int *out), (out)) {
 	return CUDA_SUCCESS;
 }
 
-CALL(cuDeviceGetName, (char *out, int length, CUdevice d), (out, length, d)) {
+CALL(cuDeviceGetName, (char *out, int length, CUdevice d), (out, length, d))
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
 		snprintf(out, (size_t)length, "%s", machine.name);
 	return r;
 }
 
-CALL(cuDeviceGetAttribute, (int *out, int attribute, CUdevice d), (out, attribute, d)) {
+CALL(cuDeviceGetAttribute, (int *out, int attribute, CUdevice d), (out, attribute, d))
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && machine_attribute(d, attribute, out) != 0)
 		r = CUDA_ERROR_INVALID_VALUE;
 	return r;
 }
 
-CALL(cuDeviceGetUuid_v2, (uint8_t *out, CUdevice d), (out, d)) {
+CALL(cuDeviceGetUuid_v2, (uint8_t *out, CUdevice d), (out, d))
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
 		sim_uuid(d, out);
 	return r;
 }
 
-CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d)) {
-	return cuDeviceGetUuid_v2(out, d);
-}
+CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d)) { return cuDeviceGetUuid_v2(out, d); }
 
-CALL(cuDeviceTotalMem_v2, (size_t *out, CUdevice d), (out, d)) {
+CALL(cuDeviceTotalMem_v2, (size_t *out, CUdevice d), (out, d))
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
 		*out = sim_memory_bytes();
 	return r;
 }
 
-CALL(cuDeviceGetPCIBusId, (char *out, int length, CUdevice d), (out, length, d)) {
+CALL(cuDeviceGetPCIBusId, (char *out, int length, CUdevice d), (out, length, d))
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
 		snprintf(out, (size_t)length, "0000:%02x:00.0", d + 1);
 	return r;
 }
 
-CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, minor, d)) {
+CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, minor, d))
+{
 	CUresult r = check_device(d, major);
 	if (r == CUDA_SUCCESS && minor) {
 		*major = machine.cc_major;
@@ -302,7 +311,8 @@ CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, mi
 // ---- contexts
 
 // Called without sim_lock: RM calls leave the library.
-static CUresult context_make(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
+static CUresult context_make(int device, unsigned flags, bool is_primary, struct CUctx_st **out)
+{
 	int tsg = engine_add(device, machine.timeslice_us * 1000);
 	if (tsg < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -337,7 +347,8 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 }
 
 // Takes the memory of a context, or gives it back.
-static bool context_memory(int device, bool take) {
+static bool context_memory(int device, bool take)
+{
 	pthread_mutex_lock(&sim_lock);
 	bool fits = !take || memory_charge(device, sim_context_bytes());
 	if (!take)
@@ -346,7 +357,8 @@ static bool context_memory(int device, bool take) {
 	return fits;
 }
 
-static CUresult context_new(int device, unsigned flags, bool is_primary, struct CUctx_st **out) {
+static CUresult context_new(int device, unsigned flags, bool is_primary, struct CUctx_st **out)
+{
 	if (!context_memory(device, true))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = context_make(device, flags, is_primary, out);
@@ -356,7 +368,8 @@ static CUresult context_new(int device, unsigned flags, bool is_primary, struct 
 }
 
 // sim_lock held; released.
-static CUresult context_end(struct CUctx_st *c) {
+static CUresult context_end(struct CUctx_st *c)
+{
 	context_wait(c);
 	context_stop(c);
 	memory_owner_ends(c);
@@ -384,7 +397,8 @@ static CUresult context_end(struct CUctx_st *c) {
 
 static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER; // before sim_lock
 
-CALL(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice d), (out, d)) {
+CALL(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice d), (out, d))
+{
 	CUresult r = check_device(d, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -399,7 +413,8 @@ CALL(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice d), (out, d)) {
 	return r;
 }
 
-static CUresult primary_drop(CUdevice d, bool reset) {
+static CUresult primary_drop(CUdevice d, bool reset)
+{
 	CUresult r = check_device(d, &d);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -418,15 +433,12 @@ static CUresult primary_drop(CUdevice d, bool reset) {
 	return r;
 }
 
-CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice d), (d)) {
-	return primary_drop(d, false);
-}
+CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice d), (d)) { return primary_drop(d, false); }
 
-CALL(cuDevicePrimaryCtxReset_v2, (CUdevice d), (d)) {
-	return primary_drop(d, true);
-}
+CALL(cuDevicePrimaryCtxReset_v2, (CUdevice d), (d)) { return primary_drop(d, true); }
 
-CALL(cuDevicePrimaryCtxGetState, (CUdevice d, unsigned *flags, int *active), (d, flags, active)) {
+CALL(cuDevicePrimaryCtxGetState, (CUdevice d, unsigned *flags, int *active), (d, flags, active))
+{
 	CUresult r = check_device(d, active);
 	if (r == CUDA_SUCCESS) {
 		*active = primary[d] != NULL;
@@ -436,14 +448,16 @@ CALL(cuDevicePrimaryCtxGetState, (CUdevice d, unsigned *flags, int *active), (d,
 	return r;
 }
 
-CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice d, unsigned flags), (d, flags)) {
+CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice d, unsigned flags), (d, flags))
+{
 	CUresult r = check_device(d, &d);
 	if (r == CUDA_SUCCESS)
 		primary_flags[d] = flags;
 	return r;
 }
 
-static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d) {
+static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d)
+{
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && depth == STACK)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -454,16 +468,19 @@ static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d) {
 	return r;
 }
 
-CALL(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice d), (out, flags, d)) {
+CALL(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice d), (out, flags, d))
+{
 	return create_context(out, flags, d);
 }
 
-CALL(cuCtxCreate_v4, (CUcontext *out, void *parameters, unsigned flags, CUdevice d), (out, parameters, flags, d)) {
+CALL(cuCtxCreate_v4, (CUcontext * out, void *parameters, unsigned flags, CUdevice d), (out, parameters, flags, d))
+{
 	(void)parameters;
 	return create_context(out, flags, d);
 }
 
-CALL(cuCtxDestroy_v2, (CUcontext c), (c)) {
+CALL(cuCtxDestroy_v2, (CUcontext c), (c))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -474,7 +491,8 @@ CALL(cuCtxDestroy_v2, (CUcontext c), (c)) {
 	return context_end(c);
 }
 
-CALL(cuCtxSetCurrent, (CUcontext c), (c)) {
+CALL(cuCtxSetCurrent, (CUcontext c), (c))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -487,7 +505,8 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetCurrent, (CUcontext *out), (out)) {
+CALL(cuCtxGetCurrent, (CUcontext * out), (out))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -495,7 +514,8 @@ CALL(cuCtxGetCurrent, (CUcontext *out), (out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxPushCurrent_v2, (CUcontext c), (c)) {
+CALL(cuCtxPushCurrent_v2, (CUcontext c), (c))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -505,7 +525,8 @@ CALL(cuCtxPushCurrent_v2, (CUcontext c), (c)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxPopCurrent_v2, (CUcontext *out), (out)) {
+CALL(cuCtxPopCurrent_v2, (CUcontext * out), (out))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -517,7 +538,8 @@ CALL(cuCtxPopCurrent_v2, (CUcontext *out), (out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetDevice, (CUdevice *out), (out)) {
+CALL(cuCtxGetDevice, (CUdevice * out), (out))
+{
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -526,7 +548,8 @@ CALL(cuCtxGetDevice, (CUdevice *out), (out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetFlags, (unsigned *out), (out)) {
+CALL(cuCtxGetFlags, (unsigned *out), (out))
+{
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -535,7 +558,8 @@ CALL(cuCtxGetFlags, (unsigned *out), (out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetApiVersion, (CUcontext given, unsigned *out), (given, out)) {
+CALL(cuCtxGetApiVersion, (CUcontext given, unsigned *out), (given, out))
+{
 	struct CUctx_st *c;
 	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
 	if (r != CUDA_SUCCESS)
@@ -546,7 +570,8 @@ CALL(cuCtxGetApiVersion, (CUcontext given, unsigned *out), (given, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetId, (CUcontext given, unsigned long long *out), (given, out)) {
+CALL(cuCtxGetId, (CUcontext given, unsigned long long *out), (given, out))
+{
 	struct CUctx_st *c = given;
 	CUresult r = !out ? CUDA_ERROR_INVALID_VALUE : enter(given ? NULL : &c);
 	if (r != CUDA_SUCCESS)
@@ -557,7 +582,8 @@ CALL(cuCtxGetId, (CUcontext given, unsigned long long *out), (given, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), (least, greatest)) {
+CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), (least, greatest))
+{
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -569,7 +595,8 @@ CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), (least, greatest)
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuCtxSynchronize, (void), ()) {
+CALL(cuCtxSynchronize, (void), ())
+{
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -585,7 +612,8 @@ CALL(cuCtxSynchronize, (void), ()) {
 
 // ---- streams
 
-static struct CUstream_st *thread_stream(struct CUctx_st *c) {
+static struct CUstream_st *thread_stream(struct CUctx_st *c)
+{
 	struct per_thread *slot = &per_thread[c->id % 8];
 	if (slot->ctx != c || slot->ctx_id != c->id) {
 		struct CUstream_st *s = stream_new(c, 0, 0);
@@ -594,7 +622,8 @@ static struct CUstream_st *thread_stream(struct CUctx_st *c) {
 	return slot->stream;
 }
 
-CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out) {
+CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out)
+{
 	if (h == NULL || h == STREAM_LEGACY)
 		*out = c->legacy;
 	else if (h == STREAM_PER_THREAD)
@@ -606,7 +635,8 @@ CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult enter_stream(CUstream h, struct CUstream_st **s) {
+CUresult enter_stream(CUstream h, struct CUstream_st **s)
+{
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -615,7 +645,8 @@ CUresult enter_stream(CUstream h, struct CUstream_st **s) {
 	return r == CUDA_SUCCESS ? r : leave(r);
 }
 
-CUresult enter_submission(CUstream h, struct CUstream_st **s) {
+CUresult enter_submission(CUstream h, struct CUstream_st **s)
+{
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -625,7 +656,8 @@ CUresult enter_submission(CUstream h, struct CUstream_st **s) {
 	return r == CUDA_SUCCESS ? r : leave(r);
 }
 
-CUresult put(struct CUstream_st *s, const struct work *w, struct op **out) {
+CUresult put(struct CUstream_st *s, const struct work *w, struct op **out)
+{
 	if (s->capture)
 		return capture_node(s, w);
 	if (s->legacy && capture_in_context(s->ctx, true)) {
@@ -640,7 +672,8 @@ CUresult put(struct CUstream_st *s, const struct work *w, struct op **out) {
 	return CUDA_SUCCESS;
 }
 
-CALL(cuStreamCreateWithPriority, (CUstream *out, unsigned flags, int priority), (out, flags, priority)) {
+CALL(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority), (out, flags, priority))
+{
 	struct CUctx_st *c;
 	CUresult r = out && !(flags & ~1u) ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -653,11 +686,13 @@ CALL(cuStreamCreateWithPriority, (CUstream *out, unsigned flags, int priority), 
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuStreamCreate, (CUstream *out, unsigned flags), (out, flags)) {
+CALL(cuStreamCreate, (CUstream * out, unsigned flags), (out, flags))
+{
 	return cuStreamCreateWithPriority(out, flags, 0);
 }
 
-CALL(cuStreamDestroy_v2, (CUstream s), (s)) {
+CALL(cuStreamDestroy_v2, (CUstream s), (s))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -671,7 +706,8 @@ CALL(cuStreamDestroy_v2, (CUstream s), (s)) {
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
+DUAL(cuStreamSynchronize, _ptsz, (CUstream s), (s))
+{
 	struct CUstream_st *st;
 	CUresult r = enter_stream(s, &st);
 	if (r != CUDA_SUCCESS)
@@ -693,7 +729,8 @@ DUAL(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
 	return leave(c->error);
 }
 
-DUAL(cuStreamQuery, _ptsz, (CUstream s), (s)) {
+DUAL(cuStreamQuery, _ptsz, (CUstream s), (s))
+{
 	struct CUstream_st *st;
 	CUresult r = enter_stream(s, &st);
 	if (r != CUDA_SUCCESS)
@@ -707,7 +744,8 @@ DUAL(cuStreamQuery, _ptsz, (CUstream s), (s)) {
 	return leave(busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
-DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out)) {
+DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -716,7 +754,8 @@ DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuStreamGetPriority, _ptsz, (CUstream s, int *out), (s, out)) {
+DUAL(cuStreamGetPriority, _ptsz, (CUstream s, int *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -725,7 +764,8 @@ DUAL(cuStreamGetPriority, _ptsz, (CUstream s, int *out), (s, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuStreamGetFlags, _ptsz, (CUstream s, unsigned *out), (s, out)) {
+DUAL(cuStreamGetFlags, _ptsz, (CUstream s, unsigned *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -734,7 +774,8 @@ DUAL(cuStreamGetFlags, _ptsz, (CUstream s, unsigned *out), (s, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuStreamGetId, _ptsz, (CUstream s, unsigned long long *out), (s, out)) {
+DUAL(cuStreamGetId, _ptsz, (CUstream s, unsigned long long *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -745,7 +786,8 @@ DUAL(cuStreamGetId, _ptsz, (CUstream s, unsigned long long *out), (s, out)) {
 
 // ---- events
 
-CALL(cuEventCreate, (CUevent *out, unsigned flags), (out, flags)) {
+CALL(cuEventCreate, (CUevent * out, unsigned flags), (out, flags))
+{
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -758,7 +800,8 @@ CALL(cuEventCreate, (CUevent *out, unsigned flags), (out, flags)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuEventDestroy_v2, (CUevent e), (e)) {
+CALL(cuEventDestroy_v2, (CUevent e), (e))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -770,7 +813,8 @@ CALL(cuEventDestroy_v2, (CUevent e), (e)) {
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult record(CUevent e, CUstream h) {
+static CUresult record(CUevent e, CUstream h)
+{
 	struct CUstream_st *s;
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
@@ -790,15 +834,15 @@ static CUresult record(CUevent e, CUstream h) {
 	return leave(r);
 }
 
-DUAL(cuEventRecord, _ptsz, (CUevent e, CUstream s), (e, s)) {
-	return record(e, s);
-}
+DUAL(cuEventRecord, _ptsz, (CUevent e, CUstream s), (e, s)) { return record(e, s); }
 
-DUAL(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned flags), (e, s, flags)) {
+DUAL(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned flags), (e, s, flags))
+{
 	return flags & ~1u ? CUDA_ERROR_INVALID_VALUE : record(e, s);
 }
 
-DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags)) {
+DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags))
+{
 	(void)flags;
 	struct CUstream_st *st;
 	CUresult r = enter_submission(s, &st);
@@ -815,7 +859,8 @@ DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, f
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult enter_event(CUevent e, struct CUctx_st **c) {
+static CUresult enter_event(CUevent e, struct CUctx_st **c)
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -829,7 +874,8 @@ static CUresult enter_event(CUevent e, struct CUctx_st **c) {
 	return CUDA_SUCCESS;
 }
 
-CALL(cuEventSynchronize, (CUevent e), (e)) {
+CALL(cuEventSynchronize, (CUevent e), (e))
+{
 	struct CUctx_st *c;
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
@@ -839,7 +885,8 @@ CALL(cuEventSynchronize, (CUevent e), (e)) {
 	return leave(c ? c->error : CUDA_SUCCESS);
 }
 
-CALL(cuEventQuery, (CUevent e), (e)) {
+CALL(cuEventQuery, (CUevent e), (e))
+{
 	struct CUctx_st *c;
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
@@ -847,7 +894,8 @@ CALL(cuEventQuery, (CUevent e), (e)) {
 	return leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
 }
 
-CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to)) {
+CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -859,20 +907,23 @@ CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, 
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuEventElapsedTime, (float *out, CUevent from, CUevent to), (out, from, to)) {
+CALL(cuEventElapsedTime, (float *out, CUevent from, CUevent to), (out, from, to))
+{
 	return cuEventElapsedTime_v2(out, from, to);
 }
 
 // ---- memory
 
-CUresult enter_unsafe(struct CUctx_st **c) {
+CUresult enter_unsafe(struct CUctx_st **c)
+{
 	CUresult r = enter(c);
 	if (r == CUDA_SUCCESS && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
 		leave(r);
 	return r;
 }
 
-static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind) {
+static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind)
+{
 	struct CUctx_st *c;
 	CUresult r = out && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -883,7 +934,8 @@ static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind) {
 	return leave(p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) {
+static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown)
+{
 	struct CUctx_st *c;
 	CUresult r = enter_unsafe(&c);
 	if (r != CUDA_SUCCESS)
@@ -893,13 +945,15 @@ static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown) 
 	if (!memory_known(p, kind))
 		return leave(unknown);
 	struct CUctx_st *owner = memory_block(p)->owner;
-	call_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c,
-		kind == MEMORY_DEVICE ? CALL_FREE : kind == MEMORY_HOST ? CALL_FREE_HOST : CALL_UNREGISTER);
+	call_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c, kind == MEMORY_DEVICE ? CALL_FREE :
+								    kind == MEMORY_HOST   ? CALL_FREE_HOST :
+											    CALL_UNREGISTER);
 	memory_remove(p, kind);
 	return leave(c->error);
 }
 
-CALL(cuMemAlloc_v2, (CUdeviceptr *out, size_t bytes), (out, bytes)) {
+CALL(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes), (out, bytes))
+{
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_DEVICE);
 	if (r == CUDA_SUCCESS)
@@ -907,9 +961,12 @@ CALL(cuMemAlloc_v2, (CUdeviceptr *out, size_t bytes), (out, bytes)) {
 	return r;
 }
 
-CALL(cuMemAllocPitch_v2, (CUdeviceptr *out, size_t *pitch, size_t width, size_t rows, unsigned element), (out, pitch, width, rows, element)) {
+CALL(cuMemAllocPitch_v2, (CUdeviceptr * out, size_t *pitch, size_t width, size_t rows, unsigned element),
+     (out, pitch, width, rows, element))
+{
 	enum { PITCH = 512 };
-	if (!pitch || !width || width > sim_memory_bytes() || !rows || rows > sim_memory_bytes() / width || (element != 4 && element != 8 && element != 16))
+	if (!pitch || !width || width > sim_memory_bytes() || !rows || rows > sim_memory_bytes() / width ||
+	    (element != 4 && element != 8 && element != 16))
 		return CUDA_ERROR_INVALID_VALUE;
 	size_t row = (width + PITCH - 1) / PITCH * PITCH;
 	uint64_t p;
@@ -922,7 +979,8 @@ CALL(cuMemAllocPitch_v2, (CUdeviceptr *out, size_t *pitch, size_t width, size_t 
 }
 
 // It moves by itself on a GPU; here it counts nowhere.
-CALL(cuMemAllocManaged, (CUdeviceptr *out, size_t bytes, unsigned flags), (out, bytes, flags)) {
+CALL(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned flags), (out, bytes, flags))
+{
 	uint64_t p;
 	CUresult r = allocate(out && (flags == 1 || flags == 2) ? &p : NULL, bytes, MEMORY_MANAGED); // CU_MEM_ATTACH_GLOBAL, HOST
 	if (r == CUDA_SUCCESS)
@@ -930,11 +988,10 @@ CALL(cuMemAllocManaged, (CUdeviceptr *out, size_t bytes, unsigned flags), (out, 
 	return r;
 }
 
-CALL(cuMemFree_v2, (CUdeviceptr p), (p)) {
-	return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE);
-}
+CALL(cuMemFree_v2, (CUdeviceptr p), (p)) { return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE); }
 
-CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, flags)) {
+CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, flags))
+{
 	(void)flags;
 	uint64_t p;
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
@@ -945,15 +1002,12 @@ CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, fl
 	return CUDA_SUCCESS;
 }
 
-CALL(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes)) {
-	return cuMemHostAlloc(out, bytes, 0);
-}
+CALL(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes)) { return cuMemHostAlloc(out, bytes, 0); }
 
-CALL(cuMemFreeHost, (void *p), (p)) {
-	return deallocate((uint64_t)p, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE);
-}
+CALL(cuMemFreeHost, (void *p), (p)) { return deallocate((uint64_t)p, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE); }
 
-CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total)) {
+CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total))
+{
 	struct CUctx_st *c;
 	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -964,7 +1018,8 @@ CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total)) 
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, flags)) {
+CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, flags))
+{
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = p && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -978,11 +1033,13 @@ CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, f
 	return r;
 }
 
-CALL(cuMemHostUnregister, (void *p), (p)) {
+CALL(cuMemHostUnregister, (void *p), (p))
+{
 	return deallocate((uint64_t)p, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *p, unsigned flags), (out, p, flags)) {
+CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *p, unsigned flags), (out, p, flags))
+{
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -996,7 +1053,8 @@ CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *p, unsigned flags), 
 
 enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 
-static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum direction d, bool wait) {
+static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum direction d, bool wait)
+{
 	struct CUstream_st *s;
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
@@ -1004,13 +1062,19 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum 
 	if (d == ANY)
 		d = memory_is_device(dst) ? (memory_is_device(src) ? ON_DEVICE : TO_DEVICE) : TO_HOST;
 	bool to = d != TO_HOST, from = d != TO_DEVICE;
-	if (!dst || !src || (to && !address_known(dst, bytes)) || (from && memory_pinned(src) && !address_known(src, bytes)) ||
-		(d == ON_DEVICE && !address_known(src, bytes)))
+	if (!dst || !src || (to && !address_known(dst, bytes)) ||
+	    (from && memory_pinned(src) && !address_known(src, bytes)) || (d == ON_DEVICE && !address_known(src, bytes)))
 		return leave(bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
 	if (wait && ((r = capture_unsafe(s->ctx)) != CUDA_SUCCESS || s->capture))
 		return leave(r != CUDA_SUCCESS ? r : capture_query(s));
-	struct work w = {.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .host = d != ON_DEVICE, .from_device = d == TO_HOST,
-		.known_dst = address_known(dst, bytes), .known_src = address_known(src, bytes)};
+	struct work w = {.kind = OP_COPY,
+			 .dst = dst,
+			 .src = src,
+			 .bytes = bytes,
+			 .host = d != ON_DEVICE,
+			 .from_device = d == TO_HOST,
+			 .known_dst = address_known(dst, bytes),
+			 .known_src = address_known(src, bytes)};
 	if (!wait && !s->capture && d == TO_DEVICE && !memory_pinned(src)) { // pageable: staged at once
 		w.staged = malloc(bytes ? bytes : 1);
 		if (!w.staged)
@@ -1032,45 +1096,52 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum 
 }
 
 #define COPY(name, destination, source, how) \
-	CALL(name##_v2, (destination d, source f, size_t n), (d, f, n)) {                                       \
-		return copy((uint64_t)d, (uint64_t)f, n, STREAM_LEGACY, how, true);                                 \
-	}                                                                                                       \
-	CALL(name##_v2_ptds, (destination d, source f, size_t n), (d, f, n)) {                                  \
-		return copy((uint64_t)d, (uint64_t)f, n, STREAM_PER_THREAD, how, true);                             \
-	}                                                                                                       \
-	DUAL(name##Async_v2, _ptsz, (destination d, source f, size_t n, CUstream s), (d, f, n, s)) {            \
-		return copy((uint64_t)d, (uint64_t)f, n, s, how, false);                                            \
+	CALL(name##_v2, (destination d, source f, size_t n), (d, f, n)) \
+	{ \
+		return copy((uint64_t)d, (uint64_t)f, n, STREAM_LEGACY, how, true); \
+	} \
+	CALL(name##_v2_ptds, (destination d, source f, size_t n), (d, f, n)) \
+	{ \
+		return copy((uint64_t)d, (uint64_t)f, n, STREAM_PER_THREAD, how, true); \
+	} \
+	DUAL(name##Async_v2, _ptsz, (destination d, source f, size_t n, CUstream s), (d, f, n, s)) \
+	{ \
+		return copy((uint64_t)d, (uint64_t)f, n, s, how, false); \
 	}
 
 COPY(cuMemcpyHtoD, CUdeviceptr, const void *, TO_DEVICE)
 COPY(cuMemcpyDtoH, void *, CUdeviceptr, TO_HOST)
 
 // On the device the host does not wait.
-CALL(cuMemcpyDtoD_v2, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
+CALL(cuMemcpyDtoD_v2, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n))
+{
 	return copy(d, f, n, STREAM_LEGACY, ON_DEVICE, false);
 }
 
-CALL(cuMemcpyDtoD_v2_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
+CALL(cuMemcpyDtoD_v2_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n))
+{
 	return copy(d, f, n, STREAM_PER_THREAD, ON_DEVICE, false);
 }
 
-DUAL(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+DUAL(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s))
+{
 	return copy(d, f, n, s, ON_DEVICE, false);
 }
 
-CALL(cuMemcpy, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
-	return copy(d, f, n, STREAM_LEGACY, ANY, true);
-}
+CALL(cuMemcpy, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) { return copy(d, f, n, STREAM_LEGACY, ANY, true); }
 
-CALL(cuMemcpy_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n)) {
+CALL(cuMemcpy_ptds, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n))
+{
 	return copy(d, f, n, STREAM_PER_THREAD, ANY, true);
 }
 
-DUAL(cuMemcpyAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+DUAL(cuMemcpyAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s))
+{
 	return copy(d, f, n, s, ANY, false);
 }
 
-static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream h) {
+static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream h)
+{
 	struct CUstream_st *s;
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
@@ -1081,51 +1152,59 @@ static CUresult set(CUdeviceptr d, uint32_t value, int width, size_t n, CUstream
 	return leave(put(s, &w, NULL));
 }
 
-CALL(cuMemsetD8_v2, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n)) {
-	return set(d, v, 1, n, STREAM_LEGACY);
-}
+CALL(cuMemsetD8_v2, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n)) { return set(d, v, 1, n, STREAM_LEGACY); }
 
-CALL(cuMemsetD8_v2_ptds, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n)) {
+CALL(cuMemsetD8_v2_ptds, (CUdeviceptr d, unsigned char v, size_t n), (d, v, n))
+{
 	return set(d, v, 1, n, STREAM_PER_THREAD);
 }
 
-CALL(cuMemsetD32_v2, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) {
-	return set(d, v, 4, n, STREAM_LEGACY);
-}
+CALL(cuMemsetD32_v2, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) { return set(d, v, 4, n, STREAM_LEGACY); }
 
-CALL(cuMemsetD32_v2_ptds, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) {
+CALL(cuMemsetD32_v2_ptds, (CUdeviceptr d, unsigned v, size_t n), (d, v, n))
+{
 	return set(d, v, 4, n, STREAM_PER_THREAD);
 }
 
-DUAL(cuMemsetD8Async, _ptsz, (CUdeviceptr d, unsigned char v, size_t n, CUstream s), (d, v, n, s)) {
+DUAL(cuMemsetD8Async, _ptsz, (CUdeviceptr d, unsigned char v, size_t n, CUstream s), (d, v, n, s))
+{
 	return set(d, v, 1, n, s);
 }
 
-DUAL(cuMemsetD32Async, _ptsz, (CUdeviceptr d, unsigned v, size_t n, CUstream s), (d, v, n, s)) {
+DUAL(cuMemsetD32Async, _ptsz, (CUdeviceptr d, unsigned v, size_t n, CUstream s), (d, v, n, s))
+{
 	return set(d, v, 4, n, s);
 }
 
-DUAL(cuMemsetD16Async, _ptsz, (CUdeviceptr d, unsigned short v, size_t n, CUstream s), (d, v, n, s)) {
+DUAL(cuMemsetD16Async, _ptsz, (CUdeviceptr d, unsigned short v, size_t n, CUstream s), (d, v, n, s))
+{
 	return set(d, v, 2, n, s);
 }
 
 // Row after row.
-static CUresult set_rows(CUdeviceptr d, size_t pitch, uint32_t value, int width, size_t n, size_t rows, CUstream s) {
+static CUresult set_rows(CUdeviceptr d, size_t pitch, uint32_t value, int width, size_t n, size_t rows, CUstream s)
+{
 	CUresult r = rows > 1 && pitch < n * (size_t)width ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 	for (size_t i = 0; i < rows && r == CUDA_SUCCESS; i++)
 		r = set(d + i * pitch, value, width, n, s);
 	return r;
 }
 
-DUAL(cuMemsetD2D8Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+DUAL(cuMemsetD2D8Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows, CUstream s),
+     (d, pitch, v, n, rows, s))
+{
 	return set_rows(d, pitch, v, 1, n, rows, s);
 }
 
-DUAL(cuMemsetD2D16Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned short v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+DUAL(cuMemsetD2D16Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned short v, size_t n, size_t rows, CUstream s),
+     (d, pitch, v, n, rows, s))
+{
 	return set_rows(d, pitch, v, 2, n, rows, s);
 }
 
-DUAL(cuMemsetD2D32Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream s), (d, pitch, v, n, rows, s)) {
+DUAL(cuMemsetD2D32Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream s),
+     (d, pitch, v, n, rows, s))
+{
 	return set_rows(d, pitch, v, 4, n, rows, s);
 }
 
@@ -1138,23 +1217,34 @@ struct side_2d { // of CUDA_MEMCPY2D
 	size_t pitch;
 };
 
-static CUdeviceptr side_address(const struct side_2d *s) {
+static CUdeviceptr side_address(const struct side_2d *s)
+{
 	enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_ARRAY = 3 };
-	CUdeviceptr base = s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)s->host : s->device;
+	CUdeviceptr base = s->type == CU_MEMORYTYPE_ARRAY ? 0 :
+			   s->type == CU_MEMORYTYPE_HOST  ? (CUdeviceptr)s->host :
+							    s->device;
 	return base ? base + s->y * s->pitch + s->x : 0;
 }
 
-DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s)) {
-	const struct { struct side_2d from, to; size_t width, rows; } *c = p;
-	if (!c || !side_address(&c->from) || !side_address(&c->to) || c->from.pitch < c->from.x + c->width || c->to.pitch < c->to.x + c->width)
+DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s))
+{
+	const struct {
+		struct side_2d from, to;
+		size_t width, rows;
+	} *c = p;
+	if (!c || !side_address(&c->from) || !side_address(&c->to) || c->from.pitch < c->from.x + c->width ||
+	    c->to.pitch < c->to.x + c->width)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = CUDA_SUCCESS;
 	for (size_t i = 0; i < c->rows && r == CUDA_SUCCESS; i++)
-		r = copy(side_address(&c->to) + i * c->to.pitch, side_address(&c->from) + i * c->from.pitch, c->width, s, ANY, false);
+		r = copy(side_address(&c->to) + i * c->to.pitch, side_address(&c->from) + i * c->from.pitch, c->width,
+			 s, ANY, false);
 	return r;
 }
 
-CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *out, CUfunction f, int threads, size_t shared, unsigned flags), (out, f, threads, shared, flags)) {
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+     (int *out, CUfunction f, int threads, size_t shared, unsigned flags), (out, f, threads, shared, flags))
+{
 	(void)flags;
 	CUresult r = out && threads > 0 ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -1165,17 +1255,20 @@ CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *out, CUfunction
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *out, CUfunction f, int threads, size_t shared), (out, f, threads, shared)) {
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *out, CUfunction f, int threads, size_t shared),
+     (out, f, threads, shared))
+{
 	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out, f, threads, shared, 0);
 }
 
 // ---- launches
 
-static CUresult launch_arguments(struct work *w, const struct definition *d, void **parameters, void **extra) {
+static CUresult launch_arguments(struct work *w, const struct definition *d, void **parameters, void **extra)
+{
 	const char *buffer = NULL;
 	size_t bytes = 0;
 	if (!parameters && extra) {
-		for (; *extra; extra += 2) { // CU_LAUNCH_PARAM_END
+		for (; *extra; extra += 2) {     // CU_LAUNCH_PARAM_END
 			if (*extra == (void *)1) // CU_LAUNCH_PARAM_BUFFER_POINTER
 				buffer = extra[1];
 			else if (*extra == (void *)2) // CU_LAUNCH_PARAM_BUFFER_SIZE
@@ -1201,7 +1294,8 @@ static CUresult launch_arguments(struct work *w, const struct definition *d, voi
 }
 
 CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared,
-	bool cooperative, void **parameters, void **extra) {
+		     bool cooperative, void **parameters, void **extra)
+{
 	if (!is_function(f))
 		return CUDA_ERROR_INVALID_HANDLE;
 	*w = (struct work){.kind = OP_KERNEL, .function = f, .shared_bytes = shared, .cooperative = cooperative};
@@ -1209,7 +1303,7 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	memcpy(w->block, block, sizeof w->block);
 	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
 	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
-		shared > (unsigned)machine.shared_per_block_optin)
+	    shared > (unsigned)machine.shared_per_block_optin)
 		return CUDA_ERROR_INVALID_VALUE;
 	int allowed = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - f->definition->kernel->shared_bytes;
 	if ((int)shared > allowed) // MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -1225,7 +1319,8 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 }
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
-	bool cooperative, void **parameters, void **extra) {
+		       bool cooperative, void **parameters, void **extra)
+{
 	struct CUstream_st *s;
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
@@ -1245,16 +1340,18 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 }
 
 DUAL(cuLaunchKernel, _ptsz,
-	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-		CUstream s, void **parameters, void **extra),
-	(f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra)) {
+     (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+      CUstream s, void **parameters, void **extra),
+     (f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra))
+{
 	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, parameters, extra);
 }
 
 DUAL(cuLaunchCooperativeKernel, _ptsz,
-	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-		CUstream s, void **parameters),
-	(f, gx, gy, gz, bx, by, bz, shared, s, parameters)) {
+     (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+      CUstream s, void **parameters),
+     (f, gx, gy, gz, bx, by, bz, shared, s, parameters))
+{
 	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, parameters, NULL);
 }
 
@@ -1267,24 +1364,30 @@ typedef struct {
 	unsigned numAttrs;
 } CUlaunchConfig;
 
-static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra, CUstream otherwise) {
+static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra, CUstream otherwise)
+{
 	if (!c)
 		return CUDA_ERROR_INVALID_VALUE;
 	bool cooperative = false;
 	for (unsigned i = 0; c->attrs && i < c->numAttrs; i++)
 		cooperative |= c->attrs[i].id == LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[i].value[0];
-	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative, parameters, extra);
+	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative,
+		      parameters, extra);
 }
 
-CALL(cuLaunchKernelEx, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra)) {
+CALL(cuLaunchKernelEx, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra))
+{
 	return launch_config(c, f, parameters, extra, STREAM_LEGACY);
 }
 
-CALL(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra)) {
+CALL(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra),
+     (c, f, parameters, extra))
+{
 	return launch_config(c, f, parameters, extra, STREAM_PER_THREAD);
 }
 
-DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user), (s, callback, user)) {
+DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user), (s, callback, user))
+{
 	struct CUstream_st *st;
 	CUresult r = callback ? enter_submission(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -1293,7 +1396,8 @@ DUAL(cuLaunchHostFunc, _ptsz, (CUstream s, void (*callback)(void *), void *user)
 	return leave(put(st, &w, NULL));
 }
 
-static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, unsigned flags, enum op_kind kind) {
+static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, unsigned flags, enum op_kind kind)
+{
 	struct CUstream_st *s;
 	const char *refuse = getenv("SIMCUDA_REFUSE_VALUES");
 	CUresult r = enter_submission(h, &s);
@@ -1307,10 +1411,12 @@ static CUresult memory_operation(CUstream h, CUdeviceptr at, uint32_t value, uns
 	return leave(put(s, &w, NULL));
 }
 
-DUAL(cuStreamWriteValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags)) {
+DUAL(cuStreamWriteValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags))
+{
 	return memory_operation(s, at, value, flags, OP_WRITE_VALUE);
 }
 
-DUAL(cuStreamWaitValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags)) {
+DUAL(cuStreamWaitValue32_v2, _ptsz, (CUstream s, CUdeviceptr at, uint32_t value, unsigned flags), (s, at, value, flags))
+{
 	return memory_operation(s, at, value, flags, OP_WAIT_VALUE);
 }

@@ -8,7 +8,8 @@
 #define BLOCK_LOOK_NS 20000 // a block that waits looks at its word
 
 // The effect of the blocks from .. to - 1, which have ended.
-bool effect(const struct work *w, uint64_t from, uint64_t to) {
+bool effect(const struct work *w, uint64_t from, uint64_t to)
+{
 	const struct kernel *k = w->kernel;
 	if (k->block) {
 		for (uint64_t n = from; n < to; n++)
@@ -23,17 +24,20 @@ bool effect(const struct work *w, uint64_t from, uint64_t to) {
 
 typedef _Atomic unsigned int word;
 
-static struct gpreempt_record *record_of(uint64_t hidden) {
+static struct gpreempt_record *record_of(uint64_t hidden)
+{
 	return (struct gpreempt_record *)(hidden & ~(uint64_t)GPREEMPT_SHIFT);
 }
 
-static bool record_valid(uint64_t hidden) {
+static bool record_valid(uint64_t hidden)
+{
 	uint64_t record = (uint64_t)record_of(hidden), arena = record & ~(GPREEMPT_ARENA_BYTES - 1ull);
 	return record != arena && record % sizeof(struct gpreempt_record) == 0 && memory_is_device(arena) &&
-		address_valid(arena, record + sizeof(struct gpreempt_record) - arena);
+	       address_valid(arena, record + sizeof(struct gpreempt_record) - arena);
 }
 
-static bool stopped(const struct gpreempt_record *record) {
+static bool stopped(const struct gpreempt_record *record)
+{
 	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
 }
 
@@ -45,7 +49,8 @@ static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
 static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
 
 // Counts a window in an open state. Returns the word before.
-static uint64_t count(struct gpreempt_record *record, uint64_t number) {
+static uint64_t count(struct gpreempt_record *record, uint64_t number)
+{
 	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
 	while ((int64_t)before < (int64_t)counted && !atomic_compare_exchange_weak(both(record), &before, counted))
 		;
@@ -53,7 +58,8 @@ static uint64_t count(struct gpreempt_record *record, uint64_t number) {
 }
 
 // What the guard does in the first thread of a block.
-static bool must_exit(struct gpreempt_record *record, uint64_t number) {
+static bool must_exit(struct gpreempt_record *record, uint64_t number)
+{
 	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
 	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
 	uint64_t before = count(record, number);
@@ -66,7 +72,8 @@ static bool must_exit(struct gpreempt_record *record, uint64_t number) {
 	}
 	if (!is_frozen(before)) {
 		if (stopped(record)) {
-			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) | (uint64_t)GPREEMPT_FROZEN << 32;
+			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) |
+				 (uint64_t)GPREEMPT_FROZEN << 32;
 		} else {
 			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_OPEN << 32);
 			before = count(record, number);
@@ -75,13 +82,15 @@ static bool must_exit(struct gpreempt_record *record, uint64_t number) {
 	return is_frozen(before) && number >= (uint32_t)before;
 }
 
-static uint64_t blocks_at_once(const struct work *w) { // as many as the machine holds
+static uint64_t blocks_at_once(const struct work *w)
+{ // as many as the machine holds
 	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
 	return (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
 }
 
 // Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
-static void begin_wave(struct op *o) {
+static void begin_wave(struct op *o)
+{
 	struct gpreempt_record *record = record_of(o->work.hidden);
 	const struct work *w = &o->work;
 	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
@@ -103,7 +112,8 @@ static void begin_wave(struct op *o) {
 	o->end_run = o->wave_end + (blocks - o->next_block + resident - 1) / resident * o->wave_ns;
 }
 
-bool step_guarded(struct pass *p, struct op *o) {
+bool step_guarded(struct pass *p, struct op *o)
+{
 	if (!record_valid(o->work.hidden)) { // at any time: it may have been unmapped
 		fault(p->c);
 		return true;
@@ -131,7 +141,8 @@ bool step_guarded(struct pass *p, struct op *o) {
 
 // Hands out blocks, one after the other, while there is room. Those that a stop makes exit at once take neither time nor
 // room.
-static void begin_blocks(struct pass *p, struct op *o) {
+static void begin_blocks(struct pass *p, struct op *o)
+{
 	const struct work *w = &o->work;
 	uint64_t blocks = blocks_of(w), resident = blocks_at_once(w), apart = sim_block_ns();
 	for (; o->next_block < blocks && o->places < resident; o->next_block++) {
@@ -146,7 +157,8 @@ static void begin_blocks(struct pass *p, struct op *o) {
 	}
 }
 
-static void begin_waiting(struct op *o) {
+static void begin_waiting(struct op *o)
+{
 	const struct work *w = &o->work;
 	uint64_t blocks = blocks_of(w), resident = blocks_at_once(w);
 	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
@@ -156,7 +168,8 @@ static void begin_waiting(struct op *o) {
 }
 
 // Every block keeps its place while it waits; those behind it begin only where a place is free.
-bool step_waiting(struct pass *p, struct op *o) {
+bool step_waiting(struct pass *p, struct op *o)
+{
 	if (!p->running)
 		return false;
 	if (o->work.hidden && !record_valid(o->work.hidden)) {
@@ -170,7 +183,9 @@ bool step_waiting(struct pass *p, struct op *o) {
 		moved = false;
 		for (uint64_t i = 0; i < o->places;) {
 			struct place *b = &o->place[i];
-			enum progress progress = p->run < b->until ? WAITS : o->work.kernel->proceed(o->work.argument, blocks_of(&o->work), b);
+			enum progress progress =
+				p->run < b->until ? WAITS :
+						    o->work.kernel->proceed(o->work.argument, blocks_of(&o->work), b);
 			if (progress == FAULTS) {
 				fault(p->c);
 				return true;
@@ -184,7 +199,7 @@ bool step_waiting(struct pass *p, struct op *o) {
 	}
 	o->end_run = p->run;
 	for (uint64_t i = 0; i < o->places; i++)
-		due(p, p->run < o->place[i].until ? engine_after(&p->engine, p->c->tsg, o->place[i].until - p->run)
-			: now_ns() + BLOCK_LOOK_NS);
+		due(p, p->run < o->place[i].until ? engine_after(&p->engine, p->c->tsg, o->place[i].until - p->run) :
+						    now_ns() + BLOCK_LOOK_NS);
 	return o->places == 0 && o->next_block == blocks_of(&o->work);
 }

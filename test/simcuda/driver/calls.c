@@ -17,7 +17,8 @@ static const struct {
 	[CALL_FIRST_LAUNCH] = {.waits = true, .locks = true},
 };
 
-void call_wait(struct CUctx_st *c, enum call call) {
+void call_wait(struct CUctx_st *c, enum call call)
+{
 	while (calls[call].locks && c->locked && !sim_dead)
 		pthread_cond_wait(&sim_done, &sim_lock);
 	if (!calls[call].waits)

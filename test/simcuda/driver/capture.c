@@ -8,25 +8,29 @@ static struct capture *captures;
 static uint64_t next_capture = 1;
 static __thread int thread_mode; // CU_STREAM_CAPTURE_MODE_GLOBAL 0, THREAD_LOCAL 1, RELAXED 2
 
-bool capture_in_context(struct CUctx_st *c, bool blocking_only) {
+bool capture_in_context(struct CUctx_st *c, bool blocking_only)
+{
 	for (struct CUstream_st *s = c->streams; s; s = s->next)
 		if (s->capture && !(blocking_only && (s->flags & 1)))
 			return true;
 	return false;
 }
 
-void capture_invalidate(struct CUctx_st *c, bool blocking_only) {
+void capture_invalidate(struct CUctx_st *c, bool blocking_only)
+{
 	for (struct CUstream_st *s = c->streams; s; s = s->next)
 		if (s->capture && !(blocking_only && (s->flags & 1)))
 			s->capture->invalid = true;
 }
 
-CUresult capture_query(struct CUstream_st *s) {
+CUresult capture_query(struct CUstream_st *s)
+{
 	s->capture->invalid = true;
 	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult capture_unsafe(struct CUctx_st *ctx) {
+CUresult capture_unsafe(struct CUctx_st *ctx)
+{
 	(void)ctx; // captures of every context count
 	CUresult r = CUDA_SUCCESS;
 	for (struct capture *c = captures; c; c = c->next) {
@@ -40,7 +44,8 @@ CUresult capture_unsafe(struct CUctx_st *ctx) {
 	return r;
 }
 
-CUresult capture_node(struct CUstream_st *s, const struct work *w) {
+CUresult capture_node(struct CUstream_st *s, const struct work *w)
+{
 	if (s->capture->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	graph_append(s->capture->graph, w);
@@ -48,7 +53,8 @@ CUresult capture_node(struct CUstream_st *s, const struct work *w) {
 	return CUDA_SUCCESS;
 }
 
-CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s) {
+CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s)
+{
 	if (s->capture->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	op_unref(e->op);
@@ -60,13 +66,14 @@ CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s) {
 	return CUDA_SUCCESS;
 }
 
-CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
+CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e)
+{
 	bool live = false;
 	for (struct capture *c = captures; c; c = c->next)
 		live |= c == e->capture && c->id == e->capture_id;
 	if (e->capture && !live)
 		return CUDA_SUCCESS; // that capture is over
-	if (!e->capture) { // a capturing stream must not wait for work outside
+	if (!e->capture) {           // a capturing stream must not wait for work outside
 		s->capture->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	}
@@ -90,7 +97,8 @@ CUresult capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
 	return CUDA_SUCCESS;
 }
 
-static CUresult begin(CUstream s, int mode, CUgraph into) {
+static CUresult begin(CUstream s, int mode, CUgraph into)
+{
 	struct CUstream_st *st;
 	CUresult r = mode >= 0 && mode <= 2 ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -104,26 +112,32 @@ static CUresult begin(CUstream s, int mode, CUgraph into) {
 	struct capture *c = calloc(1, sizeof *c);
 	if (!c)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
-	*c = (struct capture){.graph = graph_new(), .origin = st, .ctx = st->ctx, .next = captures,
-		.id = next_capture++, .mode = mode, .thread = pthread_self(), .into = into};
+	*c = (struct capture){.graph = graph_new(),
+			      .origin = st,
+			      .ctx = st->ctx,
+			      .next = captures,
+			      .id = next_capture++,
+			      .mode = mode,
+			      .thread = pthread_self(),
+			      .into = into};
 	captures = c;
 	st->capture = c;
 	st->capture_sequence = 1;
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) {
-	return begin(s, mode, NULL);
-}
+DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) { return begin(s, mode, NULL); }
 
 // Of 13.3. The callback, which would be asked about nodes whose parameters changed, is not simulated.
 DUAL(cuStreamBeginRecaptureToGraph, _ptsz, (CUstream s, int mode, CUgraph graph, void *callback, void *user),
-	(s, mode, graph, callback, user)) {
+     (s, mode, graph, callback, user))
+{
 	(void)user;
 	return !graph ? CUDA_ERROR_INVALID_VALUE : callback ? CUDA_ERROR_NOT_SUPPORTED : begin(s, mode, graph);
 }
 
-DUAL(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *out), (s, out)) {
+DUAL(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -159,11 +173,13 @@ DUAL(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *out), (s, out)) {
 	return leave(r);
 }
 
-static int status(const struct CUstream_st *s) { // CUstreamCaptureStatus
+static int status(const struct CUstream_st *s)
+{ // CUstreamCaptureStatus
 	return !s->capture ? 0 : s->capture->invalid ? 2 : 1;
 }
 
-DUAL(cuStreamIsCapturing, _ptsz, (CUstream s, int *out), (s, out)) {
+DUAL(cuStreamIsCapturing, _ptsz, (CUstream s, int *out), (s, out))
+{
 	struct CUstream_st *st;
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -174,7 +190,8 @@ DUAL(cuStreamIsCapturing, _ptsz, (CUstream s, int *out), (s, out)) {
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult capture_info(CUstream h, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, size_t *n) {
+static CUresult capture_info(CUstream h, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, size_t *n)
+{
 	struct CUstream_st *s;
 	CUresult r = out ? enter_stream(h, &s) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -196,19 +213,22 @@ static CUresult capture_info(CUstream h, int *out, uint64_t *id, CUgraph *graph,
 }
 
 DUAL(cuStreamGetCaptureInfo_v2, _ptsz,
-	(CUstream s, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, size_t *n), (s, out, id, graph, on, n)) {
+     (CUstream s, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, size_t *n), (s, out, id, graph, on, n))
+{
 	return capture_info(s, out, id, graph, on, n);
 }
 
 DUAL(cuStreamGetCaptureInfo_v3, _ptsz,
-	(CUstream s, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, const void **edges, size_t *n),
-	(s, out, id, graph, on, edges, n)) {
+     (CUstream s, int *out, uint64_t *id, CUgraph *graph, const CUgraphNode **on, const void **edges, size_t *n),
+     (s, out, id, graph, on, edges, n))
+{
 	if (edges)
 		*edges = NULL;
 	return capture_info(s, out, id, graph, on, n);
 }
 
-CALL(cuThreadExchangeStreamCaptureMode, (int *mode), (mode)) {
+CALL(cuThreadExchangeStreamCaptureMode, (int *mode), (mode))
+{
 	if (!mode || *mode < 0 || *mode > 2)
 		return CUDA_ERROR_INVALID_VALUE;
 	int before = thread_mode;

@@ -10,7 +10,8 @@
 static struct op *on_bus[DEVICES][2]; // of this process
 
 // What the bus has carried of a copy since the last look, at the rate of then; and the rate from now on.
-bool step_bus(struct pass *p, struct op *o) {
+bool step_bus(struct pass *p, struct op *o)
+{
 	struct work *w = &o->work;
 	int device = p->c->device, direction = w->from_device;
 	struct op **mine = &on_bus[device][direction];
@@ -33,14 +34,17 @@ bool step_bus(struct pass *p, struct op *o) {
 	if (carried == w->bytes)
 		return true;
 	uint64_t begin = o->carried_ns > now ? o->carried_ns : now;
-	struct bus_users users = engine_bus(device, direction, o->rate > 0 ? begin + (uint64_t)(((double)w->bytes - o->carried) / o->rate) : begin + LOOK_NS);
+	struct bus_users users =
+		engine_bus(device, direction,
+			   o->rate > 0 ? begin + (uint64_t)(((double)w->bytes - o->carried) / o->rate) : begin + LOOK_NS);
 	o->rate = sim_bus_rate(direction, users.opposite > 0) / (1 + users.beside);
 	uint64_t end = begin + (uint64_t)(((double)w->bytes - o->carried) / o->rate) + 1;
 	due(p, end < now + LOOK_NS ? end : now + LOOK_NS);
 	return false;
 }
 
-void leave_bus(struct op *o, int device) {
+void leave_bus(struct op *o, int device)
+{
 	for (int direction = 0; direction < 2; direction++)
 		if (on_bus[device][direction] == o) {
 			on_bus[device][direction] = NULL;

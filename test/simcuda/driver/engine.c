@@ -43,25 +43,29 @@ static struct device {
 } devices[DEVICES];
 static pthread_mutex_t update_lock = PTHREAD_MUTEX_INITIALIZER; // our own two buffers
 
-uint64_t now_ns(void) {
+uint64_t now_ns(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static bool record_lock(int fd, int type, off_t byte) {
+static bool record_lock(int fd, int type, off_t byte)
+{
 	struct flock l = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 	return fcntl(fd, F_SETLK, &l) == 0;
 }
 
-static bool process_alive(const struct device *d, uint32_t process) {
+static bool process_alive(const struct device *d, uint32_t process)
+{
 	if ((int)process == d->process)
 		return true;
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = process, .l_len = 1};
 	return fcntl(d->fd, F_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
-int engine_attach(int index) {
+int engine_attach(int index)
+{
 	struct device *d = &devices[index];
 	if (d->shared)
 		return 0;
@@ -96,15 +100,15 @@ int engine_attach(int index) {
 	return 0;
 }
 
-static bool unfinished(const struct tsg *t, uint64_t at) {
+static bool unfinished(const struct tsg *t, uint64_t at)
+{
 	return t->used && (t->work_ns > t->ran_ns || t->hold_until > at);
 }
 
-static bool runnable(const struct tsg *t, uint64_t at) {
-	return unfinished(t, at) && !t->off;
-}
+static bool runnable(const struct tsg *t, uint64_t at) { return unfinished(t, at) && !t->off; }
 
-static int pick(const struct engine *e, uint64_t at) {
+static int pick(const struct engine *e, uint64_t at)
+{
 	for (int i = 1; i <= ENGINE_TSGS; i++) {
 		int t = (e->current + i + ENGINE_TSGS) % ENGINE_TSGS;
 		if (t != e->current && runnable(&e->tsg[t], at))
@@ -113,14 +117,16 @@ static int pick(const struct engine *e, uint64_t at) {
 	return -1;
 }
 
-static unsigned sharers(const struct engine *e) { // under MPS
+static unsigned sharers(const struct engine *e)
+{ // under MPS
 	unsigned n = 0;
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		n += runnable(&e->tsg[i], e->at);
 	return n;
 }
 
-static uint64_t next_shared(const struct engine *e) {
+static uint64_t next_shared(const struct engine *e)
+{
 	uint64_t next = NEVER, n = sharers(e);
 	for (int i = 0; i < ENGINE_TSGS; i++) {
 		const struct tsg *t = &e->tsg[i];
@@ -132,7 +138,8 @@ static uint64_t next_shared(const struct engine *e) {
 	return next;
 }
 
-static void advance_shared(struct engine *e, uint64_t now) {
+static void advance_shared(struct engine *e, uint64_t now)
+{
 	while (e->at < now) {
 		uint64_t n = sharers(e), next = next_shared(e), to = next < now ? next : now;
 		struct engine before = *e;
@@ -143,30 +150,35 @@ static void advance_shared(struct engine *e, uint64_t now) {
 	}
 }
 
-bool engine_turned(const struct engine *e, int tsg) {
+bool engine_turned(const struct engine *e, int tsg)
+{
 	return !sim_mps() && e->turned && e->current == tsg && e->next < 0;
 }
 
-uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns) {
+uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns)
+{
 	if (!sim_mps())
 		return e->at + run_ns;
 	return e->at + run_ns * (sharers(e) + !runnable(&e->tsg[tsg], e->at));
 }
 
-bool engine_running(const struct engine *e, int tsg) {
+bool engine_running(const struct engine *e, int tsg)
+{
 	if (sim_mps())
 		return e->tsg[tsg].used && !e->tsg[tsg].off;
 	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
 }
 
 // When the loaded TSG, if it stays, reaches a point of its run clock, not before a time.
-static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t until) {
+static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t until)
+{
 	const struct tsg *t = &e->tsg[e->current];
 	uint64_t end = run_ns > t->ran_ns ? e->at + (run_ns - t->ran_ns) : e->at;
 	return end > until ? end : until;
 }
 
-static uint64_t work_end(const struct engine *e) { // of what the loaded TSG can run as long as it stays
+static uint64_t work_end(const struct engine *e)
+{ // of what the loaded TSG can run as long as it stays
 	const struct tsg *t = &e->tsg[e->current];
 	if (!runnable(t, e->at))
 		return e->at;
@@ -175,7 +187,8 @@ static uint64_t work_end(const struct engine *e) { // of what the loaded TSG can
 
 // When the host engine turns to another TSG, since it has found nothing to fetch in any channel of the loaded one. Kernels
 // that were fetched run on; later submissions are fetched when the TSG is loaded again.
-static uint64_t turn_end(const struct engine *e) {
+static uint64_t turn_end(const struct engine *e)
+{
 	const struct tsg *t = &e->tsg[e->current];
 	if (e->turned)
 		return NEVER;
@@ -186,11 +199,10 @@ static uint64_t turn_end(const struct engine *e) {
 	return (e->dry > e->contended ? e->dry : e->contended) + sim_look_ns();
 }
 
-static bool has_methods(const struct tsg *t, uint64_t at) {
-	return t->methods_ns > t->ran_ns || t->methods_until > at;
-}
+static bool has_methods(const struct tsg *t, uint64_t at) { return t->methods_ns > t->ran_ns || t->methods_until > at; }
 
-static uint64_t slice_end(const struct engine *e) {
+static uint64_t slice_end(const struct engine *e)
+{
 	if (!e->contended)
 		return NEVER;
 	const struct tsg *t = &e->tsg[e->current];
@@ -199,7 +211,8 @@ static uint64_t slice_end(const struct engine *e) {
 	return end > e->at ? end : e->at;
 }
 
-uint64_t engine_next(const struct engine *e) {
+uint64_t engine_next(const struct engine *e)
+{
 	if (sim_mps())
 		return next_shared(e);
 	if (e->next >= 0)
@@ -211,7 +224,8 @@ uint64_t engine_next(const struct engine *e) {
 	return next < turn ? next : turn;
 }
 
-static void begin_switch(struct engine *e, int to, bool busy) {
+static void begin_switch(struct engine *e, int to, bool busy)
+{
 	e->next = to;
 	e->switch_end = e->at + (busy ? machine.switch_busy_ns : machine.switch_idle_ns);
 	e->contended = e->dry = e->turned = 0;
@@ -219,7 +233,8 @@ static void begin_switch(struct engine *e, int to, bool busy) {
 }
 
 // Moves the state to now, one transition at a time.
-static void advance(struct engine *e, uint64_t now) {
+static void advance(struct engine *e, uint64_t now)
+{
 	if (sim_mps()) {
 		advance_shared(e, now);
 		return;
@@ -273,7 +288,8 @@ static void advance(struct engine *e, uint64_t now) {
 		e->at = now;
 }
 
-void engine_update(int index, void (*change)(struct engine *, void *), void *argument, struct engine *result) {
+void engine_update(int index, void (*change)(struct engine *, void *), void *argument, struct engine *result)
+{
 	struct device *d = &devices[index];
 	struct shared *s = d->shared;
 	pthread_mutex_lock(&update_lock);
@@ -313,9 +329,10 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 			continue;
 		// Whoever waits for the engine, and whoever has it, must look again.
 		if (sooner || current != e.current || next != e.next || (contended == 0) != (e.contended == 0) ||
-			(sim_mps() && sharing != sharers(&e)))
+		    (sim_mps() && sharing != sharers(&e)))
 			for (int i = 0; i < ENGINE_TSGS; i++)
-				if (e.tsg[i].used && (sim_mps() || (int)e.tsg[i].process != d->process) && (i == e.current || runnable(&e.tsg[i], e.at)))
+				if (e.tsg[i].used && (sim_mps() || (int)e.tsg[i].process != d->process) &&
+				    (i == e.current || runnable(&e.tsg[i], e.at)))
 					engine_ring(&s->bell[i]);
 		break;
 	}
@@ -330,7 +347,8 @@ struct addition {
 	int tsg;
 };
 
-static void add(struct engine *e, void *argument) {
+static void add(struct engine *e, void *argument)
+{
 	struct addition *a = argument;
 	a->tsg = -1;
 	for (int i = 0; i < ENGINE_TSGS && a->tsg < 0; i++)
@@ -342,22 +360,20 @@ static void add(struct engine *e, void *argument) {
 		}
 }
 
-int engine_add(int index, uint64_t slice_ns) {
+int engine_add(int index, uint64_t slice_ns)
+{
 	engine_reap(index);
 	struct addition a = {(uint32_t)devices[index].process, slice_ns, -1};
 	engine_update(index, add, &a, NULL);
 	return a.tsg;
 }
 
-static void take_off(struct engine *e, void *argument) {
-	e->tsg[*(int *)argument].used = 0;
-}
+static void take_off(struct engine *e, void *argument) { e->tsg[*(int *)argument].used = 0; }
 
-void engine_remove(int index, int tsg) {
-	engine_update(index, take_off, &tsg, NULL);
-}
+void engine_remove(int index, int tsg) { engine_update(index, take_off, &tsg, NULL); }
 
-static void reap(struct engine *e, void *argument) {
+static void reap(struct engine *e, void *argument)
+{
 	const struct device *d = argument;
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		if (e->tsg[i].used && !process_alive(d, e->tsg[i].process))
@@ -367,7 +383,8 @@ static void reap(struct engine *e, void *argument) {
 			e->memory[i] = 0;
 }
 
-static void take_all_off(struct engine *e, void *argument) {
+static void take_all_off(struct engine *e, void *argument)
+{
 	const struct device *d = argument;
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		if (e->tsg[i].used && (int)e->tsg[i].process == d->process)
@@ -375,7 +392,8 @@ static void take_all_off(struct engine *e, void *argument) {
 	e->memory[d->process] = e->copying[0][d->process] = e->copying[1][d->process] = 0;
 }
 
-void engine_reap(int index) {
+void engine_reap(int index)
+{
 	struct device *d = &devices[index];
 	static bool taken[DEVICES];
 	if (!taken[index]) { // remove what a dead process with our index left
@@ -385,7 +403,8 @@ void engine_reap(int index) {
 	engine_update(index, reap, d, NULL);
 }
 
-void engine_leave(void) {
+void engine_leave(void)
+{
 	for (int i = 0; i < DEVICES; i++)
 		if (devices[i].shared && devices[i].pid == getpid())
 			engine_update(i, take_all_off, &devices[i], NULL);
@@ -393,7 +412,8 @@ void engine_leave(void) {
 
 // ---- the device's memory, and the bus
 
-static uint64_t memory_of_all(const struct engine *e) {
+static uint64_t memory_of_all(const struct engine *e)
+{
 	uint64_t bytes = 0;
 	for (int i = 0; i < ENGINE_PROCESSES; i++)
 		bytes += e->memory[i];
@@ -406,7 +426,8 @@ struct demand {
 	bool met;
 };
 
-static void take_memory(struct engine *e, void *argument) {
+static void take_memory(struct engine *e, void *argument)
+{
 	struct demand *d = argument;
 	uint64_t used = memory_of_all(e);
 	d->met = used <= d->total && d->bytes <= d->total - used;
@@ -414,7 +435,8 @@ static void take_memory(struct engine *e, void *argument) {
 		e->memory[d->process] += d->bytes;
 }
 
-bool engine_take_memory(int index, uint64_t bytes, uint64_t total) {
+bool engine_take_memory(int index, uint64_t bytes, uint64_t total)
+{
 	struct demand d = {devices[index].process, bytes, total, false};
 	engine_update(index, take_memory, &d, NULL);
 	if (!d.met) { // somebody may have died
@@ -424,17 +446,20 @@ bool engine_take_memory(int index, uint64_t bytes, uint64_t total) {
 	return d.met;
 }
 
-static void give_memory(struct engine *e, void *argument) {
+static void give_memory(struct engine *e, void *argument)
+{
 	const struct demand *d = argument;
 	e->memory[d->process] -= d->bytes;
 }
 
-void engine_give_memory(int index, uint64_t bytes) {
+void engine_give_memory(int index, uint64_t bytes)
+{
 	struct demand d = {.process = devices[index].process, .bytes = bytes};
 	engine_update(index, give_memory, &d, NULL);
 }
 
-uint64_t engine_memory(int index) {
+uint64_t engine_memory(int index)
+{
 	struct engine e;
 	engine_reap(index);
 	engine_update(index, NULL, NULL, &e);
@@ -447,7 +472,8 @@ struct journey {
 	struct bus_users users;
 };
 
-static void take_bus(struct engine *e, void *argument) {
+static void take_bus(struct engine *e, void *argument)
+{
 	struct journey *j = argument;
 	e->copying[j->direction][j->process] = j->until;
 	j->users = (struct bus_users){0};
@@ -457,22 +483,23 @@ static void take_bus(struct engine *e, void *argument) {
 	}
 }
 
-struct bus_users engine_bus(int index, int direction, uint64_t until) {
+struct bus_users engine_bus(int index, int direction, uint64_t until)
+{
 	struct journey j = {devices[index].process, direction, until, {0}};
 	engine_update(index, take_bus, &j, NULL);
 	return j.users;
 }
 
-_Atomic uint32_t *engine_bell(int index, int tsg) {
-	return &devices[index].shared->bell[tsg];
-}
+_Atomic uint32_t *engine_bell(int index, int tsg) { return &devices[index].shared->bell[tsg]; }
 
-void engine_ring(_Atomic uint32_t *bell) {
+void engine_ring(_Atomic uint32_t *bell)
+{
 	atomic_fetch_add(bell, 1);
 	syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns) {
+void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns)
+{
 	struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
 	syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, until_ns == NEVER ? NULL : &t, NULL, FUTEX_BITSET_MATCH_ANY);
 }

@@ -17,20 +17,20 @@ struct pass { // one look of the executor at all that its context has to do
 	struct op *hold[HOLDS];
 	int holds;
 	bool completed;
-	bool fetched; // something left its channel: what is behind it may begin
+	bool fetched;           // something left its channel: what is behind it may begin
 	bool turned, unfetched; // the host engine has turned from our TSG, and something waits to be fetched
 };
 
-static inline void due(struct pass *p, uint64_t at) {
+static inline void due(struct pass *p, uint64_t at)
+{
 	if (at < p->deadline)
 		p->deadline = at;
 }
 
-static inline uint64_t blocks_of(const struct work *w) {
-	return (uint64_t)w->grid[0] * w->grid[1] * w->grid[2];
-}
+static inline uint64_t blocks_of(const struct work *w) { return (uint64_t)w->grid[0] * w->grid[1] * w->grid[2]; }
 
-static inline void fault(struct CUctx_st *c) {
+static inline void fault(struct CUctx_st *c)
+{
 	if (!c->error)
 		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
 }

@@ -13,8 +13,8 @@
 
 static struct rule {
 	char name[64];
-	unsigned from;       // the first call that it is for, counted from 1
-	bool onward;         // all later ones too
+	unsigned from; // the first call that it is for, counted from 1
+	bool onward;   // all later ones too
 	bool kill;
 	CUresult error;
 	_Atomic unsigned calls;
@@ -24,7 +24,8 @@ static bool wrong;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 // Whether an exported function is the one that is named: itself, or a version of it (cuMemFree is cuMemFree_v2 too).
-static bool is_named(const char *exported, const char *name) {
+static bool is_named(const char *exported, const char *name)
+{
 	size_t n = strlen(name);
 	if (strncmp(exported, name, n) != 0)
 		return false;
@@ -36,7 +37,8 @@ static bool is_named(const char *exported, const char *name) {
 	return !*rest || strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0;
 }
 
-static bool exists(const char *name) {
+static bool exists(const char *name)
+{
 	for (const char *const *at = exported_first; at < exported_end; at++)
 		if (is_named(*at, name))
 			return true;
@@ -44,7 +46,8 @@ static bool exists(const char *name) {
 }
 
 // "NAME:N", "NAME:N+", "NAME:N:ERROR", "NAME:N+:ERROR".
-static bool read_rule(char *text, bool kill) {
+static bool read_rule(char *text, bool kill)
+{
 	struct rule *r = &rules[count];
 	char *colon = strchr(text, ':'), *end;
 	if (!colon || count == RULES || (size_t)(colon - text) >= sizeof r->name)
@@ -64,28 +67,33 @@ static bool read_rule(char *text, bool kill) {
 	return true;
 }
 
-static void read_variable(const char *variable, bool kill) {
+static void read_variable(const char *variable, bool kill)
+{
 	const char *value = getenv(variable);
 	char *copy = strdup(value ? value : ""), *rest = copy;
 	for (char *text; copy && (text = strsep(&rest, ","));)
 		if (*text && !read_rule(text, kill)) {
-			fprintf(stderr, "simulated CUDA driver: %s=%s: \"%s\" is no NAME:N of a function of the driver\n", variable, value, text);
+			fprintf(stderr, "simulated CUDA driver: %s=%s: \"%s\" is no NAME:N of a function of the driver\n",
+				variable, value, text);
 			wrong = true;
 		}
 	free(copy);
 }
 
-static void read_rules(void) {
+static void read_rules(void)
+{
 	read_variable("SIMCUDA_FAIL", false);
 	read_variable("SIMCUDA_KILL", true);
 }
 
-bool faults_understood(void) {
+bool faults_understood(void)
+{
 	pthread_once(&once, read_rules);
 	return !wrong;
 }
 
-CUresult sim_called(const char *name) {
+CUresult sim_called(const char *name)
+{
 	pthread_once(&once, read_rules);
 	CUresult r = CUDA_SUCCESS;
 	for (int i = 0; i < count; i++) {

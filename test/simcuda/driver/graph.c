@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void set_work(CUgraphNode n, const struct work *w) {
+static void set_work(CUgraphNode n, const struct work *w)
+{
 	n->work = *w;
 	for (int i = 0; i < KERNEL_PARAMETERS; i++)
 		n->parameters[i] = &n->work.argument[i];
@@ -13,7 +14,8 @@ static void set_work(CUgraphNode n, const struct work *w) {
 		n->parameters[w->kernel->parameters] = &n->work.hidden;
 }
 
-CUgraphNode graph_append(CUgraph g, const struct work *w) {
+CUgraphNode graph_append(CUgraph g, const struct work *w)
+{
 	CUgraphNode n = calloc(1, sizeof *n);
 	if (!n)
 		abort();
@@ -28,7 +30,8 @@ CUgraphNode graph_append(CUgraph g, const struct work *w) {
 	return n;
 }
 
-void graph_free(CUgraph g) {
+void graph_free(CUgraph g)
+{
 	while (g->first) {
 		CUgraphNode n = g->first;
 		g->first = n->next;
@@ -41,7 +44,8 @@ void graph_free(CUgraph g) {
 	free(g);
 }
 
-CUgraph graph_new(void) {
+CUgraph graph_new(void)
+{
 	CUgraph g = calloc(1, sizeof *g);
 	if (!g)
 		abort();
@@ -49,7 +53,8 @@ CUgraph graph_new(void) {
 	return g;
 }
 
-bool graph_replace(CUgraph to, CUgraph from) {
+bool graph_replace(CUgraph to, CUgraph from)
+{
 	bool same = to->nodes == from->nodes;
 	for (CUgraphNode a = to->first, b = from->first; a && b && same; a = a->next, b = b->next)
 		same = a->work.kind == b->work.kind;
@@ -58,7 +63,8 @@ bool graph_replace(CUgraph to, CUgraph from) {
 	return same;
 }
 
-CALL(cuGraphCreate, (CUgraph *out, unsigned flags), (out, flags)) {
+CALL(cuGraphCreate, (CUgraph * out, unsigned flags), (out, flags))
+{
 	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -66,7 +72,8 @@ CALL(cuGraphCreate, (CUgraph *out, unsigned flags), (out, flags)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuGraphDestroy, (CUgraph g), (g)) {
+CALL(cuGraphDestroy, (CUgraph g), (g))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -77,7 +84,8 @@ CALL(cuGraphDestroy, (CUgraph g), (g)) {
 }
 
 // The newest first: CUDA promises no order.
-CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n)) {
+CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n))
+{
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -98,7 +106,8 @@ CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n)) {
 }
 
 // Each node comes behind the one that was made before it.
-CALL(cuGraphGetEdges, (CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n), (g, from, to, n)) {
+CALL(cuGraphGetEdges, (CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n), (g, from, to, n))
+{
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -114,7 +123,8 @@ CALL(cuGraphGetEdges, (CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n)
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuGraphNodeGetType, (CUgraphNode n, int *out), (n, out)) {
+CALL(cuGraphNodeGetType, (CUgraphNode n, int *out), (n, out))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -146,19 +156,25 @@ typedef struct {
 	CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
 
-static CUresult enter_node(CUgraphNode n, const void *parameters) {
+static CUresult enter_node(CUgraphNode n, const void *parameters)
+{
 	CUresult r = parameters ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
 	return handle_is(n, H_NODE) && n->work.kind == OP_KERNEL ? r : leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, bool v1) {
-	return launch_work(w, p->func ? p->func : v1 ? NULL : p->kern, p->grid, p->block, p->sharedMemBytes, cooperative,
-		p->kernelParams, p->extra);
+static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, bool v1)
+{
+	return launch_work(w,
+			   p->func ? p->func :
+			   v1      ? NULL :
+				     p->kern,
+			   p->grid, p->block, p->sharedMemBytes, cooperative, p->kernelParams, p->extra);
 }
 
-static CUresult get_parameters(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out, bool v1) {
+static CUresult get_parameters(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out, bool v1)
+{
 	CUresult r = enter_node(n, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -176,7 +192,8 @@ static CUresult get_parameters(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out, bool
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1)
+{
 	struct work w;
 	CUresult r = enter_node(n, p);
 	if (r != CUDA_SUCCESS)
@@ -187,7 +204,8 @@ static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, 
 	return leave(r);
 }
 
-static CUresult add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const struct work *w) {
+static CUresult add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const struct work *w)
+{
 	if (!handle_is(g, H_GRAPH) || (count && !on))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++)
@@ -197,7 +215,9 @@ static CUresult add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, siz
 	return CUDA_SUCCESS;
 }
 
-static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count,
+			   const CUDA_KERNEL_NODE_PARAMS *p, bool v1)
+{
 	struct work w;
 	CUresult r = out && p ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -206,36 +226,48 @@ static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, s
 	return leave(r == CUDA_SUCCESS ? add_node(out, g, on, count, &w) : r);
 }
 
-CALL(cuGraphAddKernelNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p), (out, g, on, count, p)) {
+CALL(cuGraphAddKernelNode,
+     (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p),
+     (out, g, on, count, p))
+{
 	return add_kernel(out, g, on, count, p, true);
 }
 
-CALL(cuGraphAddKernelNode_v2, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p), (out, g, on, count, p)) {
+CALL(cuGraphAddKernelNode_v2,
+     (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, const CUDA_KERNEL_NODE_PARAMS *p),
+     (out, g, on, count, p))
+{
 	return add_kernel(out, g, on, count, p, false);
 }
 
-CALL(cuGraphAddEmptyNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count), (out, g, on, count)) {
+CALL(cuGraphAddEmptyNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count), (out, g, on, count))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(add_node(out, g, on, count, &(struct work){.kind = OP_MARK})) : r;
 }
 
-CALL(cuGraphKernelNodeGetParams, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out)) {
+CALL(cuGraphKernelNodeGetParams, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out))
+{
 	return get_parameters(n, out, true);
 }
 
-CALL(cuGraphKernelNodeGetParams_v2, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out)) {
+CALL(cuGraphKernelNodeGetParams_v2, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out))
+{
 	return get_parameters(n, out, false);
 }
 
-CALL(cuGraphKernelNodeSetParams, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p)) {
+CALL(cuGraphKernelNodeSetParams, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p))
+{
 	return set_parameters(n, p, true);
 }
 
-CALL(cuGraphKernelNodeSetParams_v2, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p)) {
+CALL(cuGraphKernelNodeSetParams_v2, (CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (n, p))
+{
 	return set_parameters(n, p, false);
 }
 
-CALL(cuGraphKernelNodeGetAttribute, (CUgraphNode n, int attribute, void *value), (n, attribute, value)) { // CUlaunchAttributeValue
+CALL(cuGraphKernelNodeGetAttribute, (CUgraphNode n, int attribute, void *value), (n, attribute, value))
+{ // CUlaunchAttributeValue
 	CUresult r = enter_node(n, value);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -251,7 +283,8 @@ typedef struct {
 	CUDA_KERNEL_NODE_PARAMS kernel;
 } CUgraphNodeParams;
 
-static CUresult any_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUgraphNodeParams *p) {
+static CUresult any_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const CUgraphNodeParams *p)
+{
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (p->type) { // CUgraphNodeType
@@ -261,16 +294,22 @@ static CUresult any_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, siz
 	}
 }
 
-CALL(cuGraphAddNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraphNodeParams *p), (out, g, on, count, p)) {
+CALL(cuGraphAddNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, CUgraphNodeParams *p),
+     (out, g, on, count, p))
+{
 	return any_node(out, g, on, count, p);
 }
 
-CALL(cuGraphAddNode_v2, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, const void *edges, size_t count, CUgraphNodeParams *p), (out, g, on, edges, count, p)) {
+CALL(cuGraphAddNode_v2,
+     (CUgraphNode * out, CUgraph g, const CUgraphNode *on, const void *edges, size_t count, CUgraphNodeParams *p),
+     (out, g, on, edges, count, p))
+{
 	(void)edges;
 	return any_node(out, g, on, count, p);
 }
 
-CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p)) {
+CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p))
+{
 	if (!p || p->type)
 		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 	return set_parameters(n, &p->kernel, false);
@@ -278,24 +317,29 @@ CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p)) {
 
 // ---- graphs in graphs
 
-static CUgraph graph_copy(CUgraph g) {
+static CUgraph graph_copy(CUgraph g)
+{
 	CUgraph copy = graph_new();
 	for (CUgraphNode n = g->first; n; n = n->next)
 		graph_append(copy, &n->work)->child = n->child ? graph_copy(n->child) : NULL;
 	return copy;
 }
 
-CALL(cuGraphAddChildGraphNode, (CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child), (out, g, on, count, child)) {
+CALL(cuGraphAddChildGraphNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child),
+     (out, g, on, count, child))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = handle_is(child, H_GRAPH) ? add_node(out, g, on, count, &(struct work){.kind = OP_MARK}) : CUDA_ERROR_INVALID_VALUE;
+	r = handle_is(child, H_GRAPH) ? add_node(out, g, on, count, &(struct work){.kind = OP_MARK}) :
+					CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		(*out)->child = graph_copy(child);
 	return leave(r);
 }
 
-CALL(cuGraphChildGraphNodeGetGraph, (CUgraphNode n, CUgraph *out), (n, out)) {
+CALL(cuGraphChildGraphNodeGetGraph, (CUgraphNode n, CUgraph *out), (n, out))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -306,7 +350,8 @@ CALL(cuGraphChildGraphNodeGetGraph, (CUgraphNode n, CUgraph *out), (n, out)) {
 }
 
 // How many nodes a graph has with those of its children; they are put into at, if that is not NULL.
-static int all_nodes(CUgraph g, CUgraphNode *at) {
+static int all_nodes(CUgraph g, CUgraphNode *at)
+{
 	int count = 0;
 	for (CUgraphNode n = g->first; n; n = n->next) {
 		if (at)
@@ -327,7 +372,8 @@ struct CUgraphExec_st {
 	struct op *last; // latest launch: launches of one executable graph do not overlap
 };
 
-CALL(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph g, unsigned long long flags), (out, g, flags)) {
+CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long long flags), (out, g, flags))
+{
 	(void)flags;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -354,7 +400,8 @@ typedef struct {
 	int result; // CU_GRAPH_INSTANTIATE_SUCCESS 0, ERROR 1
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 
-static CUresult instantiate_with(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+static CUresult instantiate_with(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p)
+{
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = cuGraphInstantiateWithFlags(out, g, p->flags);
@@ -363,15 +410,19 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANT
 	return r;
 }
 
-CALL(cuGraphInstantiateWithParams, (CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p)) {
+CALL(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p))
+{
 	return instantiate_with(out, g, p);
 }
 
-CALL(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p)) {
+CALL(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p), (out, g, p))
+{
 	return instantiate_with(out, g, p);
 }
 
-CALL(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log, size_t bytes), (out, g, node, log, bytes)) {
+CALL(cuGraphInstantiate_v2, (CUgraphExec * out, CUgraph g, CUgraphNode *node, char *log, size_t bytes),
+     (out, g, node, log, bytes))
+{
 	if (node)
 		*node = NULL;
 	if (log && bytes)
@@ -379,7 +430,8 @@ CALL(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph g, CUgraphNode *node, cha
 	return cuGraphInstantiateWithFlags(out, g, 0);
 }
 
-CALL(cuGraphExecDestroy, (CUgraphExec e), (e)) {
+CALL(cuGraphExecDestroy, (CUgraphExec e), (e))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -393,7 +445,8 @@ CALL(cuGraphExecDestroy, (CUgraphExec e), (e)) {
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1) {
+static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v1)
+{
 	struct work w;
 	CUresult r = enter_node(n, p);
 	if (r != CUDA_SUCCESS)
@@ -409,21 +462,25 @@ static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PA
 	return leave(r);
 }
 
-CALL(cuGraphExecKernelNodeSetParams, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p)) {
+CALL(cuGraphExecKernelNodeSetParams, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p))
+{
 	return exec_set(e, n, p, true);
 }
 
-CALL(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p)) {
+CALL(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p), (e, n, p))
+{
 	return exec_set(e, n, p, false);
 }
 
-CALL(cuGraphExecNodeSetParams, (CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p), (e, n, p)) {
+CALL(cuGraphExecNodeSetParams, (CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p), (e, n, p))
+{
 	if (!p || p->type)
 		return p ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 	return exec_set(e, n, &p->kernel, false);
 }
 
-static CUresult update(CUgraphExec e, CUgraph g, bool *same) {
+static CUresult update(CUgraphExec e, CUgraph g, bool *same)
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -446,7 +503,8 @@ typedef struct {
 	CUgraphNode node, from;
 } CUgraphExecUpdateResultInfo;
 
-CALL(cuGraphExecUpdate_v2, (CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info), (e, g, info)) {
+CALL(cuGraphExecUpdate_v2, (CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info), (e, g, info))
+{
 	bool same = false;
 	CUresult r = info ? update(e, g, &same) : CUDA_ERROR_INVALID_VALUE;
 	if (info) {
@@ -456,7 +514,8 @@ CALL(cuGraphExecUpdate_v2, (CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInf
 	return r;
 }
 
-CALL(cuGraphExecUpdate, (CUgraphExec e, CUgraph g, CUgraphNode *node, int *result), (e, g, node, result)) {
+CALL(cuGraphExecUpdate, (CUgraphExec e, CUgraph g, CUgraphNode *node, int *result), (e, g, node, result))
+{
 	bool same = false;
 	CUresult r = update(e, g, &same);
 	if (node)
@@ -466,7 +525,8 @@ CALL(cuGraphExecUpdate, (CUgraphExec e, CUgraph g, CUgraphNode *node, int *resul
 	return r;
 }
 
-static CUresult load_nodes(CUgraphExec e) {
+static CUresult load_nodes(CUgraphExec e)
+{
 	struct CUctx_st *c;
 	CUresult r = enter(&c);
 	if (r != CUDA_SUCCESS)
@@ -477,7 +537,8 @@ static CUresult load_nodes(CUgraphExec e) {
 	return leave(CUDA_SUCCESS);
 }
 
-DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
+DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s))
+{
 	struct CUstream_st *st;
 	CUresult r = load_nodes(e);
 	if (r == CUDA_SUCCESS)
@@ -503,7 +564,8 @@ DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
 	return CUDA_SUCCESS;
 }
 
-DUAL(cuGraphUpload, _ptsz, (CUgraphExec e, CUstream s), (e, s)) {
+DUAL(cuGraphUpload, _ptsz, (CUgraphExec e, CUstream s), (e, s))
+{
 	struct CUstream_st *st;
 	CUresult r = enter_stream(s, &st);
 	if (r != CUDA_SUCCESS)

@@ -48,70 +48,71 @@ const struct machine machine = {
 static const struct {
 	int attribute, value;
 } attributes[] = {
-	{1, 1024},       // MAX_THREADS_PER_BLOCK
-	{2, 1024},       // MAX_BLOCK_DIM_X
-	{3, 1024},       // MAX_BLOCK_DIM_Y
-	{4, 64},         // MAX_BLOCK_DIM_Z
-	{5, 2147483647}, // MAX_GRID_DIM_X
-	{6, 65535},      // MAX_GRID_DIM_Y
-	{7, 65535},      // MAX_GRID_DIM_Z
-	{8, 49152},      // MAX_SHARED_MEMORY_PER_BLOCK
-	{9, 65536},      // TOTAL_CONSTANT_MEMORY
-	{10, 32},        // WARP_SIZE
+	{1, 1024},        // MAX_THREADS_PER_BLOCK
+	{2, 1024},        // MAX_BLOCK_DIM_X
+	{3, 1024},        // MAX_BLOCK_DIM_Y
+	{4, 64},          // MAX_BLOCK_DIM_Z
+	{5, 2147483647},  // MAX_GRID_DIM_X
+	{6, 65535},       // MAX_GRID_DIM_Y
+	{7, 65535},       // MAX_GRID_DIM_Z
+	{8, 49152},       // MAX_SHARED_MEMORY_PER_BLOCK
+	{9, 65536},       // TOTAL_CONSTANT_MEMORY
+	{10, 32},         // WARP_SIZE
 	{11, 2147483647}, // MAX_PITCH
-	{12, 65536},     // MAX_REGISTERS_PER_BLOCK
-	{13, 1980000},   // CLOCK_RATE
-	{14, 512},       // TEXTURE_ALIGNMENT
-	{15, 1},         // GPU_OVERLAP
-	{16, 132},       // MULTIPROCESSOR_COUNT
-	{17, 0},         // KERNEL_EXEC_TIMEOUT
-	{18, 0},         // INTEGRATED
-	{19, 1},         // CAN_MAP_HOST_MEMORY
-	{20, 0},         // COMPUTE_MODE
-	{31, 1},         // CONCURRENT_KERNELS
-	{32, 1},         // ECC_ENABLED
-	{33, 1},         // PCI_BUS_ID, plus the device
-	{34, 0},         // PCI_DEVICE_ID
-	{35, 0},         // TCC_DRIVER
-	{36, 3201000},   // MEMORY_CLOCK_RATE
-	{37, 6144},      // GLOBAL_MEMORY_BUS_WIDTH
-	{38, 62914560},  // L2_CACHE_SIZE
-	{39, 2048},      // MAX_THREADS_PER_MULTIPROCESSOR
-	{40, 3},         // ASYNC_ENGINE_COUNT
-	{41, 1},         // UNIFIED_ADDRESSING
-	{50, 0},         // PCI_DOMAIN_ID
-	{75, 9},         // COMPUTE_CAPABILITY_MAJOR
-	{76, 0},         // COMPUTE_CAPABILITY_MINOR
-	{78, 1},         // STREAM_PRIORITIES_SUPPORTED
-	{79, 1},         // GLOBAL_L1_CACHE_SUPPORTED
-	{80, 1},         // LOCAL_L1_CACHE_SUPPORTED
-	{81, 233472},    // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-	{82, 65536},     // MAX_REGISTERS_PER_MULTIPROCESSOR
-	{83, 1},         // MANAGED_MEMORY
-	{84, 0},         // MULTI_GPU_BOARD
-	{88, 1},         // PAGEABLE_MEMORY_ACCESS
-	{89, 1},         // CONCURRENT_MANAGED_ACCESS
-	{90, 1},         // COMPUTE_PREEMPTION_SUPPORTED
-	{91, 1},         // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-	{92, 1},         // CAN_USE_STREAM_MEM_OPS_V1
-	{93, 1},         // CAN_USE_64_BIT_STREAM_MEM_OPS_V1
-	{94, 1},         // CAN_USE_STREAM_WAIT_VALUE_NOR_V1
-	{95, 1},         // COOPERATIVE_LAUNCH
-	{97, 232448},    // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-	{99, 1},         // HOST_REGISTER_SUPPORTED
-	{102, 1},        // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-	{103, 1},        // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-	{106, 32},       // MAX_BLOCKS_PER_MULTIPROCESSOR
-	{110, 1},        // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
-	{111, 1024},     // RESERVED_SHARED_MEMORY_PER_BLOCK
-	{115, 1},        // MEMORY_POOLS_SUPPORTED
-	{116, 1},        // GPU_DIRECT_RDMA_SUPPORTED
-	{120, 1},        // CLUSTER_LAUNCH
-	{122, 1},        // CAN_USE_64_BIT_STREAM_MEM_OPS
-	{123, 1},        // CAN_USE_STREAM_WAIT_VALUE_NOR
+	{12, 65536},      // MAX_REGISTERS_PER_BLOCK
+	{13, 1980000},    // CLOCK_RATE
+	{14, 512},        // TEXTURE_ALIGNMENT
+	{15, 1},          // GPU_OVERLAP
+	{16, 132},        // MULTIPROCESSOR_COUNT
+	{17, 0},          // KERNEL_EXEC_TIMEOUT
+	{18, 0},          // INTEGRATED
+	{19, 1},          // CAN_MAP_HOST_MEMORY
+	{20, 0},          // COMPUTE_MODE
+	{31, 1},          // CONCURRENT_KERNELS
+	{32, 1},          // ECC_ENABLED
+	{33, 1},          // PCI_BUS_ID, plus the device
+	{34, 0},          // PCI_DEVICE_ID
+	{35, 0},          // TCC_DRIVER
+	{36, 3201000},    // MEMORY_CLOCK_RATE
+	{37, 6144},       // GLOBAL_MEMORY_BUS_WIDTH
+	{38, 62914560},   // L2_CACHE_SIZE
+	{39, 2048},       // MAX_THREADS_PER_MULTIPROCESSOR
+	{40, 3},          // ASYNC_ENGINE_COUNT
+	{41, 1},          // UNIFIED_ADDRESSING
+	{50, 0},          // PCI_DOMAIN_ID
+	{75, 9},          // COMPUTE_CAPABILITY_MAJOR
+	{76, 0},          // COMPUTE_CAPABILITY_MINOR
+	{78, 1},          // STREAM_PRIORITIES_SUPPORTED
+	{79, 1},          // GLOBAL_L1_CACHE_SUPPORTED
+	{80, 1},          // LOCAL_L1_CACHE_SUPPORTED
+	{81, 233472},     // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+	{82, 65536},      // MAX_REGISTERS_PER_MULTIPROCESSOR
+	{83, 1},          // MANAGED_MEMORY
+	{84, 0},          // MULTI_GPU_BOARD
+	{88, 1},          // PAGEABLE_MEMORY_ACCESS
+	{89, 1},          // CONCURRENT_MANAGED_ACCESS
+	{90, 1},          // COMPUTE_PREEMPTION_SUPPORTED
+	{91, 1},          // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+	{92, 1},          // CAN_USE_STREAM_MEM_OPS_V1
+	{93, 1},          // CAN_USE_64_BIT_STREAM_MEM_OPS_V1
+	{94, 1},          // CAN_USE_STREAM_WAIT_VALUE_NOR_V1
+	{95, 1},          // COOPERATIVE_LAUNCH
+	{97, 232448},     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+	{99, 1},          // HOST_REGISTER_SUPPORTED
+	{102, 1},         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+	{103, 1},         // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+	{106, 32},        // MAX_BLOCKS_PER_MULTIPROCESSOR
+	{110, 1},         // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+	{111, 1024},      // RESERVED_SHARED_MEMORY_PER_BLOCK
+	{115, 1},         // MEMORY_POOLS_SUPPORTED
+	{116, 1},         // GPU_DIRECT_RDMA_SUPPORTED
+	{120, 1},         // CLUSTER_LAUNCH
+	{122, 1},         // CAN_USE_64_BIT_STREAM_MEM_OPS
+	{123, 1},         // CAN_USE_STREAM_WAIT_VALUE_NOR
 };
 
-int sim_driver_version(void) {
+int sim_driver_version(void)
+{
 	static _Atomic int version;
 	if (!version) {
 		const char *e = getenv("SIMCUDA_VERSION");
@@ -120,18 +121,21 @@ int sim_driver_version(void) {
 	return version;
 }
 
-bool sim_lazy(void) {
+bool sim_lazy(void)
+{
 	const char *e = getenv("CUDA_MODULE_LOADING");
 	return e && strcmp(e, "LAZY") == 0;
 }
 
-int sim_connections(void) {
+int sim_connections(void)
+{
 	const char *e = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	int n = e ? atoi(e) : 0;
 	return n >= 1 && n <= MOST_CONNECTIONS ? n : machine.connections;
 }
 
-bool sim_mps(void) {
+bool sim_mps(void)
+{
 	static _Atomic int state; // 1 no, 2 yes
 	if (!state) {
 		const char *e = getenv("SIMCUDA_MPS");
@@ -141,7 +145,8 @@ bool sim_mps(void) {
 }
 
 // What a test sets instead of the machine's, in such units.
-static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise) {
+static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise)
+{
 	if (*ns == UINT64_MAX) {
 		const char *e = getenv(name);
 		*ns = e && *e ? strtoull(e, NULL, 10) * unit : otherwise;
@@ -149,27 +154,32 @@ static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, u
 	return *ns;
 }
 
-uint64_t sim_memory_bytes(void) {
+uint64_t sim_memory_bytes(void)
+{
 	static _Atomic uint64_t bytes = UINT64_MAX;
 	return setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
 }
 
-uint64_t sim_context_bytes(void) {
+uint64_t sim_context_bytes(void)
+{
 	static _Atomic uint64_t bytes = UINT64_MAX;
 	return setting(&bytes, "SIMCUDA_CONTEXT_MB", 1 << 20, machine.context_bytes);
 }
 
-uint64_t sim_block_ns(void) {
+uint64_t sim_block_ns(void)
+{
 	static _Atomic uint64_t ns = UINT64_MAX;
 	return setting(&ns, "SIMCUDA_BLOCK_NS", 1, machine.block_ns);
 }
 
-uint64_t sim_look_ns(void) {
+uint64_t sim_look_ns(void)
+{
 	static _Atomic uint64_t ns = UINT64_MAX;
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
 }
 
-void sim_doorbell(const struct kernel *k) {
+void sim_doorbell(const struct kernel *k)
+{
 	static _Atomic uint64_t gap = UINT64_MAX;
 	uint64_t ns = setting(&gap, "SIMCUDA_DOORBELL_US", 1000, 0);
 	const char *of = ns ? strchr(getenv("SIMCUDA_DOORBELL_US"), ':') : NULL;
@@ -183,7 +193,8 @@ void sim_doorbell(const struct kernel *k) {
 static double bus_rate[3]; // to the device, from it, of each while both go
 static pthread_once_t bus_once = PTHREAD_ONCE_INIT;
 
-static void read_bus_rate(void) {
+static void read_bus_rate(void)
+{
 	const char *e = getenv("SIMCUDA_COPY_GBS");
 	char *end;
 	int n = 0;
@@ -193,12 +204,14 @@ static void read_bus_rate(void) {
 		bus_rate[1] = bus_rate[0];
 }
 
-double sim_bus_rate(int direction, bool both) {
+double sim_bus_rate(int direction, bool both)
+{
 	pthread_once(&bus_once, read_bus_rate);
 	return both && bus_rate[2] > 0 ? bus_rate[2] : bus_rate[direction];
 }
 
-void sim_pin(uint64_t bytes) {
+void sim_pin(uint64_t bytes)
+{
 	static _Atomic uint64_t ms = UINT64_MAX;
 	uint64_t ns = bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000;
 	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
@@ -206,7 +219,8 @@ void sim_pin(uint64_t bytes) {
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 }
 
-int machine_attribute(int device, int attribute, int *value) {
+int machine_attribute(int device, int attribute, int *value)
+{
 	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
 		if (attributes[i].attribute == attribute) {
 			*value = attributes[i].value + (attribute == 33 ? device : 0);
@@ -222,15 +236,17 @@ int machine_attribute(int device, int attribute, int *value) {
 	return 0;
 }
 
-int sim_devices(void) {
+int sim_devices(void)
+{
 	const char *e = getenv("SIMCUDA_DEVICES");
 	int n = e && *e ? atoi(e) : 1;
 	return n < 0 ? 0 : n > 8 ? 8 : n;
 }
 
-void sim_uuid(int device, uint8_t uuid[16]) {
+void sim_uuid(int device, uint8_t uuid[16])
+{
 	static const uint8_t base[16] = {0x51, 0x6d, 0x75, 0x6c, 0xa7, 0xed, 0x42, 0x00,
-		0x8d, 0x00, 0x48, 0x20, 0x00, 0x51, 0x4d, 0x00};
+					 0x8d, 0x00, 0x48, 0x20, 0x00, 0x51, 0x4d, 0x00};
 	memcpy(uuid, base, 16);
 	uuid[15] = (uint8_t)device;
 }

@@ -28,25 +28,29 @@ enum { // elf.h, and what cuobjdump shows
 #define FATBIN_COMPRESSED 0xa000u // LZ4 or zstd
 #define MAX_PARAMETERS 1024
 
-static uint16_t u16(const uint8_t *p) {
+static uint16_t u16(const uint8_t *p)
+{
 	uint16_t v;
 	memcpy(&v, p, sizeof v);
 	return v;
 }
 
-static uint32_t u32(const uint8_t *p) {
+static uint32_t u32(const uint8_t *p)
+{
 	uint32_t v;
 	memcpy(&v, p, sizeof v);
 	return v;
 }
 
-static uint64_t u64(const uint8_t *p) {
+static uint64_t u64(const uint8_t *p)
+{
 	uint64_t v;
 	memcpy(&v, p, sizeof v);
 	return v;
 }
 
-static void *need(void *p) {
+static void *need(void *p)
+{
 	if (!p)
 		abort();
 	return p;
@@ -69,11 +73,13 @@ struct section {
 	const uint8_t *data; // NULL: none in the file
 };
 
-static const char *string_at(const uint8_t *table, uint64_t bytes, uint32_t at) {
+static const char *string_at(const uint8_t *table, uint64_t bytes, uint32_t at)
+{
 	return table && at < bytes && memchr(table + at, 0, bytes - at) ? (const char *)table + at : NULL;
 }
 
-static bool section_at(const struct cubin *c, unsigned i, struct section *s) {
+static bool section_at(const struct cubin *c, unsigned i, struct section *s)
+{
 	if (i >= c->count)
 		return false;
 	const uint8_t *h = c->sections + 64 * (uint64_t)i;
@@ -89,7 +95,8 @@ static bool section_at(const struct cubin *c, unsigned i, struct section *s) {
 	return true;
 }
 
-static bool open_cubin(struct cubin *c, const uint8_t *p, uint64_t bytes) {
+static bool open_cubin(struct cubin *c, const uint8_t *p, uint64_t bytes)
+{
 	if (bytes < 64 || p[4] != 2 || u16(p + 18) != EM_CUDA || u16(p + 58) != 64)
 		return false;
 	uint64_t at = u64(p + 40);
@@ -105,17 +112,17 @@ static bool open_cubin(struct cubin *c, const uint8_t *p, uint64_t bytes) {
 	return true;
 }
 
-static int cubin_sm(const uint8_t *p) {
+static int cubin_sm(const uint8_t *p)
+{
 	uint32_t flags = u32(p + 48);
 	return p[7] == OSABI_CUDA12 ? (int)(flags & 0xff) : p[7] == OSABI_CUDA13 ? (int)(flags >> 8 & 0xff) : 0;
 }
 
-static bool suits(int sm) {
-	return sm / 10 == machine.cc_major && sm <= SM;
-}
+static bool suits(int sm) { return sm / 10 == machine.cc_major && sm <= SM; }
 
 // Fills in the parameters that .nv.info.NAME lists, in any order.
-static bool read_parameters(struct definition *d, const struct section *info) {
+static bool read_parameters(struct definition *d, const struct section *info)
+{
 	bool seen[MAX_PARAMETERS] = {false};
 	int found = 0, highest = -1;
 	d->parameter = need(calloc(MAX_PARAMETERS, sizeof *d->parameter));
@@ -145,7 +152,8 @@ static bool read_parameters(struct definition *d, const struct section *info) {
 }
 
 // What the kernel does: that of the name, with or without a hidden parameter behind its own.
-static void recognise(struct definition *d) {
+static void recognise(struct definition *d)
+{
 	const struct kernel *k = kernel_find(d->name);
 	bool same = k && d->parameters >= k->parameters;
 	for (int i = 0; same && i < k->parameters; i++)
@@ -154,12 +162,14 @@ static void recognise(struct definition *d) {
 	d->kernel = same && (d->guarded || d->parameters == k->parameters) ? k : &kernel_unknown;
 }
 
-static bool read_kernel(struct image *image, const struct cubin *c, const char *name) {
+static bool read_kernel(struct image *image, const struct cubin *c, const char *name)
+{
 	struct definition *d = &image->definition[image->definitions++];
 	d->name = need(strdup(name));
 	struct section s;
 	for (unsigned i = 0; i < c->count; i++)
-		if (section_at(c, i, &s) && s.data && strncmp(s.name, ".nv.info.", 9) == 0 && strcmp(s.name + 9, name) == 0) {
+		if (section_at(c, i, &s) && s.data && strncmp(s.name, ".nv.info.", 9) == 0 &&
+		    strcmp(s.name + 9, name) == 0) {
 			if (!read_parameters(d, &s))
 				return false;
 			break;
@@ -168,7 +178,8 @@ static bool read_kernel(struct image *image, const struct cubin *c, const char *
 	return true;
 }
 
-static bool read_variable(struct image *image, const struct cubin *c, const char *name, const uint8_t *symbol) {
+static bool read_variable(struct image *image, const struct cubin *c, const char *name, const uint8_t *symbol)
+{
 	struct section s;
 	uint64_t at = u64(symbol + 8), bytes = u64(symbol + 16);
 	if (!section_at(c, u16(symbol + 6), &s) || strncmp(s.name, ".nv.global", 10) != 0 || !bytes)
@@ -184,7 +195,8 @@ static bool read_variable(struct image *image, const struct cubin *c, const char
 	return true;
 }
 
-static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes) {
+static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes)
+{
 	struct cubin c;
 	struct section table, names;
 	if (!open_cubin(&c, p, bytes))
@@ -221,7 +233,8 @@ static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes
 // {u16 kind, ..., u32 header size at 4, u64 stored at 8, u32 sm at 28, u64 flags at 40}.
 
 // Finds the entry that suits the machine best, NULL if none does, and one with PTX.
-static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **best, const uint8_t **ptx) {
+static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **best, const uint8_t **ptx)
+{
 	*best = *ptx = NULL;
 	if (bytes < 16 || u16(p + 6) != 16 || u64(p + 8) > bytes - 16)
 		return CUDA_ERROR_INVALID_IMAGE;
@@ -240,16 +253,18 @@ static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **b
 	return CUDA_SUCCESS;
 }
 
-const char *fatbin_ptx(const void *fatbin, uint64_t *bytes) {
+const char *fatbin_ptx(const void *fatbin, uint64_t *bytes)
+{
 	const uint8_t *best, *ptx;
-	if (*bytes < 4 || u32(fatbin) != FATBIN || look_through(fatbin, *bytes, &best, &ptx) != CUDA_SUCCESS || best || !ptx ||
-		u64(ptx + 40) & FATBIN_COMPRESSED)
+	if (*bytes < 4 || u32(fatbin) != FATBIN || look_through(fatbin, *bytes, &best, &ptx) != CUDA_SUCCESS || best ||
+	    !ptx || u64(ptx + 40) & FATBIN_COMPRESSED)
 		return NULL;
 	*bytes = u64(ptx + 8);
 	return (const char *)ptx + u32(ptx + 4);
 }
 
-static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t bytes) {
+static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t bytes)
+{
 	const uint8_t *best, *ptx;
 	CUresult r = look_through(p, bytes, &best, &ptx);
 	if (r != CUDA_SUCCESS)
@@ -263,14 +278,16 @@ static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t byte
 
 // ----
 
-static bool begins(const void *data, uint64_t bytes, uint32_t magic) { // never reads behind the end of a string
+static bool begins(const void *data, uint64_t bytes, uint32_t magic)
+{ // never reads behind the end of a string
 	for (unsigned i = 0; i < 4; i++)
 		if (i >= bytes || ((const uint8_t *)data)[i] != (uint8_t)(magic >> (8 * i)))
 			return false;
 	return true;
 }
 
-static void by_name(struct image *image) {
+static void by_name(struct image *image)
+{
 	int n = 0;
 	while (kernel_at(n))
 		n++;
@@ -293,7 +310,8 @@ static void by_name(struct image *image) {
 	}
 }
 
-struct image *image_read(const void *data, uint64_t bytes, CUresult *error) {
+struct image *image_read(const void *data, uint64_t bytes, CUresult *error)
+{
 	struct image *image = need(calloc(1, sizeof *image));
 	bytes = bytes ? bytes : LIMIT;
 	*error = CUDA_SUCCESS;
@@ -316,7 +334,8 @@ struct image *image_read(const void *data, uint64_t bytes, CUresult *error) {
 	return image;
 }
 
-void image_free(struct image *image) {
+void image_free(struct image *image)
+{
 	for (int i = 0; i < image->definitions; i++) {
 		free(image->definition[i].name);
 		free(image->definition[i].parameter);

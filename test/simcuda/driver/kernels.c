@@ -4,12 +4,14 @@
 
 #include <string.h>
 
-static uint64_t work_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t work_duration(const uint64_t *a, uint64_t blocks)
+{
 	uint64_t resident = (uint64_t)machine.sms * 2;
 	return a[1] * ((blocks + resident - 1) / resident);
 }
 
-static bool work_finish(const uint64_t *a) {
+static bool work_finish(const uint64_t *a)
+{
 	if (!a[0])
 		return true;
 	if (!address_valid(a[0], sizeof(float)))
@@ -18,22 +20,26 @@ static bool work_finish(const uint64_t *a) {
 	return true;
 }
 
-static uint64_t spin_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t spin_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)blocks;
 	return a[0] * 1000;
 }
 
-static uint64_t fixed_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t fixed_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)a, (void)blocks;
 	return 20000;
 }
 
-static uint64_t empty_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t empty_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)a, (void)blocks;
 	return 1000;
 }
 
-static bool add_finish(const uint64_t *a) {
+static bool add_finish(const uint64_t *a)
+{
 	if (a[1] > UINT64_MAX / 4 || !address_valid(a[0], a[1] * 4))
 		return false;
 	for (uint64_t i = 0; i < a[1]; i++)
@@ -41,7 +47,8 @@ static bool add_finish(const uint64_t *a) {
 	return true;
 }
 
-static bool copy_finish(const uint64_t *a) {
+static bool copy_finish(const uint64_t *a)
+{
 	if (!address_valid(a[0], a[2]) || !address_valid(a[1], a[2]))
 		return false;
 	memmove((void *)a[0], (void *)a[1], a[2]);
@@ -49,32 +56,37 @@ static bool copy_finish(const uint64_t *a) {
 }
 
 // The kernels of kernels/sim.cu.
-static uint64_t increment_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t increment_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)blocks;
 	return a[2] * 1000;
 }
 
-static uint64_t chain_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t chain_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)blocks;
 	return a[3] * 1000;
 }
 
-static uint32_t *part(const uint64_t *a, uint64_t number) { // of the block, or NULL
+static uint32_t *part(const uint64_t *a, uint64_t number)
+{ // of the block, or NULL
 	uint64_t bytes = (uint32_t)a[1] * 4ull;
-	if ((int32_t)a[1] < 0 || number > (UINT64_MAX - a[0]) / 4 / 0x80000000u ||
-		!address_valid(a[0], 1) || !address_valid(a[0] + number * bytes, bytes))
+	if ((int32_t)a[1] < 0 || number > (UINT64_MAX - a[0]) / 4 / 0x80000000u || !address_valid(a[0], 1) ||
+	    !address_valid(a[0] + number * bytes, bytes))
 		return NULL;
 	return (uint32_t *)(a[0] + number * bytes);
 }
 
-static bool increment_block(const uint64_t *a, uint64_t number) {
+static bool increment_block(const uint64_t *a, uint64_t number)
+{
 	uint32_t *at = part(a, number);
 	for (uint64_t i = 0; at && i < a[1]; i++)
 		at[i]++;
 	return at != NULL;
 }
 
-static bool chain_block(const uint64_t *a, uint64_t number) {
+static bool chain_block(const uint64_t *a, uint64_t number)
+{
 	uint32_t *at = part(a, number);
 	for (uint64_t i = 0; at && i < a[1]; i++)
 		at[i] = at[i] * 3 + (uint32_t)a[2];
@@ -82,11 +94,13 @@ static bool chain_block(const uint64_t *a, uint64_t number) {
 }
 
 // Those whose blocks wait for each other, with (unsigned *word, int *data, int n_per_block, unsigned us_total).
-static enum progress increment_and(enum progress next, const uint64_t *a, uint64_t number) {
+static enum progress increment_and(enum progress next, const uint64_t *a, uint64_t number)
+{
 	return increment_block((uint64_t[]){a[1], a[2]}, number) ? next : FAULTS;
 }
 
-static enum progress marlin_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+static enum progress marlin_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
 	if (!address_valid(a[0], 4))
 		return FAULTS;
 	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
@@ -98,7 +112,8 @@ static enum progress marlin_proceed(const uint64_t *a, uint64_t blocks, struct p
 	return progress;
 }
 
-static enum progress lamport_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+static enum progress lamport_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
 	if (!address_valid(a[0], 4))
 		return FAULTS;
 	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
@@ -114,7 +129,8 @@ static enum progress lamport_proceed(const uint64_t *a, uint64_t blocks, struct 
 	return ENDS;
 }
 
-static enum progress barrier_proceed(const uint64_t *a, uint64_t blocks, struct place *b) {
+static enum progress barrier_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
 	if (!address_valid(a[0], 4))
 		return FAULTS;
 	_Atomic uint32_t *word = (_Atomic uint32_t *)a[0];
@@ -127,46 +143,51 @@ static enum progress barrier_proceed(const uint64_t *a, uint64_t blocks, struct 
 }
 
 // The kernels of kernels/fill.cu.
-static uint64_t moved_duration(uint64_t bytes) {
-	return bytes * 1000 / machine.device_bytes_per_us;
-}
+static uint64_t moved_duration(uint64_t bytes) { return bytes * 1000 / machine.device_bytes_per_us; }
 
-static uint64_t wide_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t wide_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)blocks;
 	return moved_duration(a[2] * a[3]);
 }
 
-static uint64_t narrow_duration(const uint64_t *a, uint64_t blocks) {
+static uint64_t narrow_duration(const uint64_t *a, uint64_t blocks)
+{
 	(void)blocks;
 	return moved_duration(a[2] * a[3] * a[4]);
 }
 
-static bool rows_valid(uint64_t rows, uint64_t pitch, uint64_t width, uint64_t height) {
+static bool rows_valid(uint64_t rows, uint64_t pitch, uint64_t width, uint64_t height)
+{
 	return !width || !height || address_valid(rows, pitch * (height - 1) + width);
 }
 
-static bool wide_fill(const uint64_t *a, uint64_t number) {
+static bool wide_fill(const uint64_t *a, uint64_t number)
+{
 	if (!rows_valid(a[0], a[1], a[2], a[3]))
 		return false;
 	fill_block(a, number);
 	return true;
 }
 
-static bool wide_copy(const uint64_t *a, uint64_t number) {
+static bool wide_copy(const uint64_t *a, uint64_t number)
+{
 	if (!rows_valid(a[0], a[1], a[2], a[3]) || !rows_valid(a[5], a[6], a[2], a[3]))
 		return false;
 	copy_block(a, number);
 	return true;
 }
 
-static bool narrow_fill(const uint64_t *a, uint64_t number) {
+static bool narrow_fill(const uint64_t *a, uint64_t number)
+{
 	if (!rows_valid(a[0], a[1], a[3] * a[4], a[2]))
 		return false;
 	fill_narrow_block(a, number);
 	return true;
 }
 
-static bool narrow_copy(const uint64_t *a, uint64_t number) {
+static bool narrow_copy(const uint64_t *a, uint64_t number)
+{
 	if (!rows_valid(a[0], a[1], a[3] * a[4], a[2]) || !rows_valid(a[5], a[6], a[3] * a[4], a[2]))
 		return false;
 	copy_narrow_block(a, number);
@@ -183,7 +204,8 @@ static struct lease {
 	_Atomic uint64_t renewed_ns; // in the link's time
 } leases[64];
 
-static struct lease *lease_of(uint64_t word) {
+static struct lease *lease_of(uint64_t word)
+{
 	for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
 		uint64_t nobodys = 0;
 		if (leases[i].word == word || atomic_compare_exchange_strong(&leases[i].word, &nobodys, word))
@@ -192,7 +214,8 @@ static struct lease *lease_of(uint64_t word) {
 	return NULL; // no lease: the link runs to its limit
 }
 
-static bool lease_is_over(const uint64_t *a, uint32_t beat, uint64_t ran_ns) {
+static bool lease_is_over(const uint64_t *a, uint32_t beat, uint64_t ran_ns)
+{
 	struct lease *l = lease_of(a[0]);
 	if (!l)
 		return false;
@@ -204,7 +227,8 @@ static bool lease_is_over(const uint64_t *a, uint32_t beat, uint64_t ran_ns) {
 	return ran_ns > l->renewed_ns + a[4];
 }
 
-static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
+static bool hold_over(const uint64_t *a, uint64_t ran_ns)
+{
 	_Atomic uint64_t *word = (_Atomic uint64_t *)a[0];
 	volatile uint32_t *expired = (volatile uint32_t *)a[5];
 	uint32_t sequence = (uint32_t)a[1], chain = (uint32_t)a[2];
@@ -218,9 +242,7 @@ static bool hold_over(const uint64_t *a, uint64_t ran_ns) {
 	return true;
 }
 
-static uint64_t hold_limit(const uint64_t *a) {
-	return a[3];
-}
+static uint64_t hold_limit(const uint64_t *a) { return a[3]; }
 
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
@@ -242,18 +264,21 @@ static const struct kernel kernels[] = {
 };
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL};
 
-const struct kernel *kernel_at(int index) {
+const struct kernel *kernel_at(int index)
+{
 	return (size_t)index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
 }
 
-const struct kernel *kernel_find(const char *name) {
+const struct kernel *kernel_find(const char *name)
+{
 	for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
 		if (strcmp(kernels[i].name, name) == 0)
 			return &kernels[i];
 	return NULL;
 }
 
-int kernel_blocks_per_sm(const struct kernel *k, uint64_t threads, uint64_t shared_bytes) {
+int kernel_blocks_per_sm(const struct kernel *k, uint64_t threads, uint64_t shared_bytes)
+{
 	uint64_t padded = (threads + 31) / 32 * 32;
 	uint64_t limits[] = {
 		(uint64_t)machine.blocks_per_sm,

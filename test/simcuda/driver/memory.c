@@ -15,18 +15,18 @@ static struct block *blocks;
 static size_t count, room;
 static uint64_t small[DEVICES]; // bytes of the small allocations
 
-uint64_t memory_next_id(void) {
+uint64_t memory_next_id(void)
+{
 	static uint64_t last;
 	return ++last;
 }
 
 // ---- what the device has
 
-static uint64_t in_pages(uint64_t bytes) {
-	return (bytes + LARGE - 1) / LARGE * LARGE;
-}
+static uint64_t in_pages(uint64_t bytes) { return (bytes + LARGE - 1) / LARGE * LARGE; }
 
-bool memory_charge(int device, uint64_t bytes) {
+bool memory_charge(int device, uint64_t bytes)
+{
 	if (bytes > sim_memory_bytes())
 		return false;
 	uint64_t before = bytes < LARGE ? in_pages(small[device]) : 0;
@@ -38,7 +38,8 @@ bool memory_charge(int device, uint64_t bytes) {
 	return true;
 }
 
-void memory_discharge(int device, uint64_t bytes) {
+void memory_discharge(int device, uint64_t bytes)
+{
 	uint64_t before = in_pages(bytes < LARGE ? small[device] : bytes), after = 0;
 	if (bytes < LARGE) {
 		small[device] -= bytes;
@@ -50,7 +51,8 @@ void memory_discharge(int device, uint64_t bytes) {
 
 // ---- allocations
 
-static bool add(struct block b) {
+static bool add(struct block b)
+{
 	if (count == room) {
 		size_t more = room ? 2 * room : 64;
 		struct block *larger = realloc(blocks, more * sizeof *larger);
@@ -66,15 +68,18 @@ static bool add(struct block b) {
 	return true;
 }
 
-bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind) {
+bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind)
+{
 	return add((struct block){.address = address, .bytes = bytes, .kind = kind});
 }
 
-static bool in_mappings(enum memory_kind kind, uint64_t bytes) {
+static bool in_mappings(enum memory_kind kind, uint64_t bytes)
+{
 	return (kind == MEMORY_DEVICE || kind == MEMORY_MANAGED) && bytes >= LARGE;
 }
 
-static void *back(enum memory_kind kind, uint64_t bytes) {
+static void *back(enum memory_kind kind, uint64_t bytes)
+{
 	void *p;
 	if (!in_mappings(kind, bytes))
 		return posix_memalign(&p, 512, bytes) == 0 ? p : NULL;
@@ -90,7 +95,8 @@ static void *back(enum memory_kind kind, uint64_t bytes) {
 	return (void *)from;
 }
 
-static void unback(const struct block *b) {
+static void unback(const struct block *b)
+{
 	if (b->kind == MEMORY_REGISTERED)
 		return;
 	if (in_mappings(b->kind, b->bytes))
@@ -99,7 +105,8 @@ static void unback(const struct block *b) {
 		free((void *)b->address);
 }
 
-uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *pool) {
+uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *pool)
+{
 	struct CUctx_st *c = context_current();
 	int device = c ? c->device : 0;
 	bool charged = kind == MEMORY_DEVICE && !pool; // a pool's own is charged for
@@ -116,23 +123,27 @@ uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *poo
 	return 0;
 }
 
-struct block *memory_block(uint64_t address) {
+struct block *memory_block(uint64_t address)
+{
 	for (size_t i = 0; i < count; i++)
 		if (address - blocks[i].address < blocks[i].bytes)
 			return &blocks[i];
 	return NULL;
 }
 
-static bool has_kind(const struct block *b, enum memory_kind kind) { // cuMemFree takes managed memory too
+static bool has_kind(const struct block *b, enum memory_kind kind)
+{ // cuMemFree takes managed memory too
 	return b->kind == kind || (kind == MEMORY_DEVICE && b->kind == MEMORY_MANAGED);
 }
 
-bool memory_known(uint64_t address, enum memory_kind kind) {
+bool memory_known(uint64_t address, enum memory_kind kind)
+{
 	struct block *b = memory_block(address);
 	return b && b->address == address && has_kind(b, kind);
 }
 
-bool memory_remove(uint64_t address, enum memory_kind kind) {
+bool memory_remove(uint64_t address, enum memory_kind kind)
+{
 	for (size_t i = 0; i < count; i++) {
 		struct block *b = &blocks[i];
 		if (b->address != address || !has_kind(b, kind))
@@ -148,17 +159,17 @@ bool memory_remove(uint64_t address, enum memory_kind kind) {
 	return false;
 }
 
-void memory_owner_ends(const struct CUctx_st *owner) {
+void memory_owner_ends(const struct CUctx_st *owner)
+{
 	for (size_t i = count; i-- > 0;)
 		if (blocks[i].owner == owner && blocks[i].kind != MEMORY_REGISTERED)
 			memory_remove(blocks[i].address, blocks[i].kind);
 }
 
-bool memory_pinned(uint64_t address) {
-	return memory_block(address) || virtual_reserved(address, 1);
-}
+bool memory_pinned(uint64_t address) { return memory_block(address) || virtual_reserved(address, 1); }
 
-bool memory_is_device(uint64_t address) {
+bool memory_is_device(uint64_t address)
+{
 	struct block *b = memory_block(address);
 	if (b)
 		return b->kind == MEMORY_DEVICE || b->kind == MEMORY_MANAGED;
@@ -166,15 +177,18 @@ bool memory_is_device(uint64_t address) {
 	return m ? virtual_device(m) >= 0 : virtual_reserved(address, 1);
 }
 
-static bool in_block(uint64_t address, uint64_t bytes) {
+static bool in_block(uint64_t address, uint64_t bytes)
+{
 	struct block *b = memory_block(address);
 	return b && bytes <= b->bytes - (address - b->address);
 }
 
-bool address_known(uint64_t address, uint64_t bytes) {
+bool address_known(uint64_t address, uint64_t bytes)
+{
 	return bytes == 0 || in_block(address, bytes) || virtual_reserved(address, bytes);
 }
 
-bool address_valid(uint64_t address, uint64_t bytes) {
+bool address_valid(uint64_t address, uint64_t bytes)
+{
 	return bytes == 0 || in_block(address, bytes) || virtual_accessible(address, bytes, memory_accessor);
 }

@@ -8,16 +8,17 @@
 
 struct CUmod_st { // also a CUlibrary
 	struct image *image;
-	struct CUmod_st *library; // of the module of a library: the library
+	struct CUmod_st *library;        // of the module of a library: the library
 	struct CUmod_st *modules, *next; // of a library: its modules, one per context
-	uint64_t context;         // of the module of a library: CUctx_st.id
+	uint64_t context;                // of the module of a library: CUctx_st.id
 	struct CUfunc_st *functions;
-	uint64_t *variable;       // addresses, 0 = none yet
+	uint64_t *variable; // addresses, 0 = none yet
 };
 
 // ---- loading
 
-static struct CUmod_st *module_new(struct image *image, enum handle_kind kind) {
+static struct CUmod_st *module_new(struct image *image, enum handle_kind kind)
+{
 	struct CUmod_st *m = calloc(1, sizeof *m);
 	if (!m || !(m->variable = calloc((size_t)image->variables + 1, sizeof *m->variable)))
 		abort();
@@ -26,7 +27,8 @@ static struct CUmod_st *module_new(struct image *image, enum handle_kind kind) {
 	return m;
 }
 
-static void module_free(struct CUmod_st *m) {
+static void module_free(struct CUmod_st *m)
+{
 	handle_remove(m);
 	for (int i = 0; i < m->image->variables; i++)
 		if (m->variable[i])
@@ -48,7 +50,8 @@ static void module_free(struct CUmod_st *m) {
 	free(m);
 }
 
-static CUresult load(struct CUmod_st **out, const void *data, uint64_t bytes, enum handle_kind kind) {
+static CUresult load(struct CUmod_st **out, const void *data, uint64_t bytes, enum handle_kind kind)
+{
 	struct CUctx_st *c;
 	CUresult r = !out || !data ? CUDA_ERROR_INVALID_VALUE : kind == H_MODULE ? enter_unsafe(&c) : enter(NULL);
 	if (r != CUDA_SUCCESS)
@@ -61,7 +64,8 @@ static CUresult load(struct CUmod_st **out, const void *data, uint64_t bytes, en
 	return leave(r);
 }
 
-static char *read_file(const char *path, uint64_t *bytes) {
+static char *read_file(const char *path, uint64_t *bytes)
+{
 	FILE *f = fopen(path, "re");
 	if (!f)
 		return NULL;
@@ -84,7 +88,8 @@ static char *read_file(const char *path, uint64_t *bytes) {
 	return NULL;
 }
 
-static CUresult load_file(struct CUmod_st **out, const char *path, enum handle_kind kind) {
+static CUresult load_file(struct CUmod_st **out, const char *path, enum handle_kind kind)
+{
 	if (!out || !path)
 		return CUDA_ERROR_INVALID_VALUE;
 	uint64_t bytes;
@@ -96,7 +101,8 @@ static CUresult load_file(struct CUmod_st **out, const char *path, enum handle_k
 	return r;
 }
 
-static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
+static CUresult unload(struct CUmod_st *m, enum handle_kind kind)
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -109,57 +115,56 @@ static CUresult unload(struct CUmod_st *m, enum handle_kind kind) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuModuleLoadData, (CUmodule *out, const void *image), (out, image)) {
-	return load(out, image, 0, H_MODULE);
-}
+CALL(cuModuleLoadData, (CUmodule * out, const void *image), (out, image)) { return load(out, image, 0, H_MODULE); }
 
-CALL(cuModuleLoadDataEx, (CUmodule *out, const void *image, unsigned n, int *options, void **values), (out, image, n, options, values)) {
+CALL(cuModuleLoadDataEx, (CUmodule * out, const void *image, unsigned n, int *options, void **values),
+     (out, image, n, options, values))
+{
 	(void)n, (void)options, (void)values;
 	return load(out, image, 0, H_MODULE);
 }
 
-CALL(cuModuleLoadFatBinary, (CUmodule *out, const void *image), (out, image)) {
-	return load(out, image, 0, H_MODULE);
-}
+CALL(cuModuleLoadFatBinary, (CUmodule * out, const void *image), (out, image)) { return load(out, image, 0, H_MODULE); }
 
-CALL(cuModuleLoad, (CUmodule *out, const char *path), (out, path)) {
-	return load_file(out, path, H_MODULE);
-}
+CALL(cuModuleLoad, (CUmodule * out, const char *path), (out, path)) { return load_file(out, path, H_MODULE); }
 
-CALL(cuModuleUnload, (CUmodule m), (m)) {
-	return unload(m, H_MODULE);
-}
+CALL(cuModuleUnload, (CUmodule m), (m)) { return unload(m, H_MODULE); }
 
-CALL(cuModuleGetLoadingMode, (int *out), (out)) {
+CALL(cuModuleGetLoadingMode, (int *out), (out))
+{
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = sim_lazy() ? 2 : 1; // CU_MODULE_LAZY_LOADING, CU_MODULE_EAGER_LOADING
 	return CUDA_SUCCESS;
 }
 
-CALL(cuLibraryLoadData, (CUmodule *out, const void *code, int *jit, void **jit_values, unsigned njit,
-	int *options, void **values, unsigned n), (out, code, jit, jit_values, njit, options, values, n)) {
+CALL(cuLibraryLoadData,
+     (CUmodule * out, const void *code, int *jit, void **jit_values, unsigned njit, int *options, void **values, unsigned n),
+     (out, code, jit, jit_values, njit, options, values, n))
+{
 	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
 	return load(out, code, 0, H_LIBRARY);
 }
 
-CALL(cuLibraryLoadFromFile, (CUmodule *out, const char *path, int *jit, void **jit_values, unsigned njit,
-	int *options, void **values, unsigned n), (out, path, jit, jit_values, njit, options, values, n)) {
+CALL(cuLibraryLoadFromFile,
+     (CUmodule * out, const char *path, int *jit, void **jit_values, unsigned njit, int *options, void **values, unsigned n),
+     (out, path, jit, jit_values, njit, options, values, n))
+{
 	(void)jit, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
 	return load_file(out, path, H_LIBRARY);
 }
 
-CALL(cuLibraryUnload, (CUmodule l), (l)) {
-	return unload(l, H_LIBRARY);
-}
+CALL(cuLibraryUnload, (CUmodule l), (l)) { return unload(l, H_LIBRARY); }
 
-static CUresult enter_module(struct CUmod_st *m, enum handle_kind kind) {
+static CUresult enter_module(struct CUmod_st *m, enum handle_kind kind)
+{
 	CUresult r = enter(NULL);
 	return r == CUDA_SUCCESS && !handle_is(m, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }
 
 // The module that a library is in the current context.
-static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out) {
+static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out)
+{
 	struct CUctx_st *c = context_current();
 	if (!c)
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -177,14 +182,16 @@ static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out) {
 	return CUDA_SUCCESS;
 }
 
-CALL(cuLibraryGetModule, (CUmodule *out, CUmodule l), (out, l)) {
+CALL(cuLibraryGetModule, (CUmodule * out, CUmodule l), (out, l))
+{
 	CUresult r = out ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(module_of(l, out)) : r;
 }
 
 // ---- functions
 
-static struct CUfunc_st *function_of(struct CUmod_st *m, const struct definition *d, enum handle_kind kind) {
+static struct CUfunc_st *function_of(struct CUmod_st *m, const struct definition *d, enum handle_kind kind)
+{
 	struct CUfunc_st *f = m->functions;
 	while (f && f->definition != d)
 		f = f->next;
@@ -201,7 +208,9 @@ static struct CUfunc_st *function_of(struct CUmod_st *m, const struct definition
 	return f;
 }
 
-static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *name, enum handle_kind container, enum handle_kind kind) {
+static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *name, enum handle_kind container,
+		      enum handle_kind kind)
+{
 	CUresult r = out && name ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -213,7 +222,8 @@ static CUresult named(struct CUfunc_st **out, struct CUmod_st *m, const char *na
 	return leave(CUDA_ERROR_NOT_FOUND);
 }
 
-static CUresult count(unsigned *out, struct CUmod_st *m, enum handle_kind container) {
+static CUresult count(unsigned *out, struct CUmod_st *m, enum handle_kind container)
+{
 	CUresult r = out ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -221,7 +231,9 @@ static CUresult count(unsigned *out, struct CUmod_st *m, enum handle_kind contai
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult enumerate(struct CUfunc_st **out, unsigned n, struct CUmod_st *m, enum handle_kind container, enum handle_kind kind) {
+static CUresult enumerate(struct CUfunc_st **out, unsigned n, struct CUmod_st *m, enum handle_kind container,
+			  enum handle_kind kind)
+{
 	CUresult r = out ? enter_module(m, container) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -230,45 +242,46 @@ static CUresult enumerate(struct CUfunc_st **out, unsigned n, struct CUmod_st *m
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuModuleGetFunction, (CUfunction *out, CUmodule m, const char *name), (out, m, name)) {
+CALL(cuModuleGetFunction, (CUfunction * out, CUmodule m, const char *name), (out, m, name))
+{
 	return named(out, m, name, H_MODULE, H_FUNCTION);
 }
 
-CALL(cuModuleGetFunctionCount, (unsigned *out, CUmodule m), (out, m)) {
-	return count(out, m, H_MODULE);
-}
+CALL(cuModuleGetFunctionCount, (unsigned *out, CUmodule m), (out, m)) { return count(out, m, H_MODULE); }
 
-CALL(cuModuleEnumerateFunctions, (CUfunction *out, unsigned n, CUmodule m), (out, n, m)) {
+CALL(cuModuleEnumerateFunctions, (CUfunction * out, unsigned n, CUmodule m), (out, n, m))
+{
 	return enumerate(out, n, m, H_MODULE, H_FUNCTION);
 }
 
-CALL(cuLibraryGetKernel, (CUfunction *out, CUmodule l, const char *name), (out, l, name)) {
+CALL(cuLibraryGetKernel, (CUfunction * out, CUmodule l, const char *name), (out, l, name))
+{
 	return named(out, l, name, H_LIBRARY, H_KERNEL);
 }
 
-CALL(cuLibraryGetKernelCount, (unsigned *out, CUmodule l), (out, l)) {
-	return count(out, l, H_LIBRARY);
-}
+CALL(cuLibraryGetKernelCount, (unsigned *out, CUmodule l), (out, l)) { return count(out, l, H_LIBRARY); }
 
-CALL(cuLibraryEnumerateKernels, (CUfunction *out, unsigned n, CUmodule l), (out, n, l)) {
+CALL(cuLibraryEnumerateKernels, (CUfunction * out, unsigned n, CUmodule l), (out, n, l))
+{
 	return enumerate(out, n, l, H_LIBRARY, H_KERNEL);
 }
 
-static CUresult enter_function(CUfunction f) {
+static CUresult enter_function(CUfunction f)
+{
 	CUresult r = enter(NULL);
 	return r == CUDA_SUCCESS && !is_function(f) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }
 
-static CUresult enter_handle(const void *h, enum handle_kind kind, const void *out) {
+static CUresult enter_handle(const void *h, enum handle_kind kind, const void *out)
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS && !handle_is(h, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }
 
-bool is_function(const void *f) {
-	return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL);
-}
+bool is_function(const void *f) { return handle_is(f, H_FUNCTION) || handle_is(f, H_KERNEL); }
 
-CALL(cuKernelGetFunction, (CUfunction *out, CUfunction k), (out, k)) {
+CALL(cuKernelGetFunction, (CUfunction * out, CUfunction k), (out, k))
+{
 	CUresult r = enter_handle(k, H_KERNEL, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -279,7 +292,8 @@ CALL(cuKernelGetFunction, (CUfunction *out, CUfunction k), (out, k)) {
 	return leave(r);
 }
 
-CALL(cuKernelGetLibrary, (CUmodule *out, CUfunction k), (out, k)) {
+CALL(cuKernelGetLibrary, (CUmodule * out, CUfunction k), (out, k))
+{
 	CUresult r = enter_handle(k, H_KERNEL, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -287,7 +301,8 @@ CALL(cuKernelGetLibrary, (CUmodule *out, CUfunction k), (out, k)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuFuncGetModule, (CUmodule *out, CUfunction f), (out, f)) {
+CALL(cuFuncGetModule, (CUmodule * out, CUfunction f), (out, f))
+{
 	CUresult r = enter_handle(f, H_FUNCTION, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -295,7 +310,8 @@ CALL(cuFuncGetModule, (CUmodule *out, CUfunction f), (out, f)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuFuncGetName, (const char **out, CUfunction f), (out, f)) {
+CALL(cuFuncGetName, (const char **out, CUfunction f), (out, f))
+{
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -303,11 +319,10 @@ CALL(cuFuncGetName, (const char **out, CUfunction f), (out, f)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuKernelGetName, (const char **out, CUfunction k), (out, k)) {
-	return cuFuncGetName(out, k);
-}
+CALL(cuKernelGetName, (const char **out, CUfunction k), (out, k)) { return cuFuncGetName(out, k); }
 
-CALL(cuFuncGetParamInfo, (CUfunction f, size_t index, size_t *offset, size_t *size), (f, index, offset, size)) {
+CALL(cuFuncGetParamInfo, (CUfunction f, size_t index, size_t *offset, size_t *size), (f, index, offset, size))
+{
 	CUresult r = offset ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -319,11 +334,13 @@ CALL(cuFuncGetParamInfo, (CUfunction f, size_t index, size_t *offset, size_t *si
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuKernelGetParamInfo, (CUfunction k, size_t index, size_t *offset, size_t *size), (k, index, offset, size)) {
+CALL(cuKernelGetParamInfo, (CUfunction k, size_t index, size_t *offset, size_t *size), (k, index, offset, size))
+{
 	return cuFuncGetParamInfo(k, index, offset, size);
 }
 
-CALL(cuFuncIsLoaded, (int *out, CUfunction f), (out, f)) {
+CALL(cuFuncIsLoaded, (int *out, CUfunction f), (out, f))
+{
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -332,7 +349,8 @@ CALL(cuFuncIsLoaded, (int *out, CUfunction f), (out, f)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuFuncLoad, (CUfunction f), (f)) {
+CALL(cuFuncLoad, (CUfunction f), (f))
+{
 	CUresult r = enter_function(f);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -342,7 +360,8 @@ CALL(cuFuncLoad, (CUfunction f), (f)) {
 	return leave(c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
 }
 
-void function_load(CUfunction f, struct CUctx_st *c) {
+void function_load(CUfunction f, struct CUctx_st *c)
+{
 	uint64_t bit = 1ull << c->id % 64;
 	if ((f->loaded & bit) || !sim_lazy())
 		return;
@@ -350,12 +369,13 @@ void function_load(CUfunction f, struct CUctx_st *c) {
 	call_wait(c, CALL_FIRST_LAUNCH);
 }
 
-CALL(cuFuncGetAttribute, (int *out, int attribute, CUfunction f), (out, attribute, f)) {
+CALL(cuFuncGetAttribute, (int *out, int attribute, CUfunction f), (out, attribute, f))
+{
 	CUresult r = out ? enter_function(f) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
 	const struct kernel *k = f->definition->kernel;
-	switch (attribute) { // CUfunction_attribute
+	switch (attribute) {                   // CUfunction_attribute
 	case 0: *out = 1024; break;            // MAX_THREADS_PER_BLOCK
 	case 1: *out = k->shared_bytes; break; // SHARED_SIZE_BYTES
 	case 2: *out = 0; break;               // CONST_SIZE_BYTES
@@ -373,7 +393,8 @@ CALL(cuFuncGetAttribute, (int *out, int attribute, CUfunction f), (out, attribut
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuFuncSetAttribute, (CUfunction f, int attribute, int value), (f, attribute, value)) {
+CALL(cuFuncSetAttribute, (CUfunction f, int attribute, int value), (f, attribute, value))
+{
 	CUresult r = enter_function(f);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -387,19 +408,22 @@ CALL(cuFuncSetAttribute, (CUfunction f, int attribute, int value), (f, attribute
 	return leave(valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CALL(cuKernelGetAttribute, (int *out, int attribute, CUfunction k, CUdevice d), (out, attribute, k, d)) {
+CALL(cuKernelGetAttribute, (int *out, int attribute, CUfunction k, CUdevice d), (out, attribute, k, d))
+{
 	(void)d;
 	return cuFuncGetAttribute(out, attribute, k);
 }
 
-CALL(cuKernelSetAttribute, (int attribute, int value, CUfunction k, CUdevice d), (attribute, value, k, d)) {
+CALL(cuKernelSetAttribute, (int attribute, int value, CUfunction k, CUdevice d), (attribute, value, k, d))
+{
 	(void)d;
 	return cuFuncSetAttribute(k, attribute, value);
 }
 
 // ---- variables: each module has its own
 
-static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out, size_t *bytes) {
+static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out, size_t *bytes)
+{
 	for (int i = 0; i < m->image->variables; i++) {
 		const struct variable *v = &m->image->variable[i];
 		if (strcmp(v->name, name) != 0)
@@ -422,12 +446,14 @@ static CUresult variable(struct CUmod_st *m, const char *name, CUdeviceptr *out,
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-CALL(cuModuleGetGlobal_v2, (CUdeviceptr *out, size_t *bytes, CUmodule m, const char *name), (out, bytes, m, name)) {
+CALL(cuModuleGetGlobal_v2, (CUdeviceptr * out, size_t *bytes, CUmodule m, const char *name), (out, bytes, m, name))
+{
 	CUresult r = name ? enter_module(m, H_MODULE) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS ? leave(variable(m, name, out, bytes)) : r;
 }
 
-CALL(cuLibraryGetGlobal, (CUdeviceptr *out, size_t *bytes, CUmodule l, const char *name), (out, bytes, l, name)) {
+CALL(cuLibraryGetGlobal, (CUdeviceptr * out, size_t *bytes, CUmodule l, const char *name), (out, bytes, l, name))
+{
 	struct CUmod_st *m;
 	CUresult r = name ? enter_module(l, H_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -444,7 +470,8 @@ typedef struct link {
 } *CUlinkState;
 
 // Whether the cubin has every kernel of the PTX.
-static bool stands_for(const char *cubin, uint64_t bytes, const char *ptx, size_t ptx_bytes) {
+static bool stands_for(const char *cubin, uint64_t bytes, const char *ptx, size_t ptx_bytes)
+{
 	CUresult r;
 	struct image *image = image_read(cubin, bytes, &r);
 	bool all = image && image->read;
@@ -465,7 +492,8 @@ static bool stands_for(const char *cubin, uint64_t bytes, const char *ptx, size_
 	return all;
 }
 
-CALL(cuLinkCreate_v2, (unsigned n, int *options, void **values, CUlinkState *out), (n, options, values, out)) {
+CALL(cuLinkCreate_v2, (unsigned n, int *options, void **values, CUlinkState *out), (n, options, values, out))
+{
 	(void)n, (void)options, (void)values;
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
@@ -478,15 +506,17 @@ CALL(cuLinkCreate_v2, (unsigned n, int *options, void **values, CUlinkState *out
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuLinkAddData_v2, (CUlinkState l, int type, const void *data, size_t bytes, const char *name, unsigned n,
-	int *options, void **values), (l, type, data, bytes, name, n, options, values)) {
+CALL(cuLinkAddData_v2,
+     (CUlinkState l, int type, const void *data, size_t bytes, const char *name, unsigned n, int *options, void **values),
+     (l, type, data, bytes, name, n, options, values))
+{
 	(void)name, (void)n, (void)options, (void)values;
 	CUresult r = enter_handle(l, H_LINK, data);
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!bytes || l->cubin)
 		return leave(bytes ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE); // one input
-	if (type == 0) { // CU_JIT_INPUT_CUBIN
+	if (type == 0) {                                                                   // CU_JIT_INPUT_CUBIN
 		l->bytes = bytes;
 		l->cubin = malloc(bytes);
 		if (!l->cubin)
@@ -495,7 +525,9 @@ CALL(cuLinkAddData_v2, (CUlinkState l, int type, const void *data, size_t bytes,
 		return leave(CUDA_SUCCESS);
 	}
 	uint64_t text_bytes = bytes;
-	const char *text = type == 1 ? data : type == 2 ? fatbin_ptx(data, &text_bytes) : NULL; // CU_JIT_INPUT_PTX, _FATBINARY
+	const char *text = type == 1 ? data :
+			   type == 2 ? fatbin_ptx(data, &text_bytes) :
+				       NULL; // CU_JIT_INPUT_PTX, _FATBINARY
 	if (!text)
 		return leave(CUDA_ERROR_NOT_SUPPORTED);
 	if (type == 1 && strnlen(text, bytes) + 1 < bytes)
@@ -512,7 +544,9 @@ CALL(cuLinkAddData_v2, (CUlinkState l, int type, const void *data, size_t bytes,
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuLinkAddFile_v2, (CUlinkState l, int type, const char *path, unsigned n, int *options, void **values), (l, type, path, n, options, values)) {
+CALL(cuLinkAddFile_v2, (CUlinkState l, int type, const char *path, unsigned n, int *options, void **values),
+     (l, type, path, n, options, values))
+{
 	uint64_t bytes;
 	char *data = path ? read_file(path, &bytes) : NULL;
 	if (!data)
@@ -522,7 +556,8 @@ CALL(cuLinkAddFile_v2, (CUlinkState l, int type, const char *path, unsigned n, i
 	return r;
 }
 
-CALL(cuLinkComplete, (CUlinkState l, void **cubin, size_t *bytes), (l, cubin, bytes)) {
+CALL(cuLinkComplete, (CUlinkState l, void **cubin, size_t *bytes), (l, cubin, bytes))
+{
 	CUresult r = enter_handle(l, H_LINK, cubin);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -534,7 +569,8 @@ CALL(cuLinkComplete, (CUlinkState l, void **cubin, size_t *bytes), (l, cubin, by
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuLinkDestroy, (CUlinkState l), (l)) {
+CALL(cuLinkDestroy, (CUlinkState l), (l))
+{
 	CUresult r = enter_handle(l, H_LINK, l);
 	if (r != CUDA_SUCCESS)
 		return r;

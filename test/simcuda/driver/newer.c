@@ -22,14 +22,17 @@ _Static_assert(sizeof(struct attributes) == 24, "CUmemcpyAttributes");
 enum { SRC_ACCESS_ORDER_STREAM = 1, SRC_ACCESS_ORDER_DURING_API_CALL = 2, SRC_ACCESS_ORDER_ANY = 3 };
 
 // Where the source may change as soon as the call returns, the copy is over by then.
-static CUresult ordered(int order, CUstream s, CUresult r) {
+static CUresult ordered(int order, CUstream s, CUresult r)
+{
 	int capturing = 0;
 	if (r == CUDA_SUCCESS && order == SRC_ACCESS_ORDER_DURING_API_CALL)
 		r = cuStreamIsCapturing(s, &capturing);
 	return r == CUDA_SUCCESS && order == SRC_ACCESS_ORDER_DURING_API_CALL && !capturing ? cuStreamSynchronize(s) : r;
 }
 
-DUAL(cuMemcpyWithAttributesAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, const struct attributes *a, CUstream s), (d, f, n, a, s)) {
+DUAL(cuMemcpyWithAttributesAsync, _ptsz,
+     (CUdeviceptr d, CUdeviceptr f, size_t n, const struct attributes *a, CUstream s), (d, f, n, a, s))
+{
 	if (!a || a->order < SRC_ACCESS_ORDER_STREAM || a->order > SRC_ACCESS_ORDER_ANY)
 		return CUDA_ERROR_INVALID_VALUE;
 	return ordered(a->order, s, cuMemcpyAsync(d, f, n, s));
@@ -57,13 +60,16 @@ struct copy_3d { // CUDA_MEMCPY3D_BATCH_OP
 };
 _Static_assert(sizeof(struct operand) == 40 && sizeof(struct copy_3d) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 
-static CUdeviceptr row_of(const struct operand *o, const struct copy_3d *c, size_t y, size_t z) {
+static CUdeviceptr row_of(const struct operand *o, const struct copy_3d *c, size_t y, size_t z)
+{
 	return o->address + (z * (o->layer ? o->layer : c->height) + y) * (o->row ? o->row : c->width);
 }
 
-DUAL(cuMemcpy3DWithAttributesAsync, _ptsz, (const struct copy_3d *c, unsigned long long flags, CUstream s), (c, flags, s)) {
+DUAL(cuMemcpy3DWithAttributesAsync, _ptsz, (const struct copy_3d *c, unsigned long long flags, CUstream s), (c, flags, s))
+{
 	enum { OPERAND_TYPE_POINTER = 1 };
-	if (!c || flags || !c->width || !c->height || !c->depth || c->order < SRC_ACCESS_ORDER_STREAM || c->order > SRC_ACCESS_ORDER_ANY)
+	if (!c || flags || !c->width || !c->height || !c->depth || c->order < SRC_ACCESS_ORDER_STREAM ||
+	    c->order > SRC_ACCESS_ORDER_ANY)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (c->from.type != OPERAND_TYPE_POINTER || c->to.type != OPERAND_TYPE_POINTER)
 		return CUDA_ERROR_NOT_SUPPORTED; // arrays are not simulated
@@ -76,29 +82,35 @@ DUAL(cuMemcpy3DWithAttributesAsync, _ptsz, (const struct copy_3d *c, unsigned lo
 
 // ---- one that no driver has: it stands for those of drivers to come
 
-DUAL(cuMemcpyHereafterAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s)) {
+DUAL(cuMemcpyHereafterAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s))
+{
 	return cuMemcpyAsync(d, f, n, s);
 }
 
 // ---- host functions with a mode of waiting, 13.1
 
-DUAL(cuLaunchHostFunc_v2, _ptsz, (CUstream s, void (*callback)(void *), void *user, unsigned mode), (s, callback, user, mode)) {
+DUAL(cuLaunchHostFunc_v2, _ptsz, (CUstream s, void (*callback)(void *), void *user, unsigned mode),
+     (s, callback, user, mode))
+{
 	return mode > 1 ? CUDA_ERROR_INVALID_VALUE : cuLaunchHostFunc(s, callback, user); // blocking, spinning
 }
 
 // ---- what this machine has no hardware for: a graphics queue (13.1), a fabric (13.5)
 
-DUAL(cuStreamBeginCaptureToCig, _ptsz, (CUstream s, void *const *parameters), (s, parameters)) {
+DUAL(cuStreamBeginCaptureToCig, _ptsz, (CUstream s, void *const *parameters), (s, parameters))
+{
 	(void)s;
 	return parameters && *parameters ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }
 
-DUAL(cuStreamEndCaptureToCig, _ptsz, (CUstream s), (s)) {
+DUAL(cuStreamEndCaptureToCig, _ptsz, (CUstream s), (s))
+{
 	(void)s;
 	return CUDA_ERROR_INVALID_VALUE; // none has begun
 }
 
-DUAL(cuFabricCpyBatchAsync, _ptsz, (size_t n, void *list, unsigned long long flags, CUstream s), (n, list, flags, s)) {
+DUAL(cuFabricCpyBatchAsync, _ptsz, (size_t n, void *list, unsigned long long flags, CUstream s), (n, list, flags, s))
+{
 	(void)n, (void)flags, (void)s;
 	return list ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

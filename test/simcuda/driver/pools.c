@@ -17,7 +17,8 @@ struct pool {
 };
 static struct pool *pools, *initial[DEVICES], *current[DEVICES];
 
-static struct pool *pool_new(int device, uint64_t most) {
+static struct pool *pool_new(int device, uint64_t most)
+{
 	struct pool *p = calloc(1, sizeof *p);
 	if (!p)
 		return NULL;
@@ -27,21 +28,19 @@ static struct pool *pool_new(int device, uint64_t most) {
 	return p;
 }
 
-static struct pool *pool_default(int device) {
+static struct pool *pool_default(int device)
+{
 	if (!initial[device])
 		initial[device] = pool_new(device, 0);
 	return initial[device];
 }
 
-struct pool *pool_current(int device) {
-	return current[device] ? current[device] : pool_default(device);
-}
+struct pool *pool_current(int device) { return current[device] ? current[device] : pool_default(device); }
 
-static uint64_t in_pages(uint64_t bytes) {
-	return (bytes + PAGE - 1) / PAGE * PAGE;
-}
+static uint64_t in_pages(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-static void release(struct pool *p, uint64_t keep) {
+static void release(struct pool *p, uint64_t keep)
+{
 	uint64_t needed = in_pages(p->used > keep ? p->used : keep);
 	if (needed >= p->reserved)
 		return;
@@ -49,7 +48,8 @@ static void release(struct pool *p, uint64_t keep) {
 	p->reserved = needed;
 }
 
-bool pool_take(struct pool *p, uint64_t bytes) {
+bool pool_take(struct pool *p, uint64_t bytes)
+{
 	if (bytes > p->most || p->used > p->most - bytes)
 		return false;
 	uint64_t needed = in_pages(p->used + bytes);
@@ -64,7 +64,8 @@ bool pool_take(struct pool *p, uint64_t bytes) {
 	return true;
 }
 
-static void forget(struct pool *p) {
+static void forget(struct pool *p)
+{
 	release(p, 0);
 	struct pool **at = &pools;
 	while (*at != p)
@@ -73,28 +74,33 @@ static void forget(struct pool *p) {
 	free(p);
 }
 
-void pool_take_back(struct pool *p, uint64_t bytes) {
+void pool_take_back(struct pool *p, uint64_t bytes)
+{
 	p->used -= bytes;
 	if (p->destroyed && !p->used)
 		forget(p);
 }
 
-void pools_synchronized(void) {
+void pools_synchronized(void)
+{
 	for (struct pool *p = pools; p; p = p->next)
 		release(p, p->threshold);
 }
 
-static CUresult enter_pool(struct pool *p, const void *argument) {
+static CUresult enter_pool(struct pool *p, const void *argument)
+{
 	CUresult r = argument ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS && !handle_is(p, H_POOL) ? leave(CUDA_ERROR_INVALID_VALUE) : r;
 }
 
-static CUresult enter_device(CUdevice d, const void *argument) {
+static CUresult enter_device(CUdevice d, const void *argument)
+{
 	CUresult r = argument ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS && (d < 0 || d >= sim_devices()) ? leave(CUDA_ERROR_INVALID_DEVICE) : r;
 }
 
-CALL(cuDeviceGetDefaultMemPool, (struct pool **out, CUdevice d), (out, d)) {
+CALL(cuDeviceGetDefaultMemPool, (struct pool * *out, CUdevice d), (out, d))
+{
 	CUresult r = enter_device(d, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -102,7 +108,8 @@ CALL(cuDeviceGetDefaultMemPool, (struct pool **out, CUdevice d), (out, d)) {
 	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-CALL(cuDeviceGetMemPool, (struct pool **out, CUdevice d), (out, d)) {
+CALL(cuDeviceGetMemPool, (struct pool * *out, CUdevice d), (out, d))
+{
 	CUresult r = enter_device(d, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -110,7 +117,8 @@ CALL(cuDeviceGetMemPool, (struct pool **out, CUdevice d), (out, d)) {
 	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-CALL(cuDeviceSetMemPool, (CUdevice d, struct pool *p), (d, p)) {
+CALL(cuDeviceSetMemPool, (CUdevice d, struct pool *p), (d, p))
+{
 	CUresult r = enter_device(d, p);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -129,7 +137,8 @@ struct properties { // CUmemPoolProps
 };
 _Static_assert(sizeof(struct properties) == 88, "CUmemPoolProps");
 
-CALL(cuMemPoolCreate, (struct pool **out, const struct properties *p), (out, p)) {
+CALL(cuMemPoolCreate, (struct pool * *out, const struct properties *p), (out, p))
+{
 	enum { ALLOCATION_PINNED = 1, LOCATION_DEVICE = 1 };
 	CUresult r = out && p && p->type == ALLOCATION_PINNED ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -142,7 +151,8 @@ CALL(cuMemPoolCreate, (struct pool **out, const struct properties *p), (out, p))
 	return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-CALL(cuMemPoolDestroy, (struct pool *p), (p)) {
+CALL(cuMemPoolDestroy, (struct pool * p), (p))
+{
 	CUresult r = enter_pool(p, p);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -157,7 +167,8 @@ CALL(cuMemPoolDestroy, (struct pool *p), (p)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemPoolTrimTo, (struct pool *p, size_t keep), (p, keep)) {
+CALL(cuMemPoolTrimTo, (struct pool * p, size_t keep), (p, keep))
+{
 	CUresult r = enter_pool(p, p);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -168,7 +179,8 @@ CALL(cuMemPoolTrimTo, (struct pool *p, size_t keep), (p, keep)) {
 // CUmemPool_attribute
 enum { REUSE_LAST = 3, RELEASE_THRESHOLD, RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH };
 
-CALL(cuMemPoolGetAttribute, (struct pool *p, int attribute, void *value), (p, attribute, value)) {
+CALL(cuMemPoolGetAttribute, (struct pool * p, int attribute, void *value), (p, attribute, value))
+{
 	CUresult r = enter_pool(p, value);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -187,7 +199,8 @@ CALL(cuMemPoolGetAttribute, (struct pool *p, int attribute, void *value), (p, at
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemPoolSetAttribute, (struct pool *p, int attribute, const void *value), (p, attribute, value)) {
+CALL(cuMemPoolSetAttribute, (struct pool * p, int attribute, const void *value), (p, attribute, value))
+{
 	CUresult r = enter_pool(p, value);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -204,7 +217,8 @@ CALL(cuMemPoolSetAttribute, (struct pool *p, int attribute, const void *value), 
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s) {
+static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s)
+{
 	if (s->capture)
 		return CUDA_ERROR_NOT_SUPPORTED; // memory nodes are not simulated
 	if (!p || !pool_take(p, bytes))
@@ -218,7 +232,8 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct 
 	return CUDA_SUCCESS;
 }
 
-DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out, bytes, s)) {
+DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s))
+{
 	struct CUstream_st *st;
 	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -226,7 +241,8 @@ DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr *out, size_t bytes, CUstream s), (out,
 	return leave(allocate(out, bytes, pool_current(st->ctx->device), st));
 }
 
-DUAL(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr *out, size_t bytes, struct pool *p, CUstream s), (out, bytes, p, s)) {
+DUAL(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, struct pool *p, CUstream s), (out, bytes, p, s))
+{
 	struct CUstream_st *st;
 	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -234,7 +250,8 @@ DUAL(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr *out, size_t bytes, struct poo
 	return leave(handle_is(p, H_POOL) ? allocate(out, bytes, p, st) : CUDA_ERROR_INVALID_VALUE);
 }
 
-DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
+DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s))
+{
 	struct CUstream_st *st;
 	CUresult r = enter_submission(s, &st);
 	if (r != CUDA_SUCCESS)
@@ -268,20 +285,27 @@ struct CUarray_st {
 typedef struct CUarray_st *CUarray;
 static CUarray arrays;
 
-static uint64_t element_bytes(int format) { // CUarray_format
+static uint64_t element_bytes(int format)
+{ // CUarray_format
 	switch (format) {
-	case 0x01: case 0x08: return 1;
-	case 0x02: case 0x09: case 0x10: return 2;
-	case 0x03: case 0x0a: case 0x20: return 4;
+	case 0x01:
+	case 0x08: return 1;
+	case 0x02:
+	case 0x09:
+	case 0x10: return 2;
+	case 0x03:
+	case 0x0a:
+	case 0x20: return 4;
 	default: return 0;
 	}
 }
 
-static CUresult create(CUarray *out, struct description d) {
+static CUresult create(CUarray *out, struct description d)
+{
 	struct CUctx_st *c;
 	uint64_t cell = element_bytes(d.format) * d.channels, most = 1 << 20;
-	bool sound = out && cell && (d.channels == 1 || d.channels == 2 || d.channels == 4) && d.width && d.width <= most &&
-		d.height <= most && d.depth <= most;
+	bool sound = out && cell && (d.channels == 1 || d.channels == 2 || d.channels == 4) && d.width &&
+		     d.width <= most && d.height <= most && d.depth <= most;
 	CUresult r = sound ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -297,15 +321,19 @@ static CUresult create(CUarray *out, struct description d) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuArrayCreate_v2, (CUarray *out, const struct flat_description *d), (out, d)) {
-	return d ? create(out, (struct description){d->width, d->height, 0, d->format, d->channels, 0}) : CUDA_ERROR_INVALID_VALUE;
+CALL(cuArrayCreate_v2, (CUarray * out, const struct flat_description *d), (out, d))
+{
+	return d ? create(out, (struct description){d->width, d->height, 0, d->format, d->channels, 0}) :
+		   CUDA_ERROR_INVALID_VALUE;
 }
 
-CALL(cuArray3DCreate_v2, (CUarray *out, const struct description *d), (out, d)) {
+CALL(cuArray3DCreate_v2, (CUarray * out, const struct description *d), (out, d))
+{
 	return d ? create(out, *d) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static void array_free(CUarray a) {
+static void array_free(CUarray a)
+{
 	memory_discharge(a->owner->device, a->bytes);
 	handle_remove(a);
 	CUarray *at = &arrays;
@@ -315,13 +343,15 @@ static void array_free(CUarray a) {
 	free(a);
 }
 
-static CUresult enter_array(CUarray a, const void *argument) {
+static CUresult enter_array(CUarray a, const void *argument)
+{
 	struct CUctx_st *c;
 	CUresult r = argument ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	return r == CUDA_SUCCESS && !handle_is(a, H_ARRAY) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }
 
-CALL(cuArrayDestroy, (CUarray a), (a)) {
+CALL(cuArrayDestroy, (CUarray a), (a))
+{
 	CUresult r = enter_array(a, a);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -330,7 +360,8 @@ CALL(cuArrayDestroy, (CUarray a), (a)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuArray3DGetDescriptor_v2, (struct description *out, CUarray a), (out, a)) {
+CALL(cuArray3DGetDescriptor_v2, (struct description * out, CUarray a), (out, a))
+{
 	CUresult r = enter_array(a, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -338,7 +369,8 @@ CALL(cuArray3DGetDescriptor_v2, (struct description *out, CUarray a), (out, a)) 
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuArrayGetDescriptor_v2, (struct flat_description *out, CUarray a), (out, a)) {
+CALL(cuArrayGetDescriptor_v2, (struct flat_description * out, CUarray a), (out, a))
+{
 	CUresult r = enter_array(a, out);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -347,7 +379,8 @@ CALL(cuArrayGetDescriptor_v2, (struct flat_description *out, CUarray a), (out, a
 	return leave(CUDA_SUCCESS);
 }
 
-void pools_owner_ends(const struct CUctx_st *owner) {
+void pools_owner_ends(const struct CUctx_st *owner)
+{
 	for (CUarray a = arrays, next; a; a = next) {
 		next = a->next;
 		if (a->owner == owner)

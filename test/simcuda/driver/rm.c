@@ -33,9 +33,7 @@ typedef struct {
 	uint64_t params;
 	uint32_t paramsSize, status;
 } NVOS54_PARAMETERS;
-typedef struct {
-	uint32_t hRoot, hObjectParent, hObjectOld, status;
-} NVOS00_PARAMETERS;
+typedef struct { uint32_t hRoot, hObjectParent, hObjectOld, status; } NVOS00_PARAMETERS;
 // nv-ioctl.h
 typedef struct {
 	uint32_t cmd, size;
@@ -100,9 +98,7 @@ struct object {
 	uint64_t timeslice_us; // TSG
 	bool unscheduled;      // TSG
 };
-struct rm_context {
-	uint32_t tsg[4];
-};
+struct rm_context { uint32_t tsg[4]; };
 
 static pthread_mutex_t rm_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object objects[OBJECTS];
@@ -115,18 +111,18 @@ static int pending_tsg; // slot of the compute TSG that this thread's driver cal
 static pthread_mutex_t emit_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool own_control; // the control being sent is the driver's: the RM refuses those to nobody
 
-static struct object *find(uint32_t hClient, uint32_t handle) {
+static struct object *find(uint32_t hClient, uint32_t handle)
+{
 	for (int i = 0; i < OBJECTS; i++)
 		if (objects[i].handle && objects[i].handle == handle && objects[i].client == hClient)
 			return &objects[i];
 	return NULL;
 }
 
-static bool client_known(uint32_t handle) {
-	return find(handle, handle) != NULL;
-}
+static bool client_known(uint32_t handle) { return find(handle, handle) != NULL; }
 
-static void free_takes(void) {
+static void free_takes(void)
+{
 	const char *e = getenv("SIMCUDA_FREE_US");
 	long us = e && *e ? atol(e) : 0;
 	struct timespec t = {us / 1000000, us % 1000000 * 1000};
@@ -136,7 +132,8 @@ static void free_takes(void) {
 
 // ---- what the controls do
 
-static bool refuse_controls(void) {
+static bool refuse_controls(void)
+{
 	const char *e = getenv("SIMCUDA_REFUSE_CONTROL");
 	return e && *e && *e != '0';
 }
@@ -148,17 +145,20 @@ struct setting {
 	bool preempt;
 };
 
-static void set_slice(struct engine *e, void *argument) {
+static void set_slice(struct engine *e, void *argument)
+{
 	const struct setting *s = argument;
 	e->tsg[s->tsg].slice_ns = s->slice_ns;
 }
 
-static void set_off(struct engine *e, void *argument) {
+static void set_off(struct engine *e, void *argument)
+{
 	const struct setting *s = argument;
 	e->tsg[s->tsg].off = s->off;
 }
 
-static void end_slice(struct engine *e, void *argument) {
+static void end_slice(struct engine *e, void *argument)
+{
 	const struct setting *s = argument;
 	uint64_t slice = e->tsg[s->tsg].slice_ns;
 	if (e->current == s->tsg && e->granted > slice) { // as if its timeslice had just run out
@@ -168,7 +168,8 @@ static void end_slice(struct engine *e, void *argument) {
 	}
 }
 
-static void apply_runlist(struct object *tsg) {
+static void apply_runlist(struct object *tsg)
+{
 	if (tsg->tsg < 0)
 		return;
 	int channels = 0, disabled = 0;
@@ -182,7 +183,8 @@ static void apply_runlist(struct object *tsg) {
 	engine_ring(engine_bell(tsg->device, tsg->tsg));
 }
 
-static uint32_t disable_channels(const NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS *p) {
+static uint32_t disable_channels(const NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS *p)
+{
 	if (p->numChannels > 64 || p->pRunlistPreemptEvent)
 		return NV_ERR_INVALID_ARGUMENT;
 	for (uint32_t i = 0; i < p->numChannels; i++) {
@@ -198,7 +200,8 @@ static uint32_t disable_channels(const NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS 
 	return NV_OK;
 }
 
-static uint32_t tsg_control(struct object *o, uint32_t cmd, void *p) {
+static uint32_t tsg_control(struct object *o, uint32_t cmd, void *p)
+{
 	struct setting s = {.tsg = o->tsg};
 	switch (cmd) {
 	case 0xa06c0103: // NVA06C_CTRL_CMD_SET_TIMESLICE
@@ -223,7 +226,8 @@ static uint32_t tsg_control(struct object *o, uint32_t cmd, void *p) {
 	}
 }
 
-static uint32_t gid_info(int device, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p) {
+static uint32_t gid_info(int device, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
+{
 	if (p->index != 0 || !(p->flags & 2))
 		return NV_ERR_NOT_SUPPORTED;
 	sim_uuid(device, p->data);
@@ -235,15 +239,13 @@ static const struct command {
 	uint32_t cmd, class, size;
 	bool privileged; // refused under SIMCUDA_REFUSE_CONTROL
 } commands[] = {
-	{0xa06c0101, KEPLER_CHANNEL_GROUP_A, 3, true},
-	{0xa06c0103, KEPLER_CHANNEL_GROUP_A, 8, true},
-	{0xa06c0104, KEPLER_CHANNEL_GROUP_A, 8, true},
-	{0xa06c0105, KEPLER_CHANNEL_GROUP_A, 8, true},
-	{0x2080110b, NV20_SUBDEVICE_0, 536, true},
-	{0x2080014a, NV20_SUBDEVICE_0, 268, false},
+	{0xa06c0101, KEPLER_CHANNEL_GROUP_A, 3, true}, {0xa06c0103, KEPLER_CHANNEL_GROUP_A, 8, true},
+	{0xa06c0104, KEPLER_CHANNEL_GROUP_A, 8, true}, {0xa06c0105, KEPLER_CHANNEL_GROUP_A, 8, true},
+	{0x2080110b, NV20_SUBDEVICE_0, 536, true},     {0x2080014a, NV20_SUBDEVICE_0, 268, false},
 };
 
-static void control(NVOS54_PARAMETERS *a) {
+static void control(NVOS54_PARAMETERS *a)
+{
 	const struct command *c = NULL;
 	bool refuse = !own_control && refuse_controls();
 	own_control = false;
@@ -275,7 +277,8 @@ static void control(NVOS54_PARAMETERS *a) {
 
 // ---- objects
 
-static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_t class, uint64_t params, uint32_t size) {
+static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_t class, uint64_t params, uint32_t size)
+{
 	pthread_mutex_lock(&rm_lock);
 	uint32_t status = NV_OK;
 	struct object *o = NULL, *up = NULL;
@@ -295,8 +298,12 @@ static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_
 	if (status == NV_OK) {
 		if (!*handle)
 			*handle = class == NV01_ROOT_CLIENT ? next_handle++ : next_object++;
-		*o = (struct object){.client = class == NV01_ROOT_CLIENT ? *handle : hRoot, .parent = parent,
-			.handle = *handle, .class = class, .tsg = -1, .device = up ? up->device : 0};
+		*o = (struct object){.client = class == NV01_ROOT_CLIENT ? *handle : hRoot,
+				     .parent = parent,
+				     .handle = *handle,
+				     .class = class,
+				     .tsg = -1,
+				     .device = up ? up->device : 0};
 		if (class == NV01_DEVICE_0 && params)
 			o->device = (int)*(uint32_t *)params; // NV0080_ALLOC_PARAMETERS.deviceId
 		if (class == KEPLER_CHANNEL_GROUP_A) {
@@ -310,16 +317,19 @@ static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_
 	return status;
 }
 
-static void forget(uint32_t hClient, uint32_t handle) { // an object and all below it
+static void forget(uint32_t hClient, uint32_t handle)
+{ // an object and all below it
 	for (int i = 0; i < OBJECTS; i++)
-		if (objects[i].handle && objects[i].client == hClient && objects[i].parent == handle && objects[i].handle != handle)
+		if (objects[i].handle && objects[i].client == hClient && objects[i].parent == handle &&
+		    objects[i].handle != handle)
 			forget(hClient, objects[i].handle);
 	struct object *o = find(hClient, handle);
 	if (o)
 		o->handle = 0;
 }
 
-static uint32_t release(uint32_t hClient, uint32_t handle) {
+static uint32_t release(uint32_t hClient, uint32_t handle)
+{
 	pthread_mutex_lock(&rm_lock);
 	uint32_t status = NV_OK;
 	if (!client_known(hClient))
@@ -332,7 +342,8 @@ static uint32_t release(uint32_t hClient, uint32_t handle) {
 	return status;
 }
 
-static int answer(uint32_t number, uint32_t size, void *argument) {
+static int answer(uint32_t number, uint32_t size, void *argument)
+{
 	if (number == NV_ESC_IOCTL_XFER_CMD && size == sizeof(nv_ioctl_xfer_t)) {
 		const nv_ioctl_xfer_t *x = argument;
 		if (x->cmd == NV_ESC_IOCTL_XFER_CMD) {
@@ -364,21 +375,23 @@ static int answer(uint32_t number, uint32_t size, void *argument) {
 	return 0;
 }
 
-API int ioctl(int fd, unsigned long request, ...) {
+API int ioctl(int fd, unsigned long request, ...)
+{
 	va_list ap;
 	va_start(ap, request);
 	void *argument = va_arg(ap, void *);
 	va_end(ap);
 	struct stat st;
-	if (_IOC_TYPE(request) == 'F' && control_file >= 0 && fstat(fd, &st) == 0 &&
-		st.st_dev == control_dev && st.st_ino == control_ino)
+	if (_IOC_TYPE(request) == 'F' && control_file >= 0 && fstat(fd, &st) == 0 && st.st_dev == control_dev &&
+	    st.st_ino == control_ino)
 		return answer(_IOC_NR(request), _IOC_SIZE(request), argument);
 	return (int)syscall(SYS_ioctl, fd, request, argument);
 }
 
 // ---- the driver's side
 
-static int send(uint32_t number, void *argument, uint32_t size) {
+static int send(uint32_t number, void *argument, uint32_t size)
+{
 	const char *e = getenv("SIMCUDA_WRAP211");
 	if (e && *e == '1') {
 		nv_ioctl_xfer_t x = {number, size, (uint64_t)argument};
@@ -388,25 +401,35 @@ static int send(uint32_t number, void *argument, uint32_t size) {
 }
 
 // old: by NVOS21, else NVOS64; libcuda uses both.
-static uint32_t emit_alloc(bool old, uint32_t parent, uint32_t class, void *params, uint32_t size) {
+static uint32_t emit_alloc(bool old, uint32_t parent, uint32_t class, void *params, uint32_t size)
+{
 	if (old) {
-		NVOS21_PARAMETERS a = {.hRoot = client, .hObjectParent = parent, .hClass = class,
-			.pAllocParms = (uint64_t)params, .paramsSize = size};
+		NVOS21_PARAMETERS a = {.hRoot = client,
+				       .hObjectParent = parent,
+				       .hClass = class,
+				       .pAllocParms = (uint64_t)params,
+				       .paramsSize = size};
 		return send(NV_ESC_RM_ALLOC, &a, sizeof a) == 0 && a.status == NV_OK ? a.hObjectNew : 0;
 	}
-	NVOS64_PARAMETERS a = {.hRoot = client, .hObjectParent = parent, .hClass = class,
-		.pAllocParms = (uint64_t)params, .paramsSize = size};
+	NVOS64_PARAMETERS a = {.hRoot = client,
+			       .hObjectParent = parent,
+			       .hClass = class,
+			       .pAllocParms = (uint64_t)params,
+			       .paramsSize = size};
 	return send(NV_ESC_RM_ALLOC, &a, sizeof a) == 0 && a.status == NV_OK ? a.hObjectNew : 0;
 }
 
-static void emit_control(uint32_t object, uint32_t cmd, void *params, uint32_t size) {
-	NVOS54_PARAMETERS a = {.hClient = client, .hObject = object, .cmd = cmd, .params = (uint64_t)params, .paramsSize = size};
+static void emit_control(uint32_t object, uint32_t cmd, void *params, uint32_t size)
+{
+	NVOS54_PARAMETERS a = {
+		.hClient = client, .hObject = object, .cmd = cmd, .params = (uint64_t)params, .paramsSize = size};
 	own_control = true;
 	send(NV_ESC_RM_CONTROL, &a, sizeof a);
 	own_control = false;
 }
 
-int rm_open(void) {
+int rm_open(void)
+{
 	control_file = memfd_create("nvidiactl", MFD_CLOEXEC);
 	struct stat st;
 	if (control_file < 0 || fstat(control_file, &st) != 0)
@@ -423,7 +446,8 @@ int rm_open(void) {
 	return client ? 0 : -1;
 }
 
-struct rm_context *rm_context_create(int device, int tsg) {
+struct rm_context *rm_context_create(int device, int tsg)
+{
 	struct rm_context *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
@@ -435,7 +459,8 @@ struct rm_context *rm_context_create(int device, int tsg) {
 		c->tsg[i] = emit_alloc(false, device_handle[device], KEPLER_CHANNEL_GROUP_A, params, sizeof params);
 		for (int k = 0; k < (i ? 1 : machine.channels); k++) {
 			uint8_t channel_params[368] = {0}; // NV_CHANNEL_ALLOC_PARAMS
-			uint32_t channel = emit_alloc(false, c->tsg[i], machine.gpfifo_class, channel_params, sizeof channel_params);
+			uint32_t channel =
+				emit_alloc(false, c->tsg[i], machine.gpfifo_class, channel_params, sizeof channel_params);
 			if (!i)
 				emit_alloc(true, channel, machine.compute_class, NULL, 0);
 		}
@@ -453,7 +478,8 @@ struct rm_context *rm_context_create(int device, int tsg) {
 	return c;
 }
 
-void rm_context_destroy(struct rm_context *c) {
+void rm_context_destroy(struct rm_context *c)
+{
 	for (int i = 0; i < 4; i++) {
 		NVOS00_PARAMETERS a = {.hRoot = client, .hObjectParent = client, .hObjectOld = c->tsg[i]};
 		send(NV_ESC_RM_FREE, &a, sizeof a);
@@ -462,7 +488,8 @@ void rm_context_destroy(struct rm_context *c) {
 }
 
 // For tests: the timeslice in force of this process's compute TSG, counted from 0; 0 where there is none.
-API uint64_t simcuda_timeslice_ns(int index) {
+API uint64_t simcuda_timeslice_ns(int index)
+{
 	uint64_t ns = 0;
 	pthread_mutex_lock(&rm_lock);
 	for (int i = 0; i < OBJECTS && index >= 0; i++)
@@ -475,7 +502,8 @@ API uint64_t simcuda_timeslice_ns(int index) {
 	return ns;
 }
 
-void rm_forked(void) {
+void rm_forked(void)
+{
 	pthread_mutex_init(&rm_lock, NULL);
 	pthread_mutex_init(&emit_lock, NULL);
 }

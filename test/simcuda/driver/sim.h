@@ -79,13 +79,13 @@ struct machine {
 	int cc_major, cc_minor;
 	int clock_khz, memory_clock_khz, bus_width_bits, l2_bytes;
 	uint64_t memory_bytes;
-	uint64_t context_bytes; // device memory that a context takes
+	uint64_t context_bytes;  // device memory that a context takes
 	uint64_t switch_busy_ns; // leaving a TSG in the middle of a kernel
 	uint64_t switch_idle_ns; // leaving a TSG that has no methods
 	uint64_t load_ns;        // a timeslice shorter than this gives no run time at all
 	uint64_t look_ns;        // without methods for so long, the loaded TSG is turned from
 	uint64_t timeslice_us, copy_timeslice_us;
-	uint64_t control_ns;     // one RM control, synchronous
+	uint64_t control_ns; // one RM control, synchronous
 	uint64_t copy_latency_ns;
 	uint64_t host_bytes_per_us, device_bytes_per_us;
 	uint64_t kernel_overhead_ns; // added to every kernel's duration
@@ -93,7 +93,7 @@ struct machine {
 	uint32_t gpfifo_class, compute_class;
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
-	int channels; // of a compute TSG
+	int channels;    // of a compute TSG
 	int connections; // channels that the streams of one priority share
 };
 extern const struct machine machine;
@@ -102,12 +102,13 @@ int sim_devices(void);
 int sim_driver_version(void);
 uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
-double sim_bus_rate(int direction, bool both); // bytes per ns to the device (0) and from it (1), or of each while both go; 0 = none is set
-void sim_pin(uint64_t bytes);                  // takes the time of page-locking
-int sim_connections(void);  // CUDA_DEVICE_MAX_CONNECTIONS
-bool sim_mps(void); // processes are clients of an MPS server
-uint64_t sim_look_ns(void);  // as machine.look_ns, or as a test wants it
-uint64_t sim_block_ns(void); // between the beginnings of two blocks that wait for each other
+double sim_bus_rate(int direction,
+		    bool both); // bytes per ns to the device (0) and from it (1), or of each while both go; 0 = none is set
+void sim_pin(uint64_t bytes); // takes the time of page-locking
+int sim_connections(void);    // CUDA_DEVICE_MAX_CONNECTIONS
+bool sim_mps(void);           // processes are clients of an MPS server
+uint64_t sim_look_ns(void);   // as machine.look_ns, or as a test wants it
+uint64_t sim_block_ns(void);  // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
 
 // ---- the compute engine that processes share (engine.c)
@@ -115,31 +116,31 @@ void sim_uuid(int device, uint8_t uuid[16]);
 #define ENGINE_PROCESSES 64
 struct tsg {
 	uint32_t used;
-	uint32_t process;    // index of the owner
-	uint32_t off;        // nonzero: off the runlist
+	uint32_t process; // index of the owner
+	uint32_t off;     // nonzero: off the runlist
 	uint32_t pad;
 	uint64_t slice_ns;
-	uint64_t ran_ns;     // run clock: how long this TSG has been running
-	uint64_t work_ns;    // the run clock at which the kernels it is known to have end
-	uint64_t hold_until; // CLOCK_MONOTONIC; until then a kernel without a known end runs
+	uint64_t ran_ns;                    // run clock: how long this TSG has been running
+	uint64_t work_ns;                   // the run clock at which the kernels it is known to have end
+	uint64_t hold_until;                // CLOCK_MONOTONIC; until then a kernel without a known end runs
 	uint64_t begun_ns, begun_until;     // the same of the kernels that have been fetched
 	uint64_t methods_ns, methods_until; // until when, by either clock, its channels have methods to fetch
 };
 struct engine {
-	uint64_t at;         // the time that this state describes
-	int32_t current;     // loaded TSG, -1 = none
-	int32_t next;        // switching to, -1 = not switching
+	uint64_t at;     // the time that this state describes
+	int32_t current; // loaded TSG, -1 = none
+	int32_t next;    // switching to, -1 = not switching
 	uint64_t switch_end;
-	uint64_t granted;    // when current got the engine, or became busy again
-	uint64_t contended;  // since when another TSG has been runnable, 0 = none is
-	uint64_t dry;        // since when the channels of current have had no methods, 0 = they have
-	uint64_t turned;     // when the host engine turned from current, whose kernels run on, to the next; 0 = it has not
+	uint64_t granted;   // when current got the engine, or became busy again
+	uint64_t contended; // since when another TSG has been runnable, 0 = none is
+	uint64_t dry;       // since when the channels of current have had no methods, 0 = they have
+	uint64_t turned; // when the host engine turned from current, whose kernels run on, to the next; 0 = it has not
 	uint64_t switches;
 	struct tsg tsg[ENGINE_TSGS];
 	uint64_t memory[ENGINE_PROCESSES];     // bytes of the device that each process has
 	uint64_t copying[2][ENGINE_PROCESSES]; // to the device, from it: until when the process keeps the bus busy
 };
-int engine_attach(int device); // 0 or -1; once per process and device
+int engine_attach(int device);                 // 0 or -1; once per process and device
 int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
 void engine_remove(int device, int tsg);
 void engine_leave(void); // take all of this process's TSGs off
@@ -147,12 +148,12 @@ void engine_leave(void); // take all of this process's TSGs off
 void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
 bool engine_running(const struct engine *, int tsg);
 bool engine_turned(const struct engine *, int tsg); // it runs what was fetched, and fetches nothing
-uint64_t engine_next(const struct engine *); // time of the next transition, UINT64_MAX = none
+uint64_t engine_next(const struct engine *);        // time of the next transition, UINT64_MAX = none
 uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG has run so much more
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
-void engine_reap(int device); // forget TSGs and memory of dead processes
+void engine_reap(int device);                                        // forget TSGs and memory of dead processes
 bool engine_take_memory(int device, uint64_t bytes, uint64_t total); // false: all processes together would exceed the total
 void engine_give_memory(int device, uint64_t bytes);
 uint64_t engine_memory(int device); // what all processes have
@@ -163,7 +164,7 @@ struct bus_users engine_bus(int device, int direction, uint64_t until); // this 
 
 // ---- RM (rm.c)
 struct rm_context;
-int rm_open(void);                                        // client, devices, subdevices
+int rm_open(void);                                         // client, devices, subdevices
 struct rm_context *rm_context_create(int device, int tsg); // emits the TSG, its channels and objects
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
@@ -171,7 +172,7 @@ void rm_forked(void);
 // ---- what kernels do, by name (kernels.c)
 #define KERNEL_PARAMETERS 8
 enum progress { WAITS, PROCEEDS, ENDS, FAULTS };
-struct place { // where a block runs, of a kernel whose blocks wait for each other
+struct place {                  // where a block runs, of a kernel whose blocks wait for each other
 	uint64_t number, until; // run clock: until then it is at work
 	uint64_t target;        // what it waits for, the kernel's own; 0 at first
 };
@@ -184,20 +185,18 @@ struct kernel {
 	bool (*over)(const uint64_t *argument, uint64_t ran_ns);
 	uint64_t (*limit_ns)(const uint64_t *argument);
 	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
-	bool (*block)(const uint64_t *argument, uint64_t number); // or of each
+	bool (*block)(const uint64_t *argument, uint64_t number);                            // or of each
 	enum progress (*proceed)(const uint64_t *argument, uint64_t blocks, struct place *); // or its blocks wait for each other
 };
 const struct kernel *kernel_find(const char *name);
-const struct kernel *kernel_at(int index);  // NULL behind the last
-extern const struct kernel kernel_unknown;  // what all others do: nothing, for a while
+const struct kernel *kernel_at(int index); // NULL behind the last
+extern const struct kernel kernel_unknown; // what all others do: nothing, for a while
 int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
 
 void sim_doorbell(const struct kernel *); // behind a launch: the time to the next doorbell; NULL: a graph's
 
 // ---- what images say (image.c)
-struct parameter {
-	uint16_t offset, size;
-};
+struct parameter { uint16_t offset, size; };
 struct definition { // a kernel
 	char *name;
 	const struct kernel *kernel;
@@ -231,13 +230,13 @@ struct work { // what an operation does; also a graph node
 	uint32_t grid[3], block[3], shared_bytes;
 	uint64_t argument[KERNEL_PARAMETERS];
 	bool guarded, cooperative;
-	uint64_t hidden;          // of a guarded kernel: address of its record, 0 = none
-	uint64_t dst, src, bytes; // copy, memset, free
-	void *staged;             // copy: private source, freed with the operation
-	uint32_t value, flags;    // memset pattern, wait or write value
-	int width;                // memset
-	bool host;                // copy over the host link
-	bool from_device;         // and this way
+	uint64_t hidden;           // of a guarded kernel: address of its record, 0 = none
+	uint64_t dst, src, bytes;  // copy, memset, free
+	void *staged;              // copy: private source, freed with the operation
+	uint32_t value, flags;     // memset pattern, wait or write value
+	int width;                 // memset
+	bool host;                 // copy over the host link
+	bool from_device;          // and this way
 	bool known_dst, known_src; // copy: these were memory of the driver's when it was submitted
 	void (*callback)(void *);
 	void *user;
@@ -245,14 +244,14 @@ struct work { // what an operation does; also a graph node
 struct op {
 	int refs;
 	bool done, started, chained;
-	bool with_previous;      // fetched with the operation before it: nodes of one graph
-	bool queued;             // in its channel, not fetched yet
-	uint64_t number;         // in the order of submission
-	bool blocked;            // waits for more than kernels before it in its stream
-	uint64_t rung_ns;        // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
+	bool with_previous; // fetched with the operation before it: nodes of one graph
+	bool queued;        // in its channel, not fetched yet
+	uint64_t number;    // in the order of submission
+	bool blocked;       // waits for more than kernels before it in its stream
+	uint64_t rung_ns;   // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
 	struct work work;
-	uint64_t end_ns;         // copy: when it is over
-	double rate, carried;    // copy over a bus with a rate: bytes per ns, and bytes until carried_ns
+	uint64_t end_ns;      // copy: when it is over
+	double rate, carried; // copy over a bus with a rate: bytes per ns, and bytes until carried_ns
 	uint64_t carried_ns, moved;
 	uint64_t start_run, end_run; // kernel: run clock
 	uint64_t next_block;         // of a kernel with a record: the first that has not been handed out
@@ -263,7 +262,7 @@ struct op {
 	uint64_t started_ns, done_ns;
 	struct op **dep;
 	int deps;
-	bool handed, returned;   // host function: given to its thread, came back
+	bool handed, returned;                      // host function: given to its thread, came back
 	struct op *next, *channel_next, *host_next; // in its stream, in its channel, in the queue of host functions
 };
 struct CUstream_st {
@@ -274,14 +273,14 @@ struct CUstream_st {
 	int priority, channel;
 	bool destroyed, legacy;
 	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
-	uint64_t end_run; // run clock at the end of the last kernel, valid while chain
+	uint64_t end_run;              // run clock at the end of the last kernel, valid while chain
 	bool chain;
 	struct capture *capture;
 	uint64_t capture_sequence, capture_joined;
 };
 #define PRIORITIES 6        // 0, the lowest, to -5
 #define MOST_CONNECTIONS 32 // of CUDA_DEVICE_MAX_CONNECTIONS
-struct channel { // what streams that share it submitted, in order; fetched in order
+struct channel {            // what streams that share it submitted, in order; fetched in order
 	struct op *head, *tail;
 	uint64_t closed; // number of the first operation that waits for more than kernels, UINT64_MAX = none does
 };
@@ -316,11 +315,20 @@ struct op *stream_submit(struct CUstream_st *, const struct work *, struct op *a
 void stream_submit_many(struct CUstream_st *, const struct work *, int n);
 void op_unref(struct op *);
 struct op *op_ref(struct op *);
-void op_wait(struct op *); // sim_lock held; consumes the reference
+void op_wait(struct op *);            // sim_lock held; consumes the reference
 void context_wait(struct CUctx_st *); // sim_lock held
 
 // ---- the lock of a context (calls.c); all with sim_lock held
-enum call { CALL_SUBMIT, CALL_SYNCHRONIZE, CALL_FREE, CALL_FREE_HOST, CALL_UNREGISTER, CALL_LOAD, CALL_UNLOAD, CALL_FIRST_LAUNCH };
+enum call {
+	CALL_SUBMIT,
+	CALL_SYNCHRONIZE,
+	CALL_FREE,
+	CALL_FREE_HOST,
+	CALL_UNREGISTER,
+	CALL_LOAD,
+	CALL_UNLOAD,
+	CALL_FIRST_LAUNCH
+};
 void call_wait(struct CUctx_st *, enum call); // what the call waits for, with the lock or without
 
 // ---- memory (memory.c); sim_lock held
@@ -337,24 +345,24 @@ struct block { // what cuMemAlloc and its like gave, or what is registered
 };
 bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
 uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
-bool memory_remove(uint64_t address, enum memory_kind kind);     // false: not the start of one
+bool memory_remove(uint64_t address, enum memory_kind kind);                    // false: not the start of one
 bool memory_known(uint64_t address, enum memory_kind kind);
 bool memory_pinned(uint64_t address); // memory that the device reaches directly
 bool memory_is_device(uint64_t address);
-struct block *memory_block(uint64_t address); // what it lies in; NULL = none, or memory that cuMemMap put there
+struct block *memory_block(uint64_t address);         // what it lies in; NULL = none, or memory that cuMemMap put there
 void memory_owner_ends(const struct CUctx_st *owner); // all that it owns goes
 bool memory_charge(int device, uint64_t bytes);       // false: beyond what the device has
 void memory_discharge(int device, uint64_t bytes);
 uint64_t memory_next_id(void);
 bool address_known(uint64_t address, uint64_t bytes); // what a submission asks: an allocation, or reserved
 bool address_valid(uint64_t address, uint64_t bytes); // what an operation asks as it is carried out: it can be accessed
-extern __thread int memory_accessor; // the device that the calling thread carries out operations of
+extern __thread int memory_accessor;                  // the device that the calling thread carries out operations of
 
 // ---- pools and arrays (pools.c); sim_lock held
-struct pool *pool_current(int device); // NULL = no host memory
+struct pool *pool_current(int device);         // NULL = no host memory
 bool pool_take(struct pool *, uint64_t bytes); // false: beyond what the device or the pool has
 void pool_take_back(struct pool *, uint64_t bytes);
-void pools_synchronized(void); // pools give back what is above their threshold
+void pools_synchronized(void);                  // pools give back what is above their threshold
 void pools_owner_ends(const struct CUctx_st *); // its arrays go, and what no pool needs
 
 // ---- virtual memory management (vmm.c); sim_lock held
@@ -380,16 +388,31 @@ uint64_t now_ns(void);
 void mps_connect(void); // as the driver is initialised
 
 // ---- what the API is made of (api.c); all with sim_lock held
-enum handle_kind { H_NONE, H_CONTEXT, H_STREAM, H_EVENT, H_MODULE, H_LIBRARY, H_FUNCTION, H_KERNEL, H_GRAPH, H_EXEC, H_NODE, H_LINK, H_POOL, H_ARRAY };
+enum handle_kind {
+	H_NONE,
+	H_CONTEXT,
+	H_STREAM,
+	H_EVENT,
+	H_MODULE,
+	H_LIBRARY,
+	H_FUNCTION,
+	H_KERNEL,
+	H_GRAPH,
+	H_EXEC,
+	H_NODE,
+	H_LINK,
+	H_POOL,
+	H_ARRAY
+};
 void handle_add(void *, enum handle_kind);
 void handle_remove(void *);
 bool handle_is(const void *, enum handle_kind);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
 CUresult leave(CUresult);                  // releases it
-CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
+CUresult enter_stream(CUstream, struct CUstream_st **);     // enter, with the stream
 CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
-CUresult enter_unsafe(struct CUctx_st **); // enter, for what is illegal beside a capture
-struct CUctx_st *context_current(void);    // NULL = none
+CUresult enter_unsafe(struct CUctx_st **);                  // enter, for what is illegal beside a capture
+struct CUctx_st *context_current(void);                     // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
@@ -400,28 +423,31 @@ extern const char *const exported_first[] __asm__("__start_sim_exported") __attr
 extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
 
 // Defines an exported function. The body follows.
-#define CALL(name, parameters, arguments)                                                                          \
-	static CUresult name##_body parameters;                                                                        \
-	static const char *const name##_row __attribute__((section("sim_exported"), used)) = #name;                    \
-	API CUresult name parameters;                                                                                  \
-	API CUresult name parameters {                                                                                 \
-		CUresult failed = sim_called(name##_row);                                                                  \
-		return failed ? failed : name##_body arguments;                                                            \
-	}                                                                                                              \
+#define CALL(name, parameters, arguments) \
+	static CUresult name##_body parameters; \
+	static const char *const name##_row __attribute__((section("sim_exported"), used)) = #name; \
+	API CUresult name parameters; \
+	API CUresult name parameters \
+	{ \
+		CUresult failed = sim_called(name##_row); \
+		return failed ? failed : name##_body arguments; \
+	} \
 	static CUresult name##_body parameters
 
 // Defines name for a NULL stream = legacy and name<suffix> for a NULL stream = per-thread; the stream
 // parameter is called s. The body follows.
-#define DUAL(name, suffix, parameters, arguments)          \
-	static CUresult name##_common parameters;              \
-	CALL(name, parameters, arguments) {                    \
-		s = s ? s : STREAM_LEGACY;                         \
-		return name##_common arguments;                    \
-	}                                                      \
-	CALL(name##suffix, parameters, arguments) {            \
-		s = s ? s : STREAM_PER_THREAD;                     \
-		return name##_common arguments;                    \
-	}                                                      \
+#define DUAL(name, suffix, parameters, arguments) \
+	static CUresult name##_common parameters; \
+	CALL(name, parameters, arguments) \
+	{ \
+		s = s ? s : STREAM_LEGACY; \
+		return name##_common arguments; \
+	} \
+	CALL(name##suffix, parameters, arguments) \
+	{ \
+		s = s ? s : STREAM_PER_THREAD; \
+		return name##_common arguments; \
+	} \
 	static CUresult name##_common parameters
 
 // ---- functions (modules.c)
@@ -433,11 +459,11 @@ struct CUfunc_st { // also a CUkernel
 	int attribute[32];
 };
 bool is_function(const void *);
-bool sim_lazy(void); // code is loaded by the first launch
+bool sim_lazy(void);                               // code is loaded by the first launch
 void function_load(CUfunction, struct CUctx_st *); // unless it is; may wait for the context
 // Makes the work that a launch of the function is. sim_lock held.
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
-	bool cooperative, void **parameters, void **extra);
+		     bool cooperative, void **parameters, void **extra);
 #define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 
 // ---- capture and graphs (capture.c, graph.c)
@@ -474,8 +500,8 @@ void graph_free(CUgraph);
 bool graph_replace(CUgraph to, CUgraph from); // its nodes' parameters; false: other nodes
 CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
-CUresult capture_unsafe(struct CUctx_st *);           // a call that is illegal while something captures
-CUresult capture_query(struct CUstream_st *);         // a call that is illegal on a capturing stream
+CUresult capture_unsafe(struct CUctx_st *);   // a call that is illegal while something captures
+CUresult capture_query(struct CUstream_st *); // a call that is illegal on a capturing stream
 bool capture_in_context(struct CUctx_st *, bool blocking_only);
 void capture_invalidate(struct CUctx_st *, bool blocking_only);
 CUresult capture_record(struct CUevent_st *, struct CUstream_st *);

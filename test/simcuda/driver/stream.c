@@ -13,10 +13,10 @@
 
 #define NEVER UINT64_MAX
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
-#define POLL_NS 2000         // a running kernel without a known end looks at its word
-#define WAIT_VALUE_NS 20000  // the host engine looks at a word that a stream waits for
-#define PIECE (1u << 20)     // bytes that are moved without looking whether they may be
-#define LIVENESS_NS 5000000  // longest sleep while another process has the engine
+#define POLL_NS 2000             // a running kernel without a known end looks at its word
+#define WAIT_VALUE_NS 20000      // the host engine looks at a word that a stream waits for
+#define PIECE (1u << 20)         // bytes that are moved without looking whether they may be
+#define LIVENESS_NS 5000000      // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t sim_done = PTHREAD_COND_INITIALIZER;
@@ -25,13 +25,15 @@ struct CUctx_st *sim_contexts;
 
 static uint64_t next_id = 1;
 
-struct op *op_ref(struct op *o) {
+struct op *op_ref(struct op *o)
+{
 	if (o)
 		o->refs++;
 	return o;
 }
 
-void op_unref(struct op *o) {
+void op_unref(struct op *o)
+{
 	if (!o || --o->refs > 0)
 		return;
 	for (int i = 0; i < o->deps; i++)
@@ -42,7 +44,8 @@ void op_unref(struct op *o) {
 	free(o);
 }
 
-static void add_dependency(struct op *o, struct op *on) {
+static void add_dependency(struct op *o, struct op *on)
+{
 	if (!on || on->done)
 		return;
 	struct op **d = realloc(o->dep, (size_t)(o->deps + 1) * sizeof *d);
@@ -55,13 +58,15 @@ static void add_dependency(struct op *o, struct op *on) {
 // ---- channels: the streams of a context share them
 
 // Which one a new stream is put on.
-static int pick_channel(struct CUctx_st *c, int priority) {
+static int pick_channel(struct CUctx_st *c, int priority)
+{
 	int class = priority < 0 ? -priority % PRIORITIES : 0;
 	return class * MOST_CONNECTIONS + (int)(c->streams_of[class]++ % (unsigned)sim_connections());
 }
 
 // Operations that go through the stream's channel. Copies have engines of their own; host functions and records need none.
-static bool through_channel(const struct op *o) {
+static bool through_channel(const struct op *o)
+{
 	switch (o->work.kind) {
 	case OP_KERNEL: return !o->with_previous;
 	case OP_MARK: return o->deps > 0; // it waits for an event
@@ -72,11 +77,10 @@ static bool through_channel(const struct op *o) {
 	}
 }
 
-static struct channel *channel_of(const struct CUstream_st *s) {
-	return &s->ctx->channel[s->channel];
-}
+static struct channel *channel_of(const struct CUstream_st *s) { return &s->ctx->channel[s->channel]; }
 
-static void enter_channel(struct CUstream_st *s, struct op *o) {
+static void enter_channel(struct CUstream_st *s, struct op *o)
+{
 	struct channel *h = channel_of(s);
 	if (h->tail)
 		h->tail->channel_next = o;
@@ -86,7 +90,8 @@ static void enter_channel(struct CUstream_st *s, struct op *o) {
 	o->queued = true;
 }
 
-static void leave_channel(struct pass *p, struct CUstream_st *s) {
+static void leave_channel(struct pass *p, struct CUstream_st *s)
+{
 	struct channel *h = channel_of(s);
 	h->head->queued = false;
 	h->head = h->head->channel_next;
@@ -95,7 +100,8 @@ static void leave_channel(struct pass *p, struct CUstream_st *s) {
 	p->fetched = true;
 }
 
-static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous) {
+static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
+{
 	struct op *o = calloc(1, sizeof *o);
 	if (!o)
 		abort();
@@ -115,7 +121,7 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	o->chained = s->head != NULL;
 	o->rung_ns = now_ns();
 	o->blocked = o->deps || w->kind == OP_WAIT_VALUE ||
-		(s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
+		     (s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
 	if (s->tail)
 		s->tail->next = o;
 	else
@@ -129,22 +135,26 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	return o;
 }
 
-struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after) {
+struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after)
+{
 	return submit(s, w, after, false);
 }
 
-void stream_submit_many(struct CUstream_st *s, const struct work *w, int n) {
+void stream_submit_many(struct CUstream_st *s, const struct work *w, int n)
+{
 	for (int i = 0; i < n; i++)
 		op_unref(submit(s, &w[i], NULL, i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL));
 }
 
-void op_wait(struct op *o) {
+void op_wait(struct op *o)
+{
 	while (o && !o->done && !sim_dead)
 		pthread_cond_wait(&sim_done, &sim_lock);
 	op_unref(o);
 }
 
-void context_wait(struct CUctx_st *c) {
+void context_wait(struct CUctx_st *c)
+{
 	int n = 0;
 	for (struct CUstream_st *s = c->streams; s; s = s->next)
 		n++;
@@ -159,7 +169,8 @@ void context_wait(struct CUctx_st *c) {
 	free(last);
 }
 
-struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority) {
+struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
+{
 	struct CUstream_st *s = calloc(1, sizeof *s);
 	if (!s)
 		return NULL;
@@ -175,19 +186,22 @@ struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
 
 // ---- the executor
 
-static bool dependencies_done(struct op *o) {
+static bool dependencies_done(struct op *o)
+{
 	for (int i = 0; i < o->deps; i++)
 		if (!o->dep[i]->done)
 			return false;
 	return true;
 }
 
-static uint64_t kernel_ns(const struct work *w) {
+static uint64_t kernel_ns(const struct work *w)
+{
 	return w->kernel->duration_ns(w->argument, blocks_of(w)) + machine.kernel_overhead_ns;
 }
 
 // True when the kernel at the head of s is over.
-static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
+static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
+{
 	const struct kernel *k = o->work.kernel;
 	if (p->c->error)
 		return true; // nothing runs after a fault
@@ -242,7 +256,8 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o) {
 	return true;
 }
 
-static void fill(const struct work *w, uint64_t from, uint64_t bytes) {
+static void fill(const struct work *w, uint64_t from, uint64_t bytes)
+{
 	char *to = (char *)w->dst + from;
 	if (w->width == 1)
 		memset(to, (int)w->value, bytes);
@@ -251,15 +266,17 @@ static void fill(const struct work *w, uint64_t from, uint64_t bytes) {
 			memcpy(to + i, &w->value, (size_t)w->width);
 }
 
-static bool reaches(const struct work *w, uint64_t from, uint64_t bytes) {
+static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
+{
 	if (w->kind == OP_MEMSET)
 		return address_valid(w->dst + from, bytes);
 	return (!w->known_dst || address_valid(w->dst + from, bytes)) &&
-		(!w->known_src || w->staged || address_valid(w->src + from, bytes));
+	       (!w->known_src || w->staged || address_valid(w->src + from, bytes));
 }
 
 // Moves a part, piece by piece: another thread may unmap the memory meanwhile.
-bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to) {
+bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to)
+{
 	for (; from < to; from += PIECE) {
 		uint64_t bytes = to - from < PIECE ? to - from : PIECE;
 		if (!reaches(w, from, bytes)) {
@@ -278,7 +295,8 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 	return true;
 }
 
-static bool step_transfer(struct pass *p, struct op *o) {
+static bool step_transfer(struct pass *p, struct op *o)
+{
 	struct work *w = &o->work;
 	if (w->host && sim_bus_rate(w->from_device, false) > 0)
 		return step_bus(p, o);
@@ -295,7 +313,8 @@ static bool step_transfer(struct pass *p, struct op *o) {
 	return true;
 }
 
-static bool value_reached(const struct work *w) {
+static bool value_reached(const struct work *w)
+{
 	uint32_t have = atomic_load((_Atomic uint32_t *)w->dst);
 	switch (w->flags & 3) {
 	case 0: return (int32_t)(have - w->value) >= 0; // CU_STREAM_WAIT_VALUE_GEQ
@@ -305,12 +324,11 @@ static bool value_reached(const struct work *w) {
 	}
 }
 
-static void write_value(const struct work *w) {
-	atomic_store((_Atomic uint32_t *)w->dst, w->value);
-}
+static void write_value(const struct work *w) { atomic_store((_Atomic uint32_t *)w->dst, w->value); }
 
 // True when the head of s is over.
-static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
+static bool step(struct pass *p, struct CUstream_st *s, struct op *o)
+{
 	struct work *w = &o->work;
 	if (!dependencies_done(o) || (o->queued && channel_of(s)->head != o))
 		return false;
@@ -325,8 +343,7 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 		return true;
 	switch (w->kind) {
 	case OP_COPY:
-	case OP_MEMSET:
-		return step_transfer(p, o);
+	case OP_MEMSET: return step_transfer(p, o);
 	case OP_HOST:
 		if (!o->handed) {
 			o->handed = true;
@@ -356,15 +373,13 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o) {
 		else
 			fault(p->c);
 		return true;
-	case OP_FREE:
-		memory_remove(w->dst, MEMORY_DEVICE);
-		return true;
-	default:
-		return true;
+	case OP_FREE: memory_remove(w->dst, MEMORY_DEVICE); return true;
+	default: return true;
 	}
 }
 
-static void complete(struct pass *p, struct CUstream_st *s) {
+static void complete(struct pass *p, struct CUstream_st *s)
+{
 	struct op *o = s->head;
 	if (o->queued)
 		leave_channel(p, s);
@@ -388,12 +403,14 @@ struct publication {
 	uint64_t rung_ns; // the first doorbell for what has not been fetched
 };
 
-static bool published(const struct tsg *t, const struct publication *n) {
+static bool published(const struct tsg *t, const struct publication *n)
+{
 	return n->work_ns == t->work_ns && n->hold_until == t->hold_until && n->begun_ns == t->begun_ns &&
-		n->begun_until == t->begun_until && n->methods_ns == t->methods_ns && n->methods_until == t->methods_until;
+	       n->begun_until == t->begun_until && n->methods_ns == t->methods_ns && n->methods_until == t->methods_until;
 }
 
-static void publish(struct engine *e, void *argument) {
+static void publish(struct engine *e, void *argument)
+{
 	const struct publication *n = argument;
 	struct tsg *t = &e->tsg[n->tsg];
 	t->work_ns = n->work_ns;
@@ -407,13 +424,15 @@ static void publish(struct engine *e, void *argument) {
 		e->dry = e->turned = 0;
 }
 
-static void later(uint64_t *end, uint64_t at) {
+static void later(uint64_t *end, uint64_t at)
+{
 	if (at > *end)
 		*end = at;
 }
 
 // Whether a channel has methods behind the kernel. Records of events and nodes of its own graph are not methods.
-static bool followed(const struct op *kernel) {
+static bool followed(const struct op *kernel)
+{
 	for (const struct op *o = kernel->next; o; o = o->next)
 		switch (o->work.kind) {
 		case OP_MARK:
@@ -433,17 +452,20 @@ static bool followed(const struct op *kernel) {
 }
 
 // Until when a kernel without a known end may run.
-static uint64_t last_moment(const struct pass *p, const struct op *o, uint64_t start_run) {
+static uint64_t last_moment(const struct pass *p, const struct op *o, uint64_t start_run)
+{
 	uint64_t now = now_ns();
 	if (o->work.kernel->proceed)
 		return UNKNOWN;
-	uint64_t until = (o->started_ns ? o->started_ns : now + (start_run - p->run)) + o->work.kernel->limit_ns(o->work.argument);
+	uint64_t until = (o->started_ns ? o->started_ns : now + (start_run - p->run)) +
+			 o->work.kernel->limit_ns(o->work.argument);
 	if (until < now + 2 * LIVENESS_NS && !p->running)
 		until = now + 2 * LIVENESS_NS; // it has to run once more to see that it is over
 	return until;
 }
 
-static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct publication *n) {
+static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct publication *n)
+{
 	uint64_t end = p->run;
 	for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
 		if (o->work.kind == OP_MARK)
@@ -477,7 +499,8 @@ static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct p
 }
 
 // Kernels that wait for nothing but kernels before them.
-static void unblock(struct CUstream_st *s) {
+static void unblock(struct CUstream_st *s)
+{
 	for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
 		if (o->work.kind != OP_MARK && o->work.kind != OP_KERNEL)
 			break;
@@ -488,7 +511,8 @@ static void unblock(struct CUstream_st *s) {
 }
 
 // Returns what our TSG has to run, for the engine, as far as that is known without asking the host again.
-static struct publication outlook(const struct pass *p) {
+static struct publication outlook(const struct pass *p)
+{
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
 	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
 		unblock(s);
@@ -503,14 +527,16 @@ static struct publication outlook(const struct pass *p) {
 	return n;
 }
 
-static void look(struct pass *p, struct publication *n) {
+static void look(struct pass *p, struct publication *n)
+{
 	engine_update(p->c->device, n ? publish : NULL, n, &p->engine);
 	p->running = engine_running(&p->engine, p->c->tsg);
 	p->run = p->engine.tsg[p->c->tsg].ran_ns;
 	p->turned = engine_turned(&p->engine, p->c->tsg);
 }
 
-static void run_streams(struct pass *p) {
+static void run_streams(struct pass *p)
+{
 	for (bool again = true; again;) {
 		again = false;
 		p->holds = 0; // those of the round before may have ended in it
@@ -537,7 +563,8 @@ static void run_streams(struct pass *p) {
 }
 
 // Runs without the lock until a hold ends, something else is due or somebody rings.
-static void poll_holds(struct pass *p, uint32_t seen) {
+static void poll_holds(struct pass *p, uint32_t seen)
+{
 	const struct kernel *k[HOLDS];
 	uint64_t argument[HOLDS][KERNEL_PARAMETERS], started[HOLDS];
 	for (int i = 0; i < p->holds; i++) {
@@ -557,13 +584,15 @@ static void poll_holds(struct pass *p, uint32_t seen) {
 	pthread_mutex_lock(&sim_lock);
 }
 
-static void block_signals(void) {
+static void block_signals(void)
+{
 	sigset_t all;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 }
 
-static void *executor(void *argument) {
+static void *executor(void *argument)
+{
 	struct CUctx_st *c = argument;
 	prctl(PR_SET_TIMERSLACK, 1);
 	pthread_setname_np(pthread_self(), "simcuda");
@@ -611,7 +640,8 @@ static void *executor(void *argument) {
 	return NULL;
 }
 
-static void *host_functions(void *argument) {
+static void *host_functions(void *argument)
+{
 	struct CUctx_st *c = argument;
 	pthread_setname_np(pthread_self(), "simcuda-host");
 	pthread_mutex_lock(&sim_lock);
@@ -635,7 +665,8 @@ static void *host_functions(void *argument) {
 	return NULL;
 }
 
-int context_start(struct CUctx_st *c) {
+int context_start(struct CUctx_st *c)
+{
 	pthread_cond_init(&c->host_work, NULL);
 	c->bell = engine_bell(c->device, c->tsg);
 	sigset_t before;
@@ -653,7 +684,8 @@ int context_start(struct CUctx_st *c) {
 	return 0;
 }
 
-void context_stop(struct CUctx_st *c) {
+void context_stop(struct CUctx_st *c)
+{
 	c->stop = true;
 	engine_ring(c->bell);
 	pthread_cond_signal(&c->host_work);

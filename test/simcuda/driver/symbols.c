@@ -183,7 +183,8 @@ typedef void function(void);
 	NAME(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \
 	NAME(cuModuleUnload, 2000, cuModuleUnload) \
 	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
-	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
+	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, \
+	     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
 	PAIR(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz) \
 	NAME(cuStreamCreate, 2000, cuStreamCreate) \
 	NAME(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
@@ -226,12 +227,12 @@ static const struct symbol {
 } symbols[] = {
 #define ROW1(name, version, symbol) {#name, version, symbol, symbol},
 #define ROW2(name, version, symbol, per_thread) {#name, version, symbol, per_thread},
-	SYMBOLS(ROW1, ROW2)
-	{"cuGetProcAddress", 11030, (function *)cuGetProcAddress, (function *)cuGetProcAddress},
+	SYMBOLS(ROW1, ROW2){"cuGetProcAddress", 11030, (function *)cuGetProcAddress, (function *)cuGetProcAddress},
 	{"cuGetProcAddress", 12000, (function *)cuGetProcAddress_v2, (function *)cuGetProcAddress_v2},
 };
 
-static CUresult lookup(const char *name, void **out, int version, uint64_t flags, int *status) {
+static CUresult lookup(const char *name, void **out, int version, uint64_t flags, int *status)
+{
 	if (!name || !out || (flags & ~3ull))
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct symbol *best = NULL;
@@ -248,11 +249,13 @@ static CUresult lookup(const char *name, void **out, int version, uint64_t flags
 	return best || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-
-CALL(cuGetProcAddress, (const char *name, void **out, int version, uint64_t flags), (name, out, version, flags)) {
+CALL(cuGetProcAddress, (const char *name, void **out, int version, uint64_t flags), (name, out, version, flags))
+{
 	return lookup(name, out, version, flags, NULL);
 }
 
-CALL(cuGetProcAddress_v2, (const char *name, void **out, int version, uint64_t flags, int *status), (name, out, version, flags, status)) {
+CALL(cuGetProcAddress_v2, (const char *name, void **out, int version, uint64_t flags, int *status),
+     (name, out, version, flags, status))
+{
 	return lookup(name, out, version, flags, status);
 }

@@ -12,33 +12,38 @@ static CUresult nothing(void) { return CUDA_SUCCESS; }
 
 // ---- for the runtime itself
 
-static CUresult load(CUmodule *out, const void *wrapper, int *options, void **values, unsigned n) {
+static CUresult load(CUmodule *out, const void *wrapper, int *options, void **values, unsigned n)
+{
 	(void)options, (void)values, (void)n;
 	return cuModuleLoadFatBinary(out, wrapper);
 }
 
 static void *const cudart[10] = {
-	(void *)sizeof cudart, (void *)nothing, (void *)cuDevicePrimaryCtxRetain, (void *)nothing, (void *)nothing, (void *)nothing,
-	(void *)load, (void *)nothing, (void *)nothing, (void *)nothing,
+	(void *)sizeof cudart, (void *)nothing, (void *)cuDevicePrimaryCtxRetain,
+	(void *)nothing,       (void *)nothing, (void *)nothing,
+	(void *)load,          (void *)nothing, (void *)nothing,
+	(void *)nothing,
 };
 
 // ---- for tools, which are told that none listens
 
 static uint32_t callbacks[1024], more_callbacks[14];
 
-static void get_callbacks(void **out, size_t *n) {
+static void get_callbacks(void **out, size_t *n)
+{
 	*out = callbacks;
 	*n = sizeof callbacks / sizeof *callbacks;
 }
 
-static void get_more_callbacks(void **out, size_t *n) {
+static void get_more_callbacks(void **out, size_t *n)
+{
 	*out = more_callbacks;
 	*n = sizeof more_callbacks / sizeof *more_callbacks;
 }
 
 static void *const hooks[7] = {
-	(void *)sizeof hooks, (void *)nothing, (void *)get_callbacks, (void *)nothing, (void *)nothing, (void *)nothing,
-	(void *)get_more_callbacks,
+	(void *)sizeof hooks, (void *)nothing, (void *)get_callbacks,      (void *)nothing,
+	(void *)nothing,      (void *)nothing, (void *)get_more_callbacks,
 };
 
 static void *const tls[4] = {(void *)sizeof tls, (void *)nothing, (void *)nothing, (void *)nothing};
@@ -52,17 +57,20 @@ static struct kept {
 	void *value;
 } *kept; // with sim_lock
 
-static CUresult find(CUcontext context, const void *key, struct kept ***at) {
+static CUresult find(CUcontext context, const void *key, struct kept ***at)
+{
 	struct CUctx_st *current;
 	CUresult r = enter(context ? NULL : &current);
 	if (r != CUDA_SUCCESS)
 		return r;
-	for (*at = &kept; **at && ((**at)->context != (context ? context : current) || (**at)->key != key); *at = &(**at)->next)
+	for (*at = &kept; **at && ((**at)->context != (context ? context : current) || (**at)->key != key);
+	     *at = &(**at)->next)
 		;
 	return CUDA_SUCCESS;
 }
 
-static CUresult put_kept(CUcontext context, const void *key, void *value, void *destructor) {
+static CUresult put_kept(CUcontext context, const void *key, void *value, void *destructor)
+{
 	struct kept **at, *new = calloc(1, sizeof *new);
 	(void)destructor;
 	CUresult r = find(context, key, &at);
@@ -73,7 +81,8 @@ static CUresult put_kept(CUcontext context, const void *key, void *value, void *
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult delete_kept(CUcontext context, const void *key) {
+static CUresult delete_kept(CUcontext context, const void *key)
+{
 	struct kept **at, *old;
 	CUresult r = find(context, key, &at);
 	if (r != CUDA_SUCCESS)
@@ -84,7 +93,8 @@ static CUresult delete_kept(CUcontext context, const void *key) {
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult get_kept(void **out, CUcontext context, const void *key) {
+static CUresult get_kept(void **out, CUcontext context, const void *key)
+{
 	struct kept **at;
 	CUresult r = find(context, key, &at);
 	if (r != CUDA_SUCCESS)
@@ -105,7 +115,8 @@ static const struct {
 	{{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93}, storage},
 };
 
-CALL(cuGetExportTable, (const void **out, const void *identifier), (out, identifier)) {
+CALL(cuGetExportTable, (const void **out, const void *identifier), (out, identifier))
+{
 	if (!out || !identifier)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

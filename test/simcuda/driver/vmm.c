@@ -19,9 +19,7 @@
 #define HOST DEVICES // its index in mapping.access
 
 typedef unsigned long long CUmemGenericAllocationHandle;
-typedef struct {
-	int type, id;
-} CUmemLocation;
+typedef struct { int type, id; } CUmemLocation;
 enum { LOCATION_DEVICE = 1, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT };
 enum { ALLOCATION_PINNED = 1, HANDLE_POSIX_FD = 1 };
 enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READWRITE = 3 };
@@ -50,9 +48,7 @@ struct physical { // what cuMemCreate made
 	int fd;                     // of a file of its own, -1 = it is in the process's
 	bool imported;              // the process that made it is charged for it
 };
-struct reservation {
-	uint64_t address, bytes;
-};
+struct reservation { uint64_t address, bytes; };
 
 static struct physical *all;
 static struct reservation *reservations;
@@ -61,36 +57,39 @@ static size_t reservation_count, mapping_count;
 static int file = -1;
 static pthread_rwlock_t in_use = PTHREAD_RWLOCK_INITIALIZER; // mappings change with sim_lock and this
 
-void virtual_hold(void) {
+void virtual_hold(void)
+{
 	pthread_rwlock_rdlock(&in_use); // with sim_lock, so nobody changes anything
 }
 
-void virtual_let_go(void) {
-	pthread_rwlock_unlock(&in_use);
-}
+void virtual_let_go(void) { pthread_rwlock_unlock(&in_use); }
 
 // ---- looking up
 
-static struct reservation *reservation_of(uint64_t address) {
+static struct reservation *reservation_of(uint64_t address)
+{
 	for (size_t i = 0; i < reservation_count; i++)
 		if (address - reservations[i].address < reservations[i].bytes)
 			return &reservations[i];
 	return NULL;
 }
 
-struct mapping *virtual_mapping(uint64_t address) {
+struct mapping *virtual_mapping(uint64_t address)
+{
 	for (size_t i = 0; i < mapping_count; i++)
 		if (address - mappings[i].address < mappings[i].bytes)
 			return &mappings[i];
 	return NULL;
 }
 
-bool virtual_reserved(uint64_t address, uint64_t bytes) {
+bool virtual_reserved(uint64_t address, uint64_t bytes)
+{
 	struct reservation *r = reservation_of(address);
 	return r && bytes <= r->bytes - (address - r->address);
 }
 
-bool virtual_accessible(uint64_t address, uint64_t bytes, int device) {
+bool virtual_accessible(uint64_t address, uint64_t bytes, int device)
+{
 	if (!virtual_reserved(address, bytes))
 		return false;
 	for (uint64_t at = address; at < address + bytes;) {
@@ -102,34 +101,35 @@ bool virtual_accessible(uint64_t address, uint64_t bytes, int device) {
 	return true;
 }
 
-int virtual_device(const struct mapping *m) {
+int virtual_device(const struct mapping *m)
+{
 	const CUmemLocation *l = &m->physical->properties.location;
 	return l->type == LOCATION_DEVICE ? l->id : -1;
 }
 
-unsigned virtual_handle_types(const struct mapping *m) {
+unsigned virtual_handle_types(const struct mapping *m)
+{
 	return (unsigned)m->physical->properties.requestedHandleTypes;
 }
 
-bool virtual_rdma(const struct mapping *m) {
-	return m->physical->properties.allocFlags.gpuDirectRDMACapable;
-}
+bool virtual_rdma(const struct mapping *m) { return m->physical->properties.allocFlags.gpuDirectRDMACapable; }
 
-static struct physical *physical_of(CUmemGenericAllocationHandle handle) {
+static struct physical *physical_of(CUmemGenericAllocationHandle handle)
+{
 	struct physical *p = all;
 	while (p && !(p->handle == handle && p->handles))
 		p = p->next;
 	return p;
 }
 
-static bool aligned(uint64_t n) {
-	return n % GRANULARITY == 0;
-}
+static bool aligned(uint64_t n) { return n % GRANULARITY == 0; }
 
 // ---- addresses
 
-CALL(cuMemAddressReserve, (CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags),
-	(out, bytes, alignment, wanted, flags)) {
+CALL(cuMemAddressReserve,
+     (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags),
+     (out, bytes, alignment, wanted, flags))
+{
 	if (!out || !bytes || !aligned(bytes) || (alignment & (alignment - 1)) || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = enter(NULL);
@@ -159,7 +159,8 @@ CALL(cuMemAddressReserve, (CUdeviceptr *out, size_t bytes, size_t alignment, CUd
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemAddressFree, (CUdeviceptr address, size_t bytes), (address, bytes)) {
+CALL(cuMemAddressFree, (CUdeviceptr address, size_t bytes), (address, bytes))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -176,13 +177,15 @@ CALL(cuMemAddressFree, (CUdeviceptr address, size_t bytes), (address, bytes)) {
 
 // ---- physical memory
 
-static CUresult check_properties(const CUmemAllocationProp *p) {
+static CUresult check_properties(const CUmemAllocationProp *p)
+{
 	if (!p || p->type != ALLOCATION_PINNED || p->win32HandleMetaData)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (p->requestedHandleTypes & ~HANDLE_POSIX_FD)
 		return CUDA_ERROR_NOT_SUPPORTED; // there is no fabric
 	switch (p->location.type) {
-	case LOCATION_DEVICE: return p->location.id >= 0 && p->location.id < sim_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+	case LOCATION_DEVICE:
+		return p->location.id >= 0 && p->location.id < sim_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 	case LOCATION_HOST:
 	case LOCATION_HOST_NUMA:
 	case LOCATION_HOST_NUMA_CURRENT: return CUDA_SUCCESS;
@@ -190,18 +193,21 @@ static CUresult check_properties(const CUmemAllocationProp *p) {
 	}
 }
 
-CALL(cuMemGetAllocationGranularity, (size_t *out, const CUmemAllocationProp *p, int option), (out, p, option)) {
+CALL(cuMemGetAllocationGranularity, (size_t *out, const CUmemAllocationProp *p, int option), (out, p, option))
+{
 	CUresult r = out && (option == 0 || option == 1) ? check_properties(p) : CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		*out = GRANULARITY;
 	return r;
 }
 
-static bool is_charged(const struct physical *p) {
+static bool is_charged(const struct physical *p)
+{
 	return p->properties.location.type == LOCATION_DEVICE && !p->imported;
 }
 
-static struct physical *physical_new(uint64_t bytes, const CUmemAllocationProp *properties) {
+static struct physical *physical_new(uint64_t bytes, const CUmemAllocationProp *properties)
+{
 	static CUmemGenericAllocationHandle last = 0x1000;
 	struct physical *p = calloc(1, sizeof *p);
 	if (!p)
@@ -211,7 +217,8 @@ static struct physical *physical_new(uint64_t bytes, const CUmemAllocationProp *
 	return p;
 }
 
-static void physical_drop(struct physical *p) {
+static void physical_drop(struct physical *p)
+{
 	if (p->handles || p->mappings)
 		return;
 	if (is_charged(p))
@@ -227,8 +234,10 @@ static void physical_drop(struct physical *p) {
 	free(p);
 }
 
-CALL(cuMemCreate, (CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags),
-	(out, bytes, properties, flags)) {
+CALL(cuMemCreate,
+     (CUmemGenericAllocationHandle * out, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags),
+     (out, bytes, properties, flags))
+{
 	static uint64_t end; // of what has been given out of the file
 	CUresult r = out && bytes && aligned(bytes) && !flags ? check_properties(properties) : CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
@@ -255,7 +264,8 @@ CALL(cuMemCreate, (CUmemGenericAllocationHandle *out, size_t bytes, const CUmemA
 	return leave(CUDA_SUCCESS);
 }
 
-static CUresult enter_physical(CUmemGenericAllocationHandle handle, struct physical **p) {
+static CUresult enter_physical(CUmemGenericAllocationHandle handle, struct physical **p)
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -263,7 +273,8 @@ static CUresult enter_physical(CUmemGenericAllocationHandle handle, struct physi
 	return *p ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-CALL(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle)) {
+CALL(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
+{
 	struct physical *p;
 	CUresult r = enter_physical(handle, &p);
 	if (r != CUDA_SUCCESS)
@@ -273,7 +284,9 @@ CALL(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle)) {
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *out, CUmemGenericAllocationHandle handle), (out, handle)) {
+CALL(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * out, CUmemGenericAllocationHandle handle),
+     (out, handle))
+{
 	struct physical *p;
 	CUresult r = out ? enter_physical(handle, &p) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -283,7 +296,8 @@ CALL(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *out, CUmemGen
 }
 
 // The handle of what cuMemMap put there: memory of cuMemAlloc and of pools has none.
-CALL(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *out, void *address), (out, address)) {
+CALL(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address), (out, address))
+{
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -297,20 +311,25 @@ CALL(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *out, void *addr
 
 // ---- mappings
 
-static bool put_there(const struct mapping *m) {
+static bool put_there(const struct mapping *m)
+{
 	const struct physical *p = m->physical;
 	return mmap((void *)m->address, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-		p->fd >= 0 ? p->fd : file, (off_t)p->offset) != MAP_FAILED;
+		    p->fd >= 0 ? p->fd : file, (off_t)p->offset) != MAP_FAILED;
 }
 
-static void take_away(const struct mapping *m) {
+static void take_away(const struct mapping *m)
+{
 	mmap((void *)m->address, m->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-CALL(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
-	(address, bytes, offset, handle, flags)) {
+CALL(cuMemMap,
+     (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
+     (address, bytes, offset, handle, flags))
+{
 	struct physical *p;
-	bool sound = bytes && aligned(address) && aligned(bytes) && !offset && !flags; // "offset: currently must be zero", cuda.h
+	bool sound = bytes && aligned(address) && aligned(bytes) && !offset &&
+		     !flags; // "offset: currently must be zero", cuda.h
 	CUresult r = sound ? enter_physical(handle, &p) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -337,7 +356,8 @@ CALL(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAl
 }
 
 // Whether a range is mapped all over, and no mapping lies in it in part.
-static bool whole(uint64_t address, uint64_t bytes) {
+static bool whole(uint64_t address, uint64_t bytes)
+{
 	if (!bytes || !virtual_reserved(address, bytes))
 		return false;
 	uint64_t end = address + bytes, at = address;
@@ -350,7 +370,8 @@ static bool whole(uint64_t address, uint64_t bytes) {
 	return at == end;
 }
 
-CALL(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes)) {
+CALL(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes))
+{
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -370,7 +391,8 @@ CALL(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes)) {
 	return leave(CUDA_SUCCESS);
 }
 
-static int accessor_of(const CUmemLocation *l) { // index in mapping.access, -1 = no such
+static int accessor_of(const CUmemLocation *l)
+{ // index in mapping.access, -1 = no such
 	switch (l->type) {
 	case LOCATION_DEVICE: return l->id >= 0 && l->id < sim_devices() ? l->id : -1;
 	case LOCATION_HOST:
@@ -380,7 +402,9 @@ static int accessor_of(const CUmemLocation *l) { // index in mapping.access, -1 
 	}
 }
 
-CALL(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *what, size_t count), (address, bytes, what, count)) {
+CALL(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *what, size_t count),
+     (address, bytes, what, count))
+{
 	CUresult r = what && count ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -388,7 +412,8 @@ CALL(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	for (size_t k = 0; k < count; k++) {
 		if (accessor_of(&what[k].location) < 0)
-			return leave(what[k].location.type == LOCATION_DEVICE ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE);
+			return leave(what[k].location.type == LOCATION_DEVICE ? CUDA_ERROR_INVALID_DEVICE :
+										CUDA_ERROR_INVALID_VALUE);
 		if (what[k].flags != ACCESS_NONE && what[k].flags != ACCESS_READ && what[k].flags != ACCESS_READWRITE)
 			return leave(CUDA_ERROR_INVALID_VALUE);
 	}
@@ -398,7 +423,9 @@ CALL(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *
 	return leave(CUDA_SUCCESS);
 }
 
-CALL(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CUdeviceptr address), (out, location, address)) {
+CALL(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CUdeviceptr address),
+     (out, location, address))
+{
 	CUresult r = out && location && accessor_of(location) >= 0 ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -417,7 +444,8 @@ struct label {
 	CUmemAllocationProp properties;
 };
 
-static bool copy_contents(int to, const struct physical *p) { // holes stay holes
+static bool copy_contents(int to, const struct physical *p)
+{ // holes stay holes
 	off_t end = (off_t)(p->offset + p->bytes);
 	for (off_t at = lseek(file, (off_t)p->offset, SEEK_DATA); at >= 0 && at < end; at = lseek(file, at, SEEK_DATA)) {
 		off_t hole = lseek(file, at, SEEK_HOLE), stop = hole < end ? hole : end;
@@ -430,12 +458,13 @@ static bool copy_contents(int to, const struct physical *p) { // holes stay hole
 	return true;
 }
 
-static bool give_own_file(struct physical *p) {
+static bool give_own_file(struct physical *p)
+{
 	int own = memfd_create("simcuda-shared", MFD_CLOEXEC);
 	struct label label = {MARK, p->bytes, p->properties};
 	pthread_rwlock_wrlock(&in_use);
 	bool done = own >= 0 && ftruncate(own, (off_t)(p->bytes + sizeof label)) == 0 && copy_contents(own, p) &&
-		pwrite(own, &label, sizeof label, (off_t)p->bytes) == (ssize_t)sizeof label;
+		    pwrite(own, &label, sizeof label, (off_t)p->bytes) == (ssize_t)sizeof label;
 	if (done) {
 		fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)p->offset, (off_t)p->bytes);
 		p->fd = own;
@@ -451,7 +480,8 @@ static bool give_own_file(struct physical *p) {
 }
 
 CALL(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags),
-	(out, handle, type, flags)) {
+     (out, handle, type, flags))
+{
 	struct physical *p;
 	CUresult r = out && type == HANDLE_POSIX_FD && !flags ? enter_physical(handle, &p) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -464,7 +494,8 @@ CALL(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle hand
 	return leave(*(int *)out < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
 }
 
-CALL(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *out, void *shared, int type), (out, shared, type)) {
+CALL(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * out, void *shared, int type), (out, shared, type))
+{
 	struct label label;
 	struct stat st;
 	int given = (int)(intptr_t)shared;
@@ -472,8 +503,8 @@ CALL(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *out, void *s
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (fstat(given, &st) != 0 || st.st_size < (off_t)sizeof label ||
-		pread(given, &label, sizeof label, st.st_size - (off_t)sizeof label) != (ssize_t)sizeof label || label.mark != MARK ||
-		label.bytes != (uint64_t)st.st_size - sizeof label)
+	    pread(given, &label, sizeof label, st.st_size - (off_t)sizeof label) != (ssize_t)sizeof label ||
+	    label.mark != MARK || label.bytes != (uint64_t)st.st_size - sizeof label)
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	int own = fcntl(given, F_DUPFD_CLOEXEC, 0);
 	struct physical *p = own >= 0 ? physical_new(label.bytes, &label.properties) : NULL;

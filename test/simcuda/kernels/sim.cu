@@ -23,15 +23,9 @@ static __device__ void take(unsigned us)
 	} while (now - start < us * 1000ull / waves);
 }
 
-static __device__ unsigned first()
-{
-	return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
+static __device__ unsigned first() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 
-static __device__ unsigned step()
-{
-	return blockDim.x * blockDim.y * blockDim.z;
-}
+static __device__ unsigned step() { return blockDim.x * blockDim.y * blockDim.z; }
 
 static __device__ void increment(int *data, int n_per_block)
 {
@@ -57,15 +51,9 @@ extern "C" __global__ void sim_chain(unsigned *data, int n_per_block, unsigned a
 	}
 }
 
-static __device__ unsigned total()
-{
-	return gridDim.x * gridDim.y * gridDim.z;
-}
+static __device__ unsigned total() { return gridDim.x * gridDim.y * gridDim.z; }
 
-static __device__ unsigned look(unsigned *word)
-{
-	return atomicAdd(word, 0);
-}
+static __device__ unsigned look(unsigned *word) { return atomicAdd(word, 0); }
 
 // The next three wait for blocks of their own launch without being launched cooperatively. Their word is 0 at first.
 // sim_marlin: each block waits for the one of the next higher number, as the reduction of Marlin does.
@@ -117,7 +105,4 @@ extern "C" __global__ void sim_barrier(unsigned *word, int *data, int n_per_bloc
 }
 
 // A kernel of which the simulated driver knows no more than its image says.
-extern "C" __global__ void sim_unknown(unsigned long long *out)
-{
-	*out = ++sim_counter;
-}
+extern "C" __global__ void sim_unknown(unsigned long long *out) { *out = ++sim_counter; }

@@ -5,29 +5,30 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                        \
-	do {                                                                                        \
-		if (!(condition)) {                                                                     \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
 			fprintf(stderr, "simulated: %s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-			_exit(1);                                                                           \
-		}                                                                                       \
+			_exit(1); \
+		} \
 	} while (0)
-#define OK(call)                                                                                       \
-	do {                                                                                               \
-		int r_ = (call);                                                                               \
-		if (r_ != 0) {                                                                                 \
-			fprintf(stderr, "simulated: %s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_);      \
-			_exit(1);                                                                                  \
-		}                                                                                              \
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) { \
+			fprintf(stderr, "simulated: %s:%d: %s returned %d\n", __FILE__, __LINE__, #call, r_); \
+			_exit(1); \
+		} \
 	} while (0)
 
-#define REFUSED(error, call)                                                                                           \
-	do {                                                                                                               \
-		int r_ = (call);                                                                                               \
-		if (r_ != (error)) {                                                                                           \
-			fprintf(stderr, "simulated: %s:%d: %s returned %d, not %d\n", __FILE__, __LINE__, #call, r_, (error));      \
-			_exit(1);                                                                                                  \
-		}                                                                                                              \
+#define REFUSED(error, call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != (error)) { \
+			fprintf(stderr, "simulated: %s:%d: %s returned %d, not %d\n", __FILE__, __LINE__, #call, r_, \
+				(error)); \
+			_exit(1); \
+		} \
 	} while (0)
 
 #endif

@@ -52,9 +52,7 @@ int cuPointerGetAttribute(void *, int, ptr);
 int cuPointerSetAttribute(const void *, int, ptr);
 int cuMemGetAddressRange_v2(ptr *, size_t *, ptr);
 
-struct location {
-	int type, id;
-};
+struct location { int type, id; };
 struct properties {
 	int type, handle_types;
 	struct location location;
@@ -106,10 +104,19 @@ struct array {
 int cuArray3DCreate_v2(handle *, const struct array *);
 int cuArrayDestroy(handle);
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, NOT_SUPPORTED = 801, UNKNOWN = 999 };
+enum {
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	INVALID_DEVICE = 101,
+	NOT_FOUND = 500,
+	ILLEGAL_ADDRESS = 700,
+	NOT_SUPPORTED = 801,
+	UNKNOWN = 999
+};
 #define MB (1ull << 20)
 
-static handle start(void) {
+static handle start(void)
+{
 	handle context;
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
@@ -119,7 +126,8 @@ static handle start(void) {
 
 // ---- calls that fail
 
-static void failing(void) {
+static void failing(void)
+{
 	setenv("SIMCUDA_FAIL", "cuMemAlloc:2,cuMemFree_v2:1:2,cuMemsetD32:2+:801", 1);
 	start();
 	ptr a, b = 0;
@@ -139,7 +147,8 @@ static void failing(void) {
 	OK(cuMemFree_v2(b));
 }
 
-static int status_of(void (*run)(void)) { // in a process of its own
+static int status_of(void (*run)(void))
+{ // in a process of its own
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (!child) {
@@ -151,7 +160,8 @@ static int status_of(void (*run)(void)) { // in a process of its own
 	return status;
 }
 
-static void killed_at_second_free(void) {
+static void killed_at_second_free(void)
+{
 	setenv("SIMCUDA_KILL", "cuMemFree:2", 1);
 	start();
 	ptr p;
@@ -161,19 +171,22 @@ static void killed_at_second_free(void) {
 	cuMemFree_v2(p);
 }
 
-static void killing(void) {
+static void killing(void)
+{
 	int status = status_of(killed_at_second_free);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void misspelt(void) { // a test must not pass because nothing fails
+static void misspelt(void)
+{ // a test must not pass because nothing fails
 	setenv("SIMCUDA_FAIL", "cuMemAllok:1", 1);
 	REFUSED(UNKNOWN, cuInit(0));
 }
 
 // ---- how much there is
 
-static size_t free_mb(void) {
+static size_t free_mb(void)
+{
 	size_t free, total, device;
 	OK(cuMemGetInfo_v2(&free, &total));
 	OK(cuDeviceTotalMem_v2(&device, 0));
@@ -181,12 +194,14 @@ static size_t free_mb(void) {
 	return free / MB;
 }
 
-static void little(void) { // of which a context takes 100
+static void little(void)
+{ // of which a context takes 100
 	setenv("SIMCUDA_MEMORY_MB", "1000", 1);
 	setenv("SIMCUDA_CONTEXT_MB", "100", 1);
 }
 
-static void size(void) {
+static void size(void)
+{
 	little();
 	start();
 	CHECK(free_mb() == 900);
@@ -228,7 +243,8 @@ static void size(void) {
 	CHECK(free_mb() == 900);
 }
 
-static void huge(void) { // memory that nobody touches costs nothing
+static void huge(void)
+{ // memory that nobody touches costs nothing
 	start();
 	ptr p;
 	OK(cuMemAlloc_v2(&p, 120000 * MB));
@@ -240,7 +256,8 @@ static void huge(void) { // memory that nobody touches costs nothing
 }
 
 // Another process that takes so many MiB and waits to be killed.
-static pid_t holder(size_t bytes) {
+static pid_t holder(size_t bytes)
+{
 	int ready[2];
 	CHECK(pipe(ready) == 0);
 	pid_t child = fork();
@@ -260,11 +277,10 @@ static pid_t holder(size_t bytes) {
 	return child;
 }
 
-static void end(pid_t child) {
-	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
-}
+static void end(pid_t child) { CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child); }
 
-static void shared(void) {
+static void shared(void)
+{
 	little();
 	pid_t first = holder(300 * MB), second = holder(50 * MB);
 	start();
@@ -280,13 +296,15 @@ static void shared(void) {
 	CHECK(free_mb() == 150);
 }
 
-static void meet(_Atomic int *here, int n) {
+static void meet(_Atomic int *here, int n)
+{
 	atomic_fetch_add(here, 1);
 	while (atomic_load(here) < n)
 		usleep(100);
 }
 
-static void take_all(_Atomic int *here) { // 10 MiB a time; ends with what it got, in tens of MiB
+static void take_all(_Atomic int *here)
+{ // 10 MiB a time; ends with what it got, in tens of MiB
 	start();
 	meet(here, 2);
 	ptr p;
@@ -297,7 +315,8 @@ static void take_all(_Atomic int *here) { // 10 MiB a time; ends with what it go
 	_exit(n);
 }
 
-static void racing(void) { // two that want all get it all, and no more
+static void racing(void)
+{ // two that want all get it all, and no more
 	little();
 	_Atomic int *here = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	for (int round = 0; round < 5; round++) {
@@ -316,7 +335,8 @@ static void racing(void) { // two that want all get it all, and no more
 	}
 }
 
-static void pools(void) {
+static void pools(void)
+{
 	little();
 	start();
 	handle pool, own, stream;
@@ -363,24 +383,28 @@ static void pools(void) {
 static const struct properties on_device = {.type = 1, .handle_types = 1, .location = {1, 0}};
 static const struct access ours = {{1, 0}, 3};
 
-static uint32_t word(ptr p) {
+static uint32_t word(ptr p)
+{
 	uint32_t seen;
 	OK(cuMemcpyDtoH_v2(&seen, p, 4));
 	return seen;
 }
 
-static physical created(size_t bytes) {
+static physical created(size_t bytes)
+{
 	physical h;
 	OK(cuMemCreate(&h, bytes, &on_device, 0));
 	return h;
 }
 
-static void mapped(ptr p, size_t bytes, physical h) {
+static void mapped(ptr p, size_t bytes, physical h)
+{
 	OK(cuMemMap(p, bytes, 0, h, 0));
 	OK(cuMemSetAccess(p, bytes, &ours, 1));
 }
 
-static void virtual(void) {
+static void virtual(void)
+{
 	little();
 	start();
 	size_t granularity;
@@ -405,14 +429,14 @@ static void virtual(void) {
 	b = created(4 * MB);
 	CHECK(a != b && free_mb() == 892);
 	REFUSED(INVALID_VALUE, cuMemMap(p + MB, 4 * MB, 0, a, 0));
-	REFUSED(INVALID_VALUE, cuMemMap(p, 2 * MB, 2 * MB, a, 0)); // an offset
-	REFUSED(INVALID_VALUE, cuMemMap(p, 6 * MB, 0, a, 0));      // more than there is
+	REFUSED(INVALID_VALUE, cuMemMap(p, 2 * MB, 2 * MB, a, 0));     // an offset
+	REFUSED(INVALID_VALUE, cuMemMap(p, 6 * MB, 0, a, 0));          // more than there is
 	REFUSED(INVALID_VALUE, cuMemMap(q + 6 * MB, 4 * MB, 0, a, 0)); // beyond the reservation
 	REFUSED(INVALID_VALUE, cuMemMap(p, 4 * MB, 0, 12345, 0));
 	OK(cuMemMap(p, 4 * MB, 0, a, 0));
 	REFUSED(INVALID_VALUE, cuMemMap(p + 2 * MB, 4 * MB, 0, b, 0)); // taken
 	OK(cuMemMap(p + 4 * MB, 4 * MB, 0, b, 0));
-	REFUSED(INVALID_VALUE, cuMemSetAccess(p, 6 * MB, &ours, 1)); // in part
+	REFUSED(INVALID_VALUE, cuMemSetAccess(p, 6 * MB, &ours, 1));  // in part
 	REFUSED(INVALID_VALUE, cuMemSetAccess(p, 10 * MB, &ours, 1)); // not mapped
 	unsigned long long flags;
 	OK(cuMemGetAccess(&flags, &ours.location, p));
@@ -434,7 +458,7 @@ static void virtual(void) {
 	REFUSED(INVALID_VALUE, cuMemUnmap(p, 2 * MB));
 	REFUSED(INVALID_VALUE, cuMemUnmap(p, 12 * MB));
 	REFUSED(INVALID_VALUE, cuMemAddressFree(p, 4000000 * MB)); // in use
-	OK(cuMemUnmap(p, 8 * MB)); // two whole mappings
+	OK(cuMemUnmap(p, 8 * MB));                                 // two whole mappings
 	CHECK(free_mb() == 896);
 	OK(cuMemRelease(a));
 	CHECK(free_mb() == 900);
@@ -452,7 +476,8 @@ static void virtual(void) {
 }
 
 // What the driver's file of physical memory takes.
-static uint64_t file_bytes(void) {
+static uint64_t file_bytes(void)
+{
 	for (int fd = 0; fd < 256; fd++) {
 		char path[64], name[64] = "";
 		struct stat st;
@@ -466,7 +491,8 @@ static uint64_t file_bytes(void) {
 	return 0;
 }
 
-static void contents(void) { // belong to the handle; the address stays
+static void contents(void)
+{ // belong to the handle; the address stays
 	start();
 	ptr p, q;
 	enum { BYTES = 4 << 20 };
@@ -510,7 +536,8 @@ static void contents(void) { // belong to the handle; the address stays
 	CHECK(file_bytes() < 64 * MB);
 }
 
-static handle function(const char *name) {
+static handle function(const char *name)
+{
 	handle module, f;
 	OK(cuModuleLoadData(&module, "any"));
 	OK(cuModuleGetFunction(&f, module, name));
@@ -520,7 +547,8 @@ static handle function(const char *name) {
 // Each in a process of its own, as the error stays: the memory is reserved, and mapped without access if so wished.
 static int manner;
 
-static void illegal(void) {
+static void illegal(void)
+{
 	start();
 	ptr p, good;
 	void *host;
@@ -548,12 +576,14 @@ static void illegal(void) {
 	REFUSED(ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-static void faulting(void) {
+static void faulting(void)
+{
 	for (manner = 0; manner < 10; manner++)
 		CHECK(status_of(illegal) == 0);
 }
 
-static void unmapping(void) { // beside a copy, without waiting for it
+static void unmapping(void)
+{ // beside a copy, without waiting for it
 	start();
 	ptr p;
 	void *host;
@@ -571,12 +601,14 @@ static void unmapping(void) { // beside a copy, without waiting for it
 	CHECK(r == 0 || r == ILLEGAL_ADDRESS);
 }
 
-static void arrived(ptr p) { // the first byte of a copy: device memory is host memory
+static void arrived(ptr p)
+{ // the first byte of a copy: device memory is host memory
 	while (!*(volatile char *)p)
 		usleep(100);
 }
 
-static void cut(void) { // in the middle
+static void cut(void)
+{                                              // in the middle
 	setenv("SIMCUDA_COPY_GBS", "0.01", 1); // 1 s
 	start();
 	ptr p;
@@ -591,7 +623,8 @@ static void cut(void) { // in the middle
 	REFUSED(ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-static void devices(void) { // each has its own memory, and access of its own
+static void devices(void)
+{ // each has its own memory, and access of its own
 	setenv("SIMCUDA_DEVICES", "2", 1);
 	little();
 	handle context[2];
@@ -622,7 +655,8 @@ static void devices(void) { // each has its own memory, and access of its own
 	CHECK(word(p) == 6);
 }
 
-static void looks(void) {
+static void looks(void)
+{
 	handle context = start(), owner = NULL;
 	ptr native, p, base;
 	size_t bytes;
@@ -664,7 +698,7 @@ static void looks(void) {
 	OK(cuMemGetAddressRange_v2(&base, &bytes, native + 2 * MB));
 	CHECK(base == native && bytes == 5 * MB + 12); // the size that was asked for
 	OK(cuMemGetAddressRange_v2(&base, &bytes, p + 5 * MB));
-	CHECK(base == p + 4 * MB && bytes == 4 * MB); // one handle's
+	CHECK(base == p + 4 * MB && bytes == 4 * MB);     // one handle's
 	OK(cuPointerGetAttribute(&first, 7, p + 4 * MB)); // BUFFER_ID
 	OK(cuMemUnmap(p + 4 * MB, 4 * MB));
 	OK(cuMemMap(p + 4 * MB, 4 * MB, 0, h, 0));
@@ -672,7 +706,8 @@ static void looks(void) {
 	CHECK(first != second);
 }
 
-static void sharing(void) {
+static void sharing(void)
+{
 	start();
 	ptr p;
 	int exported;
@@ -705,7 +740,8 @@ static void sharing(void) {
 
 // ---- how long copies take: never less than at their rate
 
-static uint64_t now_us(void) {
+static uint64_t now_us(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
@@ -713,7 +749,8 @@ static uint64_t now_us(void) {
 
 enum { TEN = 10000000 }; // bytes
 
-static void rates(void) {
+static void rates(void)
+{
 	setenv("SIMCUDA_COPY_GBS", "0.1,0.2,0.05", 1); // 10 MB: 100 ms in, 50 ms out, 200 ms while both go
 	setenv("SIMCUDA_PIN_MS_PER_GB", "5000", 1);
 	start();
@@ -757,7 +794,8 @@ static void rates(void) {
 	OK(cuMemFreeHost(host));
 }
 
-static void behind(void) { // a small copy waits for the large one of its direction, and for none of the other
+static void behind(void)
+{ // a small copy waits for the large one of its direction, and for none of the other
 	setenv("SIMCUDA_COPY_GBS", "0.01", 1); // 1 s
 	start();
 	handle first, second, third, large, small, opposite;
@@ -788,7 +826,8 @@ static void behind(void) { // a small copy waits for the large one of its direct
 	CHECK(ms >= 0);
 }
 
-static void copier(_Atomic int *here) {
+static void copier(_Atomic int *here)
+{
 	void *host;
 	ptr p;
 	start();
@@ -799,7 +838,8 @@ static void copier(_Atomic int *here) {
 	_exit(0);
 }
 
-static void between(void) { // processes share the bus
+static void between(void)
+{ // processes share the bus
 	setenv("SIMCUDA_COPY_GBS", "0.1", 1);
 	_Atomic int *here = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t child[2];
@@ -817,28 +857,15 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } tests[] = {
-	{"failing", failing},
-	{"killing", killing},
-	{"misspelt", misspelt},
-	{"size", size},
-	{"huge", huge},
-	{"shared", shared},
-	{"racing", racing},
-	{"pools", pools},
-	{"virtual", virtual},
-	{"contents", contents},
-	{"faulting", faulting},
-	{"unmapping", unmapping},
-	{"cut", cut},
-	{"devices", devices},
-	{"looks", looks},
-	{"sharing", sharing},
-	{"rates", rates},
-	{"behind", behind},
-	{"between", between},
+	{"failing", failing}, {"killing", killing},   {"misspelt", misspelt}, {"size", size},
+	{"huge", huge},       {"shared", shared},     {"racing", racing},     {"pools", pools},
+	{"virtual", virtual}, {"contents", contents}, {"faulting", faulting}, {"unmapping", unmapping},
+	{"cut", cut},         {"devices", devices},   {"looks", looks},       {"sharing", sharing},
+	{"rates", rates},     {"behind", behind},     {"between", between},
 };
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
 		if (strcmp(tests[i].name, argv[1]) == 0) {
 			tests[i].run();

@@ -69,7 +69,8 @@ int cuGraphKernelNodeSetParams_v2(handle, const struct kernel_node *);
 int cuGraphKernelNodeGetAttribute(handle, int, void *);
 int cuGraphExecKernelNodeSetParams_v2(handle, handle, const struct kernel_node *);
 int cuGraphExecUpdate_v2(handle, handle, void *);
-int cuLaunchCooperativeKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **);
+int cuLaunchCooperativeKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
+			      void **);
 int cuMemcpyHtoD_v2(ptr, const void *, size_t);
 int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuModuleLoad(handle *, const char *);
@@ -114,7 +115,8 @@ struct control {
 static int (*driver_ioctl)(int, unsigned long, ...);
 #include <dlfcn.h>
 #include <stdarg.h>
-int ioctl(int fd, unsigned long request, ...) {
+int ioctl(int fd, unsigned long request, ...)
+{
 	va_list ap;
 	va_start(ap, request);
 	void *argument = va_arg(ap, void *);
@@ -147,76 +149,85 @@ int ioctl(int fd, unsigned long request, ...) {
 	return r;
 }
 
-static uint32_t control(uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size) {
+static uint32_t control(uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size)
+{
 	struct control c = {client, object, cmd, 0, (uint64_t)params, size, 0xffffffff};
 	CHECK(ioctl(control_file, 0xC020462AUL, &c) == 0);
 	return c.status;
 }
 
-static void timeslice(uint64_t us) {
-	OK(control(compute_client, compute_tsg, 0xa06c0103, &us, 8));
-}
+static void timeslice(uint64_t us) { OK(control(compute_client, compute_tsg, 0xa06c0103, &us, 8)); }
 
 // ---- helpers
 
 static handle context, module;
 
-static uint64_t now_us(void) {
+static uint64_t now_us(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void start(void) {
+static void start(void)
+{
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoadData(&module, "simulated image"));
 }
 
-static handle function(const char *name) {
+static handle function(const char *name)
+{
 	handle f;
 	OK(cuModuleGetFunction(&f, module, name));
 	return f;
 }
 
-static void spin(handle stream, uint64_t us) {
+static void spin(handle stream, uint64_t us)
+{
 	void *parameters[] = {&us};
 	OK(cuLaunchKernel(function("sim_spin_us"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void add(handle stream, ptr data, uint64_t n, uint32_t value) {
+static void add(handle stream, ptr data, uint64_t n, uint32_t value)
+{
 	void *parameters[] = {&data, &n, &value};
 	OK(cuLaunchKernel(function("sim_add"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void hold(handle stream, uint32_t *words, uint32_t sequence, uint64_t limit_ns) {
+static void hold(handle stream, uint32_t *words, uint32_t sequence, uint64_t limit_ns)
+{
 	uint32_t *word = &words[0], *expired = &words[2], *place = &words[4];
 	uint64_t lease_ns = limit_ns;
 	void *parameters[] = {&word, &sequence, &sequence, &limit_ns, &lease_ns, &expired, &place};
 	OK(cuLaunchKernel(function("gpreempt_hold"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
-static uint32_t *host_words(void) {
+static uint32_t *host_words(void)
+{
 	void *p;
 	OK(cuMemHostAlloc(&p, 4096, 0));
 	memset(p, 0, 4096);
 	return p;
 }
 
-static uint64_t request_us(handle stream) { // one 40 us kernel, until it is done
+static uint64_t request_us(handle stream)
+{ // one 40 us kernel, until it is done
 	uint64_t from = now_us();
 	spin(stream, 40);
 	OK(cuStreamSynchronize(stream));
 	return now_us() - from;
 }
 
-static int by_value(const void *a, const void *b) {
+static int by_value(const void *a, const void *b)
+{
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 	return (x > y) - (x < y);
 }
 
-static uint64_t median_request_us(handle stream, int n) {
+static uint64_t median_request_us(handle stream, int n)
+{
 	uint64_t t[64];
 	for (int i = 0; i < n; i++) {
 		struct timespec gap = {0, 3000000};
@@ -227,7 +238,8 @@ static uint64_t median_request_us(handle stream, int n) {
 	return t[n / 2];
 }
 
-static void until(_Atomic uint32_t *word, uint32_t value) {
+static void until(_Atomic uint32_t *word, uint32_t value)
+{
 	for (uint64_t give_up = now_us() + 20000000; atomic_load(word) < value;) {
 		CHECK(now_us() < give_up);
 		struct timespec t = {0, 200000};
@@ -237,7 +249,8 @@ static void until(_Atomic uint32_t *word, uint32_t value) {
 
 // A best-effort process: kernels of 5 ms, four queued, until killed. shared[0]: kernels completed.
 // It starts when *go is set; to be called before this process uses the driver.
-static pid_t best_effort(uint64_t slice_us, _Atomic uint32_t *shared, _Atomic uint32_t *go) {
+static pid_t best_effort(uint64_t slice_us, _Atomic uint32_t *shared, _Atomic uint32_t *go)
+{
 	fflush(NULL);
 	pid_t pid = fork();
 	CHECK(pid >= 0);
@@ -262,24 +275,25 @@ static pid_t best_effort(uint64_t slice_us, _Atomic uint32_t *shared, _Atomic ui
 	}
 }
 
-static _Atomic uint32_t *shared_words(void) {
+static _Atomic uint32_t *shared_words(void)
+{
 	void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(p != MAP_FAILED);
 	return p;
 }
 
-static void end(pid_t pid) {
+static void end(pid_t pid)
+{
 	CHECK(kill(pid, SIGKILL) == 0);
 	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
 // ---- tests
 
-static void bump(void *p) {
-	atomic_fetch_add((_Atomic uint32_t *)p, 1);
-}
+static void bump(void *p) { atomic_fetch_add((_Atomic uint32_t *)p, 1); }
 
-static void ordering(void) {
+static void ordering(void)
+{
 	start();
 	handle a, b, blocking;
 	OK(cuStreamCreate(&a, 1));
@@ -357,7 +371,8 @@ static void ordering(void) {
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-static void events(void) {
+static void events(void)
+{
 	start();
 	handle s, from, to;
 	OK(cuStreamCreate(&s, 1));
@@ -374,7 +389,8 @@ static void events(void) {
 	CHECK(ms >= 9.9 && ms < 30);
 }
 
-static void capture(void) {
+static void capture(void)
+{
 	start();
 	handle s, side, fork_event, join_event, graph, exec;
 	OK(cuStreamCreate(&s, 1));
@@ -425,7 +441,8 @@ static void capture(void) {
 	OK(cuStreamSynchronize(side));
 }
 
-static void controls(void) {
+static void controls(void)
+{
 	start();
 	CHECK(compute_tsg && channel_count == 8 && compute_objects == 8 && subdevice);
 	CHECK(!getenv("SIMCUDA_WRAP211") == !wrapped);
@@ -458,7 +475,8 @@ static void controls(void) {
 	OK(cuStreamSynchronize(NULL));
 }
 
-static void refused(void) {
+static void refused(void)
+{
 	setenv("SIMCUDA_REFUSE_CONTROL", "1", 1);
 	start();
 	uint64_t us = 1;
@@ -467,12 +485,14 @@ static void refused(void) {
 	CHECK(request_us(NULL) < 20000);
 }
 
-static void wrap(void) {
+static void wrap(void)
+{
 	setenv("SIMCUDA_WRAP211", "1", 1);
 	controls();
 }
 
-static void slicing(void) {
+static void slicing(void)
+{
 	_Atomic uint32_t *shared = shared_words();
 	pid_t usual = best_effort(0, &shared[0], NULL);
 	pid_t short_slice = best_effort(1, &shared[1], &shared[2]);
@@ -489,14 +509,16 @@ static void slicing(void) {
 	uint32_t before = shared[1];
 	until(&shared[1], before + 2); // and it goes on by itself
 	end(short_slice);
-	printf("simulated: request alone %llu us, beside best effort %llu us, beside best effort with 1 us timeslices %llu us\n",
-		(unsigned long long)alone, (unsigned long long)by_default, (unsigned long long)beside);
+	printf("simulated: request alone %llu us, beside best effort %llu us, beside best effort with 1 us timeslices "
+	       "%llu us\n",
+	       (unsigned long long)alone, (unsigned long long)by_default, (unsigned long long)beside);
 	CHECK(by_default >= 2048);
 	CHECK(beside >= 230 && beside < by_default * 2 / 3);
 	CHECK(alone < beside);
 }
 
-static void two_short(void) { // two TSGs with timeslices below the load cost stop each other
+static void two_short(void)
+{ // two TSGs with timeslices below the load cost stop each other
 	_Atomic uint32_t *shared = shared_words();
 	pid_t a = best_effort(1, &shared[0], NULL);
 	pid_t b = best_effort(1, &shared[1], NULL);
@@ -510,7 +532,8 @@ static void two_short(void) { // two TSGs with timeslices below the load cost st
 	end(b);
 }
 
-static void shares(void) { // 2048 us each, less a switch of 190 us a turn: 0.458 each
+static void shares(void)
+{ // 2048 us each, less a switch of 190 us a turn: 0.458 each
 	_Atomic uint32_t *shared = shared_words();
 	pid_t be[2];
 	for (int i = 0; i < 2; i++)
@@ -529,7 +552,8 @@ static void shares(void) { // 2048 us each, less a switch of 190 us a turn: 0.45
 	}
 }
 
-static void holding(void) {
+static void holding(void)
+{
 	_Atomic uint32_t *shared = shared_words();
 	pid_t be = best_effort(1, &shared[0], NULL);
 	until(&shared[0], 2);
@@ -547,7 +571,7 @@ static void holding(void) {
 		request_us(s);
 	uint64_t held = now_us() - from;
 	struct timespec gap = {0, 50000000};
-	nanosleep(&gap, NULL);           // ten kernels' time
+	nanosleep(&gap, NULL);          // ten kernels' time
 	CHECK(shared[0] <= before + 1); // one may have been over but not yet counted
 	CHECK(cuStreamQuery(side) == 600);
 	atomic_store((_Atomic uint32_t *)words, 1);
@@ -557,7 +581,8 @@ static void holding(void) {
 	for (int i = 0; i < 50; i++)
 		request_us(s);
 	uint64_t unheld = now_us() - from;
-	printf("simulated: 50 requests held %llu us, not held %llu us\n", (unsigned long long)held, (unsigned long long)unheld);
+	printf("simulated: 50 requests held %llu us, not held %llu us\n", (unsigned long long)held,
+	       (unsigned long long)unheld);
 	CHECK(unheld >= 50 * (190 + 40)); // a switch each
 	// a hold nobody releases ends by its limit, and the one behind it at once
 	from = now_us();
@@ -582,7 +607,8 @@ struct turning {
 
 enum { LIMIT_MS = 300 };
 
-static struct turning beside_best_effort(void) {
+static struct turning beside_best_effort(void)
+{
 	_Atomic uint32_t *shared = shared_words();
 	struct turning t = {.be = best_effort(1, &shared[0], NULL)};
 	until(&shared[0], 2);
@@ -595,19 +621,22 @@ static struct turning beside_best_effort(void) {
 	return t;
 }
 
-static void release(struct turning *t) {
+static void release(struct turning *t)
+{
 	atomic_store((_Atomic uint32_t *)t->words, t->sequence);
 	OK(cuStreamSynchronize(t->side));
 	CHECK(t->words[2] != t->sequence); // by us, not by the limit
 }
 
-static void pause_ms(long ms) {
+static void pause_ms(long ms)
+{
 	struct timespec t = {0, ms * 1000000};
 	nanosleep(&t, NULL);
 }
 
 // Holds in as many launches or, in one graph, as many nodes; then a request, a while later.
-static uint64_t held_request_us(struct turning *t, int links, bool graph) {
+static uint64_t held_request_us(struct turning *t, int links, bool graph)
+{
 	handle captured, exec;
 	t->sequence++;
 	if (graph)
@@ -623,7 +652,8 @@ static uint64_t held_request_us(struct turning *t, int links, bool graph) {
 	return request_us(t->s);
 }
 
-static void turning(void) {
+static void turning(void)
+{
 	struct turning t = beside_best_effort();
 	// a chain of two holds the engine as long as it is wanted, and requests within it are quick
 	CHECK(held_request_us(&t, 2, false) < 50000);
@@ -677,7 +707,8 @@ static void turning(void) {
 	release(&t);
 }
 
-static void doorbells(void) { // the engine looks between the doorbells of a chain
+static void doorbells(void)
+{ // the engine looks between the doorbells of a chain
 	setenv("SIMCUDA_DOORBELL_US", "5000", 1);
 	struct turning t = beside_best_effort();
 	CHECK(held_request_us(&t, 2, false) > (LIMIT_MS - 50) * 1000);
@@ -691,21 +722,24 @@ static ptr freed;
 static handle behind, fresh;
 static _Atomic uint32_t calling;
 
-static void *free_memory(void *unused) {
+static void *free_memory(void *unused)
+{
 	OK(cuCtxSetCurrent(context));
 	atomic_store(&calling, 1);
 	OK(cuMemFree_v2(freed));
 	return unused;
 }
 
-static void *synchronize(void *unused) {
+static void *synchronize(void *unused)
+{
 	OK(cuCtxSetCurrent(context));
 	atomic_store(&calling, 1);
 	OK(cuCtxSynchronize());
 	return unused;
 }
 
-static void *load_module(void *unused) {
+static void *load_module(void *unused)
+{
 	handle m;
 	OK(cuCtxSetCurrent(context));
 	atomic_store(&calling, 1);
@@ -713,7 +747,8 @@ static void *load_module(void *unused) {
 	return unused;
 }
 
-static void *launch_first(void *unused) {
+static void *launch_first(void *unused)
+{
 	uint64_t us = 10;
 	void *parameters[] = {&us};
 	OK(cuCtxSetCurrent(context));
@@ -724,7 +759,8 @@ static void *launch_first(void *unused) {
 
 static _Atomic uint32_t launched;
 
-static void *launch_beside(void *stream) {
+static void *launch_beside(void *stream)
+{
 	OK(cuCtxSetCurrent(context));
 	spin(stream, 10);
 	atomic_store(&launched, 1);
@@ -732,7 +768,8 @@ static void *launch_beside(void *stream) {
 }
 
 // Whether a launch waits while another thread's call waits for work, which ends when we want it to.
-static bool keeps_waiting(void *(*call)(void *), uint32_t *word, handle busy, handle s) {
+static bool keeps_waiting(void *(*call)(void *), uint32_t *word, handle busy, handle s)
+{
 	pthread_t caller, launcher;
 	*word = 0;
 	OK(cuStreamWaitValue32_v2(busy, (ptr)word, 1, 0));
@@ -751,7 +788,8 @@ static bool keeps_waiting(void *(*call)(void *), uint32_t *word, handle busy, ha
 	return kept;
 }
 
-static void locks(void) {
+static void locks(void)
+{
 	setenv("CUDA_MODULE_LOADING", "LAZY", 1);
 	start();
 	uint32_t *word = host_words();
@@ -772,12 +810,14 @@ static void locks(void) {
 
 // ---- streams share channels
 
-static handle waits_for(uint32_t *word, handle s) {
+static handle waits_for(uint32_t *word, handle s)
+{
 	OK(cuStreamWaitValue32_v2(s, (ptr)word, 1, 0));
 	return s;
 }
 
-static bool ends(handle s, unsigned within_us) {
+static bool ends(handle s, unsigned within_us)
+{
 	spin(s, 10);
 	for (uint64_t give_up = now_us() + within_us; now_us() < give_up;)
 		if (cuStreamQuery(s) == 0)
@@ -786,15 +826,12 @@ static bool ends(handle s, unsigned within_us) {
 }
 
 // A kernel on the stream ends while others are blocked; a loaded machine has time for it.
-static bool passes(handle s) {
-	return ends(s, 5000000);
-}
+static bool passes(handle s) { return ends(s, 5000000); }
 
-static bool blocked(handle s) {
-	return !ends(s, 50000);
-}
+static bool blocked(handle s) { return !ends(s, 50000); }
 
-static void connections(int n) {
+static void connections(int n)
+{
 	uint32_t *word = host_words();
 	handle s[33], high, graph, exec;
 	for (int i = 0; i < 33; i++)
@@ -831,24 +868,28 @@ static void connections(int n) {
 	OK(cuCtxSynchronize());
 }
 
-static void connections_default(void) {
+static void connections_default(void)
+{
 	start();
 	connections(8);
 }
 
-static void connections_one(void) {
+static void connections_one(void)
+{
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
 	start();
 	connections(1);
 }
 
-static void connections_most(void) {
+static void connections_most(void)
+{
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	start();
 	connections(32);
 }
 
-static void killed(void) { // kill -9 at any instruction must not stop the others
+static void killed(void)
+{ // kill -9 at any instruction must not stop the others
 	_Atomic uint32_t *shared = shared_words();
 	start();
 	handle s;
@@ -878,7 +919,8 @@ static void killed(void) { // kill -9 at any instruction must not stop the other
 	}
 }
 
-static void busy(void) {
+static void busy(void)
+{
 	start();
 	timeslice(1);
 	for (int i = 0;; i++) {
@@ -890,7 +932,8 @@ static void busy(void) {
 	}
 }
 
-static void stopped(void) { // SIGSTOP of a process with 1 us timeslices: the others take over
+static void stopped(void)
+{ // SIGSTOP of a process with 1 us timeslices: the others take over
 	_Atomic uint32_t *shared = shared_words();
 	pid_t be = best_effort(1, &shared[0], NULL);
 	until(&shared[0], 2);
@@ -907,7 +950,8 @@ static void stopped(void) { // SIGSTOP of a process with 1 us timeslices: the ot
 	end(be);
 }
 
-static void forked(void) {
+static void forked(void)
+{
 	start();
 	spin(NULL, 10);
 	fflush(NULL);
@@ -919,7 +963,8 @@ static void forked(void) {
 	OK(cuCtxSynchronize());
 }
 
-static void lookup(void) {
+static void lookup(void)
+{
 	start();
 	struct {
 		const char *name;
@@ -947,7 +992,8 @@ static void lookup(void) {
 		OK(cuGetProcAddress_v2(cases[i].name, &p, cases[i].version, cases[i].flags, &status));
 		void *want = cases[i].symbol ? dlsym(RTLD_DEFAULT, cases[i].symbol) : NULL;
 		if (p != want || status != cases[i].status || (cases[i].symbol && !want)) {
-			fprintf(stderr, "simulated: %s at %d: status %d, not %s\n", cases[i].name, cases[i].version, status, cases[i].symbol);
+			fprintf(stderr, "simulated: %s at %d: status %d, not %s\n", cases[i].name, cases[i].version,
+				status, cases[i].symbol);
 			exit(1);
 		}
 	}
@@ -969,7 +1015,8 @@ struct copy_3d {
 	unsigned flags;
 };
 
-static void *newer(const char *name, int version) { // what a driver of that version has
+static void *newer(const char *name, int version)
+{ // what a driver of that version has
 	void *p = NULL;
 	int status = 0;
 	OK(cuGetProcAddress_v2(name, &p, version, 0, &status));
@@ -977,7 +1024,8 @@ static void *newer(const char *name, int version) { // what a driver of that ver
 	return p;
 }
 
-static void versions(void) {
+static void versions(void)
+{
 	int version;
 	setenv("SIMCUDA_VERSION", "13020", 1);
 	start();
@@ -1007,7 +1055,8 @@ static void versions(void) {
 	CHECK(cuStreamQuery(s) == 0);
 	CHECK(copy(b, a, 64, NULL, s) == 1);
 	// two layers of two rows of 8 bytes
-	struct copy_3d c = {.from = {1, a, 32, 4, {0}}, .to = {1, b + 256, 16, 2, {0}}, .width = 8, .height = 2, .depth = 2, .order = 1};
+	struct copy_3d c = {
+		.from = {1, a, 32, 4, {0}}, .to = {1, b + 256, 16, 2, {0}}, .width = 8, .height = 2, .depth = 2, .order = 1};
 	OK(copy_3d(&c, 0, s));
 	_Atomic uint32_t calls = 0;
 	OK(host(s, bump, &calls, 1));
@@ -1020,7 +1069,8 @@ static void versions(void) {
 		CHECK(v[i] == (i < 32 || (i >= 64 && i < 80 && i % 4 < 2) ? 7 : 0));
 }
 
-static void recaptured(void) { // a graph captured anew, which drivers have from 13.3 on
+static void recaptured(void)
+{ // a graph captured anew, which drivers have from 13.3 on
 	setenv("SIMCUDA_VERSION", "13030", 1);
 	start();
 	int (*again)(handle, int, handle, void *, void *) = newer("cuStreamBeginRecaptureToGraph", 13030);
@@ -1048,7 +1098,8 @@ static void recaptured(void) { // a graph captured anew, which drivers have from
 
 // ---- images, of the folder that IMAGES names: kernels/sim.cu
 
-static char *image(const char *name, size_t *bytes) {
+static char *image(const char *name, size_t *bytes)
+{
 	char path[512];
 	snprintf(path, sizeof path, "%s/%s", getenv("IMAGES"), name);
 	FILE *f = fopen(path, "r");
@@ -1064,7 +1115,8 @@ static char *image(const char *name, size_t *bytes) {
 	return p;
 }
 
-static void parameter_is(handle f, size_t index, size_t offset, size_t size) {
+static void parameter_is(handle f, size_t index, size_t offset, size_t size)
+{
 	size_t o = 0, s = 0;
 	OK(cuFuncGetParamInfo(f, index, &o, &s));
 	CHECK(o == offset && s == size);
@@ -1073,7 +1125,8 @@ static void parameter_is(handle f, size_t index, size_t offset, size_t size) {
 	CHECK(o == offset && s == size);
 }
 
-static void describes(handle m, bool guarded) { // what every image of sim.cu says
+static void describes(handle m, bool guarded)
+{ // what every image of sim.cu says
 	handle increment, chain, other;
 	unsigned n;
 	OK(cuModuleGetFunctionCount(&n, m));
@@ -1098,7 +1151,8 @@ static void describes(handle m, bool guarded) { // what every image of sim.cu sa
 	CHECK(cuFuncGetParamInfo(increment, 4, &offset, NULL) == 1);
 }
 
-static void images(void) {
+static void images(void)
+{
 	start();
 	size_t bytes;
 	char *cubin = image("sim.cubin", &bytes), *guarded = image("guarded.cubin", NULL);
@@ -1183,7 +1237,8 @@ static void images(void) {
 	CHECK(refused > 20);
 }
 
-static void libraries(void) {
+static void libraries(void)
+{
 	start();
 	char *guarded = image("guarded.cubin", NULL);
 	handle l, k, f, again, m, from, kernels[8] = {NULL};
@@ -1246,7 +1301,8 @@ static void libraries(void) {
 	CHECK(cuLaunchKernel(k, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL) == 400);
 
 	// the linker
-	const char ptx[] = ".version 9.0\n.visible .entry sim_chain(\n)\n.entry sim_unknown ()", other[] = ".entry nothing()";
+	const char ptx[] = ".version 9.0\n.visible .entry sim_chain(\n)\n.entry sim_unknown ()",
+		   other[] = ".entry nothing()";
 	handle link;
 	void *made;
 	OK(cuLinkCreate_v2(0, NULL, NULL, &link));
@@ -1274,7 +1330,8 @@ struct guarded {
 #define BLOCKS 20000u // waves of 2112 blocks of 64 threads, for 16 registers a thread, on 132 SMs
 #define PER_BLOCK 2u
 
-static struct guarded prepare(void) {
+static struct guarded prepare(void)
+{
 	start();
 	struct guarded g;
 	handle m;
@@ -1292,57 +1349,69 @@ static struct guarded prepare(void) {
 	return g;
 }
 
-static ptr record_at(const struct guarded *g, unsigned index) {
+static ptr record_at(const struct guarded *g, unsigned index)
+{
 	return index ? g->arena + index * sizeof(struct gpreempt_record) : 0;
 }
 
-static void launch_shifted(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record, unsigned shift) {
+static void launch_shifted(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record,
+			   unsigned shift)
+{
 	int per_block = PER_BLOCK;
 	ptr hidden = record_at(g, record) | shift, data = g->data;
 	void *increment[] = {&data, &per_block, &us, &hidden}, *multiply[] = {&data, &per_block, &argument, &us, &hidden};
 	OK(cuLaunchKernel(chain ? g->chain : g->increment, BLOCKS / 200, 100, 2, 64, 1, 1, 0, g->stream,
-		chain ? multiply : increment, NULL));
+			  chain ? multiply : increment, NULL));
 }
 
-static void launch(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record) {
+static void launch(const struct guarded *g, bool chain, unsigned argument, unsigned us, unsigned record)
+{
 	launch_shifted(g, chain, argument, us, record, 0);
 }
 
 // What stops launches that have begun.
-static void freeze(const struct guarded *g, unsigned record) {
-	OK(cuStreamWriteValue32_v2(g->control, record_at(g, record) + offsetof(struct gpreempt_record, state), GPREEMPT_FROZEN, 0));
+static void freeze(const struct guarded *g, unsigned record)
+{
+	OK(cuStreamWriteValue32_v2(g->control, record_at(g, record) + offsetof(struct gpreempt_record, state),
+				   GPREEMPT_FROZEN, 0));
 	OK(cuStreamSynchronize(g->control));
 }
 
-static void flag(const struct guarded *g, uint32_t value) {
+static void flag(const struct guarded *g, uint32_t value)
+{
 	OK(cuStreamWriteValue32_v2(g->control, g->arena, value, 0));
 	OK(cuStreamSynchronize(g->control));
 }
 
-static struct gpreempt_record record_of(const struct guarded *g, unsigned index) {
+static struct gpreempt_record record_of(const struct guarded *g, unsigned index)
+{
 	struct gpreempt_record r;
 	OK(cuMemcpyDtoH_v2(&r, record_at(g, index), sizeof r));
 	return r;
 }
 
-static void set_record(const struct guarded *g, unsigned index, unsigned long long value) {
+static void set_record(const struct guarded *g, unsigned index, unsigned long long value)
+{
 	struct gpreempt_record r = {.count = (unsigned)value, .done = (unsigned)value};
 	OK(cuMemcpyHtoD_v2(record_at(g, index), &r, sizeof r));
 }
 
-static unsigned value_at(const struct guarded *g, uint64_t index) {
+static unsigned value_at(const struct guarded *g, uint64_t index)
+{
 	unsigned v;
 	OK(cuMemcpyDtoH_v2(&v, g->data + 4 * index, 4));
 	return v;
 }
 
 // Waits until a launch has begun a block.
-static void begun(const struct guarded *g, unsigned record) {
+static void begun(const struct guarded *g, unsigned record)
+{
 	for (uint64_t give_up = now_us() + 20000000; *(volatile unsigned *)record_at(g, record) == 0;)
 		CHECK(now_us() < give_up);
 }
 
-static void guarded(void) {
+static void guarded(void)
+{
 	struct guarded g = prepare();
 	// without a record, and with one that nobody stops
 	launch(&g, false, 0, 1000, 0);
@@ -1433,14 +1502,17 @@ static void guarded(void) {
 }
 
 // The blocks of these wait for each other, in three ways. Their results tell whether every block ran once.
-static handle waiting_kernel(const char *name) {
+static handle waiting_kernel(const char *name)
+{
 	handle m, f;
 	OK(cuModuleLoadData(&m, image("guarded.cubin", NULL)));
 	OK(cuModuleGetFunction(&f, m, name));
 	return f;
 }
 
-static void launch_waiting(const struct guarded *g, handle f, unsigned blocks, ptr word, handle stream, unsigned record, unsigned shift) {
+static void launch_waiting(const struct guarded *g, handle f, unsigned blocks, ptr word, handle stream, unsigned record,
+			   unsigned shift)
+{
 	int per_block = 1;
 	unsigned us = 100;
 	ptr hidden = record_at(g, record) | shift, data = g->data;
@@ -1448,12 +1520,16 @@ static void launch_waiting(const struct guarded *g, handle f, unsigned blocks, p
 	OK(cuLaunchKernel(f, blocks, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void waiting(void) {
+static void waiting(void)
+{
 	enum { GRID = 132 };
 	setenv("SIMCUDA_BLOCK_NS", "200000", 1); // so that a stop comes between the beginnings of two blocks
 	struct guarded g = prepare();
 	ptr word = g.data + 4 * BLOCKS;
-	const struct { const char *name; unsigned each; } kernels[] = {{"sim_marlin", 1}, {"sim_lamport", 1}, {"sim_barrier", 2}};
+	const struct {
+		const char *name;
+		unsigned each;
+	} kernels[] = {{"sim_marlin", 1}, {"sim_lamport", 1}, {"sim_barrier", 2}};
 	for (unsigned k = 0; k < 3; k++) {
 		handle f = waiting_kernel(kernels[k].name);
 		unsigned record = 1 + k;
@@ -1489,7 +1565,8 @@ static void waiting(void) {
 	}
 }
 
-static void fills(void) { // kernels/fill.cu, with and without a record
+static void fills(void)
+{ // kernels/fill.cu, with and without a record
 	struct guarded g = prepare();
 	handle m, set, copy, narrow, by_name;
 	OK(cuModuleLoadData(&m, image("fill.fatbin", NULL)));
@@ -1546,13 +1623,15 @@ static void fills(void) { // kernels/fill.cu, with and without a record
 	CHECK(cuStreamSynchronize(g.stream) == 700);
 }
 
-static void graphs(void) { // nodes of guarded kernels get records of their own
+static void graphs(void)
+{ // nodes of guarded kernels get records of their own
 	struct guarded g = prepare();
 	int per_block = PER_BLOCK;
 	unsigned us = 1000, add = 5;
 	ptr hidden = 0;
 	void *increment[] = {&g.data, &per_block, &us, &hidden}, *chain[] = {&g.data, &per_block, &add, &us, &hidden};
-	struct kernel_node p = {.func = g.increment, .grid = {BLOCKS, 1, 1}, .block = {64, 1, 1}, .parameters = increment}, q;
+	struct kernel_node p = {.func = g.increment, .grid = {BLOCKS, 1, 1}, .block = {64, 1, 1}, .parameters = increment},
+			   q;
 	handle graph, nodes[3], exec;
 	OK(cuGraphCreate(&graph, 0));
 	OK(cuGraphAddKernelNode_v2(&nodes[0], graph, NULL, 0, &p));
@@ -1564,7 +1643,8 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
 	CHECK(cuGraphKernelNodeGetParams_v2(nodes[1], &q) == 400);
 	OK(cuGraphKernelNodeGetParams_v2(nodes[2], &q));
-	CHECK(q.func == g.chain && q.grid[0] == BLOCKS && *(unsigned *)q.parameters[2] == 5 && *(ptr *)q.parameters[4] == 0);
+	CHECK(q.func == g.chain && q.grid[0] == BLOCKS && *(unsigned *)q.parameters[2] == 5 &&
+	      *(ptr *)q.parameters[4] == 0);
 	for (unsigned i = 0; i < 2; i++) {
 		OK(cuGraphKernelNodeGetParams_v2(nodes[2 * i], &q));
 		ptr record = record_at(&g, i + 1);
@@ -1608,7 +1688,8 @@ static void graphs(void) { // nodes of guarded kernels get records of their own
 	CHECK(value_at(&g, 9) == 107);
 }
 
-static void mps(void) { // kernels of processes run side by side, each at its share
+static void mps(void)
+{ // kernels of processes run side by side, each at its share
 	setenv("SIMCUDA_MPS", "1", 1);
 	_Atomic uint32_t *shared = shared_words(), *go = shared + 16;
 	pid_t other = best_effort(0, shared, go);
@@ -1631,13 +1712,15 @@ static void mps(void) { // kernels of processes run side by side, each at its sh
 	end(other);
 }
 
-static uint64_t cpu_us(void) {
+static uint64_t cpu_us(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void idle(void) { // neither an idle context nor a running kernel costs CPU time
+static void idle(void)
+{ // neither an idle context nor a running kernel costs CPU time
 	start();
 	request_us(NULL);
 	uint64_t before = cpu_us();
@@ -1654,15 +1737,41 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } tests[] = {
-	{"ordering", ordering}, {"events", events}, {"capture", capture}, {"controls", controls}, {"refused", refused},
-	{"wrap", wrap}, {"slicing", slicing}, {"shares", shares}, {"two_short", two_short}, {"holding", holding},
-	{"turning", turning}, {"doorbells", doorbells}, {"locks", locks},
-	{"connections", connections_default}, {"connections_1", connections_one}, {"connections_32", connections_most}, {"killed", killed},
-	{"images", images}, {"libraries", libraries}, {"guarded", guarded}, {"waiting", waiting}, {"fills", fills}, {"graphs", graphs}, {"mps", mps},
-	{"stopped", stopped}, {"forked", forked}, {"lookup", lookup}, {"versions", versions}, {"recaptured", recaptured}, {"busy", busy}, {"idle", idle},
+	{"ordering", ordering},
+	{"events", events},
+	{"capture", capture},
+	{"controls", controls},
+	{"refused", refused},
+	{"wrap", wrap},
+	{"slicing", slicing},
+	{"shares", shares},
+	{"two_short", two_short},
+	{"holding", holding},
+	{"turning", turning},
+	{"doorbells", doorbells},
+	{"locks", locks},
+	{"connections", connections_default},
+	{"connections_1", connections_one},
+	{"connections_32", connections_most},
+	{"killed", killed},
+	{"images", images},
+	{"libraries", libraries},
+	{"guarded", guarded},
+	{"waiting", waiting},
+	{"fills", fills},
+	{"graphs", graphs},
+	{"mps", mps},
+	{"stopped", stopped},
+	{"forked", forked},
+	{"lookup", lookup},
+	{"versions", versions},
+	{"recaptured", recaptured},
+	{"busy", busy},
+	{"idle", idle},
 };
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
 		if (strcmp(tests[i].name, argv[1]) == 0) {
 			tests[i].run();

@@ -25,14 +25,13 @@ namespace cg = cooperative_groups;
 using Word = uint32_t;
 using Sum = unsigned long long;
 
-#define CHECK(call)                                                                                       \
-	do {                                                                                              \
-		cudaError_t result_ = (call);                                                             \
-		if (result_ != cudaSuccess) {                                                             \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                     \
-				cudaGetErrorString(result_));                                             \
-			exit(1);                                                                          \
-		}                                                                                         \
+#define CHECK(call) \
+	do { \
+		cudaError_t result_ = (call); \
+		if (result_ != cudaSuccess) { \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(result_)); \
+			exit(1); \
+		} \
 	} while (0)
 
 // ---- kernels
@@ -150,8 +149,8 @@ __global__ void __launch_bounds__(TILE) look_back(Word *data, Word n, volatile S
 // tile waits for the blocks before it that did the others, and adds in their order. c = a b + c / 2.
 enum { SIDE = 64, DEPTH = 16, ORDER = 1024 };
 
-__global__ void __launch_bounds__(256) stream_k(const float *a, const float *b, float *c, float *partial,
-						volatile Word *flag)
+__global__ void __launch_bounds__(256)
+	stream_k(const float *a, const float *b, float *c, float *partial, volatile Word *flag)
 {
 	__shared__ float a_shared[DEPTH][SIDE + 4], b_shared[DEPTH][SIDE + 4];
 	const Word tiles = ORDER / SIDE * (ORDER / SIDE), steps_each = ORDER / DEPTH;
@@ -243,7 +242,8 @@ __device__ void wait_until(Word *word, Word value)
 // As the reduction of Marlin: of the blocks that share a tile, each waits for the one with the next higher number.
 __global__ void later_first(Word *data, Word slices, Word rounds, Word seed, Word *locks)
 {
-	Word tile = blockIdx.x / slices, turn = slices - 1 - blockIdx.x % slices, *at = &data[tile * blockDim.x + threadIdx.x];
+	Word tile = blockIdx.x / slices, turn = slices - 1 - blockIdx.x % slices,
+	     *at = &data[tile * blockDim.x + threadIdx.x];
 	Word own = scrambled(blockIdx.x * blockDim.x + threadIdx.x, rounds, seed);
 	wait_until(&locks[tile], turn);
 	*at = *at * 3 + own;
@@ -327,10 +327,7 @@ __global__ void __cluster_dims__(4, 1, 1) cluster_of_four(Word *data, Word round
 	exchange(data, rounds, seed);
 }
 
-__global__ void cluster_of_any(Word *data, Word rounds, Word seed)
-{
-	exchange(data, rounds, seed);
-}
+__global__ void cluster_of_any(Word *data, Word rounds, Word seed) { exchange(data, rounds, seed); }
 
 // ---- rounds
 
@@ -471,7 +468,8 @@ static Round cooperative_launches()
 			mix<<<BLOCKS, THREADS>>>(i % 2 ? one : other, WORDS, ROUNDS, i);
 			Word n = WORDS, phases = 4 + i % 3;
 			void *parameters[] = {(void *)&one, (void *)&other, &n, &phases, &i};
-			CHECK(cudaLaunchCooperativeKernel((const void *)cooperative, dim3(blocks), dim3(THREADS), parameters, 0, 0));
+			CHECK(cudaLaunchCooperativeKernel((const void *)cooperative, dim3(blocks), dim3(THREADS),
+							  parameters, 0, 0));
 			mix<<<BLOCKS, THREADS>>>(one, WORDS, ROUNDS, i);
 			steps.add(one, WORDS * sizeof *one);
 			steps.add(other, WORDS * sizeof *other);
@@ -484,7 +482,8 @@ static Round marlin()
 {
 	enum { SLICES = 4 };
 	int blocks = 2 * multiprocessors() / SLICES * SLICES, each;
-	Word *data = device<Word>(WORDS), *one = device<Word>(WORDS), *locks = device<Word>(blocks), *arrived = device<Word>(1);
+	Word *data = device<Word>(WORDS), *one = device<Word>(WORDS), *locks = device<Word>(blocks),
+	     *arrived = device<Word>(1);
 	CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, all_together, THREADS, 0));
 	int together = each * multiprocessors();
 	return [=](Steps &steps) {
@@ -523,7 +522,8 @@ static Round lamport()
 // launches on two streams that wait for each other.
 static Round exceeding()
 {
-	Word *data = device<Word>(WORDS), *other = device<Word>(WORDS), *arrived = device<Word>(1), *locks = device<Word>(BLOCKS);
+	Word *data = device<Word>(WORDS), *other = device<Word>(WORDS), *arrived = device<Word>(1),
+	     *locks = device<Word>(BLOCKS);
 	Word *met = device<Word>(2);
 	cudaStream_t stream, second;
 	CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -615,7 +615,8 @@ static Round streams()
 			for (int s = 1; s < STREAMS; s++) {
 				CHECK(cudaStreamWaitEvent(stream[s], event[0], 0));
 				for (Word k = 0; k < 4; k++)
-					mix<<<PART / THREADS, THREADS, 0, stream[s]>>>(data + s * PART, PART, ROUNDS, k + i);
+					mix<<<PART / THREADS, THREADS, 0, stream[s]>>>(data + s * PART, PART, ROUNDS,
+										       k + i);
 				CHECK(cudaEventRecord(event[s], stream[s]));
 				CHECK(cudaStreamWaitEvent(stream[0], event[s], 0));
 			}
@@ -653,7 +654,8 @@ static void look(void *landed_)
 static Round copies()
 {
 	enum { LANDED = 40, PART = 1 << 16 };
-	Word *data = device<Word>(WORDS), *copy = device<Word>(WORDS), *in, *out, *pageable = (Word *)malloc(WORDS * sizeof(Word));
+	Word *data = device<Word>(WORDS), *copy = device<Word>(WORDS), *in, *out,
+	     *pageable = (Word *)malloc(WORDS * sizeof(Word));
 	CHECK(cudaMallocHost(&in, WORDS * sizeof *in));
 	CHECK(cudaMallocHost(&out, LANDED * PART * sizeof *out));
 	static Landed landed[LANDED];
@@ -669,13 +671,15 @@ static Round copies()
 			Word *landing = out + i * PART, *quarter = data + i % 4 * (WORDS / 4);
 			mix<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, ROUNDS, i);
 			// To the host while the next kernel waits: what lands is what the kernel before it left.
-			CHECK(cudaMemcpyAsync(landing, data + i * PART % WORDS, PART * sizeof *data, cudaMemcpyDeviceToHost, stream));
+			CHECK(cudaMemcpyAsync(landing, data + i * PART % WORDS, PART * sizeof *data,
+					      cudaMemcpyDeviceToHost, stream));
 			landed[i] = {landing, PART, 0};
 			// What is launched behind a host function can't be stopped before that has run: not behind each.
 			if (i % 8 == 4)
 				CHECK(cudaLaunchHostFunc(stream, look, &landed[i]));
 			mix<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, ROUNDS, i + 1);
-			CHECK(cudaMemcpyAsync(copy + WORDS / 2, quarter, WORDS / 4 * sizeof *copy, cudaMemcpyDeviceToDevice, stream));
+			CHECK(cudaMemcpyAsync(copy + WORDS / 2, quarter, WORDS / 4 * sizeof *copy,
+					      cudaMemcpyDeviceToDevice, stream));
 			gather<<<BLOCKS, THREADS, 0, stream>>>(data, copy, WORDS, ROUNDS, i);
 			CHECK(cudaMemsetAsync(quarter, i, PART * sizeof *data, stream));
 			CHECK(cudaMemset2DAsync(data + 5, 4096, i + 1, 64, 100, stream));
@@ -695,7 +699,8 @@ static Round copies()
 			if (i % 8 == 0) {
 				Word *passing;
 				CHECK(cudaMallocAsync((void **)&passing, WORDS * sizeof *passing, stream));
-				CHECK(cudaMemcpyAsync(passing, data, WORDS * sizeof *passing, cudaMemcpyDeviceToDevice, stream));
+				CHECK(cudaMemcpyAsync(passing, data, WORDS * sizeof *passing, cudaMemcpyDeviceToDevice,
+						      stream));
 				mix<<<BLOCKS, THREADS, 0, stream>>>(passing, WORDS, ROUNDS, i);
 				gather<<<BLOCKS, THREADS, 0, stream>>>(data, passing, WORDS, ROUNDS, i);
 				CHECK(cudaFreeAsync(passing, stream));
@@ -704,7 +709,8 @@ static Round copies()
 				Landed seen = {pageable, PART, 0};
 				look(&seen);
 				steps.of_host.push_back(seen.sum);
-				CHECK(cudaMemcpyAsync(copy + i * PART % WORDS, pageable, PART * sizeof *copy, cudaMemcpyHostToDevice, stream));
+				CHECK(cudaMemcpyAsync(copy + i * PART % WORDS, pageable, PART * sizeof *copy,
+						      cudaMemcpyHostToDevice, stream));
 			}
 			steps.add(data, WORDS * sizeof *data, stream);
 			steps.add(copy, WORDS * sizeof *copy, stream);
@@ -807,11 +813,18 @@ static const struct {
 	const char *name;
 	Round (*set_up)();
 } cases[] = {
-	{"in-place", in_place},		    {"atomics", atomic_operations}, {"scans", scans},
-	{"stream-k", stream_k_products},    {"cooperative", cooperative_launches},
-	{"clusters", clusters},		    {"streams", streams},	    {"copies", copies},
+	{"in-place", in_place},
+	{"atomics", atomic_operations},
+	{"scans", scans},
+	{"stream-k", stream_k_products},
+	{"cooperative", cooperative_launches},
+	{"clusters", clusters},
+	{"streams", streams},
+	{"copies", copies},
 	{"graphs", graphs},
-	{"marlin", marlin},		    {"lamport", lamport},	    {"exceeding", exceeding},
+	{"marlin", marlin},
+	{"lamport", lamport},
+	{"exceeding", exceeding},
 };
 
 static std::vector<Sum> run(const Round &round, Steps &steps)
@@ -863,8 +876,8 @@ int main(int count, char **values)
 			} while (!input_waits());
 			if (!fgets(line, sizeof line, stdin))
 				return 0;
-			printf("{\"rounds\":%d,\"different\":%d,\"first_different\":[%d,%zu],\"seconds\":%.3f}\n", rounds,
-			       different, first_round, first_step,
+			printf("{\"rounds\":%d,\"different\":%d,\"first_different\":[%d,%zu],\"seconds\":%.3f}\n",
+			       rounds, different, first_round, first_step,
 			       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
 			fflush(stdout);
 		}

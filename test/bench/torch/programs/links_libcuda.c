@@ -27,16 +27,16 @@ int cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 int cuStreamCreate(CUstream *, unsigned);
 int cuStreamSynchronize(CUstream);
 int cuStreamDestroy_v2(CUstream);
-int cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-		   CUstream, void **, void **);
+int cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+		   void **);
 
-#define CHECK(call)                                                      \
-	do {                                                             \
-		int result = (call);                                     \
-		if (result) {                                            \
+#define CHECK(call) \
+	do { \
+		int result = (call); \
+		if (result) { \
 			fprintf(stderr, "%s: error %d\n", #call, result); \
-			exit(1);                                         \
-		}                                                        \
+			exit(1); \
+		} \
 	} while (0)
 
 int main(int count, char **values)

@@ -11,7 +11,8 @@ struct generator {
 	int burst_thread, burst; // a thread goes on for a while
 };
 
-static uint64_t draw(struct generator *g) { // splitmix64
+static uint64_t draw(struct generator *g)
+{ // splitmix64
 	uint64_t z = g->state += 0x9e3779b97f4a7c15u;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -24,19 +25,22 @@ static bool one_in(struct generator *g, int n) { return below(g, n) == 0; }
 
 static bool with(const struct generator *g, uint32_t feature) { return g->program->features & feature; }
 
-static enum verdict append(struct generator *g, struct operation *o, set *missing) {
+static enum verdict append(struct generator *g, struct operation *o, set *missing)
+{
 	if (g->plan.count >= OPERATIONS)
 		return SENSELESS;
 	o->id = (uint8_t)g->plan.count;
 	return plan_add(&g->plan, o, missing);
 }
 
-static bool appended(struct generator *g, struct operation o) {
+static bool appended(struct generator *g, struct operation o)
+{
 	set missing;
 	return append(g, &o, &missing) == ACCEPTED;
 }
 
-static int some_stream(struct generator *g, int t) {
+static int some_stream(struct generator *g, int t)
+{
 	int s = below(g, 8);
 	if (s == 0)
 		return with(g, WITH_legacy) ? 0 : 1 + THREADS;
@@ -45,11 +49,14 @@ static int some_stream(struct generator *g, int t) {
 	return 1 + THREADS + s % CREATED;
 }
 
-static int some_buffer(struct generator *g, int device) {
-	return with(g, WITH_pinned) && one_in(g, 4) ? DEVICES * BUFFERS + below(g, BUFFERS) : device * BUFFERS + below(g, BUFFERS);
+static int some_buffer(struct generator *g, int device)
+{
+	return with(g, WITH_pinned) && one_in(g, 4) ? DEVICES * BUFFERS + below(g, BUFFERS) :
+						      device * BUFFERS + below(g, BUFFERS);
 }
 
-static void some_cells(struct generator *g, struct operation *o) {
+static void some_cells(struct generator *g, struct operation *o)
+{
 	if (one_in(g, 3)) {
 		o->first = (uint8_t)below(g, CELLS);
 		o->count = (uint8_t)(1 + below(g, CELLS - o->first));
@@ -59,12 +66,14 @@ static void some_cells(struct generator *g, struct operation *o) {
 	}
 }
 
-static uint32_t some_us(struct generator *g) {
+static uint32_t some_us(struct generator *g)
+{
 	static const uint32_t us[] = {1, 5, 10, 20, 40, 80, 150};
 	return us[below(g, 7)];
 }
 
-static struct operation some_operation(struct generator *g, int t) {
+static struct operation some_operation(struct generator *g, int t)
+{
 	struct operation o = {.thread = (uint8_t)t};
 	o.device = (uint8_t)(g->program->devices > 1 ? below(g, g->program->devices) : 0);
 	o.variant = (uint8_t)draw(g);
@@ -108,7 +117,8 @@ static struct operation some_operation(struct generator *g, int t) {
 		if (o.form >= MARLIN && !(with(g, WITH_waiting) && one_in(g, 2)))
 			o.form = INCREMENT;
 		break;
-	case 0: case 1:
+	case 0:
+	case 1:
 		o.kind = MEMSET;
 		o.form = (uint8_t)below(g, MEMSET_FORMS);
 		if (o.form == AT_ONCE) {
@@ -116,7 +126,9 @@ static struct operation some_operation(struct generator *g, int t) {
 			o.stream = with(g, WITH_legacy) ? 0 : o.stream;
 		}
 		break;
-	case 2: case 3: case 4:
+	case 2:
+	case 3:
+	case 4:
 		o.kind = COPY;
 		o.form = (uint8_t)below(g, COPY_FORMS);
 		o.source = (uint8_t)some_buffer(g, o.device);
@@ -146,7 +158,8 @@ static struct operation some_operation(struct generator *g, int t) {
 		if (o.kind == READ)
 			o.stream = 0;
 		break;
-	case 8: case 9:
+	case 8:
+	case 9:
 		o.kind = with(g, WITH_host) ? HOST_FUNCTION : KERNEL;
 		o.form = (uint8_t)(o.kind == KERNEL ? PACKED : below(g, WAITS));
 		if (o.kind == HOST_FUNCTION)
@@ -156,31 +169,22 @@ static struct operation some_operation(struct generator *g, int t) {
 		o.kind = with(g, WITH_cpu) ? (with(g, WITH_host) && one_in(g, 3) ? HOST_FUNCTION : WAIT_VALUE) : KERNEL;
 		o.form = o.kind == HOST_FUNCTION ? WAITS : 0;
 		break;
-	case 11: case 12:
-		o.kind = RECORD;
-		break;
-	case 13: case 14:
-		o.kind = WAIT_EVENT;
-		break;
-	case 15:
-		o.kind = EVENT_SYNC;
-		break;
-	case 16: case 17:
+	case 11:
+	case 12: o.kind = RECORD; break;
+	case 13:
+	case 14: o.kind = WAIT_EVENT; break;
+	case 15: o.kind = EVENT_SYNC; break;
+	case 16:
+	case 17:
 		o.kind = with(g, WITH_queries) ? (one_in(g, 2) ? EVENT_QUERY : STREAM_QUERY) : STREAM_SYNC;
 		o.form = (uint8_t)below(g, 2);
 		o.reads = o.kind != STREAM_SYNC && o.form == ONCE;
 		if (o.reads)
 			o.buffer = (uint8_t)(DEVICES * BUFFERS + below(g, BUFFERS));
 		break;
-	case 18:
-		o.kind = STREAM_SYNC;
-		break;
-	case 19:
-		o.kind = with(g, WITH_contexts) ? CONTEXT_SYNC : STREAM_SYNC;
-		break;
-	case 20:
-		o.kind = with(g, WITH_endings) ? (one_in(g, 2) ? STREAM_RENEW : EVENT_RENEW) : RECORD;
-		break;
+	case 18: o.kind = STREAM_SYNC; break;
+	case 19: o.kind = with(g, WITH_contexts) ? CONTEXT_SYNC : STREAM_SYNC; break;
+	case 20: o.kind = with(g, WITH_endings) ? (one_in(g, 2) ? STREAM_RENEW : EVENT_RENEW) : RECORD; break;
 	case 21:
 		o.kind = with(g, WITH_values) ? WRITE_VALUE : KERNEL;
 		o.form = 0;
@@ -198,7 +202,8 @@ static struct operation some_operation(struct generator *g, int t) {
 		o.kind = with(g, WITH_frees) ? (one_in(g, 2) ? FREE : FREE_ASYNC) : KERNEL;
 		o.form = 0;
 		break;
-	case 24: case 25:
+	case 24:
+	case 25:
 		o.kind = CPU;
 		o.form = (uint8_t)(CHECKS + below(g, 2));
 		o.buffer = (uint8_t)(DEVICES * BUFFERS + below(g, BUFFERS));
@@ -207,7 +212,9 @@ static struct operation some_operation(struct generator *g, int t) {
 		o.kind = with(g, WITH_captures) ? BEGIN : KERNEL;
 		o.form = 0;
 		break;
-	case 27: case 28: case 29:
+	case 27:
+	case 28:
+	case 29:
 		o.kind = with(g, WITH_captures | WITH_built) ? LAUNCH : KERNEL;
 		o.form = 0;
 		if (o.kind == LAUNCH)
@@ -247,7 +254,8 @@ static struct operation some_operation(struct generator *g, int t) {
 }
 
 // Puts behind the thread's calls what another thread has called. False: not now.
-static bool learn(struct generator *g, int t, int moment) {
+static bool learn(struct generator *g, int t, int moment)
+{
 	int other = g->plan.operation[moment / 2].thread;
 	if (other == t || plan_knows(&g->plan, t, moment & ~1))
 		return true;
@@ -261,7 +269,8 @@ static bool learn(struct generator *g, int t, int moment) {
 }
 
 // Makes a moment certain before what is to come on the thread and stream, in one of the ways that there are.
-static bool repair(struct generator *g, const struct operation *o, int moment) {
+static bool repair(struct generator *g, const struct operation *o, int moment)
+{
 	const struct operation *other = &g->plan.operation[moment / 2];
 	int t = o->thread, owner = g->plan.owner[other->device * STREAMS + other->stream];
 	bool call = moment % 2 == 0;
@@ -271,13 +280,15 @@ static bool repair(struct generator *g, const struct operation *o, int moment) {
 	int by = owner >= 0 ? owner : other->stream >= 1 && other->stream <= THREADS ? other->stream - 1 : t;
 	if (!learn(g, by, moment))
 		return false;
-	struct operation p = {.thread = (uint8_t)by, .device = other->device, .stream = other->stream, .variant = (uint8_t)draw(g),
-		.event = (uint8_t)below(g, EVENTS), .word = (uint8_t)below(g, WORDS)};
+	struct operation p = {.thread = (uint8_t)by,
+			      .device = other->device,
+			      .stream = other->stream,
+			      .variant = (uint8_t)draw(g),
+			      .event = (uint8_t)below(g, EVENTS),
+			      .word = (uint8_t)below(g, WORDS)};
 	struct operation q = {.thread = (uint8_t)t, .device = o->device, .stream = o->stream, .variant = (uint8_t)draw(g)};
 	switch (below(g, 7)) {
-	case 0:
-		p.kind = STREAM_SYNC;
-		return appended(g, p) && learn(g, t, 2 * (g->plan.count - 1));
+	case 0: p.kind = STREAM_SYNC; return appended(g, p) && learn(g, t, 2 * (g->plan.count - 1));
 	case 1:
 		p.kind = with(g, WITH_contexts) ? CONTEXT_SYNC : STREAM_SYNC;
 		return appended(g, p) && learn(g, t, 2 * (g->plan.count - 1));
@@ -310,32 +321,44 @@ static bool repair(struct generator *g, const struct operation *o, int moment) {
 	}
 }
 
-static void settle(struct generator *g) {
+static void settle(struct generator *g)
+{
 	for (int t = 0; t < g->program->threads; t++) {
 		for (int w = 0; w < WORDS; w++)
-			if (g->plan.word[w].waiter >= 0 && g->plan.word[w].writer < 0 && g->plan.operation[g->plan.word[w].waiter].thread == t)
+			if (g->plan.word[w].waiter >= 0 && g->plan.word[w].writer < 0 &&
+			    g->plan.operation[g->plan.word[w].waiter].thread == t)
 				appended(g, (struct operation){.kind = RELEASE, .thread = (uint8_t)t, .word = (uint8_t)w});
 		if (!g->plan.capturing[t])
 			continue;
 		int at = g->plan.capture_stream[t], d = at / STREAMS;
-		struct operation end = {.kind = END, .thread = (uint8_t)t, .device = (uint8_t)d, .stream = (uint8_t)(at % STREAMS)};
+		struct operation end = {
+			.kind = END, .thread = (uint8_t)t, .device = (uint8_t)d, .stream = (uint8_t)(at % STREAMS)};
 		for (int s = 0; s < STREAMS; s++)
 			if (g->plan.stream_captured[d * STREAMS + s] == g->plan.capturing[t] && s != end.stream)
-				appended(g, (struct operation){.kind = JOIN, .thread = (uint8_t)t, .device = (uint8_t)d, .stream = end.stream, .stream2 = (uint8_t)s});
+				appended(g, (struct operation){.kind = JOIN,
+							       .thread = (uint8_t)t,
+							       .device = (uint8_t)d,
+							       .stream = end.stream,
+							       .stream2 = (uint8_t)s});
 		if (!g->plan.captured_operations[t])
-			appended(g, (struct operation){.kind = HOST_FUNCTION, .thread = (uint8_t)t, .device = (uint8_t)d, .stream = end.stream});
+			appended(g, (struct operation){.kind = HOST_FUNCTION,
+						       .thread = (uint8_t)t,
+						       .device = (uint8_t)d,
+						       .stream = end.stream});
 		appended(g, end);
 	}
 }
 
-static void finished(struct program *p, const struct plan *m) {
+static void finished(struct program *p, const struct plan *m)
+{
 	p->count = m->count;
 	memcpy(p->operation, m->operation, sizeof p->operation);
 	memcpy(p->final, m->value, sizeof p->final);
 	memcpy(p->known, m->known, sizeof p->known);
 }
 
-void generate(struct program *p, uint64_t seed, uint32_t features) {
+void generate(struct program *p, uint64_t seed, uint32_t features)
+{
 	static struct generator g;
 	static struct plan scratch;
 	for (int attempt = 0;; attempt++) {
@@ -345,7 +368,7 @@ void generate(struct program *p, uint64_t seed, uint32_t features) {
 		g.burst = 0;
 		p->seed = seed;
 		p->features = features & (uint32_t)(draw(&g) | draw(&g)); // not all at once
-		if (p->features & WITH_cpu) // streams that wait live on: run.c
+		if (p->features & WITH_cpu)                               // streams that wait live on: run.c
 			p->features &= ~(uint32_t)(one_in(&g, 2) ? WITH_cpu : WITH_endings);
 		p->threads = p->features & WITH_threads ? 2 + below(&g, THREADS - 1) : 1;
 		p->devices = p->features & WITH_devices ? DEVICES : 1;
@@ -377,7 +400,8 @@ void generate(struct program *p, uint64_t seed, uint32_t features) {
 	finished(p, &g.plan);
 }
 
-bool reduce(struct program *p, const bool *without) {
+bool reduce(struct program *p, const bool *without)
+{
 	static struct plan plan, scratch;
 	plan.scratch = &scratch;
 	plan_begin(&plan, p);
@@ -393,7 +417,8 @@ bool reduce(struct program *p, const bool *without) {
 
 // ---- text
 
-static const char *stream_name(int d, int s) {
+static const char *stream_name(int d, int s)
+{
 	static char name[8][32];
 	static int next;
 	char *n = name[next++ % 8];
@@ -406,26 +431,32 @@ static const char *stream_name(int d, int s) {
 	return n;
 }
 
-static void buffer_name(char *to, int b, int first, int count) {
+static void buffer_name(char *to, int b, int first, int count)
+{
 	if (device_buffer(b))
 		sprintf(to, "%d:m%d[%d+%d]", b / BUFFERS, b % BUFFERS, first, count);
 	else
 		sprintf(to, "pinned%d[%d+%d]", b - DEVICES * BUFFERS, first, count);
 }
 
-void describe_operation(FILE *f, const struct operation *o) {
-	static const char *kernel[] = {"chain", "chain (packed)", "chain (extended)", "chain (cooperative)", "increment", "add (not rewritten)",
-		"marlin", "lamport", "barrier"};
+void describe_operation(FILE *f, const struct operation *o)
+{
+	static const char *kernel[] = {"chain",     "chain (packed)",      "chain (extended)", "chain (cooperative)",
+				       "increment", "add (not rewritten)", "marlin",           "lamport",
+				       "barrier"};
 	static const char *memset_form[] = {"memset 32", "memset 8", "memset 16", "memset (rows)", "memset 32 (no stream)"};
 	static const char *copy_form[] = {"copy", "copy (any)", "copy (rows)", "copy (synchronous)"};
-	static const char *function[] = {"host function", "host function checks", "host function updates", "host function waits for word"};
+	static const char *function[] = {"host function", "host function checks", "host function updates",
+					 "host function waits for word"};
 	char to[64], from[64];
 	const char *s = stream_name(o->device, o->stream), *captured = o->captured ? " (captured)" : "";
 	buffer_name(to, o->buffer, o->first, o->count);
 	buffer_name(from, o->source, o->source_first, o->count);
 	fprintf(f, "%3d thread %d: ", o->id, o->thread);
 	switch (o->kind) {
-	case KERNEL: fprintf(f, "%s %s on %s, %u us, add %u%s", kernel[o->form], to, s, o->us, o->value, captured); break;
+	case KERNEL:
+		fprintf(f, "%s %s on %s, %u us, add %u%s", kernel[o->form], to, s, o->us, o->value, captured);
+		break;
 	case KERNEL_COPY: fprintf(f, "copy kernel %s = %s on %s%s", to, from, s, captured); break;
 	case MEMSET: fprintf(f, "%s %s = %u on %s%s", memset_form[o->form], to, o->value, s, captured); break;
 	case COPY: fprintf(f, "%s %s = %s on %s%s", copy_form[o->form], to, from, s, captured); break;
@@ -442,7 +473,9 @@ void describe_operation(FILE *f, const struct operation *o) {
 	case RECORD: fprintf(f, "record %d:e%d on %s", o->device, o->event, s); break;
 	case WAIT_EVENT: fprintf(f, "%s waits for %d:e%d", s, o->device, o->event); break;
 	case EVENT_SYNC: fprintf(f, "synchronise with %d:e%d", o->device, o->event); break;
-	case EVENT_QUERY: fprintf(f, "query %d:e%d %s", o->device, o->event, o->form == POLL ? "until complete" : "once"); break;
+	case EVENT_QUERY:
+		fprintf(f, "query %d:e%d %s", o->device, o->event, o->form == POLL ? "until complete" : "once");
+		break;
 	case EVENT_RENEW: fprintf(f, "destroy and create %d:e%d", o->device, o->event); break;
 	case STREAM_SYNC: fprintf(f, "synchronise with %s", s); break;
 	case STREAM_QUERY: fprintf(f, "query %s %s", s, o->form == POLL ? "until complete" : "once"); break;
@@ -461,8 +494,14 @@ void describe_operation(FILE *f, const struct operation *o) {
 	case FORK: fprintf(f, "%s joins the capture of %s", stream_name(o->device, o->stream2), s); break;
 	case JOIN: fprintf(f, "%s is joined by %s", s, stream_name(o->device, o->stream2)); break;
 	case LAUNCH: fprintf(f, "launch graph %d on %s%s", o->graph, s, captured); break;
-	case BUILD: fprintf(f, "build graph %d of %d kernels: chain %s, %u us, add %u ...", o->graph, o->nodes, to, o->us, o->value); break;
-	case CHANGE: fprintf(f, "change kernel %d of graph %d: chain %s, %u us, add %u", o->nodes, o->graph, to, o->us, o->value); break;
+	case BUILD:
+		fprintf(f, "build graph %d of %d kernels: chain %s, %u us, add %u ...", o->graph, o->nodes, to, o->us,
+			o->value);
+		break;
+	case CHANGE:
+		fprintf(f, "change kernel %d of graph %d: chain %s, %u us, add %u", o->nodes, o->graph, to, o->us,
+			o->value);
+		break;
 	case UPDATE: fprintf(f, "update graph %d: chain %s, %u us, add %u ...", o->graph, to, o->us, o->value); break;
 	case EPISODE: fprintf(f, "a context of its own comes and goes on device %d", o->device); break;
 	case PAUSE: fprintf(f, "pause %u us", o->value); break;
@@ -475,8 +514,10 @@ void describe_operation(FILE *f, const struct operation *o) {
 	fprintf(f, "\n");
 }
 
-void describe(FILE *f, const struct program *p) {
-	fprintf(f, "seed %llu: %d operations, %d threads, %d devices\n", (unsigned long long)p->seed, p->count, p->threads, p->devices);
+void describe(FILE *f, const struct program *p)
+{
+	fprintf(f, "seed %llu: %d operations, %d threads, %d devices\n", (unsigned long long)p->seed, p->count,
+		p->threads, p->devices);
 	for (int i = 0; i < p->count; i++)
 		describe_operation(f, &p->operation[i]);
 }

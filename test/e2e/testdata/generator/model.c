@@ -9,26 +9,30 @@ static void add(set *s, int moment) { s->bits[moment / 64] |= 1ull << moment % 6
 
 static bool has(const set *s, int moment) { return s->bits[moment / 64] >> moment % 64 & 1; }
 
-static void join(set *s, const set *other) {
+static void join(set *s, const set *other)
+{
 	for (int i = 0; i < MOMENTS / 64; i++)
 		s->bits[i] |= other->bits[i];
 }
 
-static set common(const set *a, const set *b) {
+static set common(const set *a, const set *b)
+{
 	set c;
 	for (int i = 0; i < MOMENTS / 64; i++)
 		c.bits[i] = a->bits[i] & b->bits[i];
 	return c;
 }
 
-static set lacking(const set *wanted, const set *there) {
+static set lacking(const set *wanted, const set *there)
+{
 	set c;
 	for (int i = 0; i < MOMENTS / 64; i++)
 		c.bits[i] = wanted->bits[i] & ~there->bits[i];
 	return c;
 }
 
-static bool empty(const set *s) {
+static bool empty(const set *s)
+{
 	for (int i = 0; i < MOMENTS / 64; i++)
 		if (s->bits[i])
 			return false;
@@ -40,101 +44,118 @@ static int host(int position) { return 2 * position; }
 static int device(int position) { return 2 * position + 1; }
 
 // The moment and all that is certainly before it.
-static set until(const struct plan *m, int moment) {
+static set until(const struct plan *m, int moment)
+{
 	set s = m->before[moment];
 	add(&s, moment);
 	return s;
 }
 
-static bool on_stream(const struct operation *o) {
+static bool on_stream(const struct operation *o)
+{
 	switch (o->kind) {
-	case KERNEL: case KERNEL_COPY: case MEMSET: case COPY: case UPLOAD: case READ: case HOST_FUNCTION: case RECORD: case WAIT_EVENT:
-	case WAIT_VALUE: case WRITE_VALUE: case FREE_ASYNC: case LAUNCH: case FORK: case JOIN:
-		return true;
-	default:
-		return false;
+	case KERNEL:
+	case KERNEL_COPY:
+	case MEMSET:
+	case COPY:
+	case UPLOAD:
+	case READ:
+	case HOST_FUNCTION:
+	case RECORD:
+	case WAIT_EVENT:
+	case WAIT_VALUE:
+	case WRITE_VALUE:
+	case FREE_ASYNC:
+	case LAUNCH:
+	case FORK:
+	case JOIN: return true;
+	default: return false;
 	}
 }
 
 static int place_of_stream(const struct operation *o, int s) { return PLACE_STREAM + o->device * STREAMS + s; }
 
 // Within the memory of a device nobody waits, whatever the name of the call.
-bool synchronous(const struct operation *o) {
+bool synchronous(const struct operation *o)
+{
 	return o->kind == READ || (o->kind == UPLOAD && o->form == SYNCHRONOUS) ||
-		(o->kind == COPY && o->form == SYNCHRONOUS && !(device_buffer(o->buffer) && device_buffer(o->source)));
+	       (o->kind == COPY && o->form == SYNCHRONOUS && !(device_buffer(o->buffer) && device_buffer(o->source)));
 }
 
 // Calls that may wait, for more than other threads' calls.
-bool may_wait(const struct operation *o) {
+bool may_wait(const struct operation *o)
+{
 	switch (o->kind) {
-	case EVENT_SYNC: case STREAM_SYNC: case CONTEXT_SYNC: case FREE: case AWAIT: case STREAM_RENEW: case READ: case UPLOAD: case EPISODE:
-		return true;
-	case EVENT_QUERY: case STREAM_QUERY:
-		return o->form == POLL;
-	case MEMSET:
-		return o->form == AT_ONCE;
-	case COPY:
-		return o->form == SYNCHRONOUS;
+	case EVENT_SYNC:
+	case STREAM_SYNC:
+	case CONTEXT_SYNC:
+	case FREE:
+	case AWAIT:
+	case STREAM_RENEW:
+	case READ:
+	case UPLOAD:
+	case EPISODE: return true;
+	case EVENT_QUERY:
+	case STREAM_QUERY: return o->form == POLL;
+	case MEMSET: return o->form == AT_ONCE;
+	case COPY: return o->form == SYNCHRONOUS;
 	case FREE_ASYNC: // its second half makes memory
 		return true;
-	default:
-		return false;
+	default: return false;
 	}
 }
 
 // Calls that CUDA forbids beside captures that are not relaxed.
-static bool unsafe(const struct operation *o) {
-	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == EPISODE || o->kind == FREE || o->kind == FREE_ASYNC || synchronous(o) ||
-		(o->kind == COPY && o->form == SYNCHRONOUS) || (o->kind == MEMSET && o->form == AT_ONCE);
+static bool unsafe(const struct operation *o)
+{
+	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == EPISODE || o->kind == FREE ||
+	       o->kind == FREE_ASYNC || synchronous(o) || (o->kind == COPY && o->form == SYNCHRONOUS) ||
+	       (o->kind == MEMSET && o->form == AT_ONCE);
 }
 
-static void touch(struct accesses *a, int place, bool write, bool at_host) {
+static void touch(struct accesses *a, int place, bool write, bool at_host)
+{
 	if (a->count < ACCESSES)
 		a->list[a->count++] = (struct access){(int16_t)place, write, at_host};
 }
 
-static void touch_cells(struct accesses *a, int buffer, int first, int count, bool write, bool at_host) {
+static void touch_cells(struct accesses *a, int buffer, int first, int count, bool write, bool at_host)
+{
 	for (int c = first; c < first + count; c++)
 		touch(a, buffer * CELLS + c, write, at_host);
 }
 
 // Of memory. Graphs have those of all their operations.
-static void accesses_of(const struct plan *m, const struct operation *o, struct accesses *a) {
+static void accesses_of(const struct plan *m, const struct operation *o, struct accesses *a)
+{
 	switch (o->kind) {
-	case KERNEL: case MEMSET: case UPLOAD:
-		touch_cells(a, o->buffer, o->first, o->count, true, false);
-		break;
-	case COPY: case KERNEL_COPY:
+	case KERNEL:
+	case MEMSET:
+	case UPLOAD: touch_cells(a, o->buffer, o->first, o->count, true, false); break;
+	case COPY:
+	case KERNEL_COPY:
 		touch_cells(a, o->buffer, o->first, o->count, true, false);
 		touch_cells(a, o->source, o->source_first, o->count, false, false);
 		break;
-	case READ:
-		touch_cells(a, o->buffer, o->first, o->count, false, false);
-		break;
+	case READ: touch_cells(a, o->buffer, o->first, o->count, false, false); break;
 	case HOST_FUNCTION:
 		if (o->form == CHECKS || o->form == UPDATES)
 			touch_cells(a, o->buffer, o->first, o->count, o->form == UPDATES, false);
 		break;
-	case CPU:
-		touch_cells(a, o->buffer, o->first, o->count, o->form == UPDATES, true);
-		break;
-	case FREE:
-		touch_cells(a, o->buffer, 0, CELLS, true, true);
-		break;
-	case FREE_ASYNC:
-		touch_cells(a, o->buffer, 0, CELLS, true, false);
-		break;
+	case CPU: touch_cells(a, o->buffer, o->first, o->count, o->form == UPDATES, true); break;
+	case FREE: touch_cells(a, o->buffer, 0, CELLS, true, true); break;
+	case FREE_ASYNC: touch_cells(a, o->buffer, 0, CELLS, true, false); break;
 	case LAUNCH:
 		for (int i = 0; i < m->graph[o->graph].count; i++)
 			accesses_of(m, &m->graph[o->graph].operation[i], a);
 		break;
-	default:
-		break;
+	default: break;
 	}
 }
 
 // Of handles: the call reads them, or another one takes their place.
-static void handles_of(const struct plan *m, const struct operation *o, struct accesses *a) {
+static void handles_of(const struct plan *m, const struct operation *o, struct accesses *a)
+{
 	if (on_stream(o) || o->kind == STREAM_SYNC || o->kind == STREAM_QUERY || o->kind == BEGIN || o->kind == END)
 		touch(a, place_of_stream(o, o->stream), false, true);
 	if (o->kind == STREAM_RENEW)
@@ -161,21 +182,21 @@ static void handles_of(const struct plan *m, const struct operation *o, struct a
 	}
 }
 
-static uint32_t after_kernel(const struct operation *o, uint32_t cell) {
+static uint32_t after_kernel(const struct operation *o, uint32_t cell)
+{
 	switch (o->form) {
-	case INCREMENT: case MARLIN: case LAMPORT:
-		return cell + 1;
-	case BARRIER:
-		return cell + 2;
-	case PLAIN:
-		return cell + o->value;
-	default:
-		return cell * 3 + o->value;
+	case INCREMENT:
+	case MARLIN:
+	case LAMPORT: return cell + 1;
+	case BARRIER: return cell + 2;
+	case PLAIN: return cell + o->value;
+	default: return cell * 3 + o->value;
 	}
 }
 
 // Does to the cells what the operation does. False: it makes no sense.
-static bool carry_out(struct plan *m, const struct operation *o) {
+static bool carry_out(struct plan *m, const struct operation *o)
+{
 	uint32_t *to = m->value + o->buffer * CELLS, *from = m->value + o->source * CELLS;
 	bool *known = m->known + o->buffer * CELLS, *source_known = m->known + o->source * CELLS;
 	for (int i = 0; i < o->count; i++) {
@@ -186,7 +207,8 @@ static bool carry_out(struct plan *m, const struct operation *o) {
 				return false;
 			to[c] = after_kernel(o, to[c]);
 			break;
-		case CPU: case HOST_FUNCTION:
+		case CPU:
+		case HOST_FUNCTION:
 			if (o->form != CHECKS && o->form != UPDATES)
 				break;
 			if (!known[c])
@@ -199,21 +221,23 @@ static bool carry_out(struct plan *m, const struct operation *o) {
 				return false;
 			break;
 		case MEMSET:
-			to[c] = o->form == BY_8 ? (o->value & 0xff) * 0x01010101u : o->form == BY_16 ? (o->value & 0xffff) * 0x10001u : o->value;
+			to[c] = o->form == BY_8  ? (o->value & 0xff) * 0x01010101u :
+				o->form == BY_16 ? (o->value & 0xffff) * 0x10001u :
+						   o->value;
 			known[c] = true;
 			break;
 		case UPLOAD:
 			to[c] = o->value;
 			known[c] = true;
 			break;
-		case COPY: case KERNEL_COPY:
+		case COPY:
+		case KERNEL_COPY:
 			if (!source_known[f])
 				return false;
 			to[c] = from[f];
 			known[c] = true;
 			break;
-		default:
-			break;
+		default: break;
 		}
 	}
 	if (o->kind == FREE || o->kind == FREE_ASYNC)
@@ -226,20 +250,21 @@ static bool carry_out(struct plan *m, const struct operation *o) {
 }
 
 // Whether work of the one stream waits for that of the other: of one device.
-static bool ordered(int a, int b) {
-	return (a == 0 && blocking_stream(b)) || (b == 0 && blocking_stream(a));
-}
+static bool ordered(int a, int b) { return (a == 0 && blocking_stream(b)) || (b == 0 && blocking_stream(a)); }
 
 // What work on a stream is behind, that is put there by a thread that knows of the calls start. Or, where the thread asks
 // about the stream or waits for it, what it then hears of: of the legacy stream's work only by what is behind that.
-static void behind(const struct plan *m, int device_number, int stream, int capture, bool asks, const set *start, set *before, set *may) {
+static void behind(const struct plan *m, int device_number, int stream, int capture, bool asks, const set *start,
+		   set *before, set *may)
+{
 	for (int j = 0; j < m->count; j++) {
 		const struct operation *p = &m->operation[j];
 		if (!on_stream(p) || p->device != device_number || m->capture_of[j] != capture || !has(start, host(j)))
 			continue;
 		int s = p->kind == FORK ? p->stream2 : p->stream;
 		bool same = s == stream && m->generation_of[j] == m->generation[device_number * STREAMS + stream];
-		bool idle = p->kind == WAIT_EVENT && empty(&m->taken[j]); // for an event that may never have been recorded: nothing
+		bool idle = p->kind == WAIT_EVENT &&
+			    empty(&m->taken[j]); // for an event that may never have been recorded: nothing
 		bool related = !capture && ordered(s, stream) && (!asks || stream == 0);
 		if (!idle && (same || (related && m->generation_of[j] == m->generation[device_number * STREAMS + s]))) {
 			set all = until(m, device(j));
@@ -253,18 +278,20 @@ static void behind(const struct plan *m, int device_number, int stream, int capt
 }
 
 // What a record that a wait may see stands for, all of those that it may see having it in common.
-static bool recorded(const struct plan *m, const struct operation *o, const set *start, set *taken, set *may) {
+static bool recorded(const struct plan *m, const struct operation *o, const set *start, set *taken, set *may)
+{
 	bool any = false, certain = false;
 	memset(taken, 0, sizeof *taken);
 	for (int j = 0; j < m->count; j++) {
 		const struct operation *p = &m->operation[j];
 		if (p->kind != RECORD || p->device != o->device || p->event != o->event ||
-			m->event_generation_of[j] != m->event_generation[o->device * EVENTS + o->event])
+		    m->event_generation_of[j] != m->event_generation[o->device * EVENTS + o->event])
 			continue;
 		bool replaced = false;
 		for (int k = j + 1; k < m->count && !replaced; k++)
-			replaced = m->operation[k].kind == RECORD && m->operation[k].device == p->device && m->operation[k].event == p->event &&
-				has(start, host(k)) && has(&m->before[host(k)], host(j));
+			replaced = m->operation[k].kind == RECORD && m->operation[k].device == p->device &&
+				   m->operation[k].event == p->event && has(start, host(k)) &&
+				   has(&m->before[host(k)], host(j));
 		if (replaced)
 			continue;
 		set all = until(m, device(j));
@@ -282,16 +309,19 @@ static bool recorded(const struct plan *m, const struct operation *o, const set 
 static bool is_created(int s) { return s > THREADS; }
 
 // Whether a capture that goes on holds a launch of the graph, which is what the graph was then.
-static bool graph_is_captured(const struct plan *m, int graph, int but) {
+static bool graph_is_captured(const struct plan *m, int graph, int but)
+{
 	for (int j = 0; j < m->count; j++)
 		for (int t = 0; t < m->threads; t++)
-			if (t != but && m->capturing[t] && m->capture_of[j] == m->capturing[t] && m->operation[j].kind == LAUNCH && m->operation[j].graph == graph)
+			if (t != but && m->capturing[t] && m->capture_of[j] == m->capturing[t] &&
+			    m->operation[j].kind == LAUNCH && m->operation[j].graph == graph)
 				return true;
 	return false;
 }
 
 // A capture and streams. False: not now.
-static bool capture_allows(const struct plan *m, const struct operation *o, int *capture) {
+static bool capture_allows(const struct plan *m, const struct operation *o, int *capture)
+{
 	int mine = m->capturing[o->thread];
 	*capture = 0;
 	const int8_t *at = m->stream_captured + o->device * STREAMS;
@@ -305,8 +335,11 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 			if (c != mine)
 				return false;
 			switch (o->kind) {
-			case KERNEL: case KERNEL_COPY: case LAUNCH: case FORK: case JOIN:
-				break;
+			case KERNEL:
+			case KERNEL_COPY:
+			case LAUNCH:
+			case FORK:
+			case JOIN: break;
 			case MEMSET:
 				if (o->form == AT_ONCE)
 					return false;
@@ -319,8 +352,7 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 				if (o->form == CHECKS || o->form == WAITS)
 					return false;
 				break;
-			default:
-				return false;
+			default: return false;
 			}
 			*capture = c;
 			if (m->captured_operations[o->thread] >= LAUNCHES - 1)
@@ -333,14 +365,17 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 	case BEGIN:
 		if (mine || o->stream == 0 || at[o->stream] || m->owner[o->device * STREAMS + o->stream] != o->thread)
 			return false;
-		if (m->threads > 1 && (blocking_stream(o->stream) || (o->variant % 3 == 0 && !(m->features & WITH_globalcapture))))
+		if (m->threads > 1 &&
+		    (blocking_stream(o->stream) || (o->variant % 3 == 0 && !(m->features & WITH_globalcapture))))
 			return false;
-		for (int j = m->count - 1; j >= 0; j--) // two launches of the graph may be asked of one program, not two captures at a time
+		for (int j = m->count - 1; j >= 0;
+		     j--) // two launches of the graph may be asked of one program, not two captures at a time
 			if (m->operation[j].thread == o->thread)
 				return m->operation[j].kind != BEGIN;
 		return true;
 	case END:
-		if (!mine || m->capture_stream[o->thread] != o->device * STREAMS + o->stream || !m->captured_operations[o->thread])
+		if (!mine || m->capture_stream[o->thread] != o->device * STREAMS + o->stream ||
+		    !m->captured_operations[o->thread])
 			return false;
 		for (int s = 0; s < STREAMS; s++)
 			if (at[s] == mine && s != o->stream && !m->joined[o->device * STREAMS + s])
@@ -348,15 +383,14 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 		return !graph_is_captured(m, o->graph, o->thread);
 	case FORK:
 		return at[o->stream] == mine && !at[o->stream2] && is_created(o->stream2) && o->stream2 != o->stream &&
-			m->owner[o->device * STREAMS + o->stream2] == o->thread && (m->threads == 1 || !blocking_stream(o->stream2));
-	case JOIN:
-		return at[o->stream] == mine && at[o->stream2] == mine && o->stream2 != o->stream;
-	case BUILD: case CHANGE: case UPDATE:
-		return !mine && !graph_is_captured(m, o->graph, -1);
-	case CONTEXT_SYNC:
-		return m->threads == 1 ? !mine : !(m->features & WITH_captures);
-	default:
-		break;
+		       m->owner[o->device * STREAMS + o->stream2] == o->thread &&
+		       (m->threads == 1 || !blocking_stream(o->stream2));
+	case JOIN: return at[o->stream] == mine && at[o->stream2] == mine && o->stream2 != o->stream;
+	case BUILD:
+	case CHANGE:
+	case UPDATE: return !mine && !graph_is_captured(m, o->graph, -1);
+	case CONTEXT_SYNC: return m->threads == 1 ? !mine : !(m->features & WITH_captures);
+	default: break;
 	}
 	if (unsafe(o)) {
 		if (mine && m->capture_mode[o->thread] != 2)
@@ -367,12 +401,14 @@ static bool capture_allows(const struct plan *m, const struct operation *o, int 
 	return true;
 }
 
-enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
+enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
+{
 	int i = m->count, t = o->thread, capture;
 	memset(missing, 0, sizeof *missing);
 	if (i == OPERATIONS || t >= m->threads || o->device >= m->devices)
 		return SENSELESS;
-	bool uses_stream = on_stream(o) || o->kind == STREAM_SYNC || o->kind == STREAM_QUERY || o->kind == STREAM_RENEW || o->kind == BEGIN || o->kind == END;
+	bool uses_stream = on_stream(o) || o->kind == STREAM_SYNC || o->kind == STREAM_QUERY ||
+			   o->kind == STREAM_RENEW || o->kind == BEGIN || o->kind == END;
 	int stream_index = o->device * STREAMS + o->stream;
 	if (uses_stream) {
 		if (o->stream >= 1 && o->stream <= THREADS && o->stream != 1 + t)
@@ -380,7 +416,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		if (m->owner[stream_index] >= 0 && m->owner[stream_index] != t)
 			return SENSELESS;
 	}
-	if ((synchronous(o) || (o->kind == COPY && o->form == SYNCHRONOUS) || (o->kind == MEMSET && o->form == AT_ONCE)) && o->stream)
+	if ((synchronous(o) || (o->kind == COPY && o->form == SYNCHRONOUS) || (o->kind == MEMSET && o->form == AT_ONCE)) &&
+	    o->stream)
 		return SENSELESS;
 	if (o->kind == STREAM_RENEW && !is_created(o->stream))
 		return SENSELESS;
@@ -406,16 +443,18 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		if (device_buffer(b) && (o->kind == CPU || o->kind == HOST_FUNCTION))
 			return SENSELESS;
 	}
-	if ((o->kind == COPY || o->kind == KERNEL_COPY) && o->source == o->buffer && abs(o->first - o->source_first) < o->count)
+	if ((o->kind == COPY || o->kind == KERNEL_COPY) && o->source == o->buffer &&
+	    abs(o->first - o->source_first) < o->count)
 		return SENSELESS;
 	if (o->kind == BUILD && (o->nodes == 0 || o->nodes > LAUNCHES))
 		return SENSELESS;
-	if ((o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE) && device_buffer(o->buffer) && o->buffer / BUFFERS != o->device)
+	if ((o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE) && device_buffer(o->buffer) &&
+	    o->buffer / BUFFERS != o->device)
 		return SENSELESS;
 	if (o->kind == CHANGE || o->kind == UPDATE) {
 		const struct graph *g = &m->graph[o->graph];
 		if (!g->built || g->device != o->device || (o->kind == CHANGE && o->nodes >= g->count) ||
-			memcmp(g->buffer_generation, m->buffer_generation, sizeof g->buffer_generation) != 0)
+		    memcmp(g->buffer_generation, m->buffer_generation, sizeof g->buffer_generation) != 0)
 			return SENSELESS;
 	}
 	if (o->kind == LAUNCH) {
@@ -423,7 +462,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		if (!g->count || g->device != o->device || (capture && m->captured_operations[t] + g->count >= LAUNCHES))
 			return SENSELESS;
 		for (int k = 0; k < cells.count; k++)
-			if (g->buffer_generation[cells.list[k].place / CELLS] != m->buffer_generation[cells.list[k].place / CELLS])
+			if (g->buffer_generation[cells.list[k].place / CELLS] !=
+			    m->buffer_generation[cells.list[k].place / CELLS])
 				return SENSELESS;
 	}
 
@@ -441,7 +481,9 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 			behind(m, o->device, o->stream2, capture, false, &start, &before_device, &may_device);
 	}
 	switch (o->kind) {
-	case WAIT_EVENT: case EVENT_SYNC: case EVENT_QUERY: {
+	case WAIT_EVENT:
+	case EVENT_SYNC:
+	case EVENT_QUERY: {
 		set may = {{0}};
 		if (!recorded(m, o, &start, &taken, &may) && o->kind != WAIT_EVENT)
 			return SENSELESS;
@@ -453,13 +495,16 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		asked = may;
 		break;
 	}
-	case STREAM_SYNC: case STREAM_QUERY:
+	case STREAM_SYNC:
+	case STREAM_QUERY:
 		behind(m, o->device, o->stream, 0, true, &start, &taken, &asked);
 		join(&may_host, &asked);
 		if (o->kind == STREAM_SYNC || o->form == POLL)
 			join(&before_host, &taken);
 		break;
-	case CONTEXT_SYNC: case FREE: case STREAM_RENEW:
+	case CONTEXT_SYNC:
+	case FREE:
+	case STREAM_RENEW:
 		for (int j = 0; j < i; j++)
 			if (on_stream(&m->operation[j]) && m->operation[j].device == o->device && !m->capture_of[j]) {
 				set all = until(m, device(j));
@@ -481,15 +526,14 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 	}
 	case LAUNCH:
 		for (int j = 0; j < i; j++)
-			if (m->operation[j].kind == LAUNCH && m->operation[j].graph == o->graph && !m->capture_of[j] && !capture &&
-				m->graph_generation_of[j] == m->graph_generation[o->graph]) {
+			if (m->operation[j].kind == LAUNCH && m->operation[j].graph == o->graph && !m->capture_of[j] &&
+			    !capture && m->graph_generation_of[j] == m->graph_generation[o->graph]) {
 				set all = until(m, device(j));
 				join(&before_device, &all), join(&may_device, &m->may[device(j)]);
 				add(&may_device, device(j));
 			}
 		break;
-	default:
-		break;
+	default: break;
 	}
 
 	// Words that are waited for.
@@ -514,7 +558,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		if (w->waiter >= 0 && o->kind == RELEASE && m->operation[w->waiter].thread != t)
 			return SENSELESS;
 		if (w->waiter >= 0 && o->kind == WRITE_VALUE &&
-			(m->threads > 1 || m->operation[w->waiter].kind == HOST_FUNCTION || has(&may_device, device(w->waiter))))
+		    (m->threads > 1 || m->operation[w->waiter].kind == HOST_FUNCTION || has(&may_device, device(w->waiter))))
 			return SENSELESS;
 	}
 	set functions = common(&may_device, &m->host_functions), known_complete = start;
@@ -533,7 +577,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		called = lacking(&called, &start);
 		if (m->threads == 1 && (!empty(&stuck) || (m->waiting_functions && !empty(&called))))
 			return SENSELESS;
-		bool wide = o->kind == FREE || o->kind == FREE_ASYNC || o->kind == CONTEXT_SYNC || o->kind == STREAM_RENEW || o->kind == EPISODE;
+		bool wide = o->kind == FREE || o->kind == FREE_ASYNC || o->kind == CONTEXT_SYNC ||
+			    o->kind == STREAM_RENEW || o->kind == EPISODE;
 		if (m->threads > 1 && wide && m->features & WITH_cpu)
 			return SENSELESS;
 	}
@@ -547,7 +592,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 			accesses_of(m, &m->operation[j], &other);
 			for (int a = 0; a < other.count; a++)
 				for (int b = 0; b < cells.count; b++)
-					if (other.list[a].place == cells.list[b].place && (other.list[a].write || cells.list[b].write))
+					if (other.list[a].place == cells.list[b].place &&
+					    (other.list[a].write || cells.list[b].write))
 						return SENSELESS;
 		}
 	}
@@ -567,7 +613,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 	if (o->kind == RECORD)
 		for (int j = 0; j < i; j++) {
 			const struct operation *p = &m->operation[j];
-			bool waits_for_it = (p->kind == WAIT_EVENT || p->kind == EVENT_SYNC || p->kind == EVENT_QUERY) && p->device == o->device && p->event == o->event;
+			bool waits_for_it = (p->kind == WAIT_EVENT || p->kind == EVENT_SYNC || p->kind == EVENT_QUERY) &&
+					    p->device == o->device && p->event == o->event;
 			if (!waits_for_it || has(&start, host(j)))
 				continue;
 			set lost = lacking(&m->taken[j], &before_device);
@@ -654,21 +701,20 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 	if (capture) {
 		int c = t;
 		if (o->kind == FORK)
-			m->stream_captured[o->device * STREAMS + o->stream2] = (int8_t)capture, m->joined[o->device * STREAMS + o->stream2] = false;
+			m->stream_captured[o->device * STREAMS + o->stream2] = (int8_t)capture,
+								 m->joined[o->device * STREAMS + o->stream2] = false;
 		else if (o->kind == JOIN)
 			m->joined[o->device * STREAMS + o->stream2] = true;
 		else if (o->stream != m->capture_stream[c] % STREAMS)
 			m->joined[stream_index] = false;
-		m->captured_operations[c] += o->kind == LAUNCH ? m->graph[o->graph].count : o->kind != FORK && o->kind != JOIN;
+		m->captured_operations[c] +=
+			o->kind == LAUNCH ? m->graph[o->graph].count : o->kind != FORK && o->kind != JOIN;
 	}
 	switch (o->kind) {
-	case STREAM_RENEW:
-		m->generation[stream_index]++;
-		break;
-	case EVENT_RENEW:
-		m->event_generation[o->device * EVENTS + o->event]++;
-		break;
-	case FREE: case FREE_ASYNC:
+	case STREAM_RENEW: m->generation[stream_index]++; break;
+	case EVENT_RENEW: m->event_generation[o->device * EVENTS + o->event]++; break;
+	case FREE:
+	case FREE_ASYNC:
 		m->buffer_generation[o->buffer]++;
 		if (o->kind == FREE) // what comes is other memory
 			for (int c = 0; c < CELLS; c++)
@@ -681,8 +727,11 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		m->captured_operations[t] = 0;
 		m->stream_captured[stream_index] = (int8_t)m->captures;
 		break;
-	case BUILD: case UPDATE: {
-		struct graph g = {.device = o->device, .built = true, .count = o->kind == BUILD ? o->nodes : m->graph[o->graph].count};
+	case BUILD:
+	case UPDATE: {
+		struct graph g = {.device = o->device,
+				  .built = true,
+				  .count = o->kind == BUILD ? o->nodes : m->graph[o->graph].count};
 		for (int k = 0; k < g.count; k++) {
 			g.operation[k] = *o;
 			g.operation[k].kind = KERNEL;
@@ -723,8 +772,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 		m->capturing[t] = 0;
 		break;
 	}
-	default:
-		break;
+	default: break;
 	}
 	if (o->kind == BEGIN)
 		memcpy(m->capture_generations[t], m->buffer_generation, sizeof m->buffer_generation);
@@ -758,7 +806,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing) {
 	return ACCEPTED;
 }
 
-void plan_begin(struct plan *m, const struct program *p) {
+void plan_begin(struct plan *m, const struct program *p)
+{
 	struct plan *scratch = m->scratch;
 	memset(m, 0, sizeof *m);
 	m->scratch = scratch;
@@ -777,20 +826,23 @@ void plan_begin(struct plan *m, const struct program *p) {
 }
 
 // Whether the program may end here: nothing waits for an operation to come.
-bool plan_whole(const struct plan *m) {
+bool plan_whole(const struct plan *m)
+{
 	for (int t = 0; t < m->threads; t++)
 		if (m->capturing[t] || m->open[t])
 			return false;
 	return empty(&m->pending);
 }
 
-int plan_first(const set *s) {
+int plan_first(const set *s)
+{
 	for (int i = 0; i < MOMENTS; i++)
 		if (has(s, i))
 			return i;
 	return -1;
 }
 
-bool plan_knows(const struct plan *m, int thread, int moment) {
+bool plan_knows(const struct plan *m, int thread, int moment)
+{
 	return m->last[thread] >= 0 && (m->last[thread] == moment || has(&m->before[m->last[thread]], moment));
 }

@@ -13,53 +13,93 @@
 #include <stdio.h>
 
 enum {
-	OPERATIONS = 96,  // of a program
+	OPERATIONS = 96, // of a program
 	MOMENTS = 2 * OPERATIONS,
 	THREADS = 3,
 	DEVICES = 2,
-	CREATED = 4,      // streams of a device that the program creates; every second one is blocking
+	CREATED = 4,                     // streams of a device that the program creates; every second one is blocking
 	STREAMS = 1 + THREADS + CREATED, // of a device: legacy, per-thread, created
-	EVENTS = 4,       // of a device
-	BUFFERS = 3,      // of a device; and as many in pinned memory
+	EVENTS = 4,                      // of a device
+	BUFFERS = 3,                     // of a device; and as many in pinned memory
 	ALL_BUFFERS = (DEVICES + 1) * BUFFERS,
 	CELLS = 4,        // of a buffer: parts whose words are all the same
 	CELL_WORDS = 264, // two blocks on each of 132 SMs
 	WORDS = 24,       // that streams and host functions wait for
 	GRAPHS = 3,
-	LAUNCHES = 24,    // operations of a graph
+	LAUNCHES = 24, // operations of a graph
 };
 
 enum kind {
-	KERNEL, KERNEL_COPY, MEMSET, COPY, UPLOAD, READ, HOST_FUNCTION, RECORD, WAIT_EVENT, EVENT_SYNC, EVENT_QUERY, EVENT_RENEW,
-	STREAM_SYNC, STREAM_QUERY, CONTEXT_SYNC, STREAM_RENEW, WAIT_VALUE, WRITE_VALUE, RELEASE, FREE, FREE_ASYNC, POST, AWAIT,
-	CPU, BEGIN, END, FORK, JOIN, LAUNCH, BUILD, CHANGE, UPDATE, EPISODE, PAUSE, HINT, KINDS
+	KERNEL,
+	KERNEL_COPY,
+	MEMSET,
+	COPY,
+	UPLOAD,
+	READ,
+	HOST_FUNCTION,
+	RECORD,
+	WAIT_EVENT,
+	EVENT_SYNC,
+	EVENT_QUERY,
+	EVENT_RENEW,
+	STREAM_SYNC,
+	STREAM_QUERY,
+	CONTEXT_SYNC,
+	STREAM_RENEW,
+	WAIT_VALUE,
+	WRITE_VALUE,
+	RELEASE,
+	FREE,
+	FREE_ASYNC,
+	POST,
+	AWAIT,
+	CPU,
+	BEGIN,
+	END,
+	FORK,
+	JOIN,
+	LAUNCH,
+	BUILD,
+	CHANGE,
+	UPDATE,
+	EPISODE,
+	PAUSE,
+	HINT,
+	KINDS
 };
 
 // Forms of kinds
 // KERNEL; of PLAIN there is no rewritten code; the blocks of those from MARLIN on wait for each other
 enum { PARAMETERS, PACKED, EXTENDED, COOPERATIVE, INCREMENT, PLAIN, MARLIN, LAMPORT, BARRIER, KERNEL_FORMS };
 enum { BY_32, BY_8, BY_16, BY_ROWS, AT_ONCE, MEMSET_FORMS }; // MEMSET; AT_ONCE: the call without a stream
-enum { TYPED, UNTYPED, ROWS, SYNCHRONOUS, COPY_FORMS }; // COPY; UPLOAD, from pageable memory, has the first and the last
-enum { EMPTY, CHECKS, UPDATES, WAITS, HOST_FORMS };    // HOST_FUNCTION; CPU has CHECKS and UPDATES
-enum { ONCE, POLL };                                   // EVENT_QUERY, STREAM_QUERY
+enum {
+	TYPED,
+	UNTYPED,
+	ROWS,
+	SYNCHRONOUS,
+	COPY_FORMS
+}; // COPY; UPLOAD, from pageable memory, has the first and the last
+enum { EMPTY, CHECKS, UPDATES, WAITS, HOST_FORMS }; // HOST_FUNCTION; CPU has CHECKS and UPDATES
+enum { ONCE, POLL };                                // EVENT_QUERY, STREAM_QUERY
 
 struct operation {
 	uint8_t kind, form, thread, device, variant; // variant: anything that makes no difference to the result
-	uint8_t stream, stream2; // of its device
+	uint8_t stream, stream2;                     // of its device
 	uint8_t buffer, first, count, source, source_first;
 	uint8_t event, word, graph;
-	uint8_t nodes;           // BUILD: so many kernels, each of a value one higher. CHANGE: which
-	uint8_t id, other;       // number in the program as generated; that of the post
+	uint8_t nodes;     // BUILD: so many kernels, each of a value one higher. CHANGE: which
+	uint8_t id, other; // number in the program as generated; that of the post
 	uint8_t position;
 	bool captured;
-	bool reads;              // a query reads the cell if it is answered with yes
-	bool must;               // a query must be answered with yes
-	uint32_t value;          // added, set; a pause: microseconds
+	bool reads;     // a query reads the cell if it is answered with yes
+	bool must;      // a query must be answered with yes
+	uint32_t value; // added, set; a pause: microseconds
 	uint32_t us;
 	uint32_t expected[CELLS];
 };
 
 // What programs are made of: bits of struct program.features, by name on the command line.
+// clang-format off
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
 	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \
 	F(waiting) F(built) F(episodes)
@@ -70,6 +110,7 @@ enum {
 	FEATURES(BIT)
 	EVERYTHING = -1,
 };
+// clang-format on
 
 struct program {
 	uint64_t seed;

@@ -43,12 +43,12 @@ struct plan {
 	uint32_t features;
 	int8_t owner[DEVICES * STREAMS];
 	struct operation operation[OPERATIONS];
-	int16_t position[256];         // by id
+	int16_t position[256];             // by id
 	set before[MOMENTS], may[MOMENTS]; // what is certainly, what may be before it
-	set taken[OPERATIONS];         // of waits for events: what they rely on
+	set taken[OPERATIONS];             // of waits for events: what they rely on
 	int last[THREADS];
-	int16_t writer[PLACES];        // last
-	set readers[PLACES];           // since then
+	int16_t writer[PLACES]; // last
+	set readers[PLACES];    // since then
 	uint32_t value[ALL_BUFFERS * CELLS];
 	bool known[ALL_BUFFERS * CELLS];
 	uint8_t generation[DEVICES * STREAMS], generation_of[OPERATIONS];
@@ -61,7 +61,7 @@ struct plan {
 	uint8_t capture_generations[THREADS][ALL_BUFFERS];
 	struct graph graph[GRAPHS];
 	struct word word[WORDS];
-	set pending, host_functions;   // waits that nobody has ended yet; host functions
+	set pending, host_functions; // waits that nobody has ended yet; host functions
 	int open[THREADS], waiting_functions;
 	struct plan *scratch;
 };

@@ -19,61 +19,61 @@
 #include "../../../../api/gpreempt.h"
 
 #define LAUNCH_PARAMETERS handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **
-#define FUNCTIONS(F)                                                        \
-	F(cuInit, (unsigned))                                               \
-	F(cuDeviceGetCount, (int *))                                        \
-	F(cuDevicePrimaryCtxRetain, (handle *, int))                        \
-	F(cuCtxSetCurrent, (handle))                                        \
-	F(cuCtxCreate_v2, (handle *, unsigned, int))                        \
-	F(cuCtxDestroy_v2, (handle))                                        \
-	F(cuModuleUnload, (handle))                                         \
-	F(cuCtxSynchronize, (void))                                         \
-	F(cuStreamCreate, (handle *, unsigned))                             \
-	F(cuStreamDestroy_v2, (handle))                                     \
-	F(cuStreamSynchronize, (handle))                                    \
-	F(cuStreamQuery, (handle))                                          \
-	F(cuStreamWaitEvent, (handle, handle, unsigned))                    \
-	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned))        \
-	F(cuStreamWriteValue32_v2, (handle, ptr, uint32_t, unsigned))       \
-	F(cuEventCreate, (handle *, unsigned))                              \
-	F(cuEventDestroy_v2, (handle))                                      \
-	F(cuEventRecord, (handle, handle))                                  \
-	F(cuEventQuery, (handle))                                           \
-	F(cuEventSynchronize, (handle))                                     \
-	F(cuMemAlloc_v2, (ptr *, size_t))                                   \
-	F(cuMemFree_v2, (ptr))                                              \
-	F(cuMemAllocAsync, (ptr *, size_t, handle))                         \
-	F(cuMemFreeAsync, (ptr, handle))                                    \
-	F(cuMemHostAlloc, (void **, size_t, unsigned))                      \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t))                           \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                     \
-	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle))                 \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle))              \
-	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle))        \
-	F(cuMemcpyAsync, (ptr, ptr, size_t, handle))                        \
-	F(cuMemcpy, (ptr, ptr, size_t))                                     \
-	F(cuMemsetD32_v2, (ptr, unsigned, size_t))                          \
-	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))            \
-	F(cuMemsetD16Async, (ptr, unsigned short, size_t, handle))          \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))                \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *))             \
-	F(cuModuleLoadData, (handle *, const void *))                       \
-	F(cuModuleGetFunction, (handle *, handle, const char *))            \
-	F(cuFuncSetAttribute, (handle, int, int))                           \
-	F(cuLaunchKernel, (LAUNCH_PARAMETERS, void **))                     \
-	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **))                \
-	F(cuLaunchKernelEx, (const void *, handle, void **, void **))       \
-	F(cuLaunchCooperativeKernel, (LAUNCH_PARAMETERS))                   \
-	F(cuStreamBeginCapture_v2, (handle, int))                           \
-	F(cuStreamEndCapture, (handle, handle *))                           \
+#define FUNCTIONS(F) \
+	F(cuInit, (unsigned)) \
+	F(cuDeviceGetCount, (int *)) \
+	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuCtxSetCurrent, (handle)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	F(cuCtxDestroy_v2, (handle)) \
+	F(cuModuleUnload, (handle)) \
+	F(cuCtxSynchronize, (void)) \
+	F(cuStreamCreate, (handle *, unsigned)) \
+	F(cuStreamDestroy_v2, (handle)) \
+	F(cuStreamSynchronize, (handle)) \
+	F(cuStreamQuery, (handle)) \
+	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
+	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
+	F(cuStreamWriteValue32_v2, (handle, ptr, uint32_t, unsigned)) \
+	F(cuEventCreate, (handle *, unsigned)) \
+	F(cuEventDestroy_v2, (handle)) \
+	F(cuEventRecord, (handle, handle)) \
+	F(cuEventQuery, (handle)) \
+	F(cuEventSynchronize, (handle)) \
+	F(cuMemAlloc_v2, (ptr *, size_t)) \
+	F(cuMemFree_v2, (ptr)) \
+	F(cuMemAllocAsync, (ptr *, size_t, handle)) \
+	F(cuMemFreeAsync, (ptr, handle)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
+	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
+	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
+	F(cuMemcpyAsync, (ptr, ptr, size_t, handle)) \
+	F(cuMemcpy, (ptr, ptr, size_t)) \
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t)) \
+	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle)) \
+	F(cuMemsetD16Async, (ptr, unsigned short, size_t, handle)) \
+	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
+	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
+	F(cuModuleLoadData, (handle *, const void *)) \
+	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuFuncSetAttribute, (handle, int, int)) \
+	F(cuLaunchKernel, (LAUNCH_PARAMETERS, void **)) \
+	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **)) \
+	F(cuLaunchKernelEx, (const void *, handle, void **, void **)) \
+	F(cuLaunchCooperativeKernel, (LAUNCH_PARAMETERS)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
 	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle))                                  \
-	F(cuGraphExecDestroy, (handle))                                     \
-	F(cuGraphDestroy, (handle))                                         \
-	F(cuGraphCreate, (handle *, unsigned))                              \
+	F(cuGraphLaunch, (handle, handle)) \
+	F(cuGraphExecDestroy, (handle)) \
+	F(cuGraphDestroy, (handle)) \
+	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
 	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *)) \
-	F(cuGraphExecUpdate_v2, (handle, handle, void *))                   \
+	F(cuGraphExecUpdate_v2, (handle, handle, void *)) \
 	F(cuMemsetD2D32Async, (ptr, size_t, unsigned, size_t, size_t, handle)) \
 	F(cuMemcpy2DAsync_v2, (const void *, handle))
 
@@ -82,18 +82,25 @@
 // Ends the process, as the context is of no use after most errors.
 static void refused(const char *call, int result);
 #undef OK
-#define OK(call)                                 \
-	do {                                     \
-		int r_ = (call);                 \
-		if (r_ != 0)                     \
-			refused(#call, r_);      \
+#define OK(call) \
+	do { \
+		int r_ = (call); \
+		if (r_ != 0) \
+			refused(#call, r_); \
 	} while (0)
 
-enum { NOT_READY = 600, BUFFER_BYTES = CELLS * CELL_WORDS * 4, LARGE_SHARED = 120000, MAX_DYNAMIC_SHARED = 8, REPORTS = 5 };
+enum {
+	NOT_READY = 600,
+	BUFFER_BYTES = CELLS * CELL_WORDS * 4,
+	LARGE_SHARED = 120000,
+	MAX_DYNAMIC_SHARED = 8,
+	REPORTS = 5
+};
 
 static struct {
-	handle context, chain, increment, marlin, lamport, barrier, add, copy; // add, copy: NULL where there is no image of them
-	ptr turns; // words by which blocks wait for each other
+	handle context, chain, increment, marlin, lamport, barrier, add,
+		copy; // add, copy: NULL where there is no image of them
+	ptr turns;    // words by which blocks wait for each other
 	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
 	// programs in which streams wait for the CPU use those made first, and programs that make new ones have others.
 	handle stream[CREATED], passing[CREATED];
@@ -117,17 +124,20 @@ static int running, taking_part; // threads; 0 between programs
 static __thread int current = -1;
 static unsigned patience = 20; // seconds
 
-static uint64_t now_ms(void) {
+static uint64_t now_ms(void)
+{
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static void different(const struct operation *o, const char *what, uint32_t got, uint32_t wanted) {
+static void different(const struct operation *o, const char *what, uint32_t got, uint32_t wanted)
+{
 	static pthread_mutex_t printing = PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&printing);
 	if (differences++ < REPORTS) {
-		printf("difference: seed %llu: %s: %u instead of %u\n", (unsigned long long)program.seed, what, got, wanted);
+		printf("difference: seed %llu: %s: %u instead of %u\n", (unsigned long long)program.seed, what, got,
+		       wanted);
 		if (o)
 			describe_operation(stdout, o);
 		fflush(stdout);
@@ -137,7 +147,8 @@ static void different(const struct operation *o, const char *what, uint32_t got,
 
 static __thread const struct operation *inside;
 
-static void refused(const char *call, int result) {
+static void refused(const char *call, int result)
+{
 	printf("error: seed %llu: %s: %d\n", (unsigned long long)program.seed, call, result);
 	if (inside)
 		describe_operation(stdout, inside);
@@ -145,7 +156,8 @@ static void refused(const char *call, int result) {
 	_exit(1);
 }
 
-static void compare(const struct operation *o, const char *what, const volatile uint32_t *cell, uint32_t wanted) {
+static void compare(const struct operation *o, const char *what, const volatile uint32_t *cell, uint32_t wanted)
+{
 	for (int i = 0; i < CELL_WORDS; i++)
 		if (cell[i] != wanted) {
 			different(o, what, cell[i], wanted);
@@ -153,34 +165,35 @@ static void compare(const struct operation *o, const char *what, const volatile 
 		}
 }
 
-static volatile uint32_t *pinned(const struct operation *o) {
+static volatile uint32_t *pinned(const struct operation *o)
+{
 	return (volatile uint32_t *)(uintptr_t)memory[o->buffer] + o->first * CELL_WORDS;
 }
 
-static void check_cells(const struct operation *o) {
+static void check_cells(const struct operation *o)
+{
 	for (int c = 0; c < o->count; c++)
 		compare(o, "the CPU reads", pinned(o) + c * CELL_WORDS, o->expected[c]);
 }
 
-static void update_cells(const struct operation *o) {
+static void update_cells(const struct operation *o)
+{
 	for (int i = 0; i < o->count * CELL_WORDS; i++)
 		pinned(o)[i] = pinned(o)[i] * 3 + o->value;
 }
 
-static void pause_us(unsigned us) {
+static void pause_us(unsigned us)
+{
 	struct timespec t = {us / 1000000, us % 1000000 * 1000L};
 	nanosleep(&t, NULL);
 }
 
-static void host_function(void *argument) {
+static void host_function(void *argument)
+{
 	const struct operation *o = argument;
 	switch (o->form) {
-	case CHECKS:
-		check_cells(o);
-		break;
-	case UPDATES:
-		update_cells(o);
-		break;
+	case CHECKS: check_cells(o); break;
+	case UPDATES: update_cells(o); break;
 	case WAITS:
 		while (!words[o->word * 16])
 			pause_us(20);
@@ -188,18 +201,21 @@ static void host_function(void *argument) {
 	}
 }
 
-static void use(int device) {
+static void use(int device)
+{
 	if (current != device) {
 		OK(cuCtxSetCurrent(machine[device].context));
 		current = device;
 	}
 }
 
-static handle *created(int d, int s) {
+static handle *created(int d, int s)
+{
 	return &(program.features & WITH_endings ? machine[d].passing : machine[d].stream)[s - 1 - THREADS];
 }
 
-static handle stream_of(const struct operation *o, int s) {
+static handle stream_of(const struct operation *o, int s)
+{
 	if (s == 0)
 		return o->variant & 1 ? (handle)1 : NULL;
 	return s <= THREADS ? (handle)2 : *created(o->device, s);
@@ -209,35 +225,47 @@ static ptr cells(int buffer, int first) { return memory[buffer] + (ptr)first * C
 
 // A word for each way in which blocks of a launch may wait for each other: launches that share one are ordered, as they
 // share a cell.
-static ptr turn(const struct operation *o, int per_block) {
+static ptr turn(const struct operation *o, int per_block)
+{
 	int way = ((o->buffer * CELLS + o->first) * (CELLS + 1) + o->count) * 2 + per_block - 1;
 	return machine[o->device].turns + (ptr)(way * KERNEL_FORMS + o->form) * 4;
 }
 
 enum { TURNS = ALL_BUFFERS * CELLS * (CELLS + 1) * 2 * KERNEL_FORMS };
 
-static void kernel(const struct operation *o, handle stream) {
-	int d = o->device, per_block = o->form == COOPERATIVE || o->form >= MARLIN ? 2 * o->count : 1 + (o->variant >> 1 & 1);
+static void kernel(const struct operation *o, handle stream)
+{
+	int d = o->device,
+	    per_block = o->form == COOPERATIVE || o->form >= MARLIN ? 2 * o->count : 1 + (o->variant >> 1 & 1);
 	unsigned blocks = (unsigned)(o->count * CELL_WORDS / per_block), threads = o->variant & 4 ? 1024 : 256;
 	unsigned shared = o->variant & 8 && per_block <= 2 && o->form < COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
 	unsigned x = blocks, y = 1, z = 1;
 	ptr data = cells(o->buffer, o->first);
 	uint32_t add = o->value, us = o->us;
 	uint64_t count = (uint64_t)o->count * CELL_WORDS;
-	void *parameters[] = {&data, &per_block, &add, &us}, *incremented[] = {&data, &per_block, &us}, *added[] = {&data, &count, &add};
+	void *parameters[] = {&data, &per_block, &add, &us}, *incremented[] = {&data, &per_block, &us},
+	     *added[] = {&data, &count, &add};
 	if (o->variant & 16 && blocks % 12 == 0)
 		x = blocks / 12, y = 4, z = 3;
 	switch (o->form) {
 	case PACKED: {
-		struct { ptr data; int n; uint32_t add, us; } packed = {data, per_block, add, us};
+		struct {
+			ptr data;
+			int n;
+			uint32_t add, us;
+		} packed = {data, per_block, add, us};
 		size_t bytes = 20;
 		void *extra[] = {(void *)1, &packed, (void *)2, &bytes, NULL};
 		OK(cuLaunchKernel(machine[d].chain, x, y, z, threads, 1, 1, shared, stream, NULL, extra));
 		break;
 	}
 	case EXTENDED: {
-		const struct { unsigned grid[3], block[3], shared; handle stream; void *attributes; unsigned count; } config = {
-			{x, y, z}, {threads, 1, 1}, shared, stream, NULL, 0};
+		const struct {
+			unsigned grid[3], block[3], shared;
+			handle stream;
+			void *attributes;
+			unsigned count;
+		} config = {{x, y, z}, {threads, 1, 1}, shared, stream, NULL, 0};
 		OK(cuLaunchKernelEx(&config, machine[d].chain, parameters, NULL));
 		break;
 	}
@@ -247,16 +275,18 @@ static void kernel(const struct operation *o, handle stream) {
 	case INCREMENT:
 		OK(cuLaunchKernel(machine[d].increment, x, y, z, threads, 1, 1, shared, stream, incremented, NULL));
 		break;
-	case MARLIN: case LAMPORT: case BARRIER: {
+	case MARLIN:
+	case LAMPORT:
+	case BARRIER: {
 		ptr word = turn(o, 1);
 		void *waiting[] = {&word, &data, &per_block, &us};
-		handle f = o->form == MARLIN ? machine[d].marlin : o->form == LAMPORT ? machine[d].lamport : machine[d].barrier;
+		handle f = o->form == MARLIN  ? machine[d].marlin :
+			   o->form == LAMPORT ? machine[d].lamport :
+						machine[d].barrier;
 		OK(cuLaunchKernel(f, x, y, z, threads, 1, 1, 0, stream, waiting, NULL));
 		break;
 	}
-	case PLAIN:
-		OK(cuLaunchKernel(machine[d].add, 1, 1, 1, 32, 1, 1, 0, stream, added, NULL));
-		break;
+	case PLAIN: OK(cuLaunchKernel(machine[d].add, 1, 1, 1, 32, 1, 1, 0, stream, added, NULL)); break;
 	default:
 		if (stream == (handle)2 && o->variant & 1)
 			OK(cuLaunchKernel_ptsz(machine[d].chain, x, y, z, threads, 1, 1, shared, NULL, parameters, NULL));
@@ -265,7 +295,8 @@ static void kernel(const struct operation *o, handle stream) {
 	}
 }
 
-static void copy_rows(ptr to, ptr from, int rows, handle stream) {
+static void copy_rows(ptr to, ptr from, int rows, handle stream)
+{
 	struct side {
 		size_t x, y;
 		int type; // CU_MEMORYTYPE_UNIFIED
@@ -277,11 +308,15 @@ static void copy_rows(ptr to, ptr from, int rows, handle stream) {
 	const struct {
 		struct side from, to;
 		size_t width, rows;
-	} c = {{.type = 4, .device = from, .pitch = CELL_WORDS * 4}, {.type = 4, .device = to, .pitch = CELL_WORDS * 4}, CELL_WORDS * 4, (size_t)rows};
+	} c = {{.type = 4, .device = from, .pitch = CELL_WORDS * 4},
+	       {.type = 4, .device = to, .pitch = CELL_WORDS * 4},
+	       CELL_WORDS * 4,
+	       (size_t)rows};
 	OK(cuMemcpy2DAsync_v2(&c, stream));
 }
 
-static void copy(const struct operation *o, handle stream) {
+static void copy(const struct operation *o, handle stream)
+{
 	ptr to = cells(o->buffer, o->first), from = cells(o->source, o->source_first);
 	size_t bytes = (size_t)o->count * CELL_WORDS * 4;
 	if (o->form == SYNCHRONOUS)
@@ -298,7 +333,8 @@ static void copy(const struct operation *o, handle stream) {
 		OK(cuMemcpyDtoDAsync_v2(to, from, bytes, stream));
 }
 
-static void set(const struct operation *o, handle stream) {
+static void set(const struct operation *o, handle stream)
+{
 	ptr to = cells(o->buffer, o->first);
 	size_t n = (size_t)o->count * CELL_WORDS;
 	switch (o->form) {
@@ -310,12 +346,14 @@ static void set(const struct operation *o, handle stream) {
 	}
 }
 
-static void query(const struct operation *o, handle stream) {
+static void query(const struct operation *o, handle stream)
+{
 	handle event = machine[o->device].event[o->event];
 	int r;
 	// What is known to be complete only through other streams may take a moment to be so while a stop looks at what it cut.
 	uint64_t limit = now_ms() + (o->form == POLL ? patience * 2000ull : o->must ? 1000 : 0);
-	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY && (o->form == POLL || o->must) && now_ms() < limit)
+	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY &&
+	       (o->form == POLL || o->must) && now_ms() < limit)
 		pause_us(20);
 	if (r && (r != NOT_READY || o->must))
 		different(o, "a query answers", (uint32_t)r, 0);
@@ -323,7 +361,8 @@ static void query(const struct operation *o, handle stream) {
 		compare(o, "after a query", pinned(o), o->expected[0]);
 }
 
-static void replace(const struct operation *o, handle made) {
+static void replace(const struct operation *o, handle made)
+{
 	if (executable[o->graph]) {
 		OK(cuGraphExecDestroy(executable[o->graph]));
 		OK(cuGraphDestroy(graph[o->graph]));
@@ -332,20 +371,29 @@ static void replace(const struct operation *o, handle made) {
 	OK(cuGraphInstantiateWithFlags(&executable[o->graph], made, 0));
 }
 
-static void capture_end(const struct operation *o, handle stream) {
+static void capture_end(const struct operation *o, handle stream)
+{
 	handle made;
 	OK(cuStreamEndCapture(stream, &made));
 	replace(o, made);
 }
 
 // Kernels one after the other; of CHANGE, the one.
-static void build(const struct operation *o) {
+static void build(const struct operation *o)
+{
 	struct {
 		handle function;
 		unsigned grid[3], block[3], shared;
 		void **parameters, **extra;
 		handle kernel, context;
-	} p = {machine[o->device].chain, {(unsigned)o->count * CELL_WORDS, 1, 1}, {256, 1, 1}, 0, NULL, NULL, NULL, NULL};
+	} p = {machine[o->device].chain,
+	       {(unsigned)o->count * CELL_WORDS, 1, 1},
+	       {256, 1, 1},
+	       0,
+	       NULL,
+	       NULL,
+	       NULL,
+	       NULL};
 	ptr data = cells(o->buffer, o->first);
 	int per_block = 1;
 	uint32_t value = o->value, us = o->us;
@@ -372,13 +420,15 @@ static void build(const struct operation *o) {
 	}
 }
 
-static void branch(const struct operation *o, handle from, handle to) {
+static void branch(const struct operation *o, handle from, handle to)
+{
 	OK(cuEventRecord(machine[o->device].fork, from));
 	OK(cuStreamWaitEvent(to, machine[o->device].fork, 0));
 }
 
 // A context that comes, is used, and goes with work in flight.
-static void episode(const struct operation *o) {
+static void episode(const struct operation *o)
+{
 	uint32_t have[CELL_WORDS], want = o->value, us = o->us;
 	handle context, module, chain, stream;
 	int per_block = 1;
@@ -405,13 +455,15 @@ static void episode(const struct operation *o) {
 }
 
 // Some calls take any context's stream or event, whichever is current.
-static bool foreign(const struct operation *o) {
+static bool foreign(const struct operation *o)
+{
 	bool event = o->kind == EVENT_SYNC || o->kind == EVENT_QUERY;
 	bool stream = o->kind == RECORD || o->kind == WAIT_EVENT || o->kind == STREAM_SYNC || o->kind == STREAM_QUERY;
 	return program.devices > 1 && o->variant & 32 && (event || (stream && o->stream > THREADS));
 }
 
-static void carry_out(const struct operation *o) {
+static void carry_out(const struct operation *o)
+{
 	static __thread unsigned ahead;
 	int d = o->device;
 	use(foreign(o) ? 1 - d : d);
@@ -447,7 +499,8 @@ static void carry_out(const struct operation *o) {
 	case RECORD: OK(cuEventRecord(*event, stream)); break;
 	case WAIT_EVENT: OK(cuStreamWaitEvent(stream, *event, 0)); break;
 	case EVENT_SYNC: OK(cuEventSynchronize(*event)); break;
-	case EVENT_QUERY: case STREAM_QUERY: query(o, stream); break;
+	case EVENT_QUERY:
+	case STREAM_QUERY: query(o, stream); break;
 	case EVENT_RENEW:
 		OK(cuEventDestroy_v2(*event));
 		OK(cuEventCreate(event, o->variant & 2));
@@ -474,14 +527,14 @@ static void carry_out(const struct operation *o) {
 		for (int i = 0; !posted[o->other]; i++)
 			pause_us(i < 10 ? 1 : 50);
 		break;
-	case CPU:
-		(o->form == CHECKS ? check_cells : update_cells)(o);
-		break;
+	case CPU: (o->form == CHECKS ? check_cells : update_cells)(o); break;
 	case BEGIN: OK(cuStreamBeginCapture_v2(stream, o->variant % 3)); break;
 	case END: capture_end(o, stream); break;
 	case FORK: branch(o, stream, stream_of(o, o->stream2)); break;
 	case JOIN: branch(o, stream_of(o, o->stream2), stream); break;
-	case BUILD: case CHANGE: case UPDATE: build(o); break;
+	case BUILD:
+	case CHANGE:
+	case UPDATE: build(o); break;
 	case LAUNCH: OK(cuGraphLaunch(executable[o->graph], stream)); break;
 	case EPISODE: episode(o); break;
 	case PAUSE: pause_us(o->value); break;
@@ -492,7 +545,8 @@ static void carry_out(const struct operation *o) {
 	}
 }
 
-static void *thread(void *argument) {
+static void *thread(void *argument)
+{
 	int t = (int)(intptr_t)argument;
 	pthread_mutex_lock(&lock);
 	for (int d = 0; d < devices; d++) { // its stream is made, before the created ones
@@ -525,21 +579,25 @@ static void *thread(void *argument) {
 
 static unsigned stay;
 
-static void hang(const char *what) {
+static void hang(const char *what)
+{
 	printf("hang: seed %llu, %s\n", (unsigned long long)program.seed, what);
 	for (int t = 0; t < program.threads; t++)
 		if (at[t] >= 0)
 			describe_operation(stdout, &program.operation[at[t]]);
 	fflush(stdout);
 	char stacks[160]; // of every thread, where there is a debugger
-	snprintf(stacks, sizeof stacks, "env -u LD_PRELOAD -u LD_LIBRARY_PATH gdb -p %d -batch -ex 'thread apply all bt' 2>/dev/null", (int)getpid());
+	snprintf(stacks, sizeof stacks,
+		 "env -u LD_PRELOAD -u LD_LIBRARY_PATH gdb -p %d -batch -ex 'thread apply all bt' 2>/dev/null",
+		 (int)getpid());
 	if (stay && system(stacks) == -1)
 		perror("gdb");
 	sleep(stay);
 	_exit(3);
 }
 
-static void prepare(void) {
+static void prepare(void)
+{
 	static uint32_t initial[CELLS * CELL_WORDS];
 	for (int b = 0; b < ALL_BUFFERS; b++) {
 		if (device_buffer(b) && b / BUFFERS >= program.devices)
@@ -560,7 +618,8 @@ static void prepare(void) {
 
 static _Atomic uint64_t progress_ms; // the final waits' beginning, 0: none
 
-static void verify(void) {
+static void verify(void)
+{
 	static uint32_t final[CELLS * CELL_WORDS];
 	char what[64];
 	for (int d = 0; d < program.devices; d++) {
@@ -579,7 +638,8 @@ static void verify(void) {
 		}
 		for (int c = 0; c < CELLS; c++)
 			if (program.known[b * CELLS + c]) {
-				snprintf(what, sizeof what, "at the end %s%d[%d]", device_buffer(b) ? b / BUFFERS ? "1:m" : "0:m" : "pinned", b % BUFFERS, c);
+				snprintf(what, sizeof what, "at the end %s%d[%d]",
+					 device_buffer(b) ? b / BUFFERS ? "1:m" : "0:m" : "pinned", b % BUFFERS, c);
 				compare(NULL, what, from + c * CELL_WORDS, program.final[b * CELLS + c]);
 			}
 	}
@@ -592,7 +652,8 @@ static void verify(void) {
 }
 
 // Ends the process if the last waits of a program have no end.
-static void *watch(void *unused) {
+static void *watch(void *unused)
+{
 	for (;;) {
 		usleep(200000);
 		uint64_t since = progress_ms;
@@ -602,7 +663,8 @@ static void *watch(void *unused) {
 	return unused;
 }
 
-static void run(void) {
+static void run(void)
+{
 	struct timespec limit;
 	progress_ms = now_ms();
 	prepare();
@@ -628,7 +690,8 @@ static _Atomic uint64_t stops;
 
 // Stops and restores streams of the first device at random. The program's own threads never do, so whoever waits for a stopped
 // stream is served.
-static void *stop_streams(void *unused) {
+static void *stop_streams(void *unused)
+{
 	use(0);
 	for (uint64_t i = 1;; i = i * 6364136223846793005u + 1442695040888963407u) {
 		handle s = machine[0].stream[i >> 60 & (CREATED - 1)];
@@ -642,7 +705,8 @@ static void *stop_streams(void *unused) {
 	return unused;
 }
 
-static char *read_file(const char *path) {
+static char *read_file(const char *path)
+{
 	FILE *f = fopen(path, "rb");
 	char *bytes = calloc(1, 1 << 20);
 	if (!f || !bytes || fread(bytes, 1, 1 << 20, f) == 0) {
@@ -653,7 +717,8 @@ static char *read_file(const char *path) {
 	return bytes;
 }
 
-static void start(const char *path) {
+static void start(const char *path)
+{
 	image = read_file(path);
 	find_driver();
 	OK(cuInit(0));
@@ -685,7 +750,12 @@ static void start(const char *path) {
 		// The first launch of a kernel may wait for the whole context: not within a program.
 		for (int form = 0; form < KERNEL_FORMS; form++)
 			if (form != PLAIN || machine[d].add)
-				kernel(&(struct operation){.kind = KERNEL, .form = (uint8_t)form, .device = (uint8_t)d, .buffer = (uint8_t)(d * BUFFERS), .count = CELLS}, NULL);
+				kernel(&(struct operation){.kind = KERNEL,
+							   .form = (uint8_t)form,
+							   .device = (uint8_t)d,
+							   .buffer = (uint8_t)(d * BUFFERS),
+							   .count = CELLS},
+				       NULL);
 		OK(cuCtxSynchronize());
 	}
 	void *p;
@@ -697,13 +767,16 @@ static void start(const char *path) {
 	words = p;
 }
 
-static uint32_t features_of(const char *list) {
+static uint32_t features_of(const char *list)
+{
 	uint32_t all = 0;
 	char copy[256];
 	snprintf(copy, sizeof copy, "%s", list);
 	for (char *name = strtok(copy, ","); name; name = strtok(NULL, ",")) {
 		uint32_t before = all;
-#define NAMED(known) if (!strcmp(name, #known)) all |= WITH_##known;
+#define NAMED(known) \
+	if (!strcmp(name, #known)) \
+		all |= WITH_##known;
 		FEATURES(NAMED)
 		if (all == before) {
 			fprintf(stderr, "feature %s: must be one of", name);
@@ -716,7 +789,8 @@ static uint32_t features_of(const char *list) {
 	return all;
 }
 
-int main(int count, char **argument) {
+int main(int count, char **argument)
+{
 	uint64_t seed = 1, programs = UINT64_MAX, seconds = 0, repeat = 1;
 	uint32_t features = (uint32_t)EVERYTHING;
 	bool without[256] = {false}, reduced = false, only_describe = false;
@@ -812,8 +886,9 @@ int main(int count, char **argument) {
 		ran++;
 		operations += (uint64_t)program.count;
 	}
-	printf("programs %llu operations %llu seconds %.1f differences %llu stops %llu\n", (unsigned long long)ran, (unsigned long long)operations,
-		(double)(now_ms() - from) / 1000, (unsigned long long)differences, (unsigned long long)stops);
+	printf("programs %llu operations %llu seconds %.1f differences %llu stops %llu\n", (unsigned long long)ran,
+	       (unsigned long long)operations, (double)(now_ms() - from) / 1000, (unsigned long long)differences,
+	       (unsigned long long)stops);
 	fflush(stdout);
 	_exit(differences > 0);
 }
