@@ -187,7 +187,6 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	uint64_t begun = gp_now_ns();
 	r->what = GP_REWRITE;
 	r->options = jit->text;
-	gp_count(&gp_kernels.images, 1);
 	gp_request(r);
 	if (r->answer == GP_LINK) {
 		struct gp_context *c = enter_context();
@@ -196,12 +195,15 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	}
 	gp_picked_unmap(&r->picked);
 	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
-	if (r->answer != GP_DONE) {
+	if (r->answer == GP_DONE) {
+		gp_count(&gp_kernels.cached, r->cached);
+		count(r->rewritten);
+	} else {
 		gp_load_failed(r->reason);
-		return NULL;
 	}
-	gp_count(&gp_kernels.cached, r->cached);
-	count(r->rewritten);
+	gp_count(&gp_kernels.images, 1); // last: whoever sees that an image is counted sees what became of it
+	if (r->answer != GP_DONE)
+		return NULL;
 	if (r->rewritten->image_bytes)
 		return r->rewritten;
 	gp_rewritten_unmap(r->rewritten);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINES = 64, LINE_BYTES = 256, EXIT_NS = 100000000 };
+enum { LINES = 64, LINE_BYTES = 256, EXIT_NS = 1000000000 };
 
 static struct {
 	pthread_mutex_t lock;           // of what is added
