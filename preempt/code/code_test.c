@@ -5,20 +5,13 @@
 #include "preempt/code/code.h"
 #include "preempt/code/request.h"
 #include "preempt/process/process.h"
+#include "test/units/check.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 static _Atomic uint32_t armed;
 

@@ -3,20 +3,13 @@
 // A TSG that is off the runlist comes back when nobody renews that, and not before, whatever the driver refuses in passing.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "test/units/check.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 enum { CLIENT = 7, DEVICE = 10, SUBDEVICE = 11, TSG = 20, CHANNEL = 30, COMPUTE = 40, GPU = 1, SLOT = 3 };
 enum { NVOS64_BYTES = 48, NVOS54_BYTES = 32, MS = 1000000 };

@@ -3,17 +3,10 @@
 // Captures begin and end; the driver is asked about a stream only while there are any, and never about the legacy stream.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
+#include "test/units/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 static const CUstream first = (CUstream)0x1000, second = (CUstream)0x2000, other = (CUstream)0x3000;
 static CUstream captured;

@@ -3,18 +3,11 @@
 // Several threads say several texts each, in another order, while one writes. Ends well or says what is wrong.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
+#include "test/units/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 enum { THREADS = 4, TEXTS = 40, ROUNDS = 50 };
 
