@@ -30,7 +30,7 @@ func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
 	_ = be.stdin.Close()
 	for range be.lines {
 	}
-	if err := be.wait(); err != nil || be.stderr.Len() > 0 {
+	if err := be.wait(); err != nil || be.stderr.String() != "" {
 		t.Errorf("%v; stderr %q", err, be.stderr.String())
 	}
 }
@@ -79,7 +79,7 @@ __attribute__((constructor)) static void begin(void) {
 	be.say("leave 60") // which it only notes down
 	lc.hear()
 	began := time.Now()
-	if err := be.wait(); err != nil || be.stderr.Len() > 0 {
+	if err := be.wait(); err != nil || be.stderr.String() != "" {
 		t.Errorf("%v; stderr %q", err, be.stderr.String())
 	}
 	if time.Since(began) < time.Second {

@@ -52,6 +52,7 @@ func TestUnknownDriversAreNotStopped(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	lc.finish()
+	be.says("newer than those known", 1)
 	if _, stderr := be.finish(); strings.Count(stderr, "newer than those known") != 1 {
 		t.Errorf("stderr %q", stderr)
 	}
@@ -132,6 +133,7 @@ func TestUnknownFunctionsEndStops(t *testing.T) {
 			close(done)
 			<-ended
 			lc.finish()
+			be.says("cuMemcpyHereafterAsync", 1)
 			if _, stderr := be.finish(); strings.Count(stderr, "cuMemcpyHereafterAsync") != 1 {
 				t.Errorf("stderr %q", stderr)
 			}

@@ -97,13 +97,31 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	return cmd
 }
 
+// written is what a running process has written.
+type written struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *written) String() string {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.text.String()
+}
+
 // process is a running worker.
 type process struct {
 	m       *machine
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	lines   chan string
-	stderr  bytes.Buffer
+	stderr  written
 	slowest time.Duration // of the last requests
 	ended   sync.Once
 	err     error
@@ -198,6 +216,18 @@ func (p *process) runBestEffort() {
 		p.m.t.Fatal("no best-effort thread")
 	}
 	p.m.until("best-effort kernels complete", func() bool { return p.count() > 1 })
+}
+
+// says waits until the process has written a text to stderr a number of times. The library writes most of its log by threads of
+// its own, which may be later than the program that they belong to.
+func (p *process) says(text string, times int) {
+	p.m.t.Helper()
+	deadline := time.Now().Add(patience)
+	for strings.Count(p.stderr.String(), text) < times {
+		if time.Sleep(2 * time.Millisecond); time.Now().After(deadline) {
+			p.m.t.Fatalf("stderr %q does not have %q %d times", p.stderr.String(), text, times)
+		}
+	}
 }
 
 // finish ends the worker's input, waits for its end, and returns its last line and what it wrote to stderr.

@@ -140,6 +140,7 @@ func TestWrongHints(t *testing.T) {
 	}
 	m.runs(be)
 	m.until("the source gets another chance", func() bool { return !m.hintsOf(lc, "explicit").Off })
+	lc.says("explicit", 1)
 	if _, stderr := lc.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "explicit") {
 		t.Errorf("stderr %q, must be one line on the source", stderr)
 	}

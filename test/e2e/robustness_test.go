@@ -184,7 +184,7 @@ func TestCrashIsTheProgramsOwn(t *testing.T) {
 		p.say("crash")
 		err := p.wait()
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSEGV || p.stderr.Len() != 0 {
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSEGV || p.stderr.String() != "" {
 			t.Errorf("role %q: ended with %v, must be SIGSEGV; stderr %q", role, err, p.stderr.String())
 		}
 	}
@@ -664,6 +664,7 @@ func TestCorruptSegment(t *testing.T) {
 			p := m.start("lc")
 			p.request(3, 3, "stream")
 			if inUse { // nobody may take it from its user: the newcomer does without
+				p.says("corrupt segment", 1)
 				p.request(20, 3, "stream")
 				last, stderr := p.finish()
 				if last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "corrupt segment") {
@@ -722,6 +723,7 @@ func TestRemovedSegment(t *testing.T) {
 				late.finish()
 			}
 			for _, p := range []*process{be, lc} {
+				p.says("joined the segment again", 2)
 				if _, stderr := p.finish(); strings.Count(stderr, "joined the segment again") != 2 {
 					t.Errorf("stderr %q: must say of each removal, in a line, that the process joined again", stderr)
 				}
@@ -761,6 +763,7 @@ func TestSlotTaken(t *testing.T) {
 		taker.finish()
 	}
 	m.until("BE is one of two", func() bool { return len(m.peers()) == 2 && m.peer(be).TimesliceUs == 1 })
+	be.says("joined the segment again", 1)
 	if _, stderr := be.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "joined the segment again") {
 		t.Errorf("stderr %q", stderr)
 	}

@@ -72,6 +72,7 @@ func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
 				t.Errorf("%+v", *blp)
 			}
 			end()
+			be.says("wait for later blocks of their launch", 1)
 			if _, stderr := be.finish(); strings.Count(stderr, "wait for later blocks of their launch") != 1 {
 				t.Errorf("stderr %q", stderr)
 			}
