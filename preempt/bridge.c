@@ -107,36 +107,15 @@ bool gp_bridge_gpu_busy(int gpu)
 	return false;
 }
 
-bool gp_bridge_hold_missing(int i) { return gp_context[i].handle && !gp_context[i].prepared; }
-
-CUresult gp_bridge_prepare_hold(int i, const char **call)
+static const char *take(struct gp_refused_call *r, CUresult *result)
 {
-	gp_context[i].prepared = 1; // first: a context that replaces it meanwhile is new again
-	return gp_hold_prepare(&gp_context[i], call);
+	*result = __atomic_exchange_n((CUresult *)&r->result, 0, __ATOMIC_ACQUIRE);
+	return *result ? r->call : NULL;
 }
 
-void gp_bridge_prepare_hold_later(int i)
-{
-	gp_context[i].prepared = 0;
-	gp_context[i].hold.state = GP_HOLD_ABSENT;
-}
+const char *gp_bridge_hold_refused(int i, CUresult *result) { return take(&gp_context[i].hold_refusal, result); }
 
-bool gp_bridge_blp_missing(int i) { return gp_context[i].handle && !gp_context[i].blp_prepared; }
-
-CUresult gp_bridge_prepare_blp(int i, const char **call)
-{
-	gp_context[i].blp_prepared = 1; // first, as above
-	// To load a module waits for all work of the context, and keeps a stop from going on meanwhile. So it is done before the
-	// context has a domain: a stop may have parted a launch whose blocks wait for each other.
-	const char *fill_call = NULL;
-	CUresult fill = gp_fill_prepare(&gp_context[i], &fill_call);
-	CUresult result = gp_blp_prepare(&gp_context[i], call);
-	if (!result && fill)
-		*call = fill_call;
-	return result ? result : fill;
-}
-
-void gp_bridge_prepare_blp_later(int i) { gp_context[i].blp_prepared = 0; }
+const char *gp_bridge_blp_refused(int i, CUresult *result) { return take(&gp_context[i].blp_refusal, result); }
 
 bool gp_bridge_is_gone(CUresult result) { return gp_blp_is_gone(result); }
 

@@ -33,13 +33,9 @@ void gp_bridge_gpu_count_blp(int gpu);
 void gp_bridge_gpu_rescind(int gpu);
 bool gp_bridge_gpu_busy(int gpu); // a context on it has its window open
 
-// What is prepared in contexts off the launch path: the hold, and what stops kernels.
-bool gp_bridge_hold_missing(int context);
-CUresult gp_bridge_prepare_hold(int context, const char **call);
-void gp_bridge_prepare_hold_later(int context);
-bool gp_bridge_blp_missing(int context);
-CUresult gp_bridge_prepare_blp(int context, const char **call);
-void gp_bridge_prepare_blp_later(int context);
+// The driver's function that refused what the hold needs in a context, or what stops kernels there. Told once; NULL: none did.
+const char *gp_bridge_hold_refused(int context, CUresult *result);
+const char *gp_bridge_blp_refused(int context, CUresult *result);
 bool gp_bridge_is_gone(CUresult);
 
 // Returns a function that the driver lacks and that block-level preemption needs, or NULL.

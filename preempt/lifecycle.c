@@ -8,6 +8,55 @@
 
 #include <stdio.h>
 
+// The calling thread prepares a context: what a profiler's callbacks do meanwhile is passed by.
+static __thread bool preparing __attribute__((tls_model("initial-exec")));
+
+static void refused(struct gp_refused_call *r, const char *call, CUresult result)
+{
+	r->call = call;
+	r->result = result;
+}
+
+// False: the driver has not initialised the context yet, which a program may do long after it retained a primary context.
+static bool prepare(struct gp_context *c)
+{
+	const char *hold = NULL, *blp = NULL;
+	bool lowest = gp_settings.level == GP_LEVELS - 1; // nobody to take the GPU from
+	CUresult of_hold = gp_settings.hold && !lowest ? gp_hold_prepare(c, &hold) : CUDA_SUCCESS;
+	if (of_hold == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+		c->hold.state = GP_HOLD_ABSENT;
+		return false;
+	}
+	// Its kernels are loaded before it has a domain: a load keeps a stop from going on.
+	CUresult of_fill = gp_fill_prepare(c, &blp);
+	CUresult of_blp = of_fill == CUDA_ERROR_CONTEXT_IS_DESTROYED ? of_fill : gp_blp_prepare(c, &blp);
+	if (of_blp == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		return false;
+	refused(&c->hold_refusal, hold, of_hold);
+	refused(&c->blp_refusal, blp, of_blp ? of_blp : of_fill);
+	return true;
+}
+
+// Makes what is ours in a context before the program puts work there: on the thread for which the context becomes usable first,
+// while others for which it becomes usable wait. To load a module waits for all work of the context, and keeps others from
+// putting work there. Later it could wait for ever, behind work that waits for what the program would put there next.
+void gp_context_usable(CUcontext handle)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct gp_context *c = gp_context_current(handle);
+
+	if (!c || c->prepared || preparing)
+		return;
+	pthread_mutex_lock(&lock);
+	preparing = true;
+	if (c->handle == handle && !c->prepared && prepare(c)) {
+		c->prepared = 1;
+		gp_notify();
+	}
+	preparing = false;
+	pthread_mutex_unlock(&lock);
+}
+
 static void forget(struct gp_context *c)
 {
 	gp_forget_wait(c);

@@ -14,6 +14,7 @@ CUresult gp_wait_end(enum gp_wait, void *, CUresult);
 void gp_forget_wait(struct gp_context *); // the calling thread waits no more: the context is being destroyed
 
 // lifecycle.c
+void gp_context_usable(CUcontext);
 void gp_ending(enum gp_thing, void *handle);
 void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);

@@ -54,6 +54,8 @@ static void prepare(struct gp_operation *o)
 	struct gp_context *c = o->context;
 	if (!c)
 		return;
+	if (__builtin_expect(!c->prepared, 0))
+		gp_context_usable(o->handle);
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)

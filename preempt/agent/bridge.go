@@ -16,7 +16,10 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-const maxGPUs = C.GP_GPUS
+const (
+	maxGPUs     = C.GP_GPUS
+	maxContexts = C.GP_CONTEXTS
+)
 
 // Driver is what the core needs of the interception layer.
 type Driver struct {
@@ -183,26 +186,28 @@ func setPeers(i int, p peers, turnPeers int) {
 
 func arm(driver Driver, on bool) { C.gp_bridge_set_armed(driver.Armed, bit(on)) }
 
-// contextIsDestroyed (cuda.h) is also what a retained primary context answers before it is initialised.
-const contextIsDestroyed = 709
+// refusedHold returns why a context could not have a hold, once.
+func refusedHold(context int) error {
+	var result C.CUresult
+	call := C.gp_bridge_hold_refused(C.int(context), &result)
+	return refusal(call, result)
+}
 
-// prepareHolds loads the hold into contexts that lack it. The error is that of the last one that could
-// not; later says that one is not initialised yet.
-func prepareHolds() (later bool, err error) {
-	for i := range C.GP_CONTEXTS {
-		if !bool(C.gp_bridge_hold_missing(C.int(i))) {
-			continue
-		}
-		var call *C.char
-		result := C.gp_bridge_prepare_hold(C.int(i), &call)
-		if result == contextIsDestroyed {
-			C.gp_bridge_prepare_hold_later(C.int(i))
-			later = true
-		} else if result != 0 {
-			err = fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
-		}
+// refusedBLP returns why the kernels of a context cannot be stopped, once. That a context or the process ends is no reason.
+func refusedBLP(context int) error {
+	var result C.CUresult
+	call := C.gp_bridge_blp_refused(C.int(context), &result)
+	if bool(C.gp_bridge_is_gone(result)) {
+		return nil
 	}
-	return later, err
+	return refusal(call, result)
+}
+
+func refusal(call *C.char, result C.CUresult) error {
+	if call == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
 }
 
 // TSG is a compute channel group of this process.

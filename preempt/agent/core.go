@@ -9,7 +9,6 @@ package agent
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,17 +60,24 @@ func (c *Core) countsFromStart() bool {
 	return c.level == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
 }
 
-func (c *Core) prepareHolds() (later bool, err error) {
-	if c.level == lowestLevel || !holdWanted(c.config) {
-		return false, nil
+// sayRefusals tells people what the driver refused while contexts were prepared.
+func (c *Core) sayRefusals() {
+	for i := range maxContexts {
+		if err := refusedHold(i); err != nil {
+			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
+			for _, a := range c.agents {
+				a.lacks(configs.FallbackNoHold)
+			}
+		}
+		if err := refusedBLP(i); err != nil {
+			c.log.Warn().Err(err).Msg("kernels of a context cannot be stopped")
+		}
 	}
-	return prepareHolds()
 }
 
 // run attaches GPUs as contexts appear on them, tells their agents of new TSGs, and writes what threads of the program have
 // left for the log.
 func (c *Core) run() {
-	runtime.LockOSThread()   // prepareHolds makes contexts current
 	said := map[int]string{} // by GPU: why it has no agent
 	lines := uint32(0)       // of the program's threads, written to the log
 	for {
@@ -102,20 +108,7 @@ func (c *Core) run() {
 			}
 			sooner(a.changed())
 		}
-		later, err := c.prepareHolds()
-		if err != nil {
-			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
-			for _, a := range c.agents {
-				a.lacks(configs.FallbackNoHold)
-			}
-		}
-		laterBLP, err := prepareDomains()
-		if err != nil {
-			c.log.Warn().Err(err).Msg("kernels of a context cannot be stopped")
-		}
-		if later || laterBLP {
-			sooner(50 * time.Millisecond)
-		}
+		c.sayRefusals()
 		waitEvents(seen, uint64(again))
 	}
 }

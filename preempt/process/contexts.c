@@ -93,26 +93,27 @@ const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr address)
 	return current ? current->gpu : NULL;
 }
 
-void gp_context_current(CUcontext handle)
+struct gp_context *gp_context_current(CUcontext handle)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	CUdevice device;
 	CUcontext popped;
+	struct gp_context *known = handle ? gp_find_context(handle) : NULL;
 
-	if (!handle || gp_find_context(handle))
-		return;
+	if (!handle || known)
+		return known;
 	if (gp_driver.cuCtxPushCurrent(handle))
-		return;
+		return NULL;
 	CUresult result = gp_driver.cuCtxGetDevice(&device);
 	gp_driver.cuCtxPopCurrent(&popped);
 	if (result)
-		return;
+		return NULL;
 	struct gp_gpu *g = gpu_of(device);
 	if (!g)
-		return;
+		return NULL;
 	bool added = false;
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < GP_CONTEXTS && !gp_find_context(handle); i++) {
+	for (int i = 0; i < GP_CONTEXTS && !(known = gp_find_context(handle)); i++) {
 		struct gp_context *c = &gp_context[i];
 		if (c->handle)
 			continue;
@@ -124,9 +125,12 @@ void gp_context_current(CUcontext handle)
 		pthread_mutex_unlock(&c->query_lock);
 		added = true;
 	}
+	if (added)
+		known = gp_find_context(handle);
 	pthread_mutex_unlock(&lock);
 	if (added)
 		gp_notify();
+	return known;
 }
 
 bool gp_context_pin(struct gp_context *c, CUcontext handle)

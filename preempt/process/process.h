@@ -85,6 +85,12 @@ struct gp_hold {
 enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began last
 enum { GP_HOLD_ABSENT, GP_HOLD_IDLE, GP_HOLD_ARMING, GP_HOLD_ARMED, GP_HOLD_FAILED };
 
+// A call that the driver refused, for the core to tell people.
+struct gp_refused_call {
+	const char *call;
+	_Atomic CUresult result; // set after call; 0: there is none
+};
+
 struct gp_context {
 	_Atomic(CUcontext) handle;
 	struct gp_gpu *gpu;
@@ -94,14 +100,14 @@ struct gp_context {
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
 	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
-	_Atomic uint64_t activity;        // operations submitted, ever
-	_Atomic uint64_t idle_since_ns;   // 0 while work may be unfinished
-	uint64_t seen_activity;           // watcher only
-	uint64_t unfinished_ns;           // watcher only: since when work has been unfinished; 0 = it is not
-	_Atomic uint32_t yielded;         // no hold until everything submitted has finished
-	_Atomic uint32_t overflow;        // more streams than GP_STREAMS, or one that can't be queried
-	_Atomic uint32_t prepared;        // 0 new, 1 hold made or not wanted
-	_Atomic uint32_t blp_prepared;    // 0 new, 1 domain made or not wanted
+	_Atomic uint64_t activity;      // operations submitted, ever
+	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
+	uint64_t seen_activity;         // watcher only
+	uint64_t unfinished_ns;         // watcher only: since when work has been unfinished; 0 = it is not
+	_Atomic uint32_t yielded;       // no hold until everything submitted has finished
+	_Atomic uint32_t overflow;      // more streams than GP_STREAMS, or one that can't be queried
+	_Atomic uint32_t prepared;      // what is ours in it has been made, or refused, or is not wanted
+	struct gp_refused_call hold_refusal, blp_refusal;
 	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
 	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	struct gp_hold hold;
@@ -185,7 +191,8 @@ static inline CUcontext gp_current_handle(void) // NULL: none
 bool gp_enter_owner(CUstream, CUcontext *current);
 void gp_leave_owner(void);
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
-void gp_context_current(CUcontext);
+// A context became usable. Returns what is known of it; NULL: nothing, it is not watched.
+struct gp_context *gp_context_current(CUcontext);
 // A pinned context is not destroyed. False: it is gone already.
 bool gp_context_pin(struct gp_context *, CUcontext);
 void gp_context_unpin(struct gp_context *);

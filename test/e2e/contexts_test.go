@@ -87,3 +87,25 @@ __attribute__((constructor)) static void begin(void) {
 	}
 	lc.finish()
 }
+
+// What the library makes in a context is there before the program's first work. A load of code waits for all work of the context
+// and keeps others from putting work there, so it would wait for ever behind work that waits for the program's next call.
+func TestFirstWorkWaitsForTheProgram(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/fresh.c")
+	for role, mechanisms := range map[string]string{"lc": `["timeslice", "hold"]`, "be": `["timeslice", "blp"]`} {
+		t.Run(role, func(t *testing.T) {
+			m := newMachine(t, "mechanisms = "+mechanisms+"\n[blp]\ncache_mb = 0\n")
+			beside := m.start(map[string]string{"lc": "be", "be": "lc"}[role]) // calls are seen from the start
+			m.joined(beside)
+			p := m.startAs(m.command(role, program))
+			if line := p.hear(); line != "went well" {
+				t.Error(line)
+			}
+			if _, stderr := p.finish(); stderr != "" {
+				t.Errorf("stderr %q", stderr)
+			}
+			beside.finish()
+		})
+	}
+}
