@@ -142,6 +142,15 @@ bool blp_fill(struct gp_operation *o)
 	       fill_in_context(o);
 }
 
+// Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not, so what it waits
+// for may be what the program does next.
+static CUresult load_now(CUfunction function)
+{
+	if (gp_driver.cuFuncLoad)
+		return gp_driver.cuFuncLoad(function);
+	return gp_driver_loads_lazily() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
 // The kernels are loaded and rewritten like the program's own.
 static CUresult load(struct gp_context *c, const char **call)
 {
@@ -170,6 +179,8 @@ static CUresult load(struct gp_context *c, const char **call)
 		result = gp_driver.cuModuleGetFunction(kernel[i].function, module, kernel[i].name);
 		if (!result && !gp_code_of(*kernel[i].function))
 			result = CUDA_ERROR_UNKNOWN;
+		if (!result)
+			result = load_now(*kernel[i].function);
 	}
 	return result;
 }
@@ -196,5 +207,5 @@ CUresult gp_fill_prepare(struct gp_context *c, const char **call)
 	if (!result)
 		c->fill.ready = 1;
 	gp_context_unpin(c);
-	return result;
+	return result == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : result; // the driver's own memsets and copies serve too
 }

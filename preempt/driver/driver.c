@@ -33,6 +33,13 @@ bool gp_driver_reads_graphs(void)
 	       gp_driver.cuGraphKernelNodeGetAttribute && gp_driver.cuGraphKernelNodeGetParams;
 }
 
+bool gp_driver_loads_lazily(void)
+{
+	int mode = CU_MODULE_EAGER_LOADING;
+	return gp_driver.cuModuleGetLoadingMode && !gp_driver.cuModuleGetLoadingMode(&mode) &&
+	       mode != CU_MODULE_EAGER_LOADING;
+}
+
 int gp_driver_version(void)
 {
 	int version = 0;

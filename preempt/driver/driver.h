@@ -19,6 +19,8 @@ const char *gp_driver_resolve(void *(*lookup)(const char *symbol));
 const char *gp_driver_lacks_for_blp(void);
 // Whether the nodes of a graph can be read.
 bool gp_driver_reads_graphs(void);
+// Whether the driver loads a kernel's code with its first launch (CUDA_MODULE_LOADING).
+bool gp_driver_loads_lazily(void);
 // cuDriverGetVersion's answer, 13000 for CUDA 13.0; 0: it does not say.
 int gp_driver_version(void);
 

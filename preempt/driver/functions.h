@@ -46,6 +46,8 @@ BLP_NEEDED(cuFuncGetName, cuFuncGetName, (const char **, CUfunction))     // CUD
 BLP_NEEDED(cuKernelGetName, cuKernelGetName, (const char **, CUfunction)) // CUDA 12.3
 
 WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
+WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                 // CUDA 12.4
+WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))              // CUDA 11.7, as lazy loading
 WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
 WANTED(cuKernelGetParamInfo, cuKernelGetParamInfo, (CUfunction, size_t, size_t *, size_t *))

@@ -93,19 +93,21 @@ __attribute__((constructor)) static void begin(void) {
 func TestFirstWorkWaitsForTheProgram(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/fresh.c")
-	for role, mechanisms := range map[string]string{"lc": `["timeslice", "hold"]`, "be": `["timeslice", "blp"]`} {
-		t.Run(role, func(t *testing.T) {
-			m := newMachine(t, "mechanisms = "+mechanisms+"\n[blp]\ncache_mb = 0\n")
-			beside := m.start(map[string]string{"lc": "be", "be": "lc"}[role]) // calls are seen from the start
-			m.joined(beside)
-			p := m.startAs(m.command(role, program))
-			if line := p.hear(); line != "went well" {
-				t.Error(line)
-			}
-			if _, stderr := p.finish(); stderr != "" {
-				t.Errorf("stderr %q", stderr)
-			}
-			beside.finish()
-		})
+	for _, loading := range []string{"EAGER", "LAZY"} {
+		for role, mechanisms := range map[string]string{"lc": `["timeslice", "hold"]`, "be": `["timeslice", "blp"]`} {
+			t.Run(loading+"/"+role, func(t *testing.T) {
+				m := newMachine(t, "mechanisms = "+mechanisms+"\n[blp]\ncache_mb = 0\n", "CUDA_MODULE_LOADING="+loading)
+				beside := m.start(map[string]string{"lc": "be", "be": "lc"}[role]) // calls are seen from the start
+				m.joined(beside)
+				p := m.startAs(m.command(role, program))
+				if line := p.hear(); line != "went well" {
+					t.Error(line)
+				}
+				if _, stderr := p.finish(); stderr != "" {
+					t.Errorf("stderr %q", stderr)
+				}
+				beside.finish()
+			})
+		}
 	}
 }
