@@ -164,8 +164,9 @@ static bool make_ahead(void)
 // (_runtime/memory.go).
 static bool room_for_go(void)
 {
-	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more.
-	const size_t reserves = 1552ul << 20, uses = 64ul << 20;
+	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Half a
+	// GB is left to the program, and to the arenas of 64 MB that malloc makes for threads that meet there.
+	const size_t reserves = 2048ul << 20, uses = 64ul << 20;
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (addresses == MAP_FAILED)
 		return false;
