@@ -61,7 +61,7 @@ func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 			t.Fatalf("make: %v\n%s", err, out)
 		}
 	}
-	m = newMachine(t, "", append([]string{"SIMCUDA_DEVICES=2", "CUDA_DEVICE_MAX_CONNECTIONS=32"}, v.environment...)...)
+	m = newMachine(t, "", append([]string{"SIMCUDA_DEVICES=2", "CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MODULE_LOADING=LAZY"}, v.environment...)...)
 	m.configure(fmt.Sprintf("%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", v.settings, m.dir, m.dir))
 	if v.peer != "" {
 		peer = m.start(v.peer)

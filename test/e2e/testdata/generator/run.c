@@ -59,6 +59,7 @@
 	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
 	F(cuModuleLoadData, (handle *, const void *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
+	F(cuFuncLoad, (handle)) \
 	F(cuFuncSetAttribute, (handle, int, int)) \
 	F(cuLaunchKernel, (LAUNCH_PARAMETERS, void **)) \
 	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **)) \
@@ -426,6 +427,13 @@ static void branch(const struct operation *o, handle from, handle to)
 	OK(cuStreamWaitEvent(to, machine[o->device].fork, 0));
 }
 
+// Loads a kernel before there is work: its first launch would wait for the context.
+static void load(handle *function, handle module, const char *name)
+{
+	OK(cuModuleGetFunction(function, module, name));
+	OK(cuFuncLoad(*function));
+}
+
 // A context that comes, is used, and goes with work in flight.
 static void episode(const struct operation *o)
 {
@@ -436,7 +444,7 @@ static void episode(const struct operation *o)
 	void *parameters[] = {&data, &per_block, &want, &us};
 	OK(cuCtxCreate_v2(&context, 0, o->device));
 	OK(cuModuleLoadData(&module, image));
-	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	load(&chain, module, "sim_chain");
 	OK(cuStreamCreate(&stream, o->variant & 1));
 	OK(cuMemAlloc_v2(&data, sizeof have));
 	OK(cuMemsetD32Async(data, o->value, CELL_WORDS, stream));
@@ -729,18 +737,18 @@ static void start(const char *path)
 		OK(cuDevicePrimaryCtxRetain(&machine[d].context, d));
 		use(d);
 		OK(cuModuleLoadData(&module, image));
-		OK(cuModuleGetFunction(&machine[d].chain, module, "sim_chain"));
-		OK(cuModuleGetFunction(&machine[d].increment, module, "sim_increment"));
-		OK(cuModuleGetFunction(&machine[d].marlin, module, "sim_marlin"));
-		OK(cuModuleGetFunction(&machine[d].lamport, module, "sim_lamport"));
-		OK(cuModuleGetFunction(&machine[d].barrier, module, "sim_barrier"));
+		load(&machine[d].chain, module, "sim_chain");
+		load(&machine[d].increment, module, "sim_increment");
+		load(&machine[d].marlin, module, "sim_marlin");
+		load(&machine[d].lamport, module, "sim_lamport");
+		load(&machine[d].barrier, module, "sim_barrier");
 		OK(cuMemAlloc_v2(&machine[d].turns, TURNS * 4));
 		OK(cuMemsetD32_v2(machine[d].turns, 0, TURNS));
 		OK(cuFuncSetAttribute(machine[d].chain, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		if (cuModuleLoadData(&module, "simulated image") == 0) { // not on a GPU
-			OK(cuModuleGetFunction(&machine[d].add, module, "sim_add"));
-			OK(cuModuleGetFunction(&machine[d].copy, module, "sim_copy"));
+			load(&machine[d].add, module, "sim_add");
+			load(&machine[d].copy, module, "sim_copy");
 		}
 		for (int e = 0; e < EVENTS; e++)
 			OK(cuEventCreate(&machine[d].event[e], 2));
