@@ -16,7 +16,7 @@ static void gate(struct gp_gpu *g)
 
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = s->open & g->higher & ~g->ignored) && !g->forced) {
-		bool watched = gp_rewritten; // then blp/stop.c keeps this process's share
+		bool watched = gp_images_rewritten; // then blp/stop.c keeps this process's share
 		if (now - began > gp_settings.max_hold_ns && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
@@ -33,8 +33,8 @@ static void gate(struct gp_gpu *g)
 
 static bool gates(const struct gp_gpu *g)
 {
-	return !g->forced &&
-	       (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_rewritten);
+	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) ||
+			      gp_images_rewritten);
 }
 
 // The one place on the way where the driver is asked which context is current, and which one the stream belongs to.
@@ -48,7 +48,7 @@ static void resolve(struct gp_operation *o)
 
 static void prepare(struct gp_operation *o)
 {
-	o->cpu |= o->work == GP_GRAPH && gp_rewritten && gp_graph_waits_for_cpu(o->graph);
+	o->cpu |= o->work == GP_GRAPH && gp_images_rewritten && gp_graph_waits_for_cpu(o->graph);
 	if (o->work == GP_OTHER && o->launch.function)
 		gp_code_let_pass(o->launch.function);
 	struct gp_context *c = o->context;

@@ -270,7 +270,7 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	size_t count;
 	uint32_t kernels;
 
-	if (!exec || !graph || !gp_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams ||
+	if (!exec || !graph || !gp_images_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams ||
 	    !gp_driver.cuGraphInstantiate || !gp_driver.cuGraphKernelNodeGetParams ||
 	    !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes || !gp_driver.cuGraphNodeGetType ||
 	    !gp_driver.cuGraphGetEdges || gp_driver.cuCtxGetCurrent(&context) || !context)

@@ -40,7 +40,7 @@ bool gp_blp_wanted(void);
 bool gp_blp_unwant(void); // from here on none is; false: none was
 
 void gp_code_start(_Atomic uint32_t *armed); // before code is loaded; armed: see gp_rewritten_in_use
-extern _Atomic uint32_t gp_rewritten;        // rewritten images in use, ever
+extern _Atomic uint32_t gp_images_rewritten; // rewritten images in use, ever
 
 // Hooks (preempt/driver/hooks.h).
 const void *gp_module_loading(struct gp_load *);

@@ -140,7 +140,7 @@ static __attribute__((noinline, cold)) const struct gp_code *learn(CUfunction fu
 
 const struct gp_code *gp_code_of(CUfunction function)
 {
-	if (!atomic_load_explicit(&gp_rewritten, memory_order_relaxed) || !function)
+	if (!atomic_load_explicit(&gp_images_rewritten, memory_order_relaxed) || !function)
 		return NULL;
 	uint32_t before = atomic_load_explicit(&gp_code_generation, memory_order_acquire);
 	const struct gp_code *code = gp_handle_find(function);

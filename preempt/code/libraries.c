@@ -93,7 +93,7 @@ void gp_library_loaded(const struct gp_load *load, CUlibrary handle)
 	if (!reason && !(r.sm = (uint32_t)gp_common_capability()))
 		reason = "GPUs of several kinds";
 	if (!reason && (!l->preserved || load->path)) { // the program may take it back
-		gp_request(&r);
+		gp_request_ask(&r);
 		if (r.answer != GP_DONE)
 			reason = r.reason;
 		l->picked = r.picked;
@@ -234,7 +234,7 @@ void gp_kernel_function(CUfunction kernel, CUfunction function)
 {
 	CUlibrary library;
 	CUmodule module;
-	if (gp_rewritten && gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, kernel) &&
+	if (gp_images_rewritten && gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, kernel) &&
 	    !gp_driver.cuFuncGetModule(&module, function))
 		gp_library_module(library, module);
 }

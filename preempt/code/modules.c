@@ -128,7 +128,7 @@ void gp_module_function(CUmodule module)
 void gp_module_unloading(CUmodule module)
 {
 	gp_forget_loaded(NULL);
-	if (!gp_rewritten)
+	if (!gp_images_rewritten)
 		return;
 	drop(module, NULL, false);
 	gp_code_forget();
@@ -139,7 +139,7 @@ void gp_code_context_destroying(CUcontext context)
 {
 	enum { MAX_STALE = 4096 };
 	int stale = 0;
-	if (!gp_rewritten)
+	if (!gp_images_rewritten)
 		return;
 	pthread_mutex_lock(&registry);
 	for (int b = 0; b < GP_BUCKETS; b++)

@@ -11,7 +11,7 @@ static struct {
 	_Atomic uint32_t made; // futex
 } requests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void gp_request(struct gp_request *r)
+void gp_request_ask(struct gp_request *r)
 {
 	r->next = NULL;
 	r->answered = 0;

@@ -57,7 +57,7 @@ struct gp_request {
 	struct gp_request *next;
 };
 
-void gp_request(struct gp_request *); // returns when it is answered
+void gp_request_ask(struct gp_request *); // returns when it is answered
 // For the rewriter: waits for a request; answers it.
 struct gp_request *gp_request_next(void);
 void gp_request_answer(struct gp_request *, int answer);

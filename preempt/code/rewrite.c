@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 static _Atomic uint32_t *armed;
-_Atomic uint32_t gp_rewritten;
+_Atomic uint32_t gp_images_rewritten;
 
 // Whether it is wanted.
 
@@ -169,7 +169,7 @@ static void compile(struct gp_request *r, const struct gp_jit *jit)
 	    succeeded("cuLinkComplete", gp_driver.cuLinkComplete(state, &cubin, &bytes), r)) {
 		r->linked = cubin;
 		r->linked_bytes = bytes;
-		gp_request(r);
+		gp_request_ask(r);
 	}
 	gp_driver.cuLinkDestroy(state);
 }
@@ -187,7 +187,7 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	uint64_t begun = gp_now_ns();
 	r->what = GP_REWRITE;
 	r->options = jit->text;
-	gp_request(r);
+	gp_request_ask(r);
 	if (r->answer == GP_LINK) {
 		struct gp_context *c = enter_context();
 		compile(r, jit);
@@ -217,7 +217,7 @@ void gp_rewritten_in_use(void)
 {
 	enum { REWRITTEN = 2 }; // another bit of gp_armed than the agents'
 	atomic_fetch_or(armed, REWRITTEN);
-	gp_rewritten++;
+	gp_images_rewritten++;
 }
 
 // The driver may keep reading an image that is to be preserved; otherwise it has its own copy.
