@@ -211,6 +211,7 @@ install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
 	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
+	install -D -m 0644 docs/man/gpreempt-bench.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt-bench.1
 	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
@@ -252,7 +253,7 @@ readme: ## tables and plots of the documents, from the committed results
 
 # Writes the manual pages from the commands and from default.toml; a test compares them.
 man: ## manual pages, from the commands and default.toml
-	$(GO) test -count=1 -run TestManualIsCurrent ./cmd/gpreempt -update
+	$(GO) test -count=1 -run TestManualIsCurrent ./cmd/... -update
 
 # Regenerates the committed GPU code with the pinned compiler, which comes from PyPI unless NVCC names one.
 generate: ## committed GPU code and tables, from their sources

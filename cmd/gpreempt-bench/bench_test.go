@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/test/bench"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
@@ -21,19 +21,7 @@ import (
 var built string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		folder, err := os.MkdirTemp("", "gpreempt-test-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(folder)
-		built = folder
-		build := exec.Command("go", "build", "-ldflags", "-X main.version=v1.2.3-test", "-o", folder+"/gpreempt-bench", ".")
-		if out, err := build.CombinedOutput(); err != nil {
-			panic(err.Error() + "\n" + string(out))
-		}
-		return m.Run()
-	}())
+	os.Exit(clitest.Main(m, &built, func(string) error { return nil }))
 }
 
 type outcome struct {
@@ -44,26 +32,8 @@ type outcome struct {
 // run runs the command in an empty directory with a clean environment plus env.
 func run(t *testing.T, env []string, arguments ...string) outcome {
 	t.Helper()
-	command := exec.Command(built+"/gpreempt-bench", arguments...)
-	command.Dir = t.TempDir()
-	command.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + command.Dir}, env...)
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
-	err := command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return outcome{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-}
-
-func write(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	status, stdout, stderr := clitest.Run(t, built+"/gpreempt-bench", env, arguments...)
+	return outcome{status, stdout, stderr}
 }
 
 // simulated is the environment of a command that finds the simulated driver.
@@ -135,7 +105,7 @@ func TestBenchRefusesOptions(t *testing.T) {
 // broken is a library that ends every process which it is preloaded into as lc or be.
 func broken(t *testing.T) string {
 	t.Helper()
-	source := write(t, "broken.c", `#include <stdlib.h>
+	source := clitest.Write(t, "broken.c", `#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 static void __attribute__((constructor)) end(void)
@@ -184,7 +154,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 
 // A library that does not load would be measured as one that costs nothing.
 func TestBenchWantsALibraryThatLoads(t *testing.T) {
-	env, none := simulated(t), write(t, "libgpreempt.so", "no library")
+	env, none := simulated(t), clitest.Write(t, "libgpreempt.so", "no library")
 	library, err := filepath.Abs("../../build/libgpreempt.so")
 	if err != nil {
 		t.Fatal(err)

@@ -5,15 +5,19 @@ package main
 import (
 	"os"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 )
 
 // version is set by the Makefile.
 var version string
 
-func main() {
+func rootCommand() *cobra.Command {
 	root := measureCommand()
 	root.Version = cli.Version(version)
 	root.AddCommand(reportCommand(), compareCommand())
-	os.Exit(cli.Run(root))
+	return root
 }
+
+func main() { os.Exit(cli.Run(rootCommand())) }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -22,28 +22,14 @@ import (
 var built string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "gpreempt-test-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		built = dir
-		nothing := filepath.Join(dir, "nothing.c")
-		if err := os.WriteFile(nothing, []byte("int gpreempt_test_nothing;\n"), 0o600); err != nil {
-			panic(err)
-		}
-		for _, command := range [][]string{
-			{"go", "build", "-ldflags", "-X main.version=v1.2.3-test", "-o", dir + "/gpreempt", "."},
-			{"gcc", "-shared", "-fPIC", "-o", dir + "/libgpreempt.so", nothing},
-			{"gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", dir + "/libcuda.so.1", "testdata/libcuda.c"},
-		} {
-			if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-				panic(strings.Join(command, " ") + ": " + err.Error() + "\n" + string(out))
-			}
-		}
-		return m.Run()
-	}())
+	os.Exit(clitest.Main(m, &built, func(folder string) error {
+		nothing := filepath.Join(folder, "nothing.c")
+		return errors.Join(
+			os.WriteFile(nothing, []byte("int gpreempt_test_nothing;\n"), 0o600),
+			clitest.Build("gcc", "-shared", "-fPIC", "-o", folder+"/libgpreempt.so", nothing),
+			clitest.Build("gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder+"/libcuda.so.1", "testdata/libcuda.c"),
+		)
+	}))
 }
 
 type result struct {
@@ -54,30 +40,14 @@ type result struct {
 // gpreempt runs the command in an empty directory with a clean environment plus env.
 func gpreempt(t *testing.T, env []string, arguments ...string) result {
 	t.Helper()
-	command := exec.Command(built+"/gpreempt", arguments...)
-	command.Dir = t.TempDir()
-	command.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + command.Dir}, env...)
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
-	err := command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return result{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	status, stdout, stderr := clitest.Run(t, built+"/gpreempt", env, arguments...)
+	return result{status, stdout, stderr}
 }
 
-func write(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+var write = clitest.Write
 
 func TestVersionHelpCompletion(t *testing.T) {
-	if r := gpreempt(t, nil, "--version"); r.status != 0 || !strings.Contains(r.stdout, "v1.2.3-test") {
+	if r := gpreempt(t, nil, "--version"); r.status != 0 || !strings.Contains(r.stdout, clitest.Version) {
 		t.Errorf("--version: %+v", r)
 	}
 	for _, subcommand := range subcommands {
