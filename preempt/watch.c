@@ -4,6 +4,19 @@
 #include "hints/hints.h"
 #include "preempt/gpu/gpu.h"
 
+// One look at a context. Under query_lock no context leaves its place and none takes one, so that a look that began at one
+// context cannot end at another. Nanoseconds to the next look; 0: its window is closed.
+static uint64_t look(struct gp_context *c, uint64_t now)
+{
+	uint64_t wait = 0;
+
+	pthread_mutex_lock(&c->query_lock);
+	if (c->handle && c->open && !(wait = gp_window_watch(c, now)))
+		gp_hint_closed(c, gp_now_ns());
+	pthread_mutex_unlock(&c->query_lock);
+	return wait;
+}
+
 // Nanoseconds to the next look; 0: no window is open.
 static uint64_t watch(void)
 {
@@ -13,10 +26,8 @@ static uint64_t watch(void)
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle || !c->open)
 			continue;
-		uint64_t wait = gp_window_watch(c, now);
-		if (!wait)
-			gp_hint_closed(c, gp_now_ns());
-		else if (!next || wait < next)
+		uint64_t wait = look(c, now);
+		if (wait && (!next || wait < next))
 			next = wait;
 	}
 	return next;

@@ -9,7 +9,7 @@ uint32_t gp_window_open(struct gp_context *); // returns what gp_window_wake is 
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
-// One look of the watcher at an open window: nanoseconds to the next, 0: it is closed.
+// One look of the watcher at an open window, under query_lock: nanoseconds to the next, 0: it is closed.
 uint64_t gp_window_watch(struct gp_context *, uint64_t now);
 void gp_gpu_rescind(struct gp_gpu *); // peers came or went: publishes the window, or takes it back
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
@@ -25,8 +25,9 @@ void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 // Ends the hold, also one that another thread is arming. While context_waits is raised, none runs after this.
 void gp_hold_end(struct gp_context *);
-void gp_hold_forget(struct gp_context *);                                  // the context ends; context_waits is raised
-uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished); // the watcher looks; nanoseconds to the next look
+void gp_hold_forget(struct gp_context *); // the context ends; context_waits is raised
+// The watcher looks, under query_lock: nanoseconds to the next look.
+uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished);
 void gp_hold_step(struct gp_context *);
 void gp_hold_settle(struct gp_context *);
 void gp_hold_yield(struct gp_context *);

@@ -334,8 +334,7 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 		gp_hold_release(c);
 		return LOOK_EVERY_NS;
 	}
-	pthread_mutex_lock(&c->query_lock); // the context is not destroyed meanwhile, nor its hold's memory freed
-	if (c->handle && gp_hold_usable(c)) {
+	if (gp_hold_usable(c)) {
 		h->word[BEAT]++;
 		if (!c->context_waits && !gp_driver.cuCtxPushCurrent(c->handle)) {
 			if (armed)
@@ -345,7 +344,6 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 			gp_driver.cuCtxPopCurrent(&popped);
 		}
 	}
-	pthread_mutex_unlock(&c->query_lock);
 	return unfinished ? LOOK_EVERY_NS : gp_settings.hold_step_ns / BEATS_A_LEASE;
 }
 

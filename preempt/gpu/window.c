@@ -188,10 +188,6 @@ static bool close_window(struct gp_context *c)
 	struct gp_gpu *g = c->gpu;
 
 	pthread_spin_lock(&g->lock);
-	if (!c->open || c->gpu != g) { // dropped with its context since the watcher looked; another may have the place
-		pthread_spin_unlock(&g->lock);
-		return false;
-	}
 	c->open = 0;
 	if (c->activity != c->seen_activity || !c->idle_since_ns || c->waits || c->hint.until_ns > gp_now_ns()) {
 		c->open = 1;

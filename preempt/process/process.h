@@ -93,9 +93,13 @@ struct gp_refused_call {
 
 struct gp_context {
 	_Atomic(CUcontext) handle;
-	struct gp_gpu *gpu;
-	pthread_mutex_t query_lock; // keeps the watcher's queries off streams that are being destroyed
-	pthread_mutex_t life_lock;  // see gp_context_pin; taken before query_lock
+	// Stays while the context has the place. Agents, hints and waits look at places without a lock, and may find the next
+	// context's: what they do then (a hold ends, a hint is in vain) is right for any context.
+	_Atomic(struct gp_gpu *) gpu;
+	// Under it the watcher looks, streams are forgotten, and contexts leave their place and take it: a look is at one context,
+	// whose streams and hold are not destroyed meanwhile.
+	pthread_mutex_t query_lock;
+	pthread_mutex_t life_lock; // see gp_context_pin; taken before query_lock
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
@@ -202,7 +206,7 @@ struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
 bool gp_all_complete(struct gp_context *);
 bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
-bool gp_query(struct gp_context *); // asks the driver
+bool gp_query(struct gp_context *); // asks the driver; query_lock is held
 void gp_event_recorded(struct gp_context *, CUevent, CUstream);
 void gp_stream_forget(CUstream); // it is about to be destroyed
 

@@ -92,16 +92,16 @@ void gp_stream_forget(CUstream handle)
 	}
 }
 
-// Asks the driver about streams that the application has not waited for.
+// Asks the driver about streams that the application has not waited for. query_lock is held: no stream is destroyed meanwhile,
+// nor the context.
 bool gp_query(struct gp_context *c)
 {
 	bool complete = true;
 	CUcontext popped;
 
-	pthread_mutex_lock(&c->query_lock);
 	if (gp_capturing()) {
 		complete = gp_all_complete(c);
-	} else if (c->handle && !gp_driver.cuCtxPushCurrent(c->handle)) {
+	} else if (!gp_driver.cuCtxPushCurrent(c->handle)) {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
 			struct gp_stream *s = &c->stream[i];
 			uint64_t sequence = s->submitted;
@@ -118,6 +118,5 @@ bool gp_query(struct gp_context *c)
 			complete = false;
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
-	pthread_mutex_unlock(&c->query_lock);
 	return complete;
 }
