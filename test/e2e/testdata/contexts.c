@@ -58,5 +58,6 @@ int main(void)
 		printf("%d\n", n);
 		fflush(stdout);
 	}
+	pthread_join(thread, NULL);
 	return 0;
 }
