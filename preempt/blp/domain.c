@@ -132,37 +132,29 @@ static CUresult equip(struct gp_domain *d, const char **call)
 {
 	int least = 0, greatest = 0;
 	void *pinned = NULL;
-	CUresult result;
 
-#define TRY(function, ...) \
-	do { \
-		*call = #function; \
-		if ((result = gp_driver.function(__VA_ARGS__))) \
-			return result; \
-	} while (0)
 	// Of the highest priority: a channel that no stream of the program uses.
-	TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
-	TRY(cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
-	TRY(cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
+	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
+	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
+	GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
-	TRY(cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
-	TRY(cuMemHostAlloc, &pinned, (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
-	    CU_MEMHOSTALLOC_PORTABLE);
+	GP_TRY(call, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
+	GP_TRY(call, cuMemHostAlloc, &pinned,
+	       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word, CU_MEMHOSTALLOC_PORTABLE);
 	d->image = pinned;
 	d->staged = d->image + BLP_LOG + 2;
 	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
 	d->word[0] = 0;
 	for (int i = 1; i <= BLP_LOG; i++)
 		d->word[i] = 1;
-	TRY(cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
-		TRY(cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
+		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
 	for (int i = 0; i < BLP_MARKERS; i++)
-		TRY(cuEventCreate, &d->marker[i].event,
-		    CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
-	TRY(cuStreamSynchronize, d->stream);
-#undef TRY
+		GP_TRY(call, cuEventCreate, &d->marker[i].event,
+		       CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
+	GP_TRY(call, cuStreamSynchronize, d->stream);
 	return 0;
 }
 

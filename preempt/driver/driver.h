@@ -24,6 +24,15 @@ bool gp_driver_loads_lazily(void);
 // cuDriverGetVersion's answer, 13000 for CUDA 13.0; 0: it does not say.
 int gp_driver_version(void);
 
+// Returns the driver's error, if it gives one, from the function around it. *call is the name of the driver's function then.
+#define GP_TRY(call, function, ...) \
+	do { \
+		*(call) = #function; \
+		CUresult result_ = gp_driver.function(__VA_ARGS__); \
+		if (result_) \
+			return result_; \
+	} while (0)
+
 // The driver allows this thread what a capture elsewhere would forbid. Returns what to put back.
 static inline int gp_relax_captures(void)
 {

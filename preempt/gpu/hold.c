@@ -72,21 +72,13 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 {
 	CUmodule module;
 	void *memory = NULL;
-	CUresult result;
 
-#define TRY(function, ...) \
-	do { \
-		*call = #function; \
-		if ((result = gp_driver.function(__VA_ARGS__))) \
-			return result; \
-	} while (0)
-	TRY(cuModuleLoadData, &module, gp_settings.hold_image);
-	TRY(cuModuleGetFunction, &h->function, module, "gpreempt_hold");
-	TRY(cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
-	TRY(cuMemHostAlloc, &memory, HOLD_BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-	TRY(cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
-	TRY(cuStreamCreateWithPriority, &h->probe.stream, CU_STREAM_NON_BLOCKING, 0);
-#undef TRY
+	GP_TRY(call, cuModuleLoadData, &module, gp_settings.hold_image);
+	GP_TRY(call, cuModuleGetFunction, &h->function, module, "gpreempt_hold");
+	GP_TRY(call, cuFuncSetAttribute, h->function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
+	GP_TRY(call, cuMemHostAlloc, &memory, HOLD_BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+	GP_TRY(call, cuStreamCreateWithPriority, &h->stream, CU_STREAM_NON_BLOCKING, 0);
+	GP_TRY(call, cuStreamCreateWithPriority, &h->probe.stream, CU_STREAM_NON_BLOCKING, 0);
 	h->word = memset(memory, 0, HOLD_BYTES); // the driver may give what was used before
 	// The first launch loads the kernel, which may wait for the context: do it now, released.
 	h->word[0] = h->queued = 1;
