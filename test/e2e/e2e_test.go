@@ -332,6 +332,22 @@ func (m *machine) joined(processes ...*process) {
 	}
 }
 
+// yields waits until a BE process gives way to higher levels.
+func (m *machine) yields(be *process) {
+	m.t.Helper()
+	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+}
+
+// sharing starts a BE process that has work and yields, and an LC one beside it.
+func (m *machine) sharing() (be, lc *process) {
+	m.t.Helper()
+	be, lc = m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.yields(be)
+	return be, lc
+}
+
 func (p *process) request(requests, kernels int, sync string) (p50 time.Duration, hash uint32) {
 	p.m.t.Helper()
 	var us, slowest int
@@ -381,10 +397,7 @@ func TestPreemption(t *testing.T) {
 	be.finish()
 	lc.finish()
 
-	be, lc = m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	be, lc = m.sharing()
 	var with time.Duration
 	m.until("requests overtake BE", func() bool { // at some time, whatever else the machine does
 		with, _ = lc.request(11, 1, "stream")
@@ -410,10 +423,7 @@ func TestHoldInGaps(t *testing.T) {
 	for _, sync := range []string{"stream", "event", "context", "copy"} {
 		t.Run(sync, func(t *testing.T) {
 			m := newMachine(t, "")
-			be, lc := m.start("be"), m.start("lc")
-			be.runBestEffort()
-			m.joined(be, lc)
-			m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+			be, lc := m.sharing()
 			before := m.peer(lc).Counters
 			lc.request(requests, 20, sync)
 			after := m.peer(lc).Counters
@@ -431,10 +441,7 @@ func TestHoldInGaps(t *testing.T) {
 func TestHoldYieldsToContextWaits(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 5000\nstep_us = 1000000\n") // no lease ends on a slow machine
-	be, lc := m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	_, lc := m.sharing()
 	lc.request(5, 3, "stream")
 	for _, what := range []string{"synchronize", "free", "load", "unload"} {
 		for range 5 {

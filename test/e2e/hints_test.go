@@ -30,13 +30,20 @@ func (m *machine) hintsOf(p *process, source string) segment.Hints {
 	return segment.Hints{Source: source}
 }
 
+// settled waits until a process has given so many hints of a source, or more, and something has become of each.
+func (m *machine) settled(p *process, source string, given uint64) (h segment.Hints) {
+	m.t.Helper()
+	m.until("every hint has come to something", func() bool {
+		h = m.hintsOf(p, source)
+		return h.Given >= given && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
+	})
+	return h
+}
+
 // pair is an LC process beside a busy BE one.
 func (m *machine) pair() (lc, be *process) {
 	m.t.Helper()
-	be, lc = m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	be, lc = m.sharing()
 	lc.request(2, 1, "stream") // the hold is loaded, a request has come
 	m.until("the hold is loaded", func() bool { lc.request(1, 2, "stream"); return m.peer(lc).Counters.Holds > 0 })
 	return lc, be
@@ -63,11 +70,7 @@ func TestExplicitHints(t *testing.T) {
 			if lc.ask(fmt.Sprintf("hinted 30 %d 20000", aheadUs), "listened %d", &listened); listened != 30 {
 				t.Errorf("%d of 30 hints were listened to", listened)
 			}
-			m.until("every hint has come to something", func() bool {
-				h := m.hintsOf(lc, "explicit")
-				return h.Hit+h.Late+h.Wrong+h.Dropped == 30
-			})
-			h := m.hintsOf(lc, "explicit")
+			h := m.settled(lc, "explicit", 30)
 			t.Logf("%+v, a switch takes %d us", h, m.peer(lc).HintSwitchUs)
 			if h.Given != 30 || h.Hit < 15 || h.SavedNs == 0 || h.WaitedNs == 0 || h.Off {
 				t.Errorf("%+v", h)
@@ -127,11 +130,7 @@ func TestWrongHints(t *testing.T) {
 	lc, be := m.pair()
 	var listened int
 	lc.ask("hints 100 10000 wrong", "listened %d", &listened)
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "explicit")
-		return h.Hit+h.Late+h.Wrong+h.Dropped == h.Given && h.Given == 100
-	})
-	peer, h := m.peer(lc), m.hintsOf(lc, "explicit")
+	h, peer := m.settled(lc, "explicit", 100), m.peer(lc)
 	if h.Wrong == 0 || h.Hit != 0 || h.TimesOff == 0 || h.Wrong > 15 {
 		t.Errorf("%+v", h)
 	}
@@ -162,11 +161,7 @@ func TestSenselessHints(t *testing.T) {
 		t.Errorf("%d windows were opened", after-before)
 	}
 	lc.ask("hints 20000 0 wrong", "listened %d", &listened) // as fast as it can: duplicates
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "explicit")
-		return h.Given == 22000 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
-	})
-	if h := m.hintsOf(lc, "explicit"); h.Wrong > 20 {
+	if h := m.settled(lc, "explicit", 22000); h.Wrong > 20 {
 		t.Errorf("%+v", h)
 	}
 	lc.request(3, 3, "stream")
@@ -180,11 +175,7 @@ func TestDuplicateHints(t *testing.T) {
 	lc, be := m.pair()
 	var listened int
 	lc.ask("hints 5 0 wrong", "listened %d", &listened)
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "explicit")
-		return h.Hit+h.Late+h.Wrong+h.Dropped == 5
-	})
-	if h := m.hintsOf(lc, "explicit"); h.Wrong != 1 || h.Dropped != 4 {
+	if h := m.settled(lc, "explicit", 5); h.Wrong != 1 || h.Dropped != 4 {
 		t.Errorf("%+v", h)
 	}
 	m.runs(be)
@@ -200,11 +191,7 @@ func TestLateHints(t *testing.T) {
 		lc.ask("hints 1 0 later", "listened %d", &listened)
 		lc.ask("periodic 1 15000", "requests %d", &requests)
 	}
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "explicit")
-		return h.Given == 10 && h.Hit+h.Late+h.Wrong+h.Dropped == 10
-	})
-	if h := m.hintsOf(lc, "explicit"); h.Late < 5 || h.Wrong > 2 {
+	if h := m.settled(lc, "explicit", 10); h.Late < 5 || h.Wrong > 2 {
 		t.Errorf("%+v", h)
 	}
 }
@@ -256,11 +243,7 @@ func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
 	lc, be := m.pair()
 	var pinned int
 	lc.ask("pin 20", "pinned %d", &pinned)
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "copy")
-		return h.Given >= 10 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
-	})
-	if h := m.hintsOf(lc, "copy"); h.Hit < 5 {
+	if h := m.settled(lc, "copy", 10); h.Hit < 5 {
 		t.Errorf("%+v", h)
 	}
 	m.runs(be)
@@ -433,11 +416,7 @@ func TestRangesAreLearntFirst(t *testing.T) {
 	lc, _ := m.pair()
 	var loaded int
 	lc.ask("ranges 8 request 0", "loaded %d", &loaded)
-	m.until("every hint has come to something", func() bool {
-		h := m.hintsOf(lc, "nvtx")
-		return h.Given > 0 && h.Hit+h.Late+h.Wrong+h.Dropped == h.Given
-	})
-	if h := m.hintsOf(lc, "nvtx"); h.Given != 3 || h.TimesOff != 0 {
+	if h := m.settled(lc, "nvtx", 1); h.Given != 3 || h.TimesOff != 0 {
 		t.Errorf("%+v, must be 3 given", h)
 	}
 }

@@ -67,10 +67,7 @@ func TestCooperativeKernels(t *testing.T) {
 	t.Parallel()
 	const kernels = 20
 	m := newMachine(t, "[hold]\nmax_ms = 10000\n[window]\ngrace_min_us = 1000\ngrace_max_us = 1000\n")
-	be, lc := m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	_, lc := m.sharing()
 	collided := func(how string) uint64 {
 		before := m.peer(lc).Counters.HoldsCollided
 		var done int
@@ -219,7 +216,7 @@ func TestContextsOfOneProcessGoOn(t *testing.T) {
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
 	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	m.yields(be)
 	var n int
 	be.ask("both 40", "both %d", &n) // 80 ms each
 	lc.request(5, 3, "stream")

@@ -821,7 +821,7 @@ func TestStoppedMember(t *testing.T) {
 	lc.request(5, 3, "stream")
 	be.signal(syscall.SIGCONT)
 	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	m.yields(be)
 	n := be.count()
 	m.until("BE progresses", func() bool { return be.count() > n })
 	lc.finish()
@@ -914,10 +914,7 @@ func TestGroupByNumber(t *testing.T) {
 func TestCapture(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
-	be, lc := m.start("be"), m.start("lc")
-	m.joined(be, lc)
-	be.runBestEffort()
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	_, lc := m.sharing()
 	before := m.peer(lc).Counters.Holds
 	for n := range 20 {
 		var nodes, added int
@@ -951,10 +948,7 @@ func TestControlRefused(t *testing.T) {
 func TestControlsWrapped(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_WRAP211=1")
-	be, lc := m.start("be"), m.start("lc")
-	m.joined(be, lc)
-	be.runBestEffort()
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	be, lc := m.sharing()
 	if fallbacks := slices.Concat(m.peer(be).Fallbacks, m.peer(lc).Fallbacks); len(fallbacks) != 0 {
 		t.Errorf("fallbacks %v", fallbacks)
 	}

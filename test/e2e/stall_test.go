@@ -11,10 +11,7 @@ import (
 func besideBestEffort(t *testing.T, settings string, environment ...string) (m *machine, lc *process) {
 	t.Helper()
 	m = newMachine(t, settings, environment...)
-	be, lc := m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
+	_, lc = m.sharing()
 	return m, lc
 }
 

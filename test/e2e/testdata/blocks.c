@@ -11,39 +11,10 @@
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamQuery, (handle)) \
-	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuEventCreate, (handle *, unsigned)) \
-	F(cuEventRecord, (handle, handle)) \
-	F(cuEventQuery, (handle)) \
-	F(cuEventSynchronize, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemFree_v2, (ptr)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
 	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleUnload, (handle)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
 	F(cuLibraryLoadFromFile, (handle *, const char *, int *, void **, unsigned, int *, void **, unsigned)) \
-	F(cuLibraryGetKernel, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle))
+	F(cuLibraryGetKernel, (handle *, handle, const char *))
 
 #include "driver.h"
 

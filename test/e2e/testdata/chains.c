@@ -12,57 +12,16 @@
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	F(cuCtxDestroy_v2, (handle)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamDestroy_v2, (handle)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamQuery, (handle)) \
-	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
-	F(cuEventCreate, (handle *, unsigned)) \
 	F(cuEventDestroy_v2, (handle)) \
-	F(cuEventRecord, (handle, handle)) \
-	F(cuEventQuery, (handle)) \
-	F(cuEventSynchronize, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemFree_v2, (ptr)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
-	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
-	F(cuModuleLoadData, (handle *, const void *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
 	F(cuFuncSetAttribute, (handle, int, int)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuLaunchCooperativeKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle)) \
-	F(cuGraphExecDestroy, (handle)) \
+	F(cuLaunchCooperativeKernel, (LAUNCH_PARAMETERS)) \
 	F(cuGraphDestroy, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
 	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *))
 
 #include "driver.h"
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 enum { BLOCKS = 1320, PER_BLOCK = 2, WORDS = BLOCKS * PER_BLOCK, STREAMS = 4, NON_BLOCKING = 1, NOT_READY = 600 };
 static handle context, module, chain_kernel, increment_kernel;

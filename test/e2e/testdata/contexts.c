@@ -7,16 +7,6 @@
 #include <stdio.h>
 #include <time.h>
 
-#define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	F(cuCtxDestroy_v2, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuModuleLoadData, (handle *, const void *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
-
 #include "driver.h"
 
 static atomic_bool ended;

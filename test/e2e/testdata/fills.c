@@ -8,22 +8,7 @@
 #include <string.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
-	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle)) \
 	F(cuMemsetD16Async, (ptr, unsigned short, size_t, handle)) \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
 	F(cuMemsetD2D8Async, (ptr, size_t, unsigned char, size_t, size_t, handle)) \
 	F(cuMemsetD2D16Async, (ptr, size_t, unsigned short, size_t, size_t, handle)) \
 	F(cuMemsetD2D32Async, (ptr, size_t, unsigned, size_t, size_t, handle)) \

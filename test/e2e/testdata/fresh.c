@@ -5,16 +5,6 @@
 #include <stdio.h>
 #include <time.h>
 
-#define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	F(cuCtxDestroy_v2, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
-	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))
-
 #include "driver.h"
 
 static atomic_int released;

@@ -4,22 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleUnload, (handle)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamQuery, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemFree_v2, (ptr)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemFreeHost, (void *)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+#define FUNCTIONS(F) F(cuMemFreeHost, (void *))
 
 #include "driver.h"
 

@@ -6,21 +6,11 @@
 #include <string.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
 	F(cuMemsetD8_v2, (ptr, unsigned char, size_t)) \
 	F(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, void *)) \
 	F(cuMemcpyWithAttributesAsync, (ptr, ptr, size_t, const void *, handle)) \
 	F(cuMemcpy3DWithAttributesAsync, (const void *, unsigned long long, handle)) \
-	F(cuLaunchHostFunc_v2, (handle, void (*)(void *), void *, unsigned)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuLaunchHostFunc_v2, (handle, void (*)(void *), void *, unsigned))
 
 #include "driver.h"
 

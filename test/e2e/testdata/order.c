@@ -12,55 +12,17 @@
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamDestroy_v2, (handle)) \
-	F(cuStreamSynchronize, (handle)) \
 	F(cuStreamSynchronize_ptsz, (handle)) \
-	F(cuStreamQuery, (handle)) \
 	F(cuStreamQuery_ptsz, (handle)) \
-	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
 	F(cuStreamWaitEvent_ptsz, (handle, handle, unsigned)) \
-	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
-	F(cuEventCreate, (handle *, unsigned)) \
-	F(cuEventRecord, (handle, handle)) \
 	F(cuEventRecord_ptsz, (handle, handle)) \
-	F(cuEventQuery, (handle)) \
-	F(cuEventSynchronize, (handle)) \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphExecDestroy, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
-	F(cuGraphLaunch, (handle, handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuLaunchKernel_ptsz, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **))
 
 #include "driver.h"
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1); \
-		} \
-	} while (0)
 
 typedef struct CUstream_st *stream_t;
 

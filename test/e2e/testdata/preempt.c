@@ -12,24 +12,7 @@
 
 typedef struct CUstream_st *stream_t;
 
-#define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamDestroy_v2, (handle)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamQuery, (handle)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuStreamGetPriority, (handle, int *)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
-	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle))
+#define FUNCTIONS(F) F(cuStreamGetPriority, (handle, int *))
 
 #include "driver.h"
 

@@ -6,13 +6,8 @@
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
 	F(cuStreamCreateWithPriority, (handle *, unsigned, int)) \
 	F(cuStreamGetPriority, (handle, int *)) \
-	F(cuStreamDestroy_v2, (handle)) \
 	F(simcuda_client_priority, (void)) \
 	F(simcuda_stream_priority, (handle))
 

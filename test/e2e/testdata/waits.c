@@ -7,31 +7,9 @@
 #include <string.h>
 
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuModuleLoad, (handle *, const char *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle)) \
-	F(cuGraphExecDestroy, (handle)) \
 	F(cuGraphDestroy, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
 	F(cuMemsetD8_v2, (ptr, unsigned char, size_t)) \
-	F(cuMemsetD32_v2, (ptr, unsigned, size_t)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuEventCreate, (handle *, unsigned)) \
-	F(cuEventRecord, (handle, handle)) \
-	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
-	F(cuStreamWaitValue32_v2, (handle, ptr, unsigned, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
-	F(cuLaunchKernel, \
-	  (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
+	F(cuMemsetD32_v2, (ptr, unsigned, size_t))
 
 #include "driver.h"
 

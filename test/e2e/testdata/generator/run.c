@@ -18,58 +18,23 @@
 
 #include "../../../../api/gpreempt.h"
 
-#define LAUNCH_PARAMETERS handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **
 #define FUNCTIONS(F) \
-	F(cuInit, (unsigned)) \
 	F(cuDeviceGetCount, (int *)) \
-	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	F(cuCtxSetCurrent, (handle)) \
-	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	F(cuCtxDestroy_v2, (handle)) \
-	F(cuModuleUnload, (handle)) \
-	F(cuCtxSynchronize, (void)) \
-	F(cuStreamCreate, (handle *, unsigned)) \
-	F(cuStreamDestroy_v2, (handle)) \
-	F(cuStreamSynchronize, (handle)) \
-	F(cuStreamQuery, (handle)) \
-	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
-	F(cuStreamWaitValue32_v2, (handle, ptr, uint32_t, unsigned)) \
 	F(cuStreamWriteValue32_v2, (handle, ptr, uint32_t, unsigned)) \
-	F(cuEventCreate, (handle *, unsigned)) \
 	F(cuEventDestroy_v2, (handle)) \
-	F(cuEventRecord, (handle, handle)) \
-	F(cuEventQuery, (handle)) \
-	F(cuEventSynchronize, (handle)) \
-	F(cuMemAlloc_v2, (ptr *, size_t)) \
-	F(cuMemFree_v2, (ptr)) \
 	F(cuMemAllocAsync, (ptr *, size_t, handle)) \
 	F(cuMemFreeAsync, (ptr, handle)) \
-	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
-	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
 	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
-	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
 	F(cuMemcpyAsync, (ptr, ptr, size_t, handle)) \
 	F(cuMemcpy, (ptr, ptr, size_t)) \
 	F(cuMemsetD32_v2, (ptr, unsigned, size_t)) \
-	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle)) \
 	F(cuMemsetD16Async, (ptr, unsigned short, size_t, handle)) \
-	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle)) \
-	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
-	F(cuModuleLoadData, (handle *, const void *)) \
-	F(cuModuleGetFunction, (handle *, handle, const char *)) \
 	F(cuFuncLoad, (handle)) \
 	F(cuFuncSetAttribute, (handle, int, int)) \
-	F(cuLaunchKernel, (LAUNCH_PARAMETERS, void **)) \
 	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **)) \
 	F(cuLaunchKernelEx, (const void *, handle, void **, void **)) \
 	F(cuLaunchCooperativeKernel, (LAUNCH_PARAMETERS)) \
-	F(cuStreamBeginCapture_v2, (handle, int)) \
-	F(cuStreamEndCapture, (handle, handle *)) \
-	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
-	F(cuGraphLaunch, (handle, handle)) \
-	F(cuGraphExecDestroy, (handle)) \
 	F(cuGraphDestroy, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
