@@ -28,31 +28,49 @@ var (
 // or stand for any.
 var elsewhere = regexp.MustCompile(`^(cuda\w*|cl\w+|ctrl\w+|nv\w*|fatbinary_section|cooperative_groups|elf|futex|unistd)\.h$|^(netpoll_epoll|sigtab_linux_generic|rlimit)\.go$|^run\.sh$|^NAME_test\.c$`)
 
-// documents are all Markdown files, by path from the root.
-func documents(t *testing.T) map[string]string {
-	all := map[string]string{}
+// walk calls see with each file, by its path from the root: without build, hidden folders, and those that leaveOut matches.
+func walk(t *testing.T, leaveOut *regexp.Regexp, see func(name string)) {
+	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if entry.IsDir() && name != "." && (name == "build" || strings.HasPrefix(name, ".") || filepath.Base(name) == "testdata") {
+		case !entry.IsDir():
+			see(name)
+		case name == "build" || name != "." && strings.HasPrefix(entry.Name(), ".") || leaveOut != nil && leaveOut.MatchString(name):
 			return filepath.SkipDir
-		}
-		if filepath.Ext(path) == ".md" {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			all[name] = fence.ReplaceAllString(string(text), "")
 		}
 		return nil
 	})
-	if err != nil || len(all) < 10 {
-		t.Fatalf("%d documents: %v", len(all), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text is a file, by its path from the root.
+func text(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documents are all Markdown files, by path from the root.
+func documents(t *testing.T) map[string]string {
+	all := map[string]string{}
+	walk(t, regexp.MustCompile(`(^|/)testdata$`), func(name string) {
+		if filepath.Ext(name) == ".md" {
+			all[name] = fence.ReplaceAllString(text(t, name), "")
+		}
+	})
+	if len(all) < 10 {
+		t.Fatalf("%d documents", len(all))
 	}
 	return all
 }
@@ -128,32 +146,13 @@ func TestNamedFilesAreThere(t *testing.T) {
 // Files that comments name. A comment that outlived its file would send its reader astray.
 func TestNamedSourcesAreThere(t *testing.T) {
 	there, texts := map[string]bool{}, map[string]string{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			if name != "." && (name == "build" || strings.HasPrefix(entry.Name(), ".")) {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		there[entry.Name()] = true
-		switch filepath.Ext(path) {
+	walk(t, nil, func(name string) {
+		there[filepath.Base(name)] = true
+		switch filepath.Ext(name) {
 		case ".c", ".h", ".go", ".cu", ".sh", ".py", ".toml":
-			text, err := os.ReadFile(path)
-			texts[name] = string(text)
-			return err
+			texts[name] = text(t, name)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	named := 0
 	for name, text := range texts {
 		for _, line := range comment.FindAllString(text, -1) {
@@ -194,11 +193,7 @@ var (
 
 // The log lines of troubleshooting.md are said by the library, and all warnings and errors of the library are there.
 func TestLogLinesAreExplained(t *testing.T) {
-	text, err := os.ReadFile("troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, lines, found := strings.Cut(string(text), "\n## Log lines\n")
+	_, lines, found := strings.Cut(text(t, "docs/troubleshooting.md"), "\n## Log lines\n")
 	if !found {
 		t.Fatal("troubleshooting.md has no log lines")
 	}
@@ -251,22 +246,19 @@ var (
 var parts = map[string]string{"kernels/guard": "kernels", "exports/_runtime": "exports"}
 
 // undrawn are folders whose code is in no diagram: what programs include, what writes generated files, and what only tests use.
-var undrawn = regexp.MustCompile(`^(api|docs|build|\..+|test/(e2e|exports|gpu|simcuda|units|bench/torch|bench/result/resulttest)|cmd/internal/clitest|.*/(testdata|generate))$`)
+var undrawn = regexp.MustCompile(`^(api|docs|test/(e2e|exports|gpu|simcuda|units|bench/torch|bench/result/resulttest)|cmd/internal/clitest|.*/(testdata|generate))$`)
 
 // The arrows of the diagrams are those of the code: nothing is included or imported against them, and each is there. Every
 // folder with code is in a diagram.
 func TestArrowsPointOneWay(t *testing.T) {
-	text, err := os.ReadFile("architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	diagrams := text(t, "docs/architecture.md")
 	houses := map[string]string{} // folders of nodes
-	for _, node := range house.FindAllStringSubmatch(string(text), -1) {
+	for _, node := range house.FindAllStringSubmatch(diagrams, -1) {
 		houses[node[1]] = node[2]
 	}
 	everyFolderIsDrawn(t, slices.Collect(maps.Values(houses)))
 	drawn := map[string][]string{}
-	for _, line := range arrow.FindAllStringSubmatch(string(text), -1) {
+	for _, line := range arrow.FindAllStringSubmatch(diagrams, -1) {
 		for to := range strings.SplitSeq(line[2], " & ") {
 			if houses[line[1]] == "" || houses[to] == "" {
 				t.Fatalf("architecture.md: %s --> %s: no houses", line[1], to)
@@ -296,11 +288,8 @@ func TestArrowsPointOneWay(t *testing.T) {
 			if file.IsDir() || strings.Contains(file.Name(), "_test.") {
 				continue
 			}
-			text, err := os.ReadFile(filepath.Join(root, folder, file.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, found := range slices.Concat(included.FindAllStringSubmatch(string(text), -1), imported.FindAllStringSubmatch(string(text), -1)) {
+			code := text(t, filepath.Join(folder, file.Name()))
+			for _, found := range slices.Concat(included.FindAllStringSubmatch(code, -1), imported.FindAllStringSubmatch(code, -1)) {
 				to := cmp.Or(parts[found[1]], found[1])
 				if slices.Contains(slices.Collect(maps.Values(houses)), to) && to != folder {
 					used[to] = true
@@ -324,29 +313,12 @@ func TestArrowsPointOneWay(t *testing.T) {
 // everyFolderIsDrawn sees that no folder with code is passed over.
 func everyFolderIsDrawn(t *testing.T, houses []string) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			if name != "." && undrawn.MatchString(name) {
-				return filepath.SkipDir
-			}
-			return nil
-		}
+	walk(t, undrawn, func(name string) {
 		extension, folder := filepath.Ext(name), filepath.Dir(name)
 		if (extension == ".go" || extension == ".c" || extension == ".h") && !slices.Contains(houses, cmp.Or(parts[folder], folder)) {
 			t.Errorf("architecture.md draws no house for %s", name)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 var (
@@ -357,14 +329,7 @@ var (
 
 // Commands that documents tell to run: targets of the Makefile and subcommands of gpreempt.
 func TestNamedCommandsAreThere(t *testing.T) {
-	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	targets, commands := "\n"+read("Makefile"), read("docs/man/gpreempt.1")
+	targets, commands := "\n"+text(t, "Makefile"), text(t, "docs/man/gpreempt.1")
 	named := 0
 	for name, text := range documents(t) {
 		for _, code := range inCode.FindAllString(text, -1) {

@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -51,20 +50,10 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 	if err != nil {
 		return err
 	}
-	var alone lcResult
-	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
-		return fmt.Errorf("LC alone: %w", err)
-	}
-	lcAlone := result.LatencyOf(alone.LatenciesNs)
-	if lcAlone == nil {
-		return errors.New("the LC process finished no request in time")
-	}
-	beAlone, err := s.beRate(ctx, rival, "")
+	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, rival)
 	if err != nil {
-		return fmt.Errorf("BE alone: %w", err)
+		return err
 	}
-	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: lcAlone,
-		BE: &result.Share{Share: 1, Alone: result.Round(beAlone, 2), Now: result.Round(beAlone, 2), Unit: "kernels/s"}})
 	for _, system := range []struct{ name, lcRole, beRole, priority string }{
 		{"mps", "", "", ""},
 		{"mps-priority", "", "", "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one

@@ -216,25 +216,31 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 	return result, rate, nil
 }
 
+// eachAlone measures LC, and BE, alone on the GPU, and reports that.
+func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64, err error) {
+	if err := s.run(ctx, &lc, "", "lc", options...); err != nil {
+		return lc, nil, 0, fmt.Errorf("LC alone: %w", err)
+	}
+	if latency = result.LatencyOf(lc.LatenciesNs); latency == nil {
+		return lc, nil, 0, errors.New("the LC process finished no request in time")
+	}
+	if be, err = s.beRate(ctx, rival, ""); err != nil {
+		return lc, nil, 0, fmt.Errorf("BE alone: %w", err)
+	}
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: latency,
+		BE: &result.Share{Share: 1, Alone: result.Round(be, 2), Now: result.Round(be, 2), Unit: kernelsPerSecond}})
+	return lc, latency, be, nil
+}
+
 func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
 	options, err := s.lcOptions(ctx, l)
 	if err != nil {
 		return err
 	}
-	var alone, underLibrary lcResult
-	if err := s.run(ctx, &alone, "", "lc", options...); err != nil {
-		return fmt.Errorf("LC alone: %w", err)
-	}
-	lcAlone := result.LatencyOf(alone.LatenciesNs)
-	if lcAlone == nil {
-		return errors.New("the LC process finished no request in time")
-	}
-	beAlone, err := s.beRate(ctx, bestEffort, "")
+	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, bestEffort)
 	if err != nil {
-		return fmt.Errorf("BE alone: %w", err)
+		return err
 	}
-	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: lcAlone,
-		BE: &result.Share{Share: 1, Alone: result.Round(beAlone, 2), Now: result.Round(beAlone, 2), Unit: "kernels/s"}})
 
 	for _, system := range []struct{ name, lcRole, beRole string }{
 		{"default", "", ""},
@@ -254,6 +260,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 		s.report.Cases = append(s.report.Cases, row)
 	}
 
+	var underLibrary lcResult
 	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
 		return fmt.Errorf("gpreempt, LC alone: %w", err)
 	}

@@ -83,15 +83,15 @@ func TestPartialResults(t *testing.T) {
 	}
 }
 
-// A program that computes what it is told to stands in for those of PyTorch: what it does wrong is found.
-func TestFireFindsWhatIsWrong(t *testing.T) {
+// preparedSession is one of a suite with programs in Python, on the simulated driver.
+func preparedSession(t *testing.T, suite string) *session {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skipf("no Python: %v", err)
 	}
-	var progress bytes.Buffer
-	options := simulatedOptions(t, "blp-fire", &progress)
-	options.Python, options.Seconds = python, .2
+	options := simulatedOptions(t, suite, &bytes.Buffer{})
+	options.Python = python
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,14 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer remove()
+	t.Cleanup(remove)
+	return s
+}
+
+// A program that computes what it is told to stands in for those of PyTorch: what it does wrong is found.
+func TestFireFindsWhatIsWrong(t *testing.T) {
+	s := preparedSession(t, "blp-fire")
+	s.options.Seconds = .2
 	s.mechanisms = `["blp"]`
 	text, err := os.ReadFile("testdata/fire_program.py")
 	if err != nil {
@@ -148,22 +155,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 }
 
 func TestIdentityComparesWhatIsPrinted(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	var progress bytes.Buffer
-	options := simulatedOptions(t, "identity", &progress)
-	options.Python = python
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	s := preparedSession(t, "identity")
 	for program, test := range map[string]struct {
 		text, note string
 		identical  float64

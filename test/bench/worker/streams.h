@@ -56,14 +56,6 @@ static void *feed(void *unused)
 	return unused;
 }
 
-static void print_times(const char *name, const uint64_t *ns, uint64_t count)
-{
-	printf("\"%s\":[", name);
-	for (uint64_t i = 0; i < count; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)ns[i]);
-	printf("],");
-}
-
 static void command_streams(void)
 {
 	set_up(CU_CTX_SCHED_SPIN);
@@ -124,11 +116,10 @@ static void command_streams(void)
 	feeding.ended = true;
 	if (!alone)
 		pthread_join(feeder, NULL);
-	printf("{");
+	printf("{\"kernel_ns\":%llu,\"completed\":%llu,\"wall_ns\":%llu,\"urgent_ns\":%llu", (unsigned long long)kernel_ns,
+	       (unsigned long long)completed, (unsigned long long)wall_ns, (unsigned long long)paused_ns);
 	if (preempting)
-		print_times("stops_ns", stop_ns, done);
-	print_times("latencies_ns", latency_ns, done);
-	printf("\"kernel_ns\":%llu,\"completed\":%llu,\"wall_ns\":%llu,\"urgent_ns\":%llu}\n",
-	       (unsigned long long)kernel_ns, (unsigned long long)completed, (unsigned long long)wall_ns,
-	       (unsigned long long)paused_ns);
+		print_list("stops_ns", stop_ns, done);
+	print_list("latencies_ns", latency_ns, done);
+	printf("}\n");
 }
