@@ -16,7 +16,7 @@
 static const unsigned char runtime_table[16] = {
 	0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
 };
-// Names the table for that check. A runtime that contains the name makes the check.
+// The identifier of the table for that check. A runtime that contains it makes the check.
 static const unsigned char check_table[16] = {
 	0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
 };
@@ -52,7 +52,7 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *arg)
 	(void)size;
 	struct asker *asker = arg;
 	bool inside = false;
-	for (int i = 0; i < 2 * info->dlpi_phnum; i++) { // twice: is this the object, and does it contain the name
+	for (int i = 0; i < 2 * info->dlpi_phnum; i++) { // twice: is this the object, and does it contain that identifier
 		const ElfW(Phdr) *h = &info->dlpi_phdr[i % info->dlpi_phnum];
 		const char *begin = (const char *)(info->dlpi_addr + h->p_vaddr);
 		if (h->p_type != PT_LOAD || !(h->p_flags & PF_R))

@@ -16,7 +16,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 #define CALLED(name, params)
 #define ROW_OWN(...)
 
-// The exported function. armed_NAME is called while the core wants to know.
+// The exported function. While the core wants to hear of work, it calls armed_NAME.
 #define ENTRY(name, params, args) \
 	CUresult name params \
 	{ \
@@ -177,7 +177,7 @@ static bool complete_any(struct completed *c, const void *given)
 		return result; \
 	}
 
-// Some errors end a capture too, so the driver is asked. The legacy stream is never captured, and a query of it is forbidden.
+// Some errors end a capture too, so this asks the driver. The legacy stream is never captured, and a query of it is forbidden.
 static bool is_captured(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;

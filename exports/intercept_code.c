@@ -154,8 +154,8 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel)
 	return result;
 }
 
-// Rewritten kernels have one more parameter, the last one. Asked about it, the driver is asked about the one behind it instead,
-// and answers that there is none.
+// Rewritten kernels have one more parameter, the last one. If the program asks about it, the driver is asked about the one behind
+// it, and answers that there is none.
 
 static size_t skip_hidden(CUfunction function, size_t index)
 {

@@ -1,4 +1,4 @@
-// lookup.c - answers programs that look a function of the driver up: dlsym, dlvsym, dlopen, cuGetProcAddress.
+// lookup.c - answers programs that look up a function of the driver: dlsym, dlvsym, dlopen, cuGetProcAddress.
 //
 // cudart opens libcuda.so.1 itself and asks dlsym for cuGetProcAddress, so exported names alone would never be
 // called. The real function always answers first, and its answer is replaced only where it is the address of a function

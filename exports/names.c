@@ -1,4 +1,4 @@
-// names.c - guesses by its name what a function of the driver does that table.h does not have.
+// names.c - guesses from the name of a driver's function, which table.h lacks, whether it puts work on streams.
 #include "exports/layer.h"
 
 #include <string.h>

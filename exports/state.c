@@ -1,4 +1,4 @@
-// state.c - passive or active, the installed hooks, a forked child: what all files of this folder ask.
+// state.c - the state that all files of this folder read: whether the library is active, the installed hooks, a forked child.
 #include "exports/layer.h"
 
 #include <stdio.h>

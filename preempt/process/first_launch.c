@@ -54,8 +54,8 @@ void gp_forget_graph(CUgraphExec exec)
 	}
 }
 
-// Called before the driver unloads code: its handles may soon mean other functions. Whose code it is is not known, so every
-// next launch counts as a first one. Code is rarely unloaded.
+// Called before the driver unloads code: its handles may soon mean other functions. It is not known which handles these are, so
+// the next launch of every kernel counts as its first. Code is rarely unloaded.
 void gp_forget_loaded(const struct gp_context *c)
 {
 	for (size_t i = 0; i < LOADED; i++)

@@ -1,7 +1,7 @@
 // log_line.c - lines for the library's log, from any thread of the program.
 //
 // A thread of the program writes no log itself: the log is Go's, and no thread of the program becomes one of Go's. It leaves
-// the line here, and the core's goroutine writes it. A text is said once, so what was said needs no queue: it is a list.
+// the line here, and the core's goroutine writes it. Each text is said once, so the lines are a list that only grows.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
@@ -51,7 +51,7 @@ const char *gp_log_next(uint32_t written)
 	return written < log_lines.said ? log_lines.line[written] : NULL;
 }
 
-// What a program did wrong, or lacks, just before its end is said too. A forked child has nobody who writes.
+// As the program ends, waits until the lines that were left last are written. In a forked child nobody writes them.
 static __attribute__((destructor)) void program_ends(void)
 {
 	uint64_t end = gp_now_ns() + EXIT_NS, now;

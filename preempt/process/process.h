@@ -44,14 +44,14 @@ struct gp_gpu {
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
 	_Atomic uint64_t same;        // slots of others of this level
-	_Atomic uint64_t ignored;     // slots whose window lasted longer than max_hold: it gates no more
+	_Atomic uint64_t ignored;     // slots whose window lasts longer than max_hold: they gate no more
 	_Atomic uint32_t stoppable;   // processes of lower levels that stop between blocks
 	_Atomic uint32_t forced;      // windows of higher levels are ignored for a while, for share.min_be
 	pthread_spinlock_t lock; // of opening and closing windows; the launch path never takes it in an open window
 	uint32_t open_contexts;  // under lock
 	uint64_t busy_since_ns;  // under lock: when the first of them was opened
 	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
-	bool probing;            // under lock: the busy bit asks for a turn though no work is known
+	bool probing;            // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
 	_Atomic uint32_t refusal;      // what it returned
