@@ -56,6 +56,10 @@ const char *gp_hold_unwanted(void)
 	return NULL;
 }
 
+// Links up to a sequence end. Whoever has the hold says so; the GPU, and threads that do not have the hold, may look at any time.
+static void end_links(struct gp_hold *h, uint32_t upto) { __atomic_store_n(&h->word[0], upto, __ATOMIC_RELAXED); }
+static uint32_t ended(const struct gp_hold *h) { return __atomic_load_n(&h->word[0], __ATOMIC_RELAXED); }
+
 static CUresult launch_link(struct gp_hold *h, uint32_t sequence)
 {
 	uint64_t limit = gp_settings.max_hold_ns;
@@ -124,7 +128,7 @@ static void yield_to(struct gp_context *c, uint32_t state)
 
 static void failed(struct gp_context *c)
 {
-	c->hold.word[0] = c->hold.queued;
+	end_links(&c->hold, c->hold.queued);
 	yield_to(c, GP_HOLD_FAILED);
 	if (gp_own_slot(c->gpu))
 		gp_own_slot(c->gpu)->fallbacks |= GP_FALLBACK_NO_HOLD;
@@ -172,7 +176,7 @@ void gp_hold_release(struct gp_context *c)
 
 	if (!seize(h, GP_HOLD_ARMED))
 		return;
-	h->word[0] = h->queued;
+	end_links(h, h->queued);
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 	if (slot) {
 		gp_count(&slot->hold_ns, gp_now_ns() - h->started_ns);
@@ -222,7 +226,7 @@ static bool next_link(struct gp_context *c)
 		failed(c);
 		return false;
 	}
-	h->word[0] = h->queued - gp_settings.chain;
+	end_links(h, h->queued - gp_settings.chain);
 	armed(c);
 	return true;
 }
@@ -230,7 +234,7 @@ static bool next_link(struct gp_context *c)
 // The link that is to run does, since when it was first seen to.
 static bool link_runs(struct gp_hold *h, uint64_t now)
 {
-	if ((int32_t)(h->word[GP_HOLD_BEGUN] - h->word[0]) <= 0)
+	if ((int32_t)(h->word[GP_HOLD_BEGUN] - ended(h)) <= 0)
 		h->probe.begun_ns = 0;
 	else if (!h->probe.begun_ns)
 		h->probe.begun_ns = now;
@@ -275,7 +279,7 @@ static void step(struct gp_context *c, uint64_t now)
 		return;
 	h->probe.stepped_ns = now;
 	h->probe.begun_ns = 0;
-	h->probe.stepped_to = h->word[0] + 1;
+	h->probe.stepped_to = ended(h) + 1;
 }
 
 // Looks whether the hold, which is armed, stands in the way of what it is for.
@@ -305,7 +309,7 @@ static void look(struct gp_context *c, uint64_t now, bool unfinished)
 		step(c, now);
 	} else if (unfinished && unchecked > gp_settings.hold_step_ns) {
 		step(c, now);
-	} else if (unfinished && h->probe.stepped_to == h->word[0] + 1 && h->word[PLACE] != h->first_sm &&
+	} else if (unfinished && h->probe.stepped_to == ended(h) + 1 && h->word[PLACE] != h->first_sm &&
 		   unchecked > PROBE_LATE_NS && h->moves < MOST_MOVES) {
 		h->moves++; // a link that begins beside a kernel may be on a worse SM (gp_hold_settle)
 		step(c, now);
@@ -358,7 +362,7 @@ void gp_hold_settle(struct gp_context *c)
 	uint64_t place = *(volatile uint64_t *)&h->word[PLACE];
 	uint32_t sm = (uint32_t)place;
 
-	if ((uint32_t)(place >> 32) != h->word[0] + 1 || sm >= GP_SMS || place == h->seen_place)
+	if ((uint32_t)(place >> 32) != ended(h) + 1 || sm >= GP_SMS || place == h->seen_place)
 		return;
 	h->seen_place = place;
 	if (h->seen[sm] < UINT16_MAX && ++h->seen[sm] > h->seen[h->first_sm])
