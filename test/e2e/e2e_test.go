@@ -338,13 +338,14 @@ func (m *machine) yields(be *process) {
 	m.until("BE yields", func() bool { return m.peer(be).TimesliceUs == 1 })
 }
 
-// sharing starts a BE process that has work and yields, and an LC one beside it.
+// sharing starts a BE process that has work and yields, and an LC one beside it, which has seen BE: it takes the GPU by holds.
 func (m *machine) sharing() (be, lc *process) {
 	m.t.Helper()
 	be, lc = m.start("be"), m.start("lc")
 	be.runBestEffort()
 	m.joined(be, lc)
 	m.yields(be)
+	m.until("LC preempts", func() bool { return m.peer(lc).TimesliceUs > 10_000 }) // the fair slice is 2048 us
 	return be, lc
 }
 
