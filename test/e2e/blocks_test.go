@@ -47,25 +47,17 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	start := func(t *testing.T) *process {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n")
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
-		if line := p.hear(); line != "before 1 1 after 0" {
-			t.Fatal(line)
-		}
+		p.hears("before 1 1 after 0")
 		return p
 	}
 	t.Run("latency-critical, asked for", func(t *testing.T) {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\nlc_streams = true\n")
 		p := m.startAs(m.command("lc", program, simulated("sim.cubin")))
-		if line := p.hear(); line != "before 1 1 after 0" {
-			t.Fatal(line)
-		}
+		p.hears("before 1 1 after 0")
 		p.say("rounds 10 2 1")
-		if line := p.hear(); line != "still 10 busy 1 preempted 10, now 0, for 1 level 2" {
-			t.Error(line)
-		}
+		p.hears("still 10 busy 1 preempted 10, now 0, for 1 level 2")
 		p.say("legacy 5")
-		if line := p.hear(); line != "in order" {
-			t.Error(line)
-		}
+		p.hears("in order")
 		if _, stderr := p.finish(); stderr != "" {
 			t.Errorf("stderr %q", stderr)
 		}
@@ -83,18 +75,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			if c.level == queue { // what was launched has run
 				busy = 0
 			}
-			if line, want := p.hear(), fmt.Sprintf("still %d busy %d preempted %d, now 0, for 1 level %d", rounds, busy, rounds, c.level); line != want {
-				t.Errorf("%q, want %q", line, want)
-			}
+			p.hears(fmt.Sprintf("still %d busy %d preempted %d, now 0, for 1 level %d", rounds, busy, rounds, c.level))
 			p.say("fed %d", c.level)
-			if line := p.hear(); line != "unchanged 1 waits 1 launched 3000" {
-				t.Error(line)
-			}
+			p.hears("unchanged 1 waits 1 launched 3000")
 			if c.level == block && c.waited == 1 {
 				p.say("refused")
-				if line := p.hear(); line != "at once 0 next 1" {
-					t.Error(line)
-				}
+				p.hears("at once 0 next 1")
 			}
 			p.finish()
 		})
@@ -102,17 +88,13 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	t.Run("legacy stream", func(t *testing.T) {
 		p := start(t)
 		p.say("legacy 5")
-		if line := p.hear(); line != "in order" {
-			t.Error(line)
-		}
+		p.hears("in order")
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks
 		p := start(t)
 		p.say("beside captures")
-		if line := p.hear(); line != "captures 1 broken 0" {
-			t.Error(line)
-		}
+		p.hears("captures 1 broken 0")
 		p.finish()
 	})
 	t.Run("errors", func(t *testing.T) {
@@ -120,17 +102,11 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.say("errors")
 		want := "level 2 thread 2 preempt 3 restore 3 disable 3 query 0 level 0 nowhere 2 short 2 capturing 4 enable 0 again 0 " +
 			"stop 0 twice 0 change 2 same 0 restore 0 twice 0 preemptions 1 gone 3 no context 2 either 2 nor 2 "
-		if line := p.hear(); line != want {
-			t.Errorf("%q, want %q", line, want)
-		}
+		p.hears(want)
 		p.say("priorities")
-		if line := p.hear(); line != "set 0 has -3 less 2 more 2 " {
-			t.Error(line)
-		}
+		p.hears("set 0 has -3 less 2 more 2 ")
 		p.say("many")
-		if line := p.hear(); line != "enabled 1 then 5" {
-			t.Error(line)
-		}
+		p.hears("enabled 1 then 5")
 		p.finish()
 	})
 	t.Run("exit", func(t *testing.T) { // with the stream stopped

@@ -23,9 +23,7 @@ func (m *machine) startChains(role string) *process {
 	m.t.Helper()
 	program := filepath.Join(filepath.Dir(worker), "chains")
 	p := m.startAs(m.command(role, program, filepath.Join(root, "test/simcuda/kernels/sim.cubin")))
-	if line := p.hear(); line != "ready" {
-		m.t.Fatalf("chains: %q; stderr %s", line, p.stderr.String())
-	}
+	p.hears("ready")
 	return p
 }
 

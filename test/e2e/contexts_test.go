@@ -64,9 +64,7 @@ __attribute__((constructor)) static void begin(void) {
 		}
 	}
 	be := m.startAs(cmd)
-	if line := be.hear(); line != "ready" {
-		t.Fatal(line)
-	}
+	be.hears("ready")
 	lc := m.start("lc")
 	m.joined(be, lc)
 	m.until("windows stop BE", func() bool {
@@ -100,9 +98,7 @@ func TestFirstWorkWaitsForTheProgram(t *testing.T) {
 				beside := m.start(map[string]string{"lc": "be", "be": "lc"}[role]) // calls are seen from the start
 				m.joined(beside)
 				p := m.startAs(m.command(role, program))
-				if line := p.hear(); line != "went well" {
-					t.Error(line)
-				}
+				p.hears("went well")
 				if _, stderr := p.finish(); stderr != "" {
 					t.Errorf("stderr %q", stderr)
 				}

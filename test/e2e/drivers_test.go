@@ -11,9 +11,7 @@ func startNewer(t *testing.T, environment ...string) (m *machine, be *process) {
 	t.Helper()
 	m = newStoppable(t, "", environment...)
 	be = m.startAs(m.command("be", compile(t, "testdata/newer.c"), simulated("sim.cubin")))
-	if line := be.hear(); line != "ready" {
-		t.Fatal(line)
-	}
+	be.hears("ready")
 	return m, be
 }
 
@@ -45,9 +43,7 @@ func TestUnknownDriversAreNotStopped(t *testing.T) {
 	m.joined(be, lc)
 	be.say("copy 20")
 	lc.request(5, 2, "stream")
-	if line := be.hear(); line != "wrong 0" {
-		t.Error(line)
-	}
+	be.hears("wrong 0")
 	if p := m.peer(be); p.BLP != nil || strings.Contains(strings.Join(p.Mechanisms, " "), "blp") {
 		t.Errorf("%+v", p)
 	}
@@ -114,18 +110,14 @@ func TestUnknownFunctionsEndStops(t *testing.T) {
 			be.hear()
 			m.runStopped(be, 5, "host 10")
 			be.say("ask cuMemcpyHereafterAsync %s", how)
-			if line := be.hear(); line != "found 1" {
-				t.Fatal(line)
-			}
+			be.hears("found 1")
 			m.until("it says so to its peers", func() bool {
 				return !strings.Contains(strings.Join(m.peer(be).Mechanisms, " "), "blp")
 			})
 			stops := m.stops(be)
 			for range 3 {
 				be.say("copy 20")
-				if line := be.hear(); line != "wrong 0" {
-					t.Error(line)
-				}
+				be.hears("wrong 0")
 			}
 			if after := m.stops(be); after != stops {
 				t.Errorf("%d stops since", after-stops)

@@ -193,6 +193,14 @@ func (p *process) hear() string {
 	return ""
 }
 
+// hears ends the test unless the program's next line is this one.
+func (p *process) hears(want string) {
+	p.m.t.Helper()
+	if line := p.hear(); line != want {
+		p.m.t.Fatalf("%q, want %q; stderr %q", line, want, p.stderr.String())
+	}
+}
+
 // ask sends a command and reads the answer's values.
 func (p *process) ask(command, format string, values ...any) {
 	p.m.t.Helper()

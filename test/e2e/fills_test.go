@@ -58,9 +58,7 @@ func TestMemsetsAndCopiesStop(t *testing.T) {
 	}
 
 	p.say("refused")
-	if line := p.hear(); line != "past 1 nowhere 1 out 0 0" {
-		t.Error(line)
-	}
+	p.hears("past 1 nowhere 1 out 0 0")
 
 	lc := m.start("lc")
 	m.until("the latency-critical process is there", func() bool { return len(m.peers()) == 2 })

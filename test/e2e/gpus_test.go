@@ -11,9 +11,7 @@ func TestFreesWaitForTheirGPU(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_DEVICES=2")
 	be := m.startAs(m.command("be", compile(t, "testdata/gpus.c"), simulated("sim.cubin")))
-	if line := be.hear(); line != "ready" {
-		t.Fatal(line)
-	}
+	be.hears("ready")
 	lc := m.start("lc")
 	m.joined(be, lc)
 	m.until("launches are logged", func() bool {
@@ -28,9 +26,7 @@ func TestFreesWaitForTheirGPU(t *testing.T) {
 		runs     int
 	}{{"memory", 1, 1, 1}, {"memory", 1, 0, 1}, {"memory", 0, 1, 0}, {"memory", 0, 0, 0}, {"host", 1, 1, 1}, {"host", 0, 1, 0}, {"module", 1, 1, 1}} {
 		be.say("%s %d %d %d", c.what, c.of, c.from, 1000000)
-		if line, want := be.hear(), fmt.Sprintf("%s %d %d runs %d", c.what, c.of, c.from, c.runs); line != want {
-			t.Errorf("%q, want %q", line, want)
-		}
+		be.hears(fmt.Sprintf("%s %d %d runs %d", c.what, c.of, c.from, c.runs))
 	}
 	be.finish()
 	lc.finish()

@@ -22,9 +22,7 @@ func TestOrder(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			m := newStoppable(t, "")
 			be, lc := m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
-			if line := be.hear(); line != "ready" {
-				t.Fatalf("%q, stderr %s", line, be.stderr.String())
-			}
+			be.hears("ready")
 			m.joined(be, lc)
 			m.until("launches are logged", func() bool {
 				be.say("plain 1")

@@ -12,9 +12,7 @@ func startWaits(t *testing.T, environment ...string) (m *machine, be *process, e
 	t.Helper()
 	m = newStoppable(t, "", environment...)
 	be = m.startAs(m.command("be", compile(t, "testdata/waits.c"), simulated("sim.cubin")))
-	if line := be.hear(); line != "ready" {
-		t.Fatal(line)
-	}
+	be.hears("ready")
 	lc := m.start("lc")
 	m.joined(be, lc)
 	done := make(chan struct{})
