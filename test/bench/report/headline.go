@@ -40,12 +40,6 @@ func Headline(results string) ([]byte, error) {
 	if missing != "" {
 		return nil, fmt.Errorf("draw headline: %s has no %s", headlineResults, missing)
 	}
-	across(p, len(headlineWorkloads), 1)
-	var names []string
-	for _, workload := range headlineWorkloads {
-		names = append(names, workloadLabel(workload))
-	}
-	groups(p, names)
-	widen(&p.Y)
-	return render(p, vg.Points(70+80*float64(len(names))), vg.Points(300))
+	acrossWorkloads(p, headlineWorkloads)
+	return render(p, vg.Points(70+80*float64(len(headlineWorkloads))), vg.Points(300))
 }

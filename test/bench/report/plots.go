@@ -88,6 +88,12 @@ func drawBars(e *result.Evaluation, b bars, folder string) (*figurePlot, error) 
 		}
 		return column{}, false
 	})
+	acrossWorkloads(p, workloads)
+	return save(e, p, b.file, b.caption, folder, vg.Points(max(420, 70+90*float64(len(workloads)))), vg.Points(300))
+}
+
+// acrossWorkloads has a place across the plot for each workload.
+func acrossWorkloads(p *plot.Plot, workloads []string) {
 	across(p, len(workloads), 1)
 	var names []string
 	for _, workload := range workloads {
@@ -95,7 +101,6 @@ func drawBars(e *result.Evaluation, b bars, folder string) (*figurePlot, error) 
 	}
 	groups(p, names)
 	widen(&p.Y)
-	return save(e, p, b.file, b.caption, folder, vg.Points(max(420, 70+90*float64(len(workloads)))), vg.Points(300))
 }
 
 // save writes a plot with its legend on the right; the same results give the same bytes.
