@@ -641,7 +641,9 @@ func TestCorruptSegment(t *testing.T) {
 			m := newMachine(t, "")
 			writer := m.start("be")
 			m.joined(writer)
-			if !inUse {
+			if inUse {
+				writer.signal(syscall.SIGSTOP) // else it mends the file within a second, which may be before the newcomer looks
+			} else {
 				writer.finish()
 			}
 			files, err := filepath.Glob(filepath.Join(m.segments(), "*.seg"))
@@ -670,6 +672,7 @@ func TestCorruptSegment(t *testing.T) {
 				if last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "corrupt segment") {
 					t.Errorf("last line %q, stderr %q, must say in one line that the segment is corrupt", last, stderr)
 				}
+				writer.signal(syscall.SIGCONT)
 				writer.finish()
 				return
 			}
