@@ -355,16 +355,19 @@ void gp_hold_step(struct gp_context *c)
 // Called while nothing of the application runs. The GPU gives blocks to its SMs in a fixed order, the
 // emptiest first. A hold on the SM that is first in that order is out of the way: everywhere else it makes
 // two blocks of a kernel share another SM, and the kernel takes twice its time. A link that starts on an
-// idle GPU is on the first SM; one that started beside a kernel is not.
+// idle GPU is on the first SM; one that started beside a kernel is not. Of several threads that have waited at once, the one that
+// exchanges seen_place counts the link.
 void gp_hold_settle(struct gp_context *c)
 {
 	struct gp_hold *h = &c->hold;
 	uint64_t place = *(volatile uint64_t *)&h->word[PLACE];
+	uint64_t seen_place = h->seen_place;
 	uint32_t sm = (uint32_t)place;
 
-	if ((uint32_t)(place >> 32) != ended(h) + 1 || sm >= GP_SMS || place == h->seen_place)
+	if ((uint32_t)(place >> 32) != ended(h) + 1 || sm >= GP_SMS || place == seen_place ||
+	    !__atomic_compare_exchange_n((uint64_t *)&h->seen_place, &seen_place, place, false, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED))
 		return;
-	h->seen_place = place;
 	if (h->seen[sm] < UINT16_MAX && ++h->seen[sm] > h->seen[h->first_sm])
 		h->first_sm = sm;
 	if (sm != h->first_sm && h->moves < MOST_MOVES && next_link(c))

@@ -58,13 +58,13 @@ struct gp_gpu {
 };
 
 struct gp_hold {
-	_Atomic uint32_t state;    // GP_HOLD_*, a futex
-	uint32_t queued;           // sequence of the last link queued
-	_Atomic uint32_t chain;    // sequence of the first link of the chain
-	_Atomic uint32_t moves;    // how often this hold was moved to another SM
-	_Atomic uint32_t first_sm; // the SM on which most links were seen
-	uint16_t seen[GP_SMS];
-	uint64_t seen_place;
+	_Atomic uint32_t state;        // GP_HOLD_*, a futex
+	uint32_t queued;               // sequence of the last link queued
+	_Atomic uint32_t chain;        // sequence of the first link of the chain
+	_Atomic uint32_t moves;        // how often this hold was moved to another SM
+	_Atomic uint32_t first_sm;     // the SM on which most links were seen
+	_Atomic uint16_t seen[GP_SMS]; // how many links each SM had
+	_Atomic uint64_t seen_place;   // of the last link that was counted
 	_Atomic uint64_t started_ns;
 	_Atomic uint64_t blocked_until_ns; // after max_hold the lower levels get their share up to then
 	CUstream stream;
