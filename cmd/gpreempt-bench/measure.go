@@ -27,8 +27,8 @@ func measureCommand() *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "gpreempt bench"},
 		Short:       "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
 		Long: "Runs a latency-critical (LC) process beside best-effort (BE) ones and prints the LC latencies and BE rates\n" +
-			"alone, with the driver's time slicing and under the library. What each case gave is kept in a folder: the same\n" +
-			"command goes on where an earlier one was interrupted. Suites:\n\n" + suites(),
+			"alone, with the driver's time slicing and under the library. The results of each case are kept in a folder: the\n" +
+			"same command goes on where an earlier one was interrupted. Suites:\n\n" + suites(),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usage(fmt.Errorf("%q: there are no arguments here; --suite names what is measured", args[0]))
@@ -44,9 +44,9 @@ func measureCommand() *cobra.Command {
 	flags.StringVar(&o.Folder, "out", "", "folder of partial results; what is in it is not measured again (default: build/SUITE)")
 	flags.StringVar(&m.file, "json", "", "write the results to this file")
 	flags.BoolVarP(&m.quiet, "quiet", "q", false, "no progress on standard error")
-	flags.Float64Var(&o.Minutes, "minutes", 0, "begin nothing that would not end by then (0: all)")
+	flags.Float64Var(&o.Minutes, "minutes", 0, "how long it may take: nothing is begun that would end later (0: as long as all takes)")
 	flags.StringVar(&o.Library, "library", "", "path of libgpreempt.so (default: beside the command, or ../lib)")
-	flags.BoolVar(&o.Busy, "busy", false, "measure though others use the GPU")
+	flags.BoolVar(&o.Busy, "busy", false, "measure although other programs use the GPU")
 	flags.BoolVar(&m.list, "list", false, "list what the suite measures")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured and about how long it takes; needs no GPU")
 	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")

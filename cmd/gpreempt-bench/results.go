@@ -20,9 +20,9 @@ func reportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "report DIR|FILE...",
 		Short: "Show the results of a folder; of an evaluation, make the report with plots",
-		Long: "Reads result files of `gpreempt bench --suite paper`, those in folders too, as one and writes evaluation.md\n" +
-			"and its plots (SVG). Of what several files have, the last one's counts. The same files give the same report.\n" +
-			"Of a folder with partial results of other suites, whatever call they are of, the tables are printed.",
+		Long: "Reads result files of `gpreempt bench --suite paper`, also those in folders, as one and writes evaluation.md\n" +
+			"and its plots (SVG). Where several files have the same case, the last one counts. The same files give the same\n" +
+			"report. For a folder with partial results of other suites it prints their tables.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usage(fmt.Errorf("report: which folder of result files?"))
@@ -91,8 +91,9 @@ func compareCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "compare COMMITTED NEW",
 		Short: "Say what is worse in a new result file of gpreempt bench than in an earlier one",
-		Long: "Compares two result files, as ratios to the same machine's figures alone. Worse is what differs by more\n" +
-			"than the tolerance and, where the files tell, than the confidence intervals. Status 1 when something is.",
+		Long: "Compares two result files, as ratios to what the same machine gave alone. A figure is worse if it differs by more\n" +
+			"than the tolerance and, where the files have them, by more than the confidence intervals. The status is 1 if\n" +
+			"any is.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return cli.Usage(fmt.Errorf("compare: which two result files?"))
@@ -113,6 +114,6 @@ func compareCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a difference of less than this part is noise")
+	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a smaller difference is noise; 0.1 is 10 %")
 	return command
 }
