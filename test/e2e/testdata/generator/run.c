@@ -161,7 +161,7 @@ static void host_function(void *argument)
 	case CHECKS: check_cells(o); break;
 	case UPDATES: update_cells(o); break;
 	case WAITS:
-		while (!words[o->word * 16])
+		while (!__atomic_load_n(&words[o->word * 16], __ATOMIC_ACQUIRE))
 			pause_us(20);
 		break;
 	}
@@ -486,7 +486,7 @@ static void carry_out(const struct operation *o)
 		break;
 	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
 	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
-	case RELEASE: words[o->word * 16] = 1; break;
+	case RELEASE: __atomic_store_n(&words[o->word * 16], 1, __ATOMIC_RELEASE); break;
 	case FREE:
 		OK(cuMemFree_v2(memory[o->buffer]));
 		OK(cuMemAlloc_v2(&memory[o->buffer], BUFFER_BYTES));
