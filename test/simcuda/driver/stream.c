@@ -612,10 +612,13 @@ static void *executor(void *argument)
 		struct publication n = outlook(&p);
 		const struct tsg *t = &p.engine.tsg[c->tsg];
 		bool was_running = p.running, was_turned = p.turned;
+		uint64_t ran_ns = t->ran_ns;
 		if (!published(t, &n)) {
 			look(&p, &n);
-			if ((!was_running && p.running) || (was_turned && !p.turned))
-				continue; // the engine was free: compute anew what is due
+			// The engine was free, or has come and gone since the first look: compute anew what is due, or done.
+			bool ran = p.running || p.engine.tsg[c->tsg].ran_ns > ran_ns;
+			if ((!was_running && ran) || (was_turned && !p.turned))
+				continue;
 		}
 		t = &p.engine.tsg[c->tsg];
 		bool work = t->work_ns > t->ran_ns || t->hold_until > p.engine.at;
