@@ -1,0 +1,161 @@
+// memory.h - device memory of the program that goes to host memory and comes back, at addresses that never change.
+//
+// The program's allocations are ranges of addresses of its own; physical memory (cuMemCreate) is mapped there in chunks. An
+// eviction copies chunks to pinned host memory (arena.c) and gives their physical memory back to the driver; a restore makes
+// new physical memory, maps it at the same addresses, and copies the contents back.
+//
+// Who may do what when, by construction:
+// - Every call of the program that uses device memory or changes ranges is made between gp_memory_enter and gp_memory_leave.
+// - Evictions and restores run in one thread, the mover's, and only while the gate is closed and everybody is counted out.
+//   So the mover and the program's calls never overlap; the mover may change chunks without a lock.
+// - The program's threads change ranges under gp_memory_lock, which is never held while the driver waits for work. Questions
+//   about addresses (attributes, ranges) take that lock alone, and are answered also while the gate is closed.
+// - While the gate is open, all chunks are IN.
+#ifndef GPREEMPT_MEMORY_H
+#define GPREEMPT_MEMORY_H
+
+#include <pthread.h>
+
+#include "preempt/process/process.h"
+
+// The physical memory of one cuMemCreate. A range is cut into chunks so that a part of it can go, and copies both ways overlap.
+// A multiple of the driver's granularity of 2 MiB. Pinning 512 MiB or more in one call may stall every process of the machine.
+#define GP_CHUNK_BYTES (256ull << 20)
+#define GP_GRANULE (2ull << 20)
+// Smaller allocations stay the driver's: they would take 2 MiB each.
+#define GP_SMALL_BYTES (1ull << 20)
+
+enum gp_chunk_state {
+	GP_CHUNK_IN,      // in device memory
+	GP_CHUNK_LEAVING, // a copy to the host is under way; the device's contents are valid
+	GP_CHUNK_OUT,     // in host memory; handle is 0, nothing is mapped
+	GP_CHUNK_COMING,  // mapped again; the host's contents are valid
+};
+
+struct gp_chunk {
+	CUdeviceptr address;
+	size_t bytes;
+	unsigned long long handle; // the driver's; 0 while OUT
+	_Atomic uint32_t state;    // enum gp_chunk_state
+	void *host;                // its place in the arena; NULL: none
+	struct gp_range *range;
+};
+
+// Why a range is not evicted. Bits; names and sentences stand in rows of memory/pins.h.
+enum gp_pin {
+	GP_PIN_EXPORTED = 1 << 0,   // a shareable handle or a legacy IPC handle of it was given out
+	GP_PIN_IMPORTED = 1 << 1,   // it is another process's
+	GP_PIN_REGISTERED = 1 << 2, // a device on the bus may know its physical pages (dma-buf, SYNC_MEMOPS)
+	GP_PIN_MULTICAST = 1 << 3,
+	GP_PIN_SHARED = 1 << 4,  // its handle is mapped more than once, or in part
+	GP_PIN_FOREIGN = 1 << 5, // host, fabric or other memory that only passes through here
+};
+
+enum gp_range_kind {
+	GP_RANGE_ALLOCATED, // cuMemAlloc, cuMemAllocPitch: looks like it in everything that can be asked
+	GP_RANGE_MAPPED,    // the program mapped a handle of its own cuMemCreate there: one chunk
+	GP_RANGE_POOL,      // memory of a pool that is kept here
+};
+
+struct gp_access { // CUmemAccessDesc, cuda.h
+	int location_type, location, flags;
+};
+
+struct gp_range {
+	CUdeviceptr address;
+	size_t asked, bytes; // what the program asked for; rounded up, as mapped
+	enum gp_range_kind kind;
+	struct gp_gpu *gpu;
+	CUcontext context; // in which it was allocated
+	uint32_t pins;     // enum gp_pin
+	uint64_t id;       // CU_POINTER_ATTRIBUTE_BUFFER_ID
+	bool sync_memops;
+	uint32_t accesses;
+	struct gp_access access[GP_GPUS];
+	size_t chunks;
+	struct gp_chunk *chunk;
+};
+
+// What a process has on a GPU, in bytes. The agent publishes it.
+struct gp_memory {
+	_Atomic uint64_t resident; // in ranges that could be evicted, device memory in use
+	_Atomic uint64_t swapped;  // of ranges whose contents are in host memory
+	_Atomic uint64_t pinned;   // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
+	_Atomic uint64_t wanted;   // by calls that wait for room, the largest sum that was asked for at once
+	_Atomic uint64_t waiting;  // threads that wait for room or at the closed gate
+	// Ever growing.
+	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
+};
+extern struct gp_memory gp_memory[GP_GPUS];
+extern _Atomic uint32_t gp_memory_on; // 1: the mechanism "swap" is used in this process
+
+struct gp_memory_settings {
+	uint64_t limit_bytes;   // memory.limit_mb; 0: none
+	uint64_t reserve_bytes; // memory.reserve_mb: kept free by others than the highest level
+	uint64_t host_bytes;    // memory.host_mb: the most that the arena may pin
+	uint64_t wait_ns;       // memory.wait_ms: how long an allocation of a level above the lowest waits; 0 for ever
+};
+extern struct gp_memory_settings gp_memory_settings;
+
+// gate.c
+// Counted in: the calling thread may use device memory until gp_memory_leave. Waits while the gate is closed. Nested calls
+// pass. Costs one load while swap is not used.
+static inline void gp_memory_enter(void);
+static inline void gp_memory_leave(void);
+void gp_memory_enter_slowly(void);
+void gp_memory_leave_slowly(void);
+static inline void gp_memory_enter(void)
+{
+	if (__builtin_expect(gp_memory_on, 0))
+		gp_memory_enter_slowly();
+}
+static inline void gp_memory_leave(void)
+{
+	if (__builtin_expect(gp_memory_on, 0))
+		gp_memory_leave_slowly();
+}
+// Closes the gate, and waits until everybody is counted out and no stream is captured. False: not by that time; it is open again.
+bool gp_memory_close(uint64_t deadline_ns);
+void gp_memory_open(void);
+bool gp_memory_closed(void);
+
+// ranges.c: a table of ranges, ordered by address. Under gp_memory_lock, except as said.
+extern pthread_mutex_t gp_memory_lock;
+struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or NULL
+struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks); // NULL: no memory
+void gp_range_drop(struct gp_range *);                                                                       // frees it
+// The ranges of a GPU one after the other, in the order of addresses; NULL: no more. after: NULL for the first.
+struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *after);
+
+// allocate.c, handles.c, ask.c: functions in the place of the driver's, see substitutes.h.
+void gp_memory_substitute(void (*install)(const char *name, void *function));
+void gp_memory_context_destroying(CUcontext); // its ranges end with it
+
+// room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
+// Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
+// may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
+bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, uint64_t began_ns);
+void gp_memory_room_changed(int gpu); // by the agent: waiters try again
+
+// arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
+// machine and the process's cgroups leave.
+void *gp_arena_take(struct gp_gpu *, size_t bytes); // NULL: no more; pins more only if gp_arena_grow did not do it ahead
+void gp_arena_give(void *, size_t bytes);
+uint64_t gp_arena_pinned(void);                 // bytes
+bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until so much is free; by the mover's thread
+void gp_arena_trim(uint64_t keep_bytes);        // gives unused pieces back
+
+// move.c: by one thread of a process at a time.
+enum gp_move_result {
+	GP_MOVED,
+	GP_MOVE_BUSY,   // work or a call did not end in time, or a capture is on: nothing has changed, the gate is open
+	GP_MOVE_NO_HOST, // no pinned memory: nothing has changed
+	GP_MOVE_NO_ROOM, // restore: the device has no memory; what came back stays, the rest is out, the gate is closed
+	GP_MOVE_FAILED, // the driver refused a call; every chunk is whole, in or out; the gate is open only if all are in
+};
+// Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out.
+enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns);
+// Brings everything back, and opens the gate of the process once nothing is out on any GPU.
+enum gp_move_result gp_memory_restore(struct gp_gpu *);
+
+#endif
