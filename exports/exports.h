@@ -12,6 +12,9 @@ extern _Atomic uint32_t gp_armed;
 void gp_install_hooks(const struct gp_hooks *);
 // The driver's own function, never ours; NULL: the driver lacks it. To be called after cuInit began.
 void *gp_driver_symbol(const char *name);
+// From now on the intercepted function of that name calls this one, of the same type, instead of the driver's; until the
+// process forks, in the child. Nothing changes where the driver lacks the function, or table.h does. After cuInit began.
+void gp_substitute(const char *name, void *function);
 // start is called once, with all signals blocked, on the thread that calls cuInit (or makes a context) first, before the
 // driver's function runs. shim/ sets it when the library's Go code is ready.
 void gp_set_start(void (*start)(void));

@@ -48,6 +48,9 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 	} \
 	ENTRY(name, params, args)
 
+#define ROW_PASS(name, null, params, args, ...) \
+	CUresult name params { return REAL(name) args; }
+
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params \
 	{ \

@@ -37,8 +37,8 @@ enum gp_row {
 	GP_ROWS
 };
 
-// The driver's functions, one for each row. At first a slot holds a function that resolves all of them. Then it holds the
-// driver's function, or one that returns CUDA_ERROR_NOT_FOUND.
+// What an intercepted function calls, one for each row. At first a slot holds a function that resolves all of them. Then it
+// holds the driver's function, or one that returns CUDA_ERROR_NOT_FOUND, or what stands for the driver's (gp_substitute).
 extern _Atomic(void *) gp_real[GP_ROWS];
 #define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
 
@@ -95,6 +95,7 @@ bool gp_resolve(bool load);
 // After gp_resolve:
 enum gp_row gp_row_of(const void *function); // GP_ROWS: the driver's function has none
 bool gp_driver_has(enum gp_row);
+void gp_drop_substitutes(void); // the driver's functions are called again
 extern const char *const gp_row_name[GP_ROWS];
 
 // intercept_code.c. The function in a table of the driver (export_table.c); gp_load_by_table passes no options.

@@ -156,13 +156,20 @@ static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 #define CALLED(name, params)
 #include "exports/table.h"
 
+static void *const at_first[GP_ROWS] = {
+#define ROW(kind, name, ...) (void *)first_##name,
+#define CALLED(name, params) (void *)missing,
+#include "exports/table.h"
+};
+
 _Atomic(void *) gp_real[GP_ROWS] = {
 #define ROW(kind, name, ...) (void *)first_##name,
 #define CALLED(name, params) (void *)missing,
 #include "exports/table.h"
 };
 
-static _Atomic(void *) driver_handle; // set last, when gp_real and by_address are complete
+static _Atomic(void *) drivers[GP_ROWS]; // the driver's own, or missing; NULL until they are resolved
+static _Atomic(void *) driver_handle;    // set last, when the tables are complete
 
 // Maps the driver's functions to rows: an open hash table of row + 1.
 enum { ADDRESSES = 1024 };
@@ -179,9 +186,16 @@ static _Atomic uint16_t *find_row(const void *address)
 {
 	for (unsigned int i = address_hash(address);; i = (i + 1) % ADDRESSES) {
 		uint16_t row = atomic_load(&by_address[i]);
-		if (row == 0 || atomic_load(&gp_real[row - 1]) == address)
+		if (row == 0 || atomic_load(&drivers[row - 1]) == address)
 			return &by_address[i];
 	}
+}
+
+static void set_driver(enum gp_row row, void *function)
+{
+	void *first = at_first[row];
+	atomic_store(&drivers[row], function);
+	atomic_compare_exchange_strong(&gp_real[row], &first, function); // a substitute stays
 }
 
 // Several threads may do this at once: they store the same values. There is no lock because the driver's constructors may call
@@ -199,10 +213,10 @@ static COLD bool resolve_now(bool load)
 	for (uint16_t row = 0; driver && row < GP_ROWS; row++) {
 		void *function = find(driver, gp_row_name[row]);
 		if (!function || gp_is_ours(function)) {
-			atomic_store(&gp_real[row], (void *)missing);
+			set_driver(row, (void *)missing);
 			continue;
 		}
-		atomic_store(&gp_real[row], function);
+		set_driver(row, function);
 		for (;;) {
 			_Atomic uint16_t *place = find_row(function);
 			uint16_t empty = 0;
@@ -229,7 +243,21 @@ enum gp_row gp_row_of(const void *function)
 	return row ? (enum gp_row)(row - 1) : GP_ROWS;
 }
 
-bool gp_driver_has(enum gp_row row) { return atomic_load(&gp_real[row]) != (void *)missing; }
+bool gp_driver_has(enum gp_row row) { return atomic_load(&drivers[row]) != (void *)missing; }
+
+void gp_substitute(const char *name, void *function)
+{
+	for (int row = 0; row < GP_ROWS; row++)
+		if (intercepted[row] && strcmp(gp_row_name[row], name) == 0 && gp_resolve(true) && gp_driver_has(row))
+			atomic_store(&gp_real[row], function);
+}
+
+void gp_drop_substitutes(void)
+{
+	for (int row = 0; row < GP_ROWS; row++)
+		if (atomic_load(&drivers[row]))
+			atomic_store(&gp_real[row], atomic_load(&drivers[row]));
+}
 
 void *gp_driver_symbol(const char *name)
 {

@@ -44,6 +44,7 @@ void gp_pass_all(void)
 {
 	atomic_store(&forked, true);
 	atomic_store(&gp_armed, 0);
+	gp_drop_substitutes();
 	atomic_store(&gp_installed_hooks, NULL);
 	atomic_store(&gp_installed_socket_hooks, NULL);
 }

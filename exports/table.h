@@ -18,6 +18,7 @@
 //   CAPTURE_BEGIN, CAPTURE_END  stream
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
 //   CONTEXT        the context that is usable after success
+//   PASS           nothing: goes to the driver, or to the function that stands for it (gp_substitute)
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is called by the layer itself, and not intercepted.
 // STREAM(handle) replaces a NULL handle by the function's default stream. ADDRESS makes an address the object of GP_TAKE_MEMORY.
@@ -52,6 +53,7 @@
 #define DESTROY(name, params, ...) ROW(DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define CONTEXT(name, params, ...) ROW(CONTEXT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_CREATE(name, params, ...) ROW(STREAM_CREATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define PASS(name, params, args) ROW(PASS, name, GP_STREAM_LEGACY, params, args, )
 #define OWN(name, params, args) ROW(OWN, name, GP_STREAM_LEGACY, params, args, )
 #define OWN_PTSZ(name, params, args) \
 	OWN(name, params, args) \
@@ -595,6 +597,50 @@ OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, prior
 OWN(cuStreamDestroy_v2, (CUstream hStream), (hStream))
 OWN(cuStreamDestroy, (CUstream hStream), (hStream))
 
+// What is said of memory, and what others get of it.
+PASS(cuMemGetInfo_v2, (size_t *free, size_t *total), (free, total))
+PASS(cuMemGetInfo, (unsigned int *free, unsigned int *total), (free, total))
+PASS(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev), (bytes, dev))
+PASS(cuDeviceTotalMem, (unsigned int *bytes, CUdevice dev), (bytes, dev))
+PASS(cuMemGetAddressRange_v2, (CUdeviceptr * pbase, size_t *psize, CUdeviceptr dptr), (pbase, psize, dptr))
+PASS(cuMemGetAddressRange, (unsigned int *pbase, unsigned int *psize, unsigned int dptr), (pbase, psize, dptr))
+PASS(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr ptr), (data, attribute, ptr))
+PASS(cuPointerGetAttributes, (unsigned int numAttributes, int *attributes, void **data, CUdeviceptr ptr),
+     (numAttributes, attributes, data, ptr))
+PASS(cuPointerSetAttribute, (const void *value, int attribute, CUdeviceptr ptr), (value, attribute, ptr))
+PASS(cuIpcGetMemHandle, (CUipcMemHandle * pHandle, CUdeviceptr dptr), (pHandle, dptr))
+PASS(cuMemGetHandleForAddressRange,
+     (void *handle, CUdeviceptr dptr, size_t size, int handleType, unsigned long long flags),
+     (handle, dptr, size, handleType, flags))
+PASS(cuMemAddressReserve, (CUdeviceptr * ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags),
+     (ptr, size, alignment, addr, flags))
+PASS(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), (flags, location, ptr))
+PASS(cuMemRetainAllocationHandle, (unsigned long long *handle, void *addr), (handle, addr))
+PASS(cuMemGetAllocationPropertiesFromHandle, (void *prop, unsigned long long handle), (prop, handle))
+PASS(cuMemExportToShareableHandle,
+     (void *shareableHandle, unsigned long long handle, int handleType, unsigned long long flags),
+     (shareableHandle, handle, handleType, flags))
+PASS(cuMemImportFromShareableHandle, (unsigned long long *handle, void *osHandle, int shHandleType),
+     (handle, osHandle, shHandleType))
+PASS(cuMulticastCreate, (unsigned long long *mcHandle, const void *prop), (mcHandle, prop))
+PASS(cuMulticastAddDevice, (unsigned long long mcHandle, CUdevice dev), (mcHandle, dev))
+PASS(cuMulticastBindMem,
+     (unsigned long long mcHandle, size_t mcOffset, unsigned long long memHandle, size_t memOffset, size_t size,
+      unsigned long long flags),
+     (mcHandle, mcOffset, memHandle, memOffset, size, flags))
+PASS(cuMulticastBindMem_v2,
+     (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, unsigned long long memHandle, size_t memOffset,
+      size_t size, unsigned long long flags),
+     (mcHandle, dev, mcOffset, memHandle, memOffset, size, flags))
+PASS(cuMulticastBindAddr,
+     (unsigned long long mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags),
+     (mcHandle, mcOffset, memptr, size, flags))
+PASS(cuMulticastBindAddr_v2,
+     (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags),
+     (mcHandle, dev, mcOffset, memptr, size, flags))
+PASS(cuMulticastUnbind, (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, size_t size),
+     (mcHandle, dev, mcOffset, size))
+
 // Called, not intercepted.
 CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))
 CALLED(cuKernelGetAttribute, (int *pi, int attrib, CUfunction kernel, CUdevice dev))
@@ -616,6 +662,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef DESTROY
 #undef CONTEXT
 #undef STREAM_CREATE
+#undef PASS
 #undef OWN
 #undef OWN_PTSZ
 #undef ROW

@@ -158,6 +158,21 @@ func TestLookups(t *testing.T) {
 			t.Errorf("got\n%s", got)
 		}
 	})
+	// A function of the core stands for the driver's below the interceptor, in this process alone. The driver lacks the last one.
+	t.Run("substitute", func(t *testing.T) {
+		got := bench{TB: t, dir: b.dir}.run("program", "substitute", append(active, "TEST_SUBSTITUTE=1"), "libgp.so")
+		want := "driver cuInit\n" +
+			"  begin wait for memory 0x1\n  free of 0x1\n  end wait for memory 0x1: 31\n31\n" +
+			"  begin wait for memory 0x2\n  free of 0x2\n  end wait for memory 0x2: 31\n31\n" +
+			"  attribute 3 of 0x4\n32\n500\ndriver cuMemFree_v2\n"
+		if !strings.HasSuffix(got, want) {
+			t.Errorf("got\n%s", got)
+		}
+		got = bench{TB: t, dir: b.dir}.run("program", "substitute", active, "libgp.so")
+		if strings.Count(got, "driver cuMemFree_v2\n") != 3 || strings.Count(got, "driver cuPointerGetAttribute\n0\n") != 1 {
+			t.Errorf("got\n%s", got)
+		}
+	})
 	t.Run("early child", func(t *testing.T) {
 		got := bench{TB: t, dir: b.dir}.run("program", "child", active, "libgp.so")
 		if !strings.HasPrefix(got, "  runtime of 1 argument, ") || !strings.HasSuffix(got, "driver cuInit\n0, SIGCHLD open\n") {

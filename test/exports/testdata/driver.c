@@ -27,6 +27,7 @@ CUresult cuLaunchKernelEx(const void *c, CUfunction f, void **p, void **e) { ret
 CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return SAY("cuMemcpyHtoD_v2"); }
 CUresult cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h) { return SAY("cuMemcpyAsync"); }
 CUresult cuMemFree_v2(CUdeviceptr d) { return SAY("cuMemFree_v2"); }
+CUresult cuPointerGetAttribute(void *p, int attribute, CUdeviceptr d) { return SAY("cuPointerGetAttribute"); }
 CUresult cuEventRecord(CUevent e, CUstream h) { return SAY("cuEventRecord"); }
 CUresult cuEventSynchronize(CUevent e)
 {

@@ -122,6 +122,17 @@ static const struct gp_hooks hooks = {
 	.complete = complete,
 };
 
+// What stands for two functions of the driver, and for one that it lacks.
+static CUresult free_instead(CUdeviceptr address) { return SAY("free of %#llx", address), 31; }
+static CUresult attribute_instead(void *data, int attribute, CUdeviceptr address)
+{
+	return SAY("attribute %d of %#llx", attribute, address), 32;
+}
+static CUresult reserve_instead(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr at, unsigned long long flags)
+{
+	return 33;
+}
+
 static bool blocked(int signal)
 {
 	sigset_t set;
@@ -143,6 +154,11 @@ static void start(void)
 	SAY("SIGSEGV %s, SIGPIPE %s, SIGBUS %s%s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
 	    pipe.sa_handler == SIG_DFL ? "restored" : "taken", bus.sa_handler == SIG_DFL ? "lost" : "the program's",
 	    bus.sa_flags & SA_ONSTACK ? ", changed" : "");
+	if (getenv("TEST_SUBSTITUTE")) {
+		gp_substitute("cuMemFree_v2", (void *)free_instead);
+		gp_substitute("cuPointerGetAttribute", (void *)attribute_instead);
+		gp_substitute("cuMemAddressReserve", (void *)reserve_instead);
+	}
 	quiet = getenv("TEST_QUIET") != NULL;
 	gp_install_hooks(&hooks);
 	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
