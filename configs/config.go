@@ -47,6 +47,13 @@ type Config struct {
 		CacheMB        uint64
 		LCStreams      bool
 	}
+	Memory struct {
+		HostMB, WaitMs, ReserveMB, LimitMB uint64
+		LC                                 bool
+		LCIdleS                            uint64
+		TurnMs, TurnMinMs, TurnMaxMs       uint64
+		SwapShare                          float64
+	}
 	Segment struct{ Directory, Group string }
 	Log     struct{ Level, File string }
 }
@@ -219,6 +226,16 @@ var settings = slices.Concat([]setting{
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
 	boolean("blp.lc_streams", func(c *Config) *bool { return &c.BLP.LCStreams }),
 	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),
+	integer("memory.host_mb", 0, 100_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.HostMB }),
+	integer("memory.wait_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.WaitMs }),
+	integer("memory.reserve_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.ReserveMB }),
+	integer("memory.limit_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.LimitMB }),
+	boolean("memory.lc", func(c *Config) *bool { return &c.Memory.LC }),
+	integer("memory.lc_idle_s", 0, 86_400, "s", func(c *Config) *uint64 { return &c.Memory.LCIdleS }),
+	integer("memory.turn_ms", 0, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMs }),
+	integer("memory.turn_min_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMinMs }),
+	integer("memory.turn_max_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMaxMs }),
+	fraction("memory.swap_share", "a number from 0 to less than 1 (part of the time)", 1, func(c *Config) *float64 { return &c.Memory.SwapShare }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
@@ -369,6 +386,12 @@ func (c *Config) consistent() error {
 	}
 	if c.Hold.StepUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("hold.step_us = %d: must not be above timeslice.preempting_us = %d", c.Hold.StepUs, c.Timeslice.PreemptingUs)
+	}
+	if c.Memory.TurnMinMs > c.Memory.TurnMaxMs {
+		return fmt.Errorf("memory.turn_min_ms = %d: must not be above memory.turn_max_ms = %d", c.Memory.TurnMinMs, c.Memory.TurnMaxMs)
+	}
+	if c.Memory.LCIdleS != 0 && !c.Memory.LC {
+		return fmt.Errorf("memory.lc_idle_s = %d: must be 0 unless memory.lc = true", c.Memory.LCIdleS)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ func TestDefault(t *testing.T) {
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
 	want.Hints.LogMB = 64
 	want.BLP.CacheMB = 2048
+	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs, want.Memory.SwapShare = 10000, 2000, 60000, 0.1
 	want.Segment.Directory = "/dev/shm"
 	want.Log.Level = "warn"
 	if got := Default(); got != want {
@@ -81,12 +82,22 @@ min_be = 0
 [segment]
 directory = "/run/gpreempt"
 group = "gpu"
+[memory]
+host_mb = 65536
+reserve_mb = 2048
+limit_mb = 40000
+lc = true
+lc_idle_s = 60
+turn_ms = 30000
+swap_share = 0
 `))
 	want := Default()
 	want.Mechanisms = Mechanisms{Named: Timeslice | Gate}
 	want.Hold.Chain = 8
 	want.Share.MinBE = 0
 	want.Segment.Directory, want.Segment.Group = "/run/gpreempt", "gpu"
+	want.Memory.HostMB, want.Memory.ReserveMB, want.Memory.LimitMB = 65536, 2048, 40000
+	want.Memory.LC, want.Memory.LCIdleS, want.Memory.TurnMs, want.Memory.SwapShare = true, 60, 30000, 0
 	if err != nil || config != want {
 		t.Errorf("got %+v, %v; want %+v", config, err, want)
 	}
@@ -109,15 +120,15 @@ func TestParseErrors(t *testing.T) {
 		{"hold.max_ms.x = 1", `hold.max_ms.x: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
 		{"hold.chain = 9", `hold.chain = 9: must be an integer from 1 to 8 (kernels)`},
 		{"[hold]\nmax = 1", `hold.max: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
-		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
-		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
-		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
-		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, segment, log`},
+		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
+		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
+		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
+		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
 		{"hold = 3", `hold = 3: must be a table with the keys max_ms, step_us, chain`},
 		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, step_us, chain`},
-		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
-		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
-		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps"`},
+		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
+		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
+		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
 		{"share.min_be = 1", `share.min_be = 1: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = nan", `share.min_be = NaN: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = -0.1", `share.min_be = -0.1: must be a number from 0 to less than 1 (part of the GPU's time)`},
@@ -131,6 +142,13 @@ func TestParseErrors(t *testing.T) {
 		{"hold.step_us = 6000\nhold.max_ms = 11\ntimeslice.preempting_us = 11000", `hold.step_us = 6000: must not be above half of hold.max_ms = 11`},
 		{"timeslice.preempting_us = 1999", `hold.step_us = 2000: must not be above timeslice.preempting_us = 1999`},
 		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},
+		{"memory.host_mb = -1", `memory.host_mb = -1: must be an integer from 0 to 100000000 (MB)`},
+		{"memory.wait_ms = 0", `memory.wait_ms = 0: must be an integer from 1 to 3600000 (ms)`},
+		{"memory.lc = 1", `memory.lc = 1: must be true or false`},
+		{"memory.swap_share = 1", `memory.swap_share = 1: must be a number from 0 to less than 1 (part of the time)`},
+		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit_mb, lc, lc_idle_s, turn_ms, turn_min_ms, turn_max_ms, swap_share`},
+		{"memory.turn_max_ms = 1999", `memory.turn_min_ms = 2000: must not be above memory.turn_max_ms = 1999`},
+		{"memory.lc_idle_s = 30", `memory.lc_idle_s = 30: must be 0 unless memory.lc = true`},
 		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},
 		{"x = ", "line 1: "},
 	} {

@@ -17,6 +17,7 @@ const (
 	Turns
 	BLP
 	MPS
+	Swap
 )
 
 // Where says on which GPUs a mechanism is used: where a process is apart from others, with TSGs of its own, where it is
@@ -57,6 +58,8 @@ var MechanismRows = [...]MechanismRow{
 		"BE kernels are rewritten as they are loaded, so that they can stop between blocks and go on later (block-level preemption)"},
 	{MPS, "mps", UnderMPS, UnderMPS, "",
 		"where all processes share the one TSG of an MPS server, streams of LC processes get the highest and those of BE processes the lowest priority"},
+	{Swap, "swap", Anywhere, Nowhere, "",
+		"device memory of BE processes goes to host memory and comes back, so that programs run together which do not fit together"},
 }
 
 // MechanismNames are the names in the order of the bits.
@@ -133,6 +136,8 @@ const (
 	FallbackNoHold
 	FallbackMPS
 	FallbackSuspendRefused
+	FallbackNoVMM
+	FallbackNoHostMemory
 )
 
 // FallbackRow is all that is said of a fallback outside of the code that finds it.
@@ -152,6 +157,8 @@ var FallbackRows = [...]FallbackRow{
 	{FallbackNoHold, "no_hold", Hold, "the hold kernel cannot be used, which the library's log explains", ""},
 	{FallbackMPS, "mps", Timeslice | Hold | Turns, "all processes share the one TSG of an MPS server", ""},
 	{FallbackSuspendRefused, "suspend_refused", Turns, "the driver refused to disable channels", ""},
+	{FallbackNoVMM, "no_vmm", Swap, "the driver or the GPU lacks virtual memory management", "memory stays as the driver has it; a driver of CUDA 11.2 or newer has it"},
+	{FallbackNoHostMemory, "no_host_memory", Swap, "no host memory can be page-locked", "give the process more memory (a limit of its cgroup?), or less to memory.host_mb of others"},
 }
 
 // FallbackNames are the names in the order of the bits.

@@ -10,6 +10,8 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_NO_HOLD = 1u << 2, // the hold kernel cannot be used, which the library's log explains
 	GP_FALLBACK_MPS = 1u << 3, // all processes share the one TSG of an MPS server
 	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // the driver refused to disable channels
+	GP_FALLBACK_NO_VMM = 1u << 5, // the driver or the GPU lacks virtual memory management
+	GP_FALLBACK_NO_HOST_MEMORY = 1u << 6, // no host memory can be page-locked
 };
 
 enum gp_hint_source {

@@ -9,7 +9,7 @@ import (
 // TestMechanismRows takes every mechanism through the configuration.
 func TestMechanismRows(t *testing.T) {
 	for i, row := range MechanismRows {
-		if row.Bit != 1<<i || row.Works&row.Auto != row.Auto || row.Auto == Nowhere || row.Does == "" {
+		if row.Bit != 1<<i || row.Works&row.Auto != row.Auto || row.Works == Nowhere || row.Does == "" {
 			t.Errorf("row %d: %+v", i, row)
 		}
 		config, err := Parse("f", fmt.Appendf(nil, "mechanisms = [%q]", row.Name))
@@ -26,7 +26,7 @@ func TestMechanismRows(t *testing.T) {
 			}
 		}
 		auto := Mechanisms{Auto: true}
-		if auto.Where(row.Bit) != row.Auto || !auto.Use(row.Bit) || auto.UseAt(row.Bit, true) != (row.Auto&UnderMPS != 0) || auto.UseAt(row.Bit, false) != (row.Auto&Apart != 0) {
+		if auto.Where(row.Bit) != row.Auto || auto.Use(row.Bit) != (row.Auto != Nowhere) || auto.UseAt(row.Bit, true) != (row.Auto&UnderMPS != 0) || auto.UseAt(row.Bit, false) != (row.Auto&Apart != 0) {
 			t.Errorf("auto: %s is used at %d, want %d", row.Name, auto.Where(row.Bit), row.Auto)
 		}
 		if (Mechanisms{}).Use(row.Bit) {
