@@ -46,6 +46,7 @@ func buildAndRun(m *testing.M) (int, error) {
 		{"make", "-s", "-C", root, "all", relative(built("libgpreempt.so")), relative(built("sim/libcuda.so.1"))},
 		compiler(worker, "testdata/worker.c"),
 		compiler(filepath.Join(dir, "chains"), "testdata/chains.c"),
+		compiler(filepath.Join(dir, "memory"), "testdata/memory.c"),
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
