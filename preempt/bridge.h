@@ -5,6 +5,7 @@
 
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/memory/memory.h"
 
 // Looks up the driver's functions. Returns one that the driver lacks and that is needed, or NULL.
 const char *gp_bridge_resolve(void *lookup);
@@ -41,5 +42,24 @@ bool gp_bridge_is_gone(CUresult);
 // Returns a function that the driver lacks and that block-level preemption needs, or NULL.
 const char *gp_bridge_start_blp(void *armed);
 void gp_bridge_watch_windows(int gpu); // for good
+
+// Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
+// have device memory; gp_memory_settings first.
+const char *gp_bridge_start_memory(void *armed);
+struct gp_bridge_memory { // struct gp_memory, as it is now
+	uint64_t resident, swapped, pinned, wanted, waiting;
+	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
+};
+void gp_bridge_memory(int gpu, struct gp_bridge_memory *);
+// What the driver says of the whole GPU, bytes. False: this process has no context there.
+bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
+bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Threads that wait there ring the segments' bells
+// enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.
+int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent);
+int gp_bridge_memory_restore(int gpu, bool urgent);
+void gp_bridge_memory_room_changed(int gpu, uint64_t most); // waiters try again; who asks for more than most gives up
+uint64_t gp_bridge_arena_pinned(void);
+bool gp_bridge_arena_grow(int gpu, uint64_t bytes);
+void gp_bridge_arena_trim(uint64_t keep_bytes);
 
 #endif

@@ -40,6 +40,20 @@ struct gp_kernel_node {
 _Static_assert(sizeof(struct gp_kernel_node) == 72 && offsetof(struct gp_kernel_node, kernel) == 56,
 	       "CUDA_KERNEL_NODE_PARAMS");
 
+// CUmemAllocationProp
+struct gp_allocation_properties {
+	int type, handle_types; // CUmemAllocationType; a set of CUmemAllocationHandleType
+	int location_type, location;
+	void *win32;
+	struct {
+		unsigned char compression, rdma;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} flags;
+};
+_Static_assert(sizeof(struct gp_allocation_properties) == 32 && offsetof(struct gp_allocation_properties, flags) == 24,
+	       "CUmemAllocationProp");
+
 #define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
 #define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h
 
@@ -66,6 +80,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
 	CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111,
 	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
+	CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 
 	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
 	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
@@ -84,6 +99,12 @@ enum {
 	CU_MEMORYTYPE_DEVICE = 2,
 	CU_MEMORYTYPE_HOST = 1,
 	CU_MEMORYTYPE_UNIFIED = 4,
+
+	CU_MEMHOSTREGISTER_PORTABLE = 1,
+
+	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 
 	CU_MEMHOSTALLOC_DEVICEMAP = 2,
 	CU_MEMHOSTALLOC_PORTABLE = 1,

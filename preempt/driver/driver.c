@@ -8,6 +8,7 @@ const char *gp_driver_resolve(void *(*lookup)(const char *))
 	const char *missing = NULL;
 #define WANTED(field, symbol, parameters) *(void **)&gp_driver.field = lookup(#symbol);
 #define BLP_NEEDED(field, symbol, parameters) WANTED(field, symbol, parameters)
+#define SWAP_NEEDED(field, symbol, parameters) WANTED(field, symbol, parameters)
 #define NEEDED(field, symbol, parameters) \
 	WANTED(field, symbol, parameters) \
 	if (!gp_driver.field && !missing) \
@@ -20,9 +21,22 @@ const char *gp_driver_lacks_for_blp(void)
 {
 #define NEEDED(field, symbol, parameters)
 #define WANTED(field, symbol, parameters)
+#define SWAP_NEEDED(field, symbol, parameters)
 #define BLP_NEEDED(field, symbol, parameters) \
 	if (!gp_driver.field) \
 		return #symbol;
+#include "preempt/driver/functions.h"
+	return NULL;
+}
+
+const char *gp_driver_lacks_for_swap(void)
+{
+#define NEEDED(field, symbol, parameters)
+#define WANTED(field, symbol, parameters)
+#define BLP_NEEDED(field, symbol, parameters) \
+	if (!gp_driver.field) \
+		return #symbol;
+#define SWAP_NEEDED(field, symbol, parameters) BLP_NEEDED(field, symbol, parameters)
 #include "preempt/driver/functions.h"
 	return NULL;
 }

@@ -9,6 +9,7 @@
 extern struct gp_driver {
 #define NEEDED(field, symbol, parameters) CUresult(*field) parameters;
 #define BLP_NEEDED(field, symbol, parameters) CUresult(*field) parameters;
+#define SWAP_NEEDED(field, symbol, parameters) CUresult(*field) parameters;
 #define WANTED(field, symbol, parameters) CUresult(*field) parameters;
 #include "preempt/driver/functions.h"
 } gp_driver;
@@ -17,6 +18,7 @@ extern struct gp_driver {
 const char *gp_driver_resolve(void *(*lookup)(const char *symbol));
 // The symbol of one that is BLP_NEEDED and that the driver lacks, or NULL.
 const char *gp_driver_lacks_for_blp(void);
+const char *gp_driver_lacks_for_swap(void); // BLP_NEEDED or SWAP_NEEDED
 // Whether the nodes of a graph can be read.
 bool gp_driver_reads_graphs(void);
 // Whether the driver loads a kernel's code with its first launch (CUDA_MODULE_LOADING).

@@ -4,8 +4,9 @@
 // A row is KIND(field, symbol, parameters); the symbol is that of the newest ABI. KIND says what is without the function:
 //   NEEDED      nothing: no preemption in this process
 //   BLP_NEEDED  no kernel is rewritten or stopped
+//   SWAP_NEEDED no memory is swapped; what both need is BLP_NEEDED
 //   WANTED      what the caller does where it is NULL
-// The includer defines the three; all are undefined at the end.
+// The includer defines the four; all are undefined at the end.
 
 NEEDED(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext *))
 NEEDED(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext))
@@ -45,9 +46,27 @@ BLP_NEEDED(cuFuncGetModule, cuFuncGetModule, (CUmodule *, CUfunction))    // CUD
 BLP_NEEDED(cuFuncGetName, cuFuncGetName, (const char **, CUfunction))     // CUDA 12.3
 BLP_NEEDED(cuKernelGetName, cuKernelGetName, (const char **, CUfunction)) // CUDA 12.3
 
-WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
-WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                 // CUDA 12.4
-WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))              // CUDA 11.7, as lazy loading
+SWAP_NEEDED(cuMemAddressReserve, cuMemAddressReserve,
+	    (CUdeviceptr *, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long flags))
+SWAP_NEEDED(cuMemAddressFree, cuMemAddressFree, (CUdeviceptr, size_t bytes))
+SWAP_NEEDED(cuMemCreate, cuMemCreate,
+	    (unsigned long long *handle, size_t bytes, const struct gp_allocation_properties *, unsigned long long flags))
+SWAP_NEEDED(cuMemRelease, cuMemRelease, (unsigned long long handle))
+SWAP_NEEDED(cuMemMap, cuMemMap,
+	    (CUdeviceptr, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags))
+SWAP_NEEDED(cuMemUnmap, cuMemUnmap, (CUdeviceptr, size_t bytes))
+SWAP_NEEDED(cuMemSetAccess, cuMemSetAccess, (CUdeviceptr, size_t bytes, const void *access, size_t count))
+SWAP_NEEDED(cuMemGetInfo, cuMemGetInfo_v2, (size_t *free, size_t *total))
+SWAP_NEEDED(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t bytes, unsigned flags))
+SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
+SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
+
+WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice)) // CUDA 11.2
+WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                   // CUDA 11.2
+WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                        // CUDA 11.4
+WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction))          // CUDA 12
+WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                          // CUDA 12.4
+WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))                       // CUDA 11.7, as lazy loading
 WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
 WANTED(cuKernelGetParamInfo, cuKernelGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
@@ -87,4 +106,5 @@ WANTED(cuLinkDestroy, cuLinkDestroy, (CUlinkState))
 
 #undef NEEDED
 #undef BLP_NEEDED
+#undef SWAP_NEEDED
 #undef WANTED

@@ -70,19 +70,21 @@ struct gp_range {
 	uint32_t pins;     // enum gp_pin
 	uint64_t id;       // CU_POINTER_ATTRIBUTE_BUFFER_ID
 	bool sync_memops;
+	struct gp_allocation_properties properties; // with which each of its chunks is created, again too
 	uint32_t accesses;
 	struct gp_access access[GP_GPUS];
 	size_t chunks;
 	struct gp_chunk *chunk;
 };
 
-// What a process has on a GPU, in bytes. The agent publishes it.
+// What a process has on a GPU, in bytes. The agent publishes it. resident and pinned are counted as ranges come, go and are
+// pinned; move.c takes from resident what it adds to swapped.
 struct gp_memory {
 	_Atomic uint64_t resident; // in ranges that could be evicted, device memory in use
 	_Atomic uint64_t swapped;  // of ranges whose contents are in host memory
-	_Atomic uint64_t pinned;   // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
-	_Atomic uint64_t wanted;   // by calls that wait for room, the largest sum that was asked for at once
-	_Atomic uint64_t waiting;  // threads that wait for room or at the closed gate
+	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
+	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
+	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
 	// Ever growing.
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 };
@@ -100,20 +102,24 @@ extern struct gp_memory_settings gp_memory_settings;
 // gate.c
 // Counted in: the calling thread may use device memory until gp_memory_leave. Waits while the gate is closed. Nested calls
 // pass. Costs one load while swap is not used.
-static inline void gp_memory_enter(void);
-static inline void gp_memory_leave(void);
-void gp_memory_enter_slowly(void);
+// Both are called in one function: its frame tells nested calls from one that the program left by longjmp. frame: an address
+// in the frame of the caller that is there until gp_memory_leave.
+void gp_memory_enter_slowly(const void *frame);
 void gp_memory_leave_slowly(void);
-static inline void gp_memory_enter(void)
+static inline __attribute__((always_inline)) void gp_memory_enter(void)
 {
 	if (__builtin_expect(gp_memory_on, 0))
-		gp_memory_enter_slowly();
+		gp_memory_enter_slowly(__builtin_frame_address(0));
 }
 static inline void gp_memory_leave(void)
 {
 	if (__builtin_expect(gp_memory_on, 0))
 		gp_memory_leave_slowly();
 }
+// For a wait that has nothing to do with device memory: the calling thread counts as outside, however deep it is in. Returns
+// what gp_memory_step_in gets.
+uint32_t gp_memory_step_out(void);
+void gp_memory_step_in(uint32_t);
 // Closes the gate, and waits until everybody is counted out and no stream is captured. False: not by that time; it is open again.
 bool gp_memory_close(uint64_t deadline_ns);
 void gp_memory_open(void);
@@ -123,7 +129,7 @@ bool gp_memory_closed(void);
 extern pthread_mutex_t gp_memory_lock;
 struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or NULL
 struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks); // NULL: no memory
-void gp_range_drop(struct gp_range *);                                                                       // frees it
+void gp_range_drop(struct gp_range *);                                                                     // frees it
 // The ranges of a GPU one after the other, in the order of addresses; NULL: no more. after: NULL for the first.
 struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *after);
 
@@ -135,27 +141,29 @@ void gp_memory_context_destroying(CUcontext); // its ranges end with it
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
 // may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, uint64_t began_ns);
-void gp_memory_room_changed(int gpu); // by the agent: waiters try again
+// By the agent. Waiters try again. Who asks for more bytes than most waits in vain, now and later, and is told so.
+void gp_memory_room_changed(int gpu, uint64_t most);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
 // machine and the process's cgroups leave.
 void *gp_arena_take(struct gp_gpu *, size_t bytes); // NULL: no more; pins more only if gp_arena_grow did not do it ahead
 void gp_arena_give(void *, size_t bytes);
-uint64_t gp_arena_pinned(void);                 // bytes
+uint64_t gp_arena_pinned(void);                      // bytes
 bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until so much is free; by the mover's thread
-void gp_arena_trim(uint64_t keep_bytes);        // gives unused pieces back
+void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
 
 // move.c: by one thread of a process at a time.
 enum gp_move_result {
 	GP_MOVED,
-	GP_MOVE_BUSY,   // work or a call did not end in time, or a capture is on: nothing has changed, the gate is open
+	GP_MOVE_BUSY, // work or a call did not end in time, or a capture is on: nothing has changed, the gate is open
 	GP_MOVE_NO_HOST, // no pinned memory: nothing has changed
 	GP_MOVE_NO_ROOM, // restore: the device has no memory; what came back stays, the rest is out, the gate is closed
 	GP_MOVE_FAILED, // the driver refused a call; every chunk is whole, in or out; the gate is open only if all are in
 };
 // Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out.
-enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns);
+// urgent: do not pause while a higher level has a window open, since it is that level which waits.
+enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns, bool urgent);
 // Brings everything back, and opens the gate of the process once nothing is out on any GPU.
-enum gp_move_result gp_memory_restore(struct gp_gpu *);
+enum gp_move_result gp_memory_restore(struct gp_gpu *, bool urgent);
 
 #endif
