@@ -22,6 +22,8 @@
 // A multiple of the driver's granularity of 2 MiB. Pinning 512 MiB or more in one call may stall every process of the machine.
 #define GP_CHUNK_BYTES (256ull << 20)
 #define GP_GRANULE (2ull << 20)
+// Numbers of ranges (CU_POINTER_ATTRIBUTE_BUFFER_ID) begin above it: none is one that the driver gave to other memory.
+#define GP_RANGE_IDS (1ull << 48)
 // Smaller allocations stay the driver's: they would take 2 MiB each.
 #define GP_SMALL_BYTES (1ull << 20)
 
@@ -53,8 +55,8 @@ enum gp_pin {
 
 enum gp_range_kind {
 	GP_RANGE_ALLOCATED, // cuMemAlloc, cuMemAllocPitch: looks like it in everything that can be asked
-	GP_RANGE_MAPPED,    // the program mapped a handle of its own cuMemCreate there: one chunk
-	GP_RANGE_POOL,      // memory of a pool that is kept here
+	GP_RANGE_MAPPED, // the program mapped a handle of its own cuMemCreate there; one chunk of any size if it may be exported
+	GP_RANGE_POOL, // memory of a pool that is kept here
 };
 
 struct gp_access { // CUmemAccessDesc, cuda.h
@@ -128,8 +130,10 @@ bool gp_memory_closed(void);
 // ranges.c: a table of ranges, ordered by address. Under gp_memory_lock, except as said.
 extern pthread_mutex_t gp_memory_lock;
 struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or NULL
-struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks); // NULL: no memory
-void gp_range_drop(struct gp_range *);                                                                     // frees it
+// Cut into chunks of GP_CHUNK_BYTES, the last of the rest; a single one may be larger. No GPU yet. NULL: there is no memory,
+// or another range lies there.
+struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks);
+void gp_range_drop(struct gp_range *); // frees it
 // The ranges of a GPU one after the other, in the order of addresses; NULL: no more. after: NULL for the first.
 struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *after);
 
