@@ -20,7 +20,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 5
+	Version = 6
 	Slots   = 64
 	Levels  = 8
 
@@ -28,7 +28,7 @@ const (
 	Refusals = 8 // RefusalNames, and room for more
 
 	headerSize = 192
-	slotSize   = 1024
+	slotSize   = 1536
 	memorySize = headerSize + slotSize*Slots
 	fileSize   = 64 // the identity
 )
@@ -45,6 +45,22 @@ const (
 
 // RefusalNames are the reasons, in the order of enum gp_refusal.
 var RefusalNames = []string{"form", "room", "peers", "sm", "image", "runtime"}
+
+// memoryStates are the names of a process's memory's states, in the order of enum gp_memory_state.
+var memoryStates = []string{"running", "leaving", "out", "coming", "stuck", "suspended"}
+
+// The states: enum gp_memory_state.
+const (
+	MemoryRunning = iota
+	MemoryLeaving
+	MemoryOut
+	MemoryComing
+	MemoryStuck
+	MemorySuspended
+)
+
+// pinNames say why memory cannot go, in the order of the bits of enum gp_pin of preempt/memory/memory.h.
+var pinNames = []string{"exported", "imported", "registered", "multicast", "shared", "foreign"}
 
 // Counters of the slot are of type N = atomic.Uint64, copies of them of type N = uint64, under their names in segment.h.
 
@@ -82,6 +98,39 @@ type HintCounters[N any] struct {
 	SavedNs  N `json:"saved_ns"`
 	WaitedNs N `json:"waited_ns"`
 	TimesOff N `json:"times_off"`
+}
+
+// MemoryCounters is struct gp_memory_counters.
+type MemoryCounters[N any] struct {
+	Resident      N `json:"resident"`
+	Swapped       N `json:"swapped"`
+	Pinned        N `json:"pinned"`
+	Pins          N `json:"-"`
+	Wanted        N `json:"wanted"`
+	Waiting       N `json:"waiting"`
+	Host          N `json:"host"`
+	Reserve       N `json:"reserve"`
+	State         N `json:"-"`
+	StateSinceNs  N `json:"state_since_ns"`
+	IdleSinceNs   N `json:"idle_since_ns"`
+	WantedSinceNs N `json:"wanted_since_ns"`
+	OutRate       N `json:"out_rate"`
+	InRate        N `json:"in_rate"`
+	SwapNs        N `json:"swap_ns"`
+	QuantumNs     N `json:"quantum_ns"`
+	Waits         N `json:"waits"`
+	WaitNs        N `json:"wait_ns"`
+	Evictions     N `json:"evictions"`
+	Restores      N `json:"restores"`
+	OutBytes      N `json:"out_bytes"`
+	OutNs         N `json:"out_ns"`
+	InBytes       N `json:"in_bytes"`
+	InNs          N `json:"in_ns"`
+	Failures      N `json:"failures"`
+	Turns         N `json:"turns"`
+	TurnNs        N `json:"turn_ns"`
+	TurnsSeized   N `json:"turns_seized"`
+	Answered      N `json:"-"`
 }
 
 // SlotCounters is struct gp_slot_counters.
@@ -132,10 +181,13 @@ type Header struct {
 	Busy        atomic.Uint64 // bit i: slot i has, or wants to run, work
 	Turn        atomic.Uint64 // see TurnOwner
 	TurnSinceNs atomic.Uint64
-	Pad3        [24]byte
+
+	MemoryTurn        atomic.Uint64 // see TurnOwner
+	MemoryTurnSinceNs atomic.Uint64
+	Pad3              [8]byte
 }
 
-// Slot is struct gp_slot, written by its owner only.
+// Slot is struct gp_slot, written by its owner only but for Asked.
 type Slot struct {
 	Level          atomic.Uint32
 	Pid            atomic.Int32
@@ -162,6 +214,11 @@ type Slot struct {
 	HintSpunNs   atomic.Uint64
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
 	Pad2         [48]byte
+
+	Asked  atomic.Uint64 // see Request
+	Pad3   [56]byte
+	Memory MemoryCounters[atomic.Uint64]
+	Pad4   [216]byte
 }
 
 // BLP is a copy of the counters of block-level preemption.
@@ -188,6 +245,29 @@ func (s *Slot) ReadBLP() *BLP {
 		return nil
 	}
 	return &out
+}
+
+// Memory is a copy of what a process has of the GPU's memory, and what became of it.
+type Memory struct {
+	State string `json:"state"`
+	MemoryCounters[uint64]
+	PinnedBy []string `json:"pinned_by"` // why memory cannot go
+}
+
+// ReadMemory reads what a process has of the GPU's memory; nil where it does not swap, and never did.
+func (s *Slot) ReadMemory() *Memory {
+	m := load[MemoryCounters[uint64]](&s.Memory)
+	if m == (MemoryCounters[uint64]{}) && !s.Has(configs.Swap) {
+		return nil
+	}
+	return &Memory{memoryState(m.State), m, names(uint32(m.Pins), pinNames)}
+}
+
+func memoryState(state uint64) string {
+	if state >= uint64(len(memoryStates)) { // of a process that knows more, or lies
+		return "unknown"
+	}
+	return memoryStates[state]
 }
 
 // nameOf is a name, or a number where there is none.
@@ -223,11 +303,12 @@ func (s *Slot) Counters() Counters { return load[Counters](&s.SlotCounters) }
 
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}
 	}
+	s.Asked.Store(0)
 	s.HintsOff.Store(0)
 	s.HintSwitchUs.Store(0)
 	s.HintSpunNs.Store(0)

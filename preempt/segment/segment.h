@@ -16,7 +16,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 5u
+#define GP_SEGMENT_VERSION 6u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -67,7 +67,68 @@ struct gp_stop_counters {
 	_Atomic uint64_t beside;   // launches whose blocks waited for others that a stop had kept from beginning
 };
 
-struct gp_slot { // 1024 bytes; written by its owner only
+enum gp_memory_state {     // of what a process has of the GPU's memory
+	GP_MEMORY_RUNNING, // all that it allocated is there, and it may use it
+	GP_MEMORY_LEAVING, // its gate is closed, and memory goes to the host
+	GP_MEMORY_OUT,     // some is in host memory; it does not run
+	GP_MEMORY_COMING,  // memory comes back
+	GP_MEMORY_STUCK,   // it did not go: work did not end in time, or a call failed. Others pass it over for a while
+	GP_MEMORY_SUSPENDED, // out, as people asked, until they ask otherwise
+};
+
+// Device memory on this GPU. How much is in bytes.
+struct gp_memory_counters {
+	_Atomic uint64_t resident; // in device memory, and can go
+	_Atomic uint64_t swapped;  // in host memory
+	_Atomic uint64_t pinned;   // in device memory, and cannot go
+	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h
+	_Atomic uint64_t wanted;   // by calls that wait for room
+	_Atomic uint64_t waiting;  // threads, for room or for what is out
+	_Atomic uint64_t host;     // page-locked host memory
+	_Atomic uint64_t reserve;  // that it leaves free for the highest level
+	_Atomic uint64_t state;    // enum gp_memory_state
+	_Atomic uint64_t state_since_ns;
+	_Atomic uint64_t idle_since_ns;   // the GPU has had no work of it; 0: it has
+	_Atomic uint64_t wanted_since_ns; // it waits for memory: for room, or for what is out; 0: it does not
+	_Atomic uint64_t out_rate;        // learnt, bytes a second; 0: not yet
+	_Atomic uint64_t in_rate;
+	_Atomic uint64_t swap_ns;    // learnt: what one memory turn of it takes to swap
+	_Atomic uint64_t quantum_ns; // of its memory turns; 0: it takes none
+	// Ever growing.
+	_Atomic uint64_t waits; // calls that waited, for room or for what was out
+	_Atomic uint64_t wait_ns;
+	_Atomic uint64_t evictions;
+	_Atomic uint64_t restores;
+	_Atomic uint64_t out_bytes;
+	_Atomic uint64_t out_ns;
+	_Atomic uint64_t in_bytes;
+	_Atomic uint64_t in_ns;
+	_Atomic uint64_t failures; // evictions and restores that did not come to their end
+	_Atomic uint64_t turns;    // memory turns
+	_Atomic uint64_t turn_ns;
+	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
+	_Atomic uint64_t answered;     // enum gp_asked_answer in bits 0-7, and of the request (asked) bits 8-63
+};
+
+enum gp_asked { // by people
+	GP_ASKED_NOTHING,
+	GP_ASKED_OUT,     // memory goes out now; it comes back when a call needs it
+	GP_ASKED_IN,      // and comes back now
+	GP_ASKED_SUSPEND, // it goes out and stays out, and nothing runs
+	GP_ASKED_RESUME,  // until then
+};
+
+enum gp_asked_answer {
+	GP_ANSWER_DONE,
+	GP_ANSWER_BUSY,     // work or a call did not end in time
+	GP_ANSWER_NO_HOST,  // no host memory for it
+	GP_ANSWER_NO_ROOM,  // the device has no memory: it comes back when it has
+	GP_ANSWER_FAILED,   // the driver refused a call
+	GP_ANSWER_NOTHING,  // there is nothing that can go
+	GP_ANSWER_NOT_HERE, // this process does not use swap
+};
+
+struct gp_slot { // 1536 bytes; written by its owner only, but for asked
 	_Atomic uint32_t level;
 	_Atomic int32_t pid;         // in the owner's PID namespace, for people
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
@@ -112,7 +173,15 @@ struct gp_slot { // 1024 bytes; written by its owner only
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	uint8_t pad2[48];
+	// A request of people, written by the command line: enum gp_asked in bits 0-7, a sequence in bits 8-15, and in bits 16-63
+	// whom it is for, GP_ASKED_OF(started_ns). So the slot's next owner never obeys it.
+	_Atomic uint64_t asked;
+	uint8_t pad3[56];
+	struct gp_memory_counters memory;
+	uint8_t pad4[216];
 };
+
+#define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)
 
 struct gp_segment {
 	// identity: written once, before the file gets its name
@@ -137,12 +206,14 @@ struct gp_segment {
 	_Atomic uint64_t busy;    // bit i: slot i has, or wants to run, work (lowest level present only)
 	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = nobody), bit 8: seized, bits 16-: sequence
 	_Atomic uint64_t turn_since_ns;
-	uint8_t pad3[24];
+	_Atomic uint64_t memory_turn; // as turn: whose memory is in, of those that do not fit together
+	_Atomic uint64_t memory_turn_since_ns;
+	uint8_t pad3[8];
 	struct gp_slot slot[GP_SLOTS];
 };
 
 _Static_assert(GP_HINT_SOURCES <= GP_HINT_ROOM, "room for sources of hints");
-_Static_assert(sizeof(struct gp_slot) == 1024, "slot layout");
-_Static_assert(sizeof(struct gp_segment) == 192 + 1024 * GP_SLOTS, "segment layout");
+_Static_assert(sizeof(struct gp_slot) == 1536, "slot layout");
+_Static_assert(sizeof(struct gp_segment) == 192 + 1536 * GP_SLOTS, "segment layout");
 
 #endif

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -53,6 +54,7 @@ func peer(dir string) error {
 			s.Open.Or(1 << slot)
 			s.Busy.Or(1 << slot)
 			s.Turn.Store(7<<16 | 1<<8 | uint64(slot+1))
+			s.MemoryTurn.Store(4<<16 | 1<<8 | uint64(slot+1))
 			s.Slot(slot).GateWaits.Store(5)
 			s.Slot(slot).Windows.Store(9)
 		case "lock rest":
@@ -174,10 +176,10 @@ func TestLayout(t *testing.T) {
 		return strings.ToLower(b.String())
 	}
 	var program strings.Builder
-	program.WriteString("#include \"segment.h\"\n#include <stdio.h>\nint main(void) {\n")
+	program.WriteString("#include \"segment.h\"\n#include \"preempt/memory/memory.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
 	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]]()} {
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]]()} {
 		for _, f := range reflect.VisibleFields(typ) {
 			if f.Anonymous {
 				continue // its fields follow
@@ -199,8 +201,17 @@ func TestLayout(t *testing.T) {
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_ROOM": HintRoom, "GP_HINT_SOURCES": uint64(len(configs.HintRows)),
 		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
+		"GP_MEMORY_RUNNING": MemoryRunning, "GP_MEMORY_LEAVING": MemoryLeaving, "GP_MEMORY_OUT": MemoryOut, "GP_MEMORY_COMING": MemoryComing,
+		"GP_MEMORY_STUCK": MemoryStuck, "GP_MEMORY_SUSPENDED": MemorySuspended, "GP_MEMORY_SUSPENDED + 1": uint64(len(memoryStates)),
+		"GP_ASKED_NOTHING": uint64(AskedNothing), "GP_ASKED_OUT": uint64(AskedOut), "GP_ASKED_IN": uint64(AskedIn), "GP_ASKED_SUSPEND": uint64(AskedSuspend), "GP_ASKED_RESUME": uint64(AskedResume),
+		"GP_ANSWER_DONE": uint64(AnswerDone), "GP_ANSWER_BUSY": uint64(AnswerBusy), "GP_ANSWER_NO_HOST": uint64(AnswerNoHost), "GP_ANSWER_NO_ROOM": uint64(AnswerNoRoom),
+		"GP_ANSWER_FAILED": uint64(AnswerFailed), "GP_ANSWER_NOTHING": uint64(AnswerNothing), "GP_ANSWER_NOT_HERE": uint64(AnswerNotHere),
+		"GP_ASKED_OF(0xfedcba9876543210ull)": uint64(ownerOf(0xfedcba9876543210) >> ownerShift),
 	} {
 		expression(text, value)
+	}
+	for i, name := range pinNames {
+		expression("GP_PIN_"+strings.ToUpper(name), 1<<i)
 	}
 	for _, row := range configs.FallbackRows {
 		expression("GP_FALLBACK_"+strings.ToUpper(row.Name), uint64(row.Bit))
@@ -225,9 +236,9 @@ func TestLayout(t *testing.T) {
 		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
 	}
 	// Copies have the names of segment.h.
-	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]]()} {
 		for i := range typ.NumField() {
-			if f := typ.Field(i); f.Tag.Get("json") != field(f.Name) {
+			if f := typ.Field(i); f.Tag.Get("json") != "-" && f.Tag.Get("json") != field(f.Name) {
 				t.Errorf("%s is named %q", f.Name, f.Tag.Get("json"))
 			}
 		}
@@ -280,6 +291,32 @@ func TestClaimForgetsBLP(t *testing.T) {
 		if n := c.Load(); n != 0 {
 			t.Errorf("counter %d is %d", i, n)
 		}
+	}
+}
+
+// A slot's next owner has nothing of the GPU's memory, and obeys nothing that was asked of the last one.
+func TestClaimForgetsMemory(t *testing.T) {
+	s := open(t, directory(t))
+	slot := s.Slot(0)
+	for i := range words(&slot.Memory) {
+		words(&slot.Memory)[i].Store(1)
+	}
+	slot.StartedNs.Store(1 << 40)
+	slot.ask(1<<40, AskedSuspend)
+	if slot.ReadMemory() == nil || slot.Request().What() != AskedSuspend {
+		t.Error("what the last owner has is not seen")
+	}
+	claim(t, s)
+	if slot.ReadMemory() != nil || slot.Asked.Load() != 0 {
+		t.Errorf("%+v, asked %#x", slot.ReadMemory(), slot.Asked.Load())
+	}
+	slot.ask(1<<40, AskedSuspend) // by somebody who looked before
+	if r := slot.Request(); r != 0 {
+		t.Errorf("asked of the last owner: %#x", r)
+	}
+	slot.Mechanisms.Store(uint32(configs.Swap))
+	if m := slot.ReadMemory(); m == nil || m.State != "running" || len(m.PinnedBy) != 0 {
+		t.Errorf("with the mechanism and no memory: %+v", m)
 	}
 }
 
@@ -382,7 +419,7 @@ func TestKilledOwner(t *testing.T) {
 	if got := s.Reap(); got != bit {
 		t.Errorf("Reap() = %b, want %b", got, bit)
 	}
-	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
+	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
 		t.Errorf("after Reap: open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Reap(); got != 0 {
@@ -401,7 +438,7 @@ func TestStaleBits(t *testing.T) {
 	if slot := claim(t, s); slot != p.slot {
 		t.Fatalf("slot %d, want %d", slot, p.slot)
 	}
-	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.Gate.Load() == gate {
+	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate {
 		t.Errorf("open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Slot(p.slot).Counters(); got != (Counters{}) {
@@ -413,8 +450,9 @@ func TestReapImpossibleTurn(t *testing.T) {
 	s := open(t, directory(t))
 	for _, turn := range []uint64{2<<16 | 65, 2<<16 | 255, 2<<16 | 1<<8} {
 		s.Turn.Store(turn)
-		if s.Reap(); s.Turn.Load() != 3<<16 {
-			t.Errorf("turn %x became %x", turn, s.Turn.Load())
+		s.MemoryTurn.Store(turn)
+		if s.Reap(); s.Turn.Load() != 3<<16 || s.MemoryTurn.Load() != 3<<16 {
+			t.Errorf("turn %x became %x, that of memory %x", turn, s.Turn.Load(), s.MemoryTurn.Load())
 		}
 	}
 	s.Members.Store(math.MaxUint64)
@@ -789,6 +827,12 @@ func TestSnapshots(t *testing.T) {
 	slot.HintSwitchUs.Store(190)
 	slot.HintSpunNs.Store(5000)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
+	for i := range words(&slot.Memory) {
+		words(&slot.Memory)[i].Store(uint64(i + 1))
+	}
+	slot.Memory.Pins.Store(1<<2 | 1<<20)
+	slot.Memory.State.Store(MemoryStuck)
+	s.MemoryTurn.Store(1<<16 | uint64(p.slot+1))
 	slot.Kernels.Images.Store(11)
 	slot.Kernels.Cached.Store(12)
 	slot.Kernels.LoadNs.Store(13)
@@ -816,12 +860,18 @@ func TestSnapshots(t *testing.T) {
 		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
+			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, MemoryStuck, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)
 	}
-	if all[0].GPU != "GPU-ab000000-0000-0000-0000-000000000001" || all[0].Turn == nil || *all[0].Turn != p.slot {
+	if all[0].GPU != "GPU-ab000000-0000-0000-0000-000000000001" || all[0].Turn == nil || *all[0].Turn != p.slot || all[0].MemoryTurn == nil || *all[0].MemoryTurn != p.slot {
 		t.Errorf("snapshot %+v", all[0])
+	}
+	slot.Memory.State.Store(math.MaxUint64)
+	if all, err = Snapshots(base, os.Getuid()); err != nil || all[0].Peers[0].Memory.State != "unknown" {
+		t.Errorf("Snapshots() with a state that there is not = %+v, %v", all, err)
 	}
 	p.kill()
 	if all, err = Snapshots(base, os.Getuid()); err != nil || len(all[0].Peers) != 0 {
@@ -856,8 +906,18 @@ func FuzzHeader(f *testing.F) {
 			copy(image[offset:offset+slotSize], b[64:])
 		}
 		s := describe(image, func(slot int) bool { return slot%2 == 0 })
-		if len(s.Peers) < Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) {
+		if len(s.Peers) < Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) || s.MemoryTurn != nil && (*s.MemoryTurn < 0 || *s.MemoryTurn >= Slots) {
 			t.Fatalf("%+v", s)
+		}
+		for _, p := range s.Peers {
+			if m := p.Memory; m != nil && !slices.Contains(append(memoryStates, "unknown"), m.State) {
+				t.Fatalf("%+v", m)
+			}
+		}
+		for i := range Slots {
+			if r := slotAt(image, i).Request(); r != 0 && (r.What() == AskedNothing || r.What() > AskedResume || r>>ownerShift != ownerOf(slotAt(image, i).StartedNs.Load())>>ownerShift) {
+				t.Fatalf("slot %d: %#x is obeyed", i, r)
+			}
 		}
 	})
 }

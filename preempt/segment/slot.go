@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -95,9 +96,11 @@ func (s *Segment) retract(slot int) bool {
 	}
 	was |= s.Members.And(^bit)
 	changed := was&bit != 0
-	turn := s.Turn.Load()
-	if owner, owned := TurnOwner(turn); owned && owner == slot {
-		changed = s.Turn.CompareAndSwap(turn, nobodysTurn(turn)) || changed
+	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
+		turn := word.Load()
+		if owner, owned := TurnOwner(turn); owned && owner == slot {
+			changed = word.CompareAndSwap(turn, nobodysTurn(turn)) || changed
+		}
 	}
 	return changed
 }
@@ -224,11 +227,13 @@ func (s *Segment) Reap() (reaped uint64) {
 		return 0
 	}
 	suspects := s.Members.Load() | s.Open.Load() | s.Busy.Load()
-	turn := s.Turn.Load()
-	if owner, owned := TurnOwner(turn); owned {
-		suspects |= 1 << owner
-	} else if turn&0x1ff != 0 { // no such slot
-		s.Turn.CompareAndSwap(turn, nobodysTurn(turn))
+	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
+		turn := word.Load()
+		if owner, owned := TurnOwner(turn); owned {
+			suspects |= 1 << owner
+		} else if turn&0x1ff != 0 { // no such slot
+			word.CompareAndSwap(turn, nobodysTurn(turn))
+		}
 	}
 	if s.slot >= 0 {
 		suspects &^= 1 << s.slot

@@ -24,7 +24,9 @@ type Snapshot struct {
 	TakenNs uint64 `json:"taken_ns"`        // CLOCK_MONOTONIC
 	Turn    *int   `json:"turn,omitempty"`  // the slot whose turn it is
 	Error   string `json:"error,omitempty"` // why it could not be read
-	Peers   []Peer `json:"peers"`
+	// The slot whose turn it is to have its memory in, of those that do not fit together.
+	MemoryTurn *int   `json:"memory_turn,omitempty"`
+	Peers      []Peer `json:"peers"`
 }
 
 // Peer is a process in a Snapshot.
@@ -55,6 +57,8 @@ type Peer struct {
 	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
 	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
 	BLP            *BLP              `json:"blp,omitempty"`  // where kernels were loaded or launched for it
+	MemoryTurn     bool              `json:"memory_turn"`
+	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
 }
 
 // Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
@@ -164,6 +168,9 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 	if owned {
 		s.Turn = &owner
 	}
+	if owner, owned := TurnOwner(h.MemoryTurn.Load()); owned {
+		s.MemoryTurn = &owner
+	}
 	for i := range Slots {
 		bit := uint64(1) << i
 		lives := alive(i)
@@ -187,6 +194,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
 			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
+			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		})
 	}
 	return s

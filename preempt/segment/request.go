@@ -1,0 +1,111 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Asked is what people ask of a process: enum gp_asked.
+type Asked uint8
+
+// What can be asked.
+const (
+	AskedNothing Asked = iota
+	AskedOut
+	AskedIn
+	AskedSuspend
+	AskedResume
+)
+
+// Answer is what became of a request: enum gp_asked_answer.
+type Answer uint8
+
+// What can be answered.
+const (
+	AnswerDone Answer = iota
+	AnswerBusy
+	AnswerNoHost
+	AnswerNoRoom
+	AnswerFailed
+	AnswerNothing
+	AnswerNotHere
+)
+
+// Request is a value of gp_slot.asked: what is asked, a sequence, and of whom. Two requests are never equal before 256 more were made.
+type Request uint64
+
+const (
+	askedBits    = 0xff
+	sequenceBits = 0xff00
+	ownerShift   = 16
+)
+
+// ownerOf is GP_ASKED_OF: the owner that registered at that time, as bits of a Request.
+func ownerOf(startedNs uint64) Request { return Request(startedNs>>10) << ownerShift }
+
+// What says what is asked. A request that is not known asks nothing.
+func (r Request) What() Asked {
+	if what := Asked(r & askedBits); what <= AskedResume {
+		return what
+	}
+	return AskedNothing
+}
+
+// Request is what people asked of the slot's owner last; 0 if nothing, or if it was asked of an earlier owner.
+func (s *Slot) Request() Request {
+	if r := Request(s.Asked.Load()); r>>ownerShift == ownerOf(s.StartedNs.Load())>>ownerShift && r.What() != AskedNothing {
+		return r
+	}
+	return 0
+}
+
+// ask makes a request of the owner that registered at a time. A later one does not take it for its own.
+func (s *Slot) ask(startedNs uint64, what Asked) Request {
+	for {
+		old := Request(s.Asked.Load())
+		next := ownerOf(startedNs) | (old+1<<8)&sequenceBits | Request(what)
+		if s.Asked.CompareAndSwap(uint64(old), uint64(next)) {
+			return next
+		}
+	}
+}
+
+// Repeat makes a request anew in another slot of the same process, which had to join again.
+func (s *Slot) Repeat(r Request) {
+	if r != 0 {
+		s.ask(s.StartedNs.Load(), r.What())
+	}
+}
+
+// Answer tells whoever made a request what became of it.
+func (s *Slot) Answer(r Request, answer Answer) {
+	s.Memory.Answered.Store(uint64(r&^askedBits) | uint64(answer))
+}
+
+// AnswerTo is the answer to a request, if there is one by now.
+func (m *Memory) AnswerTo(r Request) (answer Answer, answered bool) {
+	return Answer(m.Answered & askedBits), Request(m.Answered)&^askedBits == r&^askedBits
+}
+
+// ErrEnded is wrapped by errors about a process that has left its slot.
+var ErrEnded = errors.New("the process has ended")
+
+// Ask makes a request of the process that registered in a slot at a time, and wakes it.
+func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
+	if slot < 0 || slot >= Slots {
+		return 0, fmt.Errorf("ask slot %d: must be from 0 to %d", slot, Slots-1)
+	}
+	memory, err := mapShared(r.fd)
+	if err != nil {
+		return 0, fmt.Errorf("ask slot %d: map the segment: %w", slot, err)
+	}
+	s := &Segment{Header: header(memory), memory: memory}
+	defer func() { _ = unmap(memory) }()
+	p := s.Slot(slot)
+	if s.Members.Load()&(1<<slot) == 0 || p.StartedNs.Load() != startedNs {
+		return 0, fmt.Errorf("ask slot %d: %w", slot, ErrEnded)
+	}
+	request := p.ask(startedNs, what)
+	s.Ring()
+	return request, nil
+}
