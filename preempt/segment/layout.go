@@ -110,9 +110,11 @@ type MemoryCounters[N any] struct {
 	Waiting       N `json:"waiting"`
 	Host          N `json:"host"`
 	Reserve       N `json:"reserve"`
+	Other         N `json:"other"`
 	State         N `json:"-"`
 	StateSinceNs  N `json:"state_since_ns"`
 	IdleSinceNs   N `json:"idle_since_ns"`
+	IdleAfterNs   N `json:"idle_after_ns"`
 	WantedSinceNs N `json:"wanted_since_ns"`
 	OutRate       N `json:"out_rate"`
 	InRate        N `json:"in_rate"`
@@ -218,7 +220,7 @@ type Slot struct {
 	Asked  atomic.Uint64 // see Request
 	Pad3   [56]byte
 	Memory MemoryCounters[atomic.Uint64]
-	Pad4   [216]byte
+	Pad4   [200]byte
 }
 
 // BLP is a copy of the counters of block-level preemption.

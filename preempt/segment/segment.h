@@ -86,9 +86,11 @@ struct gp_memory_counters {
 	_Atomic uint64_t waiting;  // threads, for room or for what is out
 	_Atomic uint64_t host;     // page-locked host memory
 	_Atomic uint64_t reserve;  // that it leaves free for the highest level
+	_Atomic uint64_t other;    // in use, as the driver says, and in no slot's resident or pinned
 	_Atomic uint64_t state;    // enum gp_memory_state
 	_Atomic uint64_t state_since_ns;
 	_Atomic uint64_t idle_since_ns;   // the GPU has had no work of it; 0: it has
+	_Atomic uint64_t idle_after_ns;   // it goes by itself once it is idle for so long; 0: it does not
 	_Atomic uint64_t wanted_since_ns; // it waits for memory: for room, or for what is out; 0: it does not
 	_Atomic uint64_t out_rate;        // learnt, bytes a second; 0: not yet
 	_Atomic uint64_t in_rate;
@@ -178,7 +180,7 @@ struct gp_slot { // 1536 bytes; written by its owner only, but for asked
 	_Atomic uint64_t asked;
 	uint8_t pad3[56];
 	struct gp_memory_counters memory;
-	uint8_t pad4[216];
+	uint8_t pad4[200];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)

@@ -861,7 +861,7 @@ func TestSnapshots(t *testing.T) {
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
 		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
-			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, MemoryStuck, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}},
+			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, MemoryStuck, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)
