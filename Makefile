@@ -11,7 +11,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all help test vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate check-generated \
 	readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -80,6 +80,11 @@ build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*
 	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
+
+# What a driver and a machine do to memory that comes and goes (test/gpu/README.md).
+build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) preempt/driver/cuda.h kernels/bench.fatbin test/simcuda/kernels/sim.cubin
+	@mkdir -p build
+	$(CC) $(CFLAGS) $(C_FLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
 
 build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h \
 	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h
