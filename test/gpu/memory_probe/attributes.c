@@ -110,7 +110,7 @@ static void ask_range(const char *kind, CUdeviceptr p, CUdeviceptr base)
 
 static void ask_rights(const char *kind, CUdeviceptr p)
 {
-	CUmemHandle handle = 0;
+	mem_handle handle = 0;
 	unsigned on = 1;
 	char ticket[64] = "";
 	int fd = -1;
@@ -119,7 +119,7 @@ static void ask_rights(const char *kind, CUdeviceptr p)
 	if (result == CUDA_SUCCESS)
 		CHECK(cuMemRelease(handle));
 	fact(error_name(ASK(cuIpcGetMemHandle, ticket, p)), "%s: cuIpcGetMemHandle", kind);
-	result = ASK(cuMemGetHandleForAddressRange, &fd, p, 2 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	result = ASK(cuMemGetHandleForAddressRange, &fd, p, 2 * MIB, DMA_BUF, 0);
 	fact(error_name(result), "%s: cuMemGetHandleForAddressRange, dma-buf", kind);
 	if (result == CUDA_SUCCESS)
 		close(fd);
@@ -183,9 +183,9 @@ void section_attributes(void)
 static void try_sharing(void)
 {
 	struct properties p = on_device;
-	CUmemHandle handle;
+	mem_handle handle;
 	CUresult result;
-	p.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	p.handle_types = BY_DESCRIPTOR;
 	if ((result = cu.cuMemCreate(&handle, 2 * MIB, &p, 0)) == CUDA_SUCCESS)
 		CHECK(cuMemRelease(handle));
 	fact(error_name(result), "cuMemCreate, shareable");
@@ -197,7 +197,7 @@ static void try_sharing(void)
 
 static void try_too_much(void)
 {
-	CUmemHandle handle;
+	mem_handle handle;
 	CUdeviceptr p;
 	fact(error_name(cu.cuMemCreate(&handle, 1ull << 42, &on_device, 0)), "cuMemCreate of 4 TiB");
 	fact(error_name(cu.cuMemAlloc(&p, 1ull << 42)), "cuMemAlloc of 4 TiB");
@@ -209,7 +209,7 @@ void section_rules(void)
 {
 	struct mapped m, other;
 	struct access access = own_access();
-	CUmemHandle handle;
+	mem_handle handle;
 	CUdeviceptr again = 0;
 	char byte = 0;
 	try_sharing();

@@ -89,7 +89,7 @@ static void measure_size(size_t handle_bytes, size_t budget)
 		tell(us, call, handle_bytes, call == ACCESS_ALL || call == UNMAP_ALL ? m.bytes : handle_bytes, "");
 	fact(text("%zu", count), "handles of %llu MiB in a run", handle_bytes / MIB);
 	struct properties shareable = on_device;
-	shareable.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	shareable.handle_types = BY_DESCRIPTOR;
 	shareable.rdma = 1;
 	one_by_one(&m, &shareable, us);
 	for (enum call call = 0; call < CALLS; call++)
@@ -109,14 +109,14 @@ void section_handles(void)
 		measure_size(sizes[i], budget);
 }
 
-static void release_all(CUmemHandle *handle, size_t count)
+static void release_all(mem_handle *handle, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		CHECK(cuMemRelease(handle[i]));
 }
 
 // How many could be created.
-static size_t create_all(CUmemHandle *handle, size_t count, size_t bytes)
+static size_t create_all(mem_handle *handle, size_t count, size_t bytes)
 {
 	for (size_t i = 0; i < count; i++) {
 		CUresult result = cu.cuMemCreate(&handle[i], bytes, &on_device, 0);
@@ -128,7 +128,7 @@ static size_t create_all(CUmemHandle *handle, size_t count, size_t bytes)
 	return count;
 }
 
-static void create_when_possible(CUmemHandle *handle, size_t count, size_t bytes)
+static void create_when_possible(mem_handle *handle, size_t count, size_t bytes)
 {
 	for (double began = now_us(); now_us() - began < 20e6;) {
 		size_t made = create_all(handle, count, bytes);
@@ -146,7 +146,7 @@ void section_scrubbing(void)
 	size_t bytes = 256 * MIB, count = (device_free() - 768 * MIB) / bytes;
 	if (plan.quick && count > 8)
 		count = 8;
-	CUmemHandle *handle = calloc(count, sizeof *handle);
+	mem_handle *handle = calloc(count, sizeof *handle);
 	if (!handle || !count)
 		give_up("no memory");
 	for (int round = 0; round < (plan.quick ? 1 : 4); round++) {

@@ -3,12 +3,9 @@
 
 #include "probe.h"
 
-const struct properties on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+const struct properties on_device = {.type = PINNED_MEMORY, .location = {ON_DEVICE, 0}};
 
-struct access own_access(void)
-{
-	return (struct access){{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-}
+struct access own_access(void) { return (struct access){{ON_DEVICE, device}, READ_AND_WRITE}; }
 
 void mapped_back(struct mapped *m)
 {

@@ -13,8 +13,8 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-typedef unsigned long long CUmemHandle; // CUmemGenericAllocationHandle
-typedef struct CUmemPool_st *CUmemPool;
+typedef unsigned long long mem_handle; // CUmemGenericAllocationHandle
+typedef struct pool *mem_pool;         // CUmemoryPool
 
 struct location { int type, id; };
 struct properties { // CUmemAllocationProp
@@ -31,13 +31,13 @@ struct access { // CUmemAccessDesc
 	int flags;
 };
 
-enum {
-	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
-	CU_MEM_LOCATION_TYPE_DEVICE = 1,
-	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
-	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
-	CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+enum {                      // of cuda.h
+	PINNED_MEMORY = 1,  // CUmemAllocationType
+	ON_DEVICE = 1,      // CUmemLocationType
+	BY_DESCRIPTOR = 1,  // CUmemAllocationHandleType
+	READ_AND_WRITE = 3, // CUmemAccess_flags
+	DMA_BUF = 1,        // CUmemRangeHandleType
+	CAPTURE_GLOBAL = 0, // CUstreamCaptureMode
 };
 
 // The driver's functions, by the symbols of their newest ABI. One that it lacks is NULL.
@@ -50,7 +50,7 @@ enum {
 	X(cuDeviceGetName, cuDeviceGetName, (char *, int, CUdevice)) \
 	X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *, int, CUdevice)) \
 	X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice)) \
-	X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (CUmemPool *, CUdevice)) \
+	X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (mem_pool *, CUdevice)) \
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext)) \
 	X(cuCtxSynchronize, cuCtxSynchronize, (void)) \
@@ -84,13 +84,13 @@ enum {
 	X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
 	X(cuMemAddressReserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
 	X(cuMemAddressFree, cuMemAddressFree, (CUdeviceptr, size_t)) \
-	X(cuMemCreate, cuMemCreate, (CUmemHandle *, size_t, const struct properties *, unsigned long long)) \
-	X(cuMemRelease, cuMemRelease, (CUmemHandle)) \
-	X(cuMemMap, cuMemMap, (CUdeviceptr, size_t, size_t, CUmemHandle, unsigned long long)) \
+	X(cuMemCreate, cuMemCreate, (mem_handle *, size_t, const struct properties *, unsigned long long)) \
+	X(cuMemRelease, cuMemRelease, (mem_handle)) \
+	X(cuMemMap, cuMemMap, (CUdeviceptr, size_t, size_t, mem_handle, unsigned long long)) \
 	X(cuMemUnmap, cuMemUnmap, (CUdeviceptr, size_t)) \
 	X(cuMemSetAccess, cuMemSetAccess, (CUdeviceptr, size_t, const struct access *, size_t)) \
 	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, (size_t *, const struct properties *, int)) \
-	X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (CUmemHandle *, void *)) \
+	X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (mem_handle *, void *)) \
 	X(cuMemGetAddressRange, cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *, CUdeviceptr)) \
 	X(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, (void *, CUdeviceptr, size_t, int, unsigned long long)) \
 	X(cuIpcGetMemHandle, cuIpcGetMemHandle, (void *, CUdeviceptr)) \
@@ -164,7 +164,7 @@ __attribute__((format(printf, 1, 2))) const char *text(const char *format, ...);
 struct mapped {
 	CUdeviceptr address;
 	size_t bytes, handle_bytes, count;
-	CUmemHandle *handle;
+	mem_handle *handle;
 };
 extern const struct properties on_device;
 struct access own_access(void);

@@ -18,10 +18,10 @@ struct mover {
 	struct samples us[5]; // of each call, where they are told
 };
 
-static void move_once(struct mover *m, CUdeviceptr address, CUmemHandle kept)
+static void move_once(struct mover *m, CUdeviceptr address, mem_handle kept)
 {
 	struct access access = own_access();
-	CUmemHandle handle = kept;
+	mem_handle handle = kept;
 	CUdeviceptr p;
 	if (m->what == NOTHING) {
 		pause_us(1000);
@@ -47,7 +47,7 @@ static void *keep_moving(void *argument)
 {
 	struct mover *m = argument;
 	CUdeviceptr address;
-	CUmemHandle kept;
+	mem_handle kept;
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuMemAddressReserve(&address, m->bytes, 0, 0, 0));
 	CHECK(cuMemCreate(&kept, m->bytes, &on_device, 0));
@@ -203,7 +203,7 @@ static void graph_make(struct graph *g)
 		g->in[i] = i * 2654435761u;
 	CUdeviceptr p = g->memory.address;
 	void *parameters[] = {&p, &for_a_block, &summand, &us};
-	CHECK(cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK(cuStreamBeginCapture(g->stream, CAPTURE_GLOBAL));
 	CHECK(cuMemcpyHtoDAsync(p, g->in, g->bytes, g->stream));
 	CHECK(cuMemsetD8Async(p + MIB, 7, MIB, g->stream));
 	CHECK(cuLaunchKernel(kernel_chain, words / for_a_block, 1, 1, 256, 1, 1, 0, g->stream, parameters, NULL));
@@ -233,7 +233,7 @@ void section_graphs(void)
 	memcpy(expected, g.out, g.bytes);
 	fact(memcmp(expected, g.in, g.bytes) ? "yes" : "no", "the graph changes its memory");
 	for (int round = 0; round < rounds; round++) {
-		CUmemHandle other;
+		mem_handle other;
 		mapped_away(&g.memory);
 		CHECK(cuMemCreate(&other, 2 * MIB, &on_device, 0)); // so that others come back
 		mapped_back(&g.memory);
