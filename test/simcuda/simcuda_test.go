@@ -18,7 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-var built string // the folder with libcuda.so.1, selftest, and memory
+var built string // the folder with libcuda.so.1, selftest, memory, and sharing
 
 func TestMain(m *testing.M) {
 	code, err := buildAndRun(m)
@@ -50,7 +50,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err := images(dir); err != nil {
 		return 0, err
 	}
-	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory")} {
+	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory"), program("sharing")} {
 		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("compile: %w\n%s", err, out)
 		}
@@ -107,6 +107,12 @@ func TestMemory(t *testing.T) {
 	for _, name := range []string{"failing", "killing", "misspelt", "size", "huge", "shared", "racing", "pools", "virtual", "contents",
 		"faulting", "unmapping", "cut", "devices", "looks", "sharing", "rates", "behind", "between"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "memory", name) })
+	}
+}
+
+func TestSharing(t *testing.T) {
+	for _, name := range []string{"peers", "strangers", "pool_strangers", "ipc", "devices_on_the_bus", "captured", "scrubbing", "creating"} {
+		t.Run(name, func(t *testing.T) { selftest(t, "sharing", name) })
 	}
 }
 

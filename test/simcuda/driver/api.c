@@ -190,6 +190,8 @@ static const struct {
 	{500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
 	{600, "CUDA_ERROR_NOT_READY", "device not ready"},
 	{700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+	{704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+	{705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
 	{708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
 	{712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
 	{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
@@ -555,6 +557,18 @@ CALL(cuCtxGetFlags, (unsigned *out), (out))
 	if (r != CUDA_SUCCESS)
 		return r;
 	*out = c->flags;
+	return leave(CUDA_SUCCESS);
+}
+
+// What cuda.h lets a context change; of these only SYNC_MEMOPS is kept.
+CALL(cuCtxSetFlags, (unsigned flags), (flags))
+{
+	enum { SYNC_MEMOPS = 0x80, KNOWN = 0xff };
+	struct CUctx_st *c;
+	CUresult r = flags & ~KNOWN ? CUDA_ERROR_INVALID_VALUE : enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	c->flags = (c->flags & ~SYNC_MEMOPS) | (flags & SYNC_MEMOPS);
 	return leave(CUDA_SUCCESS);
 }
 

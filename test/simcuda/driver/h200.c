@@ -109,6 +109,9 @@ static const struct {
 	{120, 1},         // CLUSTER_LAUNCH
 	{122, 1},         // CAN_USE_64_BIT_STREAM_MEM_OPS
 	{123, 1},         // CAN_USE_STREAM_WAIT_VALUE_NOR
+	{124, 1},         // DMA_BUF_SUPPORTED
+	{134, 0},         // HOST_NUMA_ID
+	{141, 1},         // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 };
 
 int sim_driver_version(void)
@@ -178,6 +181,13 @@ uint64_t sim_look_ns(void)
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
 }
 
+static void take_ns(uint64_t ns)
+{
+	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+	if (ns)
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
 void sim_doorbell(const struct kernel *k)
 {
 	static _Atomic uint64_t gap = UINT64_MAX;
@@ -185,9 +195,7 @@ void sim_doorbell(const struct kernel *k)
 	const char *of = ns ? strchr(getenv("SIMCUDA_DOORBELL_US"), ':') : NULL;
 	if (of && !(k && strcmp(k->name, of + 1) == 0))
 		return;
-	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-	if (ns)
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+	take_ns(ns);
 }
 
 static double bus_rate[3]; // to the device, from it, of each while both go
@@ -213,10 +221,19 @@ double sim_bus_rate(int direction, bool both)
 void sim_pin(uint64_t bytes)
 {
 	static _Atomic uint64_t ms = UINT64_MAX;
-	uint64_t ns = bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000;
-	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-	if (ns)
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+	take_ns(bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000);
+}
+
+void sim_create(uint64_t bytes)
+{
+	static _Atomic uint64_t ms = UINT64_MAX;
+	take_ns(bytes * setting(&ms, "SIMCUDA_CREATE_MS_PER_GB", 1, 0) / 1000);
+}
+
+uint64_t sim_scrub_ns(uint64_t bytes)
+{
+	static _Atomic uint64_t ms = UINT64_MAX;
+	return bytes * setting(&ms, "SIMCUDA_SCRUB_MS_PER_GB", 1, 0) / 1000;
 }
 
 int machine_attribute(int device, int attribute, int *value)

@@ -4,12 +4,16 @@
 #include "sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define LARGE (2ull << 20) // as on a GPU, whose pages of 2 MiB begin a large allocation; smaller ones share pages
 #define DEVICES 8
+#define PAGE 4096ull
+#define BESIDE 512 // where a small allocation begins in its first page: no page is its own on a GPU
 
-__thread int memory_accessor = -1;
+__thread const struct CUctx_st *memory_user;
 
 static struct block *blocks;
 static size_t count, room;
@@ -49,6 +53,58 @@ void memory_discharge(int device, uint64_t bytes)
 		engine_give_memory(device, before - after);
 }
 
+// What is freed, until it is scrubbed. One after the other, so in the order of their times.
+static struct scrub {
+	struct scrub *next;
+	int device;
+	uint64_t bytes, due_ns;
+} *scrubs, **last_scrub = &scrubs;
+static pthread_cond_t scrub_work = PTHREAD_COND_INITIALIZER;
+
+static void *scrubber(void *nothing)
+{
+	pthread_mutex_lock(&sim_lock);
+	while (!sim_dead) {
+		struct scrub *s = scrubs;
+		uint64_t now = now_ns();
+		if (!s) {
+			pthread_cond_wait(&scrub_work, &sim_lock);
+		} else if (s->due_ns > now) {
+			pthread_mutex_unlock(&sim_lock);
+			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // nobody else takes it off
+			pthread_mutex_lock(&sim_lock);
+		} else {
+			memory_discharge(s->device, s->bytes);
+			scrubs = s->next;
+			last_scrub = scrubs ? last_scrub : &scrubs;
+			free(s);
+		}
+	}
+	pthread_mutex_unlock(&sim_lock);
+	return nothing;
+}
+
+void memory_freed(int device, uint64_t bytes)
+{
+	static bool running;
+	static uint64_t last_ns;
+	uint64_t takes = sim_scrub_ns(bytes), now = now_ns();
+	struct scrub *s = takes ? malloc(sizeof *s) : NULL;
+	pthread_t thread;
+	if (s && !running)
+		running = pthread_create(&thread, NULL, scrubber, NULL) == 0 && pthread_detach(thread) == 0;
+	if (!s || !running) {
+		free(s);
+		memory_discharge(device, bytes);
+		return;
+	}
+	last_ns = (last_ns > now ? last_ns : now) + takes;
+	*s = (struct scrub){NULL, device, bytes, last_ns};
+	*last_scrub = s;
+	last_scrub = &s->next;
+	pthread_cond_signal(&scrub_work);
+}
+
 // ---- allocations
 
 static bool add(struct block b)
@@ -62,7 +118,8 @@ static bool add(struct block b)
 		room = more;
 	}
 	b.owner = context_current();
-	b.device = b.owner ? b.owner->device : 0;
+	if (b.kind != MEMORY_IMPORTED)
+		b.device = b.owner ? b.owner->device : 0;
 	b.id = memory_next_id();
 	blocks[count++] = b;
 	return true;
@@ -78,9 +135,22 @@ static bool in_mappings(enum memory_kind kind, uint64_t bytes)
 	return (kind == MEMORY_DEVICE || kind == MEMORY_MANAGED) && bytes >= LARGE;
 }
 
+// The pages of device memory, which another process may be given.
+static uint64_t page_of(const struct block *b) { return b->address / PAGE * PAGE; }
+
+static uint64_t length_of(const struct block *b)
+{
+	uint64_t bytes = b->address % PAGE + b->bytes;
+	return b->bytes >= LARGE ? in_pages(b->bytes) : (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 static void *back(enum memory_kind kind, uint64_t bytes)
 {
 	void *p;
+	if (kind == MEMORY_DEVICE && bytes < LARGE) {
+		p = mmap(NULL, BESIDE + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		return p == MAP_FAILED ? NULL : (char *)p + BESIDE;
+	}
 	if (!in_mappings(kind, bytes))
 		return posix_memalign(&p, 512, bytes) == 0 ? p : NULL;
 	uint64_t length = in_pages(bytes);
@@ -99,8 +169,10 @@ static void unback(const struct block *b)
 {
 	if (b->kind == MEMORY_REGISTERED)
 		return;
-	if (in_mappings(b->kind, b->bytes))
-		munmap((void *)b->address, in_pages(b->bytes));
+	if (b->exported)
+		close(b->file);
+	if (b->kind == MEMORY_DEVICE || b->kind == MEMORY_IMPORTED || in_mappings(b->kind, b->bytes))
+		munmap((void *)page_of(b), length_of(b));
 	else
 		free((void *)b->address);
 }
@@ -151,7 +223,7 @@ bool memory_remove(uint64_t address, enum memory_kind kind)
 		if (b->pool)
 			pool_take_back(b->pool, b->bytes);
 		else if (b->kind == MEMORY_DEVICE)
-			memory_discharge(b->device, b->bytes);
+			memory_freed(b->device, b->bytes);
 		unback(b);
 		*b = blocks[--count];
 		return true;
@@ -168,11 +240,58 @@ void memory_owner_ends(const struct CUctx_st *owner)
 
 bool memory_pinned(uint64_t address) { return memory_block(address) || virtual_reserved(address, 1); }
 
+// ---- memory of other processes
+
+bool memory_export(struct block *b)
+{
+	if (b->exported)
+		return true;
+	void *page = (void *)page_of(b);
+	uint64_t length = length_of(b);
+	int file = memfd_create("simcuda-exported", MFD_CLOEXEC);
+	void *copy = MAP_FAILED;
+	if (file >= 0 && ftruncate(file, (off_t)length) == 0)
+		copy = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (copy == MAP_FAILED) {
+		close(file);
+		return false;
+	}
+	virtual_change_begin();
+	memcpy((char *)copy + b->address % PAGE, (void *)b->address, b->bytes);
+	mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+	virtual_change_end();
+	munmap(copy, length);
+	b->exported = true;
+	b->file = file;
+	return true;
+}
+
+uint64_t memory_import(const struct block *b, int file)
+{
+	struct block own = *b;
+	void *page = mmap(NULL, length_of(b), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	own.address = (uint64_t)page + b->address % PAGE;
+	if (page == MAP_FAILED || add(own))
+		return page == MAP_FAILED ? 0 : own.address;
+	munmap(page, length_of(b));
+	return 0;
+}
+
+struct block *memory_imported(uint64_t owner_id)
+{
+	for (size_t i = 0; i < count; i++)
+		if (blocks[i].kind == MEMORY_IMPORTED && blocks[i].owner_id == owner_id)
+			return &blocks[i];
+	return NULL;
+}
+
+// ---- what an address is
+
 bool memory_is_device(uint64_t address)
 {
 	struct block *b = memory_block(address);
 	if (b)
-		return b->kind == MEMORY_DEVICE || b->kind == MEMORY_MANAGED;
+		return b->kind == MEMORY_DEVICE || b->kind == MEMORY_MANAGED || b->kind == MEMORY_IMPORTED;
 	struct mapping *m = virtual_mapping(address);
 	return m ? virtual_device(m) >= 0 : virtual_reserved(address, 1);
 }
@@ -188,7 +307,27 @@ bool address_known(uint64_t address, uint64_t bytes)
 	return bytes == 0 || in_block(address, bytes) || virtual_reserved(address, bytes);
 }
 
+// Whether the user's kernels may use memory of an allocation: its own device's, of peers, of pools that its device may use.
+static bool reached(const struct block *b)
+{
+	if (!memory_user || b->kind != MEMORY_DEVICE || b->device == memory_user->device)
+		return true;
+	return b->pool ? pool_reached(b->pool, memory_user->device) : memory_user->peers & 1u << b->device;
+}
+
+static bool mapped_for_user(uint64_t address, uint64_t bytes)
+{
+	return virtual_accessible(address, bytes, memory_user ? memory_user->device : -1);
+}
+
 bool address_valid(uint64_t address, uint64_t bytes)
 {
-	return bytes == 0 || in_block(address, bytes) || virtual_accessible(address, bytes, memory_accessor);
+	if (bytes == 0)
+		return true;
+	return in_block(address, bytes) ? reached(memory_block(address)) : mapped_for_user(address, bytes);
+}
+
+bool address_copied(uint64_t address, uint64_t bytes)
+{
+	return bytes == 0 || in_block(address, bytes) || mapped_for_user(address, bytes);
 }

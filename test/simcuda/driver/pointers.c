@@ -36,7 +36,7 @@ static struct facts facts_of(CUdeviceptr p)
 	struct block *b = memory_block(p);
 	if (b)
 		return (struct facts){true,
-				      b->kind == MEMORY_DEVICE || b->kind == MEMORY_MANAGED,
+				      b->kind != MEMORY_HOST && b->kind != MEMORY_REGISTERED,
 				      b->kind == MEMORY_MANAGED,
 				      b->kind == MEMORY_DEVICE && !b->pool,
 				      b,

@@ -11,7 +11,8 @@
 struct pool {
 	struct pool *next;
 	int device;
-	bool destroyed; // it goes with its last allocation
+	bool destroyed;          // it goes with its last allocation
+	uint8_t access[DEVICES]; // of the other devices, CUmemAccess_flags
 	uint64_t used, reserved, used_high, reserved_high, threshold, most;
 	int reuse[3];
 };
@@ -36,6 +37,8 @@ static struct pool *pool_default(int device)
 }
 
 struct pool *pool_current(int device) { return current[device] ? current[device] : pool_default(device); }
+
+bool pool_reached(const struct pool *p, int device) { return device == p->device || p->access[device]; }
 
 static uint64_t in_pages(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
@@ -215,6 +218,49 @@ CALL(cuMemPoolSetAttribute, (struct pool * p, int attribute, const void *value),
 	else
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	return leave(CUDA_SUCCESS);
+}
+
+struct location { int type, id; }; // CUmemLocation
+struct access {                    // CUmemAccessDesc
+	struct location location;
+	int flags;
+};
+
+static bool is_device(const struct location *l) { return l->type == 1 && l->id >= 0 && l->id < sim_devices(); }
+
+CALL(cuMemPoolSetAccess, (struct pool * p, const struct access *what, size_t count), (p, what, count))
+{
+	enum { NONE, READWRITE = 3 };
+	CUresult r = enter_pool(p, what);
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (size_t i = 0; i < count; i++)
+		if (!is_device(&what[i].location))
+			return leave(CUDA_ERROR_INVALID_DEVICE);
+		else if (what[i].location.id == p->device ? what[i].flags != READWRITE :
+							    what[i].flags != NONE && what[i].flags != READWRITE)
+			return leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < count; i++)
+		p->access[what[i].location.id] = (uint8_t)what[i].flags;
+	return leave(CUDA_SUCCESS);
+}
+
+CALL(cuMemPoolGetAccess, (int *out, struct pool *p, const struct location *l), (out, p, l))
+{
+	CUresult r = l ? enter_pool(p, out) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!is_device(l))
+		return leave(CUDA_ERROR_INVALID_DEVICE);
+	*out = l->id == p->device ? 3 : p->access[l->id];
+	return leave(CUDA_SUCCESS);
+}
+
+// There are no memory nodes, so graphs keep nothing.
+CALL(cuDeviceGraphMemTrim, (CUdevice d), (d))
+{
+	CUresult r = enter_device(d, &d);
+	return r == CUDA_SUCCESS ? leave(r) : r;
 }
 
 static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s)

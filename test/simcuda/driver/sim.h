@@ -47,6 +47,8 @@ enum {
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
@@ -104,11 +106,13 @@ uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
 double sim_bus_rate(int direction,
 		    bool both); // bytes per ns to the device (0) and from it (1), or of each while both go; 0 = none is set
-void sim_pin(uint64_t bytes); // takes the time of page-locking
-int sim_connections(void);    // CUDA_DEVICE_MAX_CONNECTIONS
-bool sim_mps(void);           // processes are clients of an MPS server
-uint64_t sim_look_ns(void);   // as machine.look_ns, or as a test wants it
-uint64_t sim_block_ns(void);  // between the beginnings of two blocks that wait for each other
+void sim_pin(uint64_t bytes);          // takes the time of page-locking
+void sim_create(uint64_t bytes);       // and of cuMemCreate
+uint64_t sim_scrub_ns(uint64_t bytes); // until memory that was freed is free
+int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
+bool sim_mps(void);                    // processes are clients of an MPS server
+uint64_t sim_look_ns(void);            // as machine.look_ns, or as a test wants it
+uint64_t sim_block_ns(void);           // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
 
 // ---- the compute engine that processes share (engine.c)
@@ -300,6 +304,7 @@ struct CUctx_st {
 	_Atomic uint32_t *bell;
 	pthread_t executor, host_thread;
 	struct op *host_queue;
+	uint32_t peers; // bit n: its work may use cuMemAlloc memory of device n
 	pthread_cond_t host_work;
 	bool stop;
 	int threads;
@@ -332,7 +337,7 @@ enum call {
 void call_wait(struct CUctx_st *, enum call); // what the call waits for, with the lock or without
 
 // ---- memory (memory.c); sim_lock held
-enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED };
+enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
 struct pool;
 struct block { // what cuMemAlloc and its like gave, or what is registered
 	uint64_t address, bytes;
@@ -342,10 +347,17 @@ struct block { // what cuMemAlloc and its like gave, or what is registered
 	struct pool *pool;      // that it came from
 	uint64_t id;            // of no other, ever
 	bool sync_memops;
+	bool exported; // its pages are those of file
+	int file;
+	uint64_t owner_id; // of what is imported: the id that it has in its process
+	unsigned opened;   // and how often
 };
 bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
 uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
 bool memory_remove(uint64_t address, enum memory_kind kind);                    // false: not the start of one
+bool memory_export(struct block *);                                             // false: no host memory
+uint64_t memory_import(const struct block *, int file);                         // 0 = no host memory
+struct block *memory_imported(uint64_t owner_id);
 bool memory_known(uint64_t address, enum memory_kind kind);
 bool memory_pinned(uint64_t address); // memory that the device reaches directly
 bool memory_is_device(uint64_t address);
@@ -353,14 +365,17 @@ struct block *memory_block(uint64_t address);         // what it lies in; NULL =
 void memory_owner_ends(const struct CUctx_st *owner); // all that it owns goes
 bool memory_charge(int device, uint64_t bytes);       // false: beyond what the device has
 void memory_discharge(int device, uint64_t bytes);
+void memory_freed(int device, uint64_t bytes); // discharged once it is scrubbed
 uint64_t memory_next_id(void);
 bool address_known(uint64_t address, uint64_t bytes); // what a submission asks: an allocation, or reserved
 bool address_valid(uint64_t address, uint64_t bytes); // what an operation asks as it is carried out: it can be accessed
-extern __thread int memory_accessor;                  // the device that the calling thread carries out operations of
+bool address_copied(uint64_t address, uint64_t bytes); // the same by a copy, which goes between devices that are no peers
+extern __thread const struct CUctx_st *memory_user;    // the context that the calling thread carries out operations of
 
 // ---- pools and arrays (pools.c); sim_lock held
-struct pool *pool_current(int device);         // NULL = no host memory
-bool pool_take(struct pool *, uint64_t bytes); // false: beyond what the device or the pool has
+struct pool *pool_current(int device);              // NULL = no host memory
+bool pool_reached(const struct pool *, int device); // its memory may be used by that device
+bool pool_take(struct pool *, uint64_t bytes);      // false: beyond what the device or the pool has
 void pool_take_back(struct pool *, uint64_t bytes);
 void pools_synchronized(void);                  // pools give back what is above their threshold
 void pools_owner_ends(const struct CUctx_st *); // its arrays go, and what no pool needs
@@ -381,6 +396,9 @@ bool virtual_accessible(uint64_t address, uint64_t bytes, int device);
 // Between the two no mapping changes; the second is called without sim_lock, and soon.
 void virtual_hold(void);
 void virtual_let_go(void);
+void virtual_change_begin(void); // with sim_lock: nobody is between those two, until the change ends
+void virtual_change_end(void);
+bool virtual_whole(uint64_t address, uint64_t bytes); // it is mapped all over
 
 uint64_t now_ns(void);
 

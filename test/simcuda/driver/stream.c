@@ -269,9 +269,9 @@ static void fill(const struct work *w, uint64_t from, uint64_t bytes)
 static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
 {
 	if (w->kind == OP_MEMSET)
-		return address_valid(w->dst + from, bytes);
-	return (!w->known_dst || address_valid(w->dst + from, bytes)) &&
-	       (!w->known_src || w->staged || address_valid(w->src + from, bytes));
+		return address_copied(w->dst + from, bytes);
+	return (!w->known_dst || address_copied(w->dst + from, bytes)) &&
+	       (!w->known_src || w->staged || address_copied(w->src + from, bytes));
 }
 
 // Moves a part, piece by piece: another thread may unmap the memory meanwhile.
@@ -596,7 +596,7 @@ static void *executor(void *argument)
 	struct CUctx_st *c = argument;
 	prctl(PR_SET_TIMERSLACK, 1);
 	pthread_setname_np(pthread_self(), "simcuda");
-	memory_accessor = c->device;
+	memory_user = c;
 	pthread_mutex_lock(&sim_lock);
 	while (!c->stop && !sim_dead) {
 		uint32_t seen = atomic_load(c->bell);

@@ -16,6 +16,8 @@ typedef void function(void);
 	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
 	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
+	NAME(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess) \
+	NAME(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess) \
 	NAME(cuCtxGetApiVersion, 3020, cuCtxGetApiVersion) \
 	NAME(cuCtxGetCurrent, 4000, cuCtxGetCurrent) \
 	NAME(cuCtxGetDevice, 2000, cuCtxGetDevice) \
@@ -25,7 +27,11 @@ typedef void function(void);
 	NAME(cuCtxPopCurrent, 4000, cuCtxPopCurrent_v2) \
 	NAME(cuCtxPushCurrent, 4000, cuCtxPushCurrent_v2) \
 	NAME(cuCtxSetCurrent, 4000, cuCtxSetCurrent) \
+	NAME(cuCtxSetFlags, 12010, cuCtxSetFlags) \
 	NAME(cuCtxSynchronize, 2000, cuCtxSynchronize) \
+	NAME(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer) \
+	NAME(cuDeviceGetP2PAttribute, 8000, cuDeviceGetP2PAttribute) \
+	NAME(cuDeviceGraphMemTrim, 11040, cuDeviceGraphMemTrim) \
 	NAME(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability) \
 	NAME(cuDeviceGet, 2000, cuDeviceGet) \
 	NAME(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute) \
@@ -95,6 +101,9 @@ typedef void function(void);
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
 	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
 	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \
+	NAME(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	NAME(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
+	NAME(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
 	NAME(cuInit, 2000, cuInit) \
 	NAME(cuKernelGetAttribute, 12000, cuKernelGetAttribute) \
 	NAME(cuKernelGetFunction, 12000, cuKernelGetFunction) \
@@ -130,12 +139,15 @@ typedef void function(void);
 	NAME(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle) \
 	NAME(cuMemGetAccess, 10020, cuMemGetAccess) \
 	NAME(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2) \
+	NAME(cuMemGetHandleForAddressRange, 11070, cuMemGetHandleForAddressRange) \
 	NAME(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity) \
 	NAME(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
 	NAME(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
 	NAME(cuMemMap, 10020, cuMemMap) \
 	NAME(cuMemPoolCreate, 11020, cuMemPoolCreate) \
 	NAME(cuMemPoolDestroy, 11020, cuMemPoolDestroy) \
+	NAME(cuMemPoolGetAccess, 11020, cuMemPoolGetAccess) \
+	NAME(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess) \
 	NAME(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute) \
 	NAME(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute) \
 	NAME(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo) \
@@ -169,6 +181,12 @@ typedef void function(void);
 	PAIR(cuMemsetD2D16Async, 3020, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz) \
 	PAIR(cuMemsetD2D32Async, 3020, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz) \
 	PAIR(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz) \
+	NAME(cuMulticastAddDevice, 12010, cuMulticastAddDevice) \
+	NAME(cuMulticastBindAddr, 12010, cuMulticastBindAddr) \
+	NAME(cuMulticastBindMem, 12010, cuMulticastBindMem) \
+	NAME(cuMulticastCreate, 12010, cuMulticastCreate) \
+	NAME(cuMulticastGetGranularity, 12010, cuMulticastGetGranularity) \
+	NAME(cuMulticastUnbind, 12010, cuMulticastUnbind) \
 	NAME(cuPointerGetAttribute, 4000, cuPointerGetAttribute) \
 	NAME(cuPointerGetAttributes, 7000, cuPointerGetAttributes) \
 	NAME(cuPointerSetAttribute, 6000, cuPointerSetAttribute) \

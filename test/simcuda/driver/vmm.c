@@ -64,6 +64,10 @@ void virtual_hold(void)
 
 void virtual_let_go(void) { pthread_rwlock_unlock(&in_use); }
 
+void virtual_change_begin(void) { pthread_rwlock_wrlock(&in_use); }
+
+void virtual_change_end(void) { pthread_rwlock_unlock(&in_use); }
+
 // ---- looking up
 
 static struct reservation *reservation_of(uint64_t address)
@@ -222,7 +226,7 @@ static void physical_drop(struct physical *p)
 	if (p->handles || p->mappings)
 		return;
 	if (is_charged(p))
-		memory_discharge(p->properties.location.id, p->bytes);
+		memory_freed(p->properties.location.id, p->bytes);
 	if (p->fd >= 0)
 		close(p->fd);
 	else
@@ -261,7 +265,10 @@ CALL(cuMemCreate,
 	p->offset = end;
 	end += bytes;
 	*out = p->handle;
-	return leave(CUDA_SUCCESS);
+	leave(CUDA_SUCCESS);
+	if (device)
+		sim_create(bytes);
+	return CUDA_SUCCESS;
 }
 
 static CUresult enter_physical(CUmemGenericAllocationHandle handle, struct physical **p)
@@ -353,6 +360,14 @@ CALL(cuMemMap,
 	p->mappings++;
 	mappings[mapping_count++] = m;
 	return leave(CUDA_SUCCESS);
+}
+
+bool virtual_whole(uint64_t address, uint64_t bytes)
+{
+	uint64_t at = address;
+	for (struct mapping *m; at < address + bytes && (m = virtual_mapping(at));)
+		at = m->address + m->bytes;
+	return at >= address + bytes;
 }
 
 // Whether a range is mapped all over, and no mapping lies in it in part.
