@@ -264,8 +264,55 @@ func TestTop(t *testing.T) {
 	if r = gpreempt(t, nil, "top", "--once", "--config", config); r.status != 0 || !strings.Contains(r.stdout, "given up") {
 		t.Errorf("%+v", r)
 	}
+	if strings.Contains(r.stdout, "RESIDENT") {
+		t.Errorf("a table of nothing in\n%s", r.stdout)
+	}
+	topOfMemory(t, s, p, config)
 	if r := gpreempt(t, nil, "top", "--interval", "1ms"); r.status != 2 {
 		t.Errorf("--interval 1ms: %+v", r)
+	}
+}
+
+// topOfMemory goes on with TestTop's segment.
+func topOfMemory(t *testing.T, s *segment.Segment, p *segment.Slot, config string) {
+	t.Helper()
+	s.Open.Store(0)
+	p.StartedNs.Store(segment.Now() - 10e9)
+	m := &p.Memory
+	m.State.Store(segment.MemoryOut)
+	m.Resident.Store(3 << 29)
+	m.Swapped.Store(2 << 30)
+	m.Pinned.Store(5 << 20)
+	m.Pins.Store(1 << 0)
+	m.Wanted.Store(7 << 20)
+	m.Waiting.Store(2)
+	m.Host.Store(4 << 30)
+	m.OutBytes.Store(math.MaxUint64)
+	m.Evictions.Store(6)
+	m.Restores.Store(5)
+	m.Failures.Store(1)
+	m.WaitNs.Store(1500e6)
+	m.Waits.Store(9)
+	m.QuantumNs.Store(16e9)
+	s.MemoryTurn.Store(1<<16 | 1)
+	r := gpreempt(t, nil, "top", "--once", "--config", config)
+	lines := strings.Join(strings.Fields(r.stdout), " ")
+	for _, want := range []string{" server lc out 100 ms", fmt.Sprint(os.Getpid()) + " out, turn of 16s 1.5 GiB 2.0 GiB 5 MiB (exported) 7 MiB 2 4.0 GiB ", " GiB 0 MiB 6, 5 1 1.5s, 9"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("no %q in\n%s", want, r.stdout)
+		}
+	}
+	r = gpreempt(t, nil, "top", "--once", "--json", "--config", config)
+	for _, want := range []string{`"memory_turn":0`, `"memory_turn":true`, `"memory":{"state":"out","resident":1610612736,"swapped":2147483648,"pinned":5242880,`, `"pinned_by":["exported"]`, `"out_bytes":`} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("no %s in\n%s", want, r.stdout)
+		}
+	}
+	for _, c := range []*atomic.Uint64{&m.State, &m.Pins, &m.WaitNs, &m.QuantumNs} {
+		c.Store(math.MaxUint64)
+	}
+	if r = gpreempt(t, nil, "top", "--once", "--config", config); r.status != 0 || !strings.Contains(r.stdout, "unknown, turn of") {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -289,6 +336,13 @@ func TestMeasure(t *testing.T) {
 	}
 	if be := gpu.Peers[1].Rates; be["share"] != 0.5 || gpu.LCShare != 0.25 || gpu.BEShare != 0.5 {
 		t.Errorf("be %+v, GPU %+v", be, gpu)
+	}
+	swapping := peer(7, 0, 0, 0)
+	swapping.Memory = &segment.Memory{MemoryCounters: segment.MemoryCounters[uint64]{OutBytes: 7e9, InBytes: 1e9}}
+	first, between := measure(at(10, swapping), nil)
+	swapping.Memory = &segment.Memory{MemoryCounters: segment.MemoryCounters[uint64]{OutBytes: 9e9, InBytes: 5e8}}
+	if later, _ := measure(at(12, swapping), between); first.GPUs[0].Peers[0].Rates["in_bytes"] != 1e8 || later.GPUs[0].Peers[0].Rates["out_bytes"] != 1e9 || later.GPUs[0].Peers[0].Rates["in_bytes"] != 0 {
+		t.Errorf("swapping: %+v, then %+v", first.GPUs[0].Peers[0].Rates, later.GPUs[0].Peers[0].Rates)
 	}
 	// Counters that go back, as a hostile peer's may, are no rate.
 	if now, _ := measure(at(12, peer(0, 5, 0, 0)), before); now.GPUs[0].Peers[0].Rates["windows"] != 0 {

@@ -32,7 +32,7 @@ start, later ones from the sample before.
 
   SLICE   timeslice of the process's TSGs in force, - for the driver's default
   STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
-          busy: has, or wants to run, work
+          busy: has, or wants to run, work; leaving, out, coming, suspended: its memory, see below
   SHARE   part of the time with its window open (above be); with work, on its turn, and no window open above it (be)
   /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
           gate, and turns taken, per second
@@ -51,7 +51,19 @@ For processes whose kernels are rewritten so that they can stop between blocks (
   LAUNCHES of kernels, and the part that could be stopped
   STOPS    times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
   DRAIN    from a stop until nothing ran: mean, and the longest
-  LOAD     time that loads of code took longer, and images that came from the cache`,
+  LOAD     time that loads of code took longer, and images that came from the cache
+
+For processes whose device memory swaps to host memory:
+  MEMORY   running: all of it is on the GPU; leaving, out, coming; stuck: it did not go, since work did not end or a
+           call failed; suspended: out until gpreempt resume. turn: it is its memory turn, and how long turns are
+  RESIDENT on the GPU, and can go; SWAPPED: in host memory; PINNED: on the GPU and cannot go, and why: exported to
+           or imported from other processes, registered with a device, multicast, shared (mapped more than once),
+           foreign (not the GPU's)
+  WANTED   by calls that wait for room; THREADS: that wait, for room or for what is out
+  HOST     page-locked host memory of the process, on all GPUs
+  OUT/s    bytes a second to host memory, and back, in the time of the sample
+  TIMES    that memory went out, and came back, since the process's start; FAILED: that it could not
+  WAITED   time that calls waited, and their number`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
@@ -178,6 +190,7 @@ type reading struct {
 	atNs, sharedNs, sharedAtNs uint64
 	share                      float64 // that of the sample before, which stays until more is counted
 	counters                   segment.Counters
+	outBytes, inBytes          uint64 // of memory that swaps
 }
 
 func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
@@ -209,6 +222,9 @@ func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, 
 
 func read(p segment.Peer, takenNs uint64) reading {
 	r := reading{atNs: takenNs, sharedAtNs: takenNs, counters: p.Counters}
+	if p.Memory != nil {
+		r.outBytes, r.inBytes = p.Memory.OutBytes, p.Memory.InBytes
+	}
 	if p.Level == segment.Levels-1 {
 		r.sharedNs, r.sharedAtNs = p.RanNs, min(p.RanAtNs, takenNs)
 		return r
@@ -233,6 +249,10 @@ func compare(last, next reading) rates {
 	for _, of := range ratedCounters() {
 		before, now := counter(last.counters, of.counter), counter(next.counters, of.counter)
 		r[of.counter] = float64(now-min(now, before)) / seconds
+	}
+	if next.outBytes|next.inBytes != 0 {
+		r["out_bytes"] = float64(grown(last.outBytes, next.outBytes)) / seconds
+		r["in_bytes"] = float64(grown(last.inBytes, next.inBytes)) / seconds
 	}
 	return r
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -49,6 +51,7 @@ func printTable(out io.Writer, s sample) error {
 		fmt.Fprintln(w)
 		printHints(w, gpu.Peers)
 		printBLP(w, gpu.Peers)
+		printMemory(w, gpu.Peers)
 	}
 	return w.Flush()
 }
@@ -108,6 +111,42 @@ func printBLP(w io.Writer, peers []peerSample) {
 	}
 }
 
+// printMemory lists the processes whose device memory swaps.
+func printMemory(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		m := p.Memory
+		if m == nil {
+			continue
+		}
+		if !titled {
+			titled = true
+			fmt.Fprintln(w, "PID\tMEMORY\tRESIDENT\tSWAPPED\tPINNED\tWANTED\tTHREADS\tHOST\tOUT/s\tIN/s\tTIMES\tFAILED\tWAITED")
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d, %d\t%d\t%v, %d\n", p.Pid, memoryState(p.Peer), amount(m.Resident), amount(m.Swapped),
+			amount(m.Pinned)+because(m.PinnedBy), amount(m.Wanted), m.Waiting, amount(m.Host), amount(uint64(p.Rates["out_bytes"])),
+			amount(uint64(p.Rates["in_bytes"])), m.Evictions, m.Restores, m.Failures, milliseconds(m.WaitNs), m.Waits)
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+func memoryState(p segment.Peer) string {
+	switch {
+	case p.MemoryTurn && p.Memory.QuantumNs > 0:
+		return fmt.Sprintf("%s, turn of %v", p.Memory.State, milliseconds(p.Memory.QuantumNs))
+	case p.MemoryTurn:
+		return p.Memory.State + ", turn"
+	}
+	return p.Memory.State
+}
+
+// milliseconds is a time that a peer wrote, who may have written anything.
+func milliseconds(ns uint64) time.Duration {
+	return time.Duration(min(ns, math.MaxInt64)).Round(time.Millisecond)
+}
+
 func refusals(by map[string]uint64) string {
 	var list []string
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
@@ -120,6 +159,8 @@ func state(p segment.Peer) string {
 	switch {
 	case p.WindowOpen:
 		return "window"
+	case p.Memory != nil && !slices.Contains([]string{"running", "stuck"}, p.Memory.State):
+		return p.Memory.State
 	case p.Suspended:
 		return "off"
 	case p.Turn:
