@@ -1,0 +1,121 @@
+package dry
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// session runs a plan; files is what the archive has.
+func session(t *testing.T, plan, seconds string, environment ...string) (printed string, files map[string]string, err error) {
+	t.Helper()
+	folder := t.TempDir()
+	path := filepath.Join(folder, "try.plan")
+	if err := os.WriteFile(path, []byte(plan), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(folder, "out")
+	command := exec.Command("../session.sh", path, out, seconds)
+	command.Env = append(os.Environ(), append([]string{"SESSION_WORK=" + filepath.Join(folder, "work")}, environment...)...)
+	text, err := command.CombinedOutput()
+	archive, openErr := os.Open(filepath.Join(out, "session.tar.gz"))
+	if openErr != nil {
+		t.Fatalf("%v\n%s", openErr, text)
+	}
+	defer archive.Close()
+	unpacked, unzipErr := gzip.NewReader(archive)
+	if unzipErr != nil {
+		t.Fatal(unzipErr)
+	}
+	files = map[string]string{}
+	for reader := tar.NewReader(unpacked); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(header.Name, "./")] = string(content)
+	}
+	table, readErr := os.ReadFile(filepath.Join(out, "table.txt"))
+	if readErr != nil || !strings.HasSuffix(string(text), string(table)) {
+		t.Errorf("%v: the table is not what is printed last:\n%s", readErr, text)
+	}
+	return string(text), files, err
+}
+
+// Lines of two GPUs run at the same time, those of one after another; what takes too long is ended, and what it left is kept.
+func TestSessionOfTwoGPUs(t *testing.T) {
+	const plan = `# a comment
+0 30 meets    echo first > $PARTS/a; until [ -e $PARTS/../meets-too/b ]; do sleep 0.02; done; echo "GPU $CUDA_VISIBLE_DEVICES"; echo '{}' > $JSON
+1 30 meets-too echo second > $PARTS/b; until [ -e $PARTS/../meets/a ]; do sleep 0.02; done; echo "GPU $CUDA_VISIBLE_DEVICES, $MINUTES"
+
+0 1 endless   echo kept > $PARTS/part; echo "says why" >&2; sleep 600
+0 30 after    echo last
+1 30 fails    exit 3
+`
+	printed, files, err := session(t, plan, "60", "SESSION_GPUS=2")
+	var status *exec.ExitError
+	if !errors.As(err, &status) || status.ExitCode() != 1 {
+		t.Errorf("%v", err)
+	}
+	for _, want := range []string{"== meets, GPU 0, ", "== meets-too, GPU 1, ", "\nGPU 0\n", "\nGPU 1, 0.", "== endless, GPU 0, 1 s, status 124\nsays why\n", "== after, GPU 0, 0 s, status 0\nlast\n", "status 3\n"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("lacks %q:\n%s", want, printed)
+		}
+	}
+	for name, content := range map[string]string{"endless/part": "kept\n", "endless.log": "says why\n", "meets.json": "{}\n", "after.txt": "last\n"} {
+		if files[name] != content {
+			t.Errorf("%s: %q, want %q", name, files[name], content)
+		}
+	}
+}
+
+// On a machine with fewer GPUs than a plan thinks of, their lines come last, and those for which there is no time are named.
+func TestSessionOfOneGPU(t *testing.T) {
+	printed, files, err := session(t, "1 5 two echo two; sleep 600\n0 5 one echo one\n1 100 three echo three\n", "28", "SESSION_GPUS=1")
+	one, two, three := strings.Index(printed, "== one, GPU 0"), strings.Index(printed, "== two, GPU 0, "), strings.Index(printed, "== three, GPU 0, 0 s, status not begun")
+	if err == nil || one < 0 || two < one || three < two || files["two.txt"] != "two\n" {
+		t.Errorf("%v\n%s", err, printed)
+	}
+}
+
+// Suites run at the same time, since each has segments of its own. One that takes too long ends in time.
+func TestSessionOfSuites(t *testing.T) {
+	driver := build(t, "sim/libcuda.so.1")
+	const plan = `0 60 stalls build/gpreempt bench --busy --suite stalls --only spin --seconds 1 --systems gpreempt --out $PARTS --json $JSON
+1 60 paired build/gpreempt bench --busy --suite paired --only launch-lc --repeats 1 --against build/libgpreempt.so --out $PARTS --json $JSON
+1 8 long build/gpreempt bench --busy --suite stalls --only spin --seconds 100 --systems gpreempt --out $PARTS --json $JSON
+`
+	printed, files, _ := session(t, plan, "120", "SESSION_GPUS=2", "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir())
+	for _, want := range []string{"stalls, GPU 0, ", "paired, GPU 1, ", "launch-lc"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("lacks %q:\n%s", want, printed)
+		}
+	}
+	var names []string
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, want := range []string{"stalls.json", "stalls/stalls-spin-gpreempt.json", "paired.json", "paired/paired-launch-lc.json"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the archive lacks %s: %v", want, names)
+		}
+	}
+	if status := files["status"]; strings.Count(status, "\t0\n") != 2 || !strings.HasSuffix(status, "\t124\n") {
+		t.Errorf("status:\n%s\n%s%s", status, files["stalls.log"], files["paired.log"])
+	}
+}
