@@ -61,6 +61,16 @@ func (p *process) working(bytes uint64, kinds ...string) {
 	p.advances(3)
 }
 
+// onTwoGPUs has the program use two, which are peers. Commands go on for the first.
+func (p *process) onTwoGPUs() {
+	p.m.t.Helper()
+	for _, device := range []int{1, 0} {
+		var used int
+		p.ask(fmt.Sprintf("device %d", device), "device %d", &used)
+	}
+	p.carriesOut("peers")
+}
+
 // rounds returns those of the thread with the fewest. Wrong contents and allocations that failed fail the test.
 func (p *process) rounds(command string) (least int) {
 	p.m.t.Helper()
@@ -85,7 +95,7 @@ func (p *process) free() (free, total uint64) {
 	return free, total
 }
 
-var ways = []string{"memory", "pitch", "managed", "async", "pool", "mapped", "pieces", "forgotten"}
+var ways = []string{"memory", "pitch", "managed", "async", "pool", "mapped", "pieces", "forgotten", "shareable"}
 
 // The program itself, in a process with the library: what it allocates in each way keeps its contents.
 func TestMemoryProgram(t *testing.T) {
@@ -106,4 +116,43 @@ func TestMemoryProgram(t *testing.T) {
 	if _, stderr := p.finish(); stderr != "" {
 		t.Errorf("stderr %q", stderr)
 	}
+}
+
+// What one process has, another one opens.
+func TestMemoryProgramsShare(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	owner, other := m.startMemory("be"), m.startMemory("be")
+	for i, c := range []struct{ how, command, adopt string }{
+		{"memory", "handle %d", "open %s"},
+		{"shareable", "descriptor %d", fmt.Sprintf("adopt %d %%s 4194304", owner.pid())},
+	} {
+		mine := owner.filled(c.how, 4<<20, i+1)
+		var what, handle string
+		var theirs, result int
+		if owner.ask(fmt.Sprintf(c.command, mine), "%s %s result %d", &what, &handle, &result); result != 0 {
+			t.Fatalf("%s: %d", c.command, result)
+		}
+		if other.ask(fmt.Sprintf(c.adopt, handle), "buffer %d result %d", &theirs, &result); result != 0 {
+			t.Fatalf("%s: %d", c.adopt, result)
+		}
+		other.carriesOut("expect %d %d", theirs, i+1)
+		other.right(i + 1)
+		other.carriesOut("fill %d %d", theirs, i+7)
+		owner.carriesOut("expect %d %d", mine, i+7)
+		owner.right(i + 1)
+	}
+	other.finish()
+	owner.finish()
+}
+
+// Kernels of one GPU work on memory of another.
+func TestMemoryProgramPeers(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
+	p := m.startMemory("be")
+	p.onTwoGPUs()
+	p.working(1<<20, "chains", "peers")
+	p.rounds("stop")
+	p.finish()
 }

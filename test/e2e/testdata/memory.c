@@ -18,9 +18,18 @@
 //	unblock              result R                which this command writes
 //	capture N, captured  result R                a capture of a kernel on buffer N begins, ends and is replayed
 //	wait                 result R                cuCtxSynchronize
+//	peers                result R                devices 0 and 1 may use each other's memory, by cuCtxEnablePeerAccess
+//	register N           result R                SYNC_MEMOPS of buffer N is set
+//	dmabuf N             result R                a descriptor of buffer N for devices on the bus is made
+//	handle N             handle HEX result R     a legacy IPC handle of buffer N
+//	open HEX             buffer N result R       of another process
+//	descriptor N         descriptor D result R   a shareable handle of buffer N, which may be imported as /proc/PID/fd/D
+//	adopt PID D BYTES    buffer N result R       by another process
+//	expect N SEED        result 0                what another process filled buffer N with
 //
 // An argument names the image of the kernels; the simulated driver needs none.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,6 +38,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+typedef struct { unsigned char bytes[64]; } ipc_handle;
 
 #define FUNCTIONS(F) \
 	F(cuInit, (unsigned)) \
@@ -64,6 +75,14 @@
 	F(cuMemMap, (ptr, size_t, size_t, unsigned long long, unsigned long long)) \
 	F(cuMemUnmap, (ptr, size_t)) \
 	F(cuMemSetAccess, (ptr, size_t, const void *, size_t)) \
+	F(cuMemGetHandleForAddressRange, (void *, ptr, size_t, int, unsigned long long)) \
+	F(cuMemExportToShareableHandle, (void *, unsigned long long, int, unsigned long long)) \
+	F(cuMemImportFromShareableHandle, (unsigned long long *, void *, int)) \
+	F(cuCtxEnablePeerAccess, (handle, unsigned)) \
+	F(cuIpcGetMemHandle, (ipc_handle *, ptr)) \
+	F(cuIpcOpenMemHandle_v2, (ptr *, ipc_handle, unsigned)) \
+	F(cuIpcCloseMemHandle, (ptr)) \
+	F(cuPointerSetAttribute, (const void *, int, ptr)) \
 	F(cuMemRetainAllocationHandle, (unsigned long long *, void *)) \
 	F(cuMemGetAddressRange_v2, (ptr *, size_t *, ptr)) \
 	F(cuPointerGetAttribute, (void *, int, ptr)) \
@@ -93,623 +112,8 @@
 
 #include "driver.h"
 
-enum { DEVICES = 8, BUFFERS = 4096, JOBS = 64, BLOCKS = 1320, NON_BLOCKING = 1, OUT_OF_MEMORY = 2 };
-enum { GRANULE = 2 << 20, PIECE = 1 << 20 };
-
-static struct gpu { handle context, chain, pool; } gpus[DEVICES];
-static int device; // of the commands
-static const char *image;
-static _Atomic uint32_t kernel_us = 100;
-
-// ---- buffers, and what is in them
-
-struct way;
-struct buffer {
-	const struct way *way;
-	ptr at;
-	size_t bytes;
-	int device;
-	unsigned long long *physical; // handles, one behind the other; NULL: the driver alone knows them
-	size_t pieces, piece_bytes;
-	uint32_t seed, factor, addend; // of word i: (what fill gave it) * factor + addend
-};
-
-struct way {
-	const char *name;
-	int (*allocate)(struct buffer *, size_t bytes);
-	int (*release)(struct buffer *);
-};
-
-static size_t rounded_up(size_t bytes) { return (bytes + GRANULE - 1) / GRANULE * GRANULE; }
-
-static int allocate_plain(struct buffer *b, size_t bytes)
-{
-	b->bytes = bytes;
-	return cuMemAlloc_v2(&b->at, bytes);
-}
-
-static int allocate_pitched(struct buffer *b, size_t bytes)
-{
-	size_t width = 1000, pitch = 0, rows = (bytes + width - 1) / width;
-	int r = cuMemAllocPitch_v2(&b->at, &pitch, width, rows, 4);
-	b->bytes = pitch * rows;
-	return r;
-}
-
-static int allocate_managed(struct buffer *b, size_t bytes)
-{
-	b->bytes = bytes;
-	return cuMemAllocManaged(&b->at, bytes, 1);
-}
-
-static int release_plain(struct buffer *b) { return cuMemFree_v2(b->at); }
-
-static int allocate_async(struct buffer *b, size_t bytes)
-{
-	b->bytes = bytes;
-	return cuMemAllocAsync(&b->at, bytes, NULL);
-}
-
-static int allocate_pooled(struct buffer *b, size_t bytes)
-{
-	struct { // CUmemPoolProps
-		int type, handle_types, location, id;
-		unsigned char rest[72];
-	} properties = {.type = 1, .location = 1, .id = b->device};
-	if (!gpus[b->device].pool)
-		OK(cuMemPoolCreate(&gpus[b->device].pool, &properties));
-	b->bytes = bytes;
-	return cuMemAllocFromPoolAsync(&b->at, bytes, gpus[b->device].pool, NULL);
-}
-
-static int release_async(struct buffer *b)
-{
-	int r = cuMemFreeAsync(b->at, NULL);
-	return r ? r : cuStreamSynchronize(NULL);
-}
-
-// Maps one more piece behind the others.
-static int grow(struct buffer *b)
-{
-	struct { // CUmemAllocationProp
-		int type, handle_types, location, id;
-		void *none;
-		unsigned char flags[8];
-	} properties = {.type = 1, .location = 1, .id = b->device};
-	struct { int location, id, flags; } access = {1, b->device, 3};
-	ptr at = b->at + b->pieces * b->piece_bytes;
-	unsigned long long h;
-	int r = cuMemCreate(&h, b->piece_bytes, &properties, 0);
-	if (r)
-		return r;
-	OK(cuMemMap(at, b->piece_bytes, 0, h, 0));
-	OK(cuMemSetAccess(at, b->piece_bytes, &access, 1));
-	b->physical[b->pieces++] = h;
-	return 0;
-}
-
-static int shrink(struct buffer *b)
-{
-	b->pieces--;
-	int r = cuMemUnmap(b->at + b->pieces * b->piece_bytes, b->piece_bytes);
-	return r ? r : cuMemRelease(b->physical[b->pieces]);
-}
-
-// What uses it has ended.
-static int release_mapped(struct buffer *b)
-{
-	int r = 0;
-	while (!r && b->pieces)
-		r = shrink(b);
-	free(b->physical);
-	return r ? r : cuMemAddressFree(b->at, b->bytes);
-}
-
-static int map_pieces(struct buffer *b, size_t bytes, size_t pieces)
-{
-	b->piece_bytes = rounded_up((bytes + pieces - 1) / pieces);
-	b->bytes = b->piece_bytes * pieces;
-	b->physical = calloc(pieces, sizeof *b->physical);
-	OK(cuMemAddressReserve(&b->at, b->bytes, 0, 0, 0));
-	while (b->pieces < pieces) {
-		int r = grow(b);
-		if (r) {
-			release_mapped(b);
-			return r;
-		}
-	}
-	return 0;
-}
-
-static int allocate_mapped(struct buffer *b, size_t bytes) { return map_pieces(b, bytes, 1); }
-
-static int allocate_pieces(struct buffer *b, size_t bytes) { return map_pieces(b, bytes, 5); }
-
-// The handles are released at once, as programs do that need them no more.
-static int allocate_forgotten(struct buffer *b, size_t bytes)
-{
-	int r = map_pieces(b, bytes, 3);
-	for (size_t i = 0; !r && i < b->pieces; i++)
-		r = cuMemRelease(b->physical[i]);
-	return r;
-}
-
-static int release_forgotten(struct buffer *b)
-{
-	free(b->physical);
-	int r = cuMemUnmap(b->at, b->bytes);
-	return r ? r : cuMemAddressFree(b->at, b->bytes);
-}
-
-static const struct way ways[] = {
-	{"memory", allocate_plain, release_plain},    {"pitch", allocate_pitched, release_plain},
-	{"managed", allocate_managed, release_plain}, {"async", allocate_async, release_async},
-	{"pool", allocate_pooled, release_async},     {"mapped", allocate_mapped, release_mapped},
-	{"pieces", allocate_pieces, release_mapped},  {"forgotten", allocate_forgotten, release_forgotten},
-};
-enum { WAYS = sizeof ways / sizeof *ways, MEMORY = 0, MAPPED = 5 };
-
-static const struct way *way_named(const char *name)
-{
-	for (int i = 0; i < WAYS; i++)
-		if (!strcmp(ways[i].name, name))
-			return &ways[i];
-	return NULL;
-}
-
-// In the current context, a device's.
-static int allocate(struct buffer *b, const struct way *way, int of, size_t bytes)
-{
-	*b = (struct buffer){.way = way, .device = of, .factor = 1};
-	int r = way->allocate(b, bytes);
-	if (r)
-		b->way = NULL;
-	return r;
-}
-
-static int release(struct buffer *b)
-{
-	int r = b->way->release(b);
-	b->way = NULL;
-	return r;
-}
-
-static size_t per_block(const struct buffer *b) { return b->bytes / 4 / BLOCKS; }
-
-static void expect(const struct buffer *b, size_t first_word, uint32_t *words, size_t count)
-{
-	size_t changed = per_block(b) * BLOCKS; // by kernels; those behind are not
-	for (size_t k = 0; k < count; k++) {
-		size_t i = first_word + k;
-		words[k] = (uint32_t)i * 2654435761u + b->seed;
-		if (i < changed)
-			words[k] = words[k] * b->factor + b->addend;
-	}
-}
-
-static size_t piece_at(const struct buffer *b, size_t at) { return b->bytes - at < PIECE ? b->bytes - at : PIECE; }
-
-static void newly_filled(struct buffer *b, uint32_t seed)
-{
-	b->seed = seed;
-	b->factor = 1;
-	b->addend = 0;
-}
-
-static int fill(struct buffer *b, uint32_t seed)
-{
-	uint32_t *words = malloc(PIECE);
-	int r = 0;
-	newly_filled(b, seed);
-	for (size_t at = 0; !r && at < b->bytes; at += PIECE) {
-		expect(b, at / 4, words, PIECE / 4);
-		r = cuMemcpyHtoD_v2(b->at + at, words, piece_at(b, at));
-	}
-	free(words);
-	return r;
-}
-
-static long long first_difference(const unsigned char *a, const unsigned char *b, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		if (a[i] != b[i])
-			return (long long)i;
-	return -1;
-}
-
-// Offset of the first wrong byte, or -1.
-static long long wrong_at(const struct buffer *b)
-{
-	uint32_t *wanted = malloc(PIECE), *found = malloc(PIECE);
-	long long wrong = -1;
-	for (size_t at = 0; wrong < 0 && at < b->bytes; at += PIECE) {
-		expect(b, at / 4, wanted, PIECE / 4);
-		OK(cuMemcpyDtoH_v2(found, b->at + at, piece_at(b, at)));
-		if (memcmp(found, wanted, piece_at(b, at)) != 0)
-			wrong = (long long)at +
-				first_difference((unsigned char *)found, (unsigned char *)wanted, piece_at(b, at));
-	}
-	free(wanted);
-	free(found);
-	return wrong;
-}
-
-typedef int (*launch_function)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
-			       void **, void **);
-
-static int step_by(launch_function launch, handle kernel, struct buffer *b, handle stream, uint32_t add)
-{
-	int count = (int)per_block(b);
-	uint32_t us = kernel_us;
-	void *parameters[] = {&b->at, &count, &add, &us};
-	int r = launch(kernel, BLOCKS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL);
-	if (!r) {
-		b->factor *= 3;
-		b->addend = b->addend * 3 + add;
-	}
-	return r;
-}
-
-static int step(struct buffer *b, handle stream, uint32_t add)
-{
-	return step_by(cuLaunchKernel, gpus[b->device].chain, b, stream, add);
-}
-
-// ---- threads that work all the time
-
-struct job {
-	const struct kind *kind;
-	size_t bytes;
-	int device;
-	uint32_t random;
-	handle stream;
-	pthread_t thread;
-	_Atomic uint64_t rounds;
-	_Atomic uint32_t wrong;
-	_Atomic int error; // of an allocation; the thread has ended
-};
-struct kind {
-	const char *name;
-	void (*run)(struct job *);
-};
-static struct job jobs[JOBS];
-static int job_count;
-static _Atomic bool ending;
-
-static uint32_t random_of(struct job *j)
-{ // xorshift
-	j->random ^= j->random << 13;
-	j->random ^= j->random >> 17;
-	j->random ^= j->random << 5;
-	return j->random;
-}
-
-static bool goes_on(struct job *j)
-{
-	j->rounds++;
-	return !ending;
-}
-
-static void look(struct job *j, const struct buffer *b)
-{
-	long long at = wrong_at(b);
-	if (at < 0)
-		return;
-	j->wrong++;
-	fprintf(stderr, "%s: round %llu: %s buffer of %zu bytes at %#llx is wrong at %lld\n", j->kind->name,
-		(unsigned long long)j->rounds, b->way->name, b->bytes, b->at, at);
-}
-
-static bool take(struct job *j, struct buffer *b, int way, size_t bytes)
-{
-	j->error = allocate(b, &ways[way], j->device, bytes);
-	if (j->error)
-		return false;
-	OK(fill(b, random_of(j)));
-	return true;
-}
-
-static void launch_and_wait(struct job *j, bool whole_context)
-{
-	struct buffer b;
-	handle event;
-	if (!take(j, &b, MEMORY, j->bytes))
-		return;
-	OK(cuEventCreate(&event, 2));
-	do {
-		for (int i = 0; i < 4; i++)
-			OK(step(&b, j->stream, random_of(j)));
-		switch (j->rounds % 4) {
-		case 0: OK(cuStreamSynchronize(j->stream)); break;
-		case 1:
-			OK(cuEventRecord(event, j->stream));
-			OK(cuEventSynchronize(event));
-			break;
-		case 2: OK(whole_context ? cuCtxSynchronize() : cuStreamSynchronize(j->stream)); break;
-		case 3: continue; // further ahead
-		}
-		look(j, &b);
-	} while (goes_on(j));
-	OK(cuStreamSynchronize(j->stream));
-	look(j, &b);
-	OK(release(&b));
-}
-
-static void chains(struct job *j) { launch_and_wait(j, false); }
-
-// Not beside captures: a wait for the context invalidates them.
-static void whole_waits(struct job *j) { launch_and_wait(j, true); }
-
-// A graph that is made once, and replayed for ever.
-static void graphs(struct job *j)
-{
-	struct buffer b;
-	handle graph, executable;
-	if (!take(j, &b, MEMORY, j->bytes))
-		return;
-	struct buffer before = b;
-	OK(cuStreamBeginCapture_v2(j->stream, 1));
-	for (uint32_t i = 1; i <= 3; i++)
-		OK(step(&b, j->stream, i));
-	OK(cuStreamEndCapture(j->stream, &graph));
-	OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-	b = before;
-	do {
-		for (int i = 0; i < 5; i++) {
-			OK(cuGraphLaunch(executable, j->stream));
-			for (uint32_t k = 1; k <= 3; k++) {
-				b.factor *= 3;
-				b.addend = b.addend * 3 + k;
-			}
-		}
-		OK(cuStreamSynchronize(j->stream));
-		look(j, &b);
-	} while (goes_on(j));
-	OK(cuGraphExecDestroy(executable));
-	OK(cuGraphDestroy(graph));
-	OK(release(&b));
-}
-
-// Captures in each mode, one after the other.
-static void captures(struct job *j)
-{
-	struct buffer b;
-	handle graph, executable;
-	if (!take(j, &b, MEMORY, j->bytes))
-		return;
-	do {
-		OK(step(&b, j->stream, 7));
-		OK(cuStreamBeginCapture_v2(j->stream, j->rounds % 2 ? 1 : 2)); // a global one forbids what others do
-		OK(step(&b, j->stream, random_of(j)));
-		usleep(random_of(j) % 500);
-		OK(step(&b, j->stream, random_of(j)));
-		OK(cuStreamEndCapture(j->stream, &graph));
-		OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-		OK(cuGraphLaunch(executable, j->stream));
-		OK(cuStreamSynchronize(j->stream));
-		OK(cuGraphExecDestroy(executable));
-		OK(cuGraphDestroy(graph));
-		look(j, &b);
-	} while (goes_on(j));
-	OK(release(&b));
-}
-
-// Copies both ways from and to pinned memory, and on the device.
-static void copies(struct job *j)
-{
-	struct buffer from, to;
-	uint32_t *host;
-	if (!take(j, &from, MEMORY, j->bytes / 2 / 4 * 4) || !take(j, &to, MEMORY, j->bytes / 2 / 4 * 4))
-		return;
-	OK(cuMemHostAlloc((void **)&host, from.bytes, 0));
-	do {
-		newly_filled(&from, random_of(j));
-		expect(&from, 0, host, from.bytes / 4);
-		OK(cuMemcpyHtoDAsync_v2(from.at, host, from.bytes, j->stream));
-		OK(step(&from, j->stream, random_of(j)));
-		OK(cuMemcpyDtoDAsync_v2(to.at, from.at, from.bytes, j->stream));
-		to.seed = from.seed, to.factor = from.factor, to.addend = from.addend;
-		OK(step(&to, j->stream, random_of(j)));
-		OK(cuMemcpyDtoHAsync_v2(host, to.at, to.bytes, j->stream));
-		OK(cuStreamSynchronize(j->stream));
-		uint32_t *wanted = malloc(to.bytes);
-		expect(&to, 0, wanted, to.bytes / 4);
-		if (memcmp(host, wanted, to.bytes) != 0) {
-			j->wrong++;
-			fprintf(stderr, "copies: round %llu: what was copied is wrong\n", (unsigned long long)j->rounds);
-		}
-		free(wanted);
-		look(j, &from);
-	} while (goes_on(j));
-	OK(cuMemFreeHost(host));
-	OK(release(&from));
-	OK(release(&to));
-}
-
-// A buffer that is handed from stream to stream by events.
-static void streams(struct job *j)
-{
-	struct buffer b;
-	handle beside, event[2];
-	if (!take(j, &b, MEMORY, j->bytes))
-		return;
-	OK(cuStreamCreate(&beside, NON_BLOCKING));
-	for (int i = 0; i < 2; i++)
-		OK(cuEventCreate(&event[i], 2));
-	do {
-		for (int i = 0; i < 8; i++) {
-			OK(step(&b, i % 2 ? beside : j->stream, random_of(j)));
-			OK(cuEventRecord(event[i % 2], i % 2 ? beside : j->stream));
-			OK(cuStreamWaitEvent(i % 2 ? j->stream : beside, event[i % 2], 0));
-		}
-		OK(cuStreamSynchronize(j->stream));
-		look(j, &b);
-	} while (goes_on(j));
-	OK(cuStreamDestroy_v2(beside));
-	OK(release(&b));
-}
-
-static void per_thread(struct job *j)
-{
-	struct buffer b;
-	if (!take(j, &b, MEMORY, j->bytes))
-		return;
-	do {
-		for (int i = 0; i < 4; i++)
-			OK(step_by(cuLaunchKernel_ptsz, gpus[j->device].chain, &b, NULL, random_of(j)));
-		OK(cuStreamSynchronize_ptsz(NULL));
-		look(j, &b);
-	} while (goes_on(j));
-	OK(release(&b));
-}
-
-// A context of its own, another one now and then.
-static void contexts(struct job *j)
-{
-	do {
-		handle context, module, kernel, stream;
-		struct buffer b;
-		OK(cuCtxCreate_v2(&context, 0, j->device));
-		OK(cuModuleLoadData(&module, image));
-		OK(cuModuleGetFunction(&kernel, module, "sim_chain"));
-		OK(cuStreamCreate(&stream, NON_BLOCKING));
-		if (!take(j, &b, MEMORY, j->bytes))
-			return;
-		for (int i = 0; i < 20; i++) {
-			OK(step_by(cuLaunchKernel, kernel, &b, stream, random_of(j)));
-			if (i % 5 == 4) {
-				OK(cuStreamSynchronize(stream));
-				look(j, &b);
-			}
-		}
-		OK(step_by(cuLaunchKernel, kernel, &b, stream, random_of(j))); // in flight
-		OK(cuCtxDestroy_v2(context));
-	} while (goes_on(j));
-}
-
-// A reservation in which memory is mapped piece by piece as it is needed, and unmapped from the end, as PyTorch's expandable
-// segments do. The rest of it must not be touched.
-static void growing(struct job *j)
-{
-	enum { PIECES = 8 };
-	struct buffer b = {.way = &ways[MAPPED], .device = j->device, .factor = 1};
-	b.piece_bytes = rounded_up(j->bytes / PIECES);
-	b.physical = calloc(PIECES, sizeof *b.physical);
-	OK(cuMemAddressReserve(&b.at, b.piece_bytes * PIECES, 0, 0, 0));
-	do {
-		if (b.pieces < PIECES && (!b.pieces || random_of(j) % 2))
-			j->error = grow(&b);
-		else
-			OK(shrink(&b));
-		if (j->error)
-			return;
-		b.bytes = b.pieces * b.piece_bytes;
-		OK(fill(&b, random_of(j)));
-		for (int i = 0; b.bytes && i < 3; i++)
-			OK(step(&b, j->stream, random_of(j)));
-		OK(cuStreamSynchronize(j->stream));
-		look(j, &b);
-	} while (goes_on(j));
-	b.bytes = b.piece_bytes * PIECES;
-	OK(release_mapped(&b));
-}
-
-// Buffers of all ways and sizes come and go; what stays keeps what is in it.
-static void churn(struct job *j)
-{
-	enum { SLOTS = 12 };
-	struct buffer slot[SLOTS] = {0};
-	do {
-		struct buffer *b = &slot[random_of(j) % SLOTS];
-		if (!b->way) {
-			size_t bytes = 1 + random_of(j) % (j->bytes / SLOTS);
-			int way = (int)(random_of(j) % WAYS), r;
-			if (random_of(j) % 4 == 0)
-				bytes = 1 + bytes % 5000;
-			r = allocate(b, &ways[way], j->device, bytes);
-			if (r == OUT_OF_MEMORY)
-				continue;
-			OK(r);
-			OK(fill(b, random_of(j)));
-		} else if (random_of(j) % 3 == 0) {
-			OK(cuStreamSynchronize(j->stream));
-			look(j, b);
-			OK(step(b, j->stream, random_of(j)));
-			if (b->way->release != release_plain) // which waits itself
-				OK(cuStreamSynchronize(j->stream));
-			OK(release(b));
-		} else {
-			OK(step(b, j->stream, random_of(j)));
-			if (random_of(j) % 2) {
-				OK(cuStreamSynchronize(j->stream));
-				look(j, b);
-			}
-		}
-	} while (goes_on(j));
-	OK(cuStreamSynchronize(j->stream));
-	for (int i = 0; i < SLOTS; i++)
-		if (slot[i].way) {
-			look(j, &slot[i]);
-			OK(release(&slot[i]));
-		}
-}
-
-static const struct kind kinds[] = {
-	{"chains", chains},         {"whole_waits", whole_waits}, {"graphs", graphs},
-	{"captures", captures},     {"copies", copies},           {"streams", streams},
-	{"per_thread", per_thread}, {"contexts", contexts},       {"growing", growing},
-	{"churn", churn},
-};
-
-static void *run_job(void *argument)
-{
-	struct job *j = argument;
-	OK(cuCtxSetCurrent(gpus[j->device].context));
-	OK(cuStreamCreate(&j->stream, NON_BLOCKING));
-	j->kind->run(j);
-	return NULL;
-}
-
-static void start(const char *name, size_t bytes)
-{
-	struct job *j = &jobs[job_count];
-	*j = (struct job){.bytes = bytes, .device = device, .random = 2463534242u + (uint32_t)job_count * 7919};
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if (!strcmp(kinds[i].name, name))
-			j->kind = &kinds[i];
-	if (!j->kind || job_count == JOBS || pthread_create(&j->thread, NULL, run_job, j)) {
-		printf("cannot start %s\n", name);
-		return;
-	}
-	printf("started %d\n", job_count++);
-}
-
-static void status(void)
-{
-	uint64_t least = UINT64_MAX, total = 0;
-	uint32_t wrong = 0;
-	int error = 0;
-	for (int i = 0; i < job_count; i++) {
-		least = jobs[i].rounds < least ? jobs[i].rounds : least;
-		total += jobs[i].rounds;
-		wrong += jobs[i].wrong;
-		error = jobs[i].error ? jobs[i].error : error;
-	}
-	printf("wrong %u error %d least %llu total %llu\n", wrong, error, (unsigned long long)(job_count ? least : 0),
-	       (unsigned long long)total);
-}
-
-static void stop(void)
-{
-	ending = true;
-	for (int i = 0; i < job_count; i++)
-		pthread_join(jobs[i].thread, NULL);
-	status();
-	ending = false;
-	job_count = 0;
-}
-
-// ---- commands
+#include "memory_buffers.h"
+#include "memory_threads.h"
 
 static struct buffer buffers[BUFFERS];
 static int buffer_count;
@@ -763,6 +167,85 @@ static void info(void)
 	printf("free %zu total %zu\n", free, total);
 }
 
+static void say_buffer(struct buffer b, int result)
+{
+	b.way = result ? NULL : b.way;
+	buffers[buffer_count] = b;
+	printf("buffer %d result %d\n", buffer_count++, result);
+}
+
+static void tell_handle(const struct buffer *b)
+{
+	ipc_handle h = {{0}};
+	int r = cuIpcGetMemHandle(&h, b->at);
+	printf("handle ");
+	for (size_t i = 0; i < sizeof h; i++)
+		printf("%02x", h.bytes[i]);
+	printf(" result %d\n", r);
+}
+
+static void open_handle(const char *hex)
+{
+	struct buffer b = {.way = &opened, .device = device, .factor = 1};
+	ipc_handle h;
+	for (size_t i = 0; i < sizeof h; i++)
+		sscanf(hex + 2 * i, "%2hhx", &h.bytes[i]);
+	int r = cuIpcOpenMemHandle_v2(&b.at, h, 1);
+	if (!r)
+		OK(cuMemGetAddressRange_v2(NULL, &b.bytes, b.at));
+	say_buffer(b, r);
+}
+
+static void tell_descriptor(const struct buffer *b)
+{
+	unsigned long long h;
+	int descriptor = -1, r = cuMemRetainAllocationHandle(&h, (void *)b->at);
+	if (!r) {
+		r = cuMemExportToShareableHandle(&descriptor, h, 1, 0);
+		OK(cuMemRelease(h));
+	}
+	printf("descriptor %d result %d\n", descriptor, r);
+}
+
+static void adopt(int pid, int descriptor, size_t bytes)
+{
+	struct buffer b = {.way = &ways[MAPPED], .device = device, .factor = 1};
+	unsigned long long h;
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, descriptor);
+	int file = open(path, O_RDWR), r = cuMemImportFromShareableHandle(&h, (void *)(intptr_t)file, 1);
+	close(file);
+	if (!r) {
+		reserve_pieces(&b, bytes, 1);
+		map_behind(&b, h);
+	}
+	say_buffer(b, r);
+}
+
+static int give_descriptor(const struct buffer *b)
+{
+	int file, r = cuMemGetHandleForAddressRange(&file, b->at, b->bytes / 4096 * 4096, 1, 0);
+	return r ? r : close(file);
+}
+
+static int register_memory(const struct buffer *b)
+{
+	enum { SYNC_MEMOPS = 6 };
+	unsigned yes = 1;
+	return cuPointerSetAttribute(&yes, SYNC_MEMOPS, b->at);
+}
+
+static int make_peers(void)
+{
+	int r = 0;
+	for (int i = 0; !r && i < 2; i++) {
+		OK(cuCtxSetCurrent(gpus[i].context));
+		r = cuCtxEnablePeerAccess(gpus[!i].context, 0);
+	}
+	OK(cuCtxSetCurrent(gpus[device].context));
+	return r;
+}
+
 static void allocate_buffer(const char *how, size_t bytes)
 {
 	const struct way *way = way_named(how);
@@ -772,8 +255,7 @@ static void allocate_buffer(const char *how, size_t bytes)
 		return;
 	}
 	int r = allocate(&b, way, device, bytes);
-	buffers[buffer_count] = b;
-	printf("buffer %d result %d\n", buffer_count++, r);
+	say_buffer(b, r);
 }
 
 static int step_often(struct buffer *b, unsigned rounds)
@@ -794,6 +276,12 @@ static int block(struct buffer *b)
 	}
 	int r = cuStreamWaitValue32_v2(stream, flag, unblocked + 1, 0);
 	return r ? r : step(b, stream, 3);
+}
+
+static int capture(struct buffer *b)
+{
+	int r = cuStreamBeginCapture_v2(stream, 0);
+	return r ? r : step(b, stream, 9);
 }
 
 static int replay_captured(void)
@@ -831,6 +319,43 @@ static struct buffer *buffer_of(unsigned n)
 	_Exit(1);
 }
 
+// Commands about work, and about who else uses memory. False: it is none of these.
+static bool obey_other(const char *line)
+{
+	char hex[160];
+	unsigned n, m;
+	size_t bytes;
+	if (sscanf(line, "long %u", &n) == 1)
+		printf("launched %d\n", step(buffer_of(n), stream, 5));
+	else if (sscanf(line, "blocked %u", &n) == 1)
+		printf("launched %d\n", block(buffer_of(n)));
+	else if (!strcmp(line, "unblock\n"))
+		printf("result %d\n", cuStreamWriteValue32_v2(beside, flag, ++unblocked, 0));
+	else if (sscanf(line, "capture %u", &n) == 1)
+		printf("result %d\n", capture(buffer_of(n)));
+	else if (!strcmp(line, "captured\n"))
+		printf("result %d\n", replay_captured());
+	else if (!strcmp(line, "wait\n"))
+		printf("result %d\n", cuCtxSynchronize());
+	else if (!strcmp(line, "peers\n"))
+		printf("result %d\n", make_peers());
+	else if (sscanf(line, "register %u", &n) == 1)
+		printf("result %d\n", register_memory(buffer_of(n)));
+	else if (sscanf(line, "dmabuf %u", &n) == 1)
+		printf("result %d\n", give_descriptor(buffer_of(n)));
+	else if (sscanf(line, "handle %u", &n) == 1)
+		tell_handle(buffer_of(n));
+	else if (sscanf(line, "open %159s", hex) == 1 && strlen(hex) == 2 * sizeof(ipc_handle))
+		open_handle(hex);
+	else if (sscanf(line, "descriptor %u", &n) == 1)
+		tell_descriptor(buffer_of(n));
+	else if (sscanf(line, "adopt %u %u %zu", &n, &m, &bytes) == 3)
+		adopt((int)n, (int)m, bytes);
+	else
+		return false;
+	return true;
+}
+
 static void obey(const char *line)
 {
 	char word[32];
@@ -865,20 +390,10 @@ static void obey(const char *line)
 	} else if (sscanf(line, "us %u", &n) == 1) {
 		kernel_us = n;
 		printf("us %u\n", n);
-	} else if (sscanf(line, "long %u", &n) == 1) {
-		printf("launched %d\n", step(buffer_of(n), stream, 5));
-	} else if (sscanf(line, "blocked %u", &n) == 1) {
-		printf("launched %d\n", block(buffer_of(n)));
-	} else if (!strcmp(line, "unblock\n")) {
-		printf("result %d\n", cuStreamWriteValue32_v2(beside, flag, ++unblocked, 0));
-	} else if (sscanf(line, "capture %u", &n) == 1) {
-		OK(cuStreamBeginCapture_v2(stream, 0));
-		printf("result %d\n", step(buffer_of(n), stream, 9));
-	} else if (!strcmp(line, "captured\n")) {
-		printf("result %d\n", replay_captured());
-	} else if (!strcmp(line, "wait\n")) {
-		printf("result %d\n", cuCtxSynchronize());
-	} else {
+	} else if (sscanf(line, "expect %u %u", &n, &m) == 2) {
+		newly_filled(buffer_of(n), m);
+		printf("result 0\n");
+	} else if (!obey_other(line)) {
 		printf("unknown command\n");
 	}
 }
@@ -897,7 +412,7 @@ static void read_image(const char *path)
 
 int main(int count, char **argument)
 {
-	char line[128];
+	char line[256];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	image = "simulated image";
 	if (count > 1)
