@@ -30,6 +30,7 @@ type finding struct {
 // doctor collects findings. What later checks need of earlier ones is in its fields.
 type doctor struct {
 	findings []finding
+	machine  hostMachine
 	config   configs.Config
 	library  string
 	devices  []device
@@ -53,7 +54,7 @@ func doctorCommand() *cobra.Command {
 			"programs of its own. The exit status is 0, or 1 when something that is needed is missing.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			d := &doctor{}
+			d := &doctor{machine: thisMachine}
 			d.examine(config)
 			if err := d.print(command.OutOrStdout(), asJSON); err != nil {
 				return fmt.Errorf("print: %w", err)
@@ -77,6 +78,7 @@ func (d *doctor) examine(config string) {
 	d.checkDevices()
 	d.checkControlFile()
 	d.checkMPS()
+	d.checkMemory()
 	if d.library != "" && len(d.devices) > 0 {
 		d.tryLibrary(config)
 	}

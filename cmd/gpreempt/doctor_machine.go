@@ -123,6 +123,8 @@ type device struct {
 	uuid       string
 	capability string
 	name       string
+	memory     uint64 // bytes
+	vmm        bool   // virtual memory management
 }
 
 func (d device) simulated() bool { return strings.HasPrefix(d.name, "Simulated") }
@@ -162,6 +164,11 @@ func (d *doctor) readProbe(line string) {
 		v := device{uuid: gpuUUID(f[0]), capability: f[1], name: f[3]}
 		d.devices = append(d.devices, v)
 		d.sayDevice(v, f[2])
+	case what == "memory" && len(f) == 3:
+		if i := slices.IndexFunc(d.devices, func(v device) bool { return v.uuid == gpuUUID(f[0]) }); i >= 0 {
+			d.devices[i].vmm = f[1] == "1"
+			d.devices[i].memory, _ = strconv.ParseUint(f[2], 10, 64)
+		}
 	case what == "error":
 		name, rest, _ := strings.Cut(rest, " ")
 		code, text, _ := strings.Cut(rest, " ")

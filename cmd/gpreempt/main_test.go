@@ -353,6 +353,7 @@ func TestMeasure(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	base := t.TempDir()
 	good := write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n")
+	swaps := write(t, "gpreempt.toml", "mechanisms = [\"swap\"]\nsegment.directory = \""+base+"\"\n")
 	for _, c := range []struct {
 		name string
 		env  []string
@@ -367,6 +368,8 @@ func TestDoctor(t *testing.T) {
 		{"an old GPU", []string{"FAKE_CUDA=sm_75"}, []string{"warn  device     Simulated GPU 0, compute capability 7.5, GPU-11111111-1111-1111-1111-111111111111: older than Ampere"}},
 		{"an Ampere GPU", []string{"FAKE_CUDA=sm_80"}, []string{"ok    device     Simulated GPU 0, compute capability 8.0, GPU-11111111-1111-1111-1111-111111111111: expected to work, never measured"}},
 		{"an unknown GPU", []string{"FAKE_CUDA=sm_199"}, []string{"warn  device     Simulated GPU 0, compute capability 19.9, GPU-11111111-1111-1111-1111-111111111111: never tried, and kernels made for sm_199 "}},
+		{"an old driver", []string{"FAKE_CUDA=old driver"}, []string{"ok    memory     GPU-11111111-1111-1111-1111-111111111111: 80.0 GiB; the driver or the GPU lacks virtual memory management"}},
+		{"an old driver that is to swap", []string{"FAKE_CUDA=old driver", "GPREEMPT_CONFIG=" + swaps}, []string{"warn  memory     GPU-11111111-1111-1111-1111-111111111111: 80.0 GiB; the driver or the GPU lacks virtual memory management; memory stays"}},
 		// The library of this test does nothing.
 		{"idle library", []string{"FAKE_CUDA=exclusive"}, []string{
 			"ok    config     " + good,
@@ -376,6 +379,8 @@ func TestDoctor(t *testing.T) {
 			"warn  device     Simulated GPU 0, compute capability 9.0, GPU-11111111-1111-1111-1111-111111111111: compute mode is exclusive",
 			"ok    control    /dev/nvidiactl is not needed: the driver is simulated",
 			"ok    server     no MPS control daemon",
+			"ok    memory     GPU-11111111-1111-1111-1111-111111111111: 80.0 GiB; the driver lets memory go to host memory and come back at the same addresses",
+			" of host memory may hold what leaves GPUs (memory.host_mb = 0: half of the ",
 			"fail  preload    be: registered on 0 of 1 devices",
 			`fail  picked     "auto" picks nothing: no probe registered; see above`,
 		}},

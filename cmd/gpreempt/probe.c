@@ -8,6 +8,7 @@
 //
 //   driver <CUDA version>
 //   device <UUID as hex> <compute capability> <compute mode> <name>
+//   memory <UUID as hex> <virtual memory management: 0 or 1> <bytes>
 //   context <UUID as hex> ok
 //   error <function> <CUresult or 0> <text>
 //   ready
@@ -28,6 +29,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 };
 
 static void *driver;
@@ -78,6 +80,19 @@ static void use(CUdevice device, CUuuid uuid)
 	}
 }
 
+static void tell_memory(CUdevice device, CUuuid uuid)
+{
+	CUresult (*ask)(int *, int, CUdevice) = dlsym(driver, "cuDeviceGetAttribute"); // an old driver does not know the question
+	int managed = 0;
+	size_t bytes;
+	if (!CALL(cuDeviceTotalMem_v2, (size_t *, CUdevice), &bytes, device))
+		return;
+	if (!ask || ask(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0)
+		managed = 0;
+	print_uuid("memory", uuid);
+	printf(" %d %zu\n", managed != 0, bytes);
+}
+
 static void probe_device(int index, int context)
 {
 	CUdevice device;
@@ -95,6 +110,7 @@ static void probe_device(int index, int context)
 		return;
 	print_uuid("device", uuid);
 	printf(" %d.%d %d %s\n", major, minor, mode, name);
+	tell_memory(device, uuid);
 	if (context)
 		use(device, uuid);
 }

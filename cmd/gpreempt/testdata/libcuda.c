@@ -41,10 +41,14 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
 		*value = sm / 10;
 		return 0;
 	case 76: *value = sm % 10; return 0;
+	case 102: // virtual memory management
+		*value = 1;
+		return asked("old driver") ? 1 : 0;
 	}
 	*value = 0;
 	return 0;
 }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { return (void)device, *bytes = (size_t)80 << 30, 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return (void)device, *context = "", 0; }
 int cuCtxSetCurrent(void *context) { return (void)context, 0; }
 int cuMemAlloc_v2(unsigned long long *memory, size_t size) { return (void)size, *memory = 4096, 0; }
