@@ -130,3 +130,75 @@ const char *gp_bridge_start_blp(void *armed)
 }
 
 void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
+
+const char *gp_bridge_start_memory(void *armed) { return gp_swap_start(armed); }
+
+void gp_bridge_memory(int gpu, struct gp_bridge_memory *to)
+{
+	const struct gp_memory *m = &gp_memory[gpu];
+	*to = (struct gp_bridge_memory){.resident = m->resident,
+					.swapped = m->swapped,
+					.pinned = m->pinned,
+					.wanted = m->wanted,
+					.waiting = m->waiting,
+					.waits = m->waits,
+					.wait_ns = m->wait_ns,
+					.evictions = m->evictions,
+					.restores = m->restores,
+					.out_bytes = m->out_bytes,
+					.out_ns = m->out_ns,
+					.in_bytes = m->in_bytes,
+					.in_ns = m->in_ns,
+					.failures = m->failures};
+}
+
+bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
+{
+	size_t free_bytes, total_bytes;
+	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);
+	if (!c)
+		return false;
+	bool known = !gp_driver.cuMemGetInfo(&free_bytes, &total_bytes);
+	gp_memory_leave_context(c);
+	if (!known)
+		return false;
+	*free = free_bytes;
+	*total = total_bytes;
+	return true;
+}
+
+bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
+
+int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent)
+{
+	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, gp_now_ns() + timeout_ns, urgent);
+}
+
+int gp_bridge_memory_restore(int gpu, bool urgent) { return (int)gp_memory_restore(&gp_gpu[gpu], urgent); }
+
+void gp_bridge_memory_room_changed(int gpu, uint64_t most) { gp_memory_room_changed(gpu, most); }
+
+uint64_t gp_bridge_arena_pinned(void) { return gp_arena_pinned(); }
+
+bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
+{
+	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);
+	if (!c)
+		return false;
+	int mode = gp_relax_captures();
+	bool grown = gp_arena_grow(&gp_gpu[gpu], bytes);
+	gp_unrelax_captures(mode);
+	gp_memory_leave_context(c);
+	return grown;
+}
+
+void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes)
+{
+	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);
+	if (!c)
+		return;
+	int mode = gp_relax_captures();
+	gp_arena_trim(keep_bytes);
+	gp_unrelax_captures(mode);
+	gp_memory_leave_context(c);
+}

@@ -60,6 +60,6 @@ int gp_bridge_memory_restore(int gpu, bool urgent);
 void gp_bridge_memory_room_changed(int gpu, uint64_t most); // waiters try again; who asks for more than most gives up
 uint64_t gp_bridge_arena_pinned(void);
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);
-void gp_bridge_arena_trim(uint64_t keep_bytes);
+void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes); // gpu: one on which the process has a context
 
 #endif

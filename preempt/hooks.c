@@ -35,5 +35,6 @@ const struct gp_hooks gp_core_hooks = {
 	.code_wanted = gp_blp_wanted,
 	.code_missed = gp_load_failed,
 	.unknown_function = gp_unknown_function,
+	.refused_memory = gp_refused_memory,
 	.complete = gp_blp_complete,
 };

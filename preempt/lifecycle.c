@@ -5,6 +5,7 @@
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/memory/memory.h"
 
 #include <stdio.h>
 
@@ -82,6 +83,7 @@ static void end_context(CUcontext handle)
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
 	gp_code_context_destroying(handle);
+	gp_arena_context_destroying(handle);
 	if (!c)
 		return;
 	forget(c);
@@ -122,10 +124,13 @@ void gp_event_shared(CUevent event)
 		gp_blp_event_shared(event);
 }
 
+// Counted in: none begins while memory moves.
 void gp_capture_beginning(CUstream stream)
 {
+	gp_memory_enter();
 	gp_capture_begins(stream);
 	gp_blp_capture_beginning(stream);
+	gp_memory_leave();
 }
 
 void gp_graph_made(CUgraphExec exec, CUgraph graph)

@@ -21,6 +21,10 @@ void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
 void gp_unknown_function(const char *name);
 
+// swap.c
+const char *gp_swap_start(void *armed); // see gp_bridge_start_memory
+bool gp_refused_memory(struct gp_retry *, CUdevice);
+
 // watch.c
 void gp_watch_forever(void);
 

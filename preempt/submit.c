@@ -5,11 +5,14 @@
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/memory/memory.h"
 
 #include <limits.h>
 
+// Waits while a higher level has its window open. Memory may move meanwhile: it is that level which may want the room.
 static void gate(struct gp_gpu *g)
 {
+	uint32_t inside = gp_memory_step_out();
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t began = gp_now_ns(), now = began, blocking;
@@ -29,6 +32,7 @@ static void gate(struct gp_gpu *g)
 		now = gp_now_ns();
 	}
 	gp_count(&slot->gate_ns, now - began);
+	gp_memory_step_in(inside);
 }
 
 static bool gates(const struct gp_gpu *g)
@@ -132,14 +136,22 @@ static void settle(struct gp_operation *o)
 		gp_event_recorded(c, o->event, o->stream);
 }
 
+static void leave(struct gp_operation *o)
+{
+	if (o->entered)
+		gp_leave_owner();
+	if (o->counted)
+		gp_memory_leave_slowly();
+}
+
 static CUresult finish(struct gp_operation *o)
 {
 	if (gp_blp_started)
 		gp_blp_end(o);
 	if (o->context)
 		settle(o);
-	if (o->entered)
-		gp_leave_owner();
+	if (o->entered | o->counted)
+		leave(o);
 	return o->result;
 }
 
@@ -156,8 +168,21 @@ static bool begin_captured(struct gp_operation *o)
 	return false;
 }
 
+// Comes first: while its memory is out, a process counts as idle, opens no window and arms no hold. Several kernels of one
+// call are nested. The operation lies in the frame of the interceptor.
+static __attribute__((noinline)) void count_in(struct gp_operation *o)
+{
+	if (o->joint)
+		gp_memory_enter_again(o);
+	else
+		gp_memory_enter_slowly(o);
+	o->counted = true;
+}
+
 bool gp_operation_begin(struct gp_operation *o)
 {
+	if (__builtin_expect(gp_memory_on, 0))
+		count_in(o);
 	if (gp_is_captured(o->stream))
 		return begin_captured(o);
 	resolve(o);
@@ -175,5 +200,7 @@ CUresult gp_operation_end(struct gp_operation *o, CUresult result)
 		return finish(o);
 	if (o->work == GP_KERNEL)
 		gp_wait_end(GP_LOAD, o->launch.function, result);
+	if (o->counted)
+		gp_memory_leave_slowly();
 	return result;
 }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
+#include <time.h>
+
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
 // over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
 // firm: one of the two sees the other. False: the domain is being stopped.
@@ -138,6 +140,40 @@ void gp_blp_flush_owner(CUdeviceptr address)
 {
 	if (!blp_inside)
 		flush(&(struct scope){.gpu = gp_gpu_of_memory(address), .all = true});
+}
+
+// Whether a stop can cut nothing of a domain, and has cut nothing. Asks the driver. d->lock is held, the context is current.
+static bool is_empty(struct gp_domain *d)
+{
+	bool empty = true;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		if (blp_may_be_cut(s) && (d->epoch % 2 || !blp_has_ended(d, s, s->last)))
+			empty = false;
+	}
+	blp_advance(d);
+	return empty;
+}
+
+bool gp_blp_wait_empty(uint64_t deadline_ns)
+{
+	struct timespec nap = {0, 100 * 1000};
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		for (struct gp_domain *d = blp_domains[i];; nanosleep(&nap, NULL)) {
+			bool pushed;
+			pthread_mutex_lock(&d->lock);
+			bool empty = !d->context;
+			if (!empty && blp_enter(d->context, &pushed)) {
+				empty = is_empty(d);
+				blp_leave(pushed);
+			}
+			pthread_mutex_unlock(&d->lock);
+			if (empty)
+				break;
+			if (gp_now_ns() >= deadline_ns)
+				return false;
+		}
+	return true;
 }
 
 // A stream with a domain of its own stops and resumes at other times than the rest of its context.

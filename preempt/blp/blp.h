@@ -82,6 +82,9 @@ void gp_blp_come_behind(CUstream);
 // gp_blp_flush for all streams of a context (NULL: of the process), and of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
+// Waits until the driver has all work of this process that may be cut, and all of it has run. The caller keeps new work away.
+// Nothing is launched again after this. False: not by the deadline.
+bool gp_blp_wait_empty(uint64_t deadline_ns);
 
 // The domain of the stream in the current context; NULL: there is none, or not yet.
 struct gp_domain *gp_blp_domain(CUstream);

@@ -62,6 +62,7 @@ struct gp_operation {
 	// What begin finds out, once.
 	bool captured;              // the operation goes into a graph, or might; the rest is not set then
 	bool entered;               // the stream's context was made current, until the end
+	bool counted;               // the thread may use device memory until the end (preempt/memory)
 	CUcontext handle;           // the current context; NULL: there is none
 	struct gp_context *context; // what is known of it; NULL: nothing
 	CUresult result;            // what the program is told, if begin returned false
@@ -96,6 +97,13 @@ static inline bool gp_waits_for_context(enum gp_wait kind)
 {
 	return kind != GP_WAIT_STREAM && kind != GP_WAIT_EVENT && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
 }
+
+// A call that the driver refused with CUDA_ERROR_OUT_OF_MEMORY, from its first refusal on. Zero before that.
+struct gp_retry {
+	uint64_t began_ns;
+	uint32_t tries;
+};
+#define GP_CURRENT_DEVICE (-1) // that of the current context
 
 // Things that the program may destroy.
 enum gp_thing { GP_CONTEXT, GP_STREAM, GP_GRAPH_INSTANCE, GP_EVENT };
@@ -167,6 +175,8 @@ struct gp_hooks {
 	// The program looks up a function of the driver that is not intercepted and may put work on streams. Called before the
 	// program gets it, at most once.
 	void (*unknown_function)(const char *name);
+	// The driver refused a call with CUDA_ERROR_OUT_OF_MEMORY. Waits for room on the device. True: the call is to be made again.
+	bool (*refused_memory)(struct gp_retry *, CUdevice);
 	// Completes the arguments of a kernel for a node of a graph. False: they are complete already.
 	bool (*complete)(CUfunction, struct gp_arguments *);
 };

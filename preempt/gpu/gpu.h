@@ -11,6 +11,8 @@ void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);
 // One look of the watcher at an open window, under query_lock: nanoseconds to the next, 0: it is closed.
 uint64_t gp_window_watch(struct gp_context *, uint64_t now);
+// While it is on, this process's window on the GPU is not published: lower levels run. May be on several times.
+void gp_gpu_give_way(struct gp_gpu *, bool on);
 void gp_gpu_rescind(struct gp_gpu *); // peers came or went: publishes the window, or takes it back
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
 uint64_t gp_gpu_busy_ns(struct gp_gpu *);

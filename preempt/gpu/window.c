@@ -36,7 +36,7 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 
 	if (!s)
 		return 0;
-	if (g->lower_peers) {
+	if (g->lower_peers && !g->giving_way) {
 		slot->window_opened_ns = now;
 		gp_count(&slot->windows, 1);
 		if (s->busy & g->lower)
@@ -308,14 +308,14 @@ uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 	return hold && hold < work ? hold : work;
 }
 
-void gp_gpu_rescind(struct gp_gpu *g)
+// Publishes the window, or takes it back, as g->lower_peers and g->giving_way say. g->lock is held. Returns who is to be woken.
+static uint32_t republish(struct gp_gpu *g)
 {
 	struct gp_segment *s = g->segment;
-	uint32_t wakes = 0;
+	bool wanted = g->lower_peers && !g->giving_way;
 	if (!s)
-		return;
-	pthread_spin_lock(&g->lock);
-	if (!g->lower_peers && s->open & 1ull << g->slot) {
+		return 0;
+	if (!wanted && s->open & 1ull << g->slot) {
 		struct gp_slot *slot = gp_own_slot(g);
 		s->open &= ~(1ull << g->slot);
 		gp_count(&slot->window_ns, gp_now_ns() - slot->window_opened_ns);
@@ -323,9 +323,27 @@ void gp_gpu_rescind(struct gp_gpu *g)
 		s->gate++;
 		gp_futex_wake(&s->gate, INT_MAX, true);
 		gp_ring_windows(s);
-	} else if (g->lower_peers && g->open_contexts && !(s->open & 1ull << g->slot)) {
-		wakes = publish(g, gp_now_ns()); // lower levels came while the window was open
+	} else if (wanted && g->open_contexts && !(s->open & 1ull << g->slot)) {
+		return publish(g, gp_now_ns()); // lower levels came while the window was open
 	}
+	return 0;
+}
+
+void gp_gpu_give_way(struct gp_gpu *g, bool on)
+{
+	pthread_spin_lock(&g->lock);
+	g->giving_way += on ? 1 : UINT32_MAX;
+	uint32_t wakes = republish(g);
+	pthread_spin_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+}
+
+void gp_gpu_rescind(struct gp_gpu *g)
+{
+	if (!g->segment)
+		return;
+	pthread_spin_lock(&g->lock);
+	uint32_t wakes = republish(g);
 	pthread_spin_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 	for (int i = 0; i < GP_CONTEXTS && !g->lower_peers; i++)

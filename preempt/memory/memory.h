@@ -39,7 +39,7 @@ struct gp_chunk {
 	size_t bytes;
 	unsigned long long handle; // the driver's; 0 while OUT
 	_Atomic uint32_t state;    // enum gp_chunk_state
-	void *host;                // its place in the arena; NULL: none
+	void **host; // its places in the arena, for each GP_CHUNK_BYTES begun; NULL: none, as while the gate is open
 	struct gp_range *range;
 };
 
@@ -107,6 +107,7 @@ extern struct gp_memory_settings gp_memory_settings;
 // Both are called in one function: its frame tells nested calls from one that the program left by longjmp. frame: an address
 // in the frame of the caller that is there until gp_memory_leave.
 void gp_memory_enter_slowly(const void *frame);
+void gp_memory_enter_again(const void *frame); // the same; nested if the thread is counted in, whatever its frame
 void gp_memory_leave_slowly(void);
 static inline __attribute__((always_inline)) void gp_memory_enter(void)
 {
@@ -145,18 +146,34 @@ void gp_memory_context_destroying(CUcontext); // its ranges end with it
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
 // may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, uint64_t began_ns);
+// The same for a call that was carried out by the driver itself, and whose need is not known. g: NULL: it is not known either.
+bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
 // By the agent. Waiters try again. Who asks for more bytes than most waits in vain, now and later, and is told so.
 void gp_memory_room_changed(int gpu, uint64_t most);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
-// machine and the process's cgroups leave.
-void *gp_arena_take(struct gp_gpu *, size_t bytes); // NULL: no more; pins more only if gp_arena_grow did not do it ahead
+// machine and the process's cgroups leave. A context of the GPU is current where more may be pinned, or given back.
+void *gp_arena_take(struct gp_gpu *, size_t bytes); // GP_CHUNK_BYTES at most. NULL: no more. Pins if gp_arena_grow did not
 void gp_arena_give(void *, size_t bytes);
 uint64_t gp_arena_pinned(void);                      // bytes
 bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until so much is free; by the mover's thread
 void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
+void gp_arena_context_destroying(CUcontext);         // what was pinned in it is not any more
 
-// move.c: by one thread of a process at a time.
+// What houses that are not known here do for memory. Set before gp_memory_on.
+struct gp_memory_others {
+	void (*hold_back)(bool on);              // no hold runs in this process while this is on
+	bool (*wait_log)(uint64_t deadline_ns);  // gp_blp_wait_empty
+	void (*give_way)(struct gp_gpu *, bool); // lower levels may use the GPU meanwhile
+};
+extern struct gp_memory_others gp_memory_others;
+
+// copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none, or it is
+// pinned by another thread and the caller does not want to wait.
+struct gp_context *gp_memory_use_context(const struct gp_gpu *, bool wait);
+void gp_memory_leave_context(struct gp_context *);
+
+// move.c: moves of one process come one after the other.
 enum gp_move_result {
 	GP_MOVED,
 	GP_MOVE_BUSY, // work or a call did not end in time, or a capture is on: nothing has changed, the gate is open

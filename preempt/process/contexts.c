@@ -39,11 +39,12 @@ void gp_leave_owner(void)
 	gp_driver.cuCtxPopCurrent(&popped);
 }
 
-static struct gp_gpu *gpu_of(CUdevice device)
+struct gp_gpu *gp_gpu_of_device(CUdevice device)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	uint8_t uuid[16];
 	struct gp_gpu *found = NULL;
+	bool added = false;
 
 	if (gp_driver.cuDeviceGetUuid(uuid, device))
 		return NULL;
@@ -72,8 +73,11 @@ static struct gp_gpu *gpu_of(CUdevice device)
 		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
 		g->known = 1;
 		found = g;
+		added = true;
 	}
 	pthread_mutex_unlock(&lock);
+	if (added)
+		gp_notify();
 	return found;
 }
 
@@ -108,7 +112,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 	gp_driver.cuCtxPopCurrent(&popped);
 	if (result)
 		return NULL;
-	struct gp_gpu *g = gpu_of(device);
+	struct gp_gpu *g = gp_gpu_of_device(device);
 	if (!g)
 		return NULL;
 	bool added = false;
@@ -133,13 +137,23 @@ struct gp_context *gp_context_current(CUcontext handle)
 	return known;
 }
 
-bool gp_context_pin(struct gp_context *c, CUcontext handle)
+static bool keep(struct gp_context *c, CUcontext handle)
 {
-	pthread_mutex_lock(&c->life_lock);
 	if (c->handle == handle)
 		return true;
 	pthread_mutex_unlock(&c->life_lock);
 	return false;
+}
+
+bool gp_context_pin(struct gp_context *c, CUcontext handle)
+{
+	pthread_mutex_lock(&c->life_lock);
+	return keep(c, handle);
+}
+
+bool gp_context_try_pin(struct gp_context *c, CUcontext handle)
+{
+	return !pthread_mutex_trylock(&c->life_lock) && keep(c, handle);
 }
 
 void gp_context_unpin(struct gp_context *c) { pthread_mutex_unlock(&c->life_lock); }

@@ -50,6 +50,7 @@ struct gp_gpu {
 	pthread_spinlock_t lock; // of opening and closing windows; the launch path never takes it in an open window
 	uint32_t open_contexts;  // under lock
 	uint64_t busy_since_ns;  // under lock: when the first of them was opened
+	uint32_t giving_way;     // under lock: threads for which lower levels are to run, although a window is open
 	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
 	bool probing;            // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot
@@ -197,8 +198,10 @@ void gp_leave_owner(void);
 const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr);
 // A context became usable. Returns what is known of it; NULL: nothing, it is not watched.
 struct gp_context *gp_context_current(CUcontext);
+struct gp_gpu *gp_gpu_of_device(CUdevice); // known from then on; NULL: there are more than GP_GPUS
 // A pinned context is not destroyed. False: it is gone already.
 bool gp_context_pin(struct gp_context *, CUcontext);
+bool gp_context_try_pin(struct gp_context *, CUcontext); // the same; also false if another thread has it pinned
 void gp_context_unpin(struct gp_context *);
 
 // streams.c

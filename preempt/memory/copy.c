@@ -1,0 +1,146 @@
+// copy.c - copies of chunks, piece by piece.
+#define _GNU_SOURCE
+#include "preempt/memory/move.h"
+
+#include <stdlib.h>
+
+// While a higher level has its window open, its own copies would wait behind ours. Such a level may be busy all the time: after
+// this pause one piece goes, which leaves the bus at least 80 % of the time.
+static const uint64_t PAUSE_NS = 3 * 1000 * 1000;
+
+struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		struct gp_context *c = &gp_context[i];
+		CUcontext handle = c->handle;
+		if (!handle || c->gpu != g || !(wait ? gp_context_pin(c, handle) : gp_context_try_pin(c, handle)))
+			continue;
+		if (c->gpu == g && !gp_driver.cuCtxPushCurrent(handle))
+			return c;
+		gp_context_unpin(c);
+	}
+	return NULL;
+}
+
+void gp_memory_leave_context(struct gp_context *c)
+{
+	CUcontext popped;
+	gp_driver.cuCtxPopCurrent(&popped);
+	gp_context_unpin(c);
+}
+
+bool gp_copies_open(struct gp_copies *copies)
+{
+	int least = 0, greatest;
+	gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest);
+	if (gp_driver.cuStreamCreateWithPriority(&copies->stream, CU_STREAM_NON_BLOCKING, least)) {
+		copies->stream = NULL;
+		return false;
+	}
+	for (int i = 0; i < GP_PIECES_IN_FLIGHT; i++)
+		if (gp_driver.cuEventCreate(&copies->event[i], CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)) {
+			copies->event[i] = NULL;
+			gp_copies_close(copies);
+			return false;
+		}
+	return true;
+}
+
+void gp_copies_close(struct gp_copies *copies)
+{
+	for (int i = 0; i < GP_PIECES_IN_FLIGHT; i++)
+		if (copies->event[i])
+			gp_driver.cuEventDestroy(copies->event[i]);
+	gp_driver.cuStreamDestroy(copies->stream);
+}
+
+// The stream itself says it as well, where an event does not.
+static bool ask_stream(struct gp_copies *copies)
+{
+	copies->unknown = copies->unknown || gp_driver.cuStreamSynchronize(copies->stream);
+	if (!copies->unknown)
+		copies->ended = copies->begun;
+	return !copies->unknown;
+}
+
+bool gp_copies_wait(struct gp_copies *copies, uint64_t upto)
+{
+	while (copies->ended < upto) {
+		if (copies->unknown)
+			return false;
+		if (gp_driver.cuEventSynchronize(copies->event[copies->ended % GP_PIECES_IN_FLIGHT]))
+			return ask_stream(copies);
+		copies->ended++;
+	}
+	return true;
+}
+
+// False: the end of what is in flight will not be known.
+static bool give_way(struct gp_copies *copies)
+{
+	struct gp_gpu *g = copies->gpu;
+	struct gp_segment *s = g->segment;
+	if (copies->urgent || !s || !(s->open & g->higher))
+		return true;
+	if (!gp_copies_wait(copies, copies->begun))
+		return false;
+	uint64_t until = gp_now_ns() + PAUSE_NS, now;
+	while ((now = gp_now_ns()) < until) {
+		uint32_t seen = s->gate;
+		s->gate_waiters++;
+		bool open = s->open & g->higher;
+		if (open)
+			gp_futex_wait(&s->gate, seen, until - now, true);
+		s->gate_waiters--;
+		if (!open)
+			break;
+	}
+	return true;
+}
+
+bool gp_copies_add(struct gp_copies *copies, const struct gp_chunk *chunk, size_t offset, bool to_device)
+{
+	size_t left = chunk->bytes - offset, bytes = left < GP_PIECE_BYTES ? left : GP_PIECE_BYTES;
+	char *host = (char *)chunk->host[offset / GP_CHUNK_BYTES] + offset % GP_CHUNK_BYTES;
+	CUdeviceptr device = chunk->address + offset;
+
+	if (copies->unknown || !give_way(copies))
+		return false;
+	if (copies->begun - copies->ended == GP_PIECES_IN_FLIGHT && !gp_copies_wait(copies, copies->ended + 1))
+		return false;
+	if (to_device ? gp_driver.cuMemcpyHtoDAsync(device, host, bytes, copies->stream) :
+			gp_driver.cuMemcpyDtoHAsync(host, device, bytes, copies->stream))
+		return false;
+	copies->begun++;
+	if (gp_driver.cuEventRecord(copies->event[(copies->begun - 1) % GP_PIECES_IN_FLIGHT], copies->stream))
+		return ask_stream(copies);
+	return true;
+}
+_Static_assert(GP_CHUNK_BYTES % GP_PIECE_BYTES == 0, "a piece lies in one place of the arena");
+
+static size_t places_of(const struct gp_chunk *chunk) { return (chunk->bytes + GP_CHUNK_BYTES - 1) / GP_CHUNK_BYTES; }
+
+static size_t bytes_of(const struct gp_chunk *chunk, size_t place)
+{
+	size_t left = chunk->bytes - place * GP_CHUNK_BYTES;
+	return left < GP_CHUNK_BYTES ? left : GP_CHUNK_BYTES;
+}
+
+void gp_chunk_give_host(struct gp_chunk *chunk)
+{
+	for (size_t i = 0; chunk->host && i < places_of(chunk) && chunk->host[i]; i++)
+		gp_arena_give(chunk->host[i], bytes_of(chunk, i));
+	free(chunk->host);
+	chunk->host = NULL;
+}
+
+bool gp_chunk_take_host(struct gp_gpu *g, struct gp_chunk *chunk)
+{
+	chunk->host = calloc(places_of(chunk), sizeof *chunk->host);
+	for (size_t i = 0; chunk->host && i < places_of(chunk); i++)
+		if (!(chunk->host[i] = gp_arena_take(g, bytes_of(chunk, i)))) {
+			gp_chunk_give_host(chunk);
+			return false;
+		}
+	return chunk->host != NULL;
+}

@@ -1,0 +1,186 @@
+// gate.c - counts the threads that may use device memory, and keeps them out while memory moves.
+//
+// Memory order. A thread first counts itself in, then looks whether the gate is closed. The mover first closes the gate, then
+// reads the counters. All four are sequentially consistent, so one of the two sees the other: either the thread finds the gate
+// closed and counts itself out again, or the mover finds it counted in and waits. Once the mover has read zero in a counter of
+// the closed gate, whoever counts in there later finds the gate closed. So the counters need not be zero at one instant: the
+// mover waits for one after the other.
+// Counting out releases what the thread did, and the mover's reading acquires it. Opening releases what the mover did, and
+// looking at the gate acquires it. So neither needs a lock for ranges and chunks.
+// The other way round for the mover's sleep: a thread first counts out, then looks at the gate; the mover closed it before it
+// read the counter. Either the mover read the new count, or the thread wakes it.
+#define _GNU_SOURCE
+#include "preempt/memory/memory.h"
+
+#include <limits.h>
+#include <time.h>
+
+enum {
+	COUNTERS = 64,
+	CAPTURE_NAP_NS = 1000000, // between two looks whether a capture is over
+};
+
+// Threads on different processors rarely share a cache line.
+static struct {
+	_Atomic uint32_t in;
+	char rest[60];
+} counter[COUNTERS] __attribute__((aligned(64)));
+static _Atomic uint32_t closed; // a futex of those who wait until it is 0
+static _Atomic uint32_t left;   // a futex of the mover: somebody counted out of the closed gate
+
+struct gp_memory gp_memory[GP_GPUS];
+_Atomic uint32_t gp_memory_on;
+struct gp_memory_settings gp_memory_settings;
+
+// Where the thread is. frame is in the caller that counted in first.
+static __thread struct {
+	uint32_t depth;
+	const void *frame;
+} mine __attribute__((tls_model("initial-exec")));
+
+static _Atomic uint32_t *my_counter(void)
+{
+	// Places of thread-local storage differ by stack sizes: a multiplication spreads their bits.
+	uint64_t place = (uintptr_t)&mine * 0x9e3779b97f4a7c15ull;
+	return &counter[place >> 58].in;
+}
+_Static_assert(COUNTERS == 1 << (64 - 58), "a hash of 6 bits");
+
+static void count_out(void)
+{
+	(*my_counter())--;
+	if (!__builtin_expect(closed, 0))
+		return;
+	left++;
+	gp_futex_wake(&left, 1, false);
+}
+
+// Every GPU's agent hears of it: the process waits for all of its memory.
+static void wait_open(void)
+{
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		gp_memory[i].waiting++;
+		if (gp_gpu[i].segment)
+			gp_ring(gp_gpu[i].segment);
+	}
+	while (closed)
+		gp_futex_wait(&closed, 1, 0, false);
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		gp_memory[i].waiting--;
+}
+
+static void count_in(void)
+{
+	for (;;) {
+		(*my_counter())++;
+		if (!__builtin_expect(closed, 0))
+			return;
+		count_out();
+		wait_open();
+	}
+}
+
+// The driver calls profilers back, and those call the driver: such a nested call passes. Its frame is below that of the call
+// around it, as stacks grow down. A thread that is counted in and comes with a frame that is not below left that call by
+// longjmp: nothing else takes a frame away. Its count is taken back then. Until it comes again it counts as inside, so that
+// its process is not evicted: too careful, never too bold.
+void gp_memory_enter_slowly(const void *frame)
+{
+	if (mine.depth && frame < mine.frame) {
+		mine.depth++;
+		return;
+	}
+	if (mine.depth)
+		count_out();
+	mine.depth = 0; // a signal handler that comes while this thread waits is not inside
+	count_in();
+	mine.depth = 1;
+	mine.frame = frame;
+}
+
+void gp_memory_enter_again(const void *frame)
+{
+	if (mine.depth)
+		mine.depth++;
+	else
+		gp_memory_enter_slowly(frame);
+}
+
+void gp_memory_leave_slowly(void)
+{
+	if (mine.depth && --mine.depth == 0) // 0 already: counted in before the gate was used
+		count_out();
+}
+
+uint32_t gp_memory_step_out(void)
+{
+	uint32_t depth = mine.depth;
+	mine.depth = 0;
+	if (depth)
+		count_out();
+	return depth;
+}
+
+void gp_memory_step_in(uint32_t depth)
+{
+	if (depth)
+		count_in();
+	mine.depth = depth;
+}
+
+void gp_memory_open(void)
+{
+	closed = 0;
+	gp_futex_wake(&closed, INT_MAX, false);
+}
+
+bool gp_memory_closed(void) { return closed; }
+
+// Waits until a counter of the closed gate is zero. False: not by that time.
+static bool wait_zero(_Atomic uint32_t *in, uint64_t deadline_ns)
+{
+	for (;;) {
+		uint32_t seen = left;
+		if (!*in)
+			return true;
+		uint64_t now = gp_now_ns();
+		if (now >= deadline_ns)
+			return false;
+		gp_futex_wait(&left, seen, deadline_ns - now, false);
+	}
+}
+
+static bool all_out(uint64_t deadline_ns)
+{
+	for (int i = 0; i < COUNTERS; i++)
+		if (!wait_zero(&counter[i].in, deadline_ns))
+			return false;
+	return true;
+}
+
+// A captured stream must not be waited for, and who captures has to pass the gate to end it. So the gate is not closed while
+// a capture is under way. One begins while its thread is counted in (gp_capture_beginning): once everybody is out, none can.
+static bool wait_captures(uint64_t deadline_ns)
+{
+	struct timespec nap = {0, CAPTURE_NAP_NS};
+	while (gp_captures) {
+		if (gp_now_ns() >= deadline_ns)
+			return false;
+		nanosleep(&nap, NULL);
+	}
+	return true;
+}
+
+bool gp_memory_close(uint64_t deadline_ns)
+{
+	while (wait_captures(deadline_ns)) {
+		closed = 1;
+		bool out = all_out(deadline_ns);
+		if (out && !gp_captures)
+			return true;
+		gp_memory_open();
+		if (!out)
+			return false;
+	}
+	return false;
+}

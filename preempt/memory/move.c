@@ -1,0 +1,476 @@
+// move.c - evictions and restores.
+//
+// An eviction takes chunks in the order of addresses, no more than are asked for. The gate is closed, nobody is inside, and the
+// GPU has nothing of this process to do, before the first chunk leaves; all that can miss the deadline comes before that. From
+// then on every chunk has its contents whole in one place, which its state names: a chunk is OUT once its memory is unmapped and
+// given back, and until then the device's contents are valid. It is IN again once its copy has ended, and until then the host's
+// contents are valid.
+//
+// The bus must not wait for the driver's other work. So chunks are unmapped, and new ones made, while copies are in flight.
+#define _GNU_SOURCE
+#include "preempt/memory/move.h"
+
+#include <stdlib.h>
+
+enum {
+	RUN = 4,   // chunks that get their access by one call, which is the dear one
+	AHEAD = 8, // chunks that are made before their copies begin
+};
+
+static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
+
+struct gp_memory_others gp_memory_others;
+
+// Chunks of one GPU that move, in the order of their copies.
+struct list {
+	size_t count;
+	struct gp_chunk **chunk;
+	uint64_t *ends; // the number of pieces that are copied when the chunk is
+};
+
+static bool list_room(struct list *l, size_t room)
+{
+	l->chunk = calloc(room + 1, sizeof *l->chunk);
+	l->ends = calloc(room + 1, sizeof *l->ends);
+	return l->chunk && l->ends;
+}
+
+static void list_free(struct list *l)
+{
+	free(l->chunk);
+	free(l->ends);
+}
+
+// Whether the range's own GPU may read and write it: what no kernel can reach cannot be copied either.
+static bool reachable(const struct gp_range *r)
+{
+	for (uint32_t i = 0; i < r->accesses; i++)
+		if (r->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
+		    r->access[i].location == r->gpu->device && r->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			return true;
+	return false;
+}
+
+static bool evictable(const struct gp_range *r) { return !r->pins && reachable(r); }
+
+// Chunks in a state, of ranges that can be evicted. The gate is closed, or gp_memory_lock is held.
+static size_t count_chunks(const struct gp_gpu *g, enum gp_chunk_state state, uint64_t *bytes)
+{
+	size_t count = 0;
+	*bytes = 0;
+	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
+		for (size_t i = 0; evictable(r) && i < r->chunks; i++)
+			if (r->chunk[i].state == state) {
+				count++;
+				*bytes += r->chunk[i].bytes;
+			}
+	return count;
+}
+
+static bool all_in(void)
+{
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		for (struct gp_range *r = NULL; (r = gp_range_next(&gp_gpu[i], r));)
+			for (size_t k = 0; k < r->chunks; k++)
+				if (r->chunk[k].state != GP_CHUNK_IN)
+					return false;
+	return true;
+}
+
+static void open_if_all_in(void)
+{
+	if (all_in())
+		gp_memory_open();
+}
+
+static struct gp_memory *memory_of(const struct gp_gpu *g) { return &gp_memory[g - gp_gpu]; }
+
+static void failed(const struct gp_gpu *g, enum gp_move_result *result)
+{
+	gp_count(&memory_of(g)->failures, 1);
+	*result = GP_MOVE_FAILED;
+}
+
+// Mapping.
+
+static CUresult map(struct gp_chunk *c) { return gp_driver.cuMemMap(c->address, c->bytes, 0, c->handle, 0); }
+
+static CUresult give_access(const struct gp_range *r, CUdeviceptr address, size_t bytes)
+{
+	return gp_driver.cuMemSetAccess(address, bytes, r->access, r->accesses);
+}
+
+// Gives the memory of a chunk back. False: the driver refused, and it is as before, unless the driver refuses that, too: then it
+// is unmapped, and its memory is lost to everybody until the process ends.
+static bool unmap(struct gp_chunk *c)
+{
+	if (gp_driver.cuMemUnmap(c->address, c->bytes))
+		return false;
+	if (gp_driver.cuMemRelease(c->handle) && !map(c)) {
+		if (!give_access(c->range, c->address, c->bytes))
+			return false;
+		gp_driver.cuMemUnmap(c->address, c->bytes);
+	}
+	c->handle = 0;
+	return true;
+}
+
+// Out.
+
+// A chunk whose contents are in the host's memory leaves the device.
+static void leave(const struct gp_gpu *g, struct gp_chunk *c, enum gp_move_result *result)
+{
+	if (!unmap(c)) {
+		failed(g, result);
+		gp_chunk_give_host(c);
+		c->state = GP_CHUNK_IN;
+		return;
+	}
+	c->state = GP_CHUNK_OUT;
+	memory_of(g)->resident -= c->bytes;
+	memory_of(g)->swapped += c->bytes;
+	gp_count(&memory_of(g)->out_bytes, c->bytes);
+}
+
+// A chunk whose copy did not end, or will not be known to have ended, stays. Then its place in the arena may still be written
+// to, and is never used again.
+static void stay(struct gp_chunk *c, bool known)
+{
+	if (known)
+		gp_chunk_give_host(c);
+	c->host = NULL;
+	c->state = GP_CHUNK_IN;
+}
+
+static size_t leave_up_to(struct gp_copies *copies, struct list *l, size_t gone, size_t begun, enum gp_move_result *result)
+{
+	for (; gone < begun && l->ends[gone] <= copies->ended; gone++)
+		leave(copies->gpu, l->chunk[gone], result);
+	return gone;
+}
+
+static enum gp_move_result copy_out(struct gp_copies *copies, struct list *l)
+{
+	enum gp_move_result result = GP_MOVED;
+	size_t gone = 0, begun = 0;
+	bool adding = true;
+
+	for (; adding && begun < l->count; begun++) {
+		struct gp_chunk *c = l->chunk[begun];
+		c->state = GP_CHUNK_LEAVING;
+		for (size_t at = 0; adding && at < c->bytes; at += GP_PIECE_BYTES) {
+			adding = gp_copies_add(copies, c, at, false);
+			gone = leave_up_to(copies, l, gone, begun, &result);
+		}
+		l->ends[begun] = adding ? copies->begun : UINT64_MAX;
+	}
+	bool known = gp_copies_wait(copies, copies->begun);
+	leave_up_to(copies, l, gone, begun, &result);
+	for (size_t i = gone; i < l->count; i++)
+		if (l->chunk[i]->state == GP_CHUNK_LEAVING)
+			stay(l->chunk[i], known);
+		else if (l->chunk[i]->state == GP_CHUNK_IN && l->chunk[i]->host)
+			stay(l->chunk[i], true); // its copy never began
+	if (!adding || !known)
+		failed(copies->gpu, &result);
+	return result;
+}
+
+// Chooses chunks, and takes places for them in the arena. False: there is no host memory for any, though some could go.
+static bool choose(struct gp_gpu *g, struct list *l, uint64_t bytes)
+{
+	uint64_t chosen = 0;
+	for (struct gp_range *r = NULL; chosen < bytes && (r = gp_range_next(g, r));)
+		for (size_t i = 0; evictable(r) && i < r->chunks && chosen < bytes; i++) {
+			struct gp_chunk *c = &r->chunk[i];
+			if (c->state != GP_CHUNK_IN)
+				continue;
+			if (!gp_chunk_take_host(g, c))
+				return l->count > 0;
+			l->chunk[l->count++] = c;
+			chosen += c->bytes;
+		}
+	return true;
+}
+
+// What the driver keeps of memory that the program has freed.
+static void trim(const struct gp_gpu *g)
+{
+	void *pool;
+	if (gp_driver.cuDeviceGetDefaultMemPool && gp_driver.cuMemPoolTrimTo &&
+	    !gp_driver.cuDeviceGetDefaultMemPool(&pool, g->device))
+		gp_driver.cuMemPoolTrimTo(pool, 0);
+	if (gp_driver.cuDeviceGraphMemTrim)
+		gp_driver.cuDeviceGraphMemTrim(g->device);
+}
+
+static enum gp_move_result move_out(struct gp_gpu *g, uint64_t bytes, bool urgent)
+{
+	struct list list = {.count = 0};
+	struct gp_copies copies = {.gpu = g, .urgent = urgent};
+	uint64_t there, began = gp_now_ns();
+	size_t count = count_chunks(g, GP_CHUNK_IN, &there);
+	enum gp_move_result result = GP_MOVED;
+
+	if (there < bytes)
+		trim(g);
+	if (!count)
+		return GP_MOVED;
+	if (!list_room(&list, count) || !choose(g, &list, bytes)) {
+		result = GP_MOVE_NO_HOST;
+	} else if (!gp_copies_open(&copies)) {
+		for (size_t i = 0; i < list.count; i++)
+			gp_chunk_give_host(list.chunk[i]);
+		failed(g, &result);
+	} else {
+		result = copy_out(&copies, &list);
+		gp_copies_close(&copies);
+	}
+	list_free(&list);
+	gp_count(&memory_of(g)->evictions, 1);
+	gp_count(&memory_of(g)->out_ns, gp_now_ns() - began);
+	return result;
+}
+
+// Closes the gate and waits until nothing of the process runs. Otherwise the gate is open again.
+static enum gp_move_result make_quiet(const struct gp_gpu *g, uint64_t deadline_ns)
+{
+	CUresult drained = CUDA_SUCCESS;
+
+	gp_memory_others.hold_back(true);
+	bool closed = gp_memory_close(deadline_ns);
+	bool quiet = closed && gp_memory_others.wait_log(deadline_ns) && gp_memory_drain(deadline_ns, &drained);
+	gp_memory_others.hold_back(false);
+	if (quiet && !drained)
+		return GP_MOVED;
+	if (closed)
+		gp_memory_open();
+	if (!quiet)
+		return GP_MOVE_BUSY;
+	gp_count(&memory_of(g)->failures, 1); // the context has met an error: its contents cannot be copied
+	return GP_MOVE_FAILED;
+}
+
+// Pins ahead while the program still runs. False: there is no host memory, but something could go.
+static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
+{
+	uint64_t there;
+	pthread_mutex_lock(&gp_memory_lock);
+	count_chunks(g, GP_CHUNK_IN, &there);
+	pthread_mutex_unlock(&gp_memory_lock);
+	if (!there)
+		return true;
+	struct gp_context *c = gp_memory_use_context(g, true);
+	if (!c)
+		return true; // and nothing will be copied
+	bool some = gp_arena_grow(g, bytes < there ? bytes : there) || gp_arena_grow(g, GP_GRANULE);
+	gp_memory_leave_context(c);
+	return some;
+}
+
+static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+{
+	if (gp_memory_draining()) // still, from a time before
+		return GP_MOVE_BUSY;
+	if (!gp_memory_closed()) {
+		if (!prepare_host(g, bytes))
+			return GP_MOVE_NO_HOST;
+		enum gp_move_result quiet = make_quiet(g, deadline_ns);
+		if (quiet != GP_MOVED)
+			return quiet;
+	}
+	enum gp_move_result result = GP_MOVED;
+	struct gp_context *c = gp_memory_use_context(g, true);
+	if (c) { // without one the process has nothing there that can be copied
+		result = move_out(g, bytes, urgent);
+		gp_memory_leave_context(c);
+	}
+	open_if_all_in();
+	return result;
+}
+
+enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+{
+	pthread_mutex_lock(&moving);
+	int mode = gp_relax_captures();
+	enum gp_move_result result = evict(g, bytes, deadline_ns, urgent);
+	gp_unrelax_captures(mode);
+	pthread_mutex_unlock(&moving);
+	return result;
+}
+
+// In.
+
+// What a restore of one GPU has done so far: chunks below made are mapped, those below ready can be copied to, those below begun
+// are being copied, those below came are IN.
+struct coming {
+	struct gp_copies copies;
+	struct list list;
+	size_t made, ready, begun, came;
+	enum gp_move_result result;
+};
+
+// Takes back what was made for a chunk. Its contents are in the host's memory.
+static void unmake(struct coming *in, struct gp_chunk *c)
+{
+	if (!unmap(c)) // it keeps its handle, and make finds it
+		failed(in->copies.gpu, &in->result);
+	c->state = GP_CHUNK_OUT;
+}
+
+static void make(struct coming *in)
+{
+	struct gp_chunk *c = in->list.chunk[in->made];
+	CUresult result = CUDA_SUCCESS;
+	if (!c->handle) {
+		result = gp_driver.cuMemCreate(&c->handle, c->bytes, &c->range->properties, 0);
+		if (result)
+			c->handle = 0;
+		else if ((result = map(c))) {
+			gp_driver.cuMemRelease(c->handle);
+			c->handle = 0;
+			failed(in->copies.gpu, &in->result);
+			return;
+		}
+	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		in->result = GP_MOVE_NO_ROOM;
+	} else if (result) {
+		failed(in->copies.gpu, &in->result);
+	} else {
+		c->state = GP_CHUNK_COMING;
+		in->made++;
+	}
+}
+
+static void make_ready(struct coming *in)
+{
+	struct gp_chunk *first = in->list.chunk[in->ready], *last = in->list.chunk[in->made - 1];
+	if (!give_access(first->range, first->address, last->address + last->bytes - first->address)) {
+		in->ready = in->made;
+		return;
+	}
+	failed(in->copies.gpu, &in->result);
+	while (in->made > in->ready)
+		unmake(in, in->list.chunk[--in->made]);
+}
+
+// Whether the next chunk and those that are not ready can get their access by one call.
+static bool continues(const struct coming *in)
+{
+	if (in->made == in->ready)
+		return true;
+	const struct gp_chunk *last = in->list.chunk[in->made - 1], *next = in->list.chunk[in->made];
+	return in->made - in->ready < RUN && next->range == last->range && next->address == last->address + last->bytes;
+}
+
+// Does one thing that brings later chunks forward. False: there is none.
+static bool prepare(struct coming *in)
+{
+	bool more = in->result == GP_MOVED && in->made < in->list.count && in->made < in->begun + AHEAD;
+	if (more && continues(in))
+		make(in);
+	else if (in->made > in->ready)
+		make_ready(in);
+	else
+		return false;
+	return true;
+}
+
+static void come_up_to(struct coming *in)
+{
+	struct gp_memory *memory = memory_of(in->copies.gpu);
+	for (; in->came < in->begun && in->list.ends[in->came] <= in->copies.ended; in->came++) {
+		struct gp_chunk *c = in->list.chunk[in->came];
+		gp_chunk_give_host(c);
+		c->state = GP_CHUNK_IN;
+		memory->swapped -= c->bytes;
+		memory->resident += c->bytes;
+		gp_count(&memory->in_bytes, c->bytes);
+	}
+}
+
+static bool begin_copy(struct coming *in)
+{
+	const struct gp_chunk *c = in->list.chunk[in->begun];
+	for (size_t at = 0; at < c->bytes; at += GP_PIECE_BYTES) {
+		if (!gp_copies_add(&in->copies, c, at, true))
+			return false;
+		prepare(in);
+		come_up_to(in);
+	}
+	in->list.ends[in->begun++] = in->copies.begun;
+	return true;
+}
+
+static void copy_in(struct coming *in)
+{
+	bool adding = true;
+	while (adding && in->begun < in->list.count) {
+		while (in->ready <= in->begun && prepare(in))
+			;
+		if (in->ready <= in->begun)
+			break;
+		adding = begin_copy(in);
+	}
+	bool known = gp_copies_wait(&in->copies, in->copies.begun);
+	come_up_to(in);
+	if (!adding || !known)
+		failed(in->copies.gpu, &in->result);
+	// A copy whose end is not known only reads the host's memory.
+	while (in->made > in->came)
+		unmake(in, in->list.chunk[--in->made]);
+}
+
+// All chunks of a GPU that are out. False: no memory for the list.
+static bool list_out(struct gp_gpu *g, struct list *l)
+{
+	size_t count = 0;
+	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
+		count += r->chunks;
+	if (!list_room(l, count))
+		return false;
+	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
+		for (size_t i = 0; i < r->chunks; i++)
+			if (r->chunk[i].state == GP_CHUNK_OUT)
+				l->chunk[l->count++] = &r->chunk[i];
+	return true;
+}
+
+static enum gp_move_result move_in(struct gp_gpu *g, bool urgent)
+{
+	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
+	uint64_t began = gp_now_ns();
+
+	if (!list_out(g, &in.list)) {
+		failed(g, &in.result);
+	} else if (in.list.count) {
+		struct gp_context *c = gp_memory_use_context(g, true);
+		if (c && gp_copies_open(&in.copies)) {
+			copy_in(&in);
+			gp_copies_close(&in.copies);
+			gp_count(&memory_of(g)->restores, 1);
+			gp_count(&memory_of(g)->in_ns, gp_now_ns() - began);
+		} else {
+			failed(g, &in.result);
+		}
+		if (c)
+			gp_memory_leave_context(c);
+	}
+	list_free(&in.list);
+	return in.result;
+}
+
+enum gp_move_result gp_memory_restore(struct gp_gpu *g, bool urgent)
+{
+	enum gp_move_result result = GP_MOVED;
+	pthread_mutex_lock(&moving);
+	if (gp_memory_closed()) {
+		int mode = gp_relax_captures();
+		result = move_in(g, urgent);
+		gp_unrelax_captures(mode);
+		open_if_all_in();
+	}
+	pthread_mutex_unlock(&moving);
+	return result;
+}

@@ -1,0 +1,39 @@
+// move.h - what the files of the mover share. All is called by the one thread that moves.
+#ifndef GPREEMPT_MEMORY_MOVE_H
+#define GPREEMPT_MEMORY_MOVE_H
+
+#include "preempt/memory/memory.h"
+
+enum {
+	// An engine goes on with the stream that has work, and a copy in flight is not cut: a copy of a latency-critical process waits
+	// for at most two pieces, 1.3 ms at 50 GB/s. Smaller pieces would leave the bus idle between two of them.
+	GP_PIECE_BYTES = 32 << 20,
+	GP_PIECES_IN_FLIGHT = 2,
+};
+
+// drain.c: waits until all contexts have done their work; no new work comes. False: not by the deadline, or that cannot be
+// known. result: what the driver says of the contexts.
+bool gp_memory_drain(uint64_t deadline_ns, CUresult *result);
+bool gp_memory_draining(void); // a drain that missed its deadline is still under way: it may have a context pinned
+
+// copy.c: copies between chunks and the arena, in order, on a stream of ours.
+struct gp_copies {
+	struct gp_gpu *gpu;
+	bool urgent; // no pauses while a higher level has its window open
+	CUstream stream;
+	CUevent event[GP_PIECES_IN_FLIGHT];
+	uint64_t begun, ended; // pieces
+	bool unknown;          // the driver does not say whether the pieces between the two have ended
+};
+bool gp_copies_open(struct gp_copies *); // in the current context
+void gp_copies_close(struct gp_copies *);
+// Puts the copy of a piece of a chunk on the stream. Waits for the oldest, where too many are in flight. False: the driver
+// refused, and the piece is not there; or it is not known when that ends.
+bool gp_copies_add(struct gp_copies *, const struct gp_chunk *, size_t offset, bool to_device);
+bool gp_copies_wait(struct gp_copies *, uint64_t upto); // false: that will not be known
+
+// The bytes of a chunk in the arena: taken, and given back. False: there is no room for all of them.
+bool gp_chunk_take_host(struct gp_gpu *, struct gp_chunk *);
+void gp_chunk_give_host(struct gp_chunk *);
+
+#endif

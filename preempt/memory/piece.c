@@ -1,0 +1,90 @@
+// piece.c - host memory that the driver may copy to at the full rate.
+//
+// Most of the time of pinning goes into making pages, one after the other. So a few threads touch them first, huge ones where
+// the machine has them.
+#define _GNU_SOURCE
+#include "preempt/memory/arena.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	TOUCHERS = 4,
+	PAGE_BYTES = 4096,
+	MPOL_PREFERRED = 1, // linux/mempolicy.h
+	NODES = 1024,       // of the mask
+	ALREADY = 712,      // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+};
+
+static void *touch(void *part)
+{
+	volatile char *memory = part;
+	for (size_t at = 0; at < GP_CHUNK_BYTES / TOUCHERS; at += PAGE_BYTES)
+		memory[at] = 0;
+	return NULL;
+}
+
+static void touch_all(char *memory)
+{
+	pthread_t thread[TOUCHERS];
+	bool runs[TOUCHERS] = {false};
+	sigset_t all, before;
+
+	sigfillset(&all); // signals are the program's threads' business
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	for (int i = 1; i < TOUCHERS; i++)
+		runs[i] = !pthread_create(&thread[i], NULL, touch, memory + i * (GP_CHUNK_BYTES / TOUCHERS));
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	for (int i = 0; i < TOUCHERS; i++)
+		if (!runs[i])
+			touch(memory + i * (GP_CHUNK_BYTES / TOUCHERS));
+	for (int i = 1; i < TOUCHERS; i++)
+		if (runs[i])
+			pthread_join(thread[i], NULL);
+}
+
+// Preferred, not bound: a full node must not end the process. Containers may forbid the call.
+static void put_near(const struct gp_gpu *g, void *memory)
+{
+	int node = -1;
+	unsigned long mask[NODES / (8 * sizeof(long))] = {0};
+	if (gp_driver.cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, g->device) || node < 0 || node >= NODES)
+		return;
+	mask[(size_t)node / (8 * sizeof(long))] = 1ul << ((size_t)node % (8 * sizeof(long)));
+	syscall(SYS_mbind, memory, GP_CHUNK_BYTES, MPOL_PREFERRED, mask, NODES, 0);
+}
+
+void *gp_piece_make(const struct gp_gpu *g)
+{
+	// Aligned to huge pages: what is too much in front and behind goes back.
+	size_t room = GP_CHUNK_BYTES + GP_GRANULE;
+	char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		return NULL;
+	char *aligned = (char *)(((uintptr_t)memory + GP_GRANULE - 1) & ~(uintptr_t)(GP_GRANULE - 1));
+	if (aligned > memory)
+		munmap(memory, (size_t)(aligned - memory));
+	munmap(aligned + GP_CHUNK_BYTES, (size_t)(memory + room - (aligned + GP_CHUNK_BYTES)));
+	madvise(aligned, GP_CHUNK_BYTES, MADV_HUGEPAGE);
+	madvise(aligned, GP_CHUNK_BYTES, MADV_DONTFORK); // a child must not keep the pages
+	put_near(g, aligned);
+	touch_all(aligned);
+	return aligned;
+}
+
+CUcontext gp_piece_context(void) { return gp_current_handle(); }
+
+bool gp_piece_pin(void *memory)
+{
+	CUresult result = gp_driver.cuMemHostRegister(memory, GP_CHUNK_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
+	return result == CUDA_SUCCESS || result == ALREADY;
+}
+
+void gp_piece_end(void *memory, bool pinned)
+{
+	if (pinned)
+		gp_driver.cuMemHostUnregister(memory);
+	munmap(memory, GP_CHUNK_BYTES);
+}
