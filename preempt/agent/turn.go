@@ -168,30 +168,38 @@ func (a *agent) pass(seen uint64, to int, held time.Duration) {
 // with one other waits two rounds at most, and none has three in a row. Processes of one job on one GPU follow each other
 // in the order of their start.
 func (a *agent) pick(wanted, round uint64) int {
-	best, chosen := uint64(0), uint64(0)
+	var contenders []contender
 	for m := wanted; m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
-		rank := rankOf(a.segment.Slot(slot).Job.Load(), round)
-		if chosen == 0 || rank > best {
-			best, chosen = rank, 0
+		s := a.segment.Slot(slot)
+		contenders = append(contenders, contender{s.Job.Load(), s.StartedNs.Load(), slot})
+	}
+	return pickOf(contenders, round, round)
+}
+
+// contender is a process that wants a turn.
+type contender struct {
+	job, started uint64
+	slot         int
+}
+
+// pickOf is pick: order is the round that the order of jobs depends on.
+func pickOf(contenders []contender, order, round uint64) int {
+	best := uint64(0)
+	var chosen []contender
+	for _, c := range contenders {
+		rank := rankOf(c.job, order)
+		if len(chosen) == 0 || rank > best {
+			best, chosen = rank, nil
 		}
 		if rank == best {
-			chosen |= 1 << slot
+			chosen = append(chosen, c)
 		}
 	}
-	type process struct {
-		started uint64
-		slot    int
-	}
-	var processes []process
-	for ; chosen != 0; chosen &= chosen - 1 {
-		slot := bits.TrailingZeros64(chosen)
-		processes = append(processes, process{a.segment.Slot(slot).StartedNs.Load(), slot})
-	}
-	slices.SortFunc(processes, func(a, b process) int {
+	slices.SortFunc(chosen, func(a, b contender) int {
 		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.slot, b.slot))
 	})
-	return processes[round%uint64(len(processes))].slot
+	return chosen[round%uint64(len(chosen))].slot
 }
 
 // rankOf returns the rank of a job in a round; in every other round the order is reversed.

@@ -1,0 +1,539 @@
+package agent
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Who has the memory of a GPU. Each process publishes what it has, and evaluates the same function of what all publish: plan.
+// It then acts on its own memory alone. Only the word of the memory turn is written by several, by compare-and-swap.
+//
+// A process runs only if all of its memory is in. The ones that may be in, best first: processes above the lowest level; the
+// one with the memory turn; those that are in already; those that wait; idle ones. Each that fits beside those before it is
+// among them. Who is not gives as much as is missing, and asks for the turn when it has work.
+
+const (
+	// memoryPiece is what is brought back at least at once, if there is so much: a chunk.
+	memoryPiece = 256 << 20
+	// memoryMargin is freed beside what is missing, so that the next small allocation finds room: a part of the device's
+	// memory, and the most, in bytes.
+	memoryMarginPart, memoryMarginMost = 64, 512 << 20
+	// slowestSwap is a rate, bytes a second, below which an owner that brings its memory in counts as late.
+	slowestSwap = 500 << 20
+	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
+	settleVain = uint64(2 * time.Second)
+	// stoodStill is how old a heartbeat is of a process that is stopped.
+	stoodStill = 3 * uint64(heartbeat)
+	// takeAnyway is after how long a process takes a turn that nobody has, if the one that comes first does not.
+	takeAnyway = uint64(50 * time.Millisecond)
+)
+
+// memoryState is enum gp_memory_state.
+type memoryState uint64
+
+const (
+	memoryRunning memoryState = iota
+	memoryLeaving
+	memoryOut
+	memoryComing
+	memoryStuck
+	memorySuspended
+)
+
+// memoryOf is what one process publishes of its memory on a GPU: bytes, and nanoseconds of CLOCK_MONOTONIC.
+type memoryOf struct {
+	slot, level int
+	job         uint64
+	startedNs   uint64
+	silent      bool // stopped: it has not been heard of for long
+	swaps       bool // its memory can go
+	noHost      bool // it has no host memory to go to
+	state       memoryState
+	stateNs     uint64 // since when
+
+	resident, swapped, pinned uint64
+	wanted                    uint64 // by calls that wait for room
+	other                     uint64 // taken by nobody who publishes, as this process measured it
+	reserve                   uint64 // that it leaves free for levels above the lowest
+
+	idleNs    uint64 // since when it has no work; 0: it has
+	idleAfter uint64 // it is idle after so long without work; 0: never
+	waitsNs   uint64 // since when it waits for memory; 0: it does not
+	swapNs    uint64 // what its last switch took, of others out and of itself in
+}
+
+// memoryTurns are the settings of memory turns.
+type memoryTurns struct {
+	fixedNs, minNs, maxNs uint64  // fixedNs 0: learnt
+	share                 float64 // of the time that swapping may take
+}
+
+// memoryView is all that a process decides from.
+type memoryView struct {
+	own         int // slot
+	all         []memoryOf
+	total, free uint64 // of the device, as the driver says
+	now         uint64
+	turn        int // slot that has the memory turn; -1: none
+	turnNs      uint64
+	turns       memoryTurns
+	out         bool // people asked this process out
+}
+
+// memoryPlan is what a process does now.
+type memoryPlan struct {
+	give    uint64 // evict at least so many bytes
+	all     bool   // evict everything, as people asked
+	bring   uint64 // bring back at most so many bytes
+	urgent  bool   // a higher level waits for what is given, or it is itself of a higher level
+	again   bool   // those that wait for room try again
+	most    uint64 // who asks for more than so many bytes waits in vain
+	turn    turnMove
+	to      int           // where the turn is passed to; -1: nobody
+	wait    time.Duration // until it looks again, if nothing changes
+	quantum uint64        // of memory turns, nanoseconds
+}
+
+// turnMove is what is done with the memory turn.
+type turnMove int
+
+const (
+	turnStays turnMove = iota
+	turnTaken
+	turnSeizedFrom // taken from an owner that did not hand it on
+	turnPassed
+)
+
+func (m *memoryOf) lowest() bool { return m.level == lowestLevel }
+func (m *memoryOf) waits() bool  { return m.waitsNs != 0 }
+func (m *memoryOf) short() uint64 {
+	return saturate(m.swapped, m.wanted)
+}
+
+func (m *memoryOf) idle(now uint64) bool {
+	return !m.waits() && m.idleNs != 0 && m.idleAfter != 0 && now-min(now, m.idleNs) >= m.idleAfter
+}
+
+// in says whether it runs, or could.
+func (m *memoryOf) in() bool {
+	return m.short() == 0 && m.runs()
+}
+
+// runs says whether it could have work on the GPU.
+func (m *memoryOf) runs() bool { return m.state == memoryRunning || m.state == memoryStuck }
+
+// gives says whether its memory can be taken from it now.
+func (m *memoryOf) gives(now uint64) bool {
+	switch {
+	case m.state == memorySuspended || m.state == memoryLeaving && !m.waits():
+		return m.swaps && !m.silent
+	case !m.swaps || m.silent || m.noHost || m.state == memoryStuck:
+		return false
+	}
+	return m.lowest() || m.idle(now)
+}
+
+// needs is what it must have in addition to what is counted as taken, to run.
+func (m *memoryOf) needs(now uint64) uint64 {
+	if m.gives(now) {
+		return saturate(m.resident, m.short())
+	}
+	return m.short()
+}
+
+// saturate adds: what is published may be anything.
+func saturate(numbers ...uint64) (sum uint64) {
+	for _, n := range numbers {
+		if sum += n; sum < n {
+			return math.MaxUint64
+		}
+	}
+	return sum
+}
+
+func minus(a, b uint64) uint64 { return a - min(a, b) }
+
+// settled is the memory of a GPU as it should be.
+type settled struct {
+	in      []memoryOf     // who may be in, best first
+	among   map[int]bool   // the same as slots
+	victims []memoryOf     // who gives, in that order
+	missing uint64         // what those that are in lack
+	higher  bool           // some of it for levels above the lowest
+	room    uint64         // that lower levels may have beside what is taken and what higher levels need
+	before  map[int]uint64 // what those before one in the order still lack
+	reserve uint64         // that stays free of the lowest level
+	view    *memoryView
+}
+
+// ranks orders processes that may be in.
+type rank int
+
+const (
+	rankHigher  rank = iota // a level above the lowest
+	rankTurn                // has the memory turn
+	rankIn                  // is in, and works
+	rankWaits               // waits for memory
+	rankIdleLC              // of a higher level, idle for long
+	rankIdle                // in and idle
+	rankNowhere             // out or on its way there, without need
+)
+
+func (v *memoryView) rankOf(m *memoryOf) rank {
+	switch {
+	case m.state == memorySuspended || m.slot == v.own && v.out:
+		return rankNowhere
+	case m.silent:
+		return rankNowhere
+	case !m.lowest() && !m.idle(v.now):
+		return rankHigher
+	case !m.waits() && (m.state == memoryLeaving || m.swapped != 0):
+		return rankNowhere
+	case !m.lowest():
+		return rankIdleLC
+	case m.slot == v.turn && !m.idle(v.now):
+		return rankTurn
+	case m.waits():
+		return rankWaits
+	case m.idle(v.now):
+		return rankIdle
+	}
+	return rankIn
+}
+
+// settle finds out who may be in.
+func (v *memoryView) settle() *settled {
+	s := &settled{among: map[int]bool{}, before: map[int]uint64{}, view: v}
+	taken, other, used := uint64(0), uint64(0), uint64(0)
+	ranked := [rankNowhere + 1][]memoryOf{}
+	higher, moving := false, false
+	for _, m := range v.all {
+		moving = moving || m.state == memoryLeaving || m.state == memoryComing
+		used = saturate(used, m.pinned, m.resident)
+		taken = saturate(taken, m.pinned)
+		if !m.gives(v.now) {
+			taken = saturate(taken, m.resident)
+		}
+		if !m.silent {
+			other = max(other, m.other)
+		}
+		if m.lowest() {
+			s.reserve = max(s.reserve, m.reserve)
+		} else {
+			higher = true
+		}
+		r := v.rankOf(&m)
+		ranked[r] = append(ranked[r], m)
+	}
+	if !higher {
+		s.reserve = 0
+	}
+	s.room = minus(v.total, saturate(taken, other))
+	level := func(a, b memoryOf) int { return cmp.Compare(a.level, b.level) }
+	oldest := func(a, b memoryOf) int {
+		return cmp.Or(cmp.Compare(a.startedNs, b.startedNs), cmp.Compare(a.slot, b.slot))
+	}
+	order := func(r rank, by ...func(a, b memoryOf) int) []memoryOf {
+		slices.SortFunc(ranked[r], func(a, b memoryOf) int {
+			for _, f := range append(by, oldest) {
+				if c := f(a, b); c != 0 {
+					return c
+				}
+			}
+			return 0
+		})
+		return ranked[r]
+	}
+	for _, m := range order(rankHigher, level) {
+		s.let(m)
+	}
+	s.room = minus(s.room, s.reserve)
+	s.fit(order(rankTurn))
+	// Who came in first goes first: its next turn is the furthest.
+	s.fit(order(rankIn, func(a, b memoryOf) int { return cmp.Compare(b.stateNs, a.stateNs) }))
+	s.fit(order(rankWaits, func(a, b memoryOf) int { return cmp.Compare(a.waitsNs, b.waitsNs) }))
+	shortestIdle := func(a, b memoryOf) int { return cmp.Compare(b.idleNs, a.idleNs) }
+	s.fit(order(rankIdleLC, level, shortestIdle))
+	s.fit(order(rankIdle, shortestIdle))
+	lacks := uint64(0)
+	for _, m := range s.in {
+		s.before[m.slot] = lacks
+		lacks = saturate(lacks, m.short())
+		s.higher = s.higher || !m.lowest() && m.short() != 0
+	}
+	free := v.free
+	if moving { // what is published is a little late then, but consistent with itself
+		free = max(free, minus(v.total, saturate(used, other)))
+	}
+	s.missing = minus(saturate(lacks, s.reserve), free)
+	for _, r := range []rank{rankNowhere, rankIdle, rankIdleLC, rankWaits, rankIn, rankTurn} {
+		list := ranked[r]
+		slices.Reverse(list) // the last that may be in is the first to give
+		for _, m := range list {
+			if !s.among[m.slot] && m.resident != 0 && m.gives(v.now) {
+				s.victims = append(s.victims, m)
+			}
+		}
+	}
+	slices.SortStableFunc(s.victims, func(a, b memoryOf) int { // first those that do not run anyway
+		switch {
+		case a.runs() == b.runs():
+			return 0
+		case b.runs():
+			return -1
+		}
+		return 1
+	})
+	return s
+}
+
+// let counts a process among those that are in.
+func (s *settled) let(m memoryOf) {
+	s.in, s.among[m.slot] = append(s.in, m), true
+	s.room = minus(s.room, m.needs(s.view.now))
+}
+
+// fit lets those in that fit, best first. Where all but one fit, only that one is left out: one victim rather than three.
+func (s *settled) fit(list []memoryOf) {
+	now, sum := s.view.now, uint64(0)
+	for _, m := range list {
+		sum = saturate(sum, m.needs(now))
+	}
+	without := -1
+	for i := len(list) - 1; i >= 0 && sum > s.room && without < 0; i-- {
+		if minus(sum, list[i].needs(now)) <= s.room {
+			without = i
+		}
+	}
+	for i, m := range list {
+		if i != without && m.needs(now) <= s.room {
+			s.let(m)
+		}
+	}
+}
+
+// plan is what the process does now.
+func (v *memoryView) plan() memoryPlan {
+	s := v.settle()
+	p := memoryPlan{to: -1, wait: heartbeat, most: math.MaxUint64, quantum: v.quantum()}
+	own := v.of(v.own)
+	if own == nil {
+		return p
+	}
+	p.urgent = !own.lowest() || s.higher
+	if v.out {
+		p.all = own.resident != 0
+	} else if !s.among[own.slot] {
+		p.give = s.share(own)
+	}
+	if s.among[own.slot] {
+		room := minus(v.free, s.before[own.slot])
+		if own.lowest() {
+			room = minus(room, s.reserve)
+		}
+		if own.swapped != 0 && room >= min(own.swapped, memoryPiece) {
+			p.bring = room
+		}
+		p.again = own.wanted != 0 && room >= min(own.wanted, memoryPiece)
+	}
+	if own.wanted != 0 {
+		p.most = s.most(own)
+	}
+	s.turn(own, &p)
+	return p
+}
+
+func (v *memoryView) of(slot int) *memoryOf {
+	for i := range v.all {
+		if v.all[i].slot == slot {
+			return &v.all[i]
+		}
+	}
+	return nil
+}
+
+// share is what a process that may not be in gives of what is missing: what those that give before it have not.
+func (s *settled) share(own *memoryOf) uint64 {
+	if s.missing == 0 {
+		return 0
+	}
+	left := saturate(s.missing, min(s.view.total/memoryMarginPart, memoryMarginMost))
+	for _, m := range s.victims {
+		if m.slot == own.slot {
+			return min(left, m.resident)
+		}
+		left = minus(left, m.resident)
+	}
+	return 0
+}
+
+// most is what a call of the process may ask for at all: what could be free if everything went that ever can.
+func (s *settled) most(own *memoryOf) uint64 {
+	v := s.view
+	taken, other := saturate(own.resident, own.swapped), uint64(0)
+	if own.lowest() {
+		taken = saturate(taken, s.reserve)
+	}
+	for _, m := range v.all {
+		taken = saturate(taken, m.pinned)
+		if m.slot != own.slot && (m.noHost || !m.swaps) {
+			other = saturate(other, m.resident)
+		}
+	}
+	if v.now-min(v.now, own.waitsNs) >= settleVain {
+		taken = saturate(taken, other, own.other)
+	}
+	return minus(v.total, taken)
+}
+
+// wanting are those that need the memory turn: they wait for more than fits beside those that are in, or for what others
+// have to give, and would fit if they had the turn.
+func (s *settled) wanting() (list []memoryOf) {
+	v, room := s.view, s.room
+	for _, m := range s.in {
+		if v.rankOf(&m) != rankHigher {
+			room = saturate(room, m.needs(v.now))
+		}
+	}
+	for _, m := range v.all {
+		if v.rankOf(&m) == rankWaits && m.short() != 0 && m.needs(v.now) <= room && (!s.among[m.slot] || s.missing != 0) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// quantum is how long a memory turn lasts, nanoseconds: so long that the switch to it is a small part. Lengths are a power of
+// two apart, so that the turns of several GPUs end together.
+func (v *memoryView) quantum() uint64 {
+	if v.turns.fixedNs != 0 {
+		return v.turns.fixedNs
+	}
+	swap := uint64(0)
+	for _, m := range v.all {
+		if m.lowest() && !m.silent {
+			swap = max(swap, m.swapNs)
+		}
+	}
+	wanted := float64(v.turns.maxNs)
+	if v.turns.share > 0 { // a quarter more, since no two switches take the same time
+		wanted = 1.25 * float64(swap) / v.turns.share
+	}
+	quantum := max(v.turns.minNs, 1)
+	for quantum < v.turns.maxNs && float64(quantum) < wanted {
+		quantum *= 2
+	}
+	return min(quantum, max(v.turns.maxNs, 1))
+}
+
+// least is how long the owner runs at least after its memory has come in.
+func (v *memoryView) least(own *memoryOf, quantum uint64) uint64 {
+	if v.turns.fixedNs != 0 || v.turns.share <= 0 {
+		return quantum / 2
+	}
+	return min(uint64(float64(own.swapNs)*(1-v.turns.share)/v.turns.share), v.turns.maxNs)
+}
+
+// next is who gets the turn in the round of now. Rounds are the same on every GPU, see pick.
+func (v *memoryView) next(list []memoryOf, quantum uint64) int {
+	contenders := make([]contender, 0, len(list))
+	longest := list[0]
+	for _, m := range list {
+		if m.waits() && (!longest.waits() || m.waitsNs < longest.waitsNs) {
+			longest = m
+		}
+	}
+	if bound := 2 * uint64(len(list)) * quantum; longest.waits() && v.now-min(v.now, longest.waitsNs) > bound {
+		return longest.slot // the order of rounds is by chance, and favours nobody for ever
+	}
+	for _, m := range list {
+		contenders = append(contenders, contender{m.job, m.startedNs, m.slot})
+	}
+	if v.turns.fixedNs != 0 {
+		return pickOf(contenders, v.now/quantum, v.now/quantum)
+	}
+	// The order of jobs in a round is that of the first of the short rounds which it consists of.
+	base := max(v.turns.minNs, 1)
+	round, short := v.now/quantum, quantum/base
+	return pickOf(contenders, round/2*2*max(short, 1)+round%2, round)
+}
+
+// turn decides what becomes of the memory turn, as far as that is up to this process.
+func (s *settled) turn(own *memoryOf, p *memoryPlan) {
+	v := s.view
+	wanting := s.wanting()
+	others := slices.DeleteFunc(slices.Clone(wanting), func(m memoryOf) bool { return m.slot == own.slot })
+	wants := len(others) < len(wanting)
+	owner := v.of(v.turn)
+	switch {
+	case v.turn == own.slot:
+		s.hold(own, others, p)
+	case !wants:
+	case owner == nil || !owner.lowest():
+		if since := max(own.waitsNs, v.turnNs); v.next(wanting, p.quantum) == own.slot || v.now-min(v.now, since) >= takeAnyway {
+			p.turn = turnTaken
+		} else {
+			p.wait = time.Duration(takeAnyway)
+		}
+	case owner.silent:
+		p.turn = turnSeizedFrom
+	default:
+		since := max(own.waitsNs, v.turnNs)
+		if owner.in() {
+			since = max(since, owner.stateNs)
+		}
+		bound := 3*p.quantum + uint64(seizeAfter) + coming(owner) + coming(own)
+		if late := v.now - min(v.now, since); late > bound {
+			p.turn = turnSeizedFrom
+		} else {
+			p.wait = min(p.wait, time.Duration(bound-late)+time.Millisecond)
+		}
+	}
+}
+
+// coming is the most time, nanoseconds, that a process may take to have all its memory in.
+func coming(m *memoryOf) uint64 {
+	return uint64(float64(saturate(m.resident, m.short())) / slowestSwap * 1e9)
+}
+
+// hold decides for the owner of the turn. others want it.
+func (s *settled) hold(own *memoryOf, others []memoryOf, p *memoryPlan) {
+	v := s.view
+	if v.out || own.state == memorySuspended {
+		p.turn = turnPassed
+		if len(others) != 0 {
+			p.to = v.next(others, p.quantum)
+		}
+		return
+	}
+	if len(others) == 0 {
+		return
+	}
+	if own.idle(v.now) || !own.in() && !s.among[own.slot] {
+		p.turn, p.to = turnPassed, v.next(others, p.quantum)
+		return
+	}
+	if !own.in() {
+		until := v.turnNs + p.quantum + coming(own)
+		if v.now < until {
+			p.wait = min(p.wait, time.Duration(until-v.now))
+			return
+		}
+		p.turn, p.to = turnPassed, v.next(others, p.quantum)
+		return
+	}
+	// It ends with a round: then jobs that share several GPUs change on all of them together.
+	since := max(v.turnNs+p.quantum-p.quantum/4, own.stateNs+v.least(own, p.quantum))
+	due := (since + p.quantum - 1) / p.quantum * p.quantum
+	if v.now < due {
+		p.wait = min(p.wait, time.Duration(due-v.now))
+		return
+	}
+	if next := v.next(append(others, *own), p.quantum); next != own.slot {
+		p.turn, p.to = turnPassed, next
+		return
+	}
+	p.wait = min(p.wait, time.Duration((v.now/p.quantum+1)*p.quantum-v.now))
+}

@@ -1,0 +1,596 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Simulated machines: GPUs whose processes look at what others published at their last look, and whose memory moves at a rate.
+
+const (
+	simTick  = uint64(20 * time.Millisecond)
+	simRate  = uint64(50) // bytes a nanosecond, both ways
+	simTotal = uint64(80) << 30
+	simOther = uint64(1) << 30
+	gigabyte = uint64(1) << 30
+)
+
+type simMachine struct {
+	now  uint64
+	gpus []*simGPU
+	rand *rand.Rand
+}
+
+type simGPU struct {
+	m      *simMachine
+	turn   int
+	turnNs uint64
+	turns  memoryTurns
+	all    []*simProcess
+	passes int
+}
+
+// simProcess is a process on one GPU. What it publishes is a copy from its last look.
+type simProcess struct {
+	memoryOf  // as it is
+	published memoryOf
+	dead      bool
+	stopped   bool
+	stopNs    uint64
+	away      bool // people asked it out
+	works     func(now uint64) bool
+	ran       uint64 // nanoseconds with all its memory in and work
+	move      struct {
+		left, since uint64
+		bring       bool
+		drainUntil  uint64
+	}
+	vain      bool
+	switchNs  uint64 // since when it is being brought in
+	gave      uint64 // how often something left, after all was in
+	gaveUp    uint64 // how often something left, but because people asked
+	brought   uint64
+	gaveBytes uint64
+	drainNs   uint64
+	sticks    float64 // how likely a drain does not end
+	stuckTo   uint64
+	want      uint64 // what its program asks for
+	waited    uint64 // the longest wait of its program for memory
+}
+
+func newSim(seed uint64, gpus int) *simMachine {
+	m := &simMachine{now: 1e15, rand: rand.New(rand.NewPCG(seed, 1))}
+	for range gpus {
+		m.gpus = append(m.gpus, &simGPU{m: m, turn: -1, turns: memoryTurns{minNs: 2e9, maxNs: 60e9, share: 0.1}})
+	}
+	return m
+}
+
+func always(uint64) bool { return true }
+
+func (g *simGPU) add(level int, asks uint64, works func(uint64) bool) *simProcess {
+	p := &simProcess{works: works, want: asks, drainNs: 20e6}
+	p.slot, p.level, p.job, p.startedNs, p.stateNs = len(g.all), level, uint64(len(g.all)), g.m.now+uint64(len(g.all)), g.m.now
+	p.swaps, p.other, p.idleAfter = level == lowestLevel, simOther, uint64(time.Second)
+	if level != lowestLevel {
+		p.idleAfter = 0
+	}
+	p.published = p.memoryOf
+	g.all = append(g.all, p)
+	return p
+}
+
+func (g *simGPU) free() uint64 {
+	used := simOther
+	for _, p := range g.all {
+		if !p.dead {
+			used += p.resident + p.pinned
+		}
+	}
+	if used > simTotal {
+		panic("more is resident than the device has")
+	}
+	return simTotal - used
+}
+
+func (g *simGPU) view(p *simProcess) *memoryView {
+	v := &memoryView{own: p.slot, total: simTotal, free: g.free(), now: g.m.now, turn: g.turn, turnNs: g.turnNs, turns: g.turns, out: p.away}
+	for _, other := range g.all {
+		if other.dead {
+			continue
+		}
+		seen := other.published
+		seen.silent = other.stopped && g.m.now-other.stopNs > stoodStill
+		v.all = append(v.all, seen)
+	}
+	return v
+}
+
+// program lets the process work, ask for memory, and wait.
+func (g *simGPU) program(p *simProcess) {
+	now := g.m.now
+	works := p.waitsNs != 0 || p.works(now) // a thread that waits goes on waiting
+	running := p.swapped == 0 && p.state == memoryRunning || p.state == memoryStuck
+	switch {
+	case p.want > 0 && works && running && g.free() >= p.want && p.wanted == 0: // the driver does not ask whose turn it is
+		p.resident, p.want = p.resident+p.want, 0
+	case p.want > 0 && works && running:
+		p.wanted = p.want
+	}
+	blocked := works && (!running || p.wanted > 0)
+	switch {
+	case blocked && p.waitsNs == 0:
+		p.waitsNs = now
+	case !blocked:
+		p.waitsNs = 0
+	}
+	if p.waitsNs != 0 && !p.vain {
+		p.waited = max(p.waited, now-p.waitsNs)
+	}
+	if works && running {
+		p.idleNs = 0
+		if !blocked {
+			p.ran += simTick
+		}
+	} else if p.idleNs == 0 {
+		p.idleNs = now
+	}
+}
+
+// carry moves memory.
+func (g *simGPU) carry(p *simProcess) {
+	now, step := g.m.now, simRate*simTick
+	if p.state == memoryStuck && now >= p.stuckTo {
+		p.state, p.stateNs = memoryRunning, now
+	}
+	switch {
+	case p.state == memoryLeaving && now < p.move.drainUntil:
+	case p.state == memoryLeaving:
+		if p.move.drainUntil != 0 && p.swapped == 0 && g.m.rand.Float64() < p.sticks {
+			p.state, p.stateNs, p.stuckTo = memoryStuck, now, now+10e9
+			return
+		}
+		p.move.drainUntil = 0
+		n := min(step, p.move.left, p.resident)
+		p.resident, p.swapped, p.move.left = p.resident-n, p.swapped+n, p.move.left-n
+		p.gaveBytes += n
+		if p.move.left == 0 || p.resident == 0 {
+			p.state, p.stateNs = memoryOut, now
+			if p.swapped == 0 {
+				p.state = memoryRunning
+			}
+		}
+	case p.state == memoryComing:
+		n := min(step, p.move.left, p.swapped, g.free())
+		p.resident, p.swapped, p.move.left = p.resident+n, p.swapped-n, p.move.left-n
+		switch {
+		case p.swapped == 0:
+			p.state, p.stateNs = memoryRunning, now
+			p.brought++
+		case n == 0:
+			p.state, p.stateNs = memoryOut, now
+		}
+	}
+}
+
+// look lets the agent decide.
+func (g *simGPU) look(p *simProcess) {
+	now := g.m.now
+	if p.switchNs != 0 && p.in() {
+		p.swapNs, p.switchNs = now-p.switchNs, 0
+	}
+	p.published = p.memoryOf
+	plan := g.view(p).plan()
+	switch plan.turn {
+	case turnTaken, turnSeizedFrom:
+		g.turn, g.turnNs = p.slot, now
+		p.switchNs = now
+		g.passes++
+	case turnPassed:
+		g.turn, g.turnNs = plan.to, now
+		g.passes++
+		if plan.to >= 0 {
+			g.all[plan.to].switchNs = now
+		}
+	}
+	if p.wanted > plan.most {
+		p.vain = true
+	}
+	if plan.again && g.free() >= p.wanted {
+		p.resident, p.wanted, p.want = p.resident+p.wanted, 0, 0
+	}
+	still := p.state != memoryLeaving && p.state != memoryComing && p.state != memoryStuck
+	switch {
+	case !still:
+	case (plan.give > 0 || plan.all) && p.resident > 0:
+		p.state, p.stateNs = memoryLeaving, now
+		p.move.left, p.move.drainUntil = plan.give, now+p.drainNs
+		if plan.all {
+			p.move.left = p.resident
+		}
+		if p.swapped > 0 {
+			p.move.drainUntil = 0
+		}
+		if p.swapped == 0 {
+			p.gave++
+		}
+		if !plan.all {
+			p.gaveUp++
+		}
+	case plan.bring > 0 && p.swapped > 0:
+		if p.switchNs == 0 {
+			p.switchNs = now
+		}
+		p.state, p.stateNs = memoryComing, now
+		p.move.left = plan.bring
+	}
+}
+
+// run lets time pass. Agents look in random order, at two of three ticks.
+func (m *simMachine) run(span time.Duration, each func()) {
+	for end := m.now + uint64(span); m.now < end; m.now += simTick {
+		for _, g := range m.gpus {
+			for _, i := range m.rand.Perm(len(g.all)) {
+				p := g.all[i]
+				if p.dead || p.stopped {
+					continue
+				}
+				g.program(p)
+				g.carry(p)
+				if m.rand.IntN(3) != 0 {
+					g.look(p)
+				}
+			}
+			g.free() // checks that it all fits
+		}
+		if each != nil {
+			each()
+		}
+	}
+}
+
+func (g *simGPU) given() (times uint64) {
+	for _, p := range g.all {
+		times += p.gave
+	}
+	return times
+}
+
+// Two that do not fit together both get on, and swapping takes at most its share of the time.
+func TestMemoryTurns(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asks  []uint64
+		turns memoryTurns
+		share float64 // of the time in which somebody runs, at least
+	}{
+		{"two of 0.7", []uint64{56, 56}, memoryTurns{minNs: 2e9, maxNs: 60e9, share: 0.1}, 0.9},
+		{"one large, one small", []uint64{70, 20}, memoryTurns{minNs: 2e9, maxNs: 60e9, share: 0.1}, 0.9},
+		{"three of 0.9", []uint64{70, 70, 70}, memoryTurns{minNs: 2e9, maxNs: 60e9, share: 0.1}, 0.9},
+		{"a small share", []uint64{60, 60}, memoryTurns{minNs: 2e9, maxNs: 200e9, share: 0.02}, 0.97},
+		{"a fixed turn", []uint64{60, 60}, memoryTurns{fixedNs: 30e9, minNs: 2e9, maxNs: 60e9, share: 0.1}, 0.9},
+	} {
+		for seed := range uint64(3) {
+			m := newSim(seed, 1)
+			g := m.gpus[0]
+			g.turns = c.turns
+			for _, asks := range c.asks {
+				g.add(lowestLevel, asks*gigabyte, always)
+			}
+			const span = 1000 * time.Second
+			m.run(span, nil)
+			sum := 0.0
+			for _, p := range g.all {
+				part := float64(p.ran) / float64(span)
+				if sum += part; part < 0.6*c.share/float64(len(c.asks)) {
+					t.Errorf("%s: process %d runs for %.2f of the time", c.name, p.slot, part)
+				}
+			}
+			if sum < c.share {
+				t.Errorf("%s: somebody runs for %.3f of the time, not for %.2f", c.name, sum, c.share)
+			}
+		}
+	}
+}
+
+// While everything fits, nothing moves.
+func TestMemoryThatFitsStays(t *testing.T) {
+	for seed := range uint64(20) {
+		m := newSim(seed, 1)
+		g := m.gpus[0]
+		for left := 76 * gigabyte; left > gigabyte && len(g.all) < 10; {
+			n := 1 + m.rand.Uint64N(left)
+			left -= n
+			level := lowestLevel
+			if m.rand.IntN(3) == 0 {
+				level = m.rand.IntN(lowestLevel)
+			}
+			phase := m.rand.Uint64N(5e9)
+			p := g.add(level, n/2, func(now uint64) bool { return (now+phase)/1e9%4 != 0 })
+			if level != lowestLevel { // it may go
+				p.swaps, p.idleAfter = true, 5e8
+			}
+		}
+		m.run(20*time.Second, nil)
+		for _, p := range g.all {
+			p.want = p.resident / 2
+		}
+		m.run(20*time.Second, nil)
+		if n := g.given(); n != 0 {
+			t.Errorf("seed %d: %d evictions", seed, n)
+		}
+		for _, p := range g.all {
+			if p.vain || p.waited != 0 {
+				t.Errorf("seed %d: process %d waited for %d ns, in vain: %t", seed, p.slot, p.waited, p.vain)
+			}
+		}
+	}
+}
+
+// Two that hold half each and want all: neither waits for the other for ever.
+func TestMemoryHeldByHalves(t *testing.T) {
+	for seed := range uint64(10) {
+		m := newSim(seed, 1)
+		g := m.gpus[0]
+		a, b := g.add(lowestLevel, 35*gigabyte, always), g.add(lowestLevel, 35*gigabyte, always)
+		m.run(time.Second, nil)
+		a.want, b.want = 35*gigabyte, 35*gigabyte
+		m.run(60*time.Second, nil)
+		a.ran, b.ran = 0, 0
+		m.run(100*time.Second, nil)
+		if a.resident+a.swapped != 70*gigabyte || b.resident+b.swapped != 70*gigabyte || a.ran < 30e9 || b.ran < 30e9 {
+			t.Errorf("seed %d: they have %d and %d, and ran for %d and %d ns", seed, a.resident+a.swapped, b.resident+b.swapped, a.ran, b.ran)
+		}
+	}
+}
+
+// Of three, two fit: at each turn one gives its place, and each runs for two thirds of the time.
+func TestMemoryPairsStay(t *testing.T) {
+	m := newSim(1, 1)
+	g := m.gpus[0]
+	for range 3 {
+		g.add(lowestLevel, 30*gigabyte, always)
+	}
+	const span = 1000 * time.Second
+	m.run(span, nil)
+	for _, p := range g.all {
+		if part := float64(p.ran) / float64(span); part < 0.5 || part > 0.75 {
+			t.Errorf("process %d runs for %.2f of the time", p.slot, part)
+		}
+	}
+	if given, passes := g.given(), uint64(g.passes); given > passes+2 {
+		t.Errorf("%d evictions in %d turns", given, passes)
+	}
+}
+
+// A process of a higher level that asks for more has it as soon as the bus allows, keeps what it has, and does not wait for
+// what is within the reserve.
+func TestMemoryOfHigherLevels(t *testing.T) {
+	for seed := range uint64(10) {
+		for _, reserve := range []uint64{0, 10 * gigabyte} {
+			m := newSim(seed, 1)
+			g := m.gpus[0]
+			lc := g.add(0, 5*gigabyte, always)
+			m.run(time.Second, nil)
+			for _, asks := range []uint64{30, 30, 40} {
+				p := g.add(lowestLevel, asks*gigabyte, always)
+				p.reserve = reserve
+			}
+			m.run(30*time.Second, nil)
+			lc.waited = 0
+			for range 3 {
+				if lc.want = 8 * gigabyte; reserve == 0 {
+					lc.want = 15 * gigabyte
+				}
+				m.run(20*time.Second, nil)
+			}
+			// Drains, looks of each agent, and the bus: the margin is freed too.
+			bound := (15*gigabyte+2*memoryMarginMost)/simRate + uint64(100*time.Millisecond)
+			if reserve != 0 {
+				bound = 0
+			}
+			if lc.gave != 0 || lc.waited > bound || lc.want != 0 {
+				t.Errorf("seed %d, reserve %d: it waited for %d ns, gave %d times, lacks %d", seed, reserve, lc.waited, lc.gave, lc.want)
+			}
+		}
+	}
+}
+
+// Services that are used rarely have their memory when they work, though they do not fit together. They wait for the bus.
+func TestMemoryOfIdleServices(t *testing.T) {
+	m := newSim(3, 1)
+	g := m.gpus[0]
+	for i := range uint64(8) {
+		p := g.add(0, 15*gigabyte, func(now uint64) bool { return (now/1e9+7*i)%60 < 3 })
+		p.swaps, p.idleAfter = true, 2e9
+	}
+	m.run(180*time.Second, nil)
+	for _, p := range g.all {
+		p.waited = 0
+	}
+	m.run(300*time.Second, nil)
+	for _, p := range g.all {
+		if bound := 2*15*gigabyte/simRate + uint64(100*time.Millisecond); p.brought < 4 || p.waited > bound {
+			t.Errorf("service %d was brought back %d times, and waited for %d ns", p.slot, p.brought, p.waited)
+		}
+	}
+	busy := g.add(lowestLevel, 30*gigabyte, always)
+	m.run(120*time.Second, nil)
+	if busy.ran < 30e9 {
+		t.Errorf("a process beside them ran for %d ns", busy.ran)
+	}
+}
+
+// What never fits is refused at once; what will, is not.
+func TestMemoryInVain(t *testing.T) {
+	m := newSim(5, 1)
+	g := m.gpus[0]
+	pinned := g.add(lowestLevel, 10*gigabyte, always)
+	pinned.pinned = 20 * gigabyte
+	a := g.add(lowestLevel, 40*gigabyte, always)
+	m.run(10*time.Second, nil)
+	a.want = 21 * gigabyte
+	began := m.now
+	m.run(time.Second, func() {
+		if a.vain {
+			m.now = math.MaxUint64 - 2*simTick
+		}
+	})
+	if !a.vain || m.now < began {
+		t.Fatal("an allocation beyond what others have pinned was not refused")
+	}
+	m.now = began + uint64(time.Second)
+	a.vain, a.want, a.wanted = false, 15*gigabyte, 0
+	m.run(60*time.Second, nil)
+	if a.vain || a.resident+a.swapped != 55*gigabyte {
+		t.Errorf("it has %d; refused: %t", a.resident+a.swapped, a.vain)
+	}
+}
+
+// Processes of a job on two GPUs have their turns at the same time.
+func TestMemoryTurnsOfJobs(t *testing.T) {
+	for seed := range uint64(3) {
+		m := newSim(seed, 2)
+		for i, g := range m.gpus {
+			for job := range 2 {
+				p := g.add(lowestLevel, (55+5*uint64(i))*gigabyte, always)
+				p.job, p.published.job = uint64(1000*seed)+uint64(job), uint64(1000*seed)+uint64(job)
+				if i == 1 { // other slots, another order
+					p.startedNs = m.now - uint64(job)
+				}
+			}
+		}
+		together, all := 0, 0
+		m.run(100*time.Second, nil)
+		m.run(1000*time.Second, func() {
+			all++
+			for job := range 2 {
+				if m.gpus[0].all[job].in() && m.gpus[1].all[job].in() {
+					together++
+				}
+			}
+		})
+		if part := float64(together) / float64(all); part < 0.6 {
+			t.Errorf("seed %d: a job has both GPUs for %.2f of the time", seed, part)
+		}
+	}
+}
+
+// Whatever happens to processes, the others go on, and whoever can be in comes in.
+func TestMemoryUnderFire(t *testing.T) {
+	seeds := uint64(12)
+	for seed := range seeds {
+		m := newSim(seed, 1)
+		g := m.gpus[0]
+		name := func(p *simProcess) string {
+			return fmt.Sprintf("seed %d, process %d of level %d", seed, p.slot, p.level)
+		}
+		for range 6 * 20 { // ten minutes
+			if alive := slices.DeleteFunc(slices.Clone(g.all), func(p *simProcess) bool { return p.dead }); len(alive) < 6 && len(g.all) < 60 && m.rand.IntN(2) == 0 {
+				level := lowestLevel
+				if m.rand.IntN(4) == 0 {
+					level = m.rand.IntN(lowestLevel)
+				}
+				works, phase, period := always, m.rand.Uint64N(20e9), 1+m.rand.Uint64N(10e9)
+				if m.rand.IntN(2) == 0 {
+					works = func(now uint64) bool { return (now+phase)/period%3 != 0 }
+				}
+				asks := m.rand.Uint64N(60 * gigabyte)
+				if level != lowestLevel {
+					asks /= 8
+				}
+				p := g.add(level, asks, works)
+				p.drainNs, p.sticks = m.rand.Uint64N(300e6), 0.1*m.rand.Float64()
+				if level != lowestLevel && m.rand.IntN(2) == 0 {
+					p.swaps, p.idleAfter = true, 3e9
+				}
+			} else if len(alive) > 0 {
+				p := alive[m.rand.IntN(len(alive))]
+				switch m.rand.IntN(8) {
+				case 0:
+					p.dead = true
+					if g.turn == p.slot { // Reap
+						g.turn, g.turnNs = -1, m.now
+					}
+				case 1:
+					p.stopped, p.stopNs = true, m.now
+				case 2:
+					p.stopped = false
+				case 3:
+					p.away = !p.away
+				case 4:
+					if p.want == 0 {
+						p.want = m.rand.Uint64N(10 * gigabyte)
+					}
+				case 5:
+					p.want, p.wanted, p.vain = 0, 0, false
+				}
+			}
+			m.run(5*time.Second, nil)
+		}
+		lc := uint64(0)
+		for _, p := range g.all { // the storm is over
+			p.stopped, p.away, p.sticks = false, false, 0
+			if p.vain {
+				p.want, p.wanted, p.vain = 0, 0, false
+			}
+			if !p.dead && p.level != lowestLevel {
+				lc += p.resident + p.swapped + p.want
+			}
+		}
+		m.run(60*time.Second, nil)
+		for _, p := range g.all {
+			p.ran = 0
+		}
+		m.run(600*time.Second, nil)
+		for _, p := range g.all {
+			if p.level != lowestLevel && p.idleAfter == 0 && p.gaveUp != 0 {
+				t.Errorf("%s gave memory", name(p))
+			}
+			need := p.resident + p.swapped + p.want
+			if p.dead || p.vain || p.level == lowestLevel && need+lc+simOther > simTotal || lc+simOther > simTotal {
+				continue
+			}
+			if p.ran < 20e9 {
+				for _, q := range g.all {
+					if !q.dead {
+						t.Logf("%d level %d R %d O %d P %d W %d want %d state %d waits %t idle %d swap %d ran %d swaps %t", q.slot, q.level, q.resident>>20, q.swapped>>20, q.pinned>>20, q.wanted>>20, q.want>>20, q.state, q.waits(), q.idleNs, q.swapNs/1e6, q.ran/1e6, q.swaps)
+					}
+				}
+				t.Errorf("%s ran for %d ns in 600 s: state %d, has %d, out %d, wants %d; turn %d, free %d, higher levels %d",
+					name(p), p.ran, p.state, p.resident, p.swapped, p.want, g.turn, g.free(), lc)
+			}
+		}
+	}
+}
+
+// An owner that does not hand its turn on, though it lives, loses it.
+func TestMemoryTurnIsSeized(t *testing.T) {
+	v := &memoryView{own: 1, total: simTotal, free: 10 * gigabyte, now: 1e12, turn: 0, turnNs: 5e11, turns: memoryTurns{fixedNs: 1e9},
+		all: []memoryOf{
+			{slot: 0, level: lowestLevel, swaps: true, resident: 60 * gigabyte, stateNs: 5e11, idleAfter: 1e9},
+			{slot: 1, level: lowestLevel, swaps: true, swapped: 60 * gigabyte, state: memoryOut, waitsNs: 999e9, idleAfter: 1e9},
+		}}
+	if p := v.plan(); p.turn != turnStays {
+		t.Errorf("a second after it began to wait: %+v", p)
+	}
+	v.all[1].waitsNs = 6e11
+	if p := v.plan(); p.turn != turnSeizedFrom {
+		t.Errorf("400 s later: %+v", p)
+	}
+	v.all[1].waitsNs, v.all[0].silent = 999e9, true
+	if p := v.plan(); p.turn != turnStays { // what it holds cannot be had
+		t.Errorf("beside a stopped owner with too much memory: %+v", p)
+	}
+	v.all[0].resident = 10 * gigabyte
+	v.all[1].swapped = 69 * gigabyte
+	v.free = 69 * gigabyte
+	v.all[0].other = 0
+	if p := v.plan(); p.bring != 69*gigabyte {
+		t.Errorf("what fits beside it: %+v", p)
+	}
+}
