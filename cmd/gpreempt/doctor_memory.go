@@ -1,11 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,7 +87,11 @@ type hostMachine struct{ proc, cgroups string }
 
 var thisMachine = hostMachine{"/proc", "/sys/fs/cgroup"}
 
-// left is how much host memory can still be had, and what bounds it: the machine, or a cgroup of this process.
+// keepPart: a sixteenth of what there is stays for others.
+const keepPart = 16
+
+// left is how much host memory can still be page-locked, and what bounds it: the machine, or a cgroup of this process. It
+// reckons as preempt/memory/host.c does.
 func (h hostMachine) left() (bytes uint64, whose string) {
 	bytes, whose = h.available(), "the machine"
 	text, err := os.ReadFile(h.proc + "/self/cgroup")
@@ -99,15 +103,15 @@ func (h hostMachine) left() (bytes uint64, whose string) {
 		if len(f) != 3 {
 			continue
 		}
-		base, limit, use := h.cgroups, "memory.max", "memory.current"
+		base, of := h.cgroups, version2
 		switch {
-		case f[1] == "memory": // version 1
-			base, limit, use = base+"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+		case slices.Contains(strings.Split(f[1], ","), "memory"):
+			base, of = base+"/memory", version1
 		case f[1] != "":
 			continue
 		}
 		for path := filepath.Clean("/" + f[2]); ; path = filepath.Dir(path) {
-			if room, bounded := roomOf(filepath.Join(base, path), limit, use); bounded && room < bytes {
+			if room, bounded := of.room(filepath.Join(base, path)); bounded && room < bytes {
 				bytes, whose = room, "cgroup "+path
 			}
 			if path == "/" {
@@ -118,37 +122,54 @@ func (h hostMachine) left() (bytes uint64, whose string) {
 	return bytes, whose
 }
 
-// roomOf is what a cgroup leaves, if it has a limit.
-func roomOf(folder, limit, use string) (bytes uint64, bounded bool) {
-	most, known := number(folder + "/" + limit)
-	if !known {
-		return 0, false // "max", or no such cgroup here
-	}
-	now, _ := number(folder + "/" + use)
-	return most - min(most, now), true
+// hierarchy is what the files of a version of cgroups are called.
+type hierarchy struct {
+	limits           []string
+	use, reclaimable string
 }
 
-func number(path string) (n uint64, is bool) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, false
-	}
-	n, err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-	return n, err == nil
-}
+var (
+	version1 = hierarchy{[]string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"}
+	version2 = hierarchy{[]string{"memory.max", "memory.high"}, "memory.current", "inactive_file"}
+)
 
-// available is MemAvailable, or what is free where an old kernel lacks it.
-func (h hostMachine) available() uint64 {
-	text, err := os.ReadFile(h.proc + "/meminfo")
-	if err != nil {
-		return 0
-	}
-	found := map[string]uint64{}
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		if kb, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 54); err == nil {
-			found[key] = kb << 10
+// room is what a cgroup leaves, if it has a limit. Files in memory that were not used lately are taken back at need.
+func (of hierarchy) room(folder string) (bytes uint64, bounded bool) {
+	most := uint64(math.MaxUint64)
+	for _, name := range of.limits {
+		if n, is := numbers(folder + "/" + name)[""]; is { // else "max", or no such cgroup here
+			most, bounded = min(most, n), true
 		}
 	}
-	return cmp.Or(found["MemAvailable"], found["MemFree"])
+	used, known := numbers(folder + "/" + of.use)[""]
+	if !bounded || !known {
+		return 0, false
+	}
+	most -= most / keepPart
+	return grown(grown(numbers(folder + "/memory.stat")[of.reclaimable], used), most), true
+}
+
+// numbers are those of a file by the words in front of them; "" where there is none.
+func numbers(path string) map[string]uint64 {
+	found := map[string]uint64{}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return found
+	}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(strings.Replace(line, ":", " ", 1))
+		for i, word := range words[:min(2, len(words))] {
+			if n, err := strconv.ParseUint(word, 10, 64); err == nil {
+				found[strings.Join(words[:i], "")] = n
+				break
+			}
+		}
+	}
+	return found
+}
+
+func (h hostMachine) available() uint64 {
+	kb := numbers(h.proc + "/meminfo")
+	const most = math.MaxUint64 >> 10
+	return grown(min(kb["MemTotal"], most)<<10/keepPart, min(kb["MemAvailable"], most)<<10)
 }

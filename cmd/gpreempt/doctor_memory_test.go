@@ -13,32 +13,32 @@ import (
 
 // What a process may still have is bounded by the machine and by each cgroup above it.
 func TestMemoryLeft(t *testing.T) {
-	const gib = "1073741824"
-	meminfo := "MemTotal: 16777216 kB\nMemFree: 1048576 kB\nMemAvailable: 8388608 kB\nHugePages_Total: 0\n"
+	meminfo := "MemTotal: 16777216 kB\nMemFree: 1048576 kB\nMemAvailable: 8388608 kB\nHugePages_Total: 0\n" // kept: a sixteenth, 1 GiB
 	for _, c := range []struct {
 		name  string
 		files map[string]string
 		bytes uint64
 		whose string
 	}{
-		{"no cgroups", map[string]string{"proc/meminfo": meminfo}, 8 << 30, "the machine"},
-		{"an old kernel", map[string]string{"proc/meminfo": "MemFree: 1048576 kB\n"}, 1 << 30, "the machine"},
+		{"no cgroups", map[string]string{"proc/meminfo": meminfo}, 7 << 30, "the machine"},
 		{"nothing known", nil, 0, "the machine"},
-		{"no limits", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/b/memory.max": "max\n"}, 8 << 30, "the machine"},
+		{"nonsense", map[string]string{"proc/meminfo": "MemTotal: 99999999999999999999 kB\nMemAvailable: 18446744073709551615 kB\n: 1\n\n"}, math.MaxUint64 >> 10 << 10, "the machine"},
+		{"no limits", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/b/memory.max": "max\n"}, 7 << 30, "the machine"},
 		{"the cgroup above", map[string]string{
-			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/memory.max": "3" + gib + "\n", "cgroup/a/memory.current": "2" + gib + "\n", "cgroup/a/b/memory.max": "max\n",
-			"cgroup/memory.max": "9" + gib + "\n",
-		}, 8 << 30, "the machine"},
-		{"the cgroup above, tight", map[string]string{
-			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/memory.max": gib + "\n", "cgroup/a/memory.current": "73741824\n", "cgroup/a/b/memory.max": "2147483648\n",
-		}, 1000000000, "cgroup /a"},
-		{"a container's own root", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "cgroup/memory.max": gib + "\n"}, 1 << 30, "cgroup /"},
-		{"more in use than allowed", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": "1\n", "cgroup/a/memory.current": gib}, 0, "cgroup /a"},
+			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/memory.max": "1600\n", "cgroup/a/memory.current": "800\n",
+			"cgroup/a/memory.stat": "anon 1\ninactive_file 300\n", "cgroup/a/b/memory.max": "max\n", "cgroup/a/b/memory.current": "1\n", "cgroup/memory.max": "9999\n", "cgroup/memory.current": "1",
+		}, 1000, "cgroup /a"},
+		{"a high mark", map[string]string{
+			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": "max\n", "cgroup/a/memory.high": "1600\n", "cgroup/a/memory.current": "0\n",
+		}, 1500, "cgroup /a"},
+		{"a container's own root", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "cgroup/memory.max": "1600", "cgroup/memory.current": "0"}, 1500, "cgroup /"},
+		{"more in use than allowed", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": "1\n", "cgroup/a/memory.current": "77"}, 0, "cgroup /a"},
 		{"version 1", map[string]string{
-			"proc/meminfo": meminfo, "proc/self/cgroup": "3:cpu,cpuacct:/x\n9:memory:/docker/1\n0::/\n",
-			"cgroup/memory/docker/1/memory.limit_in_bytes": gib, "cgroup/memory/docker/1/memory.usage_in_bytes": "73741824", "cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-		}, 1000000000, "cgroup /docker/1"},
-		{"a path that climbs", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/../../..\nnonsense\n", "cgroup/memory.max": gib}, 1 << 30, "cgroup /"},
+			"proc/meminfo": meminfo, "proc/self/cgroup": "3:cpu,cpuacct:/x\n9:hugetlb,memory:/docker/1\n0::/\n",
+			"cgroup/memory/docker/1/memory.limit_in_bytes": "1600", "cgroup/memory/docker/1/memory.usage_in_bytes": "600", "cgroup/memory/docker/1/memory.stat": "total_inactive_file 100",
+			"cgroup/memory/memory.limit_in_bytes": "9223372036854771712", "cgroup/memory/memory.usage_in_bytes": "600",
+		}, 1000, "cgroup /docker/1"},
+		{"a path that climbs", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/../../..\nnonsense\n", "cgroup/memory.max": "1600", "cgroup/memory.current": "100"}, 1400, "cgroup /"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -61,7 +61,7 @@ func TestMemoryLeft(t *testing.T) {
 // What doctor says of it, where memory is to swap and where it is not.
 func TestMemoryFindings(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/meminfo", []byte("MemAvailable: 33554432 kB\n"), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/meminfo", []byte("MemTotal: 16777216 kB\nMemAvailable: 34603008 kB\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	base := t.TempDir()
