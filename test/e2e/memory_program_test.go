@@ -9,8 +9,10 @@ import (
 // startMemory starts testdata/memory.c; its comment says what can be said to it.
 func (m *machine) startMemory(role string, arguments ...string) *process {
 	m.t.Helper()
-	return m.startAs(m.command(role, filepath.Join(filepath.Dir(worker), "memory"), arguments...))
+	return m.startAs(m.command(role, memoryProgram(), arguments...))
 }
+
+func memoryProgram() string { return filepath.Join(filepath.Dir(worker), "memory") }
 
 // allocate returns the buffer's number and what the driver returned.
 func (p *process) allocate(how string, bytes uint64) (buffer, result int) {

@@ -215,11 +215,8 @@ static void adopt(int pid, int descriptor, size_t bytes)
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, descriptor);
 	int file = open(path, O_RDWR), r = cuMemImportFromShareableHandle(&h, (void *)(intptr_t)file, 1);
 	close(file);
-	if (!r) {
-		reserve_pieces(&b, bytes, 1);
-		map_behind(&b, h);
-	}
-	say_buffer(b, r);
+	r = r ? r : reserve_pieces(&b, bytes, 1);
+	say_buffer(b, r ? r : map_behind(&b, h));
 }
 
 static int give_descriptor(const struct buffer *b)

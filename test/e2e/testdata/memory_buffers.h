@@ -78,13 +78,18 @@ static int release_async(struct buffer *b)
 	return r ? r : cuStreamSynchronize(NULL);
 }
 
-static void map_behind(struct buffer *b, unsigned long long h)
+static int map_behind(struct buffer *b, unsigned long long h)
 {
 	struct { int location, id, flags; } access = {1, b->device, 3};
 	ptr at = b->at + b->pieces * b->piece_bytes;
-	OK(cuMemMap(at, b->piece_bytes, 0, h, 0));
-	OK(cuMemSetAccess(at, b->piece_bytes, &access, 1));
-	b->physical[b->pieces++] = h;
+	int r = cuMemMap(at, b->piece_bytes, 0, h, 0);
+	if (!r && (r = cuMemSetAccess(at, b->piece_bytes, &access, 1)))
+		cuMemUnmap(at, b->piece_bytes);
+	if (r)
+		cuMemRelease(h);
+	else
+		b->physical[b->pieces++] = h;
+	return r;
 }
 
 // Maps one more piece behind the others.
@@ -97,9 +102,7 @@ static int grow(struct buffer *b)
 	} properties = {.type = 1, .handle_types = b->shareable, .location = 1, .id = b->device};
 	unsigned long long h;
 	int r = cuMemCreate(&h, b->piece_bytes, &properties, 0);
-	if (!r)
-		map_behind(b, h);
-	return r;
+	return r ? r : map_behind(b, h);
 }
 
 static int shrink(struct buffer *b)
@@ -119,25 +122,24 @@ static int release_mapped(struct buffer *b)
 	return r ? r : cuMemAddressFree(b->at, b->bytes);
 }
 
-static void reserve_pieces(struct buffer *b, size_t bytes, size_t pieces)
+static int reserve_pieces(struct buffer *b, size_t bytes, size_t pieces)
 {
 	b->piece_bytes = rounded_up((bytes + pieces - 1) / pieces);
 	b->bytes = b->piece_bytes * pieces;
 	b->physical = calloc(pieces, sizeof *b->physical);
-	OK(cuMemAddressReserve(&b->at, b->bytes, 0, 0, 0));
+	return cuMemAddressReserve(&b->at, b->bytes, 0, 0, 0);
 }
 
 static int map_pieces(struct buffer *b, size_t bytes, size_t pieces)
 {
-	reserve_pieces(b, bytes, pieces);
-	while (b->pieces < pieces) {
-		int r = grow(b);
-		if (r) {
-			release_mapped(b);
-			return r;
-		}
-	}
-	return 0;
+	int r = reserve_pieces(b, bytes, pieces);
+	if (r)
+		return r;
+	while (!r && b->pieces < pieces)
+		r = grow(b);
+	if (r)
+		release_mapped(b);
+	return r;
 }
 
 static int allocate_mapped(struct buffer *b, size_t bytes) { return map_pieces(b, bytes, 1); }

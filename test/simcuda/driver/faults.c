@@ -102,6 +102,8 @@ CUresult sim_called(const char *name)
 		unsigned n = atomic_fetch_add(&rules[i].calls, 1) + 1;
 		if (n != rules[i].from && !(rules[i].onward && n > rules[i].from))
 			continue;
+		fprintf(stderr, "simulated CUDA driver: call %u of %s %s\n", n, rules[i].name,
+			rules[i].kill ? "kills" : "fails");
 		if (rules[i].kill)
 			kill(getpid(), SIGKILL);
 		r = rules[i].error;

@@ -1,11 +1,12 @@
 // run.c - runs generated programs one after another, and compares what they leave with what CUDA promises.
 //
 //	generator IMAGE [seed N] [programs N] [seconds N] [features NAME,...] [not NAME,...] [without ID,...] [repeat N] [describe]
-//		[stop block|queue] [patience N] [stay N]
+//		[stop block|queue] [patience N] [stay N] [room BYTES]
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
 // after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
 // streams by gpreempt.h; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
+// "room" makes device memory that is allocated as large as that, if it is smaller.
 #define _GNU_SOURCE
 #include "model.h"
 
@@ -75,6 +76,7 @@ static struct {
 static int devices;
 static char *image;
 static ptr memory[ALL_BUFFERS];
+static size_t least_bytes;       // that are allocated
 static volatile uint32_t *words; // one in each 16
 static handle graph[GRAPHS], executable[GRAPHS], node[GRAPHS][LAUNCHES];
 
@@ -121,6 +123,8 @@ static void refused(const char *call, int result)
 	fflush(stdout);
 	_exit(1);
 }
+
+static size_t allocated(size_t bytes) { return bytes > least_bytes ? bytes : least_bytes; }
 
 static void compare(const struct operation *o, const char *what, const volatile uint32_t *cell, uint32_t wanted)
 {
@@ -411,7 +415,7 @@ static void episode(const struct operation *o)
 	OK(cuModuleLoadData(&module, image));
 	load(&chain, module, "sim_chain");
 	OK(cuStreamCreate(&stream, o->variant & 1));
-	OK(cuMemAlloc_v2(&data, sizeof have));
+	OK(cuMemAlloc_v2(&data, allocated(sizeof have)));
 	OK(cuMemsetD32Async(data, o->value, CELL_WORDS, stream));
 	for (int i = 0; i < 4; i++) {
 		OK(cuLaunchKernel(chain, CELL_WORDS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
@@ -489,11 +493,11 @@ static void carry_out(const struct operation *o)
 	case RELEASE: __atomic_store_n(&words[o->word * 16], 1, __ATOMIC_RELEASE); break;
 	case FREE:
 		OK(cuMemFree_v2(memory[o->buffer]));
-		OK(cuMemAlloc_v2(&memory[o->buffer], BUFFER_BYTES));
+		OK(cuMemAlloc_v2(&memory[o->buffer], allocated(BUFFER_BYTES)));
 		break;
 	case FREE_ASYNC:
 		OK(cuMemFreeAsync(memory[o->buffer], stream));
-		OK(cuMemAllocAsync(&memory[o->buffer], BUFFER_BYTES, stream));
+		OK(cuMemAllocAsync(&memory[o->buffer], allocated(BUFFER_BYTES), stream));
 		break;
 	case POST: posted[o->id] = true; break;
 	case AWAIT:
@@ -713,7 +717,7 @@ static void start(const char *path)
 		load(&machine[d].marlin, module, "sim_marlin");
 		load(&machine[d].lamport, module, "sim_lamport");
 		load(&machine[d].barrier, module, "sim_barrier");
-		OK(cuMemAlloc_v2(&machine[d].turns, TURNS * 4));
+		OK(cuMemAlloc_v2(&machine[d].turns, allocated(TURNS * 4)));
 		OK(cuMemsetD32_v2(machine[d].turns, 0, TURNS));
 		OK(cuFuncSetAttribute(machine[d].chain, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
@@ -725,7 +729,7 @@ static void start(const char *path)
 			OK(cuEventCreate(&machine[d].event[e], 2));
 		OK(cuEventCreate(&machine[d].fork, 2));
 		for (int b = 0; b < BUFFERS; b++)
-			OK(cuMemAlloc_v2(&memory[d * BUFFERS + b], BUFFER_BYTES));
+			OK(cuMemAlloc_v2(&memory[d * BUFFERS + b], allocated(BUFFER_BYTES)));
 		// The first launch of a kernel may wait for the whole context: not within a program.
 		for (int form = 0; form < KERNEL_FORMS; form++)
 			if (form != PLAIN || machine[d].add)
@@ -792,6 +796,8 @@ int main(int count, char **argument)
 			patience = (unsigned)strtoul(value, NULL, 0);
 		else if (!strcmp(what, "stay"))
 			stay = (unsigned)strtoul(value, NULL, 0);
+		else if (!strcmp(what, "room"))
+			least_bytes = strtoull(value, NULL, 0);
 		else if (!strcmp(what, "features"))
 			features = features_of(value);
 		else if (!strcmp(what, "not"))
