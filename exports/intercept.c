@@ -32,8 +32,11 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
 			return REAL(name) args; \
-		struct gp_operation operation = {__VA_ARGS__}; \
-		return hooks->begin(&operation) ? hooks->end(&operation, REAL(name) args) : operation.result; \
+		return WITH_ROOM(hooks, GP_CURRENT_DEVICE, ({ \
+					 struct gp_operation operation = {__VA_ARGS__}; \
+					 hooks->begin(&operation) ? hooks->end(&operation, REAL(name) args) : \
+								    operation.result; \
+				 })); \
 	} \
 	ENTRY(name, params, args)
 
@@ -44,7 +47,9 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
 			return REAL(name) args; \
-		return hooks->end_wait(kind, object, hooks->begin_wait(kind, object) ? REAL(name) args : CUDA_SUCCESS); \
+		return WITH_ROOM(hooks, GP_CURRENT_DEVICE, \
+				 hooks->end_wait(kind, object, \
+						 hooks->begin_wait(kind, object) ? REAL(name) args : CUDA_SUCCESS)); \
 	} \
 	ENTRY(name, params, args)
 
@@ -143,7 +148,7 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
-		CUresult result = gp_call_end(call, REAL(name) args); \
+		CUresult result = gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args)); \
 		if (call.hooks && result == CUDA_SUCCESS && instance) \
 			call.hooks->graph_instantiated(*instance, graph); \
 		return result; \
@@ -155,7 +160,7 @@ static bool complete_any(struct completed *c, const void *given)
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->graph_changed(instance); \
-		return gp_call_end(call, REAL(name) args); \
+		return gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args)); \
 	}
 
 #define ROW_DESTROY(name, null, params, args, thing, handle) \
@@ -199,12 +204,33 @@ static bool is_captured(CUstream stream)
 		return result; \
 	}
 
-#define ROW_CONTEXT(name, null, params, args, context) \
+// The driver counts how often a primary context was retained, and ends it with the last release, which names only the device.
+// The context and the count are kept here too, so that the core hears of its end.
+
+enum { MAX_DEVICES = 64 };
+
+static struct {
+	_Atomic(CUcontext) context;
+	_Atomic int retained;
+} primary[MAX_DEVICES];
+
+static bool known_device(CUdevice device) { return device >= 0 && device < MAX_DEVICES; }
+
+// A primary context takes its memory when it is first made current.
+static CUdevice device_of(CUcontext context)
+{
+	for (CUdevice i = 0; context && i < MAX_DEVICES; i++)
+		if (atomic_load(&primary[i].context) == context)
+			return i;
+	return GP_CURRENT_DEVICE;
+}
+
+#define ROW_CONTEXT(name, null, params, args, context, device) \
 	CUresult name params \
 	{ \
 		gp_start(); \
-		CUresult result = REAL(name) args; \
 		const struct gp_hooks *hooks = gp_hooks(); \
+		CUresult result = WITH_ROOM(hooks, device, REAL(name) args); \
 		if (hooks && result == CUDA_SUCCESS && (context)) \
 			hooks->context_current(context); \
 		return result; \
@@ -216,8 +242,10 @@ static bool is_captured(CUstream stream)
 		int given = asked; \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		bool other = call.hooks && call.hooks->stream_creating(&given); \
-		CUresult result = gp_call_end(call, other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : \
-							    REAL(name) args); \
+		CUresult result = \
+			gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
+						    other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : \
+							    REAL(name) args)); \
 		if (other && result == CUDA_SUCCESS && (stream)) \
 			call.hooks->stream_created(*(stream), asked); \
 		return result; \
@@ -251,12 +279,9 @@ static bool is_cooperative(const struct launch_config *config)
 	return false;
 }
 
-static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
-					 const struct launch_config *config, CUfunction f, void **params, void **extra)
+static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx) real, CUstream default_stream,
+			  const struct launch_config *config, CUfunction f, void **params, void **extra)
 {
-	const struct gp_hooks *hooks = gp_hooks();
-	if (!hooks || !config)
-		return real(config, f, params, extra);
 	struct gp_operation operation = {
 		.work = GP_KERNEL,
 		.stream = STREAM(config->stream),
@@ -274,6 +299,15 @@ static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstrea
 			},
 	};
 	return hooks->begin(&operation) ? hooks->end(&operation, real(config, f, params, extra)) : operation.result;
+}
+
+static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
+					 const struct launch_config *config, CUfunction f, void **params, void **extra)
+{
+	const struct gp_hooks *hooks = gp_hooks();
+	if (!hooks || !config)
+		return real(config, f, params, extra);
+	return WITH_ROOM(hooks, GP_CURRENT_DEVICE, launch_ex(hooks, real, default_stream, config, f, params, extra));
 }
 
 CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra)
@@ -300,8 +334,6 @@ struct launch_params {
 };
 
 _Static_assert(sizeof(struct launch_params) == 56, "CUDA_LAUNCH_PARAMS");
-
-enum { MAX_DEVICES = 64 };
 
 static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags)
 {
@@ -387,21 +419,11 @@ CUresult cuStreamDestroy(CUstream stream) { return destroy_stream(REAL(cuStreamD
 
 CUresult cuStreamDestroy_v2(CUstream stream) { return destroy_stream(REAL(cuStreamDestroy_v2), stream); }
 
-// The driver counts how often a primary context was retained, and ends it with the last release, which names only the device.
-// The context and the count are kept here too, so that the core hears of its end.
-
-static struct {
-	_Atomic(CUcontext) context;
-	_Atomic int retained;
-} primary[MAX_DEVICES];
-
-static bool known_device(CUdevice device) { return device >= 0 && device < MAX_DEVICES; }
-
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	gp_start();
-	CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
 	const struct gp_hooks *hooks = gp_hooks();
+	CUresult result = WITH_ROOM(hooks, device, REAL(cuDevicePrimaryCtxRetain)(context, device));
 	if (!hooks || result != CUDA_SUCCESS || !context || !known_device(device))
 		return result;
 	atomic_store(&primary[device].context, *context);

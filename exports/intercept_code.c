@@ -33,7 +33,8 @@ static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_loa
 	struct gp_load load = {__VA_ARGS__}; \
 	return gp_call_end(call, load_other(call.hooks, &load, module) ? \
 					 CUDA_SUCCESS : \
-					 tell_loaded_as_given(call.hooks, &load, module, other));
+					 tell_loaded_as_given(call.hooks, &load, module, \
+							      WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, other)));
 
 CUresult cuModuleLoad(CUmodule *module, const char *path){LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)}
 
@@ -53,7 +54,7 @@ CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
 	struct gp_call call = begin();
-	CUresult result = REAL(cuModuleGetFunction)(function, module, name);
+	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(cuModuleGetFunction)(function, module, name));
 	if (result == CUDA_SUCCESS && call.hooks)
 		call.hooks->module_function(module);
 	return gp_call_end(call, result);
@@ -76,8 +77,9 @@ static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresu
 
 #define LOAD_LIBRARY(name, from, field) \
 	struct gp_call call = begin(); \
-	CUresult result = \
-		REAL(name)(library, from, options, values, count, library_options, library_values, library_count); \
+	CUresult result = WITH_ROOM( \
+		call.hooks, GP_CURRENT_DEVICE, \
+		REAL(name)(library, from, options, values, count, library_options, library_values, library_count)); \
 	return end_library_load(call, library, result, \
 				&(struct gp_load){.field = from, \
 						  .options = count, \
@@ -106,7 +108,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 #define USE_LIBRARY(name, ...) \
 	struct gp_call call = begin(); \
 	library = call.hooks ? call.hooks->library_used(library) : library; \
-	return gp_call_end(call, REAL(name)(__VA_ARGS__));
+	return gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name)(__VA_ARGS__)));
 
 CUresult cuLibraryGetKernel(CUfunction *kernel, CUlibrary library,
 			    const char *name){USE_LIBRARY(cuLibraryGetKernel, kernel, library, name)}
@@ -130,7 +132,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
 	struct gp_call call = begin();
 	CUlibrary used = call.hooks ? call.hooks->library_used(library) : library;
-	CUresult result = REAL(cuLibraryGetModule)(module, used);
+	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(cuLibraryGetModule)(module, used));
 	if (result == CUDA_SUCCESS && module && call.hooks)
 		call.hooks->library_module(used, *module);
 	return gp_call_end(call, result);
@@ -139,7 +141,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel)
 {
 	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
-	CUresult result = REAL(cuKernelGetFunction)(function, kernel);
+	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(cuKernelGetFunction)(function, kernel));
 	if (result == CUDA_SUCCESS && function && call.hooks)
 		call.hooks->kernel_function(kernel, *function);
 	return gp_call_end(call, result);

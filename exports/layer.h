@@ -78,6 +78,22 @@ static inline CUresult gp_call_end(struct gp_call call, CUresult result)
 	return result; // the core's answer matters only to calls that the program makes to wait
 }
 
+// A call of the driver, made again as long as it is out of memory and the core finds room on the device. hooks may be NULL.
+#define WITH_ROOM(hooks, device, call) \
+	({ \
+		struct gp_retry retry_ = {0}; \
+		CUresult result_; \
+		do \
+			result_ = call; \
+		while (gp_made_room(hooks, &retry_, device, result_)); \
+		result_; \
+	})
+
+static inline bool gp_made_room(const struct gp_hooks *hooks, struct gp_retry *retry, CUdevice device, CUresult result)
+{
+	return __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && hooks && hooks->refused_memory(retry, device);
+}
+
 // names.c
 bool gp_may_submit(const char *name); // whether a function of that name may put work on streams
 

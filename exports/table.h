@@ -17,7 +17,7 @@
 //   DESTROY        enum gp_thing, handle; may wait for the context
 //   CAPTURE_BEGIN, CAPTURE_END  stream
 //   STREAM_CREATE  where the stream is stored, flags, the priority asked for
-//   CONTEXT        the context that is usable after success
+//   CONTEXT        the context that is usable after success, the device on which it takes memory
 //   PASS           nothing: goes to the driver, or to the function that stands for it (gp_substitute)
 //   OWN            nothing: written by hand
 // CALLED(name, parameters) is called by the layer itself, and not intercepted.
@@ -572,16 +572,17 @@ CAPTURE_END_PTSZ(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), (hStr
 
 // Contexts and streams. Primary contexts and cuStreamDestroy are in intercept.c.
 CONTEXT(cuCtxCreate_v4, (CUcontext * pctx, void *ctxCreateParams, unsigned int flags, CUdevice dev),
-	(pctx, ctxCreateParams, flags, dev), pctx ? *pctx : NULL)
-CONTEXT(cuCtxAttach, (CUcontext * pctx, unsigned int flags), (pctx, flags), pctx ? *pctx : NULL)
-CONTEXT(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev), pctx ? *pctx : NULL)
-CONTEXT(cuCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev), pctx ? *pctx : NULL)
+	(pctx, ctxCreateParams, flags, dev), pctx ? *pctx : NULL, dev)
+CONTEXT(cuCtxAttach, (CUcontext * pctx, unsigned int flags), (pctx, flags), pctx ? *pctx : NULL, GP_CURRENT_DEVICE)
+CONTEXT(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev), pctx ? *pctx : NULL, dev)
+CONTEXT(cuCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev), pctx ? *pctx : NULL, dev)
 CONTEXT(cuCtxCreate_v3, (CUcontext * pctx, void *paramsArray, int numParams, unsigned int flags, CUdevice dev),
-	(pctx, paramsArray, numParams, flags, dev), pctx ? *pctx : NULL)
-CONTEXT(cuCtxFromGreenCtx, (CUcontext * pContext, void *hCtx), (pContext, hCtx), pContext ? *pContext : NULL)
-CONTEXT(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx), ctx)
-CONTEXT(cuCtxSetCurrent, (CUcontext ctx), (ctx), ctx)
-CONTEXT(cuCtxPushCurrent, (CUcontext ctx), (ctx), ctx)
+	(pctx, paramsArray, numParams, flags, dev), pctx ? *pctx : NULL, dev)
+CONTEXT(cuCtxFromGreenCtx, (CUcontext * pContext, void *hCtx), (pContext, hCtx), pContext ? *pContext : NULL,
+	GP_CURRENT_DEVICE)
+CONTEXT(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx), ctx, device_of(ctx))
+CONTEXT(cuCtxSetCurrent, (CUcontext ctx), (ctx), ctx, device_of(ctx))
+CONTEXT(cuCtxPushCurrent, (CUcontext ctx), (ctx), ctx, device_of(ctx))
 OWN(cuDevicePrimaryCtxRetain, (CUcontext * pctx, CUdevice dev), (pctx, dev))
 OWN(cuDevicePrimaryCtxRelease_v2, (CUdevice dev), (dev))
 OWN(cuDevicePrimaryCtxReset_v2, (CUdevice dev), (dev))

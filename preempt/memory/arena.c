@@ -13,7 +13,7 @@ enum {
 	WORDS = GRANULES / 64,
 };
 
-static const uint64_t REFUSED_NS = 10ull * 1000 * 1000 * 1000; // where pinning was refused it is tried again after this
+static const uint64_t REFUSED_NS = 2ull * 1000 * 1000 * 1000; // where pinning was refused it is tried again after this
 
 static struct piece {
 	char *memory; // NULL: the place is free

@@ -87,6 +87,11 @@ static void library_module(CUlibrary l, CUmodule m) {}
 static void kernel_function(CUfunction kernel, CUfunction function) {}
 static bool parameter_hidden(CUfunction f, size_t i) { return false; }
 static void unknown_function(const char *name) {}
+static bool refused_memory(struct gp_retry *retry, CUdevice device)
+{
+	SAY("out of memory on %d, %u", device, retry->tries);
+	return ++retry->tries < 3;
+}
 static bool complete(CUfunction f, struct gp_arguments *a) { return false; }
 
 static const struct gp_hooks hooks = {
@@ -119,6 +124,7 @@ static const struct gp_hooks hooks = {
 	.code_wanted = code_wanted,
 	.code_missed = code_missed,
 	.unknown_function = unknown_function,
+	.refused_memory = refused_memory,
 	.complete = complete,
 };
 

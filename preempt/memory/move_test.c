@@ -1,0 +1,444 @@
+// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/room.c preempt/process/*.c preempt/driver/*.c
+//
+// Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
+// call of the driver on the way is refused in turn, and a process is killed at each.
+#define _GNU_SOURCE
+#include "preempt/memory/memory.h"
+#include "test/units/check.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// What the thread sanitizer watches takes ten times as long.
+#ifdef __SANITIZE_THREAD__
+enum { CYCLES = 20, EVERY = 7 };
+#else
+enum { CYCLES = 200, EVERY = 1 };
+#endif
+
+enum {
+	RANGES = 6,
+	MiB = 1 << 20,
+	MEMORY_MB = 1024,
+};
+static const uint64_t LONG_NS = 60ull * 1000 * 1000 * 1000;
+static const size_t CHUNKS[RANGES] = {1, 5, 2, 4, 1, 3}, CHUNK_MB[RANGES] = {2, 2, 4, 2, 34, 2}; // one has two pieces
+
+static void *driver;
+static struct gp_gpu *gpu;
+static struct gp_range *range[RANGES];
+static unsigned char *expected[RANGES];
+
+static uint64_t random_number(void)
+{
+	static uint64_t state = 88172645463325252ull;
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state >> 11;
+}
+
+// The driver's functions that no other code of ours calls.
+#define CALL(name, parameters, ...) \
+	do { \
+		CUresult(*function) parameters = dlsym(driver, #name); \
+		CHECK(function && function(__VA_ARGS__) == CUDA_SUCCESS); \
+	} while (0)
+
+static void write_to(CUdeviceptr to, const void *from, size_t bytes)
+{
+	CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t), to, from, bytes);
+}
+
+static void read_from(void *to, CUdeviceptr from, size_t bytes)
+{
+	CALL(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t), to, from, bytes);
+}
+
+// Chunks are smaller than the library's, so that many move in little time.
+static struct gp_range *new_range(size_t chunks, size_t chunk_bytes)
+{
+	size_t bytes = chunks * chunk_bytes;
+	CUdeviceptr address;
+	CHECK(!gp_driver.cuMemAddressReserve(&address, bytes, 0, 0, 0));
+	struct gp_range *r = gp_range_new(address, bytes, bytes, GP_RANGE_ALLOCATED, chunks);
+	CHECK(r);
+	r->gpu = gpu;
+	r->properties = (struct gp_allocation_properties){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+							  .location_type = CU_MEM_LOCATION_TYPE_DEVICE,
+							  .location = gpu->device};
+	r->accesses = 1;
+	r->access[0] = (struct gp_access){CU_MEM_LOCATION_TYPE_DEVICE, gpu->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	for (size_t i = 0; i < chunks; i++) {
+		struct gp_chunk *c = &r->chunk[i];
+		c->address = address + i * chunk_bytes;
+		c->bytes = chunk_bytes;
+		CHECK(!gp_driver.cuMemCreate(&c->handle, c->bytes, &r->properties, 0));
+		CHECK(!gp_driver.cuMemMap(c->address, c->bytes, 0, c->handle, 0));
+	}
+	CHECK(!gp_driver.cuMemSetAccess(address, bytes, r->access, r->accesses));
+	gp_memory[0].resident += bytes;
+	return r;
+}
+
+static void write_pattern(size_t i)
+{
+	uint64_t *to = (uint64_t *)expected[i], seed = random_number();
+	for (size_t k = 0; k < range[i]->bytes / sizeof *to; k++)
+		to[k] = (range[i]->address + k * sizeof *to) * 0x9e3779b97f4a7c15ull ^ seed;
+	write_to(range[i]->address, expected[i], range[i]->bytes);
+}
+
+static void compare_all(void)
+{
+	static unsigned char *seen;
+	if (!seen)
+		seen = malloc(64 * MiB);
+	for (size_t i = 0; i < RANGES; i++) {
+		read_from(seen, range[i]->address, range[i]->bytes);
+		CHECK(!memcmp(seen, expected[i], range[i]->bytes));
+	}
+}
+
+static size_t free_bytes(void)
+{
+	size_t free, total;
+	CHECK(!gp_driver.cuMemGetInfo(&free, &total));
+	return free;
+}
+
+static uint64_t all_bytes(void)
+{
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < RANGES; i++)
+		bytes += range[i]->bytes;
+	return bytes;
+}
+
+// The books say what the states of the chunks say, and the driver has as much free as that leaves.
+static void check_books(size_t free_before)
+{
+	uint64_t in = 0, out = 0;
+	for (size_t i = 0; i < RANGES; i++)
+		for (size_t k = 0; k < range[i]->chunks; k++) {
+			const struct gp_chunk *c = &range[i]->chunk[k];
+			CHECK(c->state == GP_CHUNK_IN || c->state == GP_CHUNK_OUT);
+			CHECK((c->state == GP_CHUNK_IN) == (c->host == NULL));
+			*(c->state == GP_CHUNK_IN ? &in : &out) += c->bytes;
+		}
+	CHECK(gp_memory[0].resident == in && gp_memory[0].swapped == out);
+	CHECK(gp_memory_closed() == (out > 0));
+	CHECK(free_bytes() == free_before + out);
+}
+
+static void *look_up(const char *name) { return dlsym(driver, name); }
+static void hold_back(bool on) {}
+static bool nothing_logged(uint64_t deadline_ns) { return true; }
+static void give_way(struct gp_gpu *g, bool on) {}
+
+static void begin(void)
+{
+	CUcontext context;
+	setvbuf(stdout, NULL, _IONBF, 0);
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	CHECK(driver && !gp_driver_resolve(look_up) && !gp_driver_lacks_for_swap());
+	CALL(cuInit, (unsigned), 0);
+	CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice), &context, 0, 0);
+	gp_context_current(context);
+	gpu = &gp_gpu[0];
+	CHECK(gpu->known);
+	gp_memory_others = (struct gp_memory_others){hold_back, nothing_logged, give_way};
+	gp_memory_settings.host_bytes = 2 * GP_CHUNK_BYTES;
+	gp_settings.level = GP_LEVELS - 1;
+	gp_memory_on = 1;
+	for (size_t i = 0; i < RANGES; i++) {
+		range[i] = new_range(CHUNKS[i], CHUNK_MB[i] * MiB);
+		expected[i] = malloc(range[i]->bytes);
+		write_pattern(i);
+	}
+}
+
+// A thread of the program.
+
+static _Atomic bool end;
+static _Atomic uint64_t passes;
+
+// Copies a byte of each chunk to its own place, over and over.
+static void *use_memory(void *context)
+{
+	CUstream stream;
+	CHECK(!gp_driver.cuCtxPushCurrent(context));
+	CHECK(!gp_driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+	CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = dlsym(driver, "cuMemcpyDtoDAsync_v2");
+	for (uint64_t n = 0; !end; n++) {
+		size_t i = n % RANGES, k = n / RANGES % range[i]->chunks;
+		gp_memory_enter();
+		CUdeviceptr at = range[i]->chunk[k].address + n % 4096;
+		CHECK(!copy(at, at, 1, stream));
+		gp_memory_leave();
+		if (n % 16 == 0)
+			CHECK(!gp_driver.cuStreamSynchronize(stream)); // never 700: the address is not mapped
+		passes++;
+	}
+	CHECK(!gp_driver.cuStreamSynchronize(stream));
+	return NULL;
+}
+
+static void test_cycles(void)
+{
+	pthread_t thread;
+	size_t before = free_bytes();
+	uint64_t failures = gp_memory[0].failures;
+	CHECK(!pthread_create(&thread, NULL, use_memory, gp_current_handle()));
+	for (int i = 0; i < CYCLES; i++) {
+		uint64_t bytes = random_number() % all_bytes() + 1, seen = passes;
+		CHECK(gp_memory_evict(gpu, bytes, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+		CHECK(gp_memory[0].swapped >= bytes && gp_memory[0].swapped < bytes + 34 * MiB);
+		check_books(before);
+		if (random_number() % 4 == 0) {
+			CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+			CHECK(!gp_memory[0].resident);
+		}
+		check_books(before);
+		CHECK(gp_memory_restore(gpu, i % 2) == GP_MOVED);
+		check_books(before);
+		while (passes == seen) // the thread gets through between two moves
+			usleep(100);
+		if (i % 8 == 0) {
+			compare_all();
+			write_pattern(random_number() % RANGES);
+		}
+	}
+	end = true;
+	pthread_join(thread, NULL);
+	compare_all();
+	CHECK(gp_memory[0].failures == failures && gp_arena_pinned() <= gp_memory_settings.host_bytes);
+	gp_arena_trim(0);
+	CHECK(!gp_arena_pinned());
+}
+
+// Calls that the driver refuses.
+
+static _Atomic int countdown; // the call that is refused; below 0: none
+static CUresult error;
+static CUresult refuse(void) { return --countdown == 0 ? error : CUDA_SUCCESS; }
+
+#define FAULT(name, parameters, arguments) \
+	static CUresult(*real_##name) parameters; \
+	static CUresult fault_##name parameters \
+	{ \
+		CUresult refused = refuse(); \
+		return refused ? refused : real_##name arguments; \
+	} \
+	static void install_##name(bool on) \
+	{ \
+		if (on) \
+			real_##name = gp_driver.name; \
+		gp_driver.name = on ? fault_##name : real_##name; \
+	}
+FAULT(cuMemCreate, (unsigned long long *h, size_t b, const struct gp_allocation_properties *p, unsigned long long f),
+      (h, b, p, f))
+FAULT(cuMemMap, (CUdeviceptr a, size_t b, size_t o, unsigned long long h, unsigned long long f), (a, b, o, h, f))
+FAULT(cuMemSetAccess, (CUdeviceptr a, size_t b, const void *d, size_t n), (a, b, d, n))
+FAULT(cuMemUnmap, (CUdeviceptr a, size_t b), (a, b))
+FAULT(cuMemRelease, (unsigned long long h), (h))
+FAULT(cuMemcpyDtoHAsync, (void *t, CUdeviceptr f, size_t b, CUstream s), (t, f, b, s))
+FAULT(cuMemcpyHtoDAsync, (CUdeviceptr t, const void *f, size_t b, CUstream s), (t, f, b, s))
+FAULT(cuStreamCreateWithPriority, (CUstream * s, unsigned f, int p), (s, f, p))
+FAULT(cuEventCreate, (CUevent * e, unsigned f), (e, f))
+FAULT(cuEventRecord, (CUevent e, CUstream s), (e, s))
+FAULT(cuEventSynchronize, (CUevent e), (e))
+FAULT(cuCtxPushCurrent, (CUcontext c), (c))
+FAULT(cuCtxSynchronize, (void), ())
+FAULT(cuMemHostRegister, (void *m, size_t b, unsigned f), (m, b, f))
+
+static const struct {
+	const char *name;
+	void (*install)(bool on);
+	CUresult error;
+} FAULTS[] = {
+#define ROW(name) {#name, install_##name, CUDA_ERROR_UNKNOWN}
+	ROW(cuMemCreate),
+	ROW(cuMemMap),
+	ROW(cuMemSetAccess),
+	ROW(cuMemUnmap),
+	ROW(cuMemRelease),
+	ROW(cuMemcpyDtoHAsync),
+	ROW(cuMemcpyHtoDAsync),
+	ROW(cuStreamCreateWithPriority),
+	ROW(cuEventCreate),
+	ROW(cuEventRecord),
+	ROW(cuEventSynchronize),
+	ROW(cuCtxPushCurrent),
+	ROW(cuCtxSynchronize),
+	{"cuMemCreate", install_cuMemCreate, CUDA_ERROR_OUT_OF_MEMORY},
+	{"cuMemHostRegister", install_cuMemHostRegister, CUDA_ERROR_OUT_OF_MEMORY},
+#undef ROW
+};
+
+// Refuses the nth call of an eviction of all and its restore. False: there were not so many.
+static bool refuse_one(size_t fault, int nth, size_t before)
+{
+	error = FAULTS[fault].error;
+	FAULTS[fault].install(true);
+	countdown = nth;
+	enum gp_move_result out = gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false);
+	enum gp_move_result in = gp_memory_restore(gpu, false);
+	bool refused = countdown <= 0;
+	countdown = -1;
+	FAULTS[fault].install(false);
+	if (refused && out == GP_MOVED && in == GP_MOVED)
+		CHECK(!strcmp(FAULTS[fault].name, "cuEventSynchronize") || !strcmp(FAULTS[fault].name, "cuEventRecord") ||
+		      !strcmp(FAULTS[fault].name, "cuCtxPushCurrent") || !strcmp(FAULTS[fault].name, "cuMemRelease"));
+	if (error == CUDA_ERROR_OUT_OF_MEMORY && !strcmp(FAULTS[fault].name, "cuMemCreate") && refused)
+		CHECK(in == GP_MOVE_NO_ROOM && gp_memory_closed());
+	check_books(before);
+	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	check_books(before);
+	CHECK(!gp_memory[0].swapped && !gp_memory_closed());
+	return refused;
+}
+
+static void test_faults(void)
+{
+	size_t before = free_bytes();
+	for (size_t i = 0; i < sizeof FAULTS / sizeof *FAULTS; i++) {
+		int n = 1;
+		if (!strcmp(FAULTS[i].name, "cuMemHostRegister"))
+			gp_arena_trim(0);
+		for (; refuse_one(i, n, before); n += EVERY) {
+			compare_all();
+			write_pattern((size_t)n % RANGES);
+		}
+		CHECK(n > 1);
+	}
+	// Pinning was refused last. It is tried again, but not at once.
+	while (gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVE_NO_HOST)
+		usleep(10000);
+	CHECK(!gp_memory[0].resident && gp_memory_restore(gpu, false) == GP_MOVED);
+}
+
+// Processes that end in the middle.
+
+static void run(const char *mode, const char *kill, bool killed)
+{
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		setenv("SIMCUDA_KILL", kill, 1);
+		execl("/proc/self/exe", "test", mode, NULL);
+		_exit(1);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+static void die_in_the_middle(void)
+{
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	CHECK(!"killed");
+}
+
+static void test_kills(void)
+{
+	static const char *const CALLS[] = {"cuMemUnmap:1",       "cuMemUnmap:9",       "cuMemRelease:1",
+					    "cuMemRelease:16",    "cuMemCreate:17",      "cuMemCreate:24",
+					    "cuMemMap:17",        "cuMemMap:30",         "cuMemSetAccess:7",
+					    "cuMemSetAccess:10",  "cuMemcpyDtoHAsync:3", "cuMemcpyHtoDAsync:1",
+					    "cuMemcpyHtoDAsync:9"};
+	size_t before = free_bytes();
+	for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++) {
+		run("die", CALLS[i], true);
+		CHECK(free_bytes() == before);
+	}
+	compare_all();
+}
+
+// A call that stays inside, a capture, and work that does not end.
+static void test_deadlines(void)
+{
+	size_t before = free_bytes();
+	gp_memory_enter();
+	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	gp_memory_leave();
+	gp_captures++;
+	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	gp_captures--;
+	uint32_t *flag, *seen;
+	CHECK(!gp_driver.cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+	seen = flag;
+	*flag = 0;
+	CALL(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned), NULL, (CUdeviceptr)(uintptr_t)seen, 1, 0);
+	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 50000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY); // the first drain is still under way
+	__atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+	while (gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY)
+		usleep(1000);
+	CHECK(gp_memory[0].swapped);
+	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	check_books(before);
+}
+
+static void *ask_for_room(void *bytes)
+{
+	bool room = gp_memory_wait_for_room(gpu, *(uint64_t *)bytes, gp_now_ns());
+	return room ? bytes : NULL;
+}
+
+static void test_room(void)
+{
+	pthread_t thread;
+	void *answer;
+	uint64_t bytes = 100;
+	for (int vain = 0; vain < 2; vain++) {
+		CHECK(!pthread_create(&thread, NULL, ask_for_room, &bytes));
+		while (gp_memory[0].wanted != bytes)
+			usleep(100);
+		usleep(1000);
+		gp_memory_room_changed(0, vain ? 99 : UINT64_MAX);
+		pthread_join(thread, &answer);
+		CHECK((answer == NULL) == vain && !gp_memory[0].wanted && !gp_memory[0].waiting);
+	}
+	CHECK(!ask_for_room(&bytes)); // at once
+	gp_memory_room_changed(0, UINT64_MAX);
+	gp_memory_settings.limit_bytes = all_bytes() + 99;
+	CHECK(!ask_for_room(&bytes));
+	gp_memory_settings.limit_bytes = 0;
+	gp_settings.level = 0;
+	gp_memory_settings.wait_ns = 5000000;
+	CHECK(!ask_for_room(&bytes)); // after the time
+	gp_settings.level = GP_LEVELS - 1;
+}
+
+int main(int argc, char **argv)
+{
+	char folder[] = "/tmp/move_test.XXXXXX", size[16];
+	if (argc > 1) {
+		begin();
+		die_in_the_middle();
+	}
+	if (!getenv("SIMCUDA_DIR")) { // once more, with the simulated driver in front of libc
+		const char *simulated = getenv("SIMULATED_DRIVER");
+		CHECK(mkdtemp(folder));
+		snprintf(size, sizeof size, "%d", MEMORY_MB);
+		setenv("SIMCUDA_DIR", folder, 1);
+		setenv("SIMCUDA_MEMORY_MB", size, 1);
+		setenv("SIMCUDA_CONTEXT_MB", "64", 1);
+		setenv("LD_PRELOAD", simulated ? simulated : "../../build/sim/libcuda.so.1", 1);
+		setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
+		execv("/proc/self/exe", argv);
+		return 1;
+	}
+	begin();
+	test_room();
+	test_deadlines();
+	test_faults();
+	test_kills();
+	test_cycles();
+	return 0;
+}
