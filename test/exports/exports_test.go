@@ -120,6 +120,30 @@ func TestEveryWayToTheDriver(t *testing.T) {
 	}
 }
 
+// A call that is out of memory is made again as long as the core says so, three times here. The core hears of each try as of a
+// call of its own where it puts work on a stream or waits.
+func TestCallsAreMadeAgain(t *testing.T) {
+	b := build(t)
+	again := b.run("program", "dlsym", append([]string{"TEST_REFUSE=2"}, active...), "libgp.so")
+	in := func(text string, want int) {
+		t.Helper()
+		if got := strings.Count(again, text); got != want {
+			t.Errorf("%q: %d times, want %d, in\n%s", text, got, want, again)
+		}
+	}
+	in("driver cuDevicePrimaryCtxRetain\n  out of memory on 0, 0\ndriver cuDevicePrimaryCtxRetain\n  out of memory on 0, 1\ndriver cuDevicePrimaryCtxRetain\n  context 0xc0 current\n", 1)
+	in("driver cuGraphLaunch\n  end graph: 42 2\n  out of memory on -1, ", 2)
+	in("driver cuGraphLaunch\n  end graph: 42 0\n", 1)
+	in("driver cuMemFree_v2\n  end wait for memory 0x1: 2\n  out of memory on -1, ", 2)
+	in("driver cuMemFree_v2\n  end wait for memory 0x1: 0\n", 1)
+	in("driver cuGraphInstantiateWithFlags\n  out of memory on -1, 1\ndriver cuGraphInstantiateWithFlags\n  end wait", 1)
+	in("driver cuStreamCreateWithPriority\n  out of memory on -1, 1\ndriver cuStreamCreateWithPriority\n  end wait", 1)
+
+	again = b.run("program", "dlsym", append([]string{"TEST_REFUSE=9"}, active...), "libgp.so")
+	in("driver cuGraphLaunch\n  end graph: 42 2\n", 3)
+	in("graph 0x60 instantiated", 0)
+}
+
 func TestLookups(t *testing.T) {
 	b := build(t)
 	for _, test := range []struct {

@@ -6,6 +6,10 @@
 
 #define SAY(...) (printf("driver " __VA_ARGS__), puts(""), fflush(stdout), 0)
 
+// So many calls of a function are out of memory at first.
+#define REFUSE(n) \
+	(getenv("TEST_REFUSE") && (n)++ < atoi(getenv("TEST_REFUSE")) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS)
+
 CUresult cuInit(unsigned int f) { return SAY("cuInit"); }
 CUresult cuDeviceGetCount(int *n)
 {
@@ -26,7 +30,12 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz
 CUresult cuLaunchKernelEx(const void *c, CUfunction f, void **p, void **e) { return SAY("cuLaunchKernelEx"); }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return SAY("cuMemcpyHtoD_v2"); }
 CUresult cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h) { return SAY("cuMemcpyAsync"); }
-CUresult cuMemFree_v2(CUdeviceptr d) { return SAY("cuMemFree_v2"); }
+CUresult cuMemFree_v2(CUdeviceptr d)
+{
+	static int refused;
+	SAY("cuMemFree_v2");
+	return REFUSE(refused);
+}
 CUresult cuPointerGetAttribute(void *p, int attribute, CUdeviceptr d) { return SAY("cuPointerGetAttribute"); }
 CUresult cuEventRecord(CUevent e, CUstream h) { return SAY("cuEventRecord"); }
 CUresult cuEventSynchronize(CUevent e)
@@ -37,8 +46,10 @@ CUresult cuEventSynchronize(CUevent e)
 CUresult cuStreamSynchronize(CUstream h) { return SAY("cuStreamSynchronize"); }
 CUresult cuStreamCreateWithPriority(CUstream *h, unsigned f, int p)
 {
+	static int refused;
 	*h = (CUstream)0x7000;
-	return SAY("cuStreamCreateWithPriority");
+	SAY("cuStreamCreateWithPriority");
+	return REFUSE(refused);
 }
 CUresult cuStreamGetPriority(CUstream h, int *p)
 {
@@ -48,15 +59,24 @@ CUresult cuStreamGetPriority(CUstream h, int *p)
 CUresult cuStreamDestroy_v2(CUstream h) { return SAY("cuStreamDestroy_v2"); }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long f)
 {
+	static int refused;
 	*e = (CUgraphExec)0x60;
-	return SAY("cuGraphInstantiateWithFlags");
+	SAY("cuGraphInstantiateWithFlags");
+	return REFUSE(refused);
 }
-CUresult cuGraphLaunch(CUgraphExec e, CUstream h) { return SAY("cuGraphLaunch"); }
+CUresult cuGraphLaunch(CUgraphExec e, CUstream h)
+{
+	static int refused;
+	SAY("cuGraphLaunch");
+	return REFUSE(refused);
+}
 CUresult cuGraphExecDestroy(CUgraphExec e) { return SAY("cuGraphExecDestroy"); }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d)
 {
+	static int refused;
 	*c = (CUcontext)0xC0;
-	return SAY("cuDevicePrimaryCtxRetain");
+	SAY("cuDevicePrimaryCtxRetain");
+	return REFUSE(refused);
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return SAY("cuDevicePrimaryCtxRelease_v2"); }
 CUresult cuCtxSetCurrent(CUcontext c) { return SAY("cuCtxSetCurrent"); }
