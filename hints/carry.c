@@ -81,6 +81,8 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 {
 	if (!gp_settings.hints || (uint32_t)source >= GP_HINT_SOURCES)
 		return;
+	if (__builtin_expect(gp_away, 0)) // what the work needs takes longer to come than the GPU
+		gp_recall();
 	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
 	take_at_once(&hint);
 	uint32_t place = mail_end;

@@ -167,6 +167,13 @@ bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 	return true;
 }
 
+uint64_t gp_bridge_memory_total(int gpu)
+{
+	size_t bytes;
+	bool known = gp_driver.cuDeviceTotalMem && !gp_driver.cuDeviceTotalMem(&bytes, gp_gpu[gpu].device);
+	return known ? bytes : 0;
+}
+
 bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
 
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent)
@@ -174,7 +181,31 @@ int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool ur
 	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, gp_now_ns() + timeout_ns, urgent);
 }
 
-int gp_bridge_memory_restore(int gpu, bool urgent) { return (int)gp_memory_restore(&gp_gpu[gpu], urgent); }
+int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent)
+{
+	return (int)gp_memory_restore(&gp_gpu[gpu], most, urgent);
+}
+
+bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns) { return gp_memory_suspend(on, gp_now_ns() + timeout_ns); }
+
+void gp_bridge_ring(int gpu)
+{
+	struct gp_segment *s = gp_gpu[gpu].segment;
+	if (s)
+		gp_ring(s);
+}
+
+void gp_bridge_away(bool on) { gp_away = on; }
+
+bool gp_bridge_recalled(void) { return __atomic_exchange_n((uint32_t *)&gp_recalled, 0, __ATOMIC_ACQ_REL); }
+
+void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host, uint64_t wait_ns)
+{
+	gp_memory_settings = (struct gp_memory_settings){.limit_bytes = limit,
+							 .reserve_bytes = reserve,
+							 .host_bytes = host ? host : gp_host_left("") / 2,
+							 .wait_ns = wait_ns};
+}
 
 void gp_bridge_memory_room_changed(int gpu, uint64_t most) { gp_memory_room_changed(gpu, most); }
 

@@ -53,11 +53,18 @@ struct gp_bridge_memory { // struct gp_memory, as it is now
 void gp_bridge_memory(int gpu, struct gp_bridge_memory *);
 // What the driver says of the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
+uint64_t gp_bridge_memory_total(int gpu); // of the whole GPU, without a context; 0: unknown
 bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Threads that wait there ring the segments' bells
 // enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent);
-int gp_bridge_memory_restore(int gpu, bool urgent);
+int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);
+bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns);
 void gp_bridge_memory_room_changed(int gpu, uint64_t most); // waiters try again; who asks for more than most gives up
+void gp_bridge_ring(int gpu);                               // the bell of its segment
+void gp_bridge_away(bool);                                  // memory is out: a hint brings it back
+bool gp_bridge_recalled(void);                              // told once: a hint came meanwhile
+void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host,
+			       uint64_t wait_ns); // bytes. host 0: half of what is left
 uint64_t gp_bridge_arena_pinned(void);
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);
 void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes); // gpu: one on which the process has a context

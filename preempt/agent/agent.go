@@ -74,6 +74,7 @@ type agent struct {
 	used                       []usage
 	counted                    usage // when the process's part of the GPU was counted last
 	countedBusy, countedHigher uint64
+	memory                     agentMemory
 }
 
 // peers is who else is on the GPU.
@@ -120,6 +121,7 @@ func (a *agent) step() time.Duration {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if !a.belongs() {
+		a.bringBack()
 		return heartbeat
 	}
 	now := segment.Now()
@@ -148,6 +150,7 @@ func (a *agent) step() time.Duration {
 	} else {
 		a.boostUs = 0
 	}
+	wait = min(wait, a.swap(now))
 	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
 	a.applyTimeslice()
 	switch {
@@ -195,6 +198,9 @@ func (a *agent) belongs() bool {
 			a.leave()
 		}
 		return !a.alone
+	}
+	if a.memory.suspended {
+		next.Slot(slot).Repeat(a.memory.request)
 	}
 	a.segment.Release()
 	if !moveGPU(a.gpu, next.Pointer(), slot, owned) {
@@ -496,6 +502,7 @@ func (a *agent) publish() {
 		{configs.Gate, a.gates()},
 		{configs.Turns, a.canTakeTurns()},
 		{configs.MPS, m.UseAt(configs.MPS, a.mps)},
+		{configs.Swap, a.core.memory != nil},
 		{configs.BLP, a.stoppable && stoppable()}, // not where an unknown function of the driver has ended it
 	} {
 		if of.inForce {

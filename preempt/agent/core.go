@@ -27,6 +27,8 @@ type Core struct {
 	driver Driver
 	log    zerolog.Logger
 	armed  [maxGPUs]atomic.Bool
+	memory *swapping  // nil: memory stays where it is
+	noVMM  bool       // since the driver lacks what that needs
 	mutex  sync.Mutex // arm
 	agents map[int]*agent
 }
@@ -40,6 +42,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	segment.Isolate = true
 	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
 	arm(driver, c.countsFromStart())
+	if config.Mechanisms.Use(configs.Swap) {
+		c.startMemory()
+	}
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
 	}
@@ -52,6 +57,17 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	}
 	go c.run()
 	return nil
+}
+
+// startMemory lets memory of this process come and go.
+func (c *Core) startMemory() {
+	if err := startMemory(c.config, c.level, c.driver); err != nil {
+		c.noVMM = true
+		c.log.Warn().Err(err).Msg("memory stays on the GPU")
+		return
+	}
+	c.memory = &swapping{mover: newMover(carryOut, ringBell)}
+	go c.memory.mover.run()
 }
 
 // countsFromStart says whether work is counted before there are peers: where turns are taken, the work that a process has
@@ -145,6 +161,10 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
 	a.log = c.logOf(gpu, slot)
+	if c.memory != nil {
+		a.startMemory()
+	}
+	a.own().SetLacks(configs.FallbackNoVMM, c.noVMM)
 	attachGPU(gpu, s.Pointer(), slot)
 	a.log.Info().Int("priority", c.level).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {

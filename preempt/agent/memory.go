@@ -88,7 +88,8 @@ type memoryPlan struct {
 	all     bool   // evict everything, as people asked
 	bring   uint64 // bring back at most so many bytes
 	urgent  bool   // a higher level waits for what is given, or it is itself of a higher level
-	again   bool   // those that wait for room try again
+	again   bool   // those that wait for room try again: there is some
+	enough  bool   // there is enough for all of them
 	most    uint64 // who asks for more than so many bytes waits in vain
 	turn    turnMove
 	to      int           // where the turn is passed to; -1: nobody
@@ -337,6 +338,7 @@ func (v *memoryView) plan() memoryPlan {
 			p.bring = room
 		}
 		p.again = own.wanted != 0 && room >= min(own.wanted, memoryPiece)
+		p.enough = p.again && room >= own.wanted
 	}
 	if own.wanted != 0 {
 		p.most = s.most(own)

@@ -61,6 +61,7 @@ SWAP_NEEDED(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t bytes, unsi
 SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
 SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 
+WANTED(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))
 WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice)) // CUDA 11.2
 WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                   // CUDA 11.2
 WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                        // CUDA 11.4

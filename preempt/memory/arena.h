@@ -4,10 +4,6 @@
 
 #include "preempt/memory/memory.h"
 
-// host.c: bytes that can be pinned so that the machine and every control group of the process keep a share. prefix: in front
-// of all paths, "" but for tests.
-uint64_t gp_host_left(const char *prefix);
-
 // piece.c: one piece of GP_CHUNK_BYTES. A context of the GPU is current.
 void *gp_piece_make(const struct gp_gpu *); // near a GPU, touched, not pinned; NULL: there is no memory
 bool gp_piece_pin(void *);                  // false: the driver refuses

@@ -160,6 +160,10 @@ bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until
 void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
 void gp_arena_context_destroying(CUcontext);         // what was pinned in it is not any more
 
+// host.c: bytes that can be pinned so that the machine and every control group of the process keep a share. prefix: in front
+// of all paths, "" but for tests.
+uint64_t gp_host_left(const char *prefix);
+
 // What houses that are not known here do for memory. Set before gp_memory_on.
 struct gp_memory_others {
 	void (*hold_back)(bool on);              // no hold runs in this process while this is on
@@ -184,7 +188,10 @@ enum gp_move_result {
 // Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
 enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns, bool urgent);
-// Brings everything back, and opens the gate of the process once nothing is out on any GPU.
-enum gp_move_result gp_memory_restore(struct gp_gpu *, bool urgent);
+// Brings everything back, or as much as fits in most bytes (then GP_MOVE_NO_ROOM), and opens the gate of the process once
+// nothing is out on any GPU.
+enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);
+// Closes the gate, which stays closed though all is in, until it is told otherwise. False: work or a call did not end in time.
+bool gp_memory_suspend(bool on, uint64_t deadline_ns);
 
 #endif

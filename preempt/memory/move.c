@@ -77,9 +77,11 @@ static bool all_in(void)
 	return true;
 }
 
+static bool suspended; // the gate stays closed though all is in. Under the lock of moves
+
 static void open_if_all_in(void)
 {
-	if (all_in())
+	if (!suspended && all_in())
 		gp_memory_open();
 }
 
@@ -422,8 +424,8 @@ static void copy_in(struct coming *in)
 		unmake(in, in->list.chunk[--in->made]);
 }
 
-// All chunks of a GPU that are out. False: no memory for the list.
-static bool list_out(struct gp_gpu *g, struct list *l)
+// Chunks of a GPU that are out, of so many bytes in all at most. False: no memory for the list.
+static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 {
 	size_t count = 0;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
@@ -432,17 +434,19 @@ static bool list_out(struct gp_gpu *g, struct list *l)
 		return false;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
 		for (size_t i = 0; i < r->chunks; i++)
-			if (r->chunk[i].state == GP_CHUNK_OUT)
+			if (r->chunk[i].state == GP_CHUNK_OUT && r->chunk[i].bytes <= most) {
+				most -= r->chunk[i].bytes;
 				l->chunk[l->count++] = &r->chunk[i];
+			}
 	return true;
 }
 
-static enum gp_move_result move_in(struct gp_gpu *g, bool urgent)
+static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
 	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
 	uint64_t began = gp_now_ns();
 
-	if (!list_out(g, &in.list)) {
+	if (!list_out(g, &in.list, most)) {
 		failed(g, &in.result);
 	} else if (in.list.count) {
 		struct gp_context *c = gp_memory_use_context(g, true);
@@ -458,19 +462,38 @@ static enum gp_move_result move_in(struct gp_gpu *g, bool urgent)
 			gp_memory_leave_context(c);
 	}
 	list_free(&in.list);
+	uint64_t left;
+	if (in.result == GP_MOVED && count_chunks(g, GP_CHUNK_OUT, &left))
+		return GP_MOVE_NO_ROOM;
 	return in.result;
 }
 
-enum gp_move_result gp_memory_restore(struct gp_gpu *g, bool urgent)
+enum gp_move_result gp_memory_restore(struct gp_gpu *g, uint64_t most, bool urgent)
 {
 	enum gp_move_result result = GP_MOVED;
 	pthread_mutex_lock(&moving);
 	if (gp_memory_closed()) {
 		int mode = gp_relax_captures();
-		result = move_in(g, urgent);
+		result = move_in(g, most, urgent);
 		gp_unrelax_captures(mode);
 		open_if_all_in();
 	}
 	pthread_mutex_unlock(&moving);
 	return result;
+}
+
+bool gp_memory_suspend(bool on, uint64_t deadline_ns)
+{
+	pthread_mutex_lock(&moving);
+	int mode = gp_relax_captures();
+	if (on && !suspended)
+		suspended = gp_memory_closed() || (!gp_memory_draining() && make_quiet(gp_gpu, deadline_ns) == GP_MOVED);
+	else if (!on && suspended) {
+		suspended = false;
+		open_if_all_in();
+	}
+	bool done = suspended == on;
+	gp_unrelax_captures(mode);
+	pthread_mutex_unlock(&moving);
+	return done;
 }

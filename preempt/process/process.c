@@ -13,6 +13,7 @@ struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_settings gp_settings;
 struct gp_kernel_counters gp_kernels;
 _Atomic uint32_t gp_wake, gp_events;
+_Atomic uint32_t gp_away, gp_recalled;
 
 uint64_t gp_now_ns(void)
 {
@@ -49,4 +50,16 @@ void gp_notify(void)
 {
 	gp_events++;
 	gp_futex_wake(&gp_events, INT_MAX, false);
+}
+
+// Nothing but the first recall since memory left is of use.
+void gp_recall(void)
+{
+	if (__atomic_exchange_n((uint32_t *)&gp_recalled, 1, __ATOMIC_ACQ_REL))
+		return;
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		struct gp_segment *s = gp_gpu[i].segment;
+		if (s)
+			gp_ring(s);
+	}
 }

@@ -154,6 +154,11 @@ extern struct gp_kernel_counters gp_kernels; // the agents copy them into their 
 extern _Atomic uint32_t gp_wake;             // futex: a window opened (for the watcher)
 extern _Atomic uint32_t gp_events;           // futex: a context, TSG or channel came or went (for the agents)
 
+// Memory of the process is out: who learns that work is about to come calls gp_recall.
+extern _Atomic uint32_t gp_away;
+extern _Atomic uint32_t gp_recalled; // the agents take it
+void gp_recall(void);
+
 uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);

@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"runtime"
+	"sync"
+	"time"
+)
+
+// moveKind is what the mover does with memory of this process on a GPU.
+type moveKind int
+
+const (
+	moveOut    moveKind = iota // at least so many bytes to the host
+	moveIn                     // at most so many bytes back
+	moveHalt                   // nothing of the process runs from here on, though nothing is out
+	moveResume                 // until then
+	movePin                    // host memory, until so much is free
+	moveUnpin                  // host memory that is not used, but for so much
+)
+
+type move struct {
+	gpu     int
+	kind    moveKind
+	bytes   uint64
+	timeout time.Duration
+	urgent  bool
+	had     uint64 // what was resident when it began
+}
+
+// moveResult is enum gp_move_result.
+type moveResult int
+
+const (
+	moved moveResult = iota
+	movedBusy
+	movedNoHost
+	movedNoRoom
+	movedFailed
+)
+
+// ended is a move that has ended.
+type ended struct {
+	move
+	result moveResult
+}
+
+// mover carries out one move of the process after the other, in a thread of its own: a move takes up to seconds, in which
+// agents must show that they live.
+type mover struct {
+	carry func(move) moveResult
+	ring  func(gpu int) // tells the agent of a GPU that a move has ended
+	moves chan move
+
+	mutex sync.Mutex // what follows
+	busy  bool
+	now   move
+	ended [maxGPUs]*ended // of moves out and in, halts and resumes; the agent takes it
+	noPin [maxGPUs]bool   // host memory could not be pinned
+}
+
+func newMover(carry func(move) moveResult, ring func(int)) *mover {
+	return &mover{carry: carry, ring: ring, moves: make(chan move, 1)}
+}
+
+// run carries moves out for as long as the process lives.
+func (m *mover) run() {
+	runtime.LockOSThread() // contexts are made current
+	for next := range m.moves {
+		result := m.carry(next)
+		m.mutex.Lock()
+		m.busy = false
+		tell := next.kind < movePin
+		if tell {
+			m.ended[next.gpu] = &ended{next, result}
+		}
+		m.noPin[next.gpu] = m.noPin[next.gpu] || next.kind == movePin && result != moved
+		m.mutex.Unlock()
+		if tell {
+			for gpu := range maxGPUs { // those of other GPUs may wait for the mover
+				m.ring(gpu)
+			}
+		}
+	}
+}
+
+// begin begins a move. False: another one is under way, or the last one's end was not taken.
+func (m *mover) begin(next move) bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.busy || m.ended[next.gpu] != nil {
+		return false
+	}
+	m.busy, m.now = true, next
+	m.moves <- next
+	return true
+}
+
+// moving is the move under way on a GPU.
+func (m *mover) moving(gpu int) (now move, busy bool) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.now, m.busy && m.now.gpu == gpu
+}
+
+// take returns a move that has ended; nil where there is none.
+func (m *mover) take(gpu int) *ended {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	e := m.ended[gpu]
+	m.ended[gpu] = nil
+	return e
+}
+
+// pinRefused says, once, that host memory could not be pinned.
+func (m *mover) pinRefused(gpu int) (refused bool) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	refused, m.noPin[gpu] = m.noPin[gpu], false
+	return refused
+}
+
+// meter asks the driver how much memory of a GPU is free. The driver may take its time: nobody waits for it for long.
+type meter struct {
+	asks    chan struct{}
+	answers chan measured
+	pending bool
+	last    measured
+}
+
+type measured struct {
+	free, total uint64
+	known       bool
+}
+
+func newMeter(ask func() measured) *meter {
+	m := &meter{asks: make(chan struct{}, 1), answers: make(chan measured, 1)}
+	go func() {
+		for range m.asks {
+			m.answers <- ask()
+		}
+	}()
+	return m
+}
+
+// read returns what the driver says, or what it said last; fresh says which.
+func (m *meter) read(patience time.Duration) (last measured, fresh bool) {
+	if !m.pending {
+		m.pending = true
+		m.asks <- struct{}{}
+	}
+	select {
+	case m.last = <-m.answers:
+		m.pending, fresh = false, true
+	case <-time.After(patience):
+	}
+	return m.last, fresh
+}

@@ -1,0 +1,635 @@
+package agent
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const (
+	// drainFor is how long work that was submitted may take to end before memory goes, beside the compute turns of others.
+	drainFor = 2 * time.Second
+	// passedOver is for how long others pass over a process whose memory did not go; twice as long each time, up to passedMost.
+	passedOver, passedMost = uint64(10 * time.Second), uint64(80 * time.Second)
+	// failedFor is for how long a process is passed over after the driver has refused a call.
+	failedFor = uint64(60 * time.Second)
+	// moveLook is how often an agent publishes what moves.
+	moveLook = 5 * time.Millisecond
+	// Bounds of the time without work after which a process of the lowest level counts as idle: as long as a swap takes.
+	leastIdle, mostIdle = uint64(50 * time.Millisecond), uint64(time.Second)
+	// againSoon, againLater: how often those that wait for room try again while there is enough, or some.
+	againSoon, againLater = uint64(5 * time.Millisecond), uint64(100 * time.Millisecond)
+	// Memory that nobody accounts for is the middle of so many measurements, so far apart.
+	otherSamples, otherApart = 5, uint64(20 * time.Millisecond)
+	// pressurePart of the GPU's memory is needed by all together: then host memory is pinned ahead.
+	pressurePart = 0.8
+	// unpinAfter is how long after the last pressure host memory is given back.
+	unpinAfter = uint64(60 * time.Second)
+	// pinLook is how often an agent sees to the next piece of host memory.
+	pinLook = 50 * time.Millisecond
+	// measurePatience is how long an agent waits for the driver's answer.
+	measurePatience = 20 * time.Millisecond
+)
+
+// swapping is what the agents of a process share.
+type swapping struct {
+	mover   *mover
+	recalls atomic.Uint32 // hints that came while memory was out
+	mutex   sync.Mutex    // what follows
+	out     [maxGPUs]bool // GPUs with memory that is out, or leaves
+}
+
+func (s *swapping) setOut(gpu int, out bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.out[gpu] == out {
+		return
+	}
+	s.out[gpu] = out
+	setAway(slices.Contains(s.out[:], true))
+}
+
+// agentMemory is what an agent knows of the memory of its GPU, beside what it publishes.
+type agentMemory struct {
+	meter       *meter
+	free, total uint64
+	samples     []uint64 // of memory that nobody accounts for
+	sampledNs   uint64
+	other       uint64
+
+	state              memoryState
+	stateNs            uint64
+	stuckTo, stuckFor  uint64
+	idleNs, busyNs     uint64
+	waitsNs            uint64
+	immovable          uint64 // what stayed though it should have gone; asked anew after a while
+	immovableTo        uint64
+	recalls            uint32
+	wanted             bool // memory is to come back though no call waits for it: a hint came, or people asked
+	bringAfter         uint64
+	bringPause         uint64
+	againNs            uint64
+	toldMost           uint64
+	turnNs             uint64 // since when this process has the memory turn; 0: it has not
+	switchNs, switchIn uint64 // since when it is being brought in, and the bytes that had come before; 0: it is not
+	swapNs             uint64
+
+	request   segment.Request // the last one
+	answered  bool
+	asked     segment.Asked // what is being carried out
+	askedNs   uint64
+	halted    bool // suspended: the gate is closed for good
+	suspended bool
+
+	pinned, pinAfter, pressureNs uint64 // host memory that was pinned ahead
+	saidNoHost, saidFailed       bool
+	told                         toldMemory
+}
+
+// toldMemory is what others wake up for.
+type toldMemory struct {
+	state       memoryState
+	waits, idle bool
+	wanted      uint64
+	resident    uint64
+}
+
+func (a *agent) startMemory() {
+	a.memory.toldMost = math.MaxUint64
+	a.memory.meter = newMeter(func() measured {
+		free, total, known := deviceMemory(a.gpu)
+		return measured{free, total, known}
+	})
+}
+
+// swap decides what this process does with its memory on this GPU, begins it, and returns when to look again.
+func (a *agent) swap(now uint64) time.Duration {
+	shared := a.core.memory
+	if shared == nil {
+		return heartbeat
+	}
+	m, c := &a.memory, readMemory(a.gpu)
+	a.ended(c, now)
+	a.hear(now)
+	a.noteDemand(c, now)
+	a.noteState(c, now)
+	v := a.view(c, now)
+	a.measure(v)
+	if m.total == 0 {
+		return againDuration(false)
+	}
+	p := v.plan()
+	a.takeMemoryTurn(p, c, now)
+	a.answerWaiters(p, c, now)
+	wait := min(p.wait, a.begin(p, c, v, now))
+	a.publishMemory(c, p, now)
+	if c.wanted != 0 {
+		wait = min(wait, againDuration(p.enough))
+	}
+	if m.idleNs != 0 && now < m.idleNs+a.idleAfter() && a.idleAfter() != 0 {
+		wait = min(wait, time.Duration(m.idleNs+a.idleAfter()-now)+time.Millisecond)
+	}
+	if m.stuckTo > now {
+		wait = min(wait, time.Duration(m.stuckTo-now)+time.Millisecond)
+	}
+	return wait
+}
+
+func againDuration(enough bool) time.Duration {
+	if enough {
+		return time.Duration(againSoon)
+	}
+	return time.Duration(againLater)
+}
+
+// ended takes note of the end of a move.
+func (a *agent) ended(c memoryCounters, now uint64) {
+	m, e := &a.memory, a.core.memory.mover.take(a.gpu)
+	if e == nil {
+		return
+	}
+	switch e.kind {
+	case moveOut:
+		a.gone(e, c, now)
+	case moveIn:
+		a.came(e, c, now)
+	case moveHalt:
+		m.halted = e.result == moved
+		if !m.halted {
+			a.refuseRequest(segment.AnswerBusy)
+		}
+	case moveResume:
+		m.halted = e.result != moved
+	}
+}
+
+func (a *agent) gone(e *ended, c memoryCounters, now uint64) {
+	m := &a.memory
+	stuck := uint64(0)
+	answer := segment.AnswerDone
+	switch e.result {
+	case moved:
+		m.stuckFor, m.pinned = 0, 0
+		a.own().SetLacks(configs.FallbackNoHostMemory, false)
+		if minus(e.had, c.resident) < min(e.bytes, minus(e.had, m.immovable)) { // the rest cannot go
+			m.immovable, m.immovableTo = c.resident, now+passedOver
+		}
+	case movedNoHost:
+		stuck, answer = passedOver, segment.AnswerNoHost
+		a.own().SetLacks(configs.FallbackNoHostMemory, true)
+		if !m.saidNoHost {
+			m.saidNoHost = true
+			a.log.Warn().Msg("no host memory can be page-locked: memory of this process stays on the GPU")
+		}
+	case movedFailed:
+		stuck, answer = failedFor, segment.AnswerFailed
+		if !m.saidFailed {
+			m.saidFailed = true
+			a.log.Warn().Msg("the driver refused a call while memory went to the host: it is where it was, or whole in the host's memory")
+		}
+	default:
+		stuck, answer = max(passedOver, min(2*m.stuckFor, passedMost)), segment.AnswerBusy
+		a.log.Debug().Msg("work did not end in time: memory stays")
+	}
+	if stuck != 0 {
+		m.stuckFor, m.stuckTo = stuck, now+stuck
+		a.refuseRequest(answer)
+	}
+}
+
+func (a *agent) came(e *ended, c memoryCounters, now uint64) {
+	m := &a.memory
+	switch e.result {
+	case moved:
+		m.bringPause, m.immovable = 0, 0
+	case movedNoRoom:
+		m.bringPause = 0
+		m.bringAfter = now + againSoon
+	default:
+		m.bringPause = min(max(2*m.bringPause, againLater), passedOver)
+		m.bringAfter = now + m.bringPause
+		if !m.saidFailed {
+			m.saidFailed = true
+			a.log.Warn().Msg("the driver refused a call while memory came back: this process waits, and it is tried again")
+		}
+	}
+	if c.swapped == 0 {
+		a.core.memory.setOut(a.gpu, false)
+		m.wanted = false
+	}
+}
+
+// hear reads what people ask.
+func (a *agent) hear(now uint64) {
+	m := &a.memory
+	if r := a.own().Request(); r != 0 && r != m.request {
+		m.request, m.answered, m.asked, m.askedNs = r, false, r.What(), now
+		switch m.asked {
+		case segment.AskedSuspend:
+			m.suspended = true
+		case segment.AskedResume, segment.AskedIn:
+			m.suspended, m.wanted = false, true
+		case segment.AskedOut:
+			m.wanted = false
+		}
+		m.stuckTo = 0 // people know why they ask now
+	}
+}
+
+// answer tells people what became of their request.
+func (a *agent) answer(answer segment.Answer) {
+	if m := &a.memory; m.request != 0 && !m.answered {
+		a.own().Answer(m.request, answer)
+		m.answered, m.asked = true, segment.AskedNothing
+		a.segment.Ring()
+	}
+}
+
+// refuseRequest ends a request for memory to go, which did not.
+func (a *agent) refuseRequest(answer segment.Answer) {
+	if m := &a.memory; m.asked == segment.AskedOut || m.asked == segment.AskedSuspend {
+		m.suspended = false
+		a.answer(answer)
+	}
+}
+
+// noteDemand finds out whether the process needs memory, and since when it has no work.
+func (a *agent) noteDemand(c memoryCounters, now uint64) {
+	m := &a.memory
+	if recalled() {
+		a.core.memory.recalls.Add(1)
+	}
+	if n := a.core.memory.recalls.Load(); n != m.recalls {
+		m.recalls, m.wanted = n, true
+	}
+	moving, busyMoving := a.core.memory.mover.moving(a.gpu)
+	if c.swapped == 0 && !(busyMoving && moving.kind == moveOut) {
+		m.wanted = false
+	}
+	waits := (c.waiting != 0 || m.wanted) && !m.suspended
+	if !waits {
+		m.waitsNs = 0
+	} else if m.waitsNs == 0 {
+		m.waitsNs = now
+	}
+	busyFor := busyNs(a.gpu)
+	switch {
+	case waits || busy(a.gpu):
+		m.idleNs = 0
+	case m.idleNs == 0 || busyFor != m.busyNs:
+		m.idleNs = now
+	}
+	m.busyNs = busyFor
+}
+
+// noteState finds out in which state the memory is.
+func (a *agent) noteState(c memoryCounters, now uint64) {
+	m, state := &a.memory, memoryRunning
+	moving, busyMoving := a.core.memory.mover.moving(a.gpu)
+	switch {
+	case busyMoving && moving.kind == moveOut:
+		state = memoryLeaving
+	case busyMoving && moving.kind == moveIn:
+		state = memoryComing
+	case m.suspended && (m.halted || c.swapped != 0):
+		state = memorySuspended
+	case c.swapped != 0:
+		state = memoryOut
+	case m.stuckTo > now:
+		state = memoryStuck
+	}
+	if now >= m.immovableTo || c.resident < m.immovable {
+		m.immovable = 0
+	}
+	if state != m.state {
+		m.state, m.stateNs = state, now
+	}
+	if state == memoryRunning && m.stateNs == 0 {
+		m.stateNs = now
+	}
+}
+
+// movable is what is resident and can go.
+func (m *agentMemory) movable(c memoryCounters) uint64 { return minus(c.resident, m.immovable) }
+
+// idleAfter is after how long without work the process counts as idle, and may have to go; 0: never.
+func (a *agent) idleAfter() uint64 {
+	m := a.core.config.Memory
+	switch {
+	case a.core.level == lowestLevel:
+		return min(max(a.memory.swapNs, leastIdle), mostIdle)
+	case m.LC:
+		return m.LCIdleS * 1e9
+	}
+	return 0
+}
+
+// view is what the plan is made from.
+func (a *agent) view(c memoryCounters, now uint64) *memoryView {
+	m, t := &a.memory, a.core.config.Memory
+	v := &memoryView{own: a.slot, now: now, turn: -1, turnNs: a.segment.MemoryTurnSinceNs.Load(),
+		out:   m.suspended || m.asked == segment.AskedOut,
+		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: t.TurnMaxMs * 1e6, share: t.SwapShare}}
+	if owner, owned := segment.TurnOwner(a.segment.MemoryTurn.Load()); owned {
+		v.turn = owner
+	}
+	for members := a.segment.Members.Load() | 1<<a.slot; members != 0; members &= members - 1 {
+		slot := bits.TrailingZeros64(members)
+		s := a.segment.Slot(slot)
+		o := memoryOf{
+			slot: slot, level: int(s.Level.Load()), job: s.Job.Load(), startedNs: s.StartedNs.Load(),
+			swaps: s.Has(configs.Swap), noHost: s.Lacks(configs.FallbackNoHostMemory),
+		}
+		if heard := s.HeartbeatNs.Load(); heard < now && now-heard > stoodStill {
+			o.silent = true
+		}
+		if slot == a.slot {
+			o.level, o.swaps, o.silent = a.core.level, true, false
+			o.state, o.stateNs = m.state, m.stateNs
+			o.resident, o.swapped, o.pinned, o.wanted = m.movable(c), c.swapped, c.pinned+c.resident-m.movable(c), c.wanted
+			o.other, o.reserve = m.other, a.reserve()
+			o.idleNs, o.idleAfter, o.waitsNs, o.swapNs = m.idleNs, a.idleAfter(), m.waitsNs, m.swapNs
+		} else {
+			p := &s.Memory
+			o.state, o.stateNs = memoryState(p.State.Load()), p.StateSinceNs.Load()
+			o.resident, o.swapped, o.pinned, o.wanted = p.Resident.Load(), p.Swapped.Load(), p.Pinned.Load(), p.Wanted.Load()
+			o.other, o.reserve = p.Other.Load(), p.Reserve.Load()
+			o.idleNs, o.idleAfter, o.waitsNs, o.swapNs = p.IdleSinceNs.Load(), p.IdleAfterNs.Load(), p.WantedSinceNs.Load(), p.SwapNs.Load()
+		}
+		if o.level >= 0 && o.level <= lowestLevel {
+			v.all = append(v.all, o)
+		}
+	}
+	return v
+}
+
+func (a *agent) reserve() uint64 {
+	if a.core.level < lowestLevel {
+		return 0
+	}
+	return a.core.config.Memory.ReserveMB << 20
+}
+
+// measure asks the driver what is free, and finds out how much of the rest nobody accounts for. While memory moves, what is
+// published and what is free belong to different times. Where the driver cannot be asked, for want of a context, what is
+// published must do.
+func (a *agent) measure(v *memoryView) {
+	m := &a.memory
+	used, moving := uint64(0), false
+	for _, o := range v.all {
+		used = saturate(used, o.resident, o.pinned)
+		moving = moving || o.state == memoryLeaving || o.state == memoryComing
+	}
+	seen, fresh := m.meter.read(measurePatience)
+	if seen.known {
+		m.free, m.total = seen.free, seen.total
+	} else {
+		if m.total == 0 {
+			m.total = deviceTotal(a.gpu)
+		}
+		for _, o := range v.all {
+			m.other = max(m.other, o.other)
+		}
+		m.free = minus(m.total, saturate(used, m.other))
+	}
+	if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
+		m.sampledNs = v.now
+		m.samples = append(m.samples, minus(m.total, saturate(m.free, used)))
+		m.samples = m.samples[max(0, len(m.samples)-otherSamples):]
+		sorted := slices.Sorted(slices.Values(m.samples))
+		m.other = sorted[len(sorted)/2]
+	}
+	v.free, v.total = m.free, m.total
+}
+
+// takeMemoryTurn takes or hands on the memory turn, and measures what a switch takes.
+func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
+	m, own := &a.memory, a.own()
+	turn := a.segment.MemoryTurn.Load()
+	owner, owned := segment.TurnOwner(turn)
+	next := (turn>>16 + 1) << 16
+	switch p.turn {
+	case turnTaken, turnSeizedFrom:
+		if a.segment.MemoryTurn.CompareAndSwap(turn, next|uint64(a.slot+1)) {
+			a.segment.MemoryTurnSinceNs.Store(now)
+			owner, owned = a.slot, true
+			if p.turn == turnSeizedFrom {
+				own.Memory.TurnsSeized.Add(1)
+			}
+			a.segment.Ring()
+		}
+	case turnPassed:
+		if owned && owner == a.slot && a.segment.MemoryTurn.CompareAndSwap(turn, next|uint64(p.to+1)) {
+			a.segment.MemoryTurnSinceNs.Store(now)
+			owner, owned = p.to, p.to >= 0
+			a.segment.Ring()
+		}
+	}
+	switch has := owned && owner == a.slot; {
+	case has && m.turnNs == 0:
+		m.turnNs = now
+		own.Memory.Turns.Add(1)
+		m.switchNs, m.switchIn = now, c.inBytes
+	case !has && m.turnNs != 0:
+		own.Memory.TurnNs.Add(now - m.turnNs)
+		m.turnNs = 0
+	}
+	if m.switchNs != 0 && c.swapped == 0 && c.wanted == 0 && m.state == memoryRunning {
+		if c.inBytes != m.switchIn {
+			m.swapNs = now - m.switchNs
+		}
+		m.switchNs = 0
+	}
+}
+
+// answerWaiters tells calls that wait for room to try again, or that they wait in vain.
+func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
+	m, every := &a.memory, againLater
+	if c.wanted == 0 {
+		if m.toldMost != math.MaxUint64 { // the next call is not refused unasked
+			m.toldMost = math.MaxUint64
+			roomChanged(a.gpu, m.toldMost)
+		}
+		return
+	}
+	if p.enough {
+		every = againSoon
+	}
+	vain := c.wanted > p.most
+	if vain && m.toldMost == math.MaxUint64 || (p.again || vain) && now-min(now, m.againNs) >= every {
+		m.againNs, m.toldMost = now, p.most
+		roomChanged(a.gpu, p.most)
+	}
+}
+
+// begin begins what the plan says, if nothing moves, and returns when to look again.
+func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
+	m, mover := &a.memory, a.core.memory.mover
+	if _, busyMoving := mover.moving(a.gpu); busyMoving {
+		return moveLook
+	}
+	movable, stuck := m.movable(c), m.stuckTo > now
+	if !a.mayLeave() {
+		movable = 0
+	}
+	begun := false
+	switch {
+	case v.out && movable != 0 && !stuck:
+		begun = a.beginOut(c, c.resident, p.urgent)
+	case m.suspended && !m.halted && !stuck:
+		begun = mover.begin(move{gpu: a.gpu, kind: moveHalt, timeout: a.drainFor()})
+	case m.halted && !m.suspended:
+		begun = mover.begin(move{gpu: a.gpu, kind: moveResume})
+	case p.give != 0 && movable != 0 && !stuck:
+		begun = a.beginOut(c, p.give, p.urgent)
+	case p.bring != 0 && c.swapped != 0 && now >= m.bringAfter:
+		if m.switchNs == 0 {
+			m.switchNs, m.switchIn = now, c.inBytes
+		}
+		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: p.urgent})
+	default:
+		a.answerPeople(c, now)
+		return a.pinAhead(c, v, now)
+	}
+	if !begun { // the mover has something else to do
+		return moveLook
+	}
+	a.noteState(c, now)
+	return moveLook
+}
+
+// drainFor is how long work that was submitted may take to end before memory goes.
+func (a *agent) drainFor() time.Duration {
+	turns := 2 * bits.OnesCount64(a.segment.Members.Load()) * int(a.core.config.Turns.QuantumMs)
+	return drainFor + time.Duration(turns)*time.Millisecond
+}
+
+func (a *agent) beginOut(c memoryCounters, bytes uint64, urgent bool) bool {
+	a.core.memory.setOut(a.gpu, true) // first: a hint that comes meanwhile counts
+	return a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveOut, bytes: bytes, timeout: a.drainFor(), urgent: urgent, had: c.resident})
+}
+
+// leaves says whether memory is about to leave, for which submitted work must end first.
+func (a *agent) leaves() bool {
+	if a.core.memory == nil {
+		return false
+	}
+	now, moving := a.core.memory.mover.moving(a.gpu)
+	return moving && (now.kind == moveOut || now.kind == moveHalt)
+}
+
+// mayLeave says whether memory of this process may leave at all.
+func (a *agent) mayLeave() bool { return a.core.level == lowestLevel || a.core.config.Memory.LC }
+
+// bringBack brings everything back where there is no slot to agree with others through.
+func (a *agent) bringBack() {
+	if a.core.memory == nil || !a.alone {
+		return
+	}
+	a.core.memory.mover.take(a.gpu)
+	if readMemory(a.gpu).swapped != 0 {
+		a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: math.MaxUint64})
+	}
+}
+
+// answerPeople answers a request once nothing is left to do for it.
+func (a *agent) answerPeople(c memoryCounters, now uint64) {
+	m := &a.memory
+	switch m.asked {
+	case segment.AskedOut:
+		if c.swapped == 0 {
+			a.answer(segment.AnswerNothing)
+		} else {
+			a.answer(segment.AnswerDone)
+		}
+	case segment.AskedSuspend:
+		if m.halted {
+			a.answer(segment.AnswerDone)
+		}
+	case segment.AskedIn, segment.AskedResume:
+		if c.swapped == 0 && !m.halted {
+			a.answer(segment.AnswerDone)
+		} else if now-m.askedNs > uint64(heartbeat) {
+			a.answer(segment.AnswerNoRoom)
+		}
+	}
+}
+
+// pinAhead pins host memory piece by piece while this process could have to go, and gives it back after a while without
+// pressure. It returns when to look again.
+func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Duration {
+	m, mover := &a.memory, a.core.memory.mover
+	needed, waiting := uint64(0), false
+	for _, o := range v.all {
+		needed = saturate(needed, o.resident, o.pinned, o.short())
+		waiting = waiting || o.waits()
+	}
+	if mover.pinRefused(a.gpu) {
+		m.pinned, m.pinAfter = 0, now+passedOver
+	}
+	mayGo := a.core.level == lowestLevel || a.idleAfter() != 0
+	others := len(v.all) > 1
+	switch {
+	case mayGo && others && (waiting || float64(saturate(needed, m.other)) > pressurePart*float64(m.total)):
+		m.pressureNs = now
+		if m.pinned >= m.movable(c) || now < m.pinAfter || c.swapped != 0 {
+			return heartbeat
+		}
+		next := min(m.pinned+memoryPiece, m.movable(c))
+		if mover.begin(move{gpu: a.gpu, kind: movePin, bytes: next}) {
+			m.pinned = next
+		}
+		return pinLook
+	case m.pressureNs != 0 && now-m.pressureNs > unpinAfter && c.swapped == 0:
+		if mover.begin(move{gpu: a.gpu, kind: moveUnpin}) {
+			m.pressureNs, m.pinned = 0, 0
+		}
+	}
+	return heartbeat
+}
+
+// publishMemory tells others, and wakes them where they may wait for it.
+func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
+	m, own := &a.memory, &a.own().Memory
+	rate := func(bytes, ns uint64) uint64 {
+		if ns == 0 {
+			return 0
+		}
+		return uint64(float64(bytes) / float64(ns) * 1e9)
+	}
+	quantum := uint64(0)
+	if a.core.level == lowestLevel {
+		quantum = p.quantum
+	}
+	for _, word := range [...]struct {
+		to *atomic.Uint64
+		is uint64
+	}{
+		{&own.Resident, m.movable(c)}, {&own.Swapped, c.swapped}, {&own.Pinned, c.pinned + c.resident - m.movable(c)},
+		{&own.Wanted, c.wanted}, {&own.Waiting, c.waiting}, {&own.Host, c.host}, {&own.Reserve, a.reserve()}, {&own.Other, m.other},
+		{&own.State, uint64(m.state)}, {&own.StateSinceNs, m.stateNs}, {&own.IdleSinceNs, m.idleNs}, {&own.IdleAfterNs, a.idleAfter()},
+		{&own.WantedSinceNs, m.waitsNs}, {&own.OutRate, rate(c.outBytes, c.outNs)}, {&own.InRate, rate(c.inBytes, c.inNs)},
+		{&own.SwapNs, m.swapNs}, {&own.QuantumNs, quantum},
+		{&own.Waits, c.waits}, {&own.WaitNs, c.waitNs}, {&own.Evictions, c.evictions}, {&own.Restores, c.restores},
+		{&own.OutBytes, c.outBytes}, {&own.OutNs, c.outNs}, {&own.InBytes, c.inBytes}, {&own.InNs, c.inNs}, {&own.Failures, c.failures},
+	} {
+		word.to.Store(word.is)
+	}
+	idle := m.idleNs != 0 && a.idleAfter() != 0 && now-m.idleNs >= a.idleAfter()
+	tells := toldMemory{m.state, m.waitsNs != 0, idle, c.wanted, c.resident}
+	was := m.told
+	m.told = tells
+	freed := tells.resident < was.resident
+	if tells.resident >= was.resident { // more is no news
+		was.resident = tells.resident
+	}
+	if (freed || tells != was) && a.segment.Members.Load()&^(1<<a.slot) != 0 {
+		a.segment.Ring()
+	}
+}

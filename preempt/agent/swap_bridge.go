@@ -1,0 +1,84 @@
+package agent
+
+// #include "preempt/bridge.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+// startMemory lets memory of this process come and go. The program has none yet.
+func startMemory(config configs.Config, level int, driver Driver) error {
+	m, wait := config.Memory, uint64(0)
+	if level < lowestLevel {
+		wait = m.WaitMs * 1e6
+	}
+	C.gp_bridge_memory_settings(C.uint64_t(m.LimitMB<<20), C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(wait))
+	if missing := C.gp_bridge_start_memory(driver.Armed); missing != nil {
+		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
+	}
+	return nil
+}
+
+// memoryCounters is struct gp_bridge_memory.
+type memoryCounters struct {
+	resident, swapped, pinned, wanted, waiting                                         uint64
+	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, host uint64
+}
+
+func readMemory(gpu int) memoryCounters {
+	var m C.struct_gp_bridge_memory
+	C.gp_bridge_memory(C.int(gpu), &m)
+	return memoryCounters{
+		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.waiting),
+		uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
+		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(C.gp_bridge_arena_pinned()),
+	}
+}
+
+// deviceMemory is what the driver says of the whole GPU; false where this process has no context there.
+func deviceMemory(gpu int) (free, total uint64, known bool) {
+	var f, t C.uint64_t
+	known = bool(C.gp_bridge_memory_free(C.int(gpu), &f, &t))
+	return uint64(f), uint64(t), known
+}
+
+func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(gpu))) }
+
+// roomChanged lets those that wait for room try again; who asks for more than most waits in vain.
+func roomChanged(gpu int, most uint64) { C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most)) }
+
+func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }
+
+// setAway says whether hints bring memory back; recalled, told once, that one came.
+func setAway(away bool) { C.gp_bridge_away(C.bool(away)) }
+func recalled() bool    { return bool(C.gp_bridge_recalled()) }
+
+// carryOut carries a move out. It takes as long as that takes.
+func carryOut(m move) moveResult {
+	gpu := C.int(m.gpu)
+	done := true
+	switch m.kind {
+	case moveOut:
+		return moveResult(C.gp_bridge_memory_evict(gpu, C.uint64_t(m.bytes), C.uint64_t(m.timeout), C.bool(m.urgent)))
+	case moveIn:
+		return moveResult(C.gp_bridge_memory_restore(gpu, C.uint64_t(min(m.bytes, math.MaxUint64)), C.bool(m.urgent)))
+	case moveHalt:
+		done = bool(C.gp_bridge_memory_suspend(true, C.uint64_t(m.timeout)))
+	case moveResume:
+		done = bool(C.gp_bridge_memory_suspend(false, 0))
+	case movePin:
+		if !bool(C.gp_bridge_arena_grow(gpu, C.uint64_t(m.bytes))) {
+			return movedNoHost
+		}
+	case moveUnpin:
+		C.gp_bridge_arena_trim(gpu, C.uint64_t(m.bytes))
+	}
+	if !done {
+		return movedBusy
+	}
+	return moved
+}
