@@ -170,13 +170,14 @@ bool gp_arena_grow(struct gp_gpu *g, uint64_t bytes)
 	return true;
 }
 
-// A piece that is not used at all; NULL: there is none. It is busy.
-static struct piece *unused_piece(void)
+// A piece that is to be given back: not used at all, and too many are pinned, or it is not. NULL: there is none. It is busy.
+static struct piece *unused_piece(uint64_t keep_bytes)
 {
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = pieces; i-- && !p;)
-		if (piece[i].memory && !piece[i].busy && free_granules(&piece[i]) == GRANULES)
+		if (piece[i].memory && !piece[i].busy && free_granules(&piece[i]) == GRANULES &&
+		    (pinned > keep_bytes || !piece[i].context))
 			p = &piece[i];
 	if (p)
 		p->busy = true;
@@ -187,7 +188,7 @@ static struct piece *unused_piece(void)
 void gp_arena_trim(uint64_t keep_bytes)
 {
 	struct piece *p;
-	while (pinned > keep_bytes && (p = unused_piece())) {
+	while ((p = unused_piece(keep_bytes))) {
 		gp_piece_end(p->memory, p->context != NULL);
 		pthread_mutex_lock(&lock);
 		pinned -= p->context ? GP_CHUNK_BYTES : 0;

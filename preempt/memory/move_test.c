@@ -346,7 +346,7 @@ static void die_in_the_middle(void)
 
 static void test_kills(void)
 {
-	static const char *const CALLS[] = {"cuMemUnmap:1",       "cuMemUnmap:9",       "cuMemRelease:1",
+	static const char *const CALLS[] = {"cuMemUnmap:1",       "cuMemUnmap:9",        "cuMemRelease:1",
 					    "cuMemRelease:16",    "cuMemCreate:17",      "cuMemCreate:24",
 					    "cuMemMap:17",        "cuMemMap:30",         "cuMemSetAccess:7",
 					    "cuMemSetAccess:10",  "cuMemcpyDtoHAsync:3", "cuMemcpyHtoDAsync:1",
