@@ -203,7 +203,7 @@ static void test_cycles(void)
 			CHECK(!gp_memory[0].resident);
 		}
 		check_books(before);
-		CHECK(gp_memory_restore(gpu, i % 2) == GP_MOVED);
+		CHECK(gp_memory_restore(gpu, UINT64_MAX, i % 2) == GP_MOVED);
 		check_books(before);
 		while (passes == seen) // the thread gets through between two moves
 			usleep(100);
@@ -286,7 +286,7 @@ static bool refuse_one(size_t fault, int nth, size_t before)
 	FAULTS[fault].install(true);
 	countdown = nth;
 	enum gp_move_result out = gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false);
-	enum gp_move_result in = gp_memory_restore(gpu, false);
+	enum gp_move_result in = gp_memory_restore(gpu, UINT64_MAX, false);
 	bool refused = countdown <= 0;
 	countdown = -1;
 	FAULTS[fault].install(false);
@@ -296,7 +296,7 @@ static bool refuse_one(size_t fault, int nth, size_t before)
 	if (error == CUDA_ERROR_OUT_OF_MEMORY && !strcmp(FAULTS[fault].name, "cuMemCreate") && refused)
 		CHECK(in == GP_MOVE_NO_ROOM && gp_memory_closed());
 	check_books(before);
-	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	check_books(before);
 	CHECK(!gp_memory[0].swapped && !gp_memory_closed());
 	return refused;
@@ -318,7 +318,7 @@ static void test_faults(void)
 	// Pinning was refused last. It is tried again, but not at once.
 	while (gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVE_NO_HOST)
 		usleep(10000);
-	CHECK(!gp_memory[0].resident && gp_memory_restore(gpu, false) == GP_MOVED);
+	CHECK(!gp_memory[0].resident && gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 }
 
 // Processes that end in the middle.
@@ -340,7 +340,7 @@ static void run(const char *mode, const char *kill, bool killed)
 static void die_in_the_middle(void)
 {
 	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
-	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	CHECK(!"killed");
 }
 
@@ -380,7 +380,7 @@ static void test_deadlines(void)
 	while (gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY)
 		usleep(1000);
 	CHECK(gp_memory[0].swapped);
-	CHECK(gp_memory_restore(gpu, false) == GP_MOVED);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	check_books(before);
 }
 
