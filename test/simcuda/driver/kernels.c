@@ -20,6 +20,23 @@ static bool work_finish(const uint64_t *a)
 	return true;
 }
 
+static uint64_t mix_duration(const uint64_t *a, uint64_t blocks)
+{
+	(void)blocks;
+	return 5000 + 8 * (uint32_t)a[1] / 3000; // reads and writes each word
+}
+
+static bool mix_finish(const uint64_t *a)
+{
+	uint32_t *word = (uint32_t *)a[0], n = (uint32_t)a[1], rounds = (uint32_t)a[2];
+	if (!address_valid(a[0], 4ull * n))
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t round = 0; round < rounds; round++)
+			word[i] = (word[i] ^ (word[i] >> 15)) * 0x2c1b3c6du + i + round;
+	return true;
+}
+
 static uint64_t spin_duration(const uint64_t *a, uint64_t blocks)
 {
 	(void)blocks;
@@ -247,6 +264,7 @@ static uint64_t hold_limit(const uint64_t *a) { return a[3]; }
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
+	{"bench_mix", 3, {8, 4, 4}, 32, 0, 0, mix_duration, NULL, NULL, mix_finish, NULL, NULL},
 	{"bench_empty", 0, {0}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, NULL},
 	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
