@@ -40,6 +40,10 @@ var caseSuites = []caseSuite{
 		flags: []string{"seconds", "python"}, jobs: 5, begin: fireOverMPS},
 	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
 		flags: []string{"python"}, begin: onlyStops},
+	{name: memorySuite, about: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
+		flags: []string{"seconds", "requests", "python"}, begin: withSwap},
+	{name: memoryFireSuite, about: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
+		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireAlone},
 	{name: "blp-mps-pytorch", about: "PyTorch under MPS: LC requests beside BE programs", mode: "MPS",
 		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
 }

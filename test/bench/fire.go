@@ -98,7 +98,7 @@ func (s *session) compileFire(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.native = sync.OnceValues(func() (string, error) { return s.compileNative(ctx) })
 	compiles := len(s.options.Only) == 0 || slices.ContainsFunc(nativeFire, func(name string) bool {
-		return slices.Contains(s.options.Only, "fire-"+name)
+		return slices.Contains(s.options.Only, "fire-"+name) || slices.Contains(s.options.Only, "memory-fire-"+name)
 	})
 	if compiles {
 		go s.native() // takes half a minute; who needs it waits for the same

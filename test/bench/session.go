@@ -82,6 +82,7 @@ type info struct {
 	CUDA            int    `json:"cuda"`
 	Multiprocessors int    `json:"multiprocessors"`
 	SharedBytes     int    `json:"shared_bytes"`
+	MemoryBytes     uint64 `json:"memory_bytes"`
 }
 
 type lcResult struct {

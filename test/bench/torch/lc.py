@@ -16,11 +16,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=["graph", "eager"], default="graph")
     parser.add_argument("--gap-ms", type=float, default=20)
+    parser.add_argument("--resident-bytes", type=int, default=0, help="device memory that it holds beside the model")
     options = parser.parse_args()
     if not protocol.begin():
         return
 
     torch.backends.cudnn.benchmark = True
+    held = torch.ones(options.resident_bytes, dtype=torch.uint8, device="cuda") if options.resident_bytes else None
     model = torchvision.models.resnet50().half().cuda().eval().to(memory_format=torch.channels_last)
     on_host = torch.randn(1, 3, 224, 224).half().pin_memory()
     image = torch.empty(1, 3, 224, 224, device="cuda", dtype=torch.half)
@@ -72,6 +74,9 @@ def main():
                     latencies.append(time.monotonic_ns() - arrived)
                 if name:
                     torch.cuda.nvtx.range_pop()
+                if held is not None and i % 20 == 0:  # an allocation, beside the requests
+                    torch.empty(64 << 20, dtype=torch.uint8, device="cuda").fill_(1)
+                    torch.cuda.empty_cache()
             protocol.answer({"start_ns": start, "end_ns": time.monotonic_ns(), "latencies_ns": latencies})
 
 

@@ -2,7 +2,7 @@
 // They live in the command's own file and run from a constructor, before the Go runtime of the command would start: the
 // process that is measured holds nothing but the worker, the driver and, where it is preloaded, the library.
 //
-//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams> [--option value]...
+//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams|hold|copies|allocate> [--option value]...
 //
 // ../PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
 // Every worker is bounded by --limit seconds.
@@ -48,11 +48,18 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuDevicePrimaryCtxSetFlags_v2, (CUdevice, unsigned)) \
 	F(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	F(cuCtxSetCurrent, (CUcontext)) \
+	F(cuCtxGetCurrent, (CUcontext *)) \
 	F(cuCtxSynchronize, (void)) \
 	F(cuModuleLoadData, (CUmodule *, const void *)) \
 	F(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
 	F(cuFuncSetAttribute, (CUfunction, int, int)) \
+	F(cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
 	F(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
+	F(cuMemFree_v2, (CUdeviceptr)) \
+	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+	F(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
+	F(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
+	F(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
 	F(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \
 	F(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
 	F(cuCtxGetStreamPriorityRange, (int *, int *)) \
@@ -280,16 +287,19 @@ static void command_info(void)
 {
 	char name[256];
 	int version, shared, devices;
+	size_t bytes;
 	load_driver();
 	CHECK(cuDeviceGetName(name, sizeof name, device));
 	CHECK(cuDriverGetVersion(&version));
 	CHECK(cuDeviceGetCount(&devices));
 	CHECK(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device));
+	CHECK(cuDeviceTotalMem_v2(&bytes, device));
 	for (char *c = name; *c; c++)
 		if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
 			*c = '_';
-	printf("{\"name\":\"%s\",\"devices\":%d,\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d}\n", name,
-	       devices, version, multiprocessors, shared);
+	printf("{\"name\":\"%s\",\"devices\":%d,\"cuda\":%d,\"multiprocessors\":%d,\"shared_bytes\":%d,\"memory_"
+	       "bytes\":%zu}\n",
+	       name, devices, version, multiprocessors, shared, bytes);
 }
 
 // The least time of several runs of `count` launches back to back.
@@ -578,6 +588,7 @@ static void command_mix(void)
 
 #include "evaluate.h"
 #include "streams.h"
+#include "memory.h"
 
 static const struct {
 	const char *name;
@@ -586,6 +597,7 @@ static const struct {
 	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},
 	{"be", command_be},     {"idle", command_idle},           {"launch", command_launch},
 	{"mix", command_mix},   {"evaluate", command_evaluate},   {"streams", command_streams},
+	{"hold", command_hold}, {"copies", command_copies},       {"allocate", command_allocate},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

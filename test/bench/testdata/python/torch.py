@@ -36,6 +36,11 @@ class Anything:
     def __int__(self):
         return 1
 
+    def __add__(self, _):
+        return self
+
+    __mul__ = __truediv__ = __xor__ = __rshift__ = __add__
+
     def __enter__(self):
         return self
 

@@ -1,0 +1,341 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// The memory suite: programs that do not fit on the GPU together. Sizes are those of an 80 GB GPU, and smaller in proportion on
+// a smaller one. Each figure is compared with the same work alone, or with pinned copies, in the same case.
+
+const (
+	memorySuite      = "memory"
+	memoryFireSuite  = "memory-fire"
+	memoryMechanisms = `["timeslice", "hold", "turns", "swap"]`
+)
+
+// goal is what a figure must reach: at least, or at most.
+type goal struct {
+	text        string
+	least, most float64 // 0: no limit
+}
+
+func (g goal) reached(value float64) bool {
+	return !math.IsNaN(value) && (g.least == 0 || value >= g.least) && (g.most == 0 || value <= g.most)
+}
+
+// The goals of the suite.
+var (
+	swapGoal     = goal{text: "swap >= 0.85 of pinned copies, same contents", least: .85}
+	bothWaysGoal = goal{text: "out and in at once >= 0.75 of pinned copies both ways", least: .75}
+	pairGoal     = goal{text: "two at once >= 0.9 of one after the other, bit-identical", least: .9}
+	passGoal     = goal{text: "both pass"}
+	besideGoal   = goal{text: "lc p99 <= 1.25 x alone, no allocation of LC waits", most: 1.25}
+	growGoal     = goal{text: "within bytes / bus rate + 100 ms"}
+	reserveGoal  = goal{text: "no wait"}
+	returnGoal   = goal{text: "first answer <= bytes / bus rate + 50 ms"}
+	fireGoal     = goal{text: "bit-identical, no hang, >= 200 evictions", least: 200}
+	quietGoal    = goal{text: "BE >= 0.99 of without the library", least: .99}
+	callsGoal    = goal{text: "allocation calls <= 2 x", most: 2}
+	startGoal    = goal{text: "<= 2 % added to import torch and a first step", most: 2}
+	servicesGoal = goal{text: "p99 of first answers below loading anew"}
+)
+
+func memoryCases() []Case {
+	one := func(name string, g goal, seconds float64, measure func(ctx context.Context, s *session, name string) error) Case {
+		return Case{name, g.text, []string{memorySuite}, seconds, measure}
+	}
+	cases := []Case{
+		one("swap-20", swapGoal, 50, swapCase(20, true)),
+		one("swap-40", swapGoal, 70, swapCase(40, false)),
+		one("grow", growGoal, 40, measureGrowth),
+		one("idle-lc", returnGoal, 40, measureReturn),
+		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
+		one("allocation-calls", callsGoal, 15, measureCalls),
+		one("pair-steps", pairGoal, 150, pairCase("", nil, pairGoal)),
+	}
+	for _, kind := range []string{"adds", "training", "gemm"} {
+		cases = append(cases, one("pair-"+kind, pairGoal, 180, pairCase(kind, nil, pairGoal)))
+	}
+	for _, kind := range []string{"nvshare-add", "nvshare-matmul"} {
+		cases = append(cases, one(kind, passGoal, 180, pairCase(kind, nil, passGoal)),
+			one(kind+"-fixed-turn", passGoal, 200, pairCase(kind, []string{"turn_ms = 30000"}, passGoal)))
+	}
+	cases = append(cases, one("services", servicesGoal, 150, measureServices))
+	for _, kind := range []string{"train", "infer", "gemmfp64"} {
+		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) error {
+			return s.measureQuiet(ctx, name, kind)
+		}))
+	}
+	return append(append(cases, one("start", startGoal, 60, measureStart)), memoryFireCases()...)
+}
+
+// withSwap looks at the sizes that there are.
+func withSwap(_ context.Context, s *session) (end func(), err error) {
+	s.mechanisms = memoryMechanisms
+	if s.info.MemoryBytes == 0 {
+		return nil, errors.New("the driver does not say how much memory the GPU has")
+	}
+	return func() {}, nil
+}
+
+const (
+	gb           = 1e9
+	memoryOf     = 80 // GB of the GPU that the cases' sizes are of
+	memoryUnit   = 2 << 20
+	swapRounds   = 3
+	swapAnswer   = 2 * time.Minute // of a process that is asked to swap
+	holdAnswer   = 3 * time.Minute
+	pairSeconds  = 40.0 // of a program alone, where no time is asked for
+	pollInterval = 2 * time.Millisecond
+)
+
+// sized is so many GB, or the same part of a smaller GPU.
+func (s *session) sized(gigabytes float64) uint64 {
+	return s.whole(min(gigabytes*gb, float64(s.info.MemoryBytes)*gigabytes/memoryOf))
+}
+
+// part is a part of the GPU's memory.
+func (s *session) part(share float64) uint64 { return s.whole(float64(s.info.MemoryBytes) * share) }
+
+func (s *session) whole(bytes float64) uint64 { return max(uint64(bytes)/memoryUnit, 1) * memoryUnit }
+
+// hostAvailable is the host memory that may be pinned: what the machine and the cgroup have left.
+func hostAvailable() uint64 {
+	available := uint64(math.MaxUint64)
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemAvailable:" {
+				kilobytes, _ := strconv.ParseUint(fields[1], 10, 64)
+				available = kilobytes << 10
+			}
+		}
+	}
+	number := func(path string) uint64 {
+		text, _ := os.ReadFile(path) // there may be none
+		value, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil { // "max"
+			return math.MaxUint64
+		}
+		return value
+	}
+	if limit, used := number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current"); limit != math.MaxUint64 && used <= limit {
+		available = min(available, limit-used)
+	}
+	return available
+}
+
+// needsHost sees that so much host memory can be pinned and leaves as much as programs need beside it.
+func needsHost(bytes uint64) error {
+	if available := hostAvailable(); bytes > available/10*8 {
+		return fmt.Errorf("%.1f GB of host memory are needed, %.1f GB are available", float64(bytes)/gb, float64(available)/gb)
+	}
+	return nil
+}
+
+// swapConfig makes a configuration of that name. Processes of configurations with the same world know of one another, and
+// of nobody else. Settings are lines of [memory].
+func (s *session) swapConfig(world, name string, settings ...string) (path string, err error) {
+	segments := filepath.Join(s.folder, world)
+	if err := os.Mkdir(segments, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("make a folder: %w", err)
+	}
+	path = filepath.Join(s.files, world+"-"+name+".toml")
+	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[log]\nlevel = \"info\"\nfile = %q\n[memory]\n%s\n",
+		s.mechanisms, configs.HintsFrom(), segments, s.logFile(world), strings.Join(settings, "\n"))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("write a configuration: %w", err)
+	}
+	return path, nil
+}
+
+// hostMB is a line of [memory] for programs of so many bytes.
+func hostMB(bytes uint64) string { return fmt.Sprintf("host_mb = %d", bytes/1e6+1024) }
+
+// hold starts a C program with so much device memory.
+func (s *session) hold(ctx context.Context, role, config string, bytes uint64) (*worker, error) {
+	w, err := s.startHolding(ctx, role, config, bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.answer(ctx, holdAnswer, nil); err != nil {
+		s.finish(w)
+		return nil, err
+	}
+	w.starting = false
+	return w, nil
+}
+
+// startHolding does not wait until the program has its memory.
+func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) (*worker, error) {
+	configured := *s
+	if configured.config = config; role == "" {
+		configured.config = ""
+	}
+	piece := min(uint64(1)<<30, s.whole(float64(bytes)/4))
+	return configured.start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000")
+}
+
+func (w *worker) sum(ctx context.Context) (string, error) {
+	var told struct {
+		Sum string `json:"sum"`
+	}
+	err := w.ask(ctx, holdAnswer, &told, "sum")
+	if err == nil && told.Sum == "" {
+		err = fmt.Errorf("%s tells no checksum", w.name)
+	}
+	return told.Sum, err
+}
+
+// interval is when a worker did something.
+type interval struct {
+	BeganNs uint64 `json:"began_ns"`
+	EndedNs uint64 `json:"ended_ns"`
+}
+
+func (i interval) seconds() float64 { return float64(i.EndedNs-i.BeganNs) / 1e9 }
+
+// memoryPeer finds a process that swaps, and its segment.
+func memoryPeer(config string, pid int) (path string, found segment.Peer, err error) {
+	settings, err := configs.Load(config)
+	if err != nil {
+		return "", found, fmt.Errorf("look at memory: %w", err)
+	}
+	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
+	if err != nil {
+		return "", found, fmt.Errorf("look at memory: %w", err)
+	}
+	for _, snapshot := range snapshots {
+		for _, p := range snapshot.Peers {
+			if int(p.Pid) == pid {
+				return snapshot.Path, p, nil
+			}
+		}
+	}
+	return "", found, fmt.Errorf("process %d is not under the library", pid)
+}
+
+// memory is what the library says of a process's memory.
+func (s *session) memory(config string, w *worker) (segment.Memory, error) {
+	_, p, err := memoryPeer(config, w.pid())
+	if err != nil {
+		return segment.Memory{}, fmt.Errorf("%s: %w", w.name, err)
+	}
+	if p.Memory == nil || p.InForce&configs.Swap == 0 {
+		return segment.Memory{}, fmt.Errorf("%s: swap is not in force; in force: %s, not in force: %s", w.name, list(p.Mechanisms), list(p.Fallbacks))
+	}
+	return *p.Memory, nil
+}
+
+// swapped is what became of a request to swap.
+type swapped struct {
+	bytes   uint64
+	seconds float64
+}
+
+func (m swapped) rate() float64 { return float64(m.bytes) / m.seconds / gb }
+
+var swapAnswers = map[segment.Answer]string{segment.AnswerBusy: "its work did not end in time", segment.AnswerNoHost: "no host memory",
+	segment.AnswerNoRoom: "no room", segment.AnswerFailed: "the driver refused a call", segment.AnswerNothing: "nothing to move",
+	segment.AnswerNotHere: "it does not use swap"}
+
+// swap asks a process to move its memory, as gpreempt swap does, and waits until it has.
+func (s *session) swap(ctx context.Context, config string, w *worker, what segment.Asked) (moved swapped, err error) {
+	before, err := s.memory(config, w)
+	if err != nil {
+		return moved, err
+	}
+	path, p, err := memoryPeer(config, w.pid())
+	if err != nil {
+		return moved, err
+	}
+	reader, err := segment.OpenReader(path)
+	if err != nil {
+		return moved, err
+	}
+	defer reader.Close()
+	began := time.Now()
+	request, err := reader.Ask(p.Slot, p.StartedNs, what)
+	if err != nil {
+		return moved, err
+	}
+	for deadline := began.Add(swapAnswer); ; {
+		after, err := s.memory(config, w)
+		if err != nil {
+			return moved, err
+		}
+		if answer, answered := after.AnswerTo(request); answered {
+			moved.seconds = time.Since(began).Seconds()
+			moved.bytes = after.OutBytes - before.OutBytes + after.InBytes - before.InBytes
+			if answer != segment.AnswerDone {
+				return moved, fmt.Errorf("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer)))
+			}
+			return moved, nil
+		}
+		if time.Now().After(deadline) {
+			return moved, fmt.Errorf("%s: %w in %s when asked to swap", w.name, errNoAnswer, swapAnswer)
+		}
+		if err := pause(ctx, pollInterval); err != nil {
+			return moved, err
+		}
+	}
+}
+
+// pinned are the rates of pinned copies in GB/s, each way and both at once.
+type pinned struct{ in, out, both float64 }
+
+// measurePinned copies so many bytes without the library.
+func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, err error) {
+	configured := *s
+	configured.config = ""
+	w, err := configured.start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200")
+	if err != nil {
+		return p, err
+	}
+	defer s.finish(w)
+	if err := w.answer(ctx, holdAnswer, nil); err != nil {
+		return p, err
+	}
+	w.starting = false
+	var in, out, both []float64
+	rate := func(bytes, ns uint64) float64 { return float64(bytes) / float64(max(ns, 1)) }
+	for range swapRounds {
+		for _, way := range []string{"to", "from", "both"} {
+			var taken struct {
+				ToNs   uint64 `json:"to_ns"`
+				FromNs uint64 `json:"from_ns"`
+			}
+			if err := w.ask(ctx, holdAnswer, &taken, "copy "+way); err != nil {
+				return p, err
+			}
+			switch way {
+			case "to":
+				in = append(in, rate(bytes, taken.ToNs))
+			case "from":
+				out = append(out, rate(bytes, taken.FromNs))
+			default:
+				both = append(both, rate(2*bytes, max(taken.ToNs, taken.FromNs)))
+			}
+		}
+	}
+	return pinned{result.Median(in), result.Median(out), result.Median(both)}, nil
+}
+
+// valued is the row of a figure that has to reach a goal.
+func valued(name string, value float64, unit string, g goal, pass bool, format string, arguments ...any) result.Row {
+	rounded := result.Round(value, 4)
+	row := result.Row{Case: name, System: "gpreempt", Value: &rounded, Unit: unit, Note: fmt.Sprintf(format, arguments...)}
+	return row.Judged(g.text, pass && g.reached(value))
+}

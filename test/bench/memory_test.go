@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"bytes"
+	"math"
+	"testing"
+)
+
+func TestGoals(t *testing.T) {
+	for _, c := range []struct {
+		goal  goal
+		value float64
+		want  bool
+	}{
+		{swapGoal, .85, true}, {swapGoal, .849, false}, {swapGoal, math.NaN(), false}, {callsGoal, 2, true}, {callsGoal, 2.1, false},
+		{growGoal, 1e9, true}, {startGoal, -1, true}, {fireGoal, 199, false}, {fireGoal, 200, true},
+	} {
+		if got := c.goal.reached(c.value); got != c.want {
+			t.Errorf("%s: %v for %g", c.goal.text, got, c.value)
+		}
+	}
+	row := valued("a", .9, "x", swapGoal, false, "why: %d", 3)
+	if row.Pass == nil || *row.Pass || *row.Value != .9 || row.Note != "why: 3" || row.Target != swapGoal.text {
+		t.Errorf("%+v", row)
+	}
+}
+
+// Sizes are those of a GPU of 80 GB, and of a smaller one in proportion.
+func TestMemorySizes(t *testing.T) {
+	large, small := &session{info: info{MemoryBytes: 141e9}}, &session{info: info{MemoryBytes: 512 << 20}}
+	if got := large.sized(20); got > 20e9 || got < 20e9-memoryUnit {
+		t.Errorf("20 GB on an H200: %d", got)
+	}
+	if got := small.sized(20); got != 128<<20 {
+		t.Errorf("20 GB on 512 MiB: %d", got)
+	}
+	if got := small.part(.7); got != 358<<20 {
+		t.Errorf("0.7 of 512 MiB: %d", got)
+	}
+	if err := needsHost(1 << 20); err != nil {
+		t.Errorf("1 MiB: %v", err)
+	}
+	if err := needsHost(1 << 50); err == nil {
+		t.Error("a PiB of host memory is there")
+	}
+}
+
+// The programs of PyTorch serve what the suite asks of them, PyTorch itself being a stand-in.
+func TestMemoryProgramsServe(t *testing.T) {
+	python := standInTorch(t)
+	var progress bytes.Buffer
+	options := simulatedOptions(t, memorySuite, &progress)
+	options.Python = python
+	s := newSession(options)
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	for _, kind := range []string{"adds", "training", "gemm", "nvshare-add", "nvshare-matmul"} {
+		p := &pairOfPrograms{session: s, kind: kind, bytes: 1 << 30}
+		p.options.Seconds = 1e-5
+		run, err := p.alone(t.Context())
+		if err != nil || run.seconds <= 0 || len(run.sums[0]) != 16 || p.steps < 2 {
+			t.Errorf("%s: %v, %+v, %d steps", kind, err, run, p.steps)
+		}
+	}
+	lc, err := s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"--gap-ms", "1", "--resident-bytes", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.finish(lc)
+	if err := lc.awaitReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := lc.requests(t.Context(), 5); err != nil || len(r.LatenciesNs) != 5 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+// The programs of C hold what they are told to hold, alone and without the library.
+func TestHolding(t *testing.T) {
+	var progress bytes.Buffer
+	s := newSession(simulatedOptions(t, memorySuite, &progress))
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]int{}
+	for _, steps := range []string{"steps 2", "steps 2", "steps 3"} {
+		w, err := s.hold(t.Context(), "", "", 40<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.ask(t.Context(), holdAnswer, nil, steps); err != nil {
+			t.Error(err)
+		}
+		sum, err := w.sum(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		sums[sum]++
+		if ms, err := w.grow(t.Context(), 10<<20); err != nil || ms <= 0 {
+			t.Errorf("grew in %g ms: %v", ms, err)
+		}
+		c, err := w.serve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took, err := c.request(); err != nil || took <= 0 {
+			t.Errorf("a request: %v, %v", took, err)
+		}
+		if after, err := w.sum(t.Context()); err != nil || after == sum {
+			t.Errorf("a request is no step: %s, %v", after, err)
+		}
+		c.connection.Close()
+		if err := w.ask(t.Context(), holdAnswer, nil, "start"); err != nil {
+			t.Error(err)
+		}
+		var r beResult
+		if err := w.ask(t.Context(), holdAnswer, &r, "stop"); err != nil || len(r.TimesNs) < 2 || len(r.Counts) != len(r.TimesNs) {
+			t.Errorf("%v, %+v", err, r)
+		}
+		s.finish(w)
+	}
+	if len(sums) != 2 {
+		t.Errorf("checksums of 2, 2 and 3 steps: %v", sums)
+	}
+	p, err := s.measurePinned(t.Context(), 8<<20)
+	if err != nil || p.in <= 0 || p.out <= 0 || p.both <= 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

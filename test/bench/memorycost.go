@@ -1,0 +1,270 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
+)
+
+// What swap costs where all fit, and many services of which each is asked rarely.
+
+type allocationTimes struct {
+	Bytes   []uint64  `json:"bytes"`
+	AllocNs []float64 `json:"alloc_ns"`
+	FreeNs  []float64 `json:"free_ns"`
+}
+
+// measureCalls compares medians of calls in programs that run in turns.
+func measureCalls(ctx context.Context, s *session, name string) error {
+	config, err := s.swapConfig(name, "be")
+	if err != nil {
+		return err
+	}
+	const turns = 3
+	var times [2][]allocationTimes
+	for range turns {
+		for i, role := range []string{"", "be"} {
+			t, err := s.callTimes(ctx, role, []string{"", config}[i])
+			if err != nil {
+				return err
+			}
+			times[i] = append(times[i], t)
+		}
+	}
+	worst, sizes := 0.0, times[0][0].Bytes
+	var notes []string
+	for size, bytes := range sizes {
+		median := func(i int, of func(t allocationTimes) []float64) float64 {
+			var values []float64
+			for _, t := range times[i] {
+				values = append(values, of(t)[size])
+			}
+			return result.Median(values)
+		}
+		for call, of := range map[string]func(t allocationTimes) []float64{"cuMemAlloc": func(t allocationTimes) []float64 { return t.AllocNs },
+			"cuMemFree": func(t allocationTimes) []float64 { return t.FreeNs }} {
+			before, now := median(0, of), median(1, of)
+			worst = max(worst, now/max(before, 1))
+			notes = append(notes, fmt.Sprintf("%s of %d KiB %.1f us, %.1f without", call, bytes>>10, now/1000, before/1000))
+		}
+	}
+	slices.Sort(notes)
+	s.add(valued(name, worst, "x without, the worst", callsGoal, true, "medians: %s", strings.Join(notes, "; ")))
+	return nil
+}
+
+func (s *session) callTimes(ctx context.Context, role, config string) (t allocationTimes, err error) {
+	configured := *s
+	configured.config = config
+	w, err := configured.start(ctx, role, "allocate")
+	if err != nil {
+		return t, err
+	}
+	defer s.finish(w)
+	if err = w.awaitReady(ctx, nil); err == nil && role != "" {
+		_, err = s.memory(config, w)
+	}
+	if err != nil {
+		return t, err
+	}
+	return t, w.ask(ctx, workerLimit, &t, "run")
+}
+
+// measureQuiet is a BE program's rate where there is room for all, beside the same without the library.
+func (s *session) measureQuiet(ctx context.Context, name, kind string) error {
+	config, err := s.swapConfig(name, "be")
+	if err != nil {
+		return err
+	}
+	cores, err := lastCores(4)
+	if err != nil {
+		return err
+	}
+	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
+	plain.cores, ours.cores = cores, cores
+	workers, err := s.startScripts(ctx, plain, ours)
+	if err != nil {
+		return err
+	}
+	defer s.finishAll(workers)
+	rates, err := s.inTurns(ctx, workers)
+	if err != nil {
+		return err
+	}
+	m, err := s.memory(config, workers[1])
+	if err != nil {
+		return err
+	}
+	var ratios []float64
+	for i := range rates[0] {
+		ratios = append(ratios, rates[1][i]/rates[0][i])
+	}
+	be := rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
+	be.Share = result.Round(result.Median(ratios), 4)
+	row := result.Row{Case: name, System: "gpreempt", BE: be, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %.1f GB can go out, %.1f GB cannot",
+		throughputRounds, slices.Min(ratios), slices.Max(ratios), float64(m.Resident)/gb, float64(m.Pinned)/gb)}
+	s.add(row.Judged(quietGoal.text, quietGoal.reached(be.Share) && m.Evictions == 0))
+	return nil
+}
+
+// inTurns are the rates of two workers that take short turns, which one first changing from round to round.
+func (s *session) inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err error) {
+	for _, w := range workers {
+		if _, err := w.rateAlone(ctx, time.Second); err != nil {
+			return rates, err
+		}
+	}
+	for round := range throughputRounds {
+		for turn := range workers {
+			i := (round + turn) % 2
+			rate, err := workers[i].rateAlone(ctx, throughputTurn)
+			if err != nil {
+				return rates, err
+			}
+			rates[i] = append(rates[i], rate)
+		}
+	}
+	return rates, nil
+}
+
+// measureStart starts programs in turns, with and without the library.
+func measureStart(ctx context.Context, s *session, name string) error {
+	const turns = 5
+	config, err := s.swapConfig(name, "be")
+	if err != nil {
+		return err
+	}
+	if _, _, err := s.firstStep(ctx, ""); err != nil { // what the disk has to give is then in memory
+		return err
+	}
+	var times [2][]float64
+	for round := range turns {
+		for turn := range 2 {
+			i := (round + turn) % 2
+			seconds, c, err := s.firstStep(ctx, []string{"", config}[i])
+			if err == nil && i == 1 && !slices.Contains(c.Mechanisms, "swap") {
+				err = fmt.Errorf("swap is not in force; in force: %s, not in force: %s", list(c.Mechanisms), list(c.Fallbacks))
+			}
+			if err != nil {
+				return err
+			}
+			times[i] = append(times[i], seconds)
+		}
+	}
+	plain, ours := result.Median(times[0]), result.Median(times[1])
+	s.add(valued(name, 100*(ours/plain-1), "% added", startGoal, true, "median of %d: %.2f s (%.2f to %.2f), without %.2f s (%.2f to %.2f)", turns,
+		ours, slices.Min(times[1]), slices.Max(times[1]), plain, slices.Min(times[0]), slices.Max(times[0])))
+	return nil
+}
+
+const (
+	services        = 8
+	serviceGB       = 15
+	serviceMeanGap  = 8 * time.Second // between the requests of one
+	servicesSeconds = 60.0
+)
+
+// measureServices has more services than fit, each asked rarely and at random.
+func measureServices(ctx context.Context, s *session, name string) error {
+	bytes := s.sized(serviceGB)
+	if err := needsHost(services*bytes - min(services*bytes, s.info.MemoryBytes) + 2*bytes); err != nil {
+		return err
+	}
+	anew, err := s.loadAnew(ctx, bytes)
+	if err != nil {
+		return err
+	}
+	config, err := s.swapConfig(name, "lc", hostMB(bytes), "lc = true", "lc_idle_s = 1")
+	if err != nil {
+		return err
+	}
+	var workers []*worker
+	var clients []*client
+	defer func() {
+		for _, c := range clients {
+			_ = c.connection.Close() // the program goes, too
+		}
+		s.finishAll(workers)
+	}()
+	for range services {
+		w, err := s.hold(ctx, "lc", config, bytes)
+		if err != nil {
+			return fmt.Errorf("service %d: %w", len(workers)+1, err)
+		}
+		workers = append(workers, w)
+		c, err := w.serve(ctx)
+		if err != nil {
+			return err
+		}
+		clients = append(clients, c)
+	}
+	served, err := s.askServices(ctx, config, workers, clients)
+	if err != nil {
+		return err
+	}
+	all, out := result.LatencyOf(slices.Concat(served.here, served.out)), result.LatencyOf(served.out)
+	note := fmt.Sprintf("%d services of %.1f GB on %.1f GB, a request every %s each; loading anew %.0f ms (median of %d)", services, float64(bytes)/gb,
+		float64(s.info.MemoryBytes)/gb, serviceMeanGap, anew/1e6, swapRounds)
+	s.add(result.Row{Case: name, System: "gpreempt", LC: all, Note: note})
+	if out == nil {
+		return fmt.Errorf("of %d requests none met a service that was out", all.N)
+	}
+	row := result.Row{Case: name + "-first-answers", System: "gpreempt", LC: out, Note: note}
+	s.add(row.Judged(servicesGoal.text, out.P99Us*1000 < anew))
+	return nil
+}
+
+// loadAnew is the median time, in nanoseconds, from the start of a program to its first answer.
+func (s *session) loadAnew(ctx context.Context, bytes uint64) (float64, error) {
+	var times []float64
+	for range swapRounds {
+		began := time.Now()
+		w, err := s.hold(ctx, "", "", bytes)
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, float64(time.Since(began)))
+		s.finish(w)
+	}
+	return result.Median(times), nil
+}
+
+// servedRequests are latencies of requests to programs whose memory was in, or out.
+type servedRequests struct{ here, out []uint64 }
+
+func (s *session) askServices(ctx context.Context, config string, workers []*worker, clients []*client) (served servedRequests, err error) {
+	seconds := servicesSeconds
+	if s.options.Seconds > 0 {
+		seconds = s.options.Seconds
+	}
+	random := workload.Seed("services")
+	began := time.Now()
+	for due := time.Duration(0); ; {
+		due += time.Duration(random.ExpFloat64() * float64(serviceMeanGap) * seconds / servicesSeconds / services)
+		if due.Seconds() > seconds {
+			return served, nil
+		}
+		if err := pause(ctx, time.Until(began.Add(due))); err != nil {
+			return served, err
+		}
+		i := random.IntN(len(workers))
+		m, err := s.memory(config, workers[i])
+		if err != nil {
+			return served, err
+		}
+		if _, err := clients[i].request(); err != nil {
+			return served, fmt.Errorf("%s: %w", workers[i].name, err)
+		}
+		took := uint64(time.Since(began.Add(due))) // from when it was due
+		if m.Swapped > 0 {
+			served.out = append(served.out, took)
+		} else {
+			served.here = append(served.here, took)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// Programs of which two do not fit together, and a latency-critical one beside such.
+
+const pairShare = .7 // of the GPU's memory, each
+
+// nvshareShares are the parts of the 16 GB GPU of nvshare's own tests that these take: matrices of 28000 x 28000 of
+// which four live at a time, and of 35000 x 35000 of which three do.
+var nvshareShares = map[string]float64{"nvshare-add": .73, "nvshare-matmul": .86}
+
+// pairCase measures two programs of a kind, of PyTorch or, where the kind is "", of C.
+func pairCase(kind string, settings []string, g goal) func(ctx context.Context, s *session, name string) error {
+	return func(ctx context.Context, s *session, name string) error {
+		p := &pairOfPrograms{session: s, kind: kind, bytes: s.part(cmp.Or(nvshareShares[kind], pairShare))}
+		missing := 2*p.bytes - min(s.info.MemoryBytes, 2*p.bytes)
+		if err := needsHost(missing + missing/4); err != nil {
+			return err
+		}
+		alone, err := p.alone(ctx)
+		if err != nil {
+			return fmt.Errorf("alone: %w", err)
+		}
+		if p.config, err = s.swapConfig(name, "be", append(settings, hostMB(p.bytes))...); err != nil {
+			return err
+		}
+		both, err := p.together(ctx)
+		if err != nil {
+			return fmt.Errorf("together: %w", err)
+		}
+		s.add(p.row(name, g, alone, both))
+		return nil
+	}
+}
+
+// pairOfPrograms are two programs that do the same while they are measured.
+type pairOfPrograms struct {
+	*session
+	kind, config string
+	bytes        uint64
+	steps        int
+}
+
+// pairRun is what the programs did.
+type pairRun struct {
+	seconds float64 // from the begin of the first to the end of the last
+	sums    []string
+	memory  []segment.Memory
+}
+
+const pairWarmUp = 3 // steps
+
+func (p *pairOfPrograms) begin(ctx context.Context, role string) (*worker, error) {
+	if p.kind == "" {
+		return p.startHolding(ctx, role, p.config, p.bytes)
+	}
+	return p.startScript(ctx, script{name: "memory_program.py", role: role, config: p.config, arguments: []string{p.kind, strconv.FormatUint(p.bytes, 10)},
+		environment: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8"}})
+}
+
+// ready waits until a program has its memory, and has warmed up.
+func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64, err error) {
+	if err := w.answer(ctx, holdAnswer, nil); err != nil {
+		return 0, err
+	}
+	w.starting = false
+	var warm interval
+	if err := w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)); err != nil {
+		return 0, err
+	}
+	if err := w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)); err != nil {
+		return 0, err
+	}
+	return warm.seconds() / pairWarmUp, nil
+}
+
+// alone is one program without the library. It chooses the number of steps.
+func (p *pairOfPrograms) alone(ctx context.Context) (run pairRun, err error) {
+	w, err := p.begin(ctx, "")
+	if err != nil {
+		return run, err
+	}
+	defer p.finish(w)
+	each, err := p.ready(ctx, w)
+	if err != nil {
+		return run, err
+	}
+	length := cmp.Or(p.options.Seconds, pairSeconds)
+	p.steps = max(int(length/max(each, 1e-6)), 2)
+	var took interval
+	if err := w.ask(ctx, holdAnswer, &took, fmt.Sprint("steps ", p.steps)); err != nil {
+		return run, err
+	}
+	sum, err := w.sum(ctx)
+	return pairRun{seconds: took.seconds(), sums: []string{sum}}, err
+}
+
+// together is both under the library at once.
+func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) {
+	var workers []*worker
+	defer func() { p.finishAll(workers) }()
+	for range 2 {
+		w, err := p.begin(ctx, "be")
+		if err != nil {
+			return run, err
+		}
+		workers = append(workers, w)
+	}
+	took, limit := make([]interval, 2), 6*time.Duration(cmp.Or(p.options.Seconds, pairSeconds)*float64(time.Second))+holdAnswer
+	err = p.each(workers, func(i int, w *worker) error {
+		_, err := p.ready(ctx, w)
+		return err
+	})
+	if err == nil {
+		err = p.each(workers, func(i int, w *worker) error {
+			return w.ask(ctx, limit, &took[i], fmt.Sprint("steps ", p.steps))
+		})
+	}
+	if err != nil {
+		return run, err
+	}
+	for _, w := range workers {
+		m, err := p.memory(p.config, w)
+		if err != nil {
+			return run, err
+		}
+		sum, err := w.sum(ctx)
+		if err != nil {
+			return run, err
+		}
+		run.memory, run.sums = append(run.memory, m), append(run.sums, sum)
+	}
+	began, ended := min(took[0].BeganNs, took[1].BeganNs), max(took[0].EndedNs, took[1].EndedNs)
+	run.seconds = interval{began, ended}.seconds()
+	return run, nil
+}
+
+// each does something with all workers at once.
+func (p *pairOfPrograms) each(workers []*worker, do func(i int, w *worker) error) error {
+	failures := make([]error, len(workers))
+	var all sync.WaitGroup
+	for i, w := range workers {
+		all.Go(func() { failures[i] = do(i, w) })
+	}
+	all.Wait()
+	return errors.Join(failures...)
+}
+
+func (p *pairOfPrograms) row(name string, g goal, alone, both pairRun) result.Row {
+	identical := !slices.ContainsFunc(both.sums, func(sum string) bool { return sum != alone.sums[0] })
+	var out, in, swapNs, turns uint64
+	for _, m := range both.memory {
+		out, in, swapNs, turns = out+m.OutBytes, in+m.InBytes, swapNs+m.OutNs+m.InNs, turns+m.Turns
+	}
+	ratio := 2 * alone.seconds / both.seconds
+	return valued(name, ratio, "of one after the other", g, identical,
+		"2 x %.1f GB on %.1f GB, %d steps: %.1f s alone, %.1f s both; %d memory turns, %.1f GB out, %.1f GB in, swapping %.1f s in all with the start; %s",
+		float64(p.bytes)/gb, float64(p.info.MemoryBytes)/gb, p.steps, alone.seconds, both.seconds, turns, float64(out)/gb, float64(in)/gb, float64(swapNs)/1e9,
+		map[bool]string{true: "identical", false: "DIFFERENT: " + strings.Join(append(alone.sums, both.sums...), " ")}[identical])
+}
+
+const besideRequests = 400
+
+// measureBesideSwapping measures an LC program with 20 GB beside two BE programs that swap all the time.
+func measureBesideSwapping(ctx context.Context, s *session, name string) error {
+	resident := s.sized(20)
+	share := s.whole(float64(s.info.MemoryBytes-resident) * pairShare)
+	if err := needsHost(2 * share); err != nil {
+		return err
+	}
+	count := cmp.Or(s.options.Requests, besideRequests)
+	config, err := s.swapConfig(name, "all", hostMB(share), "turn_ms = 2000", "reserve_mb = 1000")
+	if err != nil {
+		return err
+	}
+	arguments := []string{"--mode", "graph", "--gap-ms", "20", "--resident-bytes", strconv.FormatUint(resident, 10)}
+	var rows [2]lcResult
+	var waits uint64
+	var swapping string
+	for i, role := range []string{"", "lc"} {
+		err := func() error {
+			lc, err := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: arguments})
+			if err != nil {
+				return err
+			}
+			defer s.finish(lc)
+			if err := lc.awaitReady(ctx, nil); err != nil {
+				return err
+			}
+			if role == "" {
+				rows[i], err = lc.requests(ctx, count)
+				return err
+			}
+			return s.besideSwappers(ctx, config, share, func() error {
+				if rows[i], err = lc.requests(ctx, count); err != nil {
+					return err
+				}
+				waits, err = callsThatWaited(config, lc)
+				return err
+			}, &swapping)
+		}()
+		if err != nil {
+			return fmt.Errorf("%s: %w", cmp.Or(role, "alone"), err)
+		}
+	}
+	alone, now := result.LatencyOf(rows[0].LatenciesNs), result.LatencyOf(rows[1].LatenciesNs)
+	row := result.Row{Case: name, System: "gpreempt", LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone),
+		Note: fmt.Sprintf("LC holds %.1f GB, 2 BE %.1f GB each; %s; %d calls of LC waited for room", float64(resident)/gb, float64(share)/gb, swapping, waits)}
+	s.add(result.Row{Case: name, System: "alone", LC: alone}, row.Judged(besideGoal.text, besideGoal.reached(row.Ratio.P99) && waits == 0))
+	return nil
+}
+
+// callsThatWaited is how many calls of a program found no room at once, whether or not its own memory may go.
+func callsThatWaited(config string, w *worker) (uint64, error) {
+	_, p, err := memoryPeer(config, w.pid())
+	if err != nil || p.Memory == nil {
+		return 0, err
+	}
+	return p.Memory.Waits, nil
+}
+
+// besideSwappers serves while two BE programs take turns on memory that does not suffice for both.
+func (s *session) besideSwappers(ctx context.Context, config string, share uint64, serve func() error, note *string) error {
+	var swappers []*worker
+	defer func() { s.finishAll(swappers) }()
+	for range 2 {
+		w, err := s.startHolding(ctx, "be", config, share)
+		if err != nil {
+			return err
+		}
+		swappers = append(swappers, w)
+	}
+	before := uint64(0)
+	for _, w := range swappers {
+		if err := w.answer(ctx, holdAnswer, nil); err != nil {
+			return err
+		}
+		w.starting = false
+	}
+	for _, w := range swappers {
+		if err := w.ask(ctx, holdAnswer, nil, "start"); err != nil {
+			return err
+		}
+		m, err := s.memory(config, w)
+		if err != nil {
+			return err
+		}
+		before += m.OutBytes
+	}
+	began := time.Now()
+	if err := serve(); err != nil {
+		return err
+	}
+	seconds, out := time.Since(began).Seconds(), uint64(0)
+	for _, w := range swappers {
+		m, err := s.memory(config, w)
+		if err != nil {
+			return err
+		}
+		out += m.OutBytes
+		if err := w.ask(ctx, holdAnswer, &beResult{}, "stop"); err != nil {
+			return err
+		}
+	}
+	*note = fmt.Sprintf("%.1f GB of BE went out in %.0f s", float64(out-before)/gb, seconds)
+	return nil
+}

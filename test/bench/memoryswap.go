@@ -1,0 +1,317 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// Rates of swapping, and latency-critical programs whose memory grows or comes back.
+
+// swapCase swaps so many GB out and in, and both at once where two such programs fit on the GPU.
+func swapCase(gigabytes float64, bothWays bool) func(ctx context.Context, s *session, name string) error {
+	return func(ctx context.Context, s *session, name string) error {
+		bytes := s.sized(gigabytes)
+		if err := needsHost(bytes); err != nil {
+			return err
+		}
+		copies, err := s.measurePinned(ctx, bytes)
+		if err != nil {
+			return err
+		}
+		config, err := s.swapConfig(name, "be", hostMB(bytes))
+		if err != nil {
+			return err
+		}
+		w, err := s.hold(ctx, "be", config, bytes)
+		if err != nil {
+			return err
+		}
+		defer s.finish(w)
+		if err := s.measureOutAndIn(ctx, name, config, w, bytes, copies); err != nil || !bothWays {
+			return err
+		}
+		return s.measureBothWays(ctx, name, config, w, bytes, copies)
+	}
+}
+
+func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *worker, bytes uint64, copies pinned) error {
+	before, err := w.sum(ctx)
+	if err != nil {
+		return err
+	}
+	var out, in []float64
+	var first [2]swapped // pins the host memory
+	for round := range 1 + swapRounds {
+		for i, what := range []segment.Asked{segment.AskedOut, segment.AskedIn} {
+			moved, err := s.swap(ctx, config, w, what)
+			switch {
+			case err != nil:
+				return err
+			case moved.bytes < bytes/10*9:
+				return fmt.Errorf("%d of %d bytes moved", moved.bytes, bytes)
+			case round == 0:
+				first[i] = moved
+			case i == 0:
+				out = append(out, moved.rate())
+			default:
+				in = append(in, moved.rate())
+			}
+		}
+	}
+	after, err := w.sum(ctx)
+	if err != nil {
+		return err
+	}
+	row := func(way string, rates []float64, of float64, first swapped) result.Row {
+		rate := result.Median(rates)
+		return valued(name+"-"+way, rate/of, "of pinned copies", swapGoal, before == after, "%.1f GB at %.1f GB/s, pinned copies at %.1f; the first time %.1f; %s",
+			float64(bytes)/gb, rate, of, first.rate(), map[bool]string{true: "same contents", false: "CONTENTS DIFFER"}[before == after])
+	}
+	s.add(row("out", out, copies.out, first[0]), row("in", in, copies.in, first[1]))
+	return nil
+}
+
+// measureBothWays has one program come in while another goes out.
+func (s *session) measureBothWays(ctx context.Context, name, config string, w *worker, bytes uint64, copies pinned) error {
+	if err := needsHost(2 * bytes); err != nil {
+		return err
+	}
+	other, err := s.hold(ctx, "be", config, bytes)
+	if err != nil {
+		return err
+	}
+	defer s.finish(other)
+	both := [2]*worker{w, other}
+	if _, err := s.swap(ctx, config, w, segment.AskedOut); err != nil {
+		return err
+	}
+	var rates []float64
+	for round := range 1 + swapRounds {
+		var moved [2]swapped
+		var failures [2]error
+		var ways sync.WaitGroup
+		began := time.Now()
+		for i, what := range []segment.Asked{segment.AskedIn, segment.AskedOut} {
+			ways.Go(func() { moved[i], failures[i] = s.swap(ctx, config, both[(round+i)%2], what) })
+		}
+		ways.Wait()
+		if err := errors.Join(failures[:]...); err != nil {
+			return err
+		}
+		if round > 0 { // the other's host memory is pinned in the first
+			rates = append(rates, float64(moved[0].bytes+moved[1].bytes)/time.Since(began).Seconds()/gb)
+		}
+	}
+	rate := result.Median(rates)
+	s.add(valued(name+"-both-ways", rate/copies.both, "of pinned copies", bothWaysGoal, true, "2 x %.1f GB at %.1f GB/s in all, pinned copies both ways at %.1f",
+		float64(bytes)/gb, rate, copies.both))
+	return nil
+}
+
+// grownBy is what a program answers that was told to allocate.
+type grownBy struct {
+	Ns    uint64 `json:"ns"`
+	Error int    `json:"error"`
+}
+
+func (w *worker) grow(ctx context.Context, bytes uint64) (ms float64, err error) {
+	var g grownBy
+	if err := w.ask(ctx, holdAnswer, &g, fmt.Sprint("grow ", bytes)); err != nil {
+		return 0, err
+	}
+	if g.Error != 0 {
+		return 0, fmt.Errorf("%s: allocation: CUDA error %d after %.0f ms", w.name, g.Error, float64(g.Ns)/1e6)
+	}
+	return float64(g.Ns) / 1e6, nil
+}
+
+// measureGrowth lets an LC program allocate while a BE program has all the rest, without and with a reserve.
+func measureGrowth(ctx context.Context, s *session, name string) error {
+	bytes := s.sized(20)
+	if err := needsHost(bytes); err != nil {
+		return err
+	}
+	copies, err := s.measurePinned(ctx, bytes)
+	if err != nil {
+		return err
+	}
+	plain, err := s.hold(ctx, "", "", memoryUnit)
+	if err != nil {
+		return err
+	}
+	alone, err := plain.grow(ctx, bytes)
+	s.finish(plain)
+	if err != nil {
+		return err
+	}
+	for _, reserve := range []bool{false, true} {
+		if err := s.growBesideBE(ctx, name, bytes, reserve, alone, copies); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, reserve bool, alone float64, copies pinned) error {
+	world, reserved, rest := name, uint64(0), s.part(.93)
+	if reserve {
+		world, reserved = name+"-reserve", bytes
+		rest -= bytes
+	}
+	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+999_999)/1_000_000)}
+	config, err := s.swapConfig(world, "all", settings...)
+	if err != nil {
+		return err
+	}
+	lc, err := s.hold(ctx, "lc", config, memoryUnit)
+	if err != nil {
+		return err
+	}
+	defer s.finish(lc)
+	be, err := s.hold(ctx, "be", config, rest)
+	if err != nil {
+		return err
+	}
+	defer s.finish(be)
+	if err := be.ask(ctx, holdAnswer, nil, "start"); err != nil {
+		return err
+	}
+	took, err := lc.grow(ctx, bytes)
+	if err != nil {
+		return err
+	}
+	m, err := s.memory(config, be)
+	if err != nil {
+		return err
+	}
+	if err := be.ask(ctx, holdAnswer, &beResult{}, "stop"); err != nil {
+		return err
+	}
+	note := fmt.Sprintf("%.1f GB in %.0f ms while BE works in %.1f GB, alone in %.0f ms; %.1f GB of BE went out", float64(bytes)/gb, took,
+		float64(rest)/gb, alone, float64(m.OutBytes)/gb)
+	if reserve {
+		g := reserveGoal
+		s.add(valued(name+"-with-reserve", took, "ms", g, m.OutBytes == 0 && took <= 2*alone+20, "%s", note))
+		return nil
+	}
+	limit := float64(bytes)/gb/copies.out*1000 + 100
+	s.add(valued(name, took, "ms", growGoal, took <= limit, "%s; limit %.0f ms, of pinned copies at %.1f GB/s", note, limit, copies.out))
+	return nil
+}
+
+// client is a connection to a program that serves.
+type client struct{ connection net.Conn }
+
+func (w *worker) serve(ctx context.Context) (*client, error) {
+	var told struct {
+		Port int `json:"port"`
+	}
+	if err := w.ask(ctx, answerLimit, &told, "serve"); err != nil {
+		return nil, err
+	}
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(told.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: connect: %w", w.name, err)
+	}
+	return &client{connection}, nil
+}
+
+// request is how long the program takes to answer.
+func (c *client) request() (time.Duration, error) {
+	began := time.Now()
+	if err := c.connection.SetDeadline(began.Add(holdAnswer)); err != nil {
+		return 0, fmt.Errorf("a request: %w", err)
+	}
+	if _, err := c.connection.Write([]byte("\n")); err != nil {
+		return 0, fmt.Errorf("a request: %w", err)
+	}
+	var answer [1]byte
+	if _, err := c.connection.Read(answer[:]); err != nil {
+		return 0, fmt.Errorf("an answer: %w", err)
+	}
+	return time.Since(began), nil
+}
+
+const returnRounds = 3
+
+// measureReturn lets others have the room of an LC program that is idle, and then asks it something.
+func measureReturn(ctx context.Context, s *session, name string) error {
+	bytes := s.sized(20)
+	if err := needsHost(2 * bytes); err != nil {
+		return err
+	}
+	copies, err := s.measurePinned(ctx, bytes)
+	if err != nil {
+		return err
+	}
+	config, err := s.swapConfig(name, "all", hostMB(2*bytes), "lc = true", "lc_idle_s = 1")
+	if err != nil {
+		return err
+	}
+	lc, err := s.hold(ctx, "lc", config, bytes)
+	if err != nil {
+		return err
+	}
+	defer s.finish(lc)
+	service, err := lc.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer service.connection.Close()
+	var usual []float64
+	for range 5 {
+		took, err := service.request()
+		if err != nil {
+			return err
+		}
+		usual = append(usual, took.Seconds()*1000)
+	}
+	rest := s.part(.93) - bytes
+	be, err := s.hold(ctx, "be", config, rest)
+	if err != nil {
+		return err
+	}
+	defer s.finish(be)
+	var first []float64
+	for range returnRounds {
+		took, err := s.firstAnswer(ctx, config, lc, be, service, bytes)
+		if err != nil {
+			return err
+		}
+		first = append(first, took)
+	}
+	took, limit := result.Median(first), float64(bytes)/gb/copies.in*1000+50
+	s.add(valued(name, took, "ms", returnGoal, took <= limit, "%.1f GB, median of %d; limit %.0f ms, of pinned copies at %.1f GB/s; an answer otherwise %.1f ms",
+		float64(bytes)/gb, returnRounds, limit, copies.in, result.Median(usual)))
+	return nil
+}
+
+// firstAnswer has BE grow over an idle LC program, shrink again, and gives the milliseconds of LC's next answer.
+func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker, service *client, bytes uint64) (ms float64, err error) {
+	if err := pause(ctx, 1100*time.Millisecond); err != nil { // it is idle then
+		return 0, err
+	}
+	if _, err := be.grow(ctx, bytes); err != nil {
+		return 0, fmt.Errorf("BE in the room of the idle LC: %w", err)
+	}
+	m, err := s.memory(config, lc)
+	if err != nil {
+		return 0, err
+	}
+	if m.Swapped < bytes/2 {
+		return 0, fmt.Errorf("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes)
+	}
+	if err := be.ask(ctx, holdAnswer, nil, "shrink"); err != nil {
+		return 0, err
+	}
+	took, err := service.request()
+	return took.Seconds() * 1000, err
+}

@@ -1,0 +1,118 @@
+"""Best-effort programs of PyTorch that take about so many bytes of device memory, and do in each step the same, bit by bit.
+
+    python3 memory_program.py KIND BYTES
+
+Serves steps N, whose answer says when they began and ended, and sum, a checksum of what they have come to (PROTOCOL.md).
+nvshare-add and nvshare-matmul are the shapes of nvshare's own tests: sums and products of matrices of ones.
+"""
+import math
+import os
+import sys
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch  # noqa: E402
+import torchvision  # noqa: E402
+
+import protocol  # noqa: E402
+
+BYTES_PER_IMAGE = 92_000_000  # of a training step of ResNet-50 with AMP
+PIECE = 1 << 24  # words of a checksum at a time
+
+
+def side(memory, matrices, element_bytes):
+    """Of square matrices that take the memory together."""
+    return int(math.sqrt(memory / matrices / element_bytes)) // 8 * 8
+
+
+def adds(memory):
+    n = side(memory, 4, 4)  # a sum lives before the last one goes
+    x, y = torch.ones(n, n, device="cuda"), torch.ones(n, n, device="cuda")
+    state = {"x": x}
+    del x
+
+    def step():
+        state["x"] = torch.add(state["x"], y)
+    return step, lambda: [state["x"]]
+
+
+def nvshare_add(memory):
+    n = side(memory, 4, 4)
+    x, y = torch.ones(n, n, device="cuda"), torch.ones(n, n, device="cuda")
+    state = {}
+
+    def step():
+        state["z"] = torch.add(x, y)
+    return step, lambda: [state["z"]]
+
+
+def nvshare_matmul(memory):
+    n = side(memory, 3, 4)
+    x, y, z = (torch.ones(n, n, device="cuda") for _ in range(3))
+    return lambda: torch.mm(x, y, out=z), lambda: [z]
+
+
+def gemm(memory):
+    n = side(memory, 3, 2)
+    generator = torch.Generator("cuda")
+    generator.manual_seed(1)
+    x, y = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16, generator=generator) / n ** 0.5 for _ in range(2))
+    z = torch.zeros(n, n, device="cuda", dtype=torch.bfloat16)
+    return lambda: torch.addmm(z, x, y, beta=0.5, out=z), lambda: [z]
+
+
+def training(memory):
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.manual_seed(1)
+    batch = max(int(memory / BYTES_PER_IMAGE), 1)
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (batch,), device="cuda")
+    loss = torch.nn.CrossEntropyLoss()
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            value = loss(model(images), labels)
+        value.backward()
+        optimizer.step()
+    return step, lambda: [torch.nn.utils.parameters_to_vector(model.parameters())]
+
+
+KINDS = {"adds": adds, "nvshare-add": nvshare_add, "nvshare-matmul": nvshare_matmul, "gemm": gemm, "training": training}
+
+
+def checksum(tensors):
+    """In pieces: its intermediate results take memory, too."""
+    total = 0
+    for tensor in tensors:
+        words = tensor.detach().reshape(-1).view(torch.int16)
+        for at in range(0, int(words.numel()), PIECE):
+            part = words[at:at + PIECE].long()
+            places = torch.arange(part.numel(), device=part.device) * 2 + 1 + at
+            total = (total * 31 + int(((part ^ part >> 3) * places).sum())) & (1 << 64) - 1
+    return f"{total:016x}"
+
+
+def main():
+    kind, memory = sys.argv[1], int(sys.argv[2])
+    if not protocol.begin():
+        return
+    step, results = KINDS[kind](memory)
+    step()
+    torch.cuda.synchronize()
+    protocol.answer({})
+    for word, *rest in protocol.orders():
+        if word == "steps":
+            began = time.monotonic_ns()
+            for _ in range(int(rest[0])):
+                step()
+                torch.cuda.synchronize()
+            protocol.answer({"began_ns": began, "ended_ns": time.monotonic_ns()})
+        elif word == "sum":
+            protocol.answer({"sum": checksum(results())})
+
+
+main()
