@@ -1,28 +1,35 @@
 #!/usr/bin/env bash
-# Runs a plan of measurements on one or more GPUs at once, and ends by itself in time (README.md).
+# Runs plans of measurements on one or more GPUs at once, and ends by itself in time (README.md).
 #
-#	test/gpu/session.sh PLAN FOLDER [SECONDS]
+#	test/gpu/session.sh PLAN[,PLAN...] FOLDER [SECONDS]
 #
 # A line of a plan is: GPU SECONDS NAME COMMAND. Lines of one GPU run one after another, those of different GPUs at the
-# same time, each GPU with its part of the processors. A command finds PARTS (a folder of its own for partial results, which stay
-# from call to call where FOLDER does), JSON (a file for its result) and MINUTES (for --minutes) in its environment. It is
-# asked to end after SECONDS, or when the session's SECONDS (default 560) are nearly over, and killed 10 s later. All that
-# they wrote (build/session/PLAN) comes into FOLDER/session.tar.gz (in parts of 15 MiB where it is larger); FOLDER/table.txt is also printed last.
+# same time, each GPU with its part of the processors. The GPUs of a second plan begin at 1, and so on. A command finds PARTS (a
+# folder of its own for partial results, which stay from call to call), JSON (a file for its result) and MINUTES (for --minutes)
+# in its environment. It is asked to end after SECONDS, or when the session's SECONDS (default 560) are nearly over, and killed
+# 10 s later. All that they wrote (below build/session) comes into FOLDER/session.tar.gz (in parts of 15 MiB where it is
+# larger); FOLDER/table.txt is also printed last.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 usage() {
-	echo "usage: test/gpu/session.sh PLAN FOLDER [SECONDS]" >&2
+	echo "usage: test/gpu/session.sh PLAN[,PLAN...] FOLDER [SECONDS]" >&2
 	exit 2
 }
 [ $# -ge 2 ] && [ $# -le 3 ] || usage
-plan=$1 folder=$2 seconds=${3:-560}
-[ -r "$plan" ] || { echo "$0: no plan $plan" >&2; exit 2; }
+IFS=, read -ra plans <<<"$1"
+folder=$2 seconds=${3:-560}
+for plan in "${plans[@]}"; do
+	[ -r "$plan" ] || {
+		echo "$0: no plan $plan" >&2
+		exit 2
+	}
+done
 began=$SECONDS
 packing=15 # seconds for the archive and the table
 deadline=$((began + seconds - packing))
 mkdir -p "$folder" || exit 1
 folder=$(cd "$folder" && pwd)
-work=${SESSION_WORK:-build/session/$(basename "$plan" .plan)}
+work=${SESSION_WORK:-build/session}
 mkdir -p "$work" || exit 1
 work=$(cd "$work" && pwd)
 
@@ -30,10 +37,14 @@ export PATH="$PATH:/usr/local/nvidia/bin"
 gpus=${SESSION_GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 [ "$gpus" -ge 1 ] 2>/dev/null || gpus=1
 
-# The lines of the plan for a GPU; those for GPUs that are not there come after those that are.
+# The lines for a GPU, with their plan's name first; those for GPUs that are not there come after those that are.
 lines_of() {
-	awk -v gpu="$1" -v gpus="$gpus" '/^[[:space:]]*(#|$)/ { next } $1 % gpus == gpu { print ($1 >= gpus) "\t" NR "\t" $0 }' "$plan" |
-		sort -n -k1,1 -k2,2 | cut -f3-
+	local i
+	for i in "${!plans[@]}"; do
+		awk -v gpu="$1" -v gpus="$gpus" -v first="$i" -v name="$(basename "${plans[$i]}" .plan)" '
+			/^[[:space:]]*(#|$)/ { next }
+			($1 + first) % gpus == gpu { print ($1 + first >= gpus) "\t" ++lines "\t" name " " $0 }' "${plans[$i]}"
+	done | sort -s -n -k1,1 | cut -f3-
 }
 
 # The processors of a GPU's lane: an equal part of ours.
@@ -66,10 +77,10 @@ run_line() {
 }
 
 run_lane() {
-	local gpu=$1 limit name command
+	local gpu=$1 plan limit name command
 	taskset -pc "$(processors_of "$gpu")" "$BASHPID" >/dev/null
-	while read -r _ limit name command; do
-		run_line "$gpu" "$limit" "$name" "$command"
+	while read -r plan _ limit name command; do
+		run_line "$gpu" "$limit" "$plan/$name" "$command"
 	done < <(lines_of "$gpu")
 }
 
@@ -85,7 +96,7 @@ table_of() {
 
 pack() {
 	rm -f "$folder"/session.tar.gz*
-	if ! timeout "$packing" tar -czf "$folder/session.tar.gz" -C "$work" .; then
+	if ! timeout "$packing" tar -czf "$folder/session.tar.gz" -C "$work" status "${names[@]}"; then
 		echo "the archive is not whole"
 	fi
 	if [ "$(stat -c %s "$folder/session.tar.gz")" -gt $((15 << 20)) ]; then
@@ -93,6 +104,11 @@ pack() {
 	fi
 }
 
+names=()
+for plan in "${plans[@]}"; do
+	names+=("$(basename "$plan" .plan)")
+	mkdir -p "$work/${names[-1]}"
+done
 rm -f "$work/status"
 touch "$work/status"
 lanes=()

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,16 +14,19 @@ import (
 	"testing"
 )
 
-// session runs a plan; files is what the archive has.
-func session(t *testing.T, plan, seconds string, environment ...string) (printed string, files map[string]string, err error) {
+// session runs plans, which are called 0, 1 and so on; files is what the archive has.
+func session(t *testing.T, plans []string, seconds string, environment ...string) (printed string, files map[string]string, err error) {
 	t.Helper()
 	folder := t.TempDir()
-	path := filepath.Join(folder, "try.plan")
-	if err := os.WriteFile(path, []byte(plan), 0o600); err != nil {
-		t.Fatal(err)
+	var paths []string
+	for i, plan := range plans {
+		paths = append(paths, filepath.Join(folder, fmt.Sprint(i, ".plan")))
+		if err := os.WriteFile(paths[i], []byte(plan), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out := filepath.Join(folder, "out")
-	command := exec.Command("../session.sh", path, out, seconds)
+	command := exec.Command("../session.sh", strings.Join(paths, ","), out, seconds)
 	command.Env = append(os.Environ(), append([]string{"SESSION_WORK=" + filepath.Join(folder, "work")}, environment...)...)
 	text, err := command.CombinedOutput()
 	archive, openErr := os.Open(filepath.Join(out, "session.tar.gz"))
@@ -66,17 +70,17 @@ func TestSessionOfTwoGPUs(t *testing.T) {
 0 30 after    echo last
 1 30 fails    exit 3
 `
-	printed, files, err := session(t, plan, "60", "SESSION_GPUS=2")
+	printed, files, err := session(t, []string{plan}, "60", "SESSION_GPUS=2")
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 {
 		t.Errorf("%v", err)
 	}
-	for _, want := range []string{"== meets, GPU 0, ", "== meets-too, GPU 1, ", "\nGPU 0\n", "\nGPU 1, 0.", "== endless, GPU 0, 1 s, status 124\nsays why\n", "== after, GPU 0, 0 s, status 0\nlast\n", "status 3\n"} {
+	for _, want := range []string{"== 0/meets, GPU 0, ", "== 0/meets-too, GPU 1, ", "\nGPU 0\n", "\nGPU 1, 0.", "== 0/endless, GPU 0, 1 s, status 124\nsays why\n", "== 0/after, GPU 0, 0 s, status 0\nlast\n", "status 3\n"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
 	}
-	for name, content := range map[string]string{"endless/part": "kept\n", "endless.log": "says why\n", "meets.json": "{}\n", "after.txt": "last\n"} {
+	for name, content := range map[string]string{"0/endless/part": "kept\n", "0/endless.log": "says why\n", "0/meets.json": "{}\n", "0/after.txt": "last\n"} {
 		if files[name] != content {
 			t.Errorf("%s: %q, want %q", name, files[name], content)
 		}
@@ -85,9 +89,9 @@ func TestSessionOfTwoGPUs(t *testing.T) {
 
 // On a machine with fewer GPUs than a plan thinks of, their lines come last, and those for which there is no time are named.
 func TestSessionOfOneGPU(t *testing.T) {
-	printed, files, err := session(t, "1 5 two echo two; sleep 600\n0 5 one echo one\n1 100 three echo three\n", "28", "SESSION_GPUS=1")
-	one, two, three := strings.Index(printed, "== one, GPU 0"), strings.Index(printed, "== two, GPU 0, "), strings.Index(printed, "== three, GPU 0, 0 s, status not begun")
-	if err == nil || one < 0 || two < one || three < two || files["two.txt"] != "two\n" {
+	printed, files, err := session(t, []string{"1 5 two echo two; sleep 600\n0 5 one echo one\n", "0 100 three echo three\n"}, "28", "SESSION_GPUS=1")
+	one, two, three := strings.Index(printed, "== 0/one, GPU 0"), strings.Index(printed, "== 0/two, GPU 0, "), strings.Index(printed, "== 1/three, GPU 0, 0 s, status not begun")
+	if err == nil || one < 0 || two < one || three < two || files["0/two.txt"] != "two\n" {
 		t.Errorf("%v\n%s", err, printed)
 	}
 }
@@ -99,8 +103,8 @@ func TestSessionOfSuites(t *testing.T) {
 1 60 paired build/gpreempt bench --busy --suite paired --only launch-lc --repeats 1 --against build/libgpreempt.so --out $PARTS --json $JSON
 1 8 long build/gpreempt bench --busy --suite stalls --only spin --seconds 100 --systems gpreempt --out $PARTS --json $JSON
 `
-	printed, files, _ := session(t, plan, "120", "SESSION_GPUS=2", "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir())
-	for _, want := range []string{"stalls, GPU 0, ", "paired, GPU 1, ", "launch-lc"} {
+	printed, files, _ := session(t, []string{plan}, "120", "SESSION_GPUS=2", "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir())
+	for _, want := range []string{"0/stalls, GPU 0, ", "0/paired, GPU 1, ", "launch-lc"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
@@ -110,12 +114,12 @@ func TestSessionOfSuites(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for _, want := range []string{"stalls.json", "stalls/stalls-spin-gpreempt.json", "paired.json", "paired/paired-launch-lc.json"} {
+	for _, want := range []string{"0/stalls.json", "0/stalls/stalls-spin-gpreempt.json", "0/paired.json", "0/paired/paired-launch-lc.json"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("the archive lacks %s: %v", want, names)
 		}
 	}
 	if status := files["status"]; strings.Count(status, "\t0\n") != 2 || !strings.HasSuffix(status, "\t124\n") {
-		t.Errorf("status:\n%s\n%s%s", status, files["stalls.log"], files["paired.log"])
+		t.Errorf("status:\n%s\n%s%s", status, files["0/stalls.log"], files["0/paired.log"])
 	}
 }
