@@ -169,7 +169,11 @@ static bool complete_any(struct completed *c, const void *given)
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->ending(thing, handle); \
-		return gp_call_end(call, REAL(name) args); \
+		CUresult result = gp_call_end(call, REAL(name) args); \
+		if (call.hooks && (thing) == GP_CONTEXT) \
+			call.hooks->context_ended((CUcontext)(handle), \
+						  result == CUDA_SUCCESS && ROW_OF_##name != ROW_OF_cuCtxDetach); \
+		return result; \
 	}
 
 #define ROW_CAPTURE_BEGIN(name, null, params, args, on) \
@@ -432,6 +436,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
+// Others may have retained it, unseen by us.
+static bool is_inactive(CUdevice device)
+{
+	unsigned int flags;
+	int active = 1;
+	return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active;
+}
+
 // Calls the driver's release or reset. The last release ends the context.
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool release)
 {
@@ -443,6 +455,8 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 	if (call.hooks)
 		call.hooks->ending(GP_CONTEXT, context);
 	CUresult result = gp_call_end(call, real(device));
+	if (call.hooks)
+		call.hooks->context_ended(context, result == CUDA_SUCCESS && (!release || is_inactive(device)));
 	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
 		atomic_fetch_sub(&primary[device].retained, 1);
 	return result;

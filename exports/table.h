@@ -600,11 +600,8 @@ OWN(cuStreamDestroy, (CUstream hStream), (hStream))
 
 // What is said of memory, and what others get of it.
 PASS(cuMemGetInfo_v2, (size_t *free, size_t *total), (free, total))
-PASS(cuMemGetInfo, (unsigned int *free, unsigned int *total), (free, total))
 PASS(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev), (bytes, dev))
-PASS(cuDeviceTotalMem, (unsigned int *bytes, CUdevice dev), (bytes, dev))
 PASS(cuMemGetAddressRange_v2, (CUdeviceptr * pbase, size_t *psize, CUdeviceptr dptr), (pbase, psize, dptr))
-PASS(cuMemGetAddressRange, (unsigned int *pbase, unsigned int *psize, unsigned int dptr), (pbase, psize, dptr))
 PASS(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr ptr), (data, attribute, ptr))
 PASS(cuPointerGetAttributes, (unsigned int numAttributes, int *attributes, void **data, CUdeviceptr ptr),
      (numAttributes, attributes, data, ptr))
@@ -613,18 +610,12 @@ PASS(cuIpcGetMemHandle, (CUipcMemHandle * pHandle, CUdeviceptr dptr), (pHandle, 
 PASS(cuMemGetHandleForAddressRange,
      (void *handle, CUdeviceptr dptr, size_t size, int handleType, unsigned long long flags),
      (handle, dptr, size, handleType, flags))
-PASS(cuMemAddressReserve, (CUdeviceptr * ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags),
-     (ptr, size, alignment, addr, flags))
 PASS(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), (flags, location, ptr))
 PASS(cuMemRetainAllocationHandle, (unsigned long long *handle, void *addr), (handle, addr))
 PASS(cuMemGetAllocationPropertiesFromHandle, (void *prop, unsigned long long handle), (prop, handle))
 PASS(cuMemExportToShareableHandle,
      (void *shareableHandle, unsigned long long handle, int handleType, unsigned long long flags),
      (shareableHandle, handle, handleType, flags))
-PASS(cuMemImportFromShareableHandle, (unsigned long long *handle, void *osHandle, int shHandleType),
-     (handle, osHandle, shHandleType))
-PASS(cuMulticastCreate, (unsigned long long *mcHandle, const void *prop), (mcHandle, prop))
-PASS(cuMulticastAddDevice, (unsigned long long mcHandle, CUdevice dev), (mcHandle, dev))
 PASS(cuMulticastBindMem,
      (unsigned long long mcHandle, size_t mcOffset, unsigned long long memHandle, size_t memOffset, size_t size,
       unsigned long long flags),
@@ -639,12 +630,11 @@ PASS(cuMulticastBindAddr,
 PASS(cuMulticastBindAddr_v2,
      (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags),
      (mcHandle, dev, mcOffset, memptr, size, flags))
-PASS(cuMulticastUnbind, (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, size_t size),
-     (mcHandle, dev, mcOffset, size))
 
 // Called, not intercepted.
 CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))
 CALLED(cuKernelGetAttribute, (int *pi, int attrib, CUfunction kernel, CUdevice dev))
+CALLED(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned int *flags, int *active))
 CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 
 #undef SUBMIT

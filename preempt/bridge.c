@@ -131,7 +131,7 @@ const char *gp_bridge_start_blp(void *armed)
 
 void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 
-const char *gp_bridge_start_memory(void *armed) { return gp_swap_start(armed); }
+const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
 
 void gp_bridge_memory(int gpu, struct gp_bridge_memory *to)
 {

@@ -45,7 +45,7 @@ void gp_bridge_watch_windows(int gpu); // for good
 
 // Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
 // have device memory; gp_memory_settings first.
-const char *gp_bridge_start_memory(void *armed);
+const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
 struct gp_bridge_memory { // struct gp_memory, as it is now
 	uint64_t resident, swapped, pinned, wanted, waiting;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;

@@ -12,6 +12,7 @@ const struct gp_hooks gp_core_hooks = {
 	.end_wait = gp_wait_end,
 	.context_current = gp_context_usable,
 	.ending = gp_ending,
+	.context_ended = gp_context_ended,
 	.stream_creating = gp_stream_creating,
 	.stream_created = gp_stream_created,
 	.stream_priority = gp_stream_priority,

@@ -33,6 +33,8 @@ static bool prepare(struct gp_context *c)
 	CUresult of_blp = of_fill == CUDA_ERROR_CONTEXT_IS_DESTROYED ? of_fill : gp_blp_prepare(c, &blp);
 	if (of_blp == CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		return false;
+	if (gp_memory_prepare(c) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		return false;
 	refused(&c->hold_refusal, hold, of_hold);
 	refused(&c->blp_refusal, blp, of_blp ? of_blp : of_fill);
 	return true;
@@ -79,6 +81,7 @@ static void end_context(CUcontext handle)
 {
 	struct gp_context *c = gp_find_context(handle);
 
+	gp_memory_context_destroying(handle);
 	gp_mps_forget_context(handle);
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
@@ -89,6 +92,8 @@ static void end_context(CUcontext handle)
 	forget(c);
 	gp_notify();
 }
+
+void gp_context_ended(CUcontext handle, bool is) { gp_memory_context_destroyed(handle, is); }
 
 static void end_stream(CUstream stream)
 {

@@ -16,13 +16,14 @@ void gp_forget_wait(struct gp_context *); // the calling thread waits no more: t
 // lifecycle.c
 void gp_context_usable(CUcontext);
 void gp_ending(enum gp_thing, void *handle);
+void gp_context_ended(CUcontext, bool is);
 void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
 void gp_unknown_function(const char *name);
 
 // swap.c
-const char *gp_swap_start(void *armed); // see gp_bridge_start_memory
+const char *gp_swap_start(void *armed, void *substitute); // see gp_bridge_start_memory
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
 // watch.c

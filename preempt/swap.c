@@ -21,7 +21,7 @@ static void give_way(struct gp_gpu *g, bool on)
 	gp_gpu_give_way(g, on);
 }
 
-const char *gp_swap_start(void *armed)
+const char *gp_swap_start(void *armed, void *substitute)
 {
 	enum { SWAPPING = 4 }; // another bit of gp_armed than the agents' and that of rewritten code
 	const char *missing = gp_driver_lacks_for_swap();
@@ -30,6 +30,7 @@ const char *gp_swap_start(void *armed)
 	gp_memory_others =
 		(struct gp_memory_others){.hold_back = hold_back, .wait_log = gp_blp_wait_empty, .give_way = give_way};
 	gp_memory_on = 1;
+	gp_memory_substitute((void (*)(const char *, void *))substitute);
 	__atomic_fetch_or((uint32_t *)armed, SWAPPING, __ATOMIC_SEQ_CST); // each launch counts itself in
 	return NULL;
 }

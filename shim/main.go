@@ -49,7 +49,7 @@ func gpreemptStart() {
 		return
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
-	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer()}
+	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer()}
 	if err := agent.Start(config, priority.Level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return

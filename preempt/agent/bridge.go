@@ -25,6 +25,8 @@ const (
 type Driver struct {
 	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
 	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
+	// void (*)(const char *name, void *function): the function stands for the driver's
+	Substitute unsafe.Pointer
 }
 
 // Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.

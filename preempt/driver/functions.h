@@ -57,17 +57,47 @@ SWAP_NEEDED(cuMemMap, cuMemMap,
 SWAP_NEEDED(cuMemUnmap, cuMemUnmap, (CUdeviceptr, size_t bytes))
 SWAP_NEEDED(cuMemSetAccess, cuMemSetAccess, (CUdeviceptr, size_t bytes, const void *access, size_t count))
 SWAP_NEEDED(cuMemGetInfo, cuMemGetInfo_v2, (size_t *free, size_t *total))
+SWAP_NEEDED(cuMemAllocPitch, cuMemAllocPitch_v2,
+	    (CUdeviceptr *, size_t *pitch, size_t width, size_t rows, unsigned element))
+SWAP_NEEDED(cuMemGetAddressRange, cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *bytes, CUdeviceptr))
+SWAP_NEEDED(cuPointerGetAttribute, cuPointerGetAttribute, (void *, int, CUdeviceptr))
+SWAP_NEEDED(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CUdeviceptr))
+SWAP_NEEDED(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))
 SWAP_NEEDED(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t bytes, unsigned flags))
 SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
 SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 
-WANTED(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))
-WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice)) // CUDA 11.2
-WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                   // CUDA 11.2
-WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                        // CUDA 11.4
-WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction))          // CUDA 12
-WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                          // CUDA 12.4
-WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))                       // CUDA 11.7, as lazy loading
+WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice))                  // CUDA 11.2
+WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                                    // CUDA 11.2
+WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                                         // CUDA 11.4
+WANTED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (unsigned long long *handle, void *)) // CUDA 11
+WANTED(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle,
+       (struct gp_allocation_properties *, unsigned long long handle))
+WANTED(cuMemGetAccess, cuMemGetAccess, (unsigned long long *flags, const struct gp_location *, CUdeviceptr))
+WANTED(cuMemExportToShareableHandle, cuMemExportToShareableHandle,
+       (void *, unsigned long long handle, int type, unsigned long long flags))
+WANTED(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, (unsigned long long *handle, void *, int type))
+WANTED(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange,
+       (void *, CUdeviceptr, size_t bytes, int type, unsigned long long flags)) // CUDA 11.7
+WANTED(cuMemMapArrayAsync, cuMemMapArrayAsync, (struct gp_array_mapping *, unsigned, CUstream))
+WANTED(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync_ptsz, (struct gp_array_mapping *, unsigned, CUstream))
+WANTED(cuMulticastBindMem, cuMulticastBindMem,
+       (unsigned long long multicast, size_t offset, unsigned long long handle, size_t from, size_t bytes,
+	unsigned long long flags)) // CUDA 12.1
+WANTED(cuMulticastBindMem_v2, cuMulticastBindMem_v2,
+       (unsigned long long multicast, CUdevice, size_t offset, unsigned long long handle, size_t from, size_t bytes,
+	unsigned long long flags)) // CUDA 13.1
+WANTED(cuMulticastBindAddr, cuMulticastBindAddr,
+       (unsigned long long multicast, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
+WANTED(cuMulticastBindAddr_v2, cuMulticastBindAddr_v2,
+       (unsigned long long multicast, CUdevice, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
+WANTED(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, (CUcontext, unsigned flags))
+WANTED(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, (CUcontext))
+WANTED(cuCtxGetFlags, cuCtxGetFlags, (unsigned *))
+WANTED(cuCtxSetFlags, cuCtxSetFlags, (unsigned))                             // CUDA 12.1
+WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
+WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                 // CUDA 12.4
+WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))              // CUDA 11.7, as lazy loading
 WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
 WANTED(cuKernelGetParamInfo, cuKernelGetParamInfo, (CUfunction, size_t, size_t *, size_t *))

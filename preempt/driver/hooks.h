@@ -137,6 +137,8 @@ struct gp_hooks {
 	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
 	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
+	// After the driver was asked to destroy a context. is: it did. Not so where it still has users (cuCtxDetach, a primary context).
+	void (*context_ended)(CUcontext, bool is);
 	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
 	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.
 	bool (*stream_creating)(int *priority);

@@ -43,14 +43,15 @@ struct gp_chunk {
 	struct gp_range *range;
 };
 
-// Why a range is not evicted. Bits; names and sentences stand in rows of memory/pins.h.
+// Why a range is not evicted: bits, of the rows of pins.h.
+enum {
+#define PIN(name, sentence) GP_PIN_PLACE_##name,
+#include "preempt/memory/pins.h"
+	GP_PINS
+};
 enum gp_pin {
-	GP_PIN_EXPORTED = 1 << 0,   // a shareable handle or a legacy IPC handle of it was given out
-	GP_PIN_IMPORTED = 1 << 1,   // it is another process's
-	GP_PIN_REGISTERED = 1 << 2, // a device on the bus may know its physical pages (dma-buf, SYNC_MEMOPS)
-	GP_PIN_MULTICAST = 1 << 3,
-	GP_PIN_SHARED = 1 << 4,  // its handle is mapped more than once, or in part
-	GP_PIN_FOREIGN = 1 << 5, // host, fabric or other memory that only passes through here
+#define PIN(name, sentence) GP_PIN_##name = 1 << GP_PIN_PLACE_##name,
+#include "preempt/memory/pins.h"
 };
 
 enum gp_range_kind {
@@ -75,6 +76,9 @@ struct gp_range {
 	struct gp_allocation_properties properties; // with which each of its chunks is created, again too
 	uint32_t accesses;
 	struct gp_access access[GP_GPUS];
+	bool ending;                  // one thread makes it, or frees it: it is not to be freed by another
+	bool doomed;                  // its context is being destroyed
+	struct gp_physical *physical; // of the program's handle (own.h); NULL: it has none
 	size_t chunks;
 	struct gp_chunk *chunk;
 };
@@ -134,13 +138,17 @@ struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or 
 // Cut into chunks of GP_CHUNK_BYTES, the last of the rest; a single one may be larger. No GPU yet. NULL: there is no memory,
 // or another range lies there.
 struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks);
-void gp_range_drop(struct gp_range *); // frees it
+void gp_range_drop(struct gp_range *);       // frees it
+struct gp_range *gp_range_from(CUdeviceptr); // the first one that ends behind an address, or NULL
 // The ranges of a GPU one after the other, in the order of addresses; NULL: no more. after: NULL for the first.
 struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *after);
 
-// allocate.c, handles.c, ask.c: functions in the place of the driver's, see substitutes.h.
+// substitutes.c: functions in the place of the driver's, see substitutes.h.
 void gp_memory_substitute(void (*install)(const char *name, void *function));
-void gp_memory_context_destroying(CUcontext); // its ranges end with it
+// Contexts come and go: when nobody works there yet; before the driver destroys it; after it did, or refused.
+CUresult gp_memory_prepare(struct gp_context *);
+void gp_memory_context_destroying(CUcontext);
+void gp_memory_context_destroyed(CUcontext, bool is);
 
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it

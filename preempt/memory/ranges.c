@@ -33,6 +33,12 @@ struct gp_range *gp_range_at(CUdeviceptr address)
 	return place < table.count && table.at[place]->address <= address ? table.at[place] : NULL;
 }
 
+struct gp_range *gp_range_from(CUdeviceptr address)
+{
+	size_t place = place_of(address);
+	return place < table.count ? table.at[place] : NULL;
+}
+
 static bool make_room(void)
 {
 	if (table.count < table.room)

@@ -4,10 +4,30 @@
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
+#include <limits.h>
+
 enum { CAPTURES = 64 };
 
 static _Atomic(CUstream) origin[CAPTURES]; // the streams on which they began; NULL: free
 _Atomic uint32_t gp_captures;
+
+static _Atomic uint32_t kept_off; // threads that synchronize a context; a futex of those that begin captures
+
+// Either this thread sees the capture, or the one that begins it sees this thread and waits: both first write, then look.
+bool gp_captures_keep_off(void)
+{
+	kept_off++;
+	if (!gp_capturing())
+		return true;
+	gp_captures_let_on();
+	return false;
+}
+
+void gp_captures_let_on(void)
+{
+	if (--kept_off == 0 && gp_capturing())
+		gp_futex_wake(&kept_off, INT_MAX, false);
+}
 
 void gp_capture_begins(CUstream stream)
 {
@@ -18,6 +38,8 @@ void gp_capture_begins(CUstream stream)
 			break;
 	}
 	gp_captures++; // for good where there is no place: its end will not be recognised
+	for (uint32_t threads; (threads = kept_off);)
+		gp_futex_wait(&kept_off, threads, 0, false);
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		if (!gp_context[i].handle)
 			continue;

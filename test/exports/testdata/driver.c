@@ -79,6 +79,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d)
 	return REFUSE(refused);
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return SAY("cuDevicePrimaryCtxRelease_v2"); }
+CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) { return *active = 0; }
 CUresult cuCtxSetCurrent(CUcontext c) { return SAY("cuCtxSetCurrent"); }
 
 CUresult cuGetExportTable(const void **table, const void *identifier)

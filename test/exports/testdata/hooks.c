@@ -53,6 +53,7 @@ static CUresult end_wait(enum gp_wait w, void *o, CUresult r)
 }
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
 static void ending(enum gp_thing t, void *h) { SAY("%s %p ending", things[t], h); }
+static void context_ended(CUcontext c, bool is) { SAY("context %p ended: %d", (void *)c, is); }
 static bool stream_creating(int *priority)
 {
 	SAY("stream of priority %d?", *priority);
@@ -101,6 +102,7 @@ static const struct gp_hooks hooks = {
 	.end_wait = end_wait,
 	.context_current = context_current,
 	.ending = ending,
+	.context_ended = context_ended,
 	.stream_creating = stream_creating,
 	.stream_created = stream_created,
 	.stream_priority = stream_priority,
@@ -134,10 +136,7 @@ static CUresult attribute_instead(void *data, int attribute, CUdeviceptr address
 {
 	return SAY("attribute %d of %#llx", attribute, address), 32;
 }
-static CUresult reserve_instead(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr at, unsigned long long flags)
-{
-	return 33;
-}
+static CUresult info_instead(size_t *free, size_t *total) { return 33; }
 
 static bool blocked(int signal)
 {
@@ -163,7 +162,7 @@ static void start(void)
 	if (getenv("TEST_SUBSTITUTE")) {
 		gp_substitute("cuMemFree_v2", (void *)free_instead);
 		gp_substitute("cuPointerGetAttribute", (void *)attribute_instead);
-		gp_substitute("cuMemAddressReserve", (void *)reserve_instead);
+		gp_substitute("cuMemGetInfo_v2", (void *)info_instead);
 	}
 	quiet = getenv("TEST_QUIET") != NULL;
 	gp_install_hooks(&hooks);

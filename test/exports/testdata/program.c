@@ -247,14 +247,13 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(way, "substitute") == 0) {
 		typedef CUresult free_fn(CUdeviceptr), attribute_fn(void *, int, CUdeviceptr);
-		typedef CUresult reserve_fn(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-		extern reserve_fn cuMemAddressReserve __attribute__((weak));
+		extern CUresult cuMemGetInfo_v2(size_t *, size_t *) __attribute__((weak));
 		free_fn *early = (free_fn *)dlsym(driver, "cuMemFree_v2");
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
 		printf("%d\n", early(1));
 		printf("%d\n", ((free_fn *)dlsym(driver, "cuMemFree_v2"))(2));
 		printf("%d\n", ((attribute_fn *)dlsym(driver, "cuPointerGetAttribute"))(NULL, 3, 4));
-		printf("%d\n", cuMemAddressReserve ? cuMemAddressReserve(NULL, 1, 1, 0, 0) : -1);
+		printf("%d\n", cuMemGetInfo_v2 ? cuMemGetInfo_v2(NULL, NULL) : -1);
 		fflush(stdout);
 		if (fork() == 0)
 			exit(early(5));

@@ -1,0 +1,183 @@
+// account.c - what the program has of each GPU's memory, in bytes: ranges, and what the driver allocates for it.
+#define _GNU_SOURCE
+#include "preempt/memory/own.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+// While memory moves nobody is counted in, so the sum is that of one instant.
+uint64_t gp_account_own(const struct gp_gpu *gpu)
+{
+	const struct gp_memory *m = gp_memory_of(gpu);
+	return m->resident + m->swapped + m->pinned;
+}
+
+bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
+{
+	uint64_t limit = gp_memory_settings.limit_bytes, own;
+	pthread_mutex_lock(&lock);
+	own = gp_account_own(gpu);
+	bool fits = !limit || (own <= limit && bytes <= limit - own);
+	if (fits)
+		*account += bytes;
+	pthread_mutex_unlock(&lock);
+	return fits;
+}
+
+void gp_account_give(_Atomic uint64_t *account, uint64_t bytes) { *account -= bytes; }
+
+void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes)
+{
+	if (from == to)
+		return;
+	*to += bytes;
+	*from -= bytes;
+}
+
+void gp_pin_say(enum gp_pin pin)
+{
+	static const char *const sentence[GP_PINS] = {
+#define PIN(name, sentence) sentence,
+#include "preempt/memory/pins.h"
+	};
+	char text[160];
+	const char *why = sentence[__builtin_ctz(pin)];
+	if (!why)
+		return;
+	snprintf(text, sizeof text, "some memory of this process stays on the GPU from here on: %s", why);
+	gp_log_line(text);
+}
+
+void gp_range_pin(struct gp_range *r, enum gp_pin pin)
+{
+	struct gp_memory *m = gp_memory_of(r->gpu);
+	if (r->physical) {
+		gp_physical_pin(r->physical, pin);
+		return;
+	}
+	gp_pin_say(pin);
+	if (!r->pins)
+		gp_account_move(&m->resident, &m->pinned, r->bytes);
+	r->pins |= pin;
+}
+
+// Allocations of the driver: an open hash table by address, since cuMemFree names nothing else.
+
+struct native {
+	CUdeviceptr address; // 0: free
+	size_t bytes;
+	CUcontext context;
+	struct gp_gpu *gpu;
+};
+
+static struct {
+	struct native *at;
+	size_t count, room; // room: a power of two
+} table;
+
+static size_t place_of(CUdeviceptr address) { return (address >> 8) * 0x9E3779B97F4A7C15ull >> 20 & (table.room - 1); }
+
+static size_t next(size_t place) { return (place + 1) & (table.room - 1); }
+
+static void put(struct native n)
+{
+	size_t place = place_of(n.address);
+	while (table.at[place].address)
+		place = next(place);
+	table.at[place] = n;
+	table.count++;
+}
+
+static bool make_room(void)
+{
+	if (table.count < table.room / 2)
+		return true;
+	struct native *old = table.at;
+	size_t old_room = table.room, room = old_room ? 2 * old_room : 1024;
+	struct native *at = calloc(room, sizeof *at);
+	if (!at)
+		return false;
+	table.at = at;
+	table.room = room;
+	table.count = 0;
+	for (size_t i = 0; i < old_room; i++)
+		if (old[i].address)
+			put(old[i]);
+	free(old);
+	return true;
+}
+
+// Entries behind it that a search would not find any more are put in again.
+static void take_out(size_t place)
+{
+	table.at[place].address = 0;
+	table.count--;
+	for (place = next(place); table.at[place].address; place = next(place)) {
+		struct native n = table.at[place];
+		table.at[place].address = 0;
+		table.count--;
+		put(n);
+	}
+}
+
+static bool take_address(CUdeviceptr address, struct native *found)
+{
+	bool is = false;
+	pthread_mutex_lock(&lock);
+	for (size_t place = table.room ? place_of(address) : 0; address && table.room && table.at[place].address;
+	     place = next(place))
+		if (table.at[place].address == address) {
+			*found = table.at[place];
+			take_out(place);
+			is = true;
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+static void keep(struct native n)
+{
+	pthread_mutex_lock(&lock);
+	bool kept = make_room();
+	if (kept)
+		put(n);
+	pthread_mutex_unlock(&lock);
+	if (!kept) // better not counted than for ever
+		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
+}
+
+void gp_native_made(const struct gp_context *c, CUdeviceptr address, size_t bytes)
+{
+	keep((struct native){address, bytes, c->handle, c->gpu});
+}
+
+CUresult gp_native_free(CUdeviceptr address)
+{
+	struct native n;
+	// First: the address may be another's as soon as it is free.
+	bool counted = take_address(address, &n);
+	CUresult result = gp_driver.cuMemFree(address);
+	if (counted && result)
+		keep(n);
+	else if (counted)
+		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
+	return result;
+}
+
+void gp_native_context_destroying(CUcontext context)
+{
+	pthread_mutex_lock(&lock);
+	for (size_t place = 0; place < table.room;) {
+		struct native n = table.at[place];
+		if (n.address && n.context == context) {
+			take_out(place); // another may be there now
+			gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
+		} else {
+			place++;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+}

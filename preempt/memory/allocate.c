@@ -1,0 +1,191 @@
+// allocate.c - cuMemAlloc, cuMemAllocPitch and cuMemFree.
+//
+// Allocations that are small, or that a capture forbids or might, are the driver's own: it decides then as without us. So are
+// those for which virtual memory management fails, but for want of memory. They are counted, and stay where they are.
+#define _GNU_SOURCE
+#include "preempt/memory/own.h"
+
+#include <stdio.h>
+
+struct request {
+	CUdeviceptr *out;
+	size_t bytes;
+	// cuMemAllocPitch; pitch is NULL in cuMemAlloc
+	size_t *pitch, row, width, rows;
+	unsigned element;
+};
+
+static CUresult ask_driver(const struct request *q)
+{
+	return q->pitch ? gp_driver.cuMemAllocPitch(q->out, q->pitch, q->width, q->rows, q->element) :
+			  gp_driver.cuMemAlloc(q->out, q->bytes);
+}
+
+// lacking: the GPU whose memory it is to be, for whoever waits for room there.
+static CUresult allocate_native(const struct request *q, struct gp_context *c, struct gp_gpu **lacking)
+{
+	if (!c || !q->out)
+		return ask_driver(q);
+	_Atomic uint64_t *account = &gp_memory_of(c->gpu)->pinned;
+	*lacking = c->gpu;
+	if (!gp_account_take(c->gpu, account, q->bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = ask_driver(q);
+	if (result)
+		gp_account_give(account, q->bytes);
+	else
+		gp_native_made(c, *q->out, q->bytes);
+	return result;
+}
+
+static void say_refused(CUresult result)
+{
+	char text[128];
+	snprintf(text, sizeof text,
+		 "virtual memory management failed (CUDA error %d): that memory stays on the GPU, as the driver's own",
+		 result);
+	gp_log_line(text);
+}
+
+// The caller has relaxed what captures forbid.
+static CUresult allocate_range(const struct request *q, struct gp_context *c, struct gp_gpu **lacking)
+{
+	size_t bytes = (q->bytes + GP_GRANULE - 1) / GP_GRANULE * GP_GRANULE;
+	_Atomic uint64_t *account = &gp_memory_of(c->gpu)->resident;
+	*lacking = c->gpu;
+	if (!gp_account_take(c->gpu, account, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = gp_chunks_allocate(c, q->bytes, q->out);
+	if (result)
+		gp_account_give(account, bytes);
+	else if (q->pitch)
+		*q->pitch = q->row;
+	return result;
+}
+
+static bool is_native(const struct request *q, const struct gp_context *c)
+{
+	struct gp_allocation_properties p;
+	return !q->out || q->bytes < GP_SMALL_BYTES || q->bytes > SIZE_MAX / 2 || !c || !gp_sample_properties(c->gpu, &p);
+}
+
+static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
+{
+	struct gp_context *c = gp_current_context();
+	if (is_native(q, c))
+		return allocate_native(q, c, lacking);
+	int mode = gp_relax_captures();
+	bool forbidden = gp_capturing() && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUresult result = forbidden ? CUDA_SUCCESS : allocate_range(q, c, lacking);
+	gp_unrelax_captures(mode);
+	if (forbidden)
+		return allocate_native(q, c, lacking);
+	if (!result || result == CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	say_refused(result);
+	return allocate_native(q, c, lacking);
+}
+
+// Beyond memory.limit_mb the wait for room says no at once.
+static CUresult allocate(const struct request *q)
+{
+	uint64_t began = gp_now_ns();
+	for (;;) {
+		struct gp_gpu *lacking = NULL;
+		gp_memory_enter();
+		CUresult result = attempt(q, &lacking);
+		gp_memory_leave();
+		if (result != CUDA_ERROR_OUT_OF_MEMORY || !lacking || !gp_memory_wait_for_room(lacking, q->bytes, began))
+			return result;
+	}
+}
+
+CUresult gp_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	return allocate(&(struct request){.out = out, .bytes = bytes});
+}
+
+// The distance of rows on a GPU is a multiple of one number, which the driver tells by a row of one element. 0: it does not.
+static size_t pitch_unit(const struct gp_gpu *gpu)
+{
+	static _Atomic size_t unit[GP_GPUS];
+	int i = (int)(gpu - gp_gpu);
+	if (!unit[i]) {
+		CUdeviceptr row;
+		size_t pitch = 0;
+		int mode = gp_relax_captures();
+		if (!gp_driver.cuMemAllocPitch(&row, &pitch, 4, 1, 4)) {
+			gp_driver.cuMemFree(row);
+			unit[i] = pitch;
+		}
+		gp_unrelax_captures(mode);
+	}
+	return unit[i];
+}
+
+CUresult gp_cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t rows, unsigned element)
+{
+	struct gp_context *c = gp_current_context();
+	struct request q = {.out = out, .pitch = pitch, .width = width, .rows = rows, .element = element};
+	size_t unit;
+	bool sound = pitch && width && rows && (element == 4 || element == 8 || element == 16);
+	if (!sound || !c || !(unit = pitch_unit(c->gpu)) || __builtin_add_overflow(width, unit - 1, &q.row) ||
+	    __builtin_mul_overflow(q.row / unit * unit, rows, &q.bytes))
+		return gp_driver.cuMemAllocPitch(out, pitch, width, rows, element);
+	q.row = q.row / unit * unit;
+	return allocate(&q);
+}
+
+// Takes a range for the calling thread to free. False with *r NULL: there is none at the address.
+static bool claim(CUdeviceptr address, struct gp_range **r)
+{
+	pthread_mutex_lock(&gp_memory_lock);
+	*r = gp_range_at(address);
+	if (*r && (*r)->kind != GP_RANGE_ALLOCATED)
+		*r = NULL;
+	bool mine = *r && (*r)->address == address && !(*r)->ending && !(*r)->doomed && !((*r)->pins & GP_PIN_IMPORTED);
+	if (mine)
+		(*r)->ending = true;
+	pthread_mutex_unlock(&gp_memory_lock);
+	return mine;
+}
+
+static void unclaim(struct gp_range *r)
+{
+	pthread_mutex_lock(&gp_memory_lock);
+	r->ending = false;
+	pthread_mutex_unlock(&gp_memory_lock);
+}
+
+static CUresult release(CUdeviceptr address)
+{
+	struct gp_range *r;
+	if (!claim(address, &r))
+		return r ? CUDA_ERROR_INVALID_VALUE : gp_native_free(address);
+	if (!gp_current_handle()) { // the driver says what is wrong
+		unclaim(r);
+		return gp_driver.cuMemFree(address);
+	}
+	struct gp_memory *m = gp_memory_of(r->gpu);
+	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
+	size_t bytes = r->bytes;
+	CUresult result = gp_peers_synchronize(r);
+	if (!result) {
+		int mode = gp_relax_captures();
+		result = gp_chunks_free(r);
+		gp_unrelax_captures(mode);
+	}
+	if (result)
+		unclaim(r);
+	else
+		gp_account_give(account, bytes);
+	return result;
+}
+
+CUresult gp_cuMemFree_v2(CUdeviceptr address)
+{
+	gp_memory_enter();
+	CUresult result = release(address);
+	gp_memory_leave();
+	return result;
+}

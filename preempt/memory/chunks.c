@@ -1,0 +1,122 @@
+// chunks.c - physical memory for a range, mapped at addresses of its own.
+#define _GNU_SOURCE
+#include "preempt/memory/own.h"
+
+static void release(struct gp_range *r, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		GP_GIVE_BACK(gp_driver.cuMemRelease(r->chunk[i].handle));
+		r->chunk[i].handle = 0;
+	}
+}
+
+static CUresult make(struct gp_chunk *c)
+{
+	CUresult result = gp_driver.cuMemCreate(&c->handle, c->bytes, &c->range->properties, 0);
+	if (result)
+		return result;
+	result = gp_driver.cuMemMap(c->address, c->bytes, 0, c->handle, 0);
+	if (result)
+		GP_GIVE_BACK(gp_driver.cuMemRelease(c->handle));
+	return result;
+}
+
+static void forget(struct gp_range *r)
+{
+	CUdeviceptr address = r->address;
+	size_t bytes = r->bytes;
+	pthread_mutex_lock(&gp_memory_lock);
+	gp_range_drop(r); // first: the addresses are another's as soon as they are free
+	pthread_mutex_unlock(&gp_memory_lock);
+	GP_GIVE_BACK(gp_driver.cuMemAddressFree(address, bytes));
+}
+
+// The first chunks, which are mapped.
+static void empty(struct gp_range *r, size_t count, size_t bytes)
+{
+	if (bytes)
+		GP_GIVE_BACK(gp_driver.cuMemUnmap(r->address, bytes));
+	release(r, count);
+}
+
+// Access is given for all chunks in one call: it is the dear one.
+static CUresult fill(struct gp_range *r)
+{
+	CUresult result = CUDA_SUCCESS;
+	size_t made = 0, mapped = 0;
+	for (; made < r->chunks && !result; made++) {
+		result = make(&r->chunk[made]);
+		mapped += result ? 0 : r->chunk[made].bytes;
+	}
+	made -= result != CUDA_SUCCESS;
+	if (!result)
+		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);
+	if (result)
+		empty(r, made, mapped);
+	return result;
+}
+
+static struct gp_range *reserve(struct gp_context *c, size_t asked, CUresult *result)
+{
+	size_t bytes = (asked + GP_GRANULE - 1) / GP_GRANULE * GP_GRANULE;
+	CUdeviceptr address = 0;
+	*result = gp_driver.cuMemAddressReserve(&address, bytes, 0, 0, 0);
+	if (*result)
+		return NULL;
+	pthread_mutex_lock(&gp_memory_lock);
+	struct gp_range *r =
+		gp_range_new(address, asked, bytes, GP_RANGE_ALLOCATED, (bytes + GP_CHUNK_BYTES - 1) / GP_CHUNK_BYTES);
+	if (r) {
+		r->gpu = c->gpu;
+		r->context = c->handle;
+		r->ending = true; // until it is whole
+		gp_sample_properties(c->gpu, &r->properties);
+		gp_peers_of(c, r);
+	}
+	pthread_mutex_unlock(&gp_memory_lock);
+	if (!r) {
+		GP_GIVE_BACK(gp_driver.cuMemAddressFree(address, bytes));
+		*result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return r;
+}
+
+// From here on the range has what cuCtxEnablePeerAccess gives. False: it was called meanwhile, and gave this one nothing.
+static bool finish(const struct gp_context *c, struct gp_range *r)
+{
+	pthread_mutex_lock(&gp_memory_lock);
+	uint32_t had = r->accesses;
+	gp_peers_of(c, r);
+	bool whole = r->accesses <= had;
+	r->ending = !whole;
+	pthread_mutex_unlock(&gp_memory_lock);
+	return whole;
+}
+
+CUresult gp_chunks_allocate(struct gp_context *c, size_t asked, CUdeviceptr *address)
+{
+	CUresult result;
+	struct gp_range *r = reserve(c, asked, &result);
+	if (!r)
+		return result;
+	result = fill(r);
+	*address = r->address;
+	while (!result && !finish(c, r)) {
+		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);
+		if (result)
+			empty(r, r->chunks, r->bytes);
+	}
+	if (result)
+		forget(r);
+	return result;
+}
+
+CUresult gp_chunks_free(struct gp_range *r)
+{
+	CUresult result = gp_driver.cuMemUnmap(r->address, r->bytes);
+	if (result)
+		return result;
+	release(r, r->chunks);
+	forget(r);
+	return CUDA_SUCCESS;
+}

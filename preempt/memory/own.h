@@ -1,0 +1,79 @@
+// own.h - what the files of this folder share that make and change ranges.
+#ifndef GPREEMPT_MEMORY_OWN_H
+#define GPREEMPT_MEMORY_OWN_H
+
+#include "preempt/memory/memory.h"
+
+#define SUBSTITUTE(name, parameters) CUresult gp_##name parameters;
+#include "preempt/memory/substitutes.h"
+
+static inline struct gp_memory *gp_memory_of(const struct gp_gpu *gpu) { return &gp_memory[gpu - gp_gpu]; }
+
+// Gives something of ours back to the driver. If it refuses, once more: nobody else would do it.
+#define GP_GIVE_BACK(call) \
+	do { \
+		if (call) \
+			call; \
+	} while (0)
+
+// account.c: what the program has of a GPU, in bytes.
+// Adds to an account of gp_memory. False: the program would have more than memory.limit_mb.
+bool gp_account_take(struct gp_gpu *, _Atomic uint64_t *account, uint64_t bytes);
+void gp_account_give(_Atomic uint64_t *account, uint64_t bytes);
+void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes);
+uint64_t gp_account_own(const struct gp_gpu *); // the sum
+// Allocations that are the driver's own stay counted as pinned until they are freed.
+void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
+CUresult gp_native_free(CUdeviceptr); // also of what was not counted
+void gp_native_context_destroying(CUcontext);
+// The range is not evicted from now on, which the log says. The caller is counted in, and has gp_memory_lock.
+void gp_range_pin(struct gp_range *, enum gp_pin);
+
+void gp_pin_say(enum gp_pin); // in the log, once for each
+
+// chunks.c: physical memory at addresses of its own. The caller is counted in and has no lock. Both do all or nothing.
+CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
+CUresult gp_chunks_free(struct gp_range *);
+
+// peers.c: fills in who has access to memory that is allocated in a context.
+void gp_peers_of(const struct gp_context *, struct gp_range *);
+void gp_peers_context_destroying(CUcontext);
+// Waits for all work that may use the range, as cuMemFree does.
+CUresult gp_peers_synchronize(const struct gp_range *);
+
+// sample.c: a little memory that never moves, about which the driver is asked instead of memory that does.
+#define GP_SAMPLE_BYTES ((size_t)256) // of cuMemAlloc
+// In a context that nobody works in yet.
+CUresult gp_sample_make(struct gp_context *);
+bool gp_sample_properties(const struct gp_gpu *, struct gp_allocation_properties *); // false: no range can be made there
+CUdeviceptr gp_sample_of(const struct gp_range *); // of its kind, and its context. 0: there is none
+void gp_sample_context_destroying(CUcontext);
+
+// ask.c: from now on the library's own questions about addresses are answered as the program's.
+void gp_ask_start(void);
+
+// handles.c: memory that the program made by cuMemCreate.
+struct gp_physical {
+	unsigned long long number; // which the program holds
+	size_t bytes;
+	struct gp_allocation_properties properties;
+	struct gp_gpu *gpu;
+	uint32_t references; // of the program
+	uint32_t mappings;
+	uint32_t pins;             // enum gp_pin, of all its mappings
+	_Atomic uint64_t *account; // of gp_memory, in which its bytes are
+	struct gp_range *range;    // its only mapping, as a whole: the driver's handles are there then, not here
+	size_t chunks;
+	unsigned long long chunk[]; // the driver's handles
+};
+// Under gp_memory_lock, but for the last two.
+struct gp_physical *gp_physical_of(unsigned long long number); // NULL: a handle of the driver, or of nothing any more
+unsigned long long gp_physical_handle(const struct gp_physical *, size_t chunk);
+size_t gp_physical_chunk_bytes(const struct gp_physical *, size_t chunk);
+void gp_physical_pin(struct gp_physical *, enum gp_pin);
+// Accounts for it as what it is now. True: nobody has it any more, and the caller is to end it.
+bool gp_physical_settle(struct gp_physical *);
+void gp_physical_end(struct gp_physical *);
+bool gp_physical_is_number(unsigned long long handle); // ours; without the lock
+
+#endif

@@ -1,0 +1,66 @@
+// substitutes.c - puts the functions of this folder in the place of the driver's, and tells its parts of contexts.
+#define _GNU_SOURCE
+#include "preempt/memory/own.h"
+
+void gp_memory_substitute(void (*install)(const char *name, void *function))
+{
+	gp_ask_start();
+#define SUBSTITUTE(name, parameters) install(#name, (void *)gp_##name);
+#include "preempt/memory/substitutes.h"
+}
+
+CUresult gp_memory_prepare(struct gp_context *c) { return gp_memory_on ? gp_sample_make(c) : CUDA_SUCCESS; }
+
+// Another context may have the handle as soon as the driver has destroyed this one. So what belongs to it is marked before.
+void gp_memory_context_destroying(CUcontext context)
+{
+	if (!gp_memory_on)
+		return;
+	gp_sample_context_destroying(context);
+	gp_native_context_destroying(context);
+	gp_peers_context_destroying(context);
+	pthread_mutex_lock(&gp_memory_lock);
+	for (struct gp_range *r = gp_range_from(0); r; r = gp_range_from(r->address + r->bytes))
+		if (r->kind == GP_RANGE_ALLOCATED && r->context == context)
+			r->doomed = true;
+	pthread_mutex_unlock(&gp_memory_lock);
+}
+
+static struct gp_range *doomed(CUcontext context, CUdeviceptr from)
+{
+	struct gp_range *r = gp_range_from(from);
+	while (r && (!r->doomed || r->context != context))
+		r = gp_range_from(r->address + r->bytes);
+	return r;
+}
+
+// The caller is counted in.
+static void end(struct gp_range *r)
+{
+	_Atomic uint64_t *account = r->pins ? &gp_memory_of(r->gpu)->pinned : &gp_memory_of(r->gpu)->resident;
+	size_t bytes = r->bytes;
+	if (!gp_chunks_free(r))
+		gp_account_give(account, bytes);
+}
+
+void gp_memory_context_destroyed(CUcontext context, bool is)
+{
+	if (!gp_memory_on)
+		return;
+	gp_memory_enter();
+	for (CUdeviceptr from = 0;;) {
+		pthread_mutex_lock(&gp_memory_lock);
+		struct gp_range *r = doomed(context, from);
+		if (r && !is)
+			r->doomed = false;
+		if (r)
+			from = r->address + r->bytes;
+		bool more = r, mine = r && is && !r->ending;
+		pthread_mutex_unlock(&gp_memory_lock);
+		if (mine)
+			end(r);
+		if (!more)
+			break;
+	}
+	gp_memory_leave();
+}
