@@ -56,6 +56,21 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 #define ROW_PASS(name, null, params, args, ...) \
 	CUresult name params { return REAL(name) args; }
 
+// A call that may look what is at addresses of device memory, made while there is something.
+#define USING_MEMORY(call) \
+	({ \
+		const struct gp_hooks *using_ = gp_hooks(); \
+		if (using_) \
+			using_->memory_used(__builtin_frame_address(0)); \
+		CUresult used_ = call; \
+		if (using_) \
+			using_->memory_done(); \
+		used_; \
+	})
+
+#define ROW_USE(name, null, params, args, ...) \
+	CUresult name params { return USING_MEMORY(REAL(name) args); }
+
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params \
 	{ \
@@ -139,7 +154,7 @@ static bool complete_any(struct completed *c, const void *given)
 			hooks->graph_changed(instance); \
 		if (hooks && nodeParams && complete(&completed, nodeParams)) \
 			nodeParams = &completed.copy; \
-		CUresult result = REAL(name) args; \
+		CUresult result = USING_MEMORY(REAL(name) args); \
 		free(completed.memory); \
 		return result; \
 	}
@@ -148,7 +163,8 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
-		CUresult result = gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args)); \
+		CUresult result = \
+			gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
 		if (call.hooks && result == CUDA_SUCCESS && instance) \
 			call.hooks->graph_instantiated(*instance, graph); \
 		return result; \
@@ -160,7 +176,7 @@ static bool complete_any(struct completed *c, const void *given)
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->graph_changed(instance); \
-		return gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args)); \
+		return gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
 	}
 
 #define ROW_DESTROY(name, null, params, args, thing, handle) \

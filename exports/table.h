@@ -12,6 +12,7 @@
 //   EVENT_DESTROY, EVENT_SHARED  event
 //   CHANGE         graph instance; may wait for the context
 //   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
+//   USE            nothing: names device memory, but puts no work on a stream
 //   WAIT           enum gp_wait, stream, event, context, address or function
 //   INSTANTIATE    where the graph instance is stored, graph
 //   DESTROY        enum gp_thing, handle; may wait for the context
@@ -34,6 +35,7 @@
 	ROW(SUBMIT, name##_ptds, GP_STREAM_PER_THREAD, params, __VA_ARGS__)
 #define CHANGE(name, params, ...) ROW(CHANGE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define NODE(name, params, ...) ROW(NODE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define USE(name, params, args) ROW(USE, name, GP_STREAM_LEGACY, params, args, )
 #define EVENT_DESTROY(name, params, ...) ROW(EVENT_DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define EVENT_SHARED(name, params, ...) ROW(EVENT_SHARED, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define WAIT(name, params, ...) ROW(WAIT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
@@ -542,6 +544,41 @@ NODE(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, void *hNode, void *nodeP
 CHANGE(cuGraphNodeSetEnabled, (CUgraphExec hGraphExec, void *hNode, unsigned int isEnabled),
        (hGraphExec, hNode, isEnabled), hGraphExec)
 
+// Copies and memsets of graphs, and textures: the driver may look what is at an address.
+USE(cuGraphAddMemcpyNode,
+    (void **phGraphNode, CUgraph hGraph, const void *dependencies, size_t numDependencies, const void *copyParams,
+     CUcontext ctx),
+    (phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx))
+USE(cuGraphMemcpyNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams))
+USE(cuGraphExecMemcpyNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *copyParams, CUcontext ctx),
+    (hGraphExec, hNode, copyParams, ctx))
+USE(cuGraphAddMemsetNode,
+    (void **phGraphNode, CUgraph hGraph, const void *dependencies, size_t numDependencies, const void *memsetParams,
+     CUcontext ctx),
+    (phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx))
+USE(cuGraphMemsetNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams))
+USE(cuGraphExecMemsetNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *memsetParams, CUcontext ctx),
+    (hGraphExec, hNode, memsetParams, ctx))
+USE(cuGraphAddBatchMemOpNode,
+    (void **phGraphNode, CUgraph hGraph, const void *dependencies, size_t numDependencies, const void *nodeParams),
+    (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+USE(cuGraphBatchMemOpNodeSetParams, (void *hNode, const void *nodeParams), (hNode, nodeParams))
+USE(cuGraphExecBatchMemOpNodeSetParams, (CUgraphExec hGraphExec, void *hNode, const void *nodeParams),
+    (hGraphExec, hNode, nodeParams))
+USE(cuTexObjectCreate,
+    (unsigned long long *pTexObject, const void *pResDesc, const void *pTexDesc, const void *pResViewDesc),
+    (pTexObject, pResDesc, pTexDesc, pResViewDesc))
+USE(cuTexRefSetAddress_v2, (size_t *ByteOffset, void *hTexRef, CUdeviceptr dptr, size_t bytes),
+    (ByteOffset, hTexRef, dptr, bytes))
+USE(cuTexRefSetAddress, (unsigned int *ByteOffset, void *hTexRef, unsigned int dptr, unsigned int bytes),
+    (ByteOffset, hTexRef, dptr, bytes))
+USE(cuTexRefSetAddress2D_v3, (void *hTexRef, const void *desc, CUdeviceptr dptr, size_t Pitch),
+    (hTexRef, desc, dptr, Pitch))
+USE(cuTexRefSetAddress2D_v2, (void *hTexRef, const void *desc, CUdeviceptr dptr, size_t Pitch),
+    (hTexRef, desc, dptr, Pitch))
+USE(cuTexRefSetAddress2D, (void *hTexRef, const void *desc, unsigned int dptr, unsigned int Pitch),
+    (hTexRef, desc, dptr, Pitch))
+
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * phGraphExec, CUgraph hGraph, unsigned long long flags),
 	    (phGraphExec, hGraph, flags), phGraphExec, hGraph)
@@ -642,6 +679,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef SUBMIT_PTDS
 #undef CHANGE
 #undef NODE
+#undef USE
 #undef EVENT_DESTROY
 #undef EVENT_SHARED
 #undef WAIT

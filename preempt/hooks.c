@@ -36,6 +36,8 @@ const struct gp_hooks gp_core_hooks = {
 	.code_wanted = gp_blp_wanted,
 	.code_missed = gp_load_failed,
 	.unknown_function = gp_unknown_function,
+	.memory_used = gp_memory_used,
+	.memory_done = gp_memory_done,
 	.refused_memory = gp_refused_memory,
 	.complete = gp_blp_complete,
 };

@@ -24,6 +24,8 @@ void gp_unknown_function(const char *name);
 
 // swap.c
 const char *gp_swap_start(void *armed, void *substitute); // see gp_bridge_start_memory
+void gp_memory_used(const void *frame);
+void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
 // watch.c

@@ -35,6 +35,14 @@ const char *gp_swap_start(void *armed, void *substitute)
 	return NULL;
 }
 
+void gp_memory_used(const void *frame)
+{
+	if (gp_memory_on)
+		gp_memory_enter_slowly(frame);
+}
+
+void gp_memory_done(void) { gp_memory_leave(); }
+
 bool gp_refused_memory(struct gp_retry *retry, CUdevice device)
 {
 	if (!gp_memory_on)

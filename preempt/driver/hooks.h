@@ -177,6 +177,10 @@ struct gp_hooks {
 	// The program looks up a function of the driver that is not intercepted and may put work on streams. Called before the
 	// program gets it, at most once.
 	void (*unknown_function)(const char *name);
+	// Around a call that names device memory, but puts no work on a stream and does not wait for one. frame: an address in the
+	// caller's frame.
+	void (*memory_used)(const void *frame);
+	void (*memory_done)(void);
 	// The driver refused a call with CUDA_ERROR_OUT_OF_MEMORY. Waits for room on the device. True: the call is to be made again.
 	bool (*refused_memory)(struct gp_retry *, CUdevice);
 	// Completes the arguments of a kernel for a node of a graph. False: they are complete already.

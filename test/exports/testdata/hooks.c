@@ -88,6 +88,8 @@ static void library_module(CUlibrary l, CUmodule m) {}
 static void kernel_function(CUfunction kernel, CUfunction function) {}
 static bool parameter_hidden(CUfunction f, size_t i) { return false; }
 static void unknown_function(const char *name) {}
+static void memory_used(const void *frame) {}
+static void memory_done(void) {}
 static bool refused_memory(struct gp_retry *retry, CUdevice device)
 {
 	SAY("out of memory on %d, %u", device, retry->tries);
@@ -126,6 +128,8 @@ static const struct gp_hooks hooks = {
 	.code_wanted = code_wanted,
 	.code_missed = code_missed,
 	.unknown_function = unknown_function,
+	.memory_used = memory_used,
+	.memory_done = memory_done,
 	.refused_memory = refused_memory,
 	.complete = complete,
 };
