@@ -174,6 +174,10 @@ uint64_t gp_bridge_memory_total(int gpu)
 	return known ? bytes : 0;
 }
 
+uint32_t gp_bridge_memory_pins(int gpu) { return gp_memory_pins(&gp_gpu[gpu]); }
+
+bool gp_bridge_memory_unmanaged(int gpu) { return gp_memory_unmanaged(&gp_gpu[gpu]); }
+
 bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
 
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent)

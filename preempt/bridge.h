@@ -46,13 +46,15 @@ void gp_bridge_watch_windows(int gpu); // for good
 // Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
 // have device memory; gp_memory_settings first.
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
-struct gp_bridge_memory { // struct gp_memory, as it is now
+struct gp_bridge_memory {                                          // struct gp_memory, as it is now
 	uint64_t resident, swapped, pinned, wanted, waiting;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 };
 void gp_bridge_memory(int gpu, struct gp_bridge_memory *);
 // What the driver says of the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
+uint32_t gp_bridge_memory_pins(int gpu);
+bool gp_bridge_memory_unmanaged(int gpu);
 uint64_t gp_bridge_memory_total(int gpu); // of the whole GPU, without a context; 0: unknown
 bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Threads that wait there ring the segments' bells
 // enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.

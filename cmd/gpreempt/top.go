@@ -58,7 +58,7 @@ For processes whose device memory swaps to host memory:
            call failed; suspended: out until gpreempt resume. turn: it is its memory turn, and how long turns are
   RESIDENT on the GPU, and can go; SWAPPED: in host memory; PINNED: on the GPU and cannot go, and why: exported to
            or imported from other processes, registered with a device, multicast, shared (mapped more than once),
-           foreign (not the GPU's)
+           closed (the GPU may not use it now), driver (small allocations, arrays, pools)
   WANTED   by calls that wait for room; THREADS: that wait, for room or for what is out
   HOST     page-locked host memory of the process, on all GPUs
   OUT/s    bytes a second to host memory, and back, in the time of the sample

@@ -492,6 +492,8 @@ func (a *agent) publish() {
 	if a.core.level < lowestLevel && !a.mps && m.Use(configs.Hold) && !holdWanted(a.core.config) {
 		own.SetLacks(configs.FallbackNoHold, true)
 	}
+	lacksVMM := a.core.noVMM || a.core.memory != nil && unmanaged(a.gpu)
+	own.SetLacks(configs.FallbackNoVMM, lacksVMM)
 	var in configs.Mechanism
 	for _, of := range [...]struct {
 		one     configs.Mechanism
@@ -502,7 +504,7 @@ func (a *agent) publish() {
 		{configs.Gate, a.gates()},
 		{configs.Turns, a.canTakeTurns()},
 		{configs.MPS, m.UseAt(configs.MPS, a.mps)},
-		{configs.Swap, a.core.memory != nil},
+		{configs.Swap, a.core.memory != nil && !lacksVMM},
 		{configs.BLP, a.stoppable && stoppable()}, // not where an unknown function of the driver has ended it
 	} {
 		if of.inForce {

@@ -164,7 +164,6 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	if c.memory != nil {
 		a.startMemory()
 	}
-	a.own().SetLacks(configs.FallbackNoVMM, c.noVMM)
 	attachGPU(gpu, s.Pointer(), slot)
 	a.log.Info().Int("priority", c.level).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {

@@ -87,6 +87,7 @@ type agentMemory struct {
 	halted    bool // suspended: the gate is closed for good
 	suspended bool
 
+	pins, pinsNs                 uint64 // why memory cannot go, as of a time
 	pinned, pinAfter, pressureNs uint64 // host memory that was pinned ahead
 	saidNoHost, saidFailed       bool
 	told                         toldMemory
@@ -603,6 +604,9 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 		}
 		return uint64(float64(bytes) / float64(ns) * 1e9)
 	}
+	if now-min(now, m.pinsNs) >= uint64(heartbeat) { // all ranges are looked at for it
+		m.pins, m.pinsNs = pinsOf(a.gpu), now
+	}
 	quantum := uint64(0)
 	if a.core.level == lowestLevel {
 		quantum = p.quantum
@@ -612,7 +616,7 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 		is uint64
 	}{
 		{&own.Resident, m.movable(c)}, {&own.Swapped, c.swapped}, {&own.Pinned, c.pinned + c.resident - m.movable(c)},
-		{&own.Wanted, c.wanted}, {&own.Waiting, c.waiting}, {&own.Host, c.host}, {&own.Reserve, a.reserve()}, {&own.Other, m.other},
+		{&own.Pins, m.pins}, {&own.Wanted, c.wanted}, {&own.Waiting, c.waiting}, {&own.Host, c.host}, {&own.Reserve, a.reserve()}, {&own.Other, m.other},
 		{&own.State, uint64(m.state)}, {&own.StateSinceNs, m.stateNs}, {&own.IdleSinceNs, m.idleNs}, {&own.IdleAfterNs, a.idleAfter()},
 		{&own.WantedSinceNs, m.waitsNs}, {&own.OutRate, rate(c.outBytes, c.outNs)}, {&own.InRate, rate(c.inBytes, c.inNs)},
 		{&own.SwapNs, m.swapNs}, {&own.QuantumNs, quantum},

@@ -46,6 +46,12 @@ func deviceMemory(gpu int) (free, total uint64, known bool) {
 	return uint64(f), uint64(t), known
 }
 
+// pinsOf says why memory of this process cannot go: bits of enum gp_pin, and GP_PIN_DRIVER.
+func pinsOf(gpu int) uint64 { return uint64(C.gp_bridge_memory_pins(C.int(gpu))) }
+
+// unmanaged says whether memory cannot go there at all.
+func unmanaged(gpu int) bool { return bool(C.gp_bridge_memory_unmanaged(C.int(gpu))) }
+
 func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(gpu))) }
 
 // roomChanged lets those that wait for room try again; who asks for more than most waits in vain.

@@ -63,6 +63,19 @@ void gp_range_pin(struct gp_range *r, enum gp_pin pin)
 	r->pins |= pin;
 }
 
+uint32_t gp_memory_pins(const struct gp_gpu *gpu)
+{
+	uint64_t bytes = 0;
+	uint32_t pins = 0;
+	pthread_mutex_lock(&gp_memory_lock);
+	for (struct gp_range *r = NULL; (r = gp_range_next(gpu, r));) {
+		bytes += r->pins ? r->bytes : 0;
+		pins |= r->pins;
+	}
+	pthread_mutex_unlock(&gp_memory_lock);
+	return gp_memory_of(gpu)->pinned > bytes ? pins | GP_PIN_DRIVER : pins;
+}
+
 // Allocations of the driver: an open hash table by address, since cuMemFree names nothing else.
 
 struct native {

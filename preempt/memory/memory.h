@@ -95,7 +95,11 @@ struct gp_memory {
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 };
 extern struct gp_memory gp_memory[GP_GPUS];
-extern _Atomic uint32_t gp_memory_on; // 1: the mechanism "swap" is used in this process
+// account.c: why memory cannot go: enum gp_pin of all ranges, and GP_PIN_DRIVER for what is in none: small allocations, arrays.
+#define GP_PIN_DRIVER (1u << GP_PINS)
+uint32_t gp_memory_pins(const struct gp_gpu *);
+bool gp_memory_unmanaged(const struct gp_gpu *); // sample.c: the driver or the GPU lacks what ranges need
+extern _Atomic uint32_t gp_memory_on;            // 1: the mechanism "swap" is used in this process
 
 struct gp_memory_settings {
 	uint64_t limit_bytes;   // memory.limit_mb; 0: none

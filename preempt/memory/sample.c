@@ -127,6 +127,14 @@ bool gp_sample_properties(const struct gp_gpu *gpu, struct gp_allocation_propert
 	return on_gpu[gpu - gp_gpu].usable;
 }
 
+bool gp_memory_unmanaged(const struct gp_gpu *gpu)
+{
+	pthread_mutex_lock(&gp_memory_lock);
+	bool lacks = on_gpu[gpu - gp_gpu].tried && !on_gpu[gpu - gp_gpu].usable;
+	pthread_mutex_unlock(&gp_memory_lock);
+	return lacks;
+}
+
 CUdeviceptr gp_sample_of(const struct gp_range *r)
 {
 	if (r->kind == GP_RANGE_MAPPED)

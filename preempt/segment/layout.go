@@ -59,8 +59,8 @@ const (
 	MemorySuspended
 )
 
-// pinNames say why memory cannot go, in the order of the bits of enum gp_pin of preempt/memory/memory.h.
-var pinNames = []string{"exported", "imported", "registered", "multicast", "shared", "foreign"}
+// pinNames say why memory cannot go, in the order of preempt/memory/pins.h; driver is for what is the driver's own.
+var pinNames = []string{"exported", "imported", "registered", "multicast", "shared", "closed", "driver"}
 
 // Counters of the slot are of type N = atomic.Uint64, copies of them of type N = uint64, under their names in segment.h.
 

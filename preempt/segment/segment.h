@@ -81,7 +81,7 @@ struct gp_memory_counters {
 	_Atomic uint64_t resident; // in device memory, and can go
 	_Atomic uint64_t swapped;  // in host memory
 	_Atomic uint64_t pinned;   // in device memory, and cannot go
-	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h
+	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h, and GP_PIN_DRIVER
 	_Atomic uint64_t wanted;   // by calls that wait for room
 	_Atomic uint64_t waiting;  // threads, for room or for what is out
 	_Atomic uint64_t host;     // page-locked host memory

@@ -213,6 +213,7 @@ func TestLayout(t *testing.T) {
 	for i, name := range pinNames {
 		expression("GP_PIN_"+strings.ToUpper(name), 1<<i)
 	}
+	expression("GP_PINS + 1", uint64(len(pinNames)))
 	for _, row := range configs.FallbackRows {
 		expression("GP_FALLBACK_"+strings.ToUpper(row.Name), uint64(row.Bit))
 	}
