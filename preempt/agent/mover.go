@@ -18,6 +18,17 @@ const (
 	moveUnpin                  // host memory that is not used, but for so much
 )
 
+func (k moveKind) String() string {
+	return [...]string{"out", "in", "halt", "resume", "pin", "unpin"}[k]
+}
+
+func (r moveResult) String() string {
+	if names := [...]string{"moved", "busy", "no host memory", "no room", "failed"}; r >= 0 && int(r) < len(names) {
+		return names[r]
+	}
+	return "unknown"
+}
+
 type move struct {
 	gpu     int
 	kind    moveKind

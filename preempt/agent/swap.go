@@ -155,6 +155,7 @@ func (a *agent) ended(c memoryCounters, now uint64) {
 	if e == nil {
 		return
 	}
+	a.log.Debug().Stringer("move", e.kind).Stringer("result", e.result).Uint64("resident", c.resident).Uint64("swapped", c.swapped).Msg("memory has moved")
 	switch e.kind {
 	case moveOut:
 		a.gone(e, c, now)
@@ -435,6 +436,7 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 	switch has := owned && owner == a.slot; {
 	case has && m.turnNs == 0:
 		m.turnNs = now
+		a.log.Debug().Uint64("quantum", p.quantum).Msg("memory turn")
 		own.Memory.Turns.Add(1)
 		m.switchNs, m.switchIn = now, c.inBytes
 	case !has && m.turnNs != 0:
@@ -502,6 +504,8 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 		return moveLook
 	}
 	a.noteState(c, now)
+	x, _ := mover.moving(a.gpu)
+	a.log.Debug().Stringer("move", x.kind).Uint64("bytes", x.bytes).Bool("urgent", x.urgent).Uint64("free", v.free).Msg("memory moves")
 	return moveLook
 }
 

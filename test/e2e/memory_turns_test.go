@@ -1,37 +1,296 @@
 package e2e
 
 import (
+	"math/rand/v2"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-const swapping = "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n"
+const outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY, cuda.h
 
-// newSmall is a machine whose GPU has 1 GB, and whose processes swap.
+// newSmall is a machine whose GPU has 256 MB, and whose processes swap. settings are of [memory].
 func newSmall(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
-	return newMachine(t, swapping+settings, append([]string{"SIMCUDA_MEMORY_MB=1024", "SIMCUDA_CONTEXT_MB=16", "SIMCUDA_COPY_GBS=4"}, environment...)...)
+	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\nturn_max_ms = 2000\n"+settings,
+		append([]string{"SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4"}, environment...)...)
 }
 
 // memory is what a process publishes of its memory.
 func (m *machine) memory(p *process) segment.Memory {
-	m.t.Helper()
-	peer := m.peer(p)
-	if peer.Memory == nil {
-		m.t.Fatalf("process %d publishes nothing of its memory", p.pid())
+	if peer := m.glance(p); peer.Memory != nil {
+		return *peer.Memory
 	}
-	return *peer.Memory
+	return segment.Memory{}
+}
+
+// holding starts a program with a buffer of so many MB, which is 0, and waits until others know.
+func (m *machine) holding(role string, megabytes uint64) *process {
+	m.t.Helper()
+	p := m.startMemory(role)
+	p.filled("memory", megabytes<<20, p.pid())
+	m.until("others know what it has", func() bool { return m.memory(p).Resident >= megabytes<<20 })
+	return p
+}
+
+// works has a program use its buffers, and checks them.
+func (p *process) works(buffers int) {
+	p.m.t.Helper()
+	p.carriesOut("step 0 2")
+	p.right(buffers)
 }
 
 // In a process that swaps, the mechanism is in force.
 func TestSwapIsInForce(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
-	p := m.startMemory("be")
-	p.filled("memory", 100<<20, 1)
-	m.joined(p)
+	p := m.holding("be", 10)
 	m.until("swap is in force", func() bool { return slices.Contains(m.peer(p).Mechanisms, "swap") })
-	p.right(1)
+}
+
+// Two best-effort processes of 0.7 of the memory each: both get on, compute right, and the counters tell. One alone, or what
+// fits beside them, never moves.
+func TestTwoThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	a := m.holding("be", 170)
+	for range 3 {
+		a.works(1)
+	}
+	if s := m.memory(a); s.Evictions != 0 || s.Swapped != 0 {
+		t.Errorf("alone it was swapped: %+v", s)
+	}
+	b := m.startMemory("be")
+	b.filled("memory", 170<<20, 7)
+	for range 3 {
+		b.works(1)
+		a.works(1)
+	}
+	for _, p := range []*process{a, b} {
+		m.until("its counters tell", func() bool {
+			s := m.memory(p)
+			return s.Evictions > 0 && s.Restores > 0 && s.Turns > 0 && s.OutBytes > 0 && s.InBytes > 0 && s.Failures == 0 && s.QuantumNs != 0
+		})
+	}
+}
+
+// They get on at the same time, too, when both work all the time; and each has its turns.
+func TestTwoThatWorkAllTheTime(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	a, b := m.holding("be", 150), m.startMemory("be")
+	b.filled("memory", 150<<20, 7)
+	for _, p := range []*process{a, b} {
+		p.working(1<<20, "chains", "copies")
+	}
+	for range 3 {
+		for _, p := range []*process{a, b} {
+			p.advances(3)
+			m.until("it has another turn", func() bool { return m.memory(p).Restores > 1 })
+		}
+	}
+	for _, p := range []*process{a, b} {
+		p.rounds("stop")
+		p.works(1)
+	}
+}
+
+// Of three, two fit. All get on.
+func TestThreeOfWhichTwoFit(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	var all []*process
+	for i := range 3 {
+		p := m.startMemory("be")
+		p.filled("memory", 90<<20, i)
+		all = append(all, p)
+	}
+	for range 2 {
+		for _, p := range all {
+			p.works(1)
+		}
+	}
+}
+
+// A latency-critical process that grows gets the room of best-effort work, which has it back when it is free.
+func TestGrowthOfLatencyCriticalWork(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	lc := m.holding("lc", 20)
+	be := m.holding("be", 200)
+	grown := lc.filled("memory", 100<<20, 3)
+	lc.right(2)
+	if s := m.memory(lc); s.Waits == 0 || s.Evictions != 0 {
+		t.Errorf("LC waited %d times and was evicted %d times", s.Waits, s.Evictions)
+	}
+	m.until("the other is out", func() bool { s := m.memory(be); return s.Swapped != 0 && s.State == "out" })
+	be.say("step 0 2")
+	m.until("it waits", func() bool { return m.memory(be).WantedSinceNs != 0 })
+	lc.carriesOut("free %d", grown)
+	if answer := be.hear(); answer != "result 0" {
+		t.Errorf("it says %q", answer)
+	}
+	be.right(1)
+}
+
+// Within the reserve a latency-critical process does not wait; and the reserve is free again afterwards.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "reserve_mb = 40\n")
+	lc := m.holding("lc", 20)
+	var all []*process
+	for range 2 {
+		all = append(all, m.holding("be", 80))
+	}
+	for i := range 2 {
+		lc.filled("memory", 30<<20, 3)
+		if s := m.memory(lc); s.Waits != 0 {
+			t.Fatalf("it waited for piece %d within the reserve", i)
+		}
+		m.until("the reserve is free again", func() bool {
+			free, _ := lc.free()
+			used := uint64(0)
+			for _, p := range append(all, lc) {
+				s := m.memory(p)
+				used += s.Resident + s.Pinned
+			}
+			return free >= 40<<20 && used+3*4<<20+40<<20 <= 256<<20
+		})
+	}
+	lc.right(3)
+}
+
+// A latency-critical process that idles may go, where it is configured so. Its first call brings it back, or a hint before.
+func TestIdleServiceComesBack(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "lc = true\nlc_idle_s = 1\n")
+	lc := m.holding("lc", 150)
+	be := m.startMemory("be")
+	for i := range 4 {
+		if i == 0 {
+			be.filled("memory", 150<<20, 3)
+		}
+		be.works(1)
+		m.until("the idle one is out", func() bool { return m.memory(lc).Swapped != 0 })
+		if i%2 != 0 {
+			lc.carriesOut("hint 1000000")
+			m.until("it is back before its work", func() bool { s := m.memory(lc); return s.Swapped == 0 && s.State == "running" })
+		}
+		lc.works(1)
+	}
+}
+
+// Beyond its limit, and beyond what can ever be free, a process is out of memory at once; others do not notice.
+func TestInVain(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	other := m.holding("be", 100)
+	p := m.holding("be", 20)
+	if _, result := p.allocate("memory", 300<<20); result != outOfMemory {
+		t.Errorf("more than the GPU has: %d", result)
+	}
+	if _, result := p.allocate("memory", 240<<20); result != outOfMemory {
+		t.Errorf("more than the GPU has beside its own: %d", result)
+	}
+	p.works(1)
+	if s := m.memory(other); s.Evictions != 0 {
+		t.Errorf("another was evicted for it: %+v", s)
+	}
+	p.filled("memory", 150<<20, 4) // for which the other goes
+	other.works(1)
+	p.right(2)
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "limit_mb = 100\n")
+	a, b := m.holding("be", 80), m.holding("be", 90)
+	for _, p := range []*process{a, b} {
+		if _, result := p.allocate("memory", 30<<20); result != outOfMemory {
+			t.Errorf("beyond its limit: %d", result)
+		}
+		p.works(1)
+		if s := m.memory(p); s.Evictions != 0 {
+			t.Errorf("it was evicted: %+v", s)
+		}
+	}
+}
+
+// People send memory out and bring it back, and suspend programs.
+func TestPeopleMoveMemory(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	p := m.holding("be", 100)
+	people := func(arguments ...string) {
+		t.Helper()
+		cmd := m.command("", filepath.Join(root, "build", "gpreempt"), append(arguments, strconv.Itoa(p.pid()))...)
+		cmd.Env = slices.DeleteFunc(cmd.Env, func(s string) bool { return strings.HasPrefix(s, "LD_PRELOAD=") })
+		if got, err := run(cmd); err != nil || got.status != 0 {
+			t.Fatalf("gpreempt %v: %+v, %v; %+v", arguments, got, err, m.memory(p))
+		}
+	}
+	people("swap", "out")
+	if s := m.memory(p); s.Swapped < 100<<20 || s.Resident != 0 {
+		t.Errorf("after swap out: %+v", s)
+	}
+	people("swap", "in")
+	if s := m.memory(p); s.Swapped != 0 || s.State != "running" {
+		t.Errorf("after swap in: %+v", s)
+	}
+	p.works(1)
+	people("swap", "out")
+	p.works(1) // which brings it back
+	p.working(1<<20, "chains")
+	people("suspend")
+	before, s := p.rounds("status"), m.memory(p)
+	if s.Resident != 0 || s.State != "suspended" {
+		t.Errorf("suspended: %+v", s)
+	}
+	time.Sleep(300 * time.Millisecond) // nothing happens
+	if after := p.rounds("status"); after != before {
+		t.Errorf("%d rounds while it was suspended", after-before)
+	}
+	people("resume")
+	p.advances(3)
+	p.rounds("stop")
+	p.works(1)
+}
+
+// Whoever is killed or stopped, the others go on.
+func TestKilledAndStoppedBesideOthers(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	random := rand.New(rand.NewPCG(13, 1))
+	small := m.holding("be", 20)
+	small.working(1<<20, "chains")
+	b := m.holding("be", 150)
+	for i := range 4 {
+		a := m.startMemory("be")
+		a.say("alloc memory %d", 150<<20)
+		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // anywhere in the swap
+		if i%2 == 0 {
+			a.signal(syscall.SIGKILL)
+			_ = a.wait()
+		} else {
+			a.signal(syscall.SIGSTOP)
+			small.advances(2)
+			a.signal(syscall.SIGCONT)
+			if answer := a.hear(); answer != "buffer 0 result 0" {
+				t.Errorf("it says %q", answer)
+			}
+			a.carriesOut("fill 0 %d", i)
+			a.works(1)
+			a.finish()
+		}
+		b.works(1)
+		small.advances(2)
+	}
+	small.rounds("stop")
+	small.works(1)
 }

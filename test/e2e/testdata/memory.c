@@ -25,10 +25,12 @@
 //	open HEX             buffer N result R       of another process
 //	descriptor N         descriptor D result R   a shareable handle of buffer N, which may be imported as /proc/PID/fd/D
 //	adopt PID D BYTES    buffer N result R       by another process
+//	hint US              result R                gpreempt_hint: work comes in so many microseconds
 //	expect N SEED        result 0                what another process filled buffer N with
 //
 // An argument names the image of the kernels; the simulated driver needs none.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -375,6 +377,9 @@ static void obey(const char *line)
 		attributes(buffer_of(n), bytes);
 	} else if (!strcmp(line, "info\n")) {
 		info();
+	} else if (sscanf(line, "hint %zu", &bytes) == 1) {
+		int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
+		printf("result %d\n", hint ? hint((int64_t)bytes, 1) : -2);
 	} else if (sscanf(line, "start %31s %zu", word, &bytes) == 2) {
 		start(word, bytes);
 	} else if (!strcmp(line, "status\n")) {
