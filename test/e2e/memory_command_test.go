@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// gpreempt runs the command beside the processes of a machine.
+func (m *machine) gpreempt(arguments ...string) result {
+	m.t.Helper()
+	got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), arguments...))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return got
+}
+
+// does is gpreempt with a process's number behind the arguments; it must do what it is told, and say that.
+func (m *machine) does(p *process, want string, arguments ...string) {
+	m.t.Helper()
+	if got := m.gpreempt(append(arguments, fmt.Sprint(p.pid()))...); got.status != 0 || !strings.Contains(got.stdout, want) || got.stderr != "" {
+		m.t.Fatalf("%v: %+v, want %q; the program says %s", arguments, got, want, p.stderr.String())
+	}
+}
+
+// People move memory by the command, and stop and continue a program.
+func TestMemoryCommands(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	p := m.startMemory("be")
+	p.filled("memory", 300<<20, 1)
+	p.filled("mapped", 100<<20, 2)
+	m.joined(p)
+	m.until("memory is published", func() bool { return m.memory(p).Resident >= 400<<20 })
+	for range 2 {
+		m.does(p, " went to host memory in ", "swap", "out")
+		if now := m.memory(p); now.Swapped < 400<<20 || now.Resident != 0 {
+			t.Fatalf("out: %+v", now)
+		}
+		m.does(p, " came back in ", "swap", "in")
+		if now := m.memory(p); now.Swapped != 0 || now.Resident < 400<<20 {
+			t.Fatalf("in: %+v", now)
+		}
+		m.does(p, " went to host memory in ", "swap", "out")
+		p.right(2) // which brings it back
+	}
+	p.working(1<<20, "chains", "copies", "graphs")
+	for range 2 {
+		m.does(p, ": is suspended: ", "suspend")
+		m.until("all threads wait", func() bool { return m.memory(p).Waiting == 3 })
+		if now := m.memory(p); now.State != "suspended" || now.Swapped < 400<<20 || now.Resident != 0 {
+			t.Fatalf("suspended: %+v", now)
+		}
+		var seen struct{ GPUs []struct{ Peers []segment.Peer } }
+		if top := m.gpreempt("top", "--once", "--json"); json.Unmarshal([]byte(top.stdout), &seen) != nil || len(seen.GPUs) != 1 || len(seen.GPUs[0].Peers) != 1 || seen.GPUs[0].Peers[0].Memory.State != "suspended" {
+			t.Fatalf("top: %+v", top)
+		}
+		m.does(p, ": goes on: ", "resume")
+		p.advances(3)
+	}
+	p.rounds("stop")
+	p.right(2)
+	if got := m.gpreempt("swap", "out", "--gpu", "GPU-0", fmt.Sprint(p.pid())); got.status != 1 || got.stdout != "" || !strings.Contains(got.stderr, "not on a GPU whose UUID begins with") {
+		t.Errorf("another GPU: %+v", got)
+	}
+}
+
+// What another process has a handle of stays, and the command says so.
+func TestMemoryCommandsSayWhatStays(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	p := m.startMemory("be")
+	shared := p.filled("shareable", 100<<20, 1)
+	var what, descriptor string
+	var refused int
+	if p.ask(fmt.Sprintf("descriptor %d", shared), "%s %s result %d", &what, &descriptor, &refused); refused != 0 {
+		t.Fatalf("descriptor: %d", refused)
+	}
+	m.joined(p)
+	m.until("it is published why", func() bool { return m.memory(p).Pinned >= 100<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported") })
+	if got := m.gpreempt("swap", "out", fmt.Sprint(p.pid())); got.status != 1 || !strings.Contains(got.stderr, "nothing can go: ") || !strings.Contains(got.stderr, "(exported") {
+		t.Errorf("%+v", got)
+	}
+	other := p.filled("memory", 100<<20, 2)
+	m.until("it is published", func() bool { return m.memory(p).Resident >= 100<<20 })
+	m.does(p, " cannot go (exported", "swap", "out")
+	p.right(other + 1)
+}
