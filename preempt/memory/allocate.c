@@ -168,24 +168,32 @@ static CUresult release(CUdeviceptr address)
 	}
 	struct gp_memory *m = gp_memory_of(r->gpu);
 	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
-	size_t bytes = r->bytes;
+	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
 	CUresult result = gp_peers_synchronize(r);
 	if (!result) {
 		int mode = gp_relax_captures();
 		result = gp_chunks_free(r);
 		gp_unrelax_captures(mode);
 	}
-	if (result)
+	if (result) {
 		unclaim(r);
-	else
-		gp_account_give(account, bytes);
-	return result;
+		return result;
+	}
+	gp_account_give(account, in);
+	gp_account_give(&m->swapped, out);
+	return CUDA_SUCCESS;
 }
 
+// Memory that is out need not come back to be freed: a program that ends would wait for that.
 CUresult gp_cuMemFree_v2(CUdeviceptr address)
 {
-	gp_memory_enter();
+	bool away = gp_memory_keep_moves_away();
+	if (!away)
+		gp_memory_enter();
 	CUresult result = release(address);
-	gp_memory_leave();
+	if (away)
+		gp_memory_let_moves();
+	else
+		gp_memory_leave();
 	return result;
 }

@@ -111,8 +111,34 @@ CUresult gp_chunks_allocate(struct gp_context *c, size_t asked, CUdeviceptr *add
 	return result;
 }
 
+uint64_t gp_chunks_out(const struct gp_range *r)
+{
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < r->chunks; i++)
+		bytes += r->chunk[i].state == GP_CHUNK_OUT ? r->chunk[i].bytes : 0;
+	return bytes;
+}
+
+// A part is out: nothing runs, and no move begins. What is out is not mapped.
+static void free_parts(struct gp_range *r)
+{
+	for (size_t i = 0; i < r->chunks; i++) {
+		struct gp_chunk *c = &r->chunk[i];
+		if (c->handle) { // OUT too where the driver refused to unmap it
+			GP_GIVE_BACK(gp_driver.cuMemUnmap(c->address, c->bytes));
+			GP_GIVE_BACK(gp_driver.cuMemRelease(c->handle));
+		}
+		gp_chunk_give_host(c);
+	}
+}
+
 CUresult gp_chunks_free(struct gp_range *r)
 {
+	if (gp_chunks_out(r)) {
+		free_parts(r);
+		forget(r);
+		return CUDA_SUCCESS;
+	}
 	CUresult result = gp_driver.cuMemUnmap(r->address, r->bytes);
 	if (result)
 		return result;

@@ -112,6 +112,8 @@ void gp_memory_leave_slowly(void)
 		count_out();
 }
 
+bool gp_memory_inside(void) { return mine.depth; }
+
 uint32_t gp_memory_step_out(void)
 {
 	uint32_t depth = mine.depth;

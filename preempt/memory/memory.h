@@ -127,6 +127,7 @@ static inline void gp_memory_leave(void)
 	if (__builtin_expect(gp_memory_on, 0))
 		gp_memory_leave_slowly();
 }
+bool gp_memory_inside(void); // the calling thread is counted in
 // For a wait that has nothing to do with device memory: the calling thread counts as outside, however deep it is in. Returns
 // what gp_memory_step_in gets.
 uint32_t gp_memory_step_out(void);
@@ -203,6 +204,11 @@ enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t de
 // Brings everything back, or as much as fits in most bytes (then GP_MOVE_NO_ROOM), and opens the gate of the process once
 // nothing is out on any GPU.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);
+// For a thread that frees, and is not inside. True: the gate is closed, nothing of the process runs, and no move begins until
+// gp_memory_let_moves, which opens the gate if nothing is out any more. False: it is to be counted in, as for any call.
+bool gp_memory_keep_moves_away(void);
+void gp_memory_let_moves(void);
+void gp_chunk_give_host(struct gp_chunk *); // its places in the arena
 // Closes the gate, which stays closed though all is in, until it is told otherwise. False: work or a call did not end in time.
 bool gp_memory_suspend(bool on, uint64_t deadline_ns);
 

@@ -497,3 +497,20 @@ bool gp_memory_suspend(bool on, uint64_t deadline_ns)
 	pthread_mutex_unlock(&moving);
 	return done;
 }
+
+bool gp_memory_keep_moves_away(void)
+{
+	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may wait for who is inside
+		return false;
+	pthread_mutex_lock(&moving);
+	if (gp_memory_closed())
+		return true;
+	pthread_mutex_unlock(&moving);
+	return false;
+}
+
+void gp_memory_let_moves(void)
+{
+	open_if_all_in();
+	pthread_mutex_unlock(&moving);
+}

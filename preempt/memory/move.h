@@ -32,8 +32,7 @@ void gp_copies_close(struct gp_copies *);
 bool gp_copies_add(struct gp_copies *, const struct gp_chunk *, size_t offset, bool to_device);
 bool gp_copies_wait(struct gp_copies *, uint64_t upto); // false: that will not be known
 
-// The bytes of a chunk in the arena: taken, and given back. False: there is no room for all of them.
+// The bytes of a chunk in the arena; gp_chunk_give_host gives them back. False: there is no room for all of them.
 bool gp_chunk_take_host(struct gp_gpu *, struct gp_chunk *);
-void gp_chunk_give_host(struct gp_chunk *);
 
 #endif

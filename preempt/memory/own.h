@@ -31,9 +31,11 @@ void gp_range_pin(struct gp_range *, enum gp_pin);
 
 void gp_pin_say(enum gp_pin); // in the log, once for each
 
-// chunks.c: physical memory at addresses of its own. The caller is counted in and has no lock. Both do all or nothing.
+// chunks.c: physical memory at addresses of its own. The caller is counted in, or frees and keeps moves away
+// (gp_memory_keep_moves_away), and has no lock. Both do all or nothing.
 CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
 CUresult gp_chunks_free(struct gp_range *);
+uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
 
 // peers.c: fills in who has access to memory that is allocated in a context.
 void gp_peers_of(const struct gp_context *, struct gp_range *);

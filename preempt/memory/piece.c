@@ -13,7 +13,7 @@
 enum {
 	TOUCHERS = 4,
 	PAGE_BYTES = 4096,
-	MPOL_PREFERRED = 1,      // Linux, mempolicy
+	MPOL_PREFERRED = 1, // Linux, mempolicy
 	NODES = 1024,       // of the mask
 	ALREADY = 712,      // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 };

@@ -34,20 +34,25 @@ static struct gp_range *doomed(CUcontext context, CUdeviceptr from)
 	return r;
 }
 
-// The caller is counted in.
+// The caller is counted in, or keeps moves away.
 static void end(struct gp_range *r)
 {
-	_Atomic uint64_t *account = r->pins ? &gp_memory_of(r->gpu)->pinned : &gp_memory_of(r->gpu)->resident;
-	size_t bytes = r->bytes;
-	if (!gp_chunks_free(r))
-		gp_account_give(account, bytes);
+	struct gp_memory *m = gp_memory_of(r->gpu);
+	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
+	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
+	if (gp_chunks_free(r))
+		return;
+	gp_account_give(account, in);
+	gp_account_give(&m->swapped, out);
 }
 
 void gp_memory_context_destroyed(CUcontext context, bool is)
 {
 	if (!gp_memory_on)
 		return;
-	gp_memory_enter();
+	bool away = gp_memory_keep_moves_away(); // without a context nothing that is out could come back
+	if (!away)
+		gp_memory_enter();
 	for (CUdeviceptr from = 0;;) {
 		pthread_mutex_lock(&gp_memory_lock);
 		struct gp_range *r = doomed(context, from);
@@ -62,5 +67,8 @@ void gp_memory_context_destroyed(CUcontext context, bool is)
 		if (!more)
 			break;
 	}
-	gp_memory_leave();
+	if (away)
+		gp_memory_let_moves();
+	else
+		gp_memory_leave();
 }
