@@ -214,7 +214,7 @@ static enum gp_move_result move_out(struct gp_gpu *g, uint64_t bytes, bool urgen
 	size_t count = count_chunks(g, GP_CHUNK_IN, &there);
 	enum gp_move_result result = GP_MOVED;
 
-	if (there < bytes)
+	if (there <= bytes)
 		trim(g);
 	if (!count)
 		return GP_MOVED;

@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// What the thread sanitizer watches takes ten times as long.
-#ifdef __SANITIZE_THREAD__
-enum { CYCLES = 20, EVERY = 7 };
+// What a sanitizer watches takes ten times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { CYCLES = 20, EVERY = 11 };
 #else
 enum { CYCLES = 200, EVERY = 1 };
 #endif
