@@ -33,17 +33,17 @@ func TestMemoryCommands(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
 	p := m.startMemory("be")
-	p.filled("memory", 300<<20, 1)
-	p.filled("mapped", 100<<20, 2)
+	p.filled("memory", 60<<20, 1)
+	p.filled("mapped", 40<<20, 2)
 	m.joined(p)
-	m.until("memory is published", func() bool { return m.memory(p).Resident >= 400<<20 })
+	m.until("memory is published", func() bool { return m.memory(p).Resident >= 100<<20 })
 	for range 2 {
 		m.does(p, " went to host memory in ", "swap", "out")
-		if now := m.memory(p); now.Swapped < 400<<20 || now.Resident != 0 {
+		if now := m.memory(p); now.Swapped < 100<<20 || now.Resident != 0 {
 			t.Fatalf("out: %+v", now)
 		}
 		m.does(p, " came back in ", "swap", "in")
-		if now := m.memory(p); now.Swapped != 0 || now.Resident < 400<<20 {
+		if now := m.memory(p); now.Swapped != 0 || now.Resident < 100<<20 {
 			t.Fatalf("in: %+v", now)
 		}
 		m.does(p, " went to host memory in ", "swap", "out")
@@ -53,7 +53,7 @@ func TestMemoryCommands(t *testing.T) {
 	for range 2 {
 		m.does(p, ": is suspended: ", "suspend")
 		m.until("all threads wait", func() bool { return m.memory(p).Waiting == 3 })
-		if now := m.memory(p); now.State != "suspended" || now.Swapped < 400<<20 || now.Resident != 0 {
+		if now := m.memory(p); now.State != "suspended" || now.Swapped < 100<<20 || now.Resident != 0 {
 			t.Fatalf("suspended: %+v", now)
 		}
 		var seen struct{ GPUs []struct{ Peers []segment.Peer } }
@@ -75,19 +75,19 @@ func TestMemoryCommandsSayWhatStays(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
 	p := m.startMemory("be")
-	shared := p.filled("shareable", 100<<20, 1)
+	shared := p.filled("shareable", 60<<20, 1)
 	var what, descriptor string
 	var refused int
 	if p.ask(fmt.Sprintf("descriptor %d", shared), "%s %s result %d", &what, &descriptor, &refused); refused != 0 {
 		t.Fatalf("descriptor: %d", refused)
 	}
 	m.joined(p)
-	m.until("it is published why", func() bool { return m.memory(p).Pinned >= 100<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported") })
+	m.until("it is published why", func() bool { return m.memory(p).Pinned >= 60<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported") })
 	if got := m.gpreempt("swap", "out", fmt.Sprint(p.pid())); got.status != 1 || !strings.Contains(got.stderr, "nothing can go: ") || !strings.Contains(got.stderr, "(exported") {
 		t.Errorf("%+v", got)
 	}
-	other := p.filled("memory", 100<<20, 2)
-	m.until("it is published", func() bool { return m.memory(p).Resident >= 100<<20 })
+	other := p.filled("memory", 60<<20, 2)
+	m.until("it is published", func() bool { return m.memory(p).Resident >= 60<<20 })
 	m.does(p, " cannot go (exported", "swap", "out")
 	p.right(other + 1)
 }

@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -220,46 +217,6 @@ func TestLimit(t *testing.T) {
 			t.Errorf("it was evicted: %+v", s)
 		}
 	}
-}
-
-// People send memory out and bring it back, and suspend programs.
-func TestPeopleMoveMemory(t *testing.T) {
-	t.Parallel()
-	m := newSmall(t, "")
-	p := m.holding("be", 100)
-	people := func(arguments ...string) {
-		t.Helper()
-		cmd := m.command("", filepath.Join(root, "build", "gpreempt"), append(arguments, strconv.Itoa(p.pid()))...)
-		cmd.Env = slices.DeleteFunc(cmd.Env, func(s string) bool { return strings.HasPrefix(s, "LD_PRELOAD=") })
-		if got, err := run(cmd); err != nil || got.status != 0 {
-			t.Fatalf("gpreempt %v: %+v, %v; %+v", arguments, got, err, m.memory(p))
-		}
-	}
-	people("swap", "out")
-	if s := m.memory(p); s.Swapped < 100<<20 || s.Resident != 0 {
-		t.Errorf("after swap out: %+v", s)
-	}
-	people("swap", "in")
-	if s := m.memory(p); s.Swapped != 0 || s.State != "running" {
-		t.Errorf("after swap in: %+v", s)
-	}
-	p.works(1)
-	people("swap", "out")
-	p.works(1) // which brings it back
-	p.working(1<<20, "chains")
-	people("suspend")
-	before, s := p.rounds("status"), m.memory(p)
-	if s.Resident != 0 || s.State != "suspended" {
-		t.Errorf("suspended: %+v", s)
-	}
-	time.Sleep(300 * time.Millisecond) // nothing happens
-	if after := p.rounds("status"); after != before {
-		t.Errorf("%d rounds while it was suspended", after-before)
-	}
-	people("resume")
-	p.advances(3)
-	p.rounds("stop")
-	p.works(1)
 }
 
 // Whoever is killed or stopped, the others go on.
