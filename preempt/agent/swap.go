@@ -484,7 +484,7 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 	begun := false
 	switch {
 	case v.out && movable != 0 && !stuck:
-		begun = a.beginOut(c, c.resident, p.urgent)
+		begun = a.beginOut(c, math.MaxUint64, p.urgent) // what the driver keeps for the program too
 	case m.suspended && !m.halted && !stuck:
 		begun = mover.begin(move{gpu: a.gpu, kind: moveHalt, timeout: a.drainFor()})
 	case m.halted && !m.suspended:
@@ -520,13 +520,13 @@ func (a *agent) beginOut(c memoryCounters, bytes uint64, urgent bool) bool {
 	return a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveOut, bytes: bytes, timeout: a.drainFor(), urgent: urgent, had: c.resident})
 }
 
-// leaves says whether memory is about to leave, for which submitted work must end first.
-func (a *agent) leaves() bool {
+// drains says whether memory is about to leave, for which submitted work must end first.
+func (a *agent) drains() bool {
 	if a.core.memory == nil {
 		return false
 	}
 	now, moving := a.core.memory.mover.moving(a.gpu)
-	return moving && (now.kind == moveOut || now.kind == moveHalt)
+	return moving && (now.kind == moveHalt || now.kind == moveOut && readMemory(a.gpu).resident >= now.had)
 }
 
 // mayLeave says whether memory of this process may leave at all.
@@ -576,7 +576,7 @@ func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Durat
 		waiting = waiting || o.waits()
 	}
 	if mover.pinRefused(a.gpu) {
-		m.pinned, m.pinAfter = 0, now+passedOver
+		m.pinned, m.pinAfter = 0, now+uint64(heartbeat) // the context may have been in use; the arena remembers refusals
 	}
 	mayGo := a.core.level == lowestLevel || a.idleAfter() != 0
 	others := len(v.all) > 1

@@ -114,7 +114,7 @@ const (
 
 func (a *agent) probes(now uint64) bool {
 	switch {
-	case a.probed == 0 && a.off && (now-a.offSince > a.probeAfter || a.leaves()):
+	case a.probed == 0 && a.off && (now-a.offSince > a.probeAfter || a.drains()):
 		a.probed = now
 		probe(a.gpu, true)
 		a.segment.Ring()

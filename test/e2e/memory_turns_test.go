@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -250,4 +251,74 @@ func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	}
 	small.rounds("stop")
 	small.works(1)
+}
+
+// A GPU full of best-effort memory does not keep a latency-critical process from starting, nor another best-effort one.
+func TestStartOnAFullGPU(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "", "SIMCUDA_CONTEXT_MB=20")
+	a := m.holding("be", 230)
+	for _, role := range []string{"lc", "be"} {
+		p := m.startMemory(role)
+		p.filled("memory", 10<<20, 3)
+		p.works(1)
+		p.finish()
+		a.works(1)
+	}
+}
+
+// Programs with memory on two GPUs go out and come back on both.
+func TestSwapOnTwoGPUs(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "", "SIMCUDA_DEVICES=2")
+	var all []*process
+	for i := range 2 {
+		p := m.startMemory("be")
+		for device := range 2 {
+			var used int
+			p.ask(fmt.Sprintf("device %d", device), "device %d", &used)
+			p.filled("memory", 150<<20, 2*i+device)
+		}
+		all = append(all, p)
+	}
+	for range 2 {
+		for _, p := range all {
+			p.right(2)
+		}
+	}
+}
+
+// Where another mechanism stops kernels, and under an MPS server, memory goes and comes just the same.
+func TestSwapBesideOtherMechanisms(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, mechanisms, environment string }{
+		{"blp", `["timeslice", "hold", "turns", "blp", "swap"]`, "SIMCUDA_LOOK_US=200"},
+		{"mps", `["gate", "blp", "mps", "swap"]`, "SIMCUDA_MPS=1"},
+		{"alone", `["swap"]`, "SIMCUDA_LOOK_US=200"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "mechanisms = "+c.mechanisms+"\n[memory]\nturn_min_ms = 100\n", "SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4", c.environment)
+			a := m.holding("be", 150)
+			b := m.startMemory("be")
+			b.filled("memory", 150<<20, 7)
+			for range 2 {
+				a.works(1)
+				b.works(1)
+			}
+		})
+	}
+}
+
+// While there is pressure, host memory is pinned before anything has to go.
+func TestHostMemoryIsPinnedAhead(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	a, b := m.holding("be", 130), m.holding("be", 100)
+	for _, p := range []*process{a, b} {
+		m.until("host memory is pinned", func() bool { return m.memory(p).Host >= m.memory(p).Resident })
+		if s := m.memory(p); s.Evictions != 0 {
+			t.Errorf("it was evicted: %+v", s)
+		}
+	}
 }
