@@ -68,6 +68,7 @@ SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
 SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 
 WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice))                  // CUDA 11.2
+WANTED(cuMemFreeAsync, cuMemFreeAsync, (CUdeviceptr, CUstream))                                        // CUDA 11.2
 WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                                    // CUDA 11.2
 WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                                         // CUDA 11.4
 WANTED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (unsigned long long *handle, void *)) // CUDA 11

@@ -167,18 +167,22 @@ void gp_native_made(const struct gp_context *c, CUdeviceptr address, size_t byte
 	keep((struct native){address, bytes, c->handle, c->gpu});
 }
 
-CUresult gp_native_free(CUdeviceptr address)
+static CUresult free_native(CUdeviceptr address, CUstream stream)
 {
 	struct native n;
 	// First: the address may be another's as soon as it is free.
 	bool counted = take_address(address, &n);
-	CUresult result = gp_driver.cuMemFree(address);
+	CUresult result = stream ? gp_driver.cuMemFreeAsync(address, stream) : gp_driver.cuMemFree(address);
 	if (counted && result)
 		keep(n);
 	else if (counted)
 		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
 	return result;
 }
+
+CUresult gp_native_free(CUdeviceptr address) { return free_native(address, NULL); }
+
+CUresult gp_native_free_async(CUdeviceptr address, CUstream stream) { return free_native(address, stream); }
 
 void gp_native_context_destroying(CUcontext context)
 {

@@ -93,8 +93,12 @@ static CUresult allocate(const struct request *q)
 	for (;;) {
 		struct gp_gpu *lacking = NULL;
 		gp_memory_enter();
+		gp_freed_look(false);
 		CUresult result = attempt(q, &lacking);
+		bool freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
+		if (freed)
+			continue;
 		if (result != CUDA_ERROR_OUT_OF_MEMORY || !lacking || !gp_memory_wait_for_room(lacking, q->bytes, began))
 			return result;
 	}
@@ -136,8 +140,7 @@ CUresult gp_cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, si
 	return allocate(&q);
 }
 
-// Takes a range for the calling thread to free. False with *r NULL: there is none at the address.
-static bool claim(CUdeviceptr address, struct gp_range **r)
+bool gp_range_claim(CUdeviceptr address, struct gp_range **r)
 {
 	pthread_mutex_lock(&gp_memory_lock);
 	*r = gp_range_at(address);
@@ -157,31 +160,36 @@ static void unclaim(struct gp_range *r)
 	pthread_mutex_unlock(&gp_memory_lock);
 }
 
+CUresult gp_range_end(struct gp_range *r)
+{
+	struct gp_memory *m = gp_memory_of(r->gpu);
+	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
+	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
+	int mode = gp_relax_captures();
+	CUresult result = gp_chunks_free(r);
+	gp_unrelax_captures(mode);
+	if (result)
+		return result;
+	gp_account_give(account, in);
+	gp_account_give(&m->swapped, out);
+	return CUDA_SUCCESS;
+}
+
 static CUresult release(CUdeviceptr address)
 {
 	struct gp_range *r;
-	if (!claim(address, &r))
+	if (!gp_range_claim(address, &r))
 		return r ? CUDA_ERROR_INVALID_VALUE : gp_native_free(address);
 	if (!gp_current_handle()) { // the driver says what is wrong
 		unclaim(r);
 		return gp_driver.cuMemFree(address);
 	}
-	struct gp_memory *m = gp_memory_of(r->gpu);
-	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
-	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
 	CUresult result = gp_peers_synchronize(r);
-	if (!result) {
-		int mode = gp_relax_captures();
-		result = gp_chunks_free(r);
-		gp_unrelax_captures(mode);
-	}
-	if (result) {
+	if (!result)
+		result = gp_range_end(r);
+	if (result)
 		unclaim(r);
-		return result;
-	}
-	gp_account_give(account, in);
-	gp_account_give(&m->swapped, out);
-	return CUDA_SUCCESS;
+	return result;
 }
 
 // Memory that is out need not come back to be freed: a program that ends would wait for that.
@@ -191,6 +199,7 @@ CUresult gp_cuMemFree_v2(CUdeviceptr address)
 	if (!away)
 		gp_memory_enter();
 	CUresult result = release(address);
+	gp_freed_look(false);
 	if (away)
 		gp_memory_let_moves();
 	else

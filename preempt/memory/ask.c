@@ -157,9 +157,15 @@ CUresult gp_cuPointerGetAttributes(unsigned count, int *attribute, void **value,
 	} else {
 		result = get_attributes(count, attribute, value, f.sample);
 	}
-	for (unsigned i = 0; !result && i < count; i++)
+	if (!attribute || !value)
+		return result;
+	// Answers that came before one that failed stand.
+	for (unsigned i = 0; i < count; i++) {
+		if (result && get_attributes(1, &attribute[i], &value[i], f.sample ? f.sample : at))
+			break;
 		if (value[i])
 			correct(&f, attribute[i], value[i]);
+	}
 	return result;
 }
 

@@ -185,7 +185,10 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 	for (;;) {
 		gp_memory_enter();
 		CUresult result = gpu ? create(out, bytes, q, gpu) : gp_driver.cuMemCreate(out, bytes, q, flags);
+		bool freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
+		if (freed)
+			continue;
 		if (result != CUDA_ERROR_OUT_OF_MEMORY || !gpu || !gp_memory_wait_for_room(gpu, bytes, began))
 			return result;
 	}

@@ -79,6 +79,9 @@ struct gp_range {
 	bool ending;                  // one thread makes it, or frees it: it is not to be freed by another
 	bool doomed;                  // its context is being destroyed
 	struct gp_physical *physical; // of the program's handle (own.h); NULL: it has none
+	CUevent freed; // by cuMemFreeAsync, once this has happened, an event of freed_in; NULL: at any time
+	CUcontext freed_in;
+	struct gp_range *next_freed;
 	size_t chunks;
 	struct gp_chunk *chunk;
 };

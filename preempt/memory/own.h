@@ -25,6 +25,7 @@ uint64_t gp_account_own(const struct gp_gpu *); // the sum
 // Allocations that are the driver's own stay counted as pinned until they are freed.
 void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
 CUresult gp_native_free(CUdeviceptr); // also of what was not counted
+CUresult gp_native_free_async(CUdeviceptr, CUstream);
 void gp_native_context_destroying(CUcontext);
 // The range is not evicted from now on, which the log says. The caller is counted in, and has gp_memory_lock.
 void gp_range_pin(struct gp_range *, enum gp_pin);
@@ -36,6 +37,17 @@ void gp_pin_say(enum gp_pin); // in the log, once for each
 CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
 CUresult gp_chunks_free(struct gp_range *);
 uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
+
+// Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread
+// frees it; *r is the one that the address is in, or NULL.
+bool gp_range_claim(CUdeviceptr, struct gp_range **r);
+// Frees a claimed range, for which nothing waits any more. The same as gp_chunks_free, and accounts for it.
+CUresult gp_range_end(struct gp_range *);
+
+// free_async.c: frees what cuMemFreeAsync has let go and no work uses any more, or waits for it all. The caller is counted in.
+// True: some was freed.
+bool gp_freed_look(bool wait);
+void gp_freed_context_destroying(CUcontext);
 
 // peers.c: fills in who has access to memory that is allocated in a context.
 void gp_peers_of(const struct gp_context *, struct gp_range *);

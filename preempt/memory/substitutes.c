@@ -16,6 +16,7 @@ void gp_memory_context_destroying(CUcontext context)
 {
 	if (!gp_memory_on)
 		return;
+	gp_freed_context_destroying(context);
 	gp_sample_context_destroying(context);
 	gp_native_context_destroying(context);
 	gp_peers_context_destroying(context);
@@ -32,18 +33,6 @@ static struct gp_range *doomed(CUcontext context, CUdeviceptr from)
 	while (r && (!r->doomed || r->context != context))
 		r = gp_range_from(r->address + r->bytes);
 	return r;
-}
-
-// The caller is counted in, or keeps moves away.
-static void end(struct gp_range *r)
-{
-	struct gp_memory *m = gp_memory_of(r->gpu);
-	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
-	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
-	if (gp_chunks_free(r))
-		return;
-	gp_account_give(account, in);
-	gp_account_give(&m->swapped, out);
 }
 
 void gp_memory_context_destroyed(CUcontext context, bool is)
@@ -63,7 +52,7 @@ void gp_memory_context_destroyed(CUcontext context, bool is)
 		bool more = r, mine = r && is && !r->ending;
 		pthread_mutex_unlock(&gp_memory_lock);
 		if (mine)
-			end(r);
+			gp_range_end(r); // where the driver refuses, until the process ends
 		if (!more)
 			break;
 	}

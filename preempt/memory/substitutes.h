@@ -9,6 +9,10 @@ SUBSTITUTE(cuMemAlloc_v2, (CUdeviceptr *, size_t bytes))
 SUBSTITUTE(cuMemAllocPitch_v2, (CUdeviceptr *, size_t *pitch, size_t width, size_t rows, unsigned element))
 SUBSTITUTE(cuMemFree_v2, (CUdeviceptr))
 
+// free_async.c
+SUBSTITUTE(cuMemFreeAsync, (CUdeviceptr, CUstream))
+SUBSTITUTE(cuMemFreeAsync_ptsz, (CUdeviceptr, CUstream))
+
 // handles.c
 SUBSTITUTE(cuMemCreate,
 	   (unsigned long long *handle, size_t bytes, const struct gp_allocation_properties *, unsigned long long flags))

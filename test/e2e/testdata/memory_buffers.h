@@ -199,7 +199,8 @@ static int allocate(struct buffer *b, const struct way *way, int of, size_t byte
 static int release(struct buffer *b)
 {
 	int r = b->way->release(b);
-	b->way = NULL;
+	if (!r) // another try may do
+		b->way = NULL;
 	return r;
 }
 

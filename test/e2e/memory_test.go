@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const swap = "mechanisms = [\"swap\"]\n"
+
+// disguise runs testdata/disguise.c and returns what it prints.
+func (m *machine) disguise(t *testing.T, program, preload, role string) string {
+	t.Helper()
+	cmd := m.command(role, program)
+	if preload != "" {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload)
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v; %s", program, err, &stderr)
+	}
+	return string(out)
+}
+
+// Memory of cuMemAlloc answers the same to all that can be asked of it, whoever allocates it.
+func TestSwapDisguise(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "disguise")
+	build := compiler(program, "testdata/disguise.c")
+	if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	m := newMachine(t, swap)
+	want := newMachine(t, "").disguise(t, program, built("sim/libcuda.so.1"), "")
+	for role, m := range map[string]*machine{"be": newMachine(t, ""), "swap": m} {
+		got := strings.Split(m.disguise(t, program, "", "be"), "\n")
+		for i, line := range strings.Split(want, "\n") {
+			if i >= len(got) || got[i] != line {
+				t.Fatalf("%s: line %d is %q, want %q", role, i+1, got[min(i, len(got)-1)], line)
+			}
+		}
+	}
+}
+
+// What the program allocates in each way works as without swap.
+func TestSwapMemoryProgram(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, swap)
+	p := m.startMemory("be")
+	for i, how := range ways {
+		p.carriesOut("step %d 3", p.filled(how, 3_000_001, i))
+	}
+	p.carriesOut("step %d 3", p.filled("memory", 600<<20+5, 77))
+	p.right(len(ways) + 1)
+	before, total := p.free()
+	p.working(1<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
+	p.rounds("stop")
+	p.right(len(ways) + 1)
+	if after, _ := p.free(); after != before {
+		t.Errorf("%d bytes are free of %d, before the threads %d", after, total, before)
+	}
+	p.finish()
+}
+
+// So does memory of one GPU that kernels of another one use.
+func TestSwapMemoryProgramPeers(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, swap, "SIMCUDA_DEVICES=2")
+	p := m.startMemory("be")
+	p.onTwoGPUs()
+	p.working(1<<20, "chains", "peers")
+	p.rounds("stop")
+	p.finish()
+}
+
+// onGPU is what is in use of the GPU, as the driver tells a process that has no role.
+func (m *machine) onGPU() uint64 {
+	m.t.Helper()
+	p := m.startMemory("")
+	free, total := p.free()
+	p.finish()
+	return total - free
+}
+
+// allocateAndFree is the life of a few buffers. Calls of the driver may fail once; the next try has to succeed.
+func allocateAndFree(t *testing.T, p *process) {
+	t.Helper()
+	var list []int
+	for i, bytes := range []uint64{300 << 20, 1000, 3_000_001} {
+		buffer, result := p.allocate("memory", bytes)
+		if result != 0 {
+			if buffer, result = p.allocate("memory", bytes); result != 0 {
+				t.Fatalf("the second try to allocate %d bytes: %d; %s", bytes, result, p.stderr.String())
+			}
+		}
+		p.carriesOut("fill %d %d", buffer, i)
+		list = append(list, buffer)
+	}
+	p.right(len(list))
+	for _, buffer := range list {
+		var result int
+		for range 2 {
+			if p.ask(fmt.Sprintf("free %d", buffer), "result %d", &result); result == 0 {
+				break
+			}
+		}
+		if result != 0 {
+			t.Fatalf("the second try to free: %d; %s", result, p.stderr.String())
+		}
+	}
+}
+
+// The driver refuses one of the calls by which memory is allocated and freed: nothing is lost, and the next one is right.
+func TestSwapRefusedCalls(t *testing.T) {
+	t.Parallel()
+	for _, call := range []struct {
+		name string
+		last int
+	}{
+		{"cuMemAddressReserve", 3}, {"cuMemCreate", 4}, {"cuMemMap", 4}, {"cuMemSetAccess", 3}, {"cuMemUnmap", 2},
+		{"cuMemRelease", 4}, {"cuMemAddressFree", 2}, {"cuCtxSynchronize", 2}, {"cuMemAlloc", 2}, {"cuMemFree", 1},
+	} {
+		for n := 1; n <= call.last; n++ {
+			for _, code := range []int{999, 2} {
+				fail := fmt.Sprintf("%s:%d:%d", call.name, n, code)
+				t.Run(fail, func(t *testing.T) {
+					t.Parallel()
+					m := newMachine(t, swap, "SIMCUDA_FAIL="+fail)
+					p := m.startMemory("be")
+					free, _ := p.free()
+					m.environment = nil
+					before := m.onGPU()
+					allocateAndFree(t, p)
+					if after := m.onGPU(); after != before {
+						t.Errorf("%d bytes are in use in the end, before %d", after, before)
+					}
+					if now, _ := p.free(); now != free {
+						t.Errorf("the program has %d bytes free in the end, before %d", now, free)
+					}
+					if _, stderr := p.finish(); !strings.Contains(stderr, "simulated CUDA driver") {
+						t.Error("no call was refused")
+					}
+				})
+			}
+		}
+	}
+}
