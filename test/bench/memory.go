@@ -175,6 +175,13 @@ func (s *session) hold(ctx context.Context, role, config string, bytes uint64) (
 		return nil, err
 	}
 	w.starting = false
+	if role == "be" {
+		err = s.inForce(ctx, config, w)
+	}
+	if err != nil {
+		s.finish(w)
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -237,6 +244,19 @@ func (s *session) memory(config string, w *worker) (segment.Memory, error) {
 		return segment.Memory{}, fmt.Errorf("%s: swap is not in force; in force: %s, not in force: %s", w.name, list(p.Mechanisms), list(p.Fallbacks))
 	}
 	return *p.Memory, nil
+}
+
+// inForce waits until a process's memory may go: it says so some time after it has a context.
+func (s *session) inForce(ctx context.Context, config string, w *worker) error {
+	for deadline := time.Now().Add(answerLimit); ; {
+		_, err := s.memory(config, w)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		if err := pause(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
 }
 
 // swapped is what became of a request to swap.

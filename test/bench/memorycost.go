@@ -67,7 +67,7 @@ func (s *session) callTimes(ctx context.Context, role, config string) (t allocat
 	}
 	defer s.finish(w)
 	if err = w.awaitReady(ctx, nil); err == nil && role != "" {
-		_, err = s.memory(config, w)
+		err = s.inForce(ctx, config, w)
 	}
 	if err != nil {
 		return t, err
