@@ -263,6 +263,7 @@ func (s *session) inForce(ctx context.Context, config string, w *worker) error {
 type swapped struct {
 	bytes   uint64
 	seconds float64
+	moving  float64 // of these the library says that it moved
 }
 
 func (m swapped) rate() float64 { return float64(m.bytes) / m.seconds / gb }
@@ -299,6 +300,7 @@ func (s *session) swap(ctx context.Context, config string, w *worker, what segme
 		if answer, answered := after.AnswerTo(request); answered {
 			moved.seconds = time.Since(began).Seconds()
 			moved.bytes = after.OutBytes - before.OutBytes + after.InBytes - before.InBytes
+			moved.moving = float64(after.OutNs-before.OutNs+after.InNs-before.InNs) / 1e9
 			if answer != segment.AnswerDone {
 				return moved, fmt.Errorf("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer)))
 			}

@@ -3,7 +3,13 @@ package bench
 import (
 	"bytes"
 	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 func TestGoals(t *testing.T) {
@@ -131,5 +137,85 @@ func TestHolding(t *testing.T) {
 	p, err := s.measurePinned(t.Context(), 8<<20)
 	if err != nil || p.in <= 0 || p.out <= 0 || p.both <= 0 {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// smallGPU is a device with little memory, on a slow bus.
+func smallGPU(t *testing.T) {
+	t.Helper()
+	t.Setenv("SIMCUDA_MEMORY_MB", "256")
+	t.Setenv("SIMCUDA_CONTEXT_MB", "4")
+	t.Setenv("SIMCUDA_COPY_GBS", "2")
+}
+
+// All that needs no PyTorch is measured to its end, and no contents change.
+func TestMemorySuite(t *testing.T) {
+	var progress bytes.Buffer
+	options := simulatedOptions(t, memorySuite, &progress, "swap-20", "grow", "idle-lc", "allocation-calls", "pair-steps", "services")
+	options.Seconds = 3
+	smallGPU(t)
+	report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
+	if err != nil || len(report.Failed()) != 0 {
+		t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
+	}
+	rows := map[string]result.Row{}
+	for _, row := range report.Cases {
+		rows[row.Case] = row
+	}
+	for name, note := range map[string]string{"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways",
+		"grow": "of BE went out; limit", "grow-with-reserve": "0.0 GB of BE went out", "idle-lc": "median of 3", "allocation-calls": "cuMemFree of 2048 KiB", "pair-steps": "; identical"} {
+		if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
+			t.Errorf("%s: %+v\n%s", name, row, &progress)
+		}
+	}
+	if strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
+		t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)
+	}
+	if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
+		t.Errorf("services: %+v, first answers %+v", all, out)
+	}
+}
+
+// A program under fire is evicted again and again, and what it computes wrong is found.
+func TestMemoryFire(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	var progress bytes.Buffer
+	options := simulatedOptions(t, memoryFireSuite, &progress)
+	options.Python, options.Seconds = python, 2
+	smallGPU(t)
+	s := newSession(options)
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	s.mechanisms = memoryMechanisms
+	text, err := os.ReadFile("testdata/fire_program.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
+		one := *s
+		one.report = &result.Report{}
+		f := &memoryFire{fire: fire{session: &one, program: program}}
+		if err := f.measure(t.Context(), "memory-fire-"+program); err != nil {
+			t.Fatal(err)
+		}
+		row := one.report.Cases[0]
+		if *row.Pass || row.Unit != "evictions" || !strings.Contains(row.Note, want) {
+			t.Errorf("%s: %+v", program, row)
+		}
+		if program == "kernels" && (*row.Value < 5 || f.different || f.memory.InBytes == 0) {
+			t.Errorf("%+v, %+v\n%s", row, f.memory, &progress)
+		}
 	}
 }

@@ -1,10 +1,13 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -208,6 +211,9 @@ func measureServices(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	all, out := result.LatencyOf(slices.Concat(served.here, served.out)), result.LatencyOf(served.out)
+	if all == nil {
+		return errors.New("no request in the time")
+	}
 	note := fmt.Sprintf("%d services of %.1f GB on %.1f GB, a request every %s each; loading anew %.0f ms (median of %d)", services, float64(bytes)/gb,
 		float64(s.info.MemoryBytes)/gb, serviceMeanGap, anew/1e6, swapRounds)
 	s.add(result.Row{Case: name, System: "gpreempt", LC: all, Note: note})
@@ -237,30 +243,40 @@ func (s *session) loadAnew(ctx context.Context, bytes uint64) (float64, error) {
 // servedRequests are latencies of requests to programs whose memory was in, or out.
 type servedRequests struct{ here, out []uint64 }
 
-func (s *session) askServices(ctx context.Context, config string, workers []*worker, clients []*client) (served servedRequests, err error) {
-	seconds := servicesSeconds
-	if s.options.Seconds > 0 {
-		seconds = s.options.Seconds
+// askServices asks each service at random, and counts from when a request was due.
+func (s *session) askServices(ctx context.Context, config string, workers []*worker, clients []*client) (all servedRequests, err error) {
+	served, failures := make([]servedRequests, len(workers)), make([]error, len(workers))
+	var asking sync.WaitGroup
+	for i := range workers {
+		asking.Go(func() { served[i], failures[i] = s.askService(ctx, config, workers[i], clients[i], i) })
 	}
-	random := workload.Seed("services")
+	asking.Wait()
+	for _, one := range served {
+		all.here, all.out = append(all.here, one.here...), append(all.out, one.out...)
+	}
+	return all, errors.Join(failures...)
+}
+
+func (s *session) askService(ctx context.Context, config string, w *worker, c *client, number int) (served servedRequests, err error) {
+	random := workload.Seed("services", number)
+	length := cmp.Or(s.options.Seconds, servicesSeconds)
 	began := time.Now()
 	for due := time.Duration(0); ; {
-		due += time.Duration(random.ExpFloat64() * float64(serviceMeanGap) * seconds / servicesSeconds / services)
-		if due.Seconds() > seconds {
+		due += time.Duration(random.ExpFloat64() * float64(serviceMeanGap))
+		if due.Seconds() > length {
 			return served, nil
 		}
 		if err := pause(ctx, time.Until(began.Add(due))); err != nil {
 			return served, err
 		}
-		i := random.IntN(len(workers))
-		m, err := s.memory(config, workers[i])
+		m, err := s.memory(config, w)
 		if err != nil {
 			return served, err
 		}
-		if _, err := clients[i].request(); err != nil {
-			return served, fmt.Errorf("%s: %w", workers[i].name, err)
+		if _, err := c.request(); err != nil {
+			return served, fmt.Errorf("%s: %w", w.name, err)
 		}
-		took := uint64(time.Since(began.Add(due))) // from when it was due
+		took := uint64(time.Since(began.Add(due)))
 		if m.Swapped > 0 {
 			served.out = append(served.out, took)
 		} else {

@@ -47,7 +47,7 @@ func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *w
 	if err != nil {
 		return err
 	}
-	var out, in []float64
+	var out, in, outMoving, inMoving []float64
 	var first [2]swapped // pins the host memory
 	for round := range 1 + swapRounds {
 		for i, what := range []segment.Asked{segment.AskedOut, segment.AskedIn} {
@@ -60,9 +60,9 @@ func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *w
 			case round == 0:
 				first[i] = moved
 			case i == 0:
-				out = append(out, moved.rate())
+				out, outMoving = append(out, moved.rate()), append(outMoving, moved.moving)
 			default:
-				in = append(in, moved.rate())
+				in, inMoving = append(in, moved.rate()), append(inMoving, moved.moving)
 			}
 		}
 	}
@@ -70,12 +70,13 @@ func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *w
 	if err != nil {
 		return err
 	}
-	row := func(way string, rates []float64, of float64, first swapped) result.Row {
+	row := func(way string, rates, moving []float64, of float64, first swapped) result.Row {
 		rate := result.Median(rates)
-		return valued(name+"-"+way, rate/of, "of pinned copies", swapGoal, before == after, "%.1f GB at %.1f GB/s, pinned copies at %.1f; the first time %.1f; %s",
-			float64(bytes)/gb, rate, of, first.rate(), map[bool]string{true: "same contents", false: "CONTENTS DIFFER"}[before == after])
+		return valued(name+"-"+way, rate/of, "of pinned copies", swapGoal, before == after,
+			"%.1f GB at %.1f GB/s from the request to its answer, %.0f ms of which %.0f are moving; pinned copies at %.1f GB/s; the first time %.1f; %s",
+			float64(bytes)/gb, rate, float64(bytes)/gb/rate*1000, result.Median(moving)*1000, of, first.rate(), map[bool]string{true: "same contents", false: "CONTENTS DIFFER"}[before == after])
 	}
-	s.add(row("out", out, copies.out, first[0]), row("in", in, copies.in, first[1]))
+	s.add(row("out", out, outMoving, copies.out, first[0]), row("in", in, inMoving, copies.in, first[1]))
 	return nil
 }
 
@@ -161,7 +162,7 @@ func measureGrowth(ctx context.Context, s *session, name string) error {
 }
 
 func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, reserve bool, alone float64, copies pinned) error {
-	world, reserved, rest := name, uint64(0), s.part(.93)
+	world, reserved, rest := name, uint64(0), s.part(.9)
 	if reserve {
 		world, reserved = name+"-reserve", bytes
 		rest -= bytes
@@ -190,6 +191,9 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 	}
 	m, err := s.memory(config, be)
 	if err != nil {
+		return err
+	}
+	if err := lc.ask(ctx, holdAnswer, nil, "shrink"); err != nil { // BE goes on when all of it fits again
 		return err
 	}
 	if err := be.ask(ctx, holdAnswer, &beResult{}, "stop"); err != nil {
@@ -274,7 +278,7 @@ func measureReturn(ctx context.Context, s *session, name string) error {
 		}
 		usual = append(usual, took.Seconds()*1000)
 	}
-	rest := s.part(.93) - bytes
+	rest := s.part(.9) - bytes
 	be, err := s.hold(ctx, "be", config, rest)
 	if err != nil {
 		return err
