@@ -230,8 +230,6 @@ func whyNoSwap(p segment.Peer) string {
 		return reasons + "; " + advice
 	case reasons != "":
 		return reasons
-	case p.Level == 0:
-		return "it is latency-critical (lc): mechanisms must name swap, and memory.lc be true, in its configuration"
 	}
 	return "mechanisms must name it in the configuration of the process"
 }
@@ -344,6 +342,9 @@ func (r *request) tell(out io.Writer, what segment.Asked) error {
 		if rest.Pinned > 0 {
 			text += fmt.Sprintf("; %s cannot go%s", amount(rest.Pinned), because(rest.PinnedBy))
 		}
+		if rest.Resident > 0 {
+			text += fmt.Sprintf("; %s stay", amount(rest.Resident))
+		}
 	} else if rest.Swapped > 0 {
 		text += fmt.Sprintf("; %s come back when there is room", amount(rest.Swapped))
 	}
@@ -372,6 +373,8 @@ func (r *request) failure(what segment.Asked) string {
 		return "the driver refused a call; the log of the process says which"
 	case segment.AnswerNothing:
 		switch {
+		case m.Resident > 0 && r.before.Level < segment.Levels-1:
+			return "its level is above be, and memory.lc is false in its configuration: its memory stays"
 		case m.Pinned > 0:
 			return fmt.Sprintf("nothing can go: %s are held where they are%s", amount(m.Pinned), because(m.PinnedBy))
 		case m.Swapped > 0:

@@ -127,6 +127,16 @@ func TestSwapFails(t *testing.T) {
 	answers := make(chan segment.Answer, 1)
 	w.obey(func(gpu int, _ segment.Asked) segment.Answer { return <-answers })
 	w.slot[0].Memory.Swapped.Store(1 << 30)
+	w.slot[1].Level.Store(0)
+	w.slot[1].Memory.Resident.Store(3 << 30)
+	answers <- segment.AnswerNothing
+	if r := w.gpreempt("swap", "out", w.process, "--gpu", "GPU-02"); r.status != 1 || !strings.Contains(r.stderr, "its level is above be, and memory.lc is false in its configuration: its memory stays\n") {
+		t.Errorf("lc: %+v", r)
+	}
+	answers <- segment.AnswerDone
+	if r := w.gpreempt("suspend", w.process, "--gpu", "GPU-02"); r.status != 0 || !strings.Contains(r.stdout, ": is suspended: 0 MiB went to host memory in ") || !strings.HasSuffix(r.stdout, "; 3.0 GiB stay\n") {
+		t.Errorf("lc: %+v", r)
+	}
 	for _, c := range []struct {
 		command string
 		answer  segment.Answer
@@ -187,8 +197,6 @@ func TestSwapRefuses(t *testing.T) {
 	w.slot[0].SetLacks(configs.FallbackNoVMM, true)
 	check(1, "has no swap: the driver or the GPU lacks virtual memory management; ", "swap", "out", w.process)
 	w.slot[0].SetLacks(configs.FallbackNoVMM, false)
-	w.slot[0].Level.Store(0)
-	check(1, "has no swap: it is latency-critical (lc): ", "suspend", w.process)
 	// The process registers again, as another one does that gets its slot, while the command waits.
 	w.slot[0].Mechanisms.Store(uint32(configs.Swap))
 	started := time.AfterFunc(100*time.Millisecond, func() { w.slot[0].StartedNs.Add(1 << 30) })

@@ -35,6 +35,7 @@ func TestRequest(t *testing.T) {
 		}
 		last = request
 	}
+	s.Slot(s.slot + 1).StartedNs.Store(p.StartedNs.Load()) // as a dead process left it
 	for _, wrong := range []struct {
 		slot      int
 		startedNs uint64
