@@ -202,8 +202,8 @@ generator: all
 	GPREEMPT_GENERATOR_TIME=$(TIME) GPREEMPT_GENERATOR_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestGeneratedPrograms$$' ./test/e2e
 
 # Co-locates a latency-critical and a best-effort process, on the GPU or, where there is none, on the
-# simulated driver, and prints alone / default / gpreempt side by side.
-demo: ## a latency-critical and a best-effort program side by side, in a minute
+# simulated driver, and prints alone / default / gpreempt side by side; then two programs that do not fit together.
+demo: ## a latency-critical and a best-effort program side by side, then two that do not fit, in a minute
 demo: all
 	./test/demo.sh
 
