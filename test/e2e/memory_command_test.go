@@ -56,7 +56,9 @@ func TestMemoryCommands(t *testing.T) {
 		if now := m.memory(p); now.State != "suspended" || now.Swapped < 100<<20 || now.Resident != 0 {
 			t.Fatalf("suspended: %+v", now)
 		}
-		var seen struct{ GPUs []struct{ Peers []segment.Peer } }
+		var seen struct {
+			GPUs []struct{ Peers []segment.Peer }
+		}
 		if top := m.gpreempt("top", "--once", "--json"); json.Unmarshal([]byte(top.stdout), &seen) != nil || len(seen.GPUs) != 1 || len(seen.GPUs[0].Peers) != 1 || seen.GPUs[0].Peers[0].Memory.State != "suspended" {
 			t.Fatalf("top: %+v", top)
 		}
@@ -82,7 +84,9 @@ func TestMemoryCommandsSayWhatStays(t *testing.T) {
 		t.Fatalf("descriptor: %d", refused)
 	}
 	m.joined(p)
-	m.until("it is published why", func() bool { return m.memory(p).Pinned >= 60<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported") })
+	m.until("it is published why", func() bool {
+		return m.memory(p).Pinned >= 60<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported")
+	})
 	if got := m.gpreempt("swap", "out", fmt.Sprint(p.pid())); got.status != 1 || !strings.Contains(got.stderr, "nothing can go: ") || !strings.Contains(got.stderr, "(exported") {
 		t.Errorf("%+v", got)
 	}
