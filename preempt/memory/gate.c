@@ -46,13 +46,17 @@ static _Atomic uint32_t *my_counter(void)
 }
 _Static_assert(COUNTERS == 1 << (64 - 58), "a hash of 6 bits");
 
-static void count_out(void)
+static __attribute__((noinline)) void wake_mover(void)
 {
-	(*my_counter())--;
-	if (!__builtin_expect(closed, 0))
-		return;
 	left++;
 	gp_futex_wake(&left, 1, false);
+}
+
+static inline __attribute__((always_inline)) void count_out(void)
+{
+	(*my_counter())--;
+	if (__builtin_expect(closed, 0))
+		wake_mover();
 }
 
 // Every GPU's agent hears of it: the process waits for all of its memory.
@@ -69,15 +73,21 @@ static void wait_open(void)
 		gp_memory[i].waiting--;
 }
 
-static void count_in(void)
+// The thread has counted itself in at the closed gate.
+static __attribute__((noinline)) void count_in_again(void)
 {
-	for (;;) {
-		(*my_counter())++;
-		if (!__builtin_expect(closed, 0))
-			return;
+	do {
 		count_out();
 		wait_open();
-	}
+		(*my_counter())++;
+	} while (closed);
+}
+
+static inline __attribute__((always_inline)) void count_in(void)
+{
+	(*my_counter())++;
+	if (__builtin_expect(closed, 0))
+		count_in_again();
 }
 
 // The driver calls profilers back, and those call the driver: such a nested call passes. Its frame is below that of the call

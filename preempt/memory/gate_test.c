@@ -1,0 +1,152 @@
+// gate_test.c - with preempt/memory/gate.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
+//
+// Threads pass the gate while another closes it. What the mover changes is no atomic: the thread sanitizer sees whether the
+// gate orders it.
+#define _GNU_SOURCE
+#include "preempt/memory/memory.h"
+#include "test/units/check.h"
+
+#include <setjmp.h>
+#include <unistd.h>
+
+enum { THREADS = 8, CLOSINGS = 3000 };
+static const uint64_t SHORT_NS = 5 * 1000 * 1000, LONG_NS = 60ull * 1000 * 1000 * 1000;
+
+static uint64_t memory[2]; // equal, but while the gate is closed
+static uint64_t seen[THREADS];
+static _Atomic bool end;
+static _Atomic uint32_t inside, passes;
+
+static void __attribute__((noinline)) nested(uint64_t *mine)
+{
+	gp_memory_enter();
+	*mine += memory[0] != memory[1];
+	gp_memory_leave();
+}
+
+static void *pass(void *arg)
+{
+	uint64_t *mine = arg;
+	for (int n = 0; !end; n++) {
+		gp_memory_enter();
+		inside++;
+		*mine += memory[0] != memory[1];
+		if (n % 3 == 0)
+			nested(mine);
+		inside--;
+		if (n % 5 == 0) {
+			uint32_t depth = gp_memory_step_out();
+			gp_memory_step_in(depth);
+			*mine += memory[0] != memory[1];
+		}
+		gp_memory_leave();
+		passes++;
+	}
+	return NULL;
+}
+
+static void test_closings(void)
+{
+	pthread_t thread[THREADS];
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&thread[i], NULL, pass, &seen[i]));
+	for (int i = 0; i < CLOSINGS; i++) {
+		CHECK(gp_memory_close(gp_now_ns() + LONG_NS) && gp_memory_closed());
+		CHECK(!inside);
+		memory[0]++;
+		memory[1]++;
+		CHECK(!inside);
+		gp_memory_open();
+		CHECK(!gp_memory_closed());
+		for (uint32_t before = passes; passes - before < 2;)
+			usleep(10);
+	}
+	end = true;
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(thread[i], NULL);
+		CHECK(!seen[i]);
+	}
+	CHECK(!gp_memory[0].waiting);
+}
+
+// The only thread there is closes the gate on itself.
+static bool is_inside(void)
+{
+	bool closes = gp_memory_close(gp_now_ns() + SHORT_NS);
+	CHECK(gp_memory_closed() == closes);
+	gp_memory_open();
+	return !closes;
+}
+
+static jmp_buf back;
+
+static void __attribute__((noinline)) leave_by_longjmp(void)
+{
+	char frame[256] = {0};
+	gp_memory_enter();
+	__asm__ volatile("" : : "r"(frame) : "memory");
+	longjmp(back, 1);
+}
+
+static void test_depth(void)
+{
+	uint64_t wrong = 0;
+	CHECK(!is_inside());
+	gp_memory_enter();
+	CHECK(gp_memory_inside() && is_inside());
+	nested(&wrong);
+	CHECK(is_inside()); // still
+	gp_memory_enter_again(NULL);
+	gp_memory_leave();
+	CHECK(is_inside());
+	uint32_t depth = gp_memory_step_out();
+	CHECK(!gp_memory_inside() && !is_inside());
+	gp_memory_step_in(depth);
+	CHECK(is_inside());
+	gp_memory_leave();
+	CHECK(!gp_memory_inside() && !is_inside());
+	gp_memory_leave(); // once too often
+	CHECK(!is_inside());
+}
+
+// Who left a call by longjmp is inside until the next one. That one counts as the outermost.
+static void test_longjmp(void)
+{
+	if (!setjmp(back))
+		leave_by_longjmp();
+	CHECK(is_inside());
+	gp_memory_enter();
+	CHECK(is_inside());
+	gp_memory_leave();
+	CHECK(!is_inside());
+}
+
+static void *end_capture(void *unused)
+{
+	usleep(20000);
+	gp_capture_ended(GP_STREAM_PER_THREAD);
+	return NULL;
+}
+
+static void test_captures(void)
+{
+	pthread_t thread;
+	gp_capture_begins(GP_STREAM_PER_THREAD);
+	CHECK(is_inside());
+	CHECK(!pthread_create(&thread, NULL, end_capture, NULL));
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS) && !gp_captures); // waits for its end
+	gp_memory_open();
+	pthread_join(thread, NULL);
+}
+
+int main(void)
+{
+	gp_memory_enter(); // not counted: swap is not used
+	gp_memory_on = 1;
+	gp_memory_leave();
+	test_depth();
+	test_longjmp();
+	test_captures();
+	test_closings();
+	return 0;
+}
