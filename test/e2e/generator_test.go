@@ -23,6 +23,7 @@ type variant struct {
 	arguments            []string
 	not                  string // features that programs cannot have here
 	library              string // another build of it, below build/
+	evicted              bool   // its memory leaves the GPU at random
 }
 
 var variants = []variant{
@@ -35,6 +36,9 @@ var variants = []variant{
 	{name: "one connection", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "CUDA_DEVICE_MAX_CONNECTIONS=1"}, peer: "lc",
 		not: "cpu"}, // what waits keeps back all
 	{name: "latency-critical on eight connections", role: "lc", environment: []string{"CUDA_DEVICE_MAX_CONNECTIONS=8"}, peer: "be", not: "cpu"},
+	{name: "memory evicted", role: "be", settings: `mechanisms = ["swap"]`, evicted: true, arguments: []string{"room", "2097152"}},
+	{name: "memory evicted beside everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp", "swap"]`, peer: "lc", evicted: true,
+		arguments: []string{"room", "2097152"}},
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
 	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}},
 }
@@ -98,6 +102,7 @@ type outcome struct {
 	differences int
 	hung        bool
 	stops       uint64
+	evictions   uint64
 }
 
 func (o outcome) wrong() bool { return o.text != "" }
@@ -133,19 +138,22 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 		t.Fatal(err)
 	}
 	p := &process{m: m, cmd: cmd}
-	counted := make(chan uint64)
+	counted := make(chan outcome)
 	stop := make(chan struct{})
 	go func() { // the count goes with the process
-		var stops uint64
+		var stops, evictions uint64
 		for {
 			select {
 			case <-stop:
-				counted <- stops
+				counted <- outcome{stops: stops, evictions: evictions}
 				return
 			case <-time.After(50 * time.Millisecond):
 				peer := m.glance(p)
 				if peer.BLP != nil {
 					stops = max(stops, peer.BLP.Stops)
+				}
+				if peer.Memory != nil {
+					evictions = max(evictions, peer.Memory.Evictions)
 				}
 				if v.role == "lc" { // which is held up by nobody, but holds
 					stops = max(stops, peer.Counters.Holds)
@@ -153,14 +161,20 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 			}
 		}
 	}()
+	var fired <-chan struct{}
+	if v.evicted {
+		fired = m.evictUntil(p, done)
+	}
 	var all bytes.Buffer
 	_, _ = all.ReadFrom(out)
 	err = cmd.Wait()
 	close(stop)
-	o.stops = <-counted
+	o = <-counted
 	close(done)
-	if ended != nil {
-		<-ended
+	for _, end := range []<-chan struct{}{ended, fired} {
+		if end != nil {
+			<-end
+		}
 	}
 	lines := strings.Split(strings.TrimSpace(all.String()), "\n")
 	var operations, own uint64
@@ -248,16 +262,17 @@ func TestGeneratedPrograms(t *testing.T) {
 	generator := compileGenerator(t)
 	rounds := max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
 	each := max(time.Second, total/time.Duration(rounds*len(chosen)))
-	programs, stops, wrong := map[string]uint64{}, map[string]uint64{}, 0
+	programs, stops, evictions, wrong := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, 0
 	for range rounds {
 		for _, v := range chosen {
 			t.Run(v.name, func(t *testing.T) {
 				m, peer := v.stage(t)
 				from := seed
 				o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10), "stay", "1")
-				t.Logf("from seed %d: %d programs, %d stops", from, o.programs, o.stops)
+				t.Logf("from seed %d: %d programs, %d stops, %d evictions", from, o.programs, o.stops, o.evictions)
 				programs[v.name] += o.programs
 				stops[v.name] += o.stops
+				evictions[v.name] += o.evictions
 				seed += o.programs
 				if !o.wrong() {
 					return
@@ -276,7 +291,10 @@ func TestGeneratedPrograms(t *testing.T) {
 		}
 	}
 	for _, v := range chosen {
-		t.Logf("%s: %d programs, %d stops", v.name, programs[v.name], stops[v.name])
+		t.Logf("%s: %d programs, %d stops, %d evictions", v.name, programs[v.name], stops[v.name], evictions[v.name])
+		if v.evicted && evictions[v.name] == 0 && wrong == 0 {
+			t.Errorf("%s: nothing was evicted", v.name)
+		}
 		if (strings.Contains(v.settings, "blp") || v.role == "lc") && stops[v.name] == 0 && wrong == 0 {
 			t.Errorf("%s: nothing was stopped", v.name)
 		}
