@@ -313,5 +313,8 @@ func FuzzParse(f *testing.F) {
 		if s := config.Share.MinBE; !(s >= 0 && s < 1) {
 			t.Fatalf("share.min_be = %v", s)
 		}
+		if m := config.Memory; !(m.SwapShare >= 0 && m.SwapShare < 1) || m.WaitMs < 1 || m.TurnMinMs < 1 || m.TurnMinMs > m.TurnMaxMs || m.LCIdleS > 0 && !m.LC {
+			t.Fatalf("memory: %+v", m)
+		}
 	})
 }

@@ -381,8 +381,6 @@ func (r *request) failure(what segment.Asked) string {
 			return fmt.Sprintf("nothing is left to go: %s are out", amount(m.Swapped))
 		}
 		return "it has no device memory that can go"
-	case segment.AnswerNotHere:
-		return "it does not use swap"
 	}
 	return fmt.Sprintf("it answered %d, which this version does not know", r.answer)
 }

@@ -28,7 +28,6 @@ const (
 	AnswerNoRoom
 	AnswerFailed
 	AnswerNothing
-	AnswerNotHere
 )
 
 // Request is a value of gp_slot.asked: what is asked, a sequence, and of whom. Two requests are never equal before 256 more were made.

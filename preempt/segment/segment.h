@@ -122,12 +122,11 @@ enum gp_asked { // by people
 
 enum gp_asked_answer {
 	GP_ANSWER_DONE,
-	GP_ANSWER_BUSY,     // work or a call did not end in time
-	GP_ANSWER_NO_HOST,  // no host memory for it
-	GP_ANSWER_NO_ROOM,  // the device has no memory: it comes back when it has
-	GP_ANSWER_FAILED,   // the driver refused a call
-	GP_ANSWER_NOTHING,  // there is nothing that can go
-	GP_ANSWER_NOT_HERE, // this process does not use swap
+	GP_ANSWER_BUSY,    // work or a call did not end in time
+	GP_ANSWER_NO_HOST, // no host memory for it
+	GP_ANSWER_NO_ROOM, // the device has no memory: it comes back when it has
+	GP_ANSWER_FAILED,  // the driver refused a call
+	GP_ANSWER_NOTHING, // there is nothing that can go
 };
 
 struct gp_slot { // 1536 bytes; written by its owner only, but for asked

@@ -205,7 +205,7 @@ func TestLayout(t *testing.T) {
 		"GP_MEMORY_STUCK": MemoryStuck, "GP_MEMORY_SUSPENDED": MemorySuspended, "GP_MEMORY_SUSPENDED + 1": uint64(len(memoryStates)),
 		"GP_ASKED_NOTHING": uint64(AskedNothing), "GP_ASKED_OUT": uint64(AskedOut), "GP_ASKED_IN": uint64(AskedIn), "GP_ASKED_SUSPEND": uint64(AskedSuspend), "GP_ASKED_RESUME": uint64(AskedResume),
 		"GP_ANSWER_DONE": uint64(AnswerDone), "GP_ANSWER_BUSY": uint64(AnswerBusy), "GP_ANSWER_NO_HOST": uint64(AnswerNoHost), "GP_ANSWER_NO_ROOM": uint64(AnswerNoRoom),
-		"GP_ANSWER_FAILED": uint64(AnswerFailed), "GP_ANSWER_NOTHING": uint64(AnswerNothing), "GP_ANSWER_NOT_HERE": uint64(AnswerNotHere),
+		"GP_ANSWER_FAILED": uint64(AnswerFailed), "GP_ANSWER_NOTHING": uint64(AnswerNothing),
 		"GP_ASKED_OF(0xfedcba9876543210ull)": uint64(ownerOf(0xfedcba9876543210) >> ownerShift),
 	} {
 		expression(text, value)

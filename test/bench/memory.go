@@ -269,8 +269,7 @@ type swapped struct {
 func (m swapped) rate() float64 { return float64(m.bytes) / m.seconds / gb }
 
 var swapAnswers = map[segment.Answer]string{segment.AnswerBusy: "its work did not end in time", segment.AnswerNoHost: "no host memory",
-	segment.AnswerNoRoom: "no room", segment.AnswerFailed: "the driver refused a call", segment.AnswerNothing: "nothing to move",
-	segment.AnswerNotHere: "it does not use swap"}
+	segment.AnswerNoRoom: "no room", segment.AnswerFailed: "the driver refused a call", segment.AnswerNothing: "nothing to move"}
 
 // swap asks a process to move its memory, as gpreempt swap does, and waits until it has.
 func (s *session) swap(ctx context.Context, config string, w *worker, what segment.Asked) (moved swapped, err error) {
