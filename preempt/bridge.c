@@ -213,6 +213,8 @@ void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host, 
 
 void gp_bridge_memory_room_changed(int gpu, uint64_t most) { gp_memory_room_changed(gpu, most); }
 
+void gp_bridge_memory_allow(int gpu, uint64_t bytes) { gp_memory[gpu].allowance = bytes + 1; }
+
 uint64_t gp_bridge_arena_pinned(void) { return gp_arena_pinned(); }
 
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes)

@@ -91,6 +91,7 @@ type memoryPlan struct {
 	again   bool   // those that wait for room try again: there is some
 	enough  bool   // there is enough for all of them
 	most    uint64 // who asks for more than so many bytes waits in vain
+	allowed uint64 // may be allocated before room has to be asked for, though there is some
 	turn    turnMove
 	to      int           // where the turn is passed to; -1: nobody
 	wait    time.Duration // until it looks again, if nothing changes
@@ -144,6 +145,11 @@ func (m *memoryOf) needs(now uint64) uint64 {
 	return m.short()
 }
 
+// had is needs without what it asks for.
+func (m *memoryOf) had(now uint64) uint64 {
+	return minus(m.needs(now), m.wanted)
+}
+
 // saturate adds: what is published may be anything.
 func saturate(numbers ...uint64) (sum uint64) {
 	for _, n := range numbers {
@@ -158,15 +164,19 @@ func minus(a, b uint64) uint64 { return a - min(a, b) }
 
 // settled is the memory of a GPU as it should be.
 type settled struct {
-	in      []memoryOf     // who may be in, best first
-	among   map[int]bool   // the same as slots
-	victims []memoryOf     // who gives, in that order
-	missing uint64         // what those that are in lack
-	higher  bool           // some of it for levels above the lowest
-	room    uint64         // that lower levels may have beside what is taken and what higher levels need
-	before  map[int]uint64 // what those before one in the order still lack
-	reserve uint64         // that stays free of the lowest level
-	view    *memoryView
+	in       []memoryOf     // who may be in, best first
+	among    map[int]bool   // the same as slots
+	victims  []memoryOf     // who gives, in that order
+	lacks    uint64         // what those that are in have yet to get
+	missing  uint64         // of that and the reserve, what is not free
+	higher   bool           // some of it for levels above the lowest
+	beside   uint64         // that the lowest level may have beside what is taken and what higher levels need,
+	room     uint64         // and what is left of that without the reserve
+	lowest   bool           // one of the lowest level may be in
+	before   map[int]uint64 // what those before one in the order still lack
+	reserve  uint64         // that stays free of the lowest level
+	promised uint64         // the reserve as configured: it yields
+	view     *memoryView
 }
 
 // ranks orders processes that may be in.
@@ -250,6 +260,8 @@ func (v *memoryView) settle() *settled {
 	for _, m := range order(rankHigher, level) {
 		s.let(m)
 	}
+	s.promised = s.reserve
+	s.beside = s.room
 	s.room = minus(s.room, s.reserve)
 	s.fit(order(rankTurn))
 	// Who came in first goes first: its next turn is the furthest.
@@ -258,17 +270,16 @@ func (v *memoryView) settle() *settled {
 	shortestIdle := func(a, b memoryOf) int { return cmp.Compare(b.idleNs, a.idleNs) }
 	s.fit(order(rankIdleLC, level, shortestIdle))
 	s.fit(order(rankIdle, shortestIdle))
-	lacks := uint64(0)
 	for _, m := range s.in {
-		s.before[m.slot] = lacks
-		lacks = saturate(lacks, m.short())
+		s.before[m.slot] = s.lacks
+		s.lacks = saturate(s.lacks, m.short())
 		s.higher = s.higher || !m.lowest() && m.short() != 0
 	}
 	free := v.free
 	if moving { // what is published is a little late then, but consistent with itself
 		free = max(free, minus(v.total, saturate(used, other)))
 	}
-	s.missing = minus(saturate(lacks, s.reserve), free)
+	s.missing = minus(saturate(s.lacks, s.reserve), free)
 	for _, r := range []rank{rankNowhere, rankIdle, rankIdleLC, rankWaits, rankIn, rankTurn} {
 		list := ranked[r]
 		slices.Reverse(list) // the last that may be in is the first to give
@@ -311,6 +322,14 @@ func (s *settled) fit(list []memoryOf) {
 	for i, m := range list {
 		if i != without && m.needs(now) <= s.room {
 			s.let(m)
+			s.lowest = s.lowest || m.lowest()
+		}
+	}
+	// The reserve yields to what one process had before: it could never run again.
+	for i := 0; i < len(list) && !s.lowest; i++ {
+		if had := list[i].had(now); list[i].lowest() && had <= s.beside {
+			s.let(list[i])
+			s.reserve, s.lowest = min(s.reserve, s.beside-had), true
 		}
 	}
 }
@@ -318,7 +337,7 @@ func (s *settled) fit(list []memoryOf) {
 // plan is what the process does now.
 func (v *memoryView) plan() memoryPlan {
 	s := v.settle()
-	p := memoryPlan{to: -1, wait: heartbeat, most: math.MaxUint64, quantum: v.quantum()}
+	p := memoryPlan{to: -1, wait: heartbeat, most: math.MaxUint64, allowed: math.MaxUint64, quantum: v.quantum()}
 	own := v.of(v.own)
 	if own == nil {
 		return p
@@ -330,10 +349,7 @@ func (v *memoryView) plan() memoryPlan {
 		p.give = s.share(own)
 	}
 	if s.among[own.slot] {
-		room := minus(v.free, s.before[own.slot])
-		if own.lowest() {
-			room = minus(room, s.reserve)
-		}
+		room := minus(v.free, max(s.kept(own), s.before[own.slot]))
 		if own.swapped != 0 && room >= min(own.swapped, memoryPiece) {
 			p.bring = room
 		}
@@ -342,6 +358,9 @@ func (v *memoryView) plan() memoryPlan {
 	}
 	if own.wanted != 0 {
 		p.most = s.most(own)
+	}
+	if kept := s.kept(own); kept != 0 {
+		p.allowed = minus(v.free, kept)
 	}
 	s.turn(own, &p)
 	return p
@@ -371,12 +390,23 @@ func (s *settled) share(own *memoryOf) uint64 {
 	return 0
 }
 
+// kept is what a process of the lowest level leaves free: for those before it, and the reserve.
+func (s *settled) kept(own *memoryOf) uint64 {
+	switch {
+	case !own.lowest():
+		return 0
+	case s.among[own.slot]:
+		return saturate(s.before[own.slot], s.reserve)
+	}
+	return saturate(s.lacks, s.reserve)
+}
+
 // most is what a call of the process may ask for at all: what could be free if everything went that ever can.
 func (s *settled) most(own *memoryOf) uint64 {
 	v := s.view
 	taken, other := saturate(own.resident, own.swapped), uint64(0)
 	if own.lowest() {
-		taken = saturate(taken, s.reserve)
+		taken = saturate(taken, s.promised)
 	}
 	for _, m := range v.all {
 		taken = saturate(taken, m.pinned)
@@ -400,7 +430,8 @@ func (s *settled) wanting() (list []memoryOf) {
 		}
 	}
 	for _, m := range v.all {
-		if v.rankOf(&m) == rankWaits && m.short() != 0 && m.needs(v.now) <= room && (!s.among[m.slot] || s.missing != 0) {
+		fits := m.needs(v.now) <= room || m.had(v.now) <= s.beside
+		if v.rankOf(&m) == rankWaits && m.short() != 0 && fits && (!s.among[m.slot] || s.missing != 0) {
 			list = append(list, m)
 		}
 	}

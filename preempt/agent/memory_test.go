@@ -50,6 +50,7 @@ type simProcess struct {
 		drainUntil  uint64
 	}
 	vain      bool
+	allowed   uint64 // as of the last look
 	switchNs  uint64 // since when it is being brought in
 	gave      uint64 // how often something left, after all was in
 	gaveUp    uint64 // how often something left, but because people asked
@@ -73,7 +74,7 @@ func newSim(seed uint64, gpus int) *simMachine {
 func always(uint64) bool { return true }
 
 func (g *simGPU) add(level int, asks uint64, works func(uint64) bool) *simProcess {
-	p := &simProcess{works: works, want: asks, drainNs: 20e6}
+	p := &simProcess{works: works, want: asks, drainNs: 20e6, allowed: math.MaxUint64}
 	p.slot, p.level, p.job, p.startedNs, p.stateNs = len(g.all), level, uint64(len(g.all)), g.m.now+uint64(len(g.all)), g.m.now
 	p.swaps, p.other, p.idleAfter = level == lowestLevel, simOther, uint64(time.Second)
 	if level != lowestLevel {
@@ -116,8 +117,8 @@ func (g *simGPU) program(p *simProcess) {
 	works := p.waitsNs != 0 || p.works(now) // a thread that waits goes on waiting
 	running := p.swapped == 0 && p.state == memoryRunning || p.state == memoryStuck
 	switch {
-	case p.want > 0 && works && running && g.free() >= p.want && p.wanted == 0: // the driver does not ask whose turn it is
-		p.resident, p.want = p.resident+p.want, 0
+	case p.want > 0 && works && running && g.free() >= p.want && p.allowed >= p.want && p.wanted == 0: // the driver asks no more
+		p.resident, p.allowed, p.want = p.resident+p.want, p.allowed-p.want, 0
 	case p.want > 0 && works && running:
 		p.wanted = p.want
 	}
@@ -197,6 +198,7 @@ func (g *simGPU) look(p *simProcess) {
 			g.all[plan.to].switchNs = now
 		}
 	}
+	p.allowed = plan.allowed
 	if p.wanted > plan.most {
 		p.vain = true
 	}
@@ -425,6 +427,37 @@ func TestMemoryOfIdleServices(t *testing.T) {
 	}
 }
 
+// The reserve yields to what a process had when it began to be kept: it would not run again.
+func TestMemoryReserveYields(t *testing.T) {
+	m := newSim(4, 1)
+	g := m.gpus[0]
+	be := g.add(lowestLevel, 60*gigabyte, always)
+	be.reserve = 20 * gigabyte
+	m.run(time.Second, nil)
+	lc := g.add(0, 5*gigabyte, always)
+	m.run(10*time.Second, nil)
+	if be.gave != 0 || be.ran < 10e9 {
+		t.Errorf("it gave %d times, and ran for %d ns", be.gave, be.ran)
+	}
+	lc.want = 15 * gigabyte // which it has to make room for
+	m.run(10*time.Second, nil)
+	if lc.resident != 20*gigabyte || be.swapped == 0 {
+		t.Errorf("the higher level has %d, and %d is out", lc.resident, be.swapped)
+	}
+	lc.resident = 5 * gigabyte
+	other := g.add(lowestLevel, 40*gigabyte, always)
+	be.ran = 0
+	m.run(200*time.Second, nil)
+	if be.ran < 60e9 || other.ran < 60e9 {
+		t.Errorf("two take turns beside it for %d and %d ns", be.ran, other.ran)
+	}
+	be.want = 10 * gigabyte // but no more is granted
+	m.run(100*time.Second, nil)
+	if be.resident+be.swapped != 60*gigabyte {
+		t.Errorf("it has %d", be.resident+be.swapped)
+	}
+}
+
 // What never fits is refused at once; what will, is not.
 func TestMemoryInVain(t *testing.T) {
 	m := newSim(5, 1)
@@ -500,10 +533,14 @@ func TestMemoryUnderFire(t *testing.T) {
 					works = func(now uint64) bool { return (now+phase)/period%3 != 0 }
 				}
 				asks := m.rand.Uint64N(60 * gigabyte)
+				reserve := seed % 2 * 4 * gigabyte
 				if level != lowestLevel {
 					asks /= 8
 				}
 				p := g.add(level, asks, works)
+				if p.reserve = reserve; level != lowestLevel {
+					p.reserve = 0
+				}
 				p.drainNs, p.sticks = m.rand.Uint64N(300e6), 0.1*m.rand.Float64()
 				if level != lowestLevel && m.rand.IntN(2) == 0 {
 					p.swaps, p.idleAfter = true, 3e9

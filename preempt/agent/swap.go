@@ -127,6 +127,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	}
 	p := v.plan()
 	a.takeMemoryTurn(p, c, now)
+	allowMemory(a.gpu, p.allowed)
 	a.answerWaiters(p, c, now)
 	wait := min(p.wait, a.begin(p, c, v, now))
 	a.publishMemory(c, p, now)
@@ -537,6 +538,7 @@ func (a *agent) bringBack() {
 	if a.core.memory == nil || !a.alone {
 		return
 	}
+	allowMemory(a.gpu, math.MaxUint64)
 	a.core.memory.mover.take(a.gpu)
 	if readMemory(a.gpu).swapped != 0 {
 		a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: math.MaxUint64})

@@ -57,6 +57,9 @@ func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(
 // roomChanged lets those that wait for room try again; who asks for more than most waits in vain.
 func roomChanged(gpu int, most uint64) { C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most)) }
 
+// allowMemory is how much may be allocated before room has to be asked for.
+func allowMemory(gpu int, bytes uint64) { C.gp_bridge_memory_allow(C.int(gpu), C.uint64_t(bytes)) }
+
 func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }
 
 // setAway says whether hints bring memory back; recalled, told once, that one came.

@@ -14,12 +14,25 @@ uint64_t gp_account_own(const struct gp_gpu *gpu)
 	return m->resident + m->swapped + m->pinned;
 }
 
+static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
+{
+	uint64_t *allowance = (uint64_t *)&gp_memory_of(gpu)->allowance;
+	uint64_t left = __atomic_load_n(allowance, __ATOMIC_RELAXED);
+	do {
+		if (!left)
+			return true;
+		if (bytes > left - 1)
+			return false;
+	} while (!__atomic_compare_exchange_n(allowance, &left, left - bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return true;
+}
+
 bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
 {
 	uint64_t limit = gp_memory_settings.limit_bytes, own;
 	pthread_mutex_lock(&lock);
 	own = gp_account_own(gpu);
-	bool fits = !limit || (own <= limit && bytes <= limit - own);
+	bool fits = (!limit || (own <= limit && bytes <= limit - own)) && take_allowance(gpu, bytes);
 	if (fits)
 		*account += bytes;
 	pthread_mutex_unlock(&lock);

@@ -94,6 +94,9 @@ struct gp_memory {
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
+	// 1 + what may still be allocated before room has to be asked for, though the driver has some: others wait for that, or
+	// it is kept for higher levels. 0: no bound. The agent sets it, allocations take from it.
+	_Atomic uint64_t allowance;
 	// Ever growing.
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 };

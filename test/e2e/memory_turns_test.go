@@ -164,6 +164,30 @@ func TestReserve(t *testing.T) {
 	lc.right(3)
 }
 
+// The reserve yields to what a best-effort process had before; it grants no more.
+func TestReserveYields(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "reserve_mb = 40\n")
+	be := m.holding("be", 215)
+	lc := m.holding("lc", 10)
+	for range 3 {
+		be.works(1)
+		lc.works(1)
+	}
+	if _, result := be.allocate("memory", 10<<20); result != outOfMemory {
+		t.Errorf("it gets of the reserve: %d", result)
+	}
+	if s := m.memory(be); s.Evictions != 0 {
+		t.Errorf("it went out for the reserve: %+v", s)
+	}
+	lc.filled("memory", 60<<20, 1) // for which it goes
+	if s := m.memory(be); s.Evictions == 0 {
+		t.Errorf("it did not: %+v", s)
+	}
+	lc.carriesOut("free 1")
+	be.works(1)
+}
+
 // A latency-critical process that idles may go, where it is configured so. Its first call brings it back, or a hint before.
 func TestIdleServiceComesBack(t *testing.T) {
 	t.Parallel()
