@@ -1,0 +1,226 @@
+package agent
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// hardware is a memory that moves when the test says so.
+type hardware struct {
+	mutex   sync.Mutex
+	carried []move
+	results chan moveResult
+	rung    chan int
+}
+
+func newHardware() (h *hardware, m *mover) {
+	h = &hardware{results: make(chan moveResult, 16), rung: make(chan int, 16*maxGPUs)}
+	m = newMover(func(x move) moveResult {
+		h.mutex.Lock()
+		h.carried = append(h.carried, x)
+		h.mutex.Unlock()
+		return <-h.results
+	}, func(gpu int) { h.rung <- gpu })
+	go m.run()
+	return h, m
+}
+
+func (h *hardware) moves() []move {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	return slices.Clone(h.carried)
+}
+
+// ends waits until a move is over that tells nobody.
+func ends(t *testing.T, m *mover) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		m.mutex.Lock()
+		busy := m.busy
+		m.mutex.Unlock()
+		if !busy {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the move does not end")
+		}
+	}
+}
+
+func TestMoverCarriesOneMoveOut(t *testing.T) {
+	h, m := newHardware()
+	if !m.begin(move{gpu: 1, kind: moveOut, bytes: 5}) || m.begin(move{gpu: 0, kind: moveIn}) {
+		t.Fatal("it does not carry out one move, or two at once")
+	}
+	if x, moving := m.moving(1); !moving || x.bytes != 5 {
+		t.Errorf("it moves %+v, %t", x, moving)
+	}
+	if _, moving := m.moving(0); moving || m.take(1) != nil {
+		t.Error("it moves on another GPU, or is done")
+	}
+	h.results <- movedBusy
+	for gpu := range maxGPUs {
+		if <-h.rung != gpu {
+			t.Error("an agent hears nothing")
+		}
+	}
+	if m.begin(move{gpu: 1, kind: moveIn}) {
+		t.Error("a move begins though nobody has seen the last one's end")
+	}
+	if e := m.take(1); e == nil || e.result != movedBusy || e.bytes != 5 || m.take(1) != nil {
+		t.Errorf("it ended as %+v", e)
+	}
+	h.results <- movedNoHost
+	if !m.begin(move{gpu: 2, kind: movePin}) {
+		t.Error("no further move begins")
+	}
+	ends(t, m)
+	if !m.pinRefused(2) || m.pinRefused(2) || m.take(2) != nil || len(h.rung) != 0 {
+		t.Error("pinning tells too little or too much")
+	}
+}
+
+// A driver that does not answer keeps no agent.
+func TestMeterWaitsForNobody(t *testing.T) {
+	answers := make(chan measured)
+	m := newMeter(func() measured { return <-answers })
+	for range 2 {
+		if last, fresh := m.read(time.Millisecond); fresh || last.known {
+			t.Fatalf("it says %+v though the driver says nothing", last)
+		}
+	}
+	answers <- measured{1, 2, true}
+	if last, fresh := m.read(10 * time.Second); !fresh || last != (measured{1, 2, true}) {
+		t.Errorf("it says %+v, %t", last, fresh)
+	}
+	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true}) {
+		t.Errorf("it does not say what was last: %+v", last)
+	}
+}
+
+func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
+	t.Helper()
+	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	h, m := newHardware()
+	slot, err := s.Claim(level, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = &agent{core: &Core{config: configs.Default(), level: level, memory: &swapping{mover: m}}, segment: s, slot: slot}
+	a.memory.toldMost, a.memory.total = math.MaxUint64, 80*gigabyte
+	return a, h
+}
+
+// Host memory is pinned piece by piece while there is pressure, and given back a while after it.
+func TestHostMemoryIsPinnedInPieces(t *testing.T) {
+	a, h := newMemoryAgent(t, lowestLevel)
+	c, now := memoryCounters{resident: 2*memoryPiece + 1}, uint64(1e12)
+	v := &memoryView{now: now, all: []memoryOf{{resident: c.resident}, {slot: 1, resident: 50 * gigabyte}}}
+	a.pinAhead(c, v, now)
+	if len(h.moves()) != 0 {
+		t.Fatal("it is pinned without need")
+	}
+	v.all[1].resident = 70 * gigabyte
+	for range 4 {
+		h.results <- moved
+		a.pinAhead(c, v, now)
+		ends(t, a.core.memory.mover)
+	}
+	got := h.moves()
+	if len(got) != 3 || got[0].bytes != memoryPiece || got[1].bytes != 2*memoryPiece || got[2].bytes != c.resident {
+		t.Fatalf("pinned were %+v", got)
+	}
+	v.all[1].resident = 0
+	a.pinAhead(c, v, now+unpinAfter/2)
+	if len(h.moves()) != 3 {
+		t.Error("it is given back at once")
+	}
+	a.pinAhead(c, v, now+2*unpinAfter)
+	ends(t, a.core.memory.mover)
+	if got = h.moves(); len(got) != 4 || got[3].kind != moveUnpin {
+		t.Errorf("it is not given back: %+v", got)
+	}
+}
+
+// What becomes of a process whose memory did not go.
+func TestMemoryThatDoesNotGo(t *testing.T) {
+	a, h := newMemoryAgent(t, lowestLevel)
+	now, c := uint64(1e12), memoryCounters{resident: gigabyte}
+	try := func(result moveResult, left memoryCounters) {
+		t.Helper()
+		if !a.beginOut(c, gigabyte/2, false) {
+			t.Fatal("no move begins")
+		}
+		a.noteState(c, now)
+		if a.memory.state != memoryLeaving {
+			t.Errorf("state %d while it leaves", a.memory.state)
+		}
+		h.results <- result
+		ends(t, a.core.memory.mover)
+		a.ended(left, now)
+		a.noteState(left, now)
+	}
+	try(movedBusy, c)
+	if a.memory.state != memoryStuck || a.memory.stuckTo != now+passedOver {
+		t.Errorf("after work that did not end: %+v", a.memory)
+	}
+	try(movedBusy, c)
+	if a.memory.stuckTo != now+2*passedOver {
+		t.Errorf("after the second time it is passed over for %d ns", a.memory.stuckTo-now)
+	}
+	a.memory.stuckTo = 0
+	try(movedNoHost, c)
+	if a.memory.state != memoryStuck || !a.own().Lacks(configs.FallbackNoHostMemory) {
+		t.Errorf("without host memory: %+v", a.memory)
+	}
+	now += 2 * passedMost
+	try(moved, memoryCounters{resident: gigabyte / 4, swapped: gigabyte / 4 * 3})
+	if a.memory.state != memoryOut || a.memory.movable(memoryCounters{resident: gigabyte / 4}) == 0 || a.own().Lacks(configs.FallbackNoHostMemory) {
+		t.Errorf("after it went: %+v", a.memory)
+	}
+	try(moved, c) // it says so, but nothing went
+	if a.memory.movable(c) != 0 {
+		t.Errorf("it is asked again for what cannot go: %+v", a.memory)
+	}
+	now += 2 * passedOver
+	if a.noteState(c, now); a.memory.movable(c) != gigabyte {
+		t.Error("it is never asked again")
+	}
+}
+
+// The turn changes hands by compare-and-swap, and is counted by who has it.
+func TestMemoryTurnIsPassed(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	s, own := a.segment, &a.own().Memory
+	a.takeMemoryTurn(memoryPlan{turn: turnTaken, to: -1}, memoryCounters{swapped: 1}, 1000)
+	if owner, owned := segment.TurnOwner(s.MemoryTurn.Load()); !owned || owner != a.slot || own.Turns.Load() != 1 {
+		t.Errorf("it has not taken the turn: %d, %t", owner, owned)
+	}
+	a.memory.state = memoryRunning
+	a.takeMemoryTurn(memoryPlan{to: -1}, memoryCounters{inBytes: 5}, 3000)
+	if a.memory.swapNs != 2000 {
+		t.Errorf("the switch took %d ns", a.memory.swapNs)
+	}
+	a.takeMemoryTurn(memoryPlan{turn: turnPassed, to: 7}, memoryCounters{}, 5000)
+	if owner, owned := segment.TurnOwner(s.MemoryTurn.Load()); !owned || owner != 7 || own.TurnNs.Load() != 4000 || s.MemoryTurnSinceNs.Load() != 5000 {
+		t.Errorf("it has not passed it on: %d, %t, %d ns", owner, owned, own.TurnNs.Load())
+	}
+	a.takeMemoryTurn(memoryPlan{turn: turnPassed, to: 3}, memoryCounters{}, 6000) // what is not its own
+	if owner, _ := segment.TurnOwner(s.MemoryTurn.Load()); owner != 7 {
+		t.Errorf("it passed another's turn to %d", owner)
+	}
+	a.takeMemoryTurn(memoryPlan{turn: turnSeizedFrom, to: -1}, memoryCounters{}, 7000)
+	if owner, _ := segment.TurnOwner(s.MemoryTurn.Load()); owner != a.slot || own.TurnsSeized.Load() != 1 {
+		t.Errorf("it has not seized it from %d", owner)
+	}
+}
