@@ -63,6 +63,7 @@ func (m *machine) answer(p *process, o order) (answer segment.Answer, answered b
 // asks has a process carry out what people may ask for, and returns its answers, one for each GPU.
 func (m *machine) asks(p *process, what segment.Asked) (answers []segment.Answer) {
 	m.t.Helper()
+	m.joined(p)
 	orders := m.request(p, what)
 	if len(orders) == 0 {
 		m.t.Fatalf("process %d is on no GPU: %+v", p.pid(), m.peers())
@@ -72,6 +73,9 @@ func (m *machine) asks(p *process, what segment.Asked) (answers []segment.Answer
 			answer, answered := m.answer(p, o)
 			if answered {
 				answers = append(answers, answer)
+			} else if !m.glance(p).Alive {
+				_ = p.stdin.Close()
+				m.t.Fatalf("process %d ended: %v; stderr %s", p.pid(), p.wait(), p.stderr.String())
 			}
 			return answered
 		})
