@@ -66,7 +66,7 @@ void gp_bridge_ring(int gpu);                               // the bell of its s
 void gp_bridge_away(bool);                                  // memory is out: a hint brings it back
 bool gp_bridge_recalled(void);                              // told once: a hint came meanwhile
 void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host,
-			       uint64_t wait_ns); // bytes. host 0: half of what is left
+			       uint64_t wait_ns);     // bytes. host 0: half of what is left
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound
 uint64_t gp_bridge_arena_pinned(void);
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);

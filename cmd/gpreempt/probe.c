@@ -82,7 +82,8 @@ static void use(CUdevice device, CUuuid uuid)
 
 static void tell_memory(CUdevice device, CUuuid uuid)
 {
-	CUresult (*ask)(int *, int, CUdevice) = dlsym(driver, "cuDeviceGetAttribute"); // an old driver does not know the question
+	CUresult (*ask)(int *, int, CUdevice) =
+		dlsym(driver, "cuDeviceGetAttribute"); // an old driver does not know the question
 	int managed = 0;
 	size_t bytes;
 	if (!CALL(cuDeviceTotalMem_v2, (size_t *, CUdevice), &bytes, device))
