@@ -56,6 +56,8 @@ _Static_assert(sizeof(struct gp_allocation_properties) == 32 && offsetof(struct 
 
 struct gp_location { int type, id; }; // CUmemLocation
 
+struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
+
 // CUarrayMapInfo
 struct gp_array_mapping {
 	int resource;
@@ -80,6 +82,7 @@ enum {
 	CUDA_ERROR_DEINITIALIZED = 4,
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_MAP_FAILED = 205,
 	CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
@@ -135,6 +138,7 @@ enum {
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_CTX_SYNC_MEMOPS = 0x80,
+	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 
 	CU_MEMHOSTALLOC_DEVICEMAP = 2,

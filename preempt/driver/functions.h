@@ -92,6 +92,9 @@ WANTED(cuMulticastBindAddr, cuMulticastBindAddr,
        (unsigned long long multicast, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
 WANTED(cuMulticastBindAddr_v2, cuMulticastBindAddr_v2,
        (unsigned long long multicast, CUdevice, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
+WANTED(cuIpcGetMemHandle, cuIpcGetMemHandle, (struct gp_ipc_handle *, CUdeviceptr))
+WANTED(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (CUdeviceptr *, struct gp_ipc_handle, unsigned flags))
+WANTED(cuIpcCloseMemHandle, cuIpcCloseMemHandle, (CUdeviceptr))
 WANTED(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, (CUcontext, unsigned flags))
 WANTED(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, (CUcontext))
 WANTED(cuCtxGetFlags, cuCtxGetFlags, (unsigned *))

@@ -164,7 +164,7 @@ CUresult gp_range_end(struct gp_range *r)
 {
 	struct gp_memory *m = gp_memory_of(r->gpu);
 	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
-	uint64_t out = gp_chunks_out(r), in = r->bytes - out;
+	uint64_t out = gp_chunks_out(r), in = r->import.opened ? 0 : r->bytes - out;
 	int mode = gp_relax_captures();
 	CUresult result = gp_chunks_free(r);
 	gp_unrelax_captures(mode);

@@ -21,7 +21,7 @@ static CUresult make(struct gp_chunk *c)
 	return result;
 }
 
-static void forget(struct gp_range *r)
+void gp_chunks_forget(struct gp_range *r)
 {
 	CUdeviceptr address = r->address;
 	size_t bytes = r->bytes;
@@ -31,8 +31,7 @@ static void forget(struct gp_range *r)
 	GP_GIVE_BACK(gp_driver.cuMemAddressFree(address, bytes));
 }
 
-// The first chunks, which are mapped.
-static void empty(struct gp_range *r, size_t count, size_t bytes)
+void gp_chunks_empty(struct gp_range *r, size_t count, size_t bytes)
 {
 	if (bytes)
 		GP_GIVE_BACK(gp_driver.cuMemUnmap(r->address, bytes));
@@ -52,7 +51,7 @@ static CUresult fill(struct gp_range *r)
 	if (!result)
 		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);
 	if (result)
-		empty(r, made, mapped);
+		gp_chunks_empty(r, made, mapped);
 	return result;
 }
 
@@ -104,10 +103,10 @@ CUresult gp_chunks_allocate(struct gp_context *c, size_t asked, CUdeviceptr *add
 	while (!result && !finish(c, r)) {
 		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);
 		if (result)
-			empty(r, r->chunks, r->bytes);
+			gp_chunks_empty(r, r->chunks, r->bytes);
 	}
 	if (result)
-		forget(r);
+		gp_chunks_forget(r);
 	return result;
 }
 
@@ -136,13 +135,13 @@ CUresult gp_chunks_free(struct gp_range *r)
 {
 	if (gp_chunks_out(r)) {
 		free_parts(r);
-		forget(r);
+		gp_chunks_forget(r);
 		return CUDA_SUCCESS;
 	}
 	CUresult result = gp_driver.cuMemUnmap(r->address, r->bytes);
 	if (result)
 		return result;
 	release(r, r->chunks);
-	forget(r);
+	gp_chunks_forget(r);
 	return CUDA_SUCCESS;
 }

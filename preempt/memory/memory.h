@@ -82,6 +82,11 @@ struct gp_range {
 	CUevent freed; // by cuMemFreeAsync, once this has happened, an event of freed_in; NULL: at any time
 	CUcontext freed_in;
 	struct gp_range *next_freed;
+	struct { // another process's, by a ticket (ticket.c)
+		uint8_t process[16];
+		uint64_t number;
+		uint32_t opened; // how often; 0: it is our own
+	} import;
 	size_t chunks;
 	struct gp_chunk *chunk;
 };

@@ -36,7 +36,9 @@ void gp_pin_say(enum gp_pin); // in the log, once for each
 // (gp_memory_keep_moves_away), and has no lock. Both do all or nothing.
 CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
 CUresult gp_chunks_free(struct gp_range *);
-uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
+void gp_chunks_empty(struct gp_range *, size_t count, size_t bytes); // gives the first ones back, of which so much is mapped
+void gp_chunks_forget(struct gp_range *);                            // its record and its addresses; nothing is mapped
+uint64_t gp_chunks_out(const struct gp_range *);                     // bytes that are out
 
 // Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread
 // frees it; *r is the one that the address is in, or NULL.
@@ -48,6 +50,23 @@ CUresult gp_range_end(struct gp_range *);
 // True: some was freed.
 bool gp_freed_look(bool wait);
 void gp_freed_context_destroying(CUcontext);
+
+// The handle of legacy IPC for memory of cuMemAlloc.
+struct gp_ticket {
+	uint64_t magic;
+	uint8_t process[16]; // random
+	uint64_t number;     // of the range there
+	uint64_t asked, bytes;
+	uint8_t gpu[16]; // its UUID
+};
+_Static_assert(sizeof(struct gp_ticket) == sizeof(struct gp_ipc_handle), "CUipcMemHandle");
+// ticket.c: a descriptor of a chunk for another process; -1: there is none (any more). By the thread that serves.
+int gp_ticket_export(uint64_t number, size_t chunk);
+// ticket_socket.c
+const uint8_t *gp_ticket_process(void); // what this process is called in tickets; NULL: nobody can serve them
+bool gp_ticket_is_own(const uint8_t process[16]);
+int gp_ticket_connect(const struct gp_ticket *); // to the process that gave it; -1: it does not answer
+int gp_ticket_receive(int socket);               // the next chunk's descriptor; -1: there is none
 
 // peers.c: fills in who has access to memory that is allocated in a context.
 void gp_peers_of(const struct gp_context *, struct gp_range *);

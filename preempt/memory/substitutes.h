@@ -49,6 +49,12 @@ SUBSTITUTE(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr, size_t byt
 SUBSTITUTE(cuMemGetInfo_v2, (size_t *free, size_t *total))
 SUBSTITUTE(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice))
 
+// ticket.c
+SUBSTITUTE(cuIpcGetMemHandle, (struct gp_ipc_handle *, CUdeviceptr))
+SUBSTITUTE(cuIpcOpenMemHandle, (CUdeviceptr *, struct gp_ipc_handle, unsigned flags))
+SUBSTITUTE(cuIpcOpenMemHandle_v2, (CUdeviceptr *, struct gp_ipc_handle, unsigned flags))
+SUBSTITUTE(cuIpcCloseMemHandle, (CUdeviceptr))
+
 // peers.c
 SUBSTITUTE(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags))
 SUBSTITUTE(cuCtxDisablePeerAccess, (CUcontext peer))

@@ -77,6 +77,113 @@ func TestSwapMemoryProgramPeers(t *testing.T) {
 	p.finish()
 }
 
+// sharesByHandle says whether a process sees what another one writes, by a handle of legacy IPC, and the other way round.
+func sharesByHandle(t *testing.T, owner, other *process, bytes uint64) {
+	t.Helper()
+	mine := owner.filled("memory", bytes, 1)
+	var what, handle string
+	var theirs, again, result int
+	if owner.ask(fmt.Sprintf("handle %d", mine), "%s %s result %d", &what, &handle, &result); result != 0 {
+		t.Fatalf("handle: %d; %s", result, owner.stderr.String())
+	}
+	if other.ask("open "+handle, "buffer %d result %d", &theirs, &result); result != 0 {
+		t.Fatalf("open: %d; %s", result, other.stderr.String())
+	}
+	other.carriesOut("expect %d 1", theirs)
+	other.right(1)
+	other.carriesOut("fill %d 7", theirs)
+	owner.carriesOut("expect %d 7", mine)
+	owner.right(1)
+	if other.ask("open "+handle, "buffer %d result %d", &again, &result); result != 0 {
+		t.Fatalf("open again: %d", result)
+	}
+	other.carriesOut("free %d", theirs)
+	other.carriesOut("expect %d 7", again)
+	other.right(1)
+	owner.carriesOut("free %d", mine)
+	other.right(1) // it has the pages until it closes the last of its two
+	other.carriesOut("free %d", again)
+	if owner.ask("open "+handle, "buffer %d result %d", &again, &result); result == 0 {
+		t.Error("a process opens its own handle")
+	}
+	if other.ask("open "+handle, "buffer %d result %d", &again, &result); result == 0 {
+		t.Error("a handle of memory that was freed is opened")
+	}
+}
+
+// Memory of cuMemAlloc is opened by another process, by a handle of legacy IPC.
+func TestSwapShares(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, ofOwner, ofOther string
+		bytes                  uint64
+	}{
+		{"small", swap, swap, 1000}, {"large", swap, swap, 4<<20 + 1}, {"chunks", swap, swap, 300 << 20},
+		{"native", "", swap, 4 << 20}, {"opened natively", swap, "", 1000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, c.ofOwner)
+			owner := m.startMemory("be")
+			owner.free() // it has a context now
+			m.configure(c.ofOther + fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir))
+			other := m.startMemory("be")
+			other.free()
+			before := m.onGPU()
+			sharesByHandle(t, owner, other, c.bytes)
+			if after := m.onGPU(); after != before {
+				t.Errorf("%d bytes are in use in the end, before %d", after, before)
+			}
+			owner.finish()
+			other.finish()
+		})
+	}
+}
+
+// The driver refuses one of the calls by which a handle is opened: nothing is left, and the next try succeeds.
+func TestSwapRefusedOpens(t *testing.T) {
+	t.Parallel()
+	for _, fail := range []string{
+		"cuMemAddressReserve:2", "cuMemImportFromShareableHandle:1", "cuMemImportFromShareableHandle:2", "cuMemMap:2", "cuMemMap:3", "cuMemSetAccess:2",
+	} {
+		t.Run(fail, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, swap)
+			owner := m.startMemory("be")
+			mine := owner.filled("memory", 300<<20, 1)
+			var what, handle string
+			var theirs, result int
+			if owner.ask(fmt.Sprintf("handle %d", mine), "%s %s result %d", &what, &handle, &result); result != 0 {
+				t.Fatalf("handle: %d", result)
+			}
+			m.environment = []string{"SIMCUDA_FAIL=" + fail}
+			other := m.startMemory("be")
+			free, _ := other.free()
+			m.environment = nil
+			before := m.onGPU()
+			if other.ask("open "+handle, "buffer %d result %d", &theirs, &result); result == 0 {
+				t.Fatal("no call was refused")
+			}
+			if other.ask("open "+handle, "buffer %d result %d", &theirs, &result); result != 0 {
+				t.Fatalf("open: %d; %s", result, other.stderr.String())
+			}
+			other.carriesOut("expect %d 1", theirs)
+			other.right(1)
+			other.carriesOut("free %d", theirs)
+			if now, _ := other.free(); now != free {
+				t.Errorf("%d bytes are free in the end, before %d", now, free)
+			}
+			if after := m.onGPU(); after != before {
+				t.Errorf("%d bytes are in use in the end, before %d", after, before)
+			}
+			owner.carriesOut("expect %d 1", mine)
+			owner.right(1)
+			owner.finish()
+			other.finish()
+		})
+	}
+}
+
 // onGPU is what is in use of the GPU, as the driver tells a process that has no role.
 func (m *machine) onGPU() uint64 {
 	m.t.Helper()
