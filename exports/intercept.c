@@ -47,7 +47,8 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
 			return REAL(name) args; \
-		return WITH_ROOM(hooks, GP_CURRENT_DEVICE, \
+		/* what a call that pins lacks is host memory */ \
+		return WITH_ROOM((kind) == GP_PIN ? NULL : hooks, GP_CURRENT_DEVICE, \
 				 hooks->end_wait(kind, object, \
 						 hooks->begin_wait(kind, object) ? REAL(name) args : CUDA_SUCCESS)); \
 	} \

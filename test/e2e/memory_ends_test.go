@@ -39,3 +39,21 @@ func TestMemoryIsFreedWhileOut(t *testing.T) {
 	p.carriesOut("free %d", kept)
 	p.finish()
 }
+
+// A context takes memory too. A process that begins on a full GPU waits for room instead of failing.
+func TestFullGPU(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"lc", "be"} {
+		m := newSmall(t, "reserve_mb = 0\n", "SIMCUDA_CONTEXT_MB=64")
+		full := m.startMemory("be")
+		full.filled("memory", 160<<20, 1)
+		m.joined(full)
+		late := m.startMemory(role)
+		late.filled("memory", 10<<20, 2)
+		late.right(1)
+		m.until("memory of the first has gone", func() bool { return m.memory(full).Evictions > 0 })
+		late.finish()
+		full.right(1)
+		full.finish()
+	}
+}
