@@ -152,6 +152,8 @@ type rounds struct {
 type fire struct {
 	*session
 	program      string
+	environment  []string // beside what it has anyway
+	name         string   // of its folders and files, where not the program's
 	config       string
 	notes        []string
 	counted      result.Counted
@@ -166,9 +168,13 @@ func (f *fire) note(format string, arguments ...any) {
 
 // begin starts the program; a role needs the configuration.
 func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
-	environment := append([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.addMPS...)
+	environment := slices.Concat([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.environment, f.addMPS)
 	if !slices.Contains(nativeFire, f.program) {
-		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
+		source := "fire/torch_programs.py"
+		if slices.Contains(memoryPrograms, f.program) {
+			source = "fire/memory_programs.py"
+		}
+		return f.startScript(ctx, script{name: source, arguments: []string{f.program}, role: role, config: f.config, environment: environment})
 	}
 	native, err := f.native()
 	if err != nil {

@@ -145,6 +145,16 @@ func needsHost(bytes uint64) error {
 	return nil
 }
 
+// fitting is what each of two programs takes of so much memory of the GPU: a share, or less where the host's memory
+// does not suffice for what does not fit, of both in turn.
+func (s *session) fitting(memory uint64, share float64) (each, missing uint64, err error) {
+	each = s.whole(min(float64(memory)*share, float64(memory)/2+.75*float64(hostAvailable())/4))
+	if 2*each <= memory {
+		return 0, 0, fmt.Errorf("two programs of %.1f GB fit, and the host's memory does not suffice for more", float64(each)/gb)
+	}
+	return each, 2*each - memory, nil
+}
+
 // swapConfig makes a configuration of that name. Processes of configurations with the same world know of one another, and
 // of nobody else. Settings are lines of [memory].
 func (s *session) swapConfig(world, name string, settings ...string) (path string, err error) {

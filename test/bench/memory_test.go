@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -176,6 +178,70 @@ func TestMemorySuite(t *testing.T) {
 	}
 }
 
+// Two programs swap all the time while another is served.
+func TestBesideSwappers(t *testing.T) {
+	var progress bytes.Buffer
+	options := simulatedOptions(t, memorySuite, &progress)
+	smallGPU(t)
+	s := newSession(options)
+	if err := s.prepare(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	remove, err := s.makeFolders()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	if _, err := withSwap(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	share, missing, err := s.fitting(s.info.MemoryBytes, pairShare)
+	if err != nil || missing != 2*share-s.info.MemoryBytes {
+		t.Fatalf("%d, %d: %v", share, missing, err)
+	}
+	config, err := s.swapConfig("beside", "all", hostMB(missing), "turn_ms = 200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var note string
+	err = s.besideSwappers(t.Context(), config, share, func() error {
+		lc, err := s.hold(t.Context(), "lc", config, memoryUnit)
+		if err != nil {
+			return err
+		}
+		defer s.finish(lc)
+		for deadline := time.Now().Add(time.Minute); ; { // each has gone out twice, about
+			snapshots, err := segment.Snapshots(filepath.Join(s.folder, "beside"), os.Getuid())
+			if err != nil {
+				return err
+			}
+			out := uint64(0)
+			for _, snapshot := range snapshots {
+				for _, p := range snapshot.Peers {
+					if p.Memory != nil {
+						out += p.Memory.OutBytes
+					}
+				}
+			}
+			if out >= 4*missing {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%d bytes went out in a minute", out)
+				break
+			}
+			if err := pause(t.Context(), pollInterval); err != nil {
+				return err
+			}
+		}
+		_, err = callsThatWaited(config, lc)
+		return err
+	}, &note)
+	if err != nil || !strings.Contains(note, " GB of BE went out in ") || strings.HasPrefix(note, "0.0 GB") {
+		t.Errorf("%v: %q\n%s", err, note, &progress)
+	}
+}
+
 // A program under fire is evicted again and again, and what it computes wrong is found.
 func TestMemoryFire(t *testing.T) {
 	python, err := exec.LookPath("python3")
@@ -206,7 +272,7 @@ func TestMemoryFire(t *testing.T) {
 	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
 		one := *s
 		one.report = &result.Report{}
-		f := &memoryFire{fire: fire{session: &one, program: program}}
+		f := &memoryFire{fire: fire{session: &one, program: program, name: "fire-" + program}}
 		if err := f.measure(t.Context(), "memory-fire-"+program); err != nil {
 			t.Fatal(err)
 		}

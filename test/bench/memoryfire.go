@@ -17,12 +17,25 @@ import (
 
 const memoryFireSeconds = 100 // the longest under fire
 
+// Programs that are under fire only here, of memory_programs.py; and ways in which PyTorch allocates.
+var (
+	memoryPrograms  = []string{"operators", "cupy", "jax", "nccl"}
+	torchAllocators = []struct{ name, setting string }{
+		{"expandable-segments", "expandable_segments:True"}, {"malloc-async", "backend:cudaMallocAsync"}}
+)
+
 func memoryFireCases() (cases []Case) {
-	for _, program := range slices.Concat(torchFire, nativeFire) {
-		cases = append(cases, Case{"memory-fire-" + program, fireGoal.text, []string{memoryFireSuite}, 100, func(ctx context.Context, s *session, name string) error {
-			f := &memoryFire{fire: fire{session: s, program: program}}
+	add := func(name, program string, environment ...string) {
+		cases = append(cases, Case{"memory-fire-" + name, fireGoal.text, []string{memoryFireSuite}, 100, func(ctx context.Context, s *session, name string) error {
+			f := &memoryFire{fire: fire{session: s, program: program, environment: environment, name: name}}
 			return f.measure(ctx, name)
 		}})
+	}
+	for _, program := range slices.Concat(memoryPrograms, torchFire, nativeFire) {
+		add(program, program)
+	}
+	for _, allocator := range torchAllocators {
+		add(allocator.name, "transformer-training", "PYTORCH_CUDA_ALLOC_CONF="+allocator.setting)
 	}
 	return cases
 }
@@ -39,6 +52,9 @@ type memoryFire struct {
 }
 
 func (f *memoryFire) measure(ctx context.Context, name string) error {
+	if f.program == "nccl" && f.info.Devices < 2 {
+		return errors.New("needs two GPUs")
+	}
 	first, err := f.alone(ctx)
 	if err != nil {
 		return err
@@ -57,20 +73,20 @@ func (f *memoryFire) measure(ctx context.Context, name string) error {
 			fired.Rounds, slower, float64(m.OutBytes)/gb, float64(m.InBytes)/gb, m.Waits, m.Failures))
 	}
 	passed := err == nil && !f.different
-	if said := f.said(f.program); !passed && said != "" {
+	if said := f.said(f.name); !passed && said != "" {
 		notes = append(notes, "log: "+said)
 	}
 	row := valued(name, float64(m.Evictions), "evictions", fireGoal, passed, "%s", strings.Join(notes, "; "))
 	f.add(row)
 	if !*row.Pass {
-		f.keepLog(f.program, name)
+		f.keepLog(f.name, name)
 	}
 	return nil
 }
 
 // evicted lets the program run as BE, undisturbed and while its memory is sent out.
 func (f *memoryFire) evicted(ctx context.Context, first []string) (quiet, fired rounds, err error) {
-	if f.config, err = f.swapConfig(f.program, "be"); err != nil {
+	if f.config, err = f.swapConfig(f.name, "be"); err != nil {
 		return quiet, fired, err
 	}
 	w, err := f.begin(ctx, "be")

@@ -26,16 +26,16 @@ var nvshareShares = map[string]float64{"nvshare-add": .73, "nvshare-matmul": .86
 // pairCase measures two programs of a kind, of PyTorch or, where the kind is "", of C.
 func pairCase(kind string, settings []string, g goal) func(ctx context.Context, s *session, name string) error {
 	return func(ctx context.Context, s *session, name string) error {
-		p := &pairOfPrograms{session: s, kind: kind, bytes: s.part(cmp.Or(nvshareShares[kind], pairShare))}
-		missing := 2*p.bytes - min(s.info.MemoryBytes, 2*p.bytes)
-		if err := needsHost(missing + missing/4); err != nil {
+		bytes, missing, err := s.fitting(s.info.MemoryBytes, cmp.Or(nvshareShares[kind], pairShare))
+		if err != nil {
 			return err
 		}
+		p := &pairOfPrograms{session: s, kind: kind, bytes: bytes}
 		alone, err := p.alone(ctx)
 		if err != nil {
 			return fmt.Errorf("alone: %w", err)
 		}
-		if p.config, err = s.swapConfig(name, "be", append(settings, hostMB(p.bytes))...); err != nil {
+		if p.config, err = s.swapConfig(name, "be", append(settings, hostMB(missing+missing/4))...); err != nil {
 			return err
 		}
 		both, err := p.together(ctx)
@@ -178,12 +178,12 @@ const besideRequests = 400
 // measureBesideSwapping measures an LC program with 20 GB beside two BE programs that swap all the time.
 func measureBesideSwapping(ctx context.Context, s *session, name string) error {
 	resident := s.sized(20)
-	share := s.whole(float64(s.info.MemoryBytes-resident) * pairShare)
-	if err := needsHost(2 * share); err != nil {
+	share, missing, err := s.fitting(s.info.MemoryBytes-resident, pairShare)
+	if err != nil {
 		return err
 	}
 	count := cmp.Or(s.options.Requests, besideRequests)
-	config, err := s.swapConfig(name, "all", hostMB(share), "turn_ms = 2000", "reserve_mb = 1000")
+	config, err := s.swapConfig(name, "all", hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
 	if err != nil {
 		return err
 	}

@@ -138,6 +138,29 @@ class Trace:
 TRACE = Trace()
 
 
+def serve_rounds(facts, rounds_of):
+    """Of programs under fire: answers init with facts, and then does rounds from each start to its stop. All must give
+    what the first gave, facts["steps"]."""
+    answer(facts)
+    first = facts["steps"]
+    while sys.stdin.readline() == "start\n":
+        answer({})
+        rounds = different = 0
+        where = [0, 0]
+        began = time.monotonic()
+        while not rounds or not stop_waits():
+            now = rounds_of()
+            rounds += 1
+            if now != first:
+                different += 1
+                if different == 1:
+                    where = [rounds, next((i for i, (a, b) in enumerate(zip(now, first)) if a != b), len(first))]
+        seconds = time.monotonic() - began
+        if sys.stdin.readline().strip() != "stop":
+            return
+        answer({"rounds": rounds, "different": different, "first_different": where, "seconds": round(seconds, 3)})
+
+
 def open_loop(go, submitted, done, cpu_ns):
     """What is answered about requests that arrived: when they were submitted and done, counted from arrival."""
     in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))

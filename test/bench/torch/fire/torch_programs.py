@@ -11,7 +11,6 @@ and which were different from the first. native.cu serves the same.
 import os
 import pathlib
 import sys
-import time
 import warnings
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -256,27 +255,7 @@ def main():
     ready = {"steps": first}
     if "kernels" in wanted:
         ready["kernels"] = kernels_of(round)
-    protocol.answer(ready)
-    while sys.stdin.readline() == "start\n":
-        protocol.answer({})
-        rounds = different = 0
-        where = [0, 0]
-        began = time.monotonic()
-        while not rounds or not protocol.stop_waits():
-            now = hexadecimal(round())
-            rounds += 1
-            if now != first:
-                different += 1
-                if different == 1:
-                    where = [rounds, next((i for i, (a, b) in enumerate(zip(now, first)) if a != b), len(first))]
-        seconds = time.monotonic() - began
-        if sys.stdin.readline().strip() != "stop":
-            return
-        protocol.answer({"rounds": rounds, "different": different, "first_different": where, "seconds": round_to(seconds)})
-
-
-def round_to(seconds):
-    return float(f"{seconds:.3f}")
+    protocol.serve_rounds(ready, lambda: hexadecimal(round()))
 
 
 main()
