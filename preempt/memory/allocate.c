@@ -160,13 +160,18 @@ static void unclaim(struct gp_range *r)
 	pthread_mutex_unlock(&gp_memory_lock);
 }
 
-CUresult gp_range_end(struct gp_range *r)
+CUresult gp_range_end(struct gp_range *r, bool whatever)
 {
 	struct gp_memory *m = gp_memory_of(r->gpu);
 	_Atomic uint64_t *account = r->pins ? &m->pinned : &m->resident;
 	uint64_t out = gp_chunks_out(r), in = r->import.opened ? 0 : r->bytes - out;
 	int mode = gp_relax_captures();
 	CUresult result = gp_chunks_free(r);
+	if (result && whatever && (result = gp_chunks_free(r))) {
+		gp_chunks_empty(r, r->chunks, 0);
+		gp_chunks_forget(r);
+		result = CUDA_SUCCESS;
+	}
 	gp_unrelax_captures(mode);
 	if (result)
 		return result;
@@ -186,7 +191,7 @@ static CUresult release(CUdeviceptr address)
 	}
 	CUresult result = gp_peers_synchronize(r);
 	if (!result)
-		result = gp_range_end(r);
+		result = gp_range_end(r, false);
 	if (result)
 		unclaim(r);
 	return result;

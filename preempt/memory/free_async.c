@@ -93,7 +93,7 @@ bool gp_freed_look(bool wait)
 	for (struct gp_range *r = take_all(), *next; r; r = next) {
 		next = r->next_freed;
 		CUevent event = r->freed;
-		if (is_done(r, wait) && !gp_range_end(r)) {
+		if (is_done(r, wait) && !gp_range_end(r, false)) {
 			destroy(event);
 			any = true;
 		} else {

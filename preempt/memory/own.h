@@ -43,8 +43,9 @@ uint64_t gp_chunks_out(const struct gp_range *);                     // bytes th
 // Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread
 // frees it; *r is the one that the address is in, or NULL.
 bool gp_range_claim(CUdeviceptr, struct gp_range **r);
-// Frees a claimed range, for which nothing waits any more. The same as gp_chunks_free, and accounts for it.
-CUresult gp_range_end(struct gp_range *);
+// Frees a claimed range, for which nothing waits any more. The same as gp_chunks_free, and accounts for it. whatever: also
+// where the driver refuses, since it has ended what is mapped there with its context (cuDevicePrimaryCtxReset).
+CUresult gp_range_end(struct gp_range *, bool whatever);
 
 // free_async.c: frees what cuMemFreeAsync has let go and no work uses any more, or waits for it all. The caller is counted in.
 // True: some was freed.

@@ -52,7 +52,7 @@ void gp_memory_context_destroyed(CUcontext context, bool is)
 		bool more = r, mine = r && is && !r->ending;
 		pthread_mutex_unlock(&gp_memory_lock);
 		if (mine)
-			gp_range_end(r); // where the driver refuses, until the process ends
+			gp_range_end(r, true);
 		if (!more)
 			break;
 	}

@@ -243,7 +243,7 @@ CUresult gp_cuIpcCloseMemHandle(CUdeviceptr at)
 	} else if (r) {
 		result = gp_peers_synchronize(r);
 		if (!result)
-			result = gp_range_end(r);
+			result = gp_range_end(r, false);
 		if (result) {
 			pthread_mutex_lock(&gp_memory_lock);
 			r->ending = false;

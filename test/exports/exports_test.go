@@ -256,6 +256,28 @@ func TestRuntimeTable(t *testing.T) {
 	}
 }
 
+// A function that stands for one that is not intercepted would never be called.
+func TestSubstitutesAreIntercepted(t *testing.T) {
+	list, err := os.ReadFile("../../preempt/memory/substitutes.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported, err := os.ReadFile("../../exports/exports.map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(string(list), "\nSUBSTITUTE(")[1:]
+	for _, row := range rows {
+		name, _, _ := strings.Cut(row, ",")
+		if !strings.Contains(string(exported), "\t"+name+";\n") {
+			t.Errorf("%s has no row in exports/table.h", name)
+		}
+	}
+	if len(rows) < 30 {
+		t.Errorf("%d rows: these are not all", len(rows))
+	}
+}
+
 func TestExportMapIsGenerated(t *testing.T) {
 	want, err := exec.Command("sh", "../../exports/map.sh").Output()
 	if err != nil {

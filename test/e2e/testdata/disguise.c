@@ -8,6 +8,9 @@
 	F(cuInit, (unsigned)) \
 	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
 	F(cuDeviceTotalMem_v2, (size_t *, int)) \
+	F(cuDevicePrimaryCtxReset_v2, (int)) \
+	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	F(cuCtxDestroy_v2, (handle)) \
 	F(cuCtxSetCurrent, (handle)) \
 	F(cuCtxSynchronize, (void)) \
 	F(cuStreamCreate, (handle *, unsigned)) \
@@ -164,6 +167,38 @@ static void captured(int mode)
 	printf(", free %d\n", cuMemFree_v2(before));
 }
 
+static size_t free_now(void)
+{
+	size_t free_bytes, total;
+	OK(cuMemGetInfo_v2(&free_bytes, &total));
+	return free_bytes;
+}
+
+// What a context has ends with it, and nothing of others.
+static void contexts_end(void)
+{
+	handle other;
+	ptr kept, at = 0;
+	size_t bytes = 0;
+	OK(cuMemAlloc_v2(&kept, 6 << 20));
+	size_t before = free_now();
+	OK(cuCtxCreate_v2(&other, 0, 0));
+	for (int i = 0; i < 3; i++)
+		OK(cuMemAlloc_v2(&at, i ? 300 << 20 : 100));
+	printf("destroy: %d,", cuCtxDestroy_v2(other));
+	OK(cuCtxSetCurrent(context));
+	printf(" %lld more is free, known: %d, the other: %d\n", (long long)(free_now() - before),
+	       cuMemGetAddressRange_v2(NULL, &bytes, at), cuMemGetAddressRange_v2(NULL, &bytes, kept));
+	printf("destroy again: %d\n", cuCtxDestroy_v2((handle)8));
+	OK(cuMemAlloc_v2(&at, 4 << 20));
+	printf("reset: %d, ", cuDevicePrimaryCtxReset_v2(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	printf("known: %d %d, ", cuMemGetAddressRange_v2(NULL, &bytes, at), cuMemGetAddressRange_v2(NULL, &bytes, kept));
+	OK(cuMemAlloc_v2(&at, 4 << 20));
+	printf("%lld more is free, free: %d\n", (long long)(free_now() - before), cuMemFree_v2(at));
+}
+
 int main(void)
 {
 	static const size_t sizes[] = {1, 1000, (1 << 20) - 1, 1 << 20, 3000001, 4 << 20, 600 << 20};
@@ -202,6 +237,7 @@ int main(void)
 	printf("total %zu, of the device %zu\n", total, of_device);
 	for (int mode = 0; mode < 3; mode++)
 		captured(mode);
+	contexts_end();
 	OK(cuMemAlloc_v2(&at, 4 << 20));
 	OK(cuCtxSetCurrent(NULL));
 	printf("without a context: %d\n", cuMemFree_v2(at));
