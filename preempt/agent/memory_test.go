@@ -605,6 +605,26 @@ func TestMemoryUnderFire(t *testing.T) {
 	}
 }
 
+// One goes rather than three, where one is enough; it gives no more than is missing and the margin.
+func TestMemoryOneVictim(t *testing.T) {
+	in := func(slot int, has, since uint64) memoryOf {
+		return memoryOf{slot: slot, level: lowestLevel, swaps: true, resident: has * gigabyte, stateNs: since, idleAfter: 1e9}
+	}
+	v := &memoryView{total: 80 * gigabyte, free: 4 * gigabyte, now: 1e12, turn: 4, turnNs: 1e12, turns: memoryTurns{fixedNs: 1e9},
+		all: []memoryOf{in(0, 12, 10), in(1, 12, 20), in(2, 12, 30), in(3, 40, 40),
+			{slot: 4, level: lowestLevel, swaps: true, swapped: 20 * gigabyte, state: memoryOut, waitsNs: 1e11, idleAfter: 1e9}}}
+	for own := range v.all {
+		v.own = own
+		give := uint64(0)
+		if own == 3 {
+			give = 16*gigabyte + memoryMarginMost
+		}
+		if p := v.plan(); p.give != give {
+			t.Errorf("process %d gives %d, not %d", own, p.give, give)
+		}
+	}
+}
+
 // An owner that does not hand its turn on, though it lives, loses it.
 func TestMemoryTurnIsSeized(t *testing.T) {
 	v := &memoryView{own: 1, total: simTotal, free: 10 * gigabyte, now: 1e12, turn: 0, turnNs: 5e11, turns: memoryTurns{fixedNs: 1e9},

@@ -61,6 +61,7 @@ type agentMemory struct {
 	free, total uint64
 	samples     []uint64 // of memory that nobody accounts for
 	sampledNs   uint64
+	measuredNs  uint64
 	other       uint64
 
 	state              memoryState
@@ -379,34 +380,52 @@ func (a *agent) reserve() uint64 {
 	return a.core.config.Memory.ReserveMB << 20
 }
 
+// needsMeasuring says whether the driver has to be asked. It may take a lock that launches of the process need: a process of
+// a higher level asks only where it wants memory, or may have to give some.
+func (a *agent) needsMeasuring(v *memoryView) bool {
+	lack := false
+	for _, o := range v.all {
+		switch {
+		case o.slot != a.slot:
+			lack = lack || o.short() != 0 || o.reserve != 0
+		case o.short() != 0:
+			return true
+		}
+	}
+	if a.core.level < lowestLevel {
+		own := v.of(a.slot)
+		return lack && own != nil && own.idle(v.now)
+	}
+	return lack || a.reserve() != 0 || v.now-min(v.now, a.memory.measuredNs) >= uint64(heartbeat)
+}
+
 // measure asks the driver what is free, and finds out how much of the rest nobody accounts for. While memory moves, what is
 // published and what is free belong to different times. Where the driver cannot be asked, for want of a context, what is
 // published must do.
 func (a *agent) measure(v *memoryView) {
 	m := &a.memory
-	used, moving := uint64(0), false
+	used, other, moving := uint64(0), uint64(0), false
 	for _, o := range v.all {
-		used = saturate(used, o.resident, o.pinned)
+		used, other = saturate(used, o.resident, o.pinned), max(other, o.other)
 		moving = moving || o.state == memoryLeaving || o.state == memoryComing
 	}
-	seen, fresh := m.meter.read(measurePatience)
-	if seen.known {
-		m.free, m.total = seen.free, seen.total
-	} else {
-		if m.total == 0 {
-			m.total = deviceTotal(a.gpu)
-		}
-		for _, o := range v.all {
-			m.other = max(m.other, o.other)
-		}
-		m.free = minus(m.total, saturate(used, m.other))
+	if m.total == 0 {
+		m.total = deviceTotal(a.gpu)
 	}
-	if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
-		m.sampledNs = v.now
-		m.samples = append(m.samples, minus(m.total, saturate(m.free, used)))
-		m.samples = m.samples[max(0, len(m.samples)-otherSamples):]
-		sorted := slices.Sorted(slices.Values(m.samples))
-		m.other = sorted[len(sorted)/2]
+	m.free = minus(m.total, saturate(used, other))
+	if a.needsMeasuring(v) {
+		seen, fresh := m.meter.read(measurePatience)
+		if seen.known {
+			m.free, m.total = seen.free, seen.total
+		}
+		m.measuredNs = v.now
+		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
+			m.sampledNs = v.now
+			m.samples = append(m.samples, minus(m.total, saturate(m.free, used)))
+			m.samples = m.samples[max(0, len(m.samples)-otherSamples):]
+			sorted := slices.Sorted(slices.Values(m.samples))
+			m.other = sorted[len(sorted)/2]
+		}
 	}
 	v.free, v.total = m.free, m.total
 }

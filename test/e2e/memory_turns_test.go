@@ -16,7 +16,7 @@ const outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY, cuda.h
 // newSmall is a machine whose GPU has 256 MB, and whose processes swap. settings are of [memory].
 func newSmall(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
-	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\nturn_max_ms = 2000\n"+settings,
+	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\nturn_max_ms = 500\n"+settings,
 		append([]string{"SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4"}, environment...)...)
 }
 
