@@ -156,7 +156,7 @@ func (s *session) fitting(memory uint64, share float64) (each, missing uint64, e
 }
 
 // swapConfig makes a configuration of that name. Processes of configurations with the same world know of one another, and
-// of nobody else. Settings are lines of [memory].
+// of nobody else. A request that arrives on a socket is a hint. Settings are lines of [memory].
 func (s *session) swapConfig(world, name string, settings ...string) (path string, err error) {
 	segments := filepath.Join(s.folder, world)
 	if err := os.Mkdir(segments, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -164,7 +164,7 @@ func (s *session) swapConfig(world, name string, settings ...string) (path strin
 	}
 	path = filepath.Join(s.files, world+"-"+name+".toml")
 	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[log]\nlevel = \"info\"\nfile = %q\n[memory]\n%s\n",
-		s.mechanisms, configs.HintsFrom(), segments, s.logFile(world), strings.Join(settings, "\n"))
+		s.mechanisms, configs.HintsFrom(configs.HintSocket), segments, s.logFile(world), strings.Join(settings, "\n"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("write a configuration: %w", err)
 	}

@@ -298,7 +298,7 @@ func measureReturn(ctx context.Context, s *session, name string) error {
 	return nil
 }
 
-// firstAnswer has BE grow over an idle LC program, shrink again, and gives the milliseconds of LC's next answer.
+// firstAnswer has BE grow over an idle LC program, and gives the milliseconds of LC's next answer.
 func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker, service *client, bytes uint64) (ms float64, err error) {
 	if err := pause(ctx, 1100*time.Millisecond); err != nil { // it is idle then
 		return 0, err
@@ -313,9 +313,9 @@ func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker
 	if m.Swapped < bytes/2 {
 		return 0, fmt.Errorf("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes)
 	}
-	if err := be.ask(ctx, holdAnswer, nil, "shrink"); err != nil {
+	took, err := service.request() // BE's memory goes out while LC's comes in
+	if err != nil {
 		return 0, err
 	}
-	took, err := service.request()
-	return took.Seconds() * 1000, err
+	return took.Seconds() * 1000, be.ask(ctx, holdAnswer, nil, "shrink")
 }
