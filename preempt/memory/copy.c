@@ -8,9 +8,9 @@
 // this pause one piece goes, which leaves the bus at least 80 % of the time.
 static const uint64_t PAUSE_NS = 3 * 1000 * 1000;
 
-struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
+struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
 {
-	for (int i = 0; i < GP_CONTEXTS; i++) {
+	for (ptrdiff_t i = after ? after - gp_context + 1 : 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		CUcontext handle = c->handle;
 		if (!handle || c->gpu != g || !(wait ? gp_context_pin(c, handle) : gp_context_try_pin(c, handle)))
@@ -20,6 +20,11 @@ struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
 		gp_context_unpin(c);
 	}
 	return NULL;
+}
+
+struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
+{
+	return gp_memory_next_context(g, NULL, wait);
 }
 
 void gp_memory_leave_context(struct gp_context *c)
@@ -48,9 +53,11 @@ bool gp_copies_open(struct gp_copies *copies)
 
 void gp_copies_close(struct gp_copies *copies)
 {
-	for (int i = 0; i < GP_PIECES_IN_FLIGHT; i++)
+	for (int i = 0; i < GP_PIECES_IN_FLIGHT; i++) {
 		if (copies->event[i])
 			gp_driver.cuEventDestroy(copies->event[i]);
+		copies->event[i] = NULL;
+	}
 	gp_driver.cuStreamDestroy(copies->stream);
 }
 

@@ -59,18 +59,26 @@ static inline __attribute__((always_inline)) void count_out(void)
 		wake_mover();
 }
 
-// Every GPU's agent hears of it: the process waits for all of its memory.
+// Every GPU's agent hears of it: the process waits for all of its memory. GPUs that become known meanwhile are not counted.
 static void wait_open(void)
 {
-	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+	uint64_t since = gp_now_ns();
+	int gpus = 0;
+	while (gpus < GP_GPUS && gp_gpu[gpus].known)
+		gpus++;
+	for (int i = 0; i < gpus; i++) {
+		struct gp_segment *s = gp_gpu[i].segment;
 		gp_memory[i].waiting++;
-		if (gp_gpu[i].segment)
-			gp_ring(gp_gpu[i].segment);
+		if (s)
+			gp_ring(s);
 	}
 	while (closed)
 		gp_futex_wait(&closed, 1, 0, false);
-	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+	for (int i = 0; i < gpus; i++) {
 		gp_memory[i].waiting--;
+		gp_count(&gp_memory[i].waits, 1);
+		gp_count(&gp_memory[i].wait_ns, gp_now_ns() - since);
+	}
 }
 
 // The thread has counted itself in at the closed gate.

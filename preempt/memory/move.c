@@ -77,11 +77,12 @@ static bool all_in(void)
 	return true;
 }
 
+static bool lost;      // contents that are out cannot come back, and nothing moves any more. Under the lock of moves
 static bool suspended; // the gate stays closed though all is in. Under the lock of moves
 
 static void open_if_all_in(void)
 {
-	if (!suspended && all_in())
+	if (lost || (!suspended && all_in()))
 		gp_memory_open();
 }
 
@@ -272,6 +273,8 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 
 static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
 {
+	if (lost)
+		return GP_MOVE_FAILED;
 	if (gp_memory_draining()) // still, from a time before
 		return GP_MOVE_BUSY;
 	if (!gp_memory_closed()) {
@@ -441,6 +444,35 @@ static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 	return true;
 }
 
+// Makes a context current in which copies can be made. One of several may have met an error.
+static struct gp_context *open_copies(struct gp_copies *copies)
+{
+	struct gp_context *c = NULL;
+	while ((c = gp_memory_next_context(copies->gpu, c, true))) {
+		if (gp_copies_open(copies))
+			return c;
+		gp_memory_leave_context(c);
+	}
+	return NULL;
+}
+
+// An error that stays with a context is what the program gets from all of its calls there, as without the library. So where all
+// contexts of a GPU have met one, the program goes on to be told, although the contents are lost.
+static void give_up_if_lost(const struct gp_gpu *g)
+{
+	bool any = false, lives = false;
+	for (struct gp_context *c = NULL; (c = gp_memory_next_context(g, c, true));) {
+		any = true;
+		lives = lives || !gp_driver.cuCtxSynchronize(); // nothing runs
+		gp_memory_leave_context(c);
+	}
+	if (!any || lives)
+		return;
+	lost = true;
+	gp_log_line("the program's contexts met an error while its memory was in host memory: the contents are lost "
+		    "with them");
+}
+
 static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
 	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
@@ -449,17 +481,17 @@ static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 	if (!list_out(g, &in.list, most)) {
 		failed(g, &in.result);
 	} else if (in.list.count) {
-		struct gp_context *c = gp_memory_use_context(g, true);
-		if (c && gp_copies_open(&in.copies)) {
+		struct gp_context *c = open_copies(&in.copies);
+		if (c) {
 			copy_in(&in);
 			gp_copies_close(&in.copies);
+			gp_memory_leave_context(c);
 			gp_count(&memory_of(g)->restores, 1);
 			gp_count(&memory_of(g)->in_ns, gp_now_ns() - began);
 		} else {
 			failed(g, &in.result);
+			give_up_if_lost(g);
 		}
-		if (c)
-			gp_memory_leave_context(c);
 	}
 	list_free(&in.list);
 	uint64_t left;
@@ -470,9 +502,9 @@ static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 
 enum gp_move_result gp_memory_restore(struct gp_gpu *g, uint64_t most, bool urgent)
 {
-	enum gp_move_result result = GP_MOVED;
 	pthread_mutex_lock(&moving);
-	if (gp_memory_closed()) {
+	enum gp_move_result result = lost ? GP_MOVE_FAILED : GP_MOVED;
+	if (gp_memory_closed() && !lost) {
 		int mode = gp_relax_captures();
 		result = move_in(g, most, urgent);
 		gp_unrelax_captures(mode);

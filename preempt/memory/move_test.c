@@ -224,7 +224,8 @@ static void test_cycles(void)
 
 static _Atomic int countdown; // the call that is refused; below 0: none
 static CUresult error;
-static CUresult refuse(void) { return --countdown == 0 ? error : CUDA_SUCCESS; }
+static bool dead; // every call is refused
+static CUresult refuse(void) { return dead || --countdown == 0 ? error : CUDA_SUCCESS; }
 
 #define FAULT(name, parameters, arguments) \
 	static CUresult(*real_##name) parameters; \
@@ -415,6 +416,20 @@ static void test_room(void)
 	gp_settings.level = GP_LEVELS - 1;
 }
 
+// All contexts meet an error while memory is out. The program goes on, to be told by its next call.
+static void test_lost(void)
+{
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+	error = 700; // CUDA_ERROR_ILLEGAL_ADDRESS
+	dead = true;
+	install_cuStreamCreateWithPriority(true);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_FAILED && gp_memory_closed()); // the context is well
+	install_cuCtxSynchronize(true);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_FAILED && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVE_FAILED && !gp_memory_closed());
+	CHECK(gp_log_next(0));
+}
+
 int main(int argc, char **argv)
 {
 	char folder[] = "/tmp/move_test.XXXXXX", size[16];
@@ -440,5 +455,6 @@ int main(int argc, char **argv)
 	test_faults();
 	test_kills();
 	test_cycles();
+	test_lost();
 	return 0;
 }
