@@ -97,6 +97,10 @@ func sharesByHandle(t *testing.T, owner, other *process, bytes uint64) {
 	if other.ask("open "+handle, "buffer %d result %d", &again, &result); result != 0 {
 		t.Fatalf("open again: %d", result)
 	}
+	var same int
+	if other.ask(fmt.Sprintf("same %d %d", theirs, again), "same %d", &same); same != 1 {
+		t.Error("a handle that is opened twice has two addresses")
+	}
 	other.carriesOut("free %d", theirs)
 	other.carriesOut("expect %d 7", again)
 	other.right(1)

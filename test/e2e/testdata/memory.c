@@ -3,6 +3,7 @@
 //
 //	alloc HOW BYTES      buffer N result R       HOW: a row of ways
 //	free N               result R
+//	same N M             same S                  1: both begin at one address
 //	fill N SEED          result R                each word gets a value of its own, by copies from the host
 //	step N ROUNDS        result R                each round is a kernel: every word becomes three times itself and some
 //	check N              wrong W                 offset of the first wrong byte, -1 = none; read by copies to the host
@@ -365,6 +366,8 @@ static void obey(const char *line)
 	} else if (sscanf(line, "free %u", &n) == 1) {
 		int r = cuStreamSynchronize(stream);
 		printf("result %d\n", r ? r : release(buffer_of(n)));
+	} else if (sscanf(line, "same %u %u", &n, &m) == 2) {
+		printf("same %d\n", buffer_of(n)->at == buffer_of(m)->at);
 	} else if (sscanf(line, "fill %u %u", &n, &m) == 2) {
 		printf("result %d\n", fill(buffer_of(n), m));
 	} else if (sscanf(line, "step %u %u", &n, &m) == 2) {
