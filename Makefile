@@ -129,7 +129,7 @@ build/late/libgpreempt.so: build/libgpreempt.so
 	@rm -f $(@D)/libgpreempt.h
 
 # Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
-SANITIZE_TESTS ?= TestPreemption|TestTurnsGoOn|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait
+SANITIZE_TESTS ?= TestPreemption|TestTurnsGoOn|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait|TestEachWayIsFreedWhileOut|TestWorkThatDoesNotEndStays
 sanitize: ## e2e tests with the C parts under the thread and the address sanitizer
 sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 	@for s in $(SANITIZERS); do \

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // startMemory starts testdata/memory.c; its comment says what can be said to it.
@@ -120,32 +122,55 @@ func TestMemoryProgram(t *testing.T) {
 	}
 }
 
-// What one process has, another one opens.
+// shared is a buffer of one process that another one has opened, both filled.
+func (p *process) shared(other *process, how string, seed int) (mine, theirs int) {
+	t := p.m.t
+	t.Helper()
+	const bytes = 4 << 20
+	command, adopt := "handle %d", "open %s"
+	if how != "memory" {
+		command, adopt = "descriptor %d", fmt.Sprintf("adopt %d %%s %d", p.pid(), bytes)
+	}
+	mine = p.filled(how, bytes, seed)
+	var what, handle string
+	var result int
+	if p.ask(fmt.Sprintf(command, mine), "%s %s result %d", &what, &handle, &result); result != 0 {
+		t.Fatalf("%s: %d", command, result)
+	}
+	if other.ask(fmt.Sprintf(adopt, handle), "buffer %d result %d", &theirs, &result); result != 0 {
+		t.Fatalf("%s: %d", adopt, result)
+	}
+	other.carriesOut("expect %d %d", theirs, seed)
+	return mine, theirs
+}
+
+// What one process has, another one opens, and what either writes the other reads. Also while memory of both leaves and comes
+// back: what is shared stays.
 func TestMemoryProgramsShare(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "")
-	owner, other := m.startMemory("be"), m.startMemory("be")
-	for i, c := range []struct{ how, command, adopt string }{
-		{"memory", "handle %d", "open %s"},
-		{"shareable", "descriptor %d", fmt.Sprintf("adopt %d %%s 4194304", owner.pid())},
-	} {
-		mine := owner.filled(c.how, 4<<20, i+1)
-		var what, handle string
-		var theirs, result int
-		if owner.ask(fmt.Sprintf(c.command, mine), "%s %s result %d", &what, &handle, &result); result != 0 {
-			t.Fatalf("%s: %d", c.command, result)
+	for _, settings := range []string{"", "mechanisms = [\"swap\"]\n"} {
+		m := newMachine(t, settings)
+		owner, other := m.startMemory("be"), m.startMemory("be")
+		owner.filled("memory", 5_000_000, 99)
+		other.filled("memory", 5_000_000, 98)
+		for i, how := range []string{"memory", "shareable"} {
+			mine, theirs := owner.shared(other, how, i)
+			for round := range 4 {
+				if settings != "" {
+					m.asks(owner, segment.AskedOut)
+					m.asks(other, segment.AskedOut)
+				}
+				other.right(i + 2)
+				other.carriesOut("fill %d %d", theirs, 10+round)
+				owner.carriesOut("expect %d %d", mine, 10+round)
+				owner.right(i + 2)
+				owner.carriesOut("step %d 1", 0)
+			}
 		}
-		if other.ask(fmt.Sprintf(c.adopt, handle), "buffer %d result %d", &theirs, &result); result != 0 {
-			t.Fatalf("%s: %d", c.adopt, result)
-		}
-		other.carriesOut("expect %d %d", theirs, i+1)
-		other.right(i + 1)
-		other.carriesOut("fill %d %d", theirs, i+7)
-		owner.carriesOut("expect %d %d", mine, i+7)
-		owner.right(i + 1)
+		other.finish()
+		owner.right(3)
+		owner.finish()
 	}
-	other.finish()
-	owner.finish()
 }
 
 // Kernels of one GPU work on memory of another.

@@ -94,6 +94,7 @@ func TestCapturedMemoryStays(t *testing.T) {
 func TestSharedMemoryStays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ how, command, answer, reason string }{
+		"legacy IPC":       {"memory", "handle 0", "handle", "exported"},
 		"shareable handle": {"shareable", "descriptor 0", "descriptor", "exported"},
 		"SYNC_MEMOPS":      {"memory", "register 0", "result 0", "registered"},
 		"dma-buf":          {"memory", "dmabuf 0", "result 0", "registered"},
