@@ -178,18 +178,27 @@ static CUresult wait_for(CUcontext context, CUcontext current)
 	return result;
 }
 
+static bool uses(const struct gp_context *user, const struct gp_context *owner)
+{
+	pthread_mutex_lock(&gp_memory_lock);
+	bool is = owner && may_use[place_of(user)][place_of(owner)];
+	pthread_mutex_unlock(&gp_memory_lock);
+	return is;
+}
+
+// The range's own context is not destroyed while the program frees there; others might be.
 CUresult gp_peers_synchronize(const struct gp_range *r)
 {
-	CUcontext current = gp_current_handle(), users[GP_CONTEXTS];
-	size_t count = 0;
+	CUcontext current = gp_current_handle();
 	struct gp_context *owner = gp_find_context(r->context);
-	pthread_mutex_lock(&gp_memory_lock);
-	for (int i = 0; owner && i < GP_CONTEXTS; i++)
-		if (may_use[i][place_of(owner)] && gp_context[i].handle)
-			users[count++] = gp_context[i].handle;
-	pthread_mutex_unlock(&gp_memory_lock);
 	CUresult result = wait_for(r->context, current);
-	for (size_t i = 0; i < count && !result; i++)
-		result = wait_for(users[i], current);
+	for (int i = 0; i < GP_CONTEXTS && !result; i++) {
+		struct gp_context *user = &gp_context[i];
+		CUcontext handle = user->handle;
+		if (!handle || !uses(user, owner) || !gp_context_pin(user, handle))
+			continue;
+		result = wait_for(handle, current);
+		gp_context_unpin(user);
+	}
 	return result;
 }
