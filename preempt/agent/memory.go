@@ -23,7 +23,7 @@ const (
 	// slowestSwap is a rate, bytes a second, below which an owner that brings its memory in counts as late.
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
-	settleVain = uint64(2 * time.Second)
+	settleVain = uint64(5 * time.Second)
 	// stoodStill is how old a heartbeat is of a process that is stopped.
 	stoodStill = 3 * uint64(heartbeat)
 	// takeAnyway is after how long a process takes a turn that nobody has, if the one that comes first does not.
@@ -75,6 +75,7 @@ type memoryView struct {
 	own         int // slot
 	all         []memoryOf
 	total, free uint64 // of the device, as the driver says
+	other       uint64 // the least of late that nobody accounted for
 	now         uint64
 	turn        int // slot that has the memory turn; -1: none
 	turnNs      uint64
@@ -415,7 +416,7 @@ func (s *settled) most(own *memoryOf) uint64 {
 		}
 	}
 	if v.now-min(v.now, own.waitsNs) >= settleVain {
-		taken = saturate(taken, other, own.other)
+		taken = saturate(taken, other, v.other)
 	}
 	return minus(v.total, taken)
 }

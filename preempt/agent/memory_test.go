@@ -99,7 +99,7 @@ func (g *simGPU) free() uint64 {
 }
 
 func (g *simGPU) view(p *simProcess) *memoryView {
-	v := &memoryView{own: p.slot, total: simTotal, free: g.free(), now: g.m.now, turn: g.turn, turnNs: g.turnNs, turns: g.turns, out: p.away}
+	v := &memoryView{own: p.slot, total: simTotal, free: g.free(), other: simOther, now: g.m.now, turn: g.turn, turnNs: g.turnNs, turns: g.turns, out: p.away}
 	for _, other := range g.all {
 		if other.dead {
 			continue

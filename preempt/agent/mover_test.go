@@ -224,3 +224,23 @@ func TestMemoryTurnIsPassed(t *testing.T) {
 		t.Errorf("it has not seized it from %d", owner)
 	}
 }
+
+// An allocation is refused only for memory that was there all the time.
+func TestMemoryThatNobodyAccountsFor(t *testing.T) {
+	second := uint64(time.Second)
+	samples := []sample{{1 * second, 50}, {2 * second, 90}, {3 * second, 10}, {4 * second, 80}, {5 * second, 70}, {6 * second, 60}}
+	if got := middle(samples); got != 70 {
+		t.Errorf("the middle of the last five is %d", got)
+	}
+	for _, c := range []struct {
+		nowNs, least uint64
+		kept         int
+	}{{5 * second, 0, 6}, {6 * second, 10, 6}, {8 * second, 10, 4}, {9 * second, 60, 3}, {20 * second, 60, 1}} {
+		if kept, least := recent(samples, c.nowNs); least != c.least || len(kept) != c.kept {
+			t.Errorf("at %d s the least of %d is %d, want %d of %d", c.nowNs/second, len(kept), least, c.least, c.kept)
+		}
+	}
+	if kept, least := recent(nil, second); len(kept) != 0 || least != 0 {
+		t.Errorf("without samples: %v, %d", kept, least)
+	}
+}

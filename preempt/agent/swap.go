@@ -59,7 +59,7 @@ func (s *swapping) setOut(gpu int, out bool) {
 type agentMemory struct {
 	meter       *meter
 	free, total uint64
-	samples     []uint64 // of memory that nobody accounts for
+	samples     []sample // of memory that nobody accounts for
 	sampledNs   uint64
 	measuredNs  uint64
 	other       uint64
@@ -421,13 +421,43 @@ func (a *agent) measure(v *memoryView) {
 		m.measuredNs = v.now
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
 			m.sampledNs = v.now
-			m.samples = append(m.samples, minus(m.total, saturate(m.free, used)))
-			m.samples = m.samples[max(0, len(m.samples)-otherSamples):]
-			sorted := slices.Sorted(slices.Values(m.samples))
-			m.other = sorted[len(sorted)/2]
+			m.samples = append(m.samples, sample{v.now, minus(m.total, saturate(m.free, used))})
+			m.other = middle(m.samples)
 		}
 	}
+	m.samples, v.other = recent(m.samples, v.now)
 	v.free, v.total = m.free, m.total
+}
+
+// sample is a measurement of memory that nobody accounts for, in bytes.
+type sample struct{ atNs, bytes uint64 }
+
+// middle is the middle of the last samples: what processes publish may be a little older or newer than what the driver says.
+func middle(samples []sample) uint64 {
+	var last []uint64
+	for _, s := range samples[max(0, len(samples)-otherSamples):] {
+		last = append(last, s.bytes)
+	}
+	slices.Sort(last)
+	return last[len(last)/2]
+}
+
+// recent returns the samples of the last settleVain, and the least of them, with one from before: 0 if there is none, as it is
+// not known then for how long that was so.
+func recent(samples []sample, now uint64) (kept []sample, least uint64) {
+	first := 0
+	for first+1 < len(samples) && samples[first+1].atNs+settleVain <= now {
+		first++
+	}
+	samples = samples[first:]
+	if len(samples) == 0 || samples[0].atNs+settleVain > now {
+		return samples, 0
+	}
+	least = samples[0].bytes
+	for _, s := range samples {
+		least = min(least, s.bytes)
+	}
+	return samples, least
 }
 
 // takeMemoryTurn takes or hands on the memory turn, and measures what a switch takes.

@@ -14,6 +14,20 @@ uint64_t gp_account_own(const struct gp_gpu *gpu)
 	return m->resident + m->swapped + m->pinned;
 }
 
+// Tells others at once: what they cannot account for they take for other programs' memory. The agent comes by once a second.
+static void publish(const _Atomic uint64_t *account)
+{
+	uintptr_t at = (uintptr_t)account - (uintptr_t)gp_memory;
+	if (at >= sizeof gp_memory)
+		return;
+	const struct gp_memory *m = &gp_memory[at / sizeof *m];
+	struct gp_slot *slot = gp_own_slot(&gp_gpu[at / sizeof *m]);
+	if (!slot)
+		return;
+	slot->memory.resident = m->resident;
+	slot->memory.pinned = m->pinned;
+}
+
 static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 {
 	uint64_t *allowance = (uint64_t *)&gp_memory_of(gpu)->allowance;
@@ -33,13 +47,19 @@ bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t byt
 	pthread_mutex_lock(&lock);
 	own = gp_account_own(gpu);
 	bool fits = (!limit || (own <= limit && bytes <= limit - own)) && take_allowance(gpu, bytes);
-	if (fits)
+	if (fits) {
 		*account += bytes;
+		publish(account);
+	}
 	pthread_mutex_unlock(&lock);
 	return fits;
 }
 
-void gp_account_give(_Atomic uint64_t *account, uint64_t bytes) { *account -= bytes; }
+void gp_account_give(_Atomic uint64_t *account, uint64_t bytes)
+{
+	*account -= bytes;
+	publish(account);
+}
 
 void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes)
 {
