@@ -128,6 +128,29 @@ static void *end_capture(void *unused)
 	return NULL;
 }
 
+static void *pass_once(void *unused)
+{
+	gp_memory_enter();
+	gp_memory_leave();
+	return NULL;
+}
+
+// Who waits is counted at the GPUs that were known when it began to, and only while it waits.
+static void test_waits(void)
+{
+	pthread_t thread;
+	gp_gpu[0].known = true;
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+	CHECK(!pthread_create(&thread, NULL, pass_once, NULL));
+	while (gp_memory[0].waiting != 1)
+		usleep(10);
+	gp_gpu[1].known = true;
+	gp_memory_open();
+	pthread_join(thread, NULL);
+	CHECK(!gp_memory[0].waiting && gp_memory[0].waits == 1 && gp_memory[0].wait_ns);
+	CHECK(!gp_memory[1].waiting && !gp_memory[1].waits);
+}
+
 static void test_captures(void)
 {
 	pthread_t thread;
@@ -147,6 +170,7 @@ int main(void)
 	test_depth();
 	test_longjmp();
 	test_captures();
+	test_waits();
 	test_closings();
 	return 0;
 }
