@@ -167,7 +167,7 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 		}
 		h.results <- result
 		ends(t, a.core.memory.mover)
-		a.ended(left, now)
+		a.ended(a.core.memory.mover.take(a.gpu), left, now)
 		a.noteState(left, now)
 	}
 	try(movedBusy, c)

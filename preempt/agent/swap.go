@@ -83,6 +83,8 @@ type agentMemory struct {
 
 	request   segment.Request // the last one
 	answered  bool
+	reply     segment.Answer
+	tells     bool          // the reply is yet to be told
 	asked     segment.Asked // what is being carried out
 	askedNs   uint64
 	halted    bool // suspended: the gate is closed for good
@@ -116,14 +118,16 @@ func (a *agent) swap(now uint64) time.Duration {
 	if shared == nil {
 		return heartbeat
 	}
-	m, c := &a.memory, readMemory(a.gpu)
-	a.ended(c, now)
+	m, e := &a.memory, shared.mover.take(a.gpu)
+	c := readMemory(a.gpu) // after the end of the move is known: what it left
+	a.ended(e, c, now)
 	a.hear(now)
 	a.noteDemand(c, now)
 	a.noteState(c, now)
 	v := a.view(c, now)
 	a.measure(v)
 	if m.total == 0 {
+		a.tell()
 		return againDuration(false)
 	}
 	p := v.plan()
@@ -132,6 +136,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	a.answerWaiters(p, c, now)
 	wait := min(p.wait, a.begin(p, c, v, now))
 	a.publishMemory(c, p, now)
+	a.tell()
 	if c.wanted != 0 {
 		wait = min(wait, againDuration(p.enough))
 	}
@@ -152,8 +157,8 @@ func againDuration(enough bool) time.Duration {
 }
 
 // ended takes note of the end of a move.
-func (a *agent) ended(c memoryCounters, now uint64) {
-	m, e := &a.memory, a.core.memory.mover.take(a.gpu)
+func (a *agent) ended(e *ended, c memoryCounters, now uint64) {
+	m := &a.memory
 	if e == nil {
 		return
 	}
@@ -246,11 +251,19 @@ func (a *agent) hear(now uint64) {
 	}
 }
 
-// answer tells people what became of their request.
+// answer is what people are told of their request.
 func (a *agent) answer(answer segment.Answer) {
 	if m := &a.memory; m.request != 0 && !m.answered {
-		a.own().Answer(m.request, answer)
+		m.reply, m.tells = answer, true
 		m.answered, m.asked = true, segment.AskedNothing
+	}
+}
+
+// tell tells people what became of their request, once what they may look at next is published.
+func (a *agent) tell() {
+	if m := &a.memory; m.tells {
+		m.tells = false
+		a.own().Answer(m.request, m.reply)
 		a.segment.Ring()
 	}
 }
