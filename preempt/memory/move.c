@@ -263,9 +263,9 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 	pthread_mutex_unlock(&gp_memory_lock);
 	if (!there)
 		return true;
-	struct gp_context *c = gp_memory_use_context(g, true);
+	struct gp_context *c = gp_memory_use_context(g, false);
 	if (!c)
-		return true; // and nothing will be copied
+		return true; // a thread of the program may wait with it: what is missing is pinned when that is over
 	bool some = gp_arena_grow(g, bytes < there ? bytes : there) || gp_arena_grow(g, GP_GRANULE);
 	gp_memory_leave_context(c);
 	return some;
