@@ -651,3 +651,52 @@ func TestMemoryTurnIsSeized(t *testing.T) {
 		t.Errorf("what fits beside it: %+v", p)
 	}
 }
+
+// When the owner of the turn hands it on, and when it is taken from it.
+func TestMemoryTurnEnds(t *testing.T) {
+	second := uint64(time.Second)
+	for _, c := range []struct {
+		name string
+		edit func(v *memoryView)
+		own  int
+		turn turnMove
+		to   int
+	}{
+		{"in its quantum", func(*memoryView) {}, 0, turnStays, -1},
+		{"after it", func(v *memoryView) { v.now += 20 * second }, 0, turnPassed, 1},
+		{"nobody waits", func(v *memoryView) { v.now, v.all[1].waitsNs = v.now+20*second, 0 }, 0, turnStays, -1},
+		{"it idles", func(v *memoryView) { v.all[0].idleNs = v.now - 2*second }, 0, turnPassed, 1},
+		{"it is asked out", func(v *memoryView) { v.out = true }, 0, turnPassed, 1},
+		{"it is there", func(v *memoryView) { v.now += 20 * second }, 1, turnStays, -1},
+		{"it is stopped", func(v *memoryView) { v.all[0].silent, v.all[0].resident = true, 10*gigabyte }, 1, turnSeizedFrom, -1},
+		{"it never hands on", func(v *memoryView) { v.now += 600 * second }, 1, turnSeizedFrom, -1},
+	} {
+		now := 16000 * second // a round begins
+		v := &memoryView{own: c.own, total: 80 * gigabyte, free: 10 * gigabyte, now: now + 5*second, turn: 0, turnNs: now, turns: memoryTurns{fixedNs: 16 * second},
+			all: []memoryOf{ // the third makes that a stopped owner's place is not enough
+				{slot: 0, level: lowestLevel, swaps: true, job: 1, resident: 40 * gigabyte, stateNs: now + second, idleAfter: second},
+				{slot: 1, level: lowestLevel, swaps: true, job: 1, startedNs: 1, swapped: 60 * gigabyte, state: memoryOut, waitsNs: now, idleAfter: second},
+				{slot: 2, level: lowestLevel, swaps: true, job: 1, resident: 30 * gigabyte, stateNs: now, idleAfter: second},
+			}}
+		c.edit(v)
+		if p := v.plan(); p.turn != c.turn || p.to != c.to {
+			t.Errorf("%s: process %d does %d with the turn, to %d; want %d, %d", c.name, c.own, p.turn, p.to, c.turn, c.to)
+		}
+	}
+}
+
+// Where one victim is not enough, the second gives the rest.
+func TestMemoryTwoVictims(t *testing.T) {
+	v := &memoryView{total: 80 * gigabyte, free: 10 * gigabyte, now: 1e12, turn: 2, turnNs: 1e12, turns: memoryTurns{fixedNs: 1e9},
+		all: []memoryOf{
+			{slot: 0, level: lowestLevel, swaps: true, resident: 35 * gigabyte, stateNs: 10, idleAfter: 1e9},
+			{slot: 1, level: lowestLevel, swaps: true, resident: 35 * gigabyte, stateNs: 20, idleAfter: 1e9},
+			{slot: 2, level: lowestLevel, swaps: true, swapped: 60 * gigabyte, state: memoryOut, waitsNs: 1e11, idleAfter: 1e9},
+		}}
+	for own, give := range []uint64{35 * gigabyte, 15*gigabyte + memoryMarginMost, 0} {
+		v.own = own
+		if p := v.plan(); p.give != give {
+			t.Errorf("process %d gives %d, not %d", own, p.give, give)
+		}
+	}
+}
