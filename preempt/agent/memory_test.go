@@ -663,6 +663,9 @@ func TestMemoryTurnEnds(t *testing.T) {
 		to   int
 	}{
 		{"in its quantum", func(*memoryView) {}, 0, turnStays, -1},
+		{"in its quantum, in a round of the other", func(v *memoryView) {
+			v.now, v.turnNs, v.all[0].stateNs = v.now+16*second, v.turnNs+16*second, v.all[0].stateNs+16*second
+		}, 0, turnStays, -1},
 		{"after it", func(v *memoryView) { v.now += 20 * second }, 0, turnPassed, 1},
 		{"nobody waits", func(v *memoryView) { v.now, v.all[1].waitsNs = v.now+20*second, 0 }, 0, turnStays, -1},
 		{"it idles", func(v *memoryView) { v.all[0].idleNs = v.now - 2*second }, 0, turnPassed, 1},
