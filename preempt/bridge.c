@@ -211,7 +211,7 @@ void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host, 
 							 .wait_ns = wait_ns};
 }
 
-void gp_bridge_memory_room_changed(int gpu, uint64_t most) { gp_memory_room_changed(gpu, most); }
+void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough) { gp_memory_room_changed(gpu, most, enough); }
 
 void gp_bridge_memory_allow(int gpu, uint64_t bytes) { gp_memory[gpu].allowance = bytes + 1; }
 

@@ -61,10 +61,11 @@ bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Thr
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent);
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns);
-void gp_bridge_memory_room_changed(int gpu, uint64_t most); // waiters try again; who asks for more than most gives up
-void gp_bridge_ring(int gpu);                               // the bell of its segment
-void gp_bridge_away(bool);                                  // memory is out: a hint brings it back
-bool gp_bridge_recalled(void);                              // told once: a hint came meanwhile
+// Waiters try again; enough: as much is free as they want. Who asks for more than most gives up.
+void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough);
+void gp_bridge_ring(int gpu);  // the bell of its segment
+void gp_bridge_away(bool);     // memory is out: a hint brings it back
+bool gp_bridge_recalled(void); // told once: a hint came meanwhile
 void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host,
 			       uint64_t wait_ns);     // bytes. host 0: half of what is left
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound

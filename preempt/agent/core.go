@@ -114,6 +114,9 @@ func (c *Core) run() {
 				var err error
 				if a, err = c.attach(i); err != nil {
 					sooner(heartbeat)
+					if c.memory != nil { // nobody makes room: out of memory is what it is
+						roomChanged(i, 0, false)
+					}
 					if said[i] != err.Error() {
 						said[i] = err.Error()
 						c.log.Error().Err(err).Msg("no preemption on this GPU; it is tried again every second")

@@ -80,7 +80,8 @@ type memoryView struct {
 	turn        int // slot that has the memory turn; -1: none
 	turnNs      uint64
 	turns       memoryTurns
-	out         bool // people asked this process out
+	out         bool   // people asked this process out
+	roomNs      uint64 // since when its calls have waited for room, though they tried again meanwhile; 0: they do not
 }
 
 // memoryPlan is what a process does now.
@@ -136,6 +137,11 @@ func (m *memoryOf) gives(now uint64) bool {
 		return false
 	}
 	return m.lowest() || m.idle(now)
+}
+
+// everGives says whether its memory is ever taken from it.
+func (m *memoryOf) everGives() bool {
+	return m.swaps && !m.noHost && (m.lowest() || m.idleAfter != 0 || m.state == memorySuspended)
 }
 
 // needs is what it must have in addition to what is counted as taken, to run.
@@ -357,6 +363,9 @@ func (v *memoryView) plan() memoryPlan {
 		p.again = own.wanted != 0 && room >= min(own.wanted, memoryPiece)
 		p.enough = p.again && room >= own.wanted
 	}
+	if own.wanted != 0 && v.settled(own) && !v.more() { // what is measured is not exact: the driver shall say it
+		p.again, p.enough = true, true
+	}
 	if own.wanted != 0 {
 		p.most = s.most(own)
 	}
@@ -402,6 +411,22 @@ func (s *settled) kept(own *memoryOf) uint64 {
 	return saturate(s.lacks, s.reserve)
 }
 
+// settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay.
+func (v *memoryView) settled(own *memoryOf) bool {
+	since := own.waitsNs
+	if v.roomNs != 0 {
+		since = min(since, v.roomNs)
+	}
+	return v.now-min(v.now, since) >= settleVain
+}
+
+// more says whether another process may ever give memory.
+func (v *memoryView) more() bool {
+	return slices.ContainsFunc(v.all, func(m memoryOf) bool {
+		return m.slot != v.own && saturate(m.resident, m.swapped) != 0 && m.everGives()
+	})
+}
+
 // most is what a call of the process may ask for at all: what could be free if everything went that ever can.
 func (s *settled) most(own *memoryOf) uint64 {
 	v := s.view
@@ -411,11 +436,11 @@ func (s *settled) most(own *memoryOf) uint64 {
 	}
 	for _, m := range v.all {
 		taken = saturate(taken, m.pinned)
-		if m.slot != own.slot && (m.noHost || !m.swaps) {
+		if m.slot != own.slot && !m.everGives() {
 			other = saturate(other, m.resident)
 		}
 	}
-	if v.now-min(v.now, own.waitsNs) >= settleVain {
+	if v.settled(own) {
 		taken = saturate(taken, other, v.other)
 	}
 	return minus(v.total, taken)

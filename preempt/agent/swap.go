@@ -69,6 +69,7 @@ type agentMemory struct {
 	stuckTo, stuckFor  uint64
 	idleNs, busyNs     uint64
 	waitsNs            uint64
+	roomNs, roomSeenNs uint64 // since when calls have waited for room, and until when they did last
 	immovable          uint64 // what stayed though it should have gone; asked anew after a while
 	immovableTo        uint64
 	recalls            uint32
@@ -106,6 +107,7 @@ type toldMemory struct {
 
 func (a *agent) startMemory() {
 	a.memory.toldMost = math.MaxUint64
+	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
 		free, total, known := deviceMemory(a.gpu)
 		return measured{free, total, known}
@@ -295,6 +297,14 @@ func (a *agent) noteDemand(c memoryCounters, now uint64) {
 	} else if m.waitsNs == 0 {
 		m.waitsNs = now
 	}
+	if c.wanted != 0 {
+		if m.roomNs == 0 {
+			m.roomNs = now
+		}
+		m.roomSeenNs = now
+	} else if now-m.roomSeenNs > 3*againLater {
+		m.roomNs = 0
+	}
 	busyFor := busyNs(a.gpu)
 	switch {
 	case waits || busy(a.gpu):
@@ -351,7 +361,7 @@ func (a *agent) idleAfter() uint64 {
 func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 	m, t := &a.memory, a.core.config.Memory
 	v := &memoryView{own: a.slot, now: now, turn: -1, turnNs: a.segment.MemoryTurnSinceNs.Load(),
-		out:   m.suspended || m.asked == segment.AskedOut,
+		out: m.suspended || m.asked == segment.AskedOut, roomNs: m.roomNs,
 		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: t.TurnMaxMs * 1e6, share: t.SwapShare}}
 	if owner, owned := segment.TurnOwner(a.segment.MemoryTurn.Load()); owned {
 		v.turn = owner
@@ -520,7 +530,7 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 	if c.wanted == 0 {
 		if m.toldMost != math.MaxUint64 { // the next call is not refused unasked
 			m.toldMost = math.MaxUint64
-			roomChanged(a.gpu, m.toldMost)
+			roomChanged(a.gpu, m.toldMost, false)
 		}
 		return
 	}
@@ -528,9 +538,10 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 		every = againSoon
 	}
 	vain := c.wanted > p.most
-	if vain && m.toldMost == math.MaxUint64 || (p.again || vain) && now-min(now, m.againNs) >= every {
+	news := vain && m.toldMost == math.MaxUint64 || p.most > m.toldMost
+	if news || (p.again || vain) && now-min(now, m.againNs) >= every {
 		m.againNs, m.toldMost = now, p.most
-		roomChanged(a.gpu, p.most)
+		roomChanged(a.gpu, p.most, p.enough)
 	}
 }
 
@@ -602,8 +613,13 @@ func (a *agent) bringBack() {
 	}
 	allowMemory(a.gpu, math.MaxUint64)
 	a.core.memory.mover.take(a.gpu)
-	if readMemory(a.gpu).swapped != 0 {
+	c := readMemory(a.gpu)
+	if c.swapped != 0 {
 		a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: math.MaxUint64})
+	}
+	if c.wanted != 0 { // nobody makes room
+		a.memory.toldMost = 0
+		roomChanged(a.gpu, 0, false)
 	}
 }
 

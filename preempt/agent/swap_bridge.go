@@ -54,8 +54,11 @@ func unmanaged(gpu int) bool { return bool(C.gp_bridge_memory_unmanaged(C.int(gp
 
 func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(gpu))) }
 
-// roomChanged lets those that wait for room try again; who asks for more than most waits in vain.
-func roomChanged(gpu int, most uint64) { C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most)) }
+// roomChanged lets those that wait for room try again; enough: as much is free as they want. Who asks for more than most waits
+// in vain.
+func roomChanged(gpu int, most uint64, enough bool) {
+	C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most), C.bool(enough))
+}
 
 // allowMemory is how much may be allocated before room has to be asked for.
 func allowMemory(gpu int, bytes uint64) { C.gp_bridge_memory_allow(C.int(gpu), C.uint64_t(bytes)) }

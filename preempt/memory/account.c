@@ -41,12 +41,11 @@ static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 	return true;
 }
 
+// What there can never be is not taken for an instant either: others decide by what is published.
 bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
 {
-	uint64_t limit = gp_memory_settings.limit_bytes, own;
 	pthread_mutex_lock(&lock);
-	own = gp_account_own(gpu);
-	bool fits = (!limit || (own <= limit && bytes <= limit - own)) && take_allowance(gpu, bytes);
+	bool fits = bytes <= gp_memory_left(gpu) && take_allowance(gpu, bytes);
 	if (fits) {
 		*account += bytes;
 		publish(account);

@@ -89,7 +89,7 @@ static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
 // Beyond memory.limit_mb the wait for room says no at once.
 static CUresult allocate(const struct request *q)
 {
-	uint64_t began = gp_now_ns();
+	struct gp_retry retry = {0};
 	for (;;) {
 		struct gp_gpu *lacking = NULL;
 		gp_memory_enter();
@@ -99,7 +99,7 @@ static CUresult allocate(const struct request *q)
 		gp_memory_leave();
 		if (freed)
 			continue;
-		if (result != CUDA_ERROR_OUT_OF_MEMORY || !lacking || !gp_memory_wait_for_room(lacking, q->bytes, began))
+		if (result != CUDA_ERROR_OUT_OF_MEMORY || !lacking || !gp_memory_wait_for_room(lacking, q->bytes, &retry))
 			return result;
 	}
 }

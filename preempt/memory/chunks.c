@@ -38,11 +38,27 @@ void gp_chunks_empty(struct gp_range *r, size_t count, size_t bytes)
 	release(r, count);
 }
 
+// One chunk after the other would take from others all that is free, for as long as it takes to find that it is not enough. So
+// the driver is asked for all in one piece where it says that there is less: it may still find something to give up.
+CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p)
+{
+	size_t free, total;
+	unsigned long long handle;
+	if (bytes <= GP_CHUNK_BYTES || gp_driver.cuMemGetInfo(&free, &total) || free >= bytes)
+		return CUDA_SUCCESS;
+	CUresult result = gp_driver.cuMemCreate(&handle, bytes, p, 0);
+	if (!result)
+		GP_GIVE_BACK(gp_driver.cuMemRelease(handle));
+	return result;
+}
+
 // Access is given for all chunks in one call: it is the dear one.
 static CUresult fill(struct gp_range *r)
 {
-	CUresult result = CUDA_SUCCESS;
+	CUresult result = gp_chunks_fit(r->bytes, &r->properties);
 	size_t made = 0, mapped = 0;
+	if (result)
+		return result;
 	for (; made < r->chunks && !result; made++) {
 		result = make(&r->chunk[made]);
 		mapped += result ? 0 : r->chunk[made].bytes;

@@ -145,6 +145,9 @@ static struct gp_physical *physical_new(struct gp_gpu *gpu, size_t bytes, const 
 
 static CUresult make(struct gp_physical *p)
 {
+	CUresult fits = p->chunks > 1 ? gp_chunks_fit(p->bytes, &p->properties) : CUDA_SUCCESS;
+	if (fits)
+		return fits;
 	for (size_t i = 0; i < p->chunks; i++) {
 		CUresult result = gp_driver.cuMemCreate(&p->chunk[i], gp_physical_chunk_bytes(p, i), &p->properties, 0);
 		if (!result)
@@ -181,7 +184,7 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 			unsigned long long flags)
 {
 	struct gp_gpu *gpu = swappable(out, bytes, q, flags);
-	uint64_t began = gp_now_ns();
+	struct gp_retry retry = {0};
 	for (;;) {
 		gp_memory_enter();
 		CUresult result = gpu ? create(out, bytes, q, gpu) : gp_driver.cuMemCreate(out, bytes, q, flags);
@@ -189,7 +192,7 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 		gp_memory_leave();
 		if (freed)
 			continue;
-		if (result != CUDA_ERROR_OUT_OF_MEMORY || !gpu || !gp_memory_wait_for_room(gpu, bytes, began))
+		if (result != CUDA_ERROR_OUT_OF_MEMORY || !gpu || !gp_memory_wait_for_room(gpu, bytes, &retry))
 			return result;
 	}
 }

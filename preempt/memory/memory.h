@@ -169,11 +169,14 @@ void gp_memory_context_destroyed(CUcontext, bool is);
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
 // may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
-bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, uint64_t began_ns);
+bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
 // The same for a call that was carried out by the driver itself, and whose need is not known. g: NULL: it is not known either.
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
-// By the agent. Waiters try again. Who asks for more bytes than most waits in vain, now and later, and is told so.
-void gp_memory_room_changed(int gpu, uint64_t most);
+// By the agent. Waiters try again; enough: as much is free as they want. Who asks for more bytes than most waits in vain, now and
+// later, and is told so.
+void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
+// What the program may have beside what it has: up to its limit, or to what there is.
+uint64_t gp_memory_left(const struct gp_gpu *);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
 // machine and the process's cgroups leave. A context of the GPU is current where more may be pinned, or given back.

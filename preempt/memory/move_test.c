@@ -387,7 +387,7 @@ static void test_deadlines(void)
 
 static void *ask_for_room(void *bytes)
 {
-	bool room = gp_memory_wait_for_room(gpu, *(uint64_t *)bytes, gp_now_ns());
+	bool room = gp_memory_wait_for_room(gpu, *(uint64_t *)bytes, &(struct gp_retry){0});
 	return room ? bytes : NULL;
 }
 
@@ -395,19 +395,19 @@ static void test_room(void)
 {
 	pthread_t thread;
 	void *answer;
-	uint64_t bytes = 100;
+	uint64_t bytes = 3 * GP_GRANULE;
 	for (int vain = 0; vain < 2; vain++) {
 		CHECK(!pthread_create(&thread, NULL, ask_for_room, &bytes));
 		while (gp_memory[0].wanted != bytes)
 			usleep(100);
 		usleep(1000);
-		gp_memory_room_changed(0, vain ? 99 : UINT64_MAX);
+		gp_memory_room_changed(0, vain ? bytes - 1 : UINT64_MAX, true);
 		pthread_join(thread, &answer);
 		CHECK((answer == NULL) == vain && !gp_memory[0].wanted && !gp_memory[0].waiting);
 	}
 	CHECK(!ask_for_room(&bytes)); // at once
-	gp_memory_room_changed(0, UINT64_MAX);
-	gp_memory_settings.limit_bytes = all_bytes() + 99;
+	gp_memory_room_changed(0, UINT64_MAX, false);
+	gp_memory_settings.limit_bytes = all_bytes() + bytes - 1;
 	CHECK(!ask_for_room(&bytes));
 	gp_memory_settings.limit_bytes = 0;
 	gp_settings.level = 0;

@@ -17,7 +17,7 @@ static inline struct gp_memory *gp_memory_of(const struct gp_gpu *gpu) { return 
 	} while (0)
 
 // account.c: what the program has of a GPU, in bytes.
-// Adds to an account of gp_memory. False: the program would have more than memory.limit_mb.
+// Adds to an account of gp_memory. False: the program would have more than gp_memory_left.
 bool gp_account_take(struct gp_gpu *, _Atomic uint64_t *account, uint64_t bytes);
 void gp_account_give(_Atomic uint64_t *account, uint64_t bytes);
 void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes);
@@ -38,7 +38,9 @@ CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
 CUresult gp_chunks_free(struct gp_range *);
 void gp_chunks_empty(struct gp_range *, size_t count, size_t bytes); // gives the first ones back, of which so much is mapped
 void gp_chunks_forget(struct gp_range *);                            // its record and its addresses; nothing is mapped
-uint64_t gp_chunks_out(const struct gp_range *);                     // bytes that are out
+// Whether the driver has as much, where it can be said without taking it; the current context says of which GPU that is asked.
+CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *);
+uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
 
 // Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread
 // frees it; *r is the one that the address is in, or NULL.

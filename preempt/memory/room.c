@@ -9,21 +9,25 @@
 
 enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
-	GUESS_BYTES = 64 << 20, // what a call wants that does not say it; twice as much each time it is refused again,
-	DOUBLINGS = 4,          // up to 1 GiB: a context takes half of that
+	GUESS_BYTES = 64 << 20, // what a call wants that does not say it, and what more is tried for one that does:
+				// twice as much each time it is refused though there was room
+	PATIENCE = 4,           // so often in a row before more is tried: another may have been faster
+	DOUBLINGS = 16,
 };
 
-// A waiter reads changes, then most. The agent stores most, then changes.
+// A waiter reads changes, then the rest. The agent stores changes last.
 static struct {
 	_Atomic uint32_t changes;       // a futex
+	_Atomic bool enough;            // as much is free as waiters want
 	_Atomic uint64_t least_refused; // who asks for so many bytes or more waits in vain; 0: nobody does
 } room[GP_GPUS];
 
 // A substitute has asked for this call, in vain: the interceptor around it must not ask once more.
 static __thread bool in_vain __attribute__((tls_model("initial-exec")));
 
-void gp_memory_room_changed(int gpu, uint64_t most)
+void gp_memory_room_changed(int gpu, uint64_t most, bool enough)
 {
+	room[gpu].enough = enough;
 	room[gpu].least_refused = most == UINT64_MAX ? 0 : most + 1;
 	room[gpu].changes++;
 	gp_futex_wake(&room[gpu].changes, INT_MAX, false);
@@ -35,10 +39,40 @@ static bool refused(int gpu, uint64_t bytes)
 	return least && bytes >= least;
 }
 
-static bool beyond_limit(const struct gp_memory *m, uint64_t bytes)
+static uint64_t total_of(const struct gp_gpu *gpu)
 {
-	uint64_t limit = gp_memory_settings.limit_bytes, has = m->resident + m->swapped + m->pinned;
-	return limit && (bytes > limit || has > limit - bytes);
+	static _Atomic uint64_t known[GP_GPUS];
+	_Atomic uint64_t *total = &known[gpu - gp_gpu];
+	size_t bytes;
+	if (!*total)
+		*total = gp_driver.cuDeviceTotalMem(&bytes, gpu->device) ? UINT64_MAX : bytes;
+	return *total;
+}
+
+uint64_t gp_memory_left(const struct gp_gpu *gpu)
+{
+	const struct gp_memory *m = &gp_memory[gpu - gp_gpu];
+	uint64_t limit = gp_memory_settings.limit_bytes, total = total_of(gpu), own = m->resident + m->swapped + m->pinned;
+	uint64_t most = limit && limit < total ? limit : total;
+	return most > own ? most - own : 0;
+}
+
+// What a call is thought to need. The driver may want more than it was asked for, such as a block for a few bytes of it, or
+// memory in one piece. Where no memory helps, this grows until it is more than there can be.
+static uint64_t need_of(const struct gp_retry *r, uint64_t bytes)
+{
+	uint64_t rounded = bytes > UINT64_MAX / 2 ? bytes : (bytes + GP_GRANULE - 1) / GP_GRANULE * GP_GRANULE;
+	uint32_t doublings = r->refused - (bytes ? PATIENCE : 0);
+	if (bytes && r->refused < PATIENCE)
+		return rounded;
+	uint64_t more = (uint64_t)GUESS_BYTES << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+	return rounded < UINT64_MAX / 2 ? rounded + more : rounded;
+}
+
+static uint64_t most_of(const struct gp_gpu *g)
+{
+	uint64_t least = room[g - gp_gpu].least_refused, left = gp_memory_left(g);
+	return least && least - 1 < left ? least - 1 : left;
 }
 
 // 0: none.
@@ -60,33 +94,57 @@ static bool wait_change(int gpu, uint32_t seen, uint64_t until_ns)
 	return true;
 }
 
-static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, uint64_t began_ns)
+// False: not before the deadline, or nobody is to have so much.
+static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 {
 	int gpu = (int)(g - gp_gpu);
 	struct gp_memory *m = &gp_memory[gpu];
 	uint32_t seen = room[gpu].changes;
 
-	if (beyond_limit(m, bytes) || refused(gpu, bytes))
+	if (refused(gpu, need))
 		return false;
-	m->wanted += bytes;
+	m->wanted += need;
 	m->waiting++;
 	gp_memory_others.give_way(g, true);
 	struct gp_segment *s = g->segment; // where it is not attached yet, the agent's first look finds what is wanted
 	if (s)
 		gp_ring(s);
-	bool changed = wait_change(gpu, seen, deadline(began_ns)) && !refused(gpu, bytes);
+	bool changed = wait_change(gpu, seen, deadline(r->began_ns)) && !refused(gpu, need);
 	gp_memory_others.give_way(g, false);
 	m->waiting--;
-	m->wanted -= bytes;
+	m->wanted -= need;
+	r->roomy = changed && room[gpu].enough;
 	return changed;
 }
 
-bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, uint64_t began_ns)
+// Who waits learns how much there can be at most. A call that may need less than it was thought to is made once more with that.
+static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
+{
+	for (int told = 0; told < 2; told++) {
+		uint64_t need = need_of(r, bytes), most = most_of(g);
+		bool all = need >= most;
+		if (most < (bytes ? bytes : 1) || (all && r->all && r->roomy))
+			return false;
+		need = all ? most : need;
+		if (wait_for(g, need, r)) {
+			r->all = all;
+			return true;
+		}
+		if (!refused((int)(g - gp_gpu), need))
+			return false;
+	}
+	return false;
+}
+
+bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 {
 	struct gp_memory *m = &gp_memory[g - gp_gpu];
 	uint64_t since = gp_now_ns();
+	if (!r->began_ns)
+		r->began_ns = since;
+	r->refused = r->roomy ? r->refused + 1 : bytes ? 0 : r->refused;
 	uint32_t inside = gp_memory_step_out();
-	bool again = wait_for_room(g, bytes, began_ns);
+	bool again = wait_for_room(g, bytes, r);
 	gp_memory_step_in(inside);
 	gp_count(&m->waits, 1);
 	gp_count(&m->wait_ns, gp_now_ns() - since);
@@ -100,12 +158,7 @@ bool gp_memory_wait_again(struct gp_retry *r, struct gp_gpu *g)
 	in_vain = false;
 	if (!gp_memory_on || asked || !g)
 		return false;
-	if (!r->began_ns)
-		r->began_ns = gp_now_ns();
-	uint64_t guess = (uint64_t)GUESS_BYTES << r->tries;
-	if (r->tries < DOUBLINGS)
-		r->tries++;
-	bool again = gp_memory_wait_for_room(g, guess, r->began_ns);
+	bool again = gp_memory_wait_for_room(g, 0, r);
 	in_vain = false;
 	return again;
 }

@@ -28,6 +28,7 @@
 //	adopt PID D BYTES    buffer N result R       by another process
 //	hint US              result R                gpreempt_hint: work comes in so many microseconds
 //	expect N SEED        result 0                what another process filled buffer N with
+//	pinned BYTES         result R                host memory is pinned, and given back
 //
 // An argument names the image of the kernels; the simulated driver needs none.
 #define _GNU_SOURCE
@@ -222,6 +223,13 @@ static void adopt(int pid, int descriptor, size_t bytes)
 	say_buffer(b, r ? r : map_behind(&b, h));
 }
 
+static int pin(size_t bytes)
+{
+	void *host;
+	int r = cuMemHostAlloc(&host, bytes, 0);
+	return r ? r : cuMemFreeHost(host);
+}
+
 static int give_descriptor(const struct buffer *b)
 {
 	int file, r = cuMemGetHandleForAddressRange(&file, b->at, b->bytes / 4096 * 4096, 1, 0);
@@ -349,6 +357,8 @@ static bool obey_other(const char *line)
 		open_handle(hex);
 	else if (sscanf(line, "descriptor %u", &n) == 1)
 		tell_descriptor(buffer_of(n));
+	else if (sscanf(line, "pinned %zu", &bytes) == 1)
+		printf("result %d\n", pin(bytes));
 	else if (sscanf(line, "adopt %u %u %zu", &n, &m, &bytes) == 3)
 		adopt((int)n, (int)m, bytes);
 	else

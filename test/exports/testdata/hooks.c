@@ -92,8 +92,8 @@ static void memory_used(const void *frame) {}
 static void memory_done(void) {}
 static bool refused_memory(struct gp_retry *retry, CUdevice device)
 {
-	SAY("out of memory on %d, %u", device, retry->tries);
-	return ++retry->tries < 3;
+	SAY("out of memory on %d, %u", device, retry->refused);
+	return ++retry->refused < 3;
 }
 static bool complete(CUfunction f, struct gp_arguments *a) { return false; }
 
