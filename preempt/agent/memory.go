@@ -343,6 +343,37 @@ func (s *settled) fit(list []memoryOf) {
 
 // plan is what the process does now.
 func (v *memoryView) plan() memoryPlan {
+	v.doubt()
+	p := v.decide()
+	p.wait = max(p.wait, time.Millisecond)
+	return p
+}
+
+// doubt bounds what others published, which may be anything: nobody has more than there is, and nothing began in the future. A
+// clock read on another processor may be a little ahead.
+func (v *memoryView) doubt() {
+	past := func(ns *uint64) {
+		if *ns > v.now+uint64(heartbeat) {
+			*ns = 1
+		}
+		*ns = min(*ns, v.now)
+	}
+	past(&v.turnNs)
+	for i := range v.all {
+		m := &v.all[i]
+		if m.slot == v.own {
+			continue
+		}
+		for _, bytes := range []*uint64{&m.resident, &m.pinned, &m.wanted, &m.swapped, &m.other, &m.reserve} {
+			*bytes = min(*bytes, v.total)
+		}
+		for _, ns := range []*uint64{&m.stateNs, &m.idleNs, &m.waitsNs} {
+			past(ns)
+		}
+	}
+}
+
+func (v *memoryView) decide() memoryPlan {
 	s := v.settle()
 	p := memoryPlan{to: -1, wait: heartbeat, most: math.MaxUint64, allowed: math.MaxUint64, quantum: v.quantum()}
 	own := v.of(v.own)

@@ -703,3 +703,36 @@ func TestMemoryTwoVictims(t *testing.T) {
 		}
 	}
 }
+
+// Whatever others publish, a process looks again after a while, neither at once nor never; and an owner of the turn that says
+// that it began in the future does not keep it for ever.
+func TestMemoryPlanDoubtsOthers(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	value := func() uint64 {
+		return []uint64{0, 1, 80 * gigabyte, 1 << 63, math.MaxUint64, math.MaxInt64, random.Uint64()}[random.IntN(7)]
+	}
+	turns := memoryTurns{minNs: 1e8, maxNs: 1e10, share: 0.1}
+	for range 20000 {
+		v := &memoryView{own: 0, total: 80 * gigabyte, free: gigabyte, now: 1e15, turn: random.IntN(4) - 1, turnNs: value(), turns: turns}
+		for slot := range 3 {
+			v.all = append(v.all, memoryOf{
+				slot: slot, level: random.IntN(lowestLevel + 1), job: value(), startedNs: value(), silent: random.IntN(4) == 0, swaps: true,
+				state: memoryState(value()), stateNs: value(), resident: value(), swapped: value(), pinned: value(), wanted: value(), other: value(),
+				reserve: value(), idleNs: value(), idleAfter: value(), waitsNs: value(), swapNs: value(),
+			})
+		}
+		v.all[0] = memoryOf{level: lowestLevel, swaps: true, resident: gigabyte, swapped: gigabyte, waitsNs: 1e15 - 1e9}
+		if p := v.plan(); p.wait <= 0 || p.wait > heartbeat {
+			t.Fatalf("%+v: it looks again after %v", v, p.wait)
+		}
+	}
+	for _, future := range []uint64{1 << 62, math.MaxUint64} {
+		v := &memoryView{own: 0, total: 80 * gigabyte, now: 1e15, turn: 1, turnNs: future, turns: turns, all: []memoryOf{
+			{level: lowestLevel, swaps: true, swapped: 60 * gigabyte, state: memoryOut, waitsNs: 1e15 - 9e11},
+			{slot: 1, level: lowestLevel, swaps: true, resident: 60 * gigabyte, stateNs: future},
+		}}
+		if p := v.plan(); p.turn != turnSeizedFrom {
+			t.Errorf("the turn that began at %d is not seized: %+v", future, p)
+		}
+	}
+}
