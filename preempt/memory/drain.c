@@ -43,7 +43,8 @@ static void *drain_forever(void *unused)
 			continue;
 		}
 		CUresult worst = CUDA_SUCCESS;
-		for (int i = 0; i < GP_CONTEXTS; i++) {
+		// The gate is open again: the mover has given up, and captures may begin, which this would end.
+		for (int i = 0; i < GP_CONTEXTS && gp_memory_closed(); i++) {
 			CUresult result = synchronize(&gp_context[i]);
 			worst = worst ? worst : result;
 		}

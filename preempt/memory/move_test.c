@@ -3,7 +3,7 @@
 // Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
 // call of the driver on the way is refused in turn, and a process is killed at each.
 #define _GNU_SOURCE
-#include "preempt/memory/memory.h"
+#include "preempt/memory/move.h"
 #include "test/units/check.h"
 
 #include <dlfcn.h>
@@ -377,7 +377,21 @@ static void test_deadlines(void)
 	CALL(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned), NULL, (CUdeviceptr)(uintptr_t)seen, 1, 0);
 	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 50000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
 	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY); // the first drain is still under way
+	CUcontext other, first;
+	CUstream stream;
+	void *graph;
+	CALL(cuCtxGetCurrent, (CUcontext *), &first);
+	CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice), &other, 0, 0);
+	gp_context_current(other);
+	CALL(cuStreamCreate, (CUstream *, unsigned), &stream, CU_STREAM_NON_BLOCKING);
+	CALL(cuStreamBeginCapture_v2, (CUstream, int), stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 	__atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+	while (gp_memory_draining()) // the context that is left is not synchronized any more
+		usleep(1000);
+	CALL(cuStreamEndCapture, (CUstream, void **), stream, &graph);
+	gp_find_context(other)->handle = NULL;
+	CALL(cuCtxDestroy_v2, (CUcontext), other);
+	CALL(cuCtxSetCurrent, (CUcontext), first);
 	while (gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY)
 		usleep(1000);
 	CHECK(gp_memory[0].swapped);
