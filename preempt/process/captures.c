@@ -6,7 +6,12 @@
 
 #include <limits.h>
 
-enum { CAPTURES = 64 };
+enum {
+	CAPTURES = 64,
+	// A synchronization that has begun does not mind captures that begin, and may be for work that waits for this thread.
+	// It begins at once after the other thread has counted itself.
+	KEPT_OFF_NS = 100 * 1000 * 1000,
+};
 
 static _Atomic(CUstream) origin[CAPTURES]; // the streams on which they began; NULL: free
 _Atomic uint32_t gp_captures;
@@ -38,8 +43,9 @@ void gp_capture_begins(CUstream stream)
 			break;
 	}
 	gp_captures++; // for good where there is no place: its end will not be recognised
-	for (uint32_t threads; (threads = kept_off);)
-		gp_futex_wait(&kept_off, threads, 0, false);
+	uint64_t now, until = gp_now_ns() + KEPT_OFF_NS;
+	for (uint32_t threads; (threads = kept_off) && (now = gp_now_ns()) < until;)
+		gp_futex_wait(&kept_off, threads, until - now, false);
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		if (!gp_context[i].handle)
 			continue;

@@ -1,6 +1,10 @@
 package e2e
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+)
 
 // What no room mends is refused, as without the library: memory of a pool that is larger than the GPU, and calls that are out
 // of memory whatever is free.
@@ -24,4 +28,23 @@ func TestOutOfMemoryAllTheSame(t *testing.T) {
 		}
 	}
 	p.works(1)
+}
+
+// While a thread frees memory that a kernel uses, another one that the kernel waits for may capture.
+func TestCaptureBesideFree(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	p := m.startMemory("be")
+	used, other := p.filled("memory", 8<<20, 1), p.filled("memory", 8<<20, 2)
+	var launched, freeing int
+	if p.ask(fmt.Sprintf("blocked %d", used), "launched %d", &launched); launched != 0 {
+		t.Fatalf("launch: %d", launched)
+	}
+	p.ask(fmt.Sprintf("freeing %d", used), "freeing %d", &freeing)
+	time.Sleep(50 * time.Millisecond) // it waits for the kernel; if it does not yet, the test asks for less
+	p.carriesOut("capture %d", other)
+	p.carriesOut("unblock")
+	p.carriesOut("captured")
+	p.carriesOut("freed")
+	p.right(1)
 }

@@ -29,6 +29,7 @@
 //	hint US              result R                gpreempt_hint: work comes in so many microseconds
 //	expect N SEED        result 0                what another process filled buffer N with
 //	pinned BYTES         result R                host memory is pinned, and given back
+//	freeing N, freed     freeing, result R       buffer N is freed by another thread
 //
 // An argument names the image of the kernels; the simulated driver needs none.
 #define _GNU_SOURCE
@@ -223,6 +224,21 @@ static void adopt(int pid, int descriptor, size_t bytes)
 	say_buffer(b, r ? r : map_behind(&b, h));
 }
 
+static pthread_t freeing;
+
+static void *release_beside(void *b)
+{
+	OK(cuCtxSetCurrent(gpus[device].context));
+	return (void *)(intptr_t)release(b);
+}
+
+static int freed(void)
+{
+	void *result;
+	pthread_join(freeing, &result);
+	return (int)(intptr_t)result;
+}
+
 static int pin(size_t bytes)
 {
 	void *host;
@@ -357,6 +373,10 @@ static bool obey_other(const char *line)
 		open_handle(hex);
 	else if (sscanf(line, "descriptor %u", &n) == 1)
 		tell_descriptor(buffer_of(n));
+	else if (sscanf(line, "freeing %u", &n) == 1)
+		printf("freeing %d\n", pthread_create(&freeing, NULL, release_beside, buffer_of(n)));
+	else if (!strcmp(line, "freed\n"))
+		printf("result %d\n", freed());
 	else if (sscanf(line, "pinned %zu", &bytes) == 1)
 		printf("result %d\n", pin(bytes));
 	else if (sscanf(line, "adopt %u %u %zu", &n, &m, &bytes) == 3)
