@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,7 +81,10 @@ func TestSwap(t *testing.T) {
 	w.slot[0].Memory.Pinned.Store(1 << 29)
 	w.slot[0].Memory.Pins.Store(1<<0 | 1<<2)
 	var asked [2][]segment.Asked
+	var mutex sync.Mutex
 	w.obey(func(gpu int, what segment.Asked) segment.Answer {
+		mutex.Lock()
+		defer mutex.Unlock()
 		asked[gpu] = append(asked[gpu], what)
 		m := &w.slot[gpu].Memory
 		switch what {
@@ -110,6 +114,8 @@ func TestSwap(t *testing.T) {
 			t.Errorf("%d: %v: %+v, want %s", i, c.arguments, r, c.want)
 		}
 	}
+	mutex.Lock()
+	defer mutex.Unlock()
 	if got := fmt.Sprint(asked); got != fmt.Sprint([2][]segment.Asked{{segment.AskedOut, segment.AskedIn, segment.AskedSuspend, segment.AskedResume}, {segment.AskedOut, segment.AskedIn}}) {
 		t.Errorf("asked: %v", got)
 	}

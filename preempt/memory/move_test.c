@@ -14,9 +14,9 @@
 
 // What a sanitizer watches takes ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { CYCLES = 20, EVERY = 11 };
+enum { CYCLES = 8, EVERY = 37 };
 #else
-enum { CYCLES = 200, EVERY = 1 };
+enum { CYCLES = 60, EVERY = 3 };
 #endif
 
 enum {

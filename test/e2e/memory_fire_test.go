@@ -13,7 +13,7 @@ import (
 
 // Programs whose memory leaves the GPU at random compute the same as those whose memory stays, and none hangs.
 
-const firings = 200 // evictions of a process
+const firings = 60 // evictions of a process
 
 // order is a request that was made of a process on a GPU.
 type order struct {
