@@ -491,7 +491,7 @@ func TestMemoryTurnsOfJobs(t *testing.T) {
 		for i, g := range m.gpus {
 			for job := range 2 {
 				p := g.add(lowestLevel, (55+5*uint64(i))*gigabyte, always)
-				p.job, p.published.job = uint64(1000*seed)+uint64(job), uint64(1000*seed)+uint64(job)
+				p.job, p.published.job = 1000*seed+uint64(job), 1000*seed+uint64(job)
 				if i == 1 { // other slots, another order
 					p.startedNs = m.now - uint64(job)
 				}

@@ -555,7 +555,7 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 	if !a.mayLeave() {
 		movable = 0
 	}
-	begun := false
+	var begun bool
 	switch {
 	case v.out && movable != 0 && !stuck:
 		begun = a.beginOut(c, math.MaxUint64, p.urgent) // what the driver keeps for the program too
