@@ -7,8 +7,7 @@
 
 #define BLOCK_LOOK_NS 20000 // a block that waits looks at its word
 
-// The effect of the blocks from .. to - 1, which have ended.
-bool effect(const struct work *w, uint64_t from, uint64_t to)
+static bool carry_out(const struct work *w, uint64_t from, uint64_t to)
 {
 	const struct kernel *k = w->kernel;
 	if (k->block) {
@@ -18,6 +17,15 @@ bool effect(const struct work *w, uint64_t from, uint64_t to)
 		return true;
 	}
 	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument); // with the last block
+}
+
+// The effect of the blocks from .. to - 1, which have ended.
+bool effect(const struct work *w, uint64_t from, uint64_t to)
+{
+	device_acts();
+	bool valid = carry_out(w, from, to);
+	device_acted();
+	return valid;
 }
 
 // ---- launches with a record
@@ -58,7 +66,7 @@ static uint64_t count(struct gpreempt_record *record, uint64_t number)
 }
 
 // What the guard does in the first thread of a block.
-static bool must_exit(struct gpreempt_record *record, uint64_t number)
+static bool guard(struct gpreempt_record *record, uint64_t number)
 {
 	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
 	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
@@ -82,6 +90,22 @@ static bool must_exit(struct gpreempt_record *record, uint64_t number)
 	return is_frozen(before) && number >= (uint32_t)before;
 }
 
+static bool must_exit(struct gpreempt_record *record, uint64_t number)
+{
+	device_acts();
+	bool exits = guard(record, number);
+	device_acted();
+	return exits;
+}
+
+static uint64_t windows_done(const struct gpreempt_record *record)
+{
+	device_acts();
+	uint64_t done = atomic_load((word *)&record->done);
+	device_acted();
+	return done;
+}
+
 static uint64_t blocks_at_once(const struct work *w)
 { // as many as the machine holds
 	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
@@ -94,7 +118,7 @@ static void begin_wave(struct op *o)
 	struct gpreempt_record *record = record_of(o->work.hidden);
 	const struct work *w = &o->work;
 	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
-	uint64_t blocks = blocks_of(w), done = (uint64_t)atomic_load((word *)&record->done) << shift;
+	uint64_t blocks = blocks_of(w), done = windows_done(record) << shift;
 	uint64_t resident = blocks_at_once(w);
 	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
 	if (o->next_block < done)
@@ -138,6 +162,14 @@ bool step_guarded(struct pass *p, struct op *o)
 }
 
 // ---- launches whose blocks wait for each other
+
+static enum progress proceed(const struct work *w, struct place *b)
+{
+	device_acts();
+	enum progress progress = w->kernel->proceed(w->argument, blocks_of(w), b);
+	device_acted();
+	return progress;
+}
 
 // Hands out blocks, one after the other, while there is room. Those that a stop makes exit at once take neither time nor
 // room.
@@ -183,9 +215,7 @@ bool step_waiting(struct pass *p, struct op *o)
 		moved = false;
 		for (uint64_t i = 0; i < o->places;) {
 			struct place *b = &o->place[i];
-			enum progress progress =
-				p->run < b->until ? WAITS :
-						    o->work.kernel->proceed(o->work.argument, blocks_of(&o->work), b);
+			enum progress progress = p->run < b->until ? WAITS : proceed(&o->work, b);
 			if (progress == FAULTS) {
 				fault(p->c);
 				return true;

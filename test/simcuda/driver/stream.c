@@ -199,6 +199,14 @@ static uint64_t kernel_ns(const struct work *w)
 	return w->kernel->duration_ns(w->argument, blocks_of(w)) + machine.kernel_overhead_ns;
 }
 
+static bool hold_over(const struct kernel *k, const uint64_t *argument, uint64_t ran_ns)
+{
+	device_acts();
+	bool over = k->over(argument, ran_ns);
+	device_acted();
+	return over;
+}
+
 // True when the kernel at the head of s is over.
 static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 {
@@ -234,7 +242,7 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 			return false;
 		if (!o->started_ns)
 			o->started_ns = now_ns();
-		if (!k->over(o->work.argument, now_ns() - o->started_ns)) {
+		if (!hold_over(o->work.kernel, o->work.argument, now_ns() - o->started_ns)) {
 			if (p->holds < HOLDS)
 				p->hold[p->holds++] = o;
 			due(p, o->started_ns + k->limit_ns(o->work.argument));
@@ -285,10 +293,12 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 		}
 		virtual_hold();
 		pthread_mutex_unlock(&sim_lock);
+		device_acts();
 		if (w->kind == OP_COPY)
 			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
 		else
 			fill(w, from, bytes);
+		device_acted();
 		virtual_let_go();
 		pthread_mutex_lock(&sim_lock);
 	}
@@ -315,7 +325,9 @@ static bool step_transfer(struct pass *p, struct op *o)
 
 static bool value_reached(const struct work *w)
 {
+	device_acts();
 	uint32_t have = atomic_load((_Atomic uint32_t *)w->dst);
+	device_acted();
 	switch (w->flags & 3) {
 	case 0: return (int32_t)(have - w->value) >= 0; // CU_STREAM_WAIT_VALUE_GEQ
 	case 1: return have == w->value;                // CU_STREAM_WAIT_VALUE_EQ
@@ -324,7 +336,12 @@ static bool value_reached(const struct work *w)
 	}
 }
 
-static void write_value(const struct work *w) { atomic_store((_Atomic uint32_t *)w->dst, w->value); }
+static void write_value(const struct work *w)
+{
+	device_acts();
+	atomic_store((_Atomic uint32_t *)w->dst, w->value);
+	device_acted();
+}
 
 // True when the head of s is over.
 static bool step(struct pass *p, struct CUstream_st *s, struct op *o)
@@ -579,7 +596,7 @@ static void poll_holds(struct pass *p, uint32_t seen)
 		uint64_t now = now_ns();
 		over = now >= p->deadline;
 		for (int i = 0; i < p->holds; i++)
-			over |= k[i]->over(argument[i], now - started[i]);
+			over |= hold_over(k[i], argument[i], now - started[i]);
 	}
 	pthread_mutex_lock(&sim_lock);
 }
