@@ -112,7 +112,7 @@ static bool join(struct gp_domain *d, uint32_t stream)
 	struct blp_stream *s = &d->stream_of[stream];
 	TRY(cuEventRecord, d->beside[stream].done, d->beside[stream].stream);
 	TRY(cuStreamWaitEvent, s->handle, d->beside[stream].done, 0);
-	TRY(cuEventRecord, s->drain, s->handle);
+	TRY(cuEventRecord, d->drain[stream].event, s->handle);
 	return true;
 }
 

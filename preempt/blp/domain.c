@@ -96,8 +96,8 @@ void blp_release(struct gp_domain *d)
 		if (d->marker[i].event)
 			gp_driver.cuEventDestroy(d->marker[i].event);
 	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
-		if (d->stream_of[i].drain)
-			gp_driver.cuEventDestroy(d->stream_of[i].drain);
+		if (d->drain[i].event)
+			gp_driver.cuEventDestroy(d->drain[i].event);
 		if (d->stream_of[i].taint)
 			gp_driver.cuEventDestroy(d->stream_of[i].taint);
 		if (d->stream_of[i].join)
@@ -213,6 +213,8 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->stopped = d->flagged = d->quiet = d->drained = false;
 	d->epoch += d->epoch % 2;
 	d->given_up = 0;
+	d->drains = 0;
+	memset(d->drain, 0, sizeof d->drain);
 	memset(d->late, 0, sizeof d->late);
 	d->error = 0;
 	d->head = d->tail = 0;

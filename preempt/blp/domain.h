@@ -49,7 +49,6 @@ struct blp_stream {
 	bool behind;                // the thread's own stream has work that the next entry must come behind
 	bool tainted;               // it may wait for the CPU: the event taint is recorded behind what does
 	bool firm;                  // tainted, and its entries are not cut any more (let_run)
-	bool draining;              // the event drain is recorded
 	uint32_t passing;           // calls under way that put work on it past the log
 	uint64_t patience_ns;       // how long a call waits for it
 	uint64_t last, done;        // sequence + 1 of its last entry; all of its entries below done are complete
@@ -57,7 +56,7 @@ struct blp_stream {
 	uint64_t threads, threads_finished;
 	uint32_t unmarked;             // entries since the last marker
 	int first_marker, last_marker; // -1: none
-	CUevent drain, taint, join;    // made when first needed
+	CUevent taint, join;           // made when first needed
 };
 
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
@@ -110,12 +109,17 @@ struct blp_entry {
 struct gp_domain {
 	_Atomic(CUcontext) context; // NULL: the place is free
 	struct gp_gpu *_Atomic gpu;
-	bool separate;             // of one stream, which the program stops (gpreempt.h)
-	_Atomic uint64_t made;     // number of the domain: another for each that has this place
-	pthread_mutex_t control;   // held by who stops or resumes; what follows changes under it
-	_Atomic uint32_t reasons;  // set of enum gp_blp_reason
-	bool stopped, flagged;     // flagged: the flag is set
-	bool quiet, drained;       // quiet: no block runs, late streams apart; drained: what was cut is known
+	bool separate;            // of one stream, which the program stops (gpreempt.h)
+	_Atomic uint64_t made;    // number of the domain: another for each that has this place
+	pthread_mutex_t control;  // held by who stops or resumes; what follows changes under it
+	_Atomic uint32_t reasons; // set of enum gp_blp_reason
+	bool stopped, flagged;    // flagged: the flag is set
+	bool quiet, drained;      // quiet: no block runs, late streams apart; drained: what was cut is known
+	uint32_t drains;          // streams that there were when the stop began
+	struct {
+		CUevent event; // made when first needed
+		bool recorded; // it tells when the stream has drained
+	} drain[BLP_STREAMS];
 	bool late[BLP_STREAMS];    // did not drain in time
 	bool runs_on[BLP_STREAMS]; // it runs a bare launch and is not waited for
 	uint64_t flagged_ns;

@@ -35,7 +35,7 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
-	CUevent drain = unused->drain, taint = unused->taint, join = unused->join;
+	CUevent taint = unused->taint, join = unused->join;
 	// All entries of the stream that had the place before are complete.
 	*unused = (struct blp_stream){.handle = handle,
 				      .blocking = !(flags & CU_STREAM_NON_BLOCKING),
@@ -43,7 +43,6 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 				      .done = d->head,
 				      .first_marker = -1,
 				      .last_marker = -1,
-				      .drain = drain,
 				      .taint = taint,
 				      .join = join,
 				      .patience_ns = BLP_PATIENCE_NS};

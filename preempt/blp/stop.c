@@ -86,19 +86,20 @@ static bool freeze_graphs(struct gp_domain *d)
 	return true;
 }
 
-// Records an event on each stream, which tells when it has drained. d->lock is held.
+// Records an event on each stream, which tells when it has drained. d->lock is held. Streams that come later have nothing
+// that a stop waits for.
 static bool record_drains(struct gp_domain *d)
 {
 	CUresult result;
-	for (uint32_t i = 0; i < d->streams; i++) {
-		struct blp_stream *s = &d->stream_of[i];
-		s->draining = false;
-		if (!blp_may_be_cut(s))
+	d->drains = d->streams;
+	for (uint32_t i = 0; i < d->drains; i++) {
+		d->drain[i].recorded = false;
+		if (!blp_may_be_cut(&d->stream_of[i]))
 			continue;
-		if (!s->drain)
-			TRY(cuEventCreate, &s->drain, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-		TRY(cuEventRecord, s->drain, s->handle);
-		s->draining = true;
+		if (!d->drain[i].event)
+			TRY(cuEventCreate, &d->drain[i].event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+		TRY(cuEventRecord, d->drain[i].event, d->stream_of[i].handle);
+		d->drain[i].recorded = true;
 	}
 	bool known[BLP_STREAMS] = {false};
 	memset(d->runs_on, 0, sizeof d->runs_on);
@@ -282,7 +283,7 @@ static void classify(struct gp_domain *d)
 static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, uint64_t until_ns)
 {
 	for (;;) {
-		CUresult result = blp_query(d->stream_of[stream].drain);
+		CUresult result = blp_query(d->drain[stream].event);
 		uint64_t now = gp_now_ns();
 		d->late[stream] = result && now >= until_ns;
 		if (result && result != CUDA_ERROR_NOT_READY)
@@ -306,9 +307,9 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 
 	if (!d->flagged || d->quiet || d->given_up)
 		return !d->given_up;
-	for (uint32_t i = 0; i < d->streams; i++) {
+	for (uint32_t i = 0; i < d->drains; i++) {
 		d->late[i] = false;
-		if (d->stream_of[i].draining && !wait_drained(d, i, awake, d->runs_on[i] ? 0 : d->flagged_ns + DRAIN_NS))
+		if (d->drain[i].recorded && !wait_drained(d, i, awake, d->runs_on[i] ? 0 : d->flagged_ns + DRAIN_NS))
 			return false;
 	}
 	uint64_t took = gp_now_ns() - d->flagged_ns;
@@ -343,7 +344,7 @@ static bool let_go(struct gp_domain *d)
 {
 	bool late = false;
 
-	for (uint32_t i = 0; i < d->streams; i++)
+	for (uint32_t i = 0; i < d->drains; i++)
 		late |= d->late[i];
 	return !late || blp_let_go(d);
 }
@@ -541,14 +542,13 @@ static bool wait_idle(struct gp_domain *d)
 		upto[e->stream] = at + 1;
 	}
 	bool recorded = record_drains(d);
-	uint32_t streams = d->streams;
 	pthread_mutex_unlock(&d->lock);
-	for (uint32_t i = 0; recorded && i < streams; i++)
-		if (d->stream_of[i].draining)
-			TRY(cuEventSynchronize, d->stream_of[i].drain);
+	for (uint32_t i = 0; recorded && i < d->drains; i++)
+		if (d->drain[i].recorded)
+			TRY(cuEventSynchronize, d->drain[i].event);
 	pthread_mutex_lock(&d->lock);
-	for (uint32_t i = 0; recorded && i < streams; i++)
-		if (d->stream_of[i].draining)
+	for (uint32_t i = 0; recorded && i < d->drains; i++)
+		if (d->drain[i].recorded)
 			blp_complete_to(d, &d->stream_of[i], upto[i]);
 	blp_advance(d);
 	pthread_mutex_unlock(&d->lock);
@@ -561,7 +561,7 @@ void gp_blp_quiesce(struct gp_domain *d)
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
 		if (d->flagged && wait_quiet(d, AWAKE_NS))
-			for (uint32_t i = 0; i < d->streams; i++)
+			for (uint32_t i = 0; i < d->drains; i++)
 				if (d->late[i] && !drain(d)) // a late stream may wait for what was cut
 					break;
 		if (!d->flagged)
