@@ -216,9 +216,9 @@ void gp_note_gap(struct gp_context *c, uint64_t gap_ns)
 	int bucket = us ? 64 - __builtin_clzll(us) : 0;
 	if (bucket >= GP_GAP_BUCKETS)
 		bucket = GP_GAP_BUCKETS - 1;
-	if (++c->gaps[bucket] == 1024) // forget slowly: behaviour changes
+	if (++c->gaps[bucket] >= 1024) // forget slowly: behaviour changes
 		for (int i = 0; i < GP_GAP_BUCKETS; i++)
-			c->gaps[i] /= 2;
+			c->gaps[i] = c->gaps[i] / 2;
 }
 
 // The grace period, nanoseconds, from the idle gaps seen. A window that closes too early costs the request's next submission a

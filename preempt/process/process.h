@@ -36,7 +36,7 @@ struct gp_gpu {
 	// Set once, when the agent has attached the segment; NULL before. The address stays when the memory is replaced
 	// (gp_gpu_move).
 	_Atomic(struct gp_segment *) segment;
-	uint32_t slot;
+	_Atomic uint32_t slot;
 	// The agent keeps these current as peers come and go.
 	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
 	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
@@ -125,8 +125,8 @@ struct gp_context {
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns;    // when a copy opened the window; 0 once a kernel followed
-	uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
+	_Atomic uint64_t copied_ns;            // when a copy opened the window; 0 once a kernel followed
+	_Atomic uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
 	struct gp_stream stream[GP_STREAMS];
 };
 
@@ -169,7 +169,7 @@ void gp_notify(void); // gp_events
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	return s ? &s->slot[g->slot] : NULL;
+	return s ? &s->slot[__atomic_load_n(&g->slot, __ATOMIC_RELAXED)] : NULL;
 }
 // Whether another process of this level has a window open. Lower levels are off the GPU then.
 static inline bool gp_equals_open(struct gp_gpu *g)
