@@ -294,7 +294,7 @@ static uint32_t behind(unsigned rounds)
 	return h * 31 + hash(data);
 }
 
-struct handshake { volatile bool go; };
+struct handshake { _Atomic bool go; };
 
 static void wait_for_program(void *argument)
 {

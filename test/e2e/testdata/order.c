@@ -423,7 +423,7 @@ static struct {
 	struct chained shared;
 	handle turn[4];
 	unsigned rounds;
-	volatile unsigned next;
+	_Atomic unsigned next;
 	pthread_mutex_t lock;
 } threads = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

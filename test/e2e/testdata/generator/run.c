@@ -70,12 +70,13 @@ static struct {
 	ptr turns;    // words by which blocks wait for each other
 	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
 	// programs in which streams wait for the CPU use those made first, and programs that make new ones have others.
-	handle stream[CREATED], passing[CREATED];
-	handle event[EVENTS], fork;
+	// A thread looks up handles that another makes anew, if only to leave them alone.
+	_Atomic(handle) stream[CREATED], passing[CREATED], event[EVENTS];
+	handle fork;
 } machine[DEVICES];
 static int devices;
 static char *image;
-static ptr memory[ALL_BUFFERS];
+static _Atomic(ptr) memory[ALL_BUFFERS];
 static size_t least_bytes;       // that are allocated
 static volatile uint32_t *words; // one in each 16
 static handle graph[GRAPHS], executable[GRAPHS], node[GRAPHS][LAUNCHES];
@@ -179,9 +180,30 @@ static void use(int device)
 	}
 }
 
-static handle *created(int d, int s)
+static _Atomic(handle) *created(int d, int s)
 {
 	return &(program.features & WITH_endings ? machine[d].passing : machine[d].stream)[s - 1 - THREADS];
+}
+
+static void new_stream(_Atomic(handle) *to, unsigned flags)
+{
+	handle stream;
+	OK(cuStreamCreate(&stream, flags));
+	*to = stream;
+}
+
+static void new_event(_Atomic(handle) *to, unsigned flags)
+{
+	handle event;
+	OK(cuEventCreate(&event, flags));
+	*to = event;
+}
+
+static void new_memory(int buffer)
+{
+	ptr data;
+	OK(cuMemAlloc_v2(&data, allocated(BUFFER_BYTES)));
+	memory[buffer] = data;
 }
 
 static handle stream_of(const struct operation *o, int s)
@@ -444,8 +466,8 @@ static void carry_out(const struct operation *o)
 	static __thread unsigned ahead;
 	int d = o->device;
 	use(foreign(o) ? 1 - d : d);
-	handle stream = stream_of(o, o->stream), *event = &machine[d].event[o->event];
-	ptr word = (ptr)(uintptr_t)&words[o->word * 16];
+	handle stream = stream_of(o, o->stream), event = machine[d].event[o->event];
+	ptr word = (ptr)(uintptr_t)&words[o->word * 16], data;
 	switch (o->kind) {
 	case KERNEL: kernel(o, stream); break;
 	case KERNEL_COPY: {
@@ -473,31 +495,32 @@ static void carry_out(const struct operation *o)
 			compare(o, "a copy has", pageable[o->position] + c * CELL_WORDS, o->expected[c]);
 		break;
 	case HOST_FUNCTION: OK(cuLaunchHostFunc(stream, host_function, (void *)o)); break;
-	case RECORD: OK(cuEventRecord(*event, stream)); break;
-	case WAIT_EVENT: OK(cuStreamWaitEvent(stream, *event, 0)); break;
-	case EVENT_SYNC: OK(cuEventSynchronize(*event)); break;
+	case RECORD: OK(cuEventRecord(event, stream)); break;
+	case WAIT_EVENT: OK(cuStreamWaitEvent(stream, event, 0)); break;
+	case EVENT_SYNC: OK(cuEventSynchronize(event)); break;
 	case EVENT_QUERY:
 	case STREAM_QUERY: query(o, stream); break;
 	case EVENT_RENEW:
-		OK(cuEventDestroy_v2(*event));
-		OK(cuEventCreate(event, o->variant & 2));
+		OK(cuEventDestroy_v2(event));
+		new_event(&machine[d].event[o->event], o->variant & 2);
 		break;
 	case STREAM_SYNC: OK(cuStreamSynchronize(stream)); break;
 	case CONTEXT_SYNC: OK(cuCtxSynchronize()); break;
 	case STREAM_RENEW:
 		OK(cuStreamDestroy_v2(stream));
-		OK(cuStreamCreate(created(d, o->stream), !blocking_stream(o->stream)));
+		new_stream(created(d, o->stream), !blocking_stream(o->stream));
 		break;
 	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
 	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
 	case RELEASE: __atomic_store_n(&words[o->word * 16], 1, __ATOMIC_RELEASE); break;
 	case FREE:
 		OK(cuMemFree_v2(memory[o->buffer]));
-		OK(cuMemAlloc_v2(&memory[o->buffer], allocated(BUFFER_BYTES)));
+		new_memory(o->buffer);
 		break;
 	case FREE_ASYNC:
 		OK(cuMemFreeAsync(memory[o->buffer], stream));
-		OK(cuMemAllocAsync(&memory[o->buffer], allocated(BUFFER_BYTES), stream));
+		OK(cuMemAllocAsync(&data, allocated(BUFFER_BYTES), stream));
+		memory[o->buffer] = data;
 		break;
 	case POST: posted[o->id] = true; break;
 	case AWAIT:
@@ -726,10 +749,10 @@ static void start(const char *path)
 			load(&machine[d].copy, module, "sim_copy");
 		}
 		for (int e = 0; e < EVENTS; e++)
-			OK(cuEventCreate(&machine[d].event[e], 2));
+			new_event(&machine[d].event[e], 2);
 		OK(cuEventCreate(&machine[d].fork, 2));
 		for (int b = 0; b < BUFFERS; b++)
-			OK(cuMemAlloc_v2(&memory[d * BUFFERS + b], allocated(BUFFER_BYTES)));
+			new_memory(d * BUFFERS + b);
 		// The first launch of a kernel may wait for the whole context: not within a program.
 		for (int form = 0; form < KERNEL_FORMS; form++)
 			if (form != PLAIN || machine[d].add)
@@ -839,9 +862,9 @@ int main(int count, char **argument)
 	for (int d = 0; d < devices; d++) { // none if only described
 		use(d);
 		for (int s = 0; s < CREATED; s++)
-			OK(cuStreamCreate(&machine[d].stream[s], !blocking_stream(1 + THREADS + s)));
+			new_stream(&machine[d].stream[s], !blocking_stream(1 + THREADS + s));
 		for (int s = 0; s < CREATED; s++)
-			OK(cuStreamCreate(&machine[d].passing[s], !blocking_stream(1 + THREADS + s)));
+			new_stream(&machine[d].passing[s], !blocking_stream(1 + THREADS + s));
 	}
 	OK(pthread_create(&made, NULL, watch, NULL));
 	if (level && !only_describe) {
