@@ -203,13 +203,9 @@ func TestFrozenProcessBlocksNobody(t *testing.T) {
 	be.say("single 400")
 	m.until("BE was stopped by a window", func() bool { lc.request(5, 1, "stream"); return m.stops(be) > 0 })
 	for range 5 {
-		if err := be.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		be.stop()
 		lc.request(5, 2, "stream")
-		if err := be.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		be.signal(syscall.SIGCONT)
 		lc.request(2, 2, "stream")
 	}
 	var hash uint32

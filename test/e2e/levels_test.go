@@ -171,9 +171,7 @@ func TestStoppedPeerGetsNoTurns(t *testing.T) {
 	m.until("both take turns", func() bool {
 		return m.peer(going).Counters.Turns > 0 && m.peer(stopped).Counters.Turns > 0
 	})
-	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopped.stop()
 	t.Cleanup(func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) })
 	m.until("the stopped one counts as such", func() bool { return m.peer(stopped).HeartbeatAgeNs > 4e9 })
 	turns := m.peer(stopped).Counters.Turns

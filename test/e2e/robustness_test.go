@@ -446,6 +446,20 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
+// stop returns once no thread of the process runs any more. One of them takes the signal and then tells the others, which on a
+// loaded machine may be much later than the signal is sent.
+func (p *process) stop() {
+	p.m.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	p.m.until(fmt.Sprintf("process %d is stopped", p.pid()), func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid()))
+		return err == nil && !slices.ContainsFunc(threads, func(thread string) bool {
+			status, err := os.ReadFile(thread)
+			return err == nil && !bytes.Contains(status, []byte(") T "))
+		})
+	})
+}
+
 func TestStoppedPeers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -454,7 +468,7 @@ func TestStoppedPeers(t *testing.T) {
 	first.runBestEffort()
 	second.runBestEffort()
 
-	first.signal(syscall.SIGSTOP)
+	first.stop()
 	lc.request(10, 3, "stream")
 	n := second.count()
 	m.until("a BE progresses beside a stopped one", func() bool { return second.count() > n+20 })
@@ -464,11 +478,7 @@ func TestStoppedPeers(t *testing.T) {
 
 	lc.say("lc 500 20 40 0 stream") // so that a window is open nearly always
 	m.until("LC stops with its window open", func() bool {
-		lc.signal(syscall.SIGSTOP)
-		m.until("LC is stopped", func() bool {
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", lc.pid()))
-			return err == nil && bytes.Contains(status, []byte(") T "))
-		})
+		lc.stop()
 		if m.peer(lc).WindowOpen {
 			return true
 		}
@@ -509,7 +519,7 @@ func TestStoppedAnywhere(t *testing.T) {
 			victim.say("lc 20 3 40 0 stream")
 		}
 		<-time.After(time.Duration(random.Int64N(int64(3 * time.Millisecond)))) // the random point
-		victim.signal(syscall.SIGSTOP)
+		victim.stop()
 		p50, hash := lc.request(requests, 3, "stream")
 		if p50 > time.Second {
 			t.Errorf("round %d: LC waits %v for a request", i, p50)
@@ -642,7 +652,7 @@ func TestCorruptSegment(t *testing.T) {
 			writer := m.start("be")
 			m.joined(writer)
 			if inUse {
-				writer.signal(syscall.SIGSTOP) // else it mends the file within a second, which may be before the newcomer looks
+				writer.stop() // else it mends the file within a second, which may be before the newcomer looks
 			} else {
 				writer.finish()
 			}
@@ -815,7 +825,7 @@ func TestStoppedMember(t *testing.T) {
 	be := m.start("be")
 	m.joined(be)
 	be.runBestEffort()
-	be.signal(syscall.SIGSTOP)
+	be.stop()
 	lc := m.start("lc")
 	m.until("LC joins without it", func() bool {
 		all, err := segment.SnapshotsIn(m.segments()) // an error in it until then: nobody answers
