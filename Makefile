@@ -143,9 +143,10 @@ help: ## this list
 # Tests of packages whose concurrency is Go's own run under the race detector. Others wait more than they compute, so more
 # of them run at once than there are cores. The fuzzers go on from the committed corpus, on so many inputs each. Where the
 # CUDA tools cannot be had from PyPI one line says so, and tests that need them are skipped; in CI (GPREEMPT_CI) that fails.
+# Each wait of a test has a bound of its own; the packages' is for a machine that is slow and busy.
 RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench/...
 UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
-GO_TEST := $(GO) test -count=1 -p 3 -parallel 4
+GO_TEST := $(GO) test -count=1 -timeout 1h -p 3 -parallel 4
 WITH_TOOLS := ./test/tools.sh
 FUZZ_INPUTS ?= 20000
 test: ## everything that needs no GPU: vet, unit and e2e at once, race, fuzz, glibc
