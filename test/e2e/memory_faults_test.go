@@ -86,10 +86,15 @@ func (v *victim) freed() {
 // moves has its memory go, or come. It may be refused, but is answered as long as the process lives.
 func (v *victim) moves(what segment.Asked) {
 	v.m.t.Helper()
-	for _, o := range v.m.request(v.process, what) {
+	var orders []order
+	v.m.until(fmt.Sprintf("process %d is asked for %d", v.pid(), what), func() bool {
+		orders = v.m.request(v.process, what)
+		return len(orders) > 0 || v.exited()
+	})
+	for _, o := range orders {
 		v.m.until(fmt.Sprintf("process %d answers %d", v.pid(), what), func() bool {
 			_, answered := v.m.answer(v.process, o)
-			return answered || !v.m.glance(v.process).Alive
+			return answered || v.exited()
 		})
 	}
 }

@@ -21,25 +21,30 @@ type order struct {
 	request segment.Request
 }
 
-// request asks a process on each GPU that it is on. None: it is on none, or it ended.
+// request asks a process on each GPU that it is on. None: it is on none, or it ended, or not all could be asked.
 func (m *machine) request(p *process, what segment.Asked) (orders []order) {
 	all, err := segment.SnapshotsIn(m.segments())
 	if err != nil {
 		return nil
 	}
 	for _, s := range all {
+		if s.Error != "" {
+			return nil
+		}
 		i := slices.IndexFunc(s.Peers, func(peer segment.Peer) bool { return int(peer.Pid) == p.pid() && peer.Alive })
 		if i < 0 {
 			continue
 		}
 		reader, err := segment.OpenReader(s.Path)
 		if err != nil {
-			continue
+			return nil
 		}
-		if r, err := reader.Ask(s.Peers[i].Slot, s.Peers[i].StartedNs, what); err == nil {
-			orders = append(orders, order{s.GPU, r})
-		}
+		r, err := reader.Ask(s.Peers[i].Slot, s.Peers[i].StartedNs, what)
 		reader.Close()
+		if err != nil {
+			return nil
+		}
+		orders = append(orders, order{s.GPU, r})
 	}
 	return orders
 }
@@ -64,16 +69,17 @@ func (m *machine) answer(p *process, o order) (answer segment.Answer, answered b
 func (m *machine) asks(p *process, what segment.Asked) (answers []segment.Answer) {
 	m.t.Helper()
 	m.joined(p)
-	orders := m.request(p, what)
-	if len(orders) == 0 {
-		m.t.Fatalf("process %d is on no GPU: %+v", p.pid(), m.peers())
-	}
+	var orders []order
+	m.until(fmt.Sprintf("process %d is asked for %d", p.pid(), what), func() bool {
+		orders = m.request(p, what)
+		return len(orders) > 0
+	})
 	for _, o := range orders {
 		m.until(fmt.Sprintf("process %d answers %d", p.pid(), what), func() bool {
 			answer, answered := m.answer(p, o)
 			if answered {
 				answers = append(answers, answer)
-			} else if !m.glance(p).Alive {
+			} else if p.exited() {
 				_ = p.stdin.Close()
 				m.t.Fatalf("process %d ended: %v; stderr %s", p.pid(), p.wait(), p.stderr.String())
 			}
@@ -118,7 +124,7 @@ func (m *machine) evictions(p *process) (n uint64) {
 // fire evicts a process so often, while it works. Every answer has to be that it was done, or that the process was busy.
 func (m *machine) fire(p *process, times uint64) {
 	m.t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
+	deadline := time.Now().Add(10 * patience)
 	for round := 0; m.evictions(p) < times; round++ {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("%d evictions of %d: %+v", m.evictions(p), times, m.peer(p))

@@ -22,7 +22,8 @@ func newSmall(t *testing.T, settings string, environment ...string) *machine {
 
 // memory is what a process publishes of its memory.
 func (m *machine) memory(p *process) segment.Memory {
-	if peer := m.glance(p); peer.Memory != nil {
+	m.t.Helper()
+	if peer := m.peer(p); peer.Memory != nil {
 		return *peer.Memory
 	}
 	return segment.Memory{}
@@ -260,7 +261,7 @@ func TestKilledAndStoppedBesideOthers(t *testing.T) {
 			a.signal(syscall.SIGKILL)
 			_ = a.wait()
 		} else {
-			a.signal(syscall.SIGSTOP)
+			a.stop()
 			small.advances(2)
 			a.signal(syscall.SIGCONT)
 			if answer := a.hear(); answer != "buffer 0 result 0" {
