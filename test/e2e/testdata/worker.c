@@ -244,6 +244,8 @@ static void beside_frees(unsigned requests)
 {
 	pthread_t thread;
 	uint64_t slowest = 0;
+	frees = 0;
+	slowest_free_us = 0;
 	freeing = true;
 	OK(pthread_create(&thread, NULL, free_often, NULL));
 	for (unsigned i = 0; i < requests; i++) {
@@ -362,7 +364,7 @@ static void replace_context(void)
 	OK(cuCtxCreate_v2(&other, 0, 0));
 	OK(cuCtxSetCurrent(context));
 	OK(cuMemAlloc_v2(&memory, 4096));
-	spin(stream, 1000000);
+	spin(stream, 3000000);
 	OK(pthread_create(&thread, NULL, free_slowly, (void *)(uintptr_t)memory));
 	nanosleep(&pause, NULL);
 	OK(cuCtxDestroy_v2(other));
