@@ -137,7 +137,7 @@ func longWindow(m *machine, be, lc *process) {
 		return be.hear() != "" && m.stops(be) > 0
 	})
 	be.say("single 200")
-	lc.say("lc 1 2 5000000 0 stream")
+	lc.say("lc 1 2 60000000 0 stream")
 	m.until("a window is open", func() bool { return m.peer(lc).WindowOpen })
 }
 

@@ -114,6 +114,8 @@ func TestUnknownFunctionsEndStops(t *testing.T) {
 			m.until("it says so to its peers", func() bool {
 				return !strings.Contains(strings.Join(m.peer(be).Mechanisms, " "), "blp")
 			})
+			be.say("copy 20")
+			be.hears("wrong 0") // a stop that had begun is over
 			stops := m.stops(be)
 			for range 3 {
 				be.say("copy 20")

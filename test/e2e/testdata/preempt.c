@@ -275,6 +275,8 @@ static void beside_captures(void)
 			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 		OK(cuStreamDestroy_v2(stream));
 	}
+	while (captures <= 20)
+		usleep(1000);
 	capturing = false;
 	OK(pthread_join(thread, NULL));
 	printf("captures %d broken %u\n", captures > 20, broken);
