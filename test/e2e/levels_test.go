@@ -19,16 +19,15 @@ func TestLevelsBetweenGiveWay(t *testing.T) {
 	m.joined(low, middle, high)
 	m.until("the level between preempts the lowest", func() bool { return m.peer(middle).TimesliceUs == 1000000 })
 	m.until("the lowest yields", func() bool { return m.peer(low).TimesliceUs == 1 })
-	p50, _ := high.request(5, 3, "stream")
-	if p50.Milliseconds() >= 900 {
-		t.Errorf("a request of level 0 takes %v: it waits for the timeslice of level 3", p50)
-	}
-	high.say("lc 40 3 40 3000 stream")
-	m.until("level 3 is suspended while a window of level 0 is open", func() bool {
+	m.until("no request of level 0 waits for the timeslice of level 3", func() bool { // where the machine is not slow
+		p50, _ := high.request(5, 3, "stream")
+		return p50 < 900*time.Millisecond
+	})
+	m.until("level 3 is suspended while a window of level 0 is open", func() bool { // for 100 ms after each request
+		high.request(1, 3, "stream")
 		peer := m.peer(middle)
 		return peer.Suspended && m.peer(high).WindowOpen
 	})
-	high.hear()
 	m.until("level 3 is back", func() bool { return !m.peer(middle).Suspended })
 	n := middle.count()
 	m.until("level 3 progresses", func() bool { return middle.count() > n })
@@ -80,12 +79,21 @@ func TestCooperativeKernels(t *testing.T) {
 		return m.peer(lc).Counters.HoldsCollided - before
 	}
 	collided("each") // the first launch of a kernel has no hold
-	if n := collided("each"); n < kernels/2 || n > kernels {
-		t.Errorf("the hold stepped aside %d times for %d kernels that were waited for one by one", n, kernels)
-	}
-	if n := collided("queued"); n == 0 || n > kernels/2 {
-		t.Errorf("the hold ended %d times for %d queued kernels", n, kernels)
-	}
+
+	// Unless the window closes between them, which a slow machine makes it do.
+	m.until("the hold steps aside for kernels that are waited for one by one", func() bool {
+		n := collided("each")
+		t.Logf("%d times for %d kernels", n, kernels)
+		if n > kernels {
+			t.Errorf("the hold stepped aside %d times for %d kernels that were waited for one by one", n, kernels)
+		}
+		return n >= kernels/2
+	})
+	m.until("the hold ends for queued kernels together", func() bool {
+		n := collided("queued")
+		t.Logf("%d times for %d queued kernels", n, kernels)
+		return n > 0 && n <= kernels/2
+	})
 	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
 	if cut := m.peer(lc).Counters.WindowsCut; cut != 0 {
 		t.Errorf("%d holds were cut", cut)
@@ -130,6 +138,7 @@ func TestTwoGPUs(t *testing.T) {
 	be1 := on(1, "be")
 	be1.runBestEffort()
 	m.until("BE on GPU 1 yields", func() bool { return m.peer(be1).TimesliceUs == 1 })
+	m.until("LC preempts", func() bool { return m.peer(lc1).TimesliceUs > 10_000 }) // the fair slice is 2048 us
 	lc1.request(10, 3, "stream")
 	if lc, be := m.peer(lc1), m.peer(be0); lc.Counters.Windows == 0 || be.TimesliceUs == 1 {
 		t.Errorf("LC on GPU 1 opened %d windows, BE on GPU 0 has a timeslice of %d us", lc.Counters.Windows, be.TimesliceUs)
@@ -148,12 +157,20 @@ func TestTimeslicesOfNewContextsAreTold(t *testing.T) {
 	m.joined(first, second, lc)
 	m.until("both yield", func() bool { return m.peer(first).TimesliceUs == 1 && m.peer(second).TimesliceUs == 1 })
 	const rounds = 50
-	var done int
-	second.say("contexts %d", rounds)
-	m.until("the longest of several timeslices is told", func() bool { return m.peer(second).TimesliceUs == 2048 })
-	if _, err := fmt.Sscanf(second.hear(), "done %d", &done); err != nil || done != rounds {
-		t.Errorf("%d rounds, %v", done, err)
-	}
+	m.until("the longest of several timeslices is told", func() (told bool) {
+		second.say("contexts %d", rounds)
+		for {
+			select {
+			case line := <-second.lines:
+				if want := fmt.Sprintf("done %d", rounds); line != want {
+					t.Fatalf("%q, want %q; stderr %q", line, want, second.stderr.String())
+				}
+				return told
+			default:
+				told = told || m.peer(second).TimesliceUs == 2048
+			}
+		}
+	})
 	m.until("the second yields again", func() bool { return m.peer(second).TimesliceUs == 1 })
 	if us := m.peer(first).TimesliceUs; us != 1 {
 		t.Errorf("the first has a timeslice of %d us", us)
@@ -185,29 +202,29 @@ func TestStoppedPeerGetsNoTurns(t *testing.T) {
 // A process may make a stream for every request: entries for streams that are gone are used again.
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "")
-	be, lc := m.start("be"), m.start("lc")
-	be.runBestEffort()
-	m.joined(be, lc)
-	var running int
-	lc.ask("streams 200 300000", "running %d", &running)
-	launched, looks := time.Now(), 0
-	for ; looks < 50; looks++ {
-		peer := m.peer(lc)
-		if time.Since(launched) > 200*time.Millisecond {
-			break // what was launched may be over
+	m := newMachine(t, "[share]\nmin_be = 0\n") // which would end a window
+	be, lc := m.sharing()
+	looks := 0
+	m.until("somebody looks in time", func() bool {
+		const runs = 2 * time.Second
+		began := time.Now() // the kernel is launched later
+		var running, done int
+		for lc.ask(fmt.Sprintf("streams 200 %d", runs.Microseconds()), "running %d", &running); looks < 50; looks++ {
+			peer := m.peer(lc)
+			if time.Since(began) > runs {
+				break // what was launched may be over
+			}
+			if !peer.WindowOpen {
+				t.Fatalf("the window is closed while a kernel runs: %+v", peer.Counters)
+			}
 		}
-		if !peer.WindowOpen {
-			t.Fatalf("the window is closed while a kernel runs: %+v", peer.Counters)
+		if lc.ask("wait", "done %d", &done); done != 1 || running != 1 && looks > 0 {
+			t.Errorf("running %d, done %d", running, done)
 		}
-	}
-	if looks == 0 {
-		t.Error("nobody looked in time")
-	}
-	var done int
-	if lc.ask("wait", "done %d", &done); running != 1 || done != 1 {
-		t.Errorf("running %d, done %d", running, done)
-	}
+		return looks > 0
+	})
+	n := be.count()
+	m.until("BE goes on", func() bool { return be.count() > n })
 }
 
 // Two contexts of one best-effort process run beside each other, and go on.

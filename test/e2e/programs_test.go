@@ -22,7 +22,7 @@ type result struct {
 func run(cmd *exec.Cmd) (result, error) {
 	var out, errors bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errors
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); cmd.ProcessState == nil {
 		return result{}, err
 	}
@@ -61,12 +61,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 			t.Run(c.name+" role="+role, func(t *testing.T) {
 				t.Parallel()
 				m := newMachine(t, "")
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
 				for i := range c.runs / 2 {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					cmd := exec.CommandContext(ctx, c.command[0], c.command[1:]...)
 					cmd.Env = m.command(role, c.command[0]).Env
-					if got, err := run(cmd); err != nil || got != c.want {
+					got, err := run(cmd)
+					cancel()
+					if err != nil || got != c.want {
 						t.Fatalf("run %d: %+v, %v; want %+v", i, got, err, c.want)
 					}
 				}
