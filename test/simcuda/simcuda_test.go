@@ -139,9 +139,29 @@ func TestEveryFunctionCanFail(t *testing.T) {
 	}
 }
 
-// selftest runs one test of a program on a device of its own.
+const tooSlow = 75 // the status of a program that a check of times ended: selftest/check.h
+
+// selftest runs one test of a program. Times that are not as simulated may be the machine's fault: it runs again then, for a
+// minute. A fault of the driver fails each time.
 func selftest(t *testing.T, program, name string) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		out, status := runSelftest(t, program, name)
+		if status == 0 && strings.Contains(out, "simulated: "+name+" ok") {
+			t.Log(strings.TrimSpace(out))
+			return
+		}
+		if status != tooSlow || time.Now().After(deadline) {
+			t.Fatalf("selftest %s: status %d\n%s", name, status, out)
+		}
+		t.Log(strings.TrimSpace(out))
+	}
+}
+
+// runSelftest runs it on a device of its own.
+func runSelftest(t *testing.T, program, name string) (output string, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(built, program), name)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+built, "IMAGES="+built, "SIMCUDA_DIR="+t.TempDir())
@@ -150,13 +170,11 @@ func selftest(t *testing.T, program, name string) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	err := cmd.Run()
-	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	if cmd.Process == nil {
+		t.Fatal(err)
 	}
-	if err != nil || !strings.Contains(out.String(), "simulated: "+name+" ok") {
-		t.Fatalf("selftest %s: %v\n%s", name, err, out.String())
-	}
-	t.Log(strings.TrimSpace(out.String()))
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	return out.String(), cmd.ProcessState.ExitCode()
 }

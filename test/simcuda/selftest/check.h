@@ -12,6 +12,17 @@
 			_exit(1); \
 		} \
 	} while (0)
+
+// What is true only while this process has a processor when it needs one: the program is run again (../simcuda_test.go).
+enum { TOO_SLOW = 75 }; // the status
+#define TIMED(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "simulated: %s:%d: %s is false at this time\n", __FILE__, __LINE__, #condition); \
+			_exit(TOO_SLOW); \
+		} \
+	} while (0)
+
 #define OK(call) \
 	do { \
 		int r_ = (call); \
