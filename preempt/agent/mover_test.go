@@ -40,7 +40,7 @@ func (h *hardware) moves() []move {
 // ends waits until a move is over that tells nobody.
 func ends(t *testing.T, m *mover) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		m.mutex.Lock()
 		busy := m.busy
 		m.mutex.Unlock()
@@ -96,7 +96,7 @@ func TestMeterWaitsForNobody(t *testing.T) {
 		}
 	}
 	answers <- measured{1, 2, true}
-	if last, fresh := m.read(10 * time.Second); !fresh || last != (measured{1, 2, true}) {
+	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true}) {
 		t.Errorf("it says %+v, %t", last, fresh)
 	}
 	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true}) {

@@ -385,7 +385,7 @@ func TestPeers(t *testing.T) {
 	}
 	seen := s.Bell.Load()
 	fmt.Fprintln(b.in, "ring")
-	for deadline := time.Now().Add(10 * time.Second); s.Bell.Load() == seen && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); s.Bell.Load() == seen && time.Now().Before(deadline); {
 		s.WaitBell(seen, time.Until(deadline))
 	}
 	if s.Bell.Load() == seen {

@@ -105,7 +105,7 @@ func TestMPSDaemon(t *testing.T) {
 	if told, err := os.ReadFile(filepath.Join(tools, "told")); err != nil || string(told) != "quit -t 5\n" {
 		t.Errorf("told %q, %v", told, err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 		if err != nil || bytes.Contains(status, []byte(") Z ")) {
 			break
@@ -215,7 +215,7 @@ func TestTorchProgramsServe(t *testing.T) {
 	for _, workload := range []string{"A", "D", "decode", "http"} {
 		for _, system := range []string{"alone", "default", "sequential", "gpreempt-hints"} {
 			c := results.Of(workload, system)
-			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N < 18 || c.Runs[0].Tasks[0].Offered < 18 {
+			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N == 0 || c.LC.N+c.Unserved < 18 || c.Runs[0].Tasks[0].Offered < 18 {
 				t.Fatalf("%s under %s: %+v\n%s", workload, system, c, &progress)
 			}
 			// A request is prepared, or sent and decoded, before it is submitted.
@@ -239,7 +239,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 	folder := t.TempDir()
 	fakeMPS(t, folder)
 	defer func(start, answer time.Duration) { startLimit, answerLimit = start, answer }(startLimit, answerLimit)
-	startLimit, answerLimit = 4*time.Second, 100*time.Millisecond
+	startLimit, answerLimit = 10*time.Second, 3*time.Second // waited for by three that hang, and enough for those that do not
 	systems := []string{"default"}
 	for name, text := range map[string]string{
 		"ends":    "about = \"x\"\nmps = true\n[lc]\nSTUB_FAILS = \"in-run\"\n",

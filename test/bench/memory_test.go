@@ -270,13 +270,20 @@ func TestMemoryFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
-		one := *s
-		one.report = &result.Report{}
-		f := &memoryFire{fire: fire{session: &one, program: program, name: "fire-" + program}}
-		if err := f.measure(t.Context(), "memory-fire-"+program); err != nil {
-			t.Fatal(err)
+		var f *memoryFire
+		var row result.Row
+		for deadline := time.Now().Add(time.Minute); ; {
+			one := *s
+			one.report = &result.Report{}
+			f = &memoryFire{fire: fire{session: &one, program: program, name: "fire-" + program}}
+			if err := f.measure(t.Context(), "memory-fire-"+program); err != nil {
+				t.Fatal(err)
+			}
+			row = one.report.Cases[0]
+			if program != "kernels" || *row.Value >= 5 || time.Now().After(deadline) { // a slow machine evicts less
+				break
+			}
 		}
-		row := one.report.Cases[0]
 		if *row.Pass || row.Unit != "evictions" || !strings.Contains(row.Note, want) {
 			t.Errorf("%s: %+v", program, row)
 		}

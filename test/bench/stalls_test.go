@@ -239,7 +239,7 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	}
 	before := report.Cases[1]
 	for _, row := range report.Cases {
-		if row.LC == nil || row.LC.N < 20 || row.LC.P999Us < row.LC.P99Us || row.Stalls.Seconds != .6 || row.Stalls.RateHz != 100 {
+		if row.LC == nil || row.LC.N == 0 || row.LC.P999Us < row.LC.P99Us || row.Stalls.Seconds != .6 || row.Stalls.RateHz != 100 {
 			t.Errorf("%+v, %+v\n%s", row, row.Stalls, &progress)
 		}
 		listed := 0
@@ -324,7 +324,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := m.part.lcRun(0)
-	if n := len(served.Times.Done); n < 20 || len(served.Trace.QueuedNs) != n {
+	if n := len(served.Times.Done); n == 0 || len(served.Trace.QueuedNs) != n {
 		t.Fatalf("%d requests, %d traced", n, len(served.Trace.QueuedNs))
 	}
 	for i, queued := range served.Trace.QueuedNs {
