@@ -86,10 +86,10 @@ static void end_context(CUcontext handle)
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
 	gp_code_context_destroying(handle);
-	gp_arena_context_destroying(handle);
 	if (!c)
 		return;
 	forget(c);
+	gp_arena_context_destroying(handle); // nobody uses the context from here on, so nobody pins in it any more
 	gp_notify();
 }
 
