@@ -99,11 +99,13 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset, unsigned l
 	if (!r) // that is how the driver refuses each of these, and an address where something is mapped
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = map_chunks(p, address, bytes);
-	if (result) {
-		pthread_mutex_lock(&gp_memory_lock);
-		take(r);
-		pthread_mutex_unlock(&gp_memory_lock);
-	}
+	if (!result)
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&gp_memory_lock);
+	struct gp_physical *ends = take(r); // another thread may have released the handle meanwhile
+	pthread_mutex_unlock(&gp_memory_lock);
+	if (ends)
+		gp_physical_end(ends);
 	return result;
 }
 

@@ -130,8 +130,10 @@ static struct gp_range *reserve(const struct gp_ticket *t, struct gp_context *c,
 		r->import.opened = 1;
 	}
 	pthread_mutex_unlock(&gp_memory_lock);
-	if (!r)
+	if (!r) {
 		GP_GIVE_BACK(gp_driver.cuMemAddressFree(address, t->bytes));
+		*result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	return r;
 }
 
