@@ -89,6 +89,8 @@ void gp_range_pin(struct gp_range *r, enum gp_pin pin)
 		gp_physical_pin(r->physical, pin);
 		return;
 	}
+	if (r->ending)
+		return;
 	gp_pin_say(pin);
 	if (!r->pins)
 		gp_account_move(&m->resident, &m->pinned, r->bytes);

@@ -27,7 +27,8 @@ void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
 CUresult gp_native_free(CUdeviceptr); // also of what was not counted
 CUresult gp_native_free_async(CUdeviceptr, CUstream);
 void gp_native_context_destroying(CUcontext);
-// The range is not evicted from now on, which the log says. The caller is counted in, and has gp_memory_lock.
+// The range is not evicted from now on, which the log says. The caller is counted in, and has gp_memory_lock. Not one that is
+// ending: who ends it has found in which account it is.
 void gp_range_pin(struct gp_range *, enum gp_pin);
 
 void gp_pin_say(enum gp_pin); // in the log, once for each

@@ -50,6 +50,8 @@ void gp_memory_context_destroyed(CUcontext context, bool is)
 		if (r)
 			from = r->address + r->bytes;
 		bool more = r, mine = r && is && !r->ending;
+		if (mine)
+			r->ending = true;
 		pthread_mutex_unlock(&gp_memory_lock);
 		if (mine)
 			gp_range_end(r, true);
