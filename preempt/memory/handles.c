@@ -192,6 +192,8 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 		gp_memory_leave();
 		if (freed)
 			continue;
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && q && q->location_type != CU_MEM_LOCATION_TYPE_DEVICE)
+			gp_memory_no_room_helps(); // it is the host's
 		if (result != CUDA_ERROR_OUT_OF_MEMORY || !gpu || !gp_memory_wait_for_room(gpu, bytes, &retry))
 			return result;
 	}

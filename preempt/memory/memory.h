@@ -172,6 +172,8 @@ void gp_memory_context_destroyed(CUcontext, bool is);
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
 // The same for a call that was carried out by the driver itself, and whose need is not known. g: NULL: it is not known either.
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
+// A substitute returns CUDA_ERROR_OUT_OF_MEMORY for want of other memory than the device's: this call is not made again.
+void gp_memory_no_room_helps(void);
 // By the agent. Waiters try again; enough: as much is free as they want. Who asks for more bytes than most waits in vain, now and
 // later, and is told so.
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);

@@ -428,6 +428,8 @@ static void test_room(void)
 	gp_memory_settings.wait_ns = 5000000;
 	CHECK(!ask_for_room(&bytes)); // after the time
 	gp_settings.level = GP_LEVELS - 1;
+	gp_memory_no_room_helps();
+	CHECK(!gp_memory_wait_again(&(struct gp_retry){0}, gpu)); // nobody would answer
 }
 
 // All contexts meet an error while memory is out. The program goes on, to be told by its next call.

@@ -22,7 +22,7 @@ static struct {
 	_Atomic uint64_t least_refused; // who asks for so many bytes or more waits in vain; 0: nobody does
 } room[GP_GPUS];
 
-// A substitute has asked for this call, in vain: the interceptor around it must not ask once more.
+// A substitute has asked for this call, in vain, or knows that it would: the interceptor around it must not ask.
 static __thread bool in_vain __attribute__((tls_model("initial-exec")));
 
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough)
@@ -151,6 +151,8 @@ bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *
 	in_vain = !again;
 	return again;
 }
+
+void gp_memory_no_room_helps(void) { in_vain = true; }
 
 bool gp_memory_wait_again(struct gp_retry *r, struct gp_gpu *g)
 {
