@@ -61,7 +61,7 @@ bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Thr
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent);
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns);
-// Waiters try again; enough: as much is free as they want. Who asks for more than most gives up.
+// Waiters try again; enough: as much is free as they want. Who waits for more than most gives up. most 0: nobody waits any more.
 void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough);
 void gp_bridge_ring(int gpu);  // the bell of its segment
 void gp_bridge_away(bool);     // memory is out: a hint brings it back

@@ -541,7 +541,7 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 	news := vain && m.toldMost == math.MaxUint64 || p.most > m.toldMost
 	if news || (p.again || vain) && now-min(now, m.againNs) >= every {
 		m.againNs, m.toldMost = now, p.most
-		roomChanged(a.gpu, p.most, p.enough)
+		roomChanged(a.gpu, max(p.most, 1), p.enough) // calls to come are answered too
 	}
 }
 

@@ -54,8 +54,8 @@ func unmanaged(gpu int) bool { return bool(C.gp_bridge_memory_unmanaged(C.int(gp
 
 func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(gpu))) }
 
-// roomChanged lets those that wait for room try again; enough: as much is free as they want. Who asks for more than most waits
-// in vain.
+// roomChanged lets those that wait for room try again; enough: as much is free as they want. Who waits for more than most does
+// so in vain. most 0: nobody is to wait, now and later.
 func roomChanged(gpu int, most uint64, enough bool) {
 	C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most), C.bool(enough))
 }

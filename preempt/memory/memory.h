@@ -174,8 +174,8 @@ bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *)
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
 // A substitute returns CUDA_ERROR_OUT_OF_MEMORY for want of other memory than the device's: this call is not made again.
 void gp_memory_no_room_helps(void);
-// By the agent. Waiters try again; enough: as much is free as they want. Who asks for more bytes than most waits in vain, now and
-// later, and is told so.
+// By the agent. Waiters try again; enough: as much is free as they want. Who waits for more bytes than most does so in vain, and is
+// told so. most 0: nobody is to wait, now and later.
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
 // What the program may have beside what it has: up to its limit, or to what there is.
 uint64_t gp_memory_left(const struct gp_gpu *);

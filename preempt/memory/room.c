@@ -19,7 +19,8 @@ enum {
 static struct {
 	_Atomic uint32_t changes;       // a futex
 	_Atomic bool enough;            // as much is free as waiters want
-	_Atomic uint64_t least_refused; // who asks for so many bytes or more waits in vain; 0: nobody does
+	_Atomic uint64_t least_refused; // who waits for so many bytes or more does so in vain; 0: nobody does
+	_Atomic bool unanswered;        // nobody makes room, or would say so to a call that waits
 } room[GP_GPUS];
 
 // A substitute has asked for this call, in vain, or knows that it would: the interceptor around it must not ask.
@@ -29,6 +30,7 @@ void gp_memory_room_changed(int gpu, uint64_t most, bool enough)
 {
 	room[gpu].enough = enough;
 	room[gpu].least_refused = most == UINT64_MAX ? 0 : most + 1;
+	room[gpu].unanswered = !most;
 	room[gpu].changes++;
 	gp_futex_wake(&room[gpu].changes, INT_MAX, false);
 }
@@ -69,9 +71,11 @@ static uint64_t need_of(const struct gp_retry *r, uint64_t bytes)
 	return rounded < UINT64_MAX / 2 ? rounded + more : rounded;
 }
 
-static uint64_t most_of(const struct gp_gpu *g)
+// told: by an answer that came while this call waited. An older one is of what there was then: the program may have freed
+// memory since, as programs do that are out of memory, before they try again.
+static uint64_t most_of(const struct gp_gpu *g, bool told)
 {
-	uint64_t least = room[g - gp_gpu].least_refused, left = gp_memory_left(g);
+	uint64_t least = told ? room[g - gp_gpu].least_refused : 0, left = gp_memory_left(g);
 	return least && least - 1 < left ? least - 1 : left;
 }
 
@@ -101,7 +105,7 @@ static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 	struct gp_memory *m = &gp_memory[gpu];
 	uint32_t seen = room[gpu].changes;
 
-	if (refused(gpu, need))
+	if (room[gpu].unanswered)
 		return false;
 	m->wanted += need;
 	m->waiting++;
@@ -121,7 +125,7 @@ static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 {
 	for (int told = 0; told < 2; told++) {
-		uint64_t need = need_of(r, bytes), most = most_of(g);
+		uint64_t need = need_of(r, bytes), most = most_of(g, told);
 		bool all = need >= most;
 		if (most < (bytes ? bytes : 1) || (all && r->all && r->roomy))
 			return false;
