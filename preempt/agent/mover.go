@@ -136,6 +136,8 @@ type meter struct {
 	answers chan measured
 	pending bool
 	last    measured
+
+	questions, answered uint64 // numbers
 }
 
 type measured struct {
@@ -157,11 +159,13 @@ func newMeter(ask func() measured) *meter {
 func (m *meter) read(patience time.Duration) (last measured, fresh bool) {
 	if !m.pending {
 		m.pending = true
+		m.questions++
 		m.asks <- struct{}{}
 	}
 	select {
 	case m.last = <-m.answers:
 		m.pending, fresh = false, true
+		m.answered = m.questions
 	case <-time.After(patience):
 	}
 	return m.last, fresh

@@ -244,3 +244,48 @@ func TestMemoryThatNobodyAccountsFor(t *testing.T) {
 		t.Errorf("without samples: %v, %d", kept, least)
 	}
 }
+
+// Who waits for room tries once for each answer of the driver: a slow one's last answer may be of what is taken meanwhile.
+func TestWaitersTryAgainOnNews(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	now, c := uint64(1e12), memoryCounters{wanted: gigabyte}
+	for i, step := range []struct {
+		known              bool
+		questions, answers uint64
+		tells              bool
+	}{
+		{true, 1, 1, true},
+		{true, 1, 1, false},
+		{true, 2, 1, false}, // it was asked, and has not answered
+		{true, 2, 2, true},
+		{true, 3, 2, false},
+		{true, 4, 3, true},  // an answer that is not the last one's
+		{true, 4, 4, false}, // this question was asked before they tried
+		{true, 5, 5, true},
+		{true, 6, 5, false},
+		{false, 6, 5, true}, // where the driver cannot be asked, what is published must do
+	} {
+		now += againLater
+		a.memory.known, a.memory.questions, a.memory.answers = step.known, step.questions, step.answers
+		a.answerWaiters(memoryPlan{again: true, enough: true, most: math.MaxUint64}, c, now)
+		if tells := a.memory.againNs == now; tells != step.tells {
+			t.Errorf("%d: it tells them: %t, want %t", i, tells, step.tells)
+		}
+	}
+	counts := 0
+	for range 20 { // one in ten counts: what no room mends must not wait for ever
+		now += againLater
+		a.answerWaiters(memoryPlan{again: true, enough: true, most: math.MaxUint64}, c, now)
+		if a.memory.enoughNs == now {
+			counts++
+		}
+	}
+	if counts != 2 {
+		t.Errorf("in two seconds it says %d times that there is enough", counts)
+	}
+	a.memory.known = true
+	a.answerWaiters(memoryPlan{again: true, enough: true, most: math.MaxUint64}, c, now+uint64(heartbeat))
+	if a.memory.againNs == now {
+		t.Error("a driver that never answers keeps them for good")
+	}
+}

@@ -76,8 +76,11 @@ type agentMemory struct {
 	wanted             bool // memory is to come back though no call waits for it: a hint came, or people asked
 	bringAfter         uint64
 	bringPause         uint64
-	againNs            uint64
+	againNs, enoughNs  uint64 // when waiters were told to try again, and that there is enough
 	toldMost           uint64
+	questions, answers uint64 // that the driver was asked of what is free, and that it answered
+	toldQuestions      uint64 // questions when waiters were told to try again
+	known              bool   // it could be asked: there is a context, which nobody else is at
 	turnNs             uint64 // since when this process has the memory turn; 0: it has not
 	switchNs, switchIn uint64 // since when it is being brought in, and the bytes that had come before; 0: it is not
 	swapNs             uint64
@@ -438,6 +441,7 @@ func (a *agent) measure(v *memoryView) {
 	m.free = minus(m.total, saturate(used, other))
 	if a.needsMeasuring(v) {
 		seen, fresh := m.meter.read(measurePatience)
+		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
 		if seen.known {
 			m.free, m.total = seen.free, seen.total
 		}
@@ -534,14 +538,24 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 		}
 		return
 	}
-	if p.enough {
-		every = againSoon
-	}
+	// What was free before they tried last may be what another has taken since, and what is published is not exact. Who is told
+	// often that there is enough, and is refused, gives up.
+	newer := m.known && m.answers > m.toldQuestions
+	enough := p.enough && (newer || !m.known && now-min(now, m.enoughNs) >= uint64(heartbeat))
 	vain := c.wanted > p.most
+	switch {
+	case newer && p.enough:
+		every = againSoon
+	case m.known && !newer && !vain: // the driver takes long
+		every = uint64(heartbeat)
+	}
 	news := vain && m.toldMost == math.MaxUint64 || p.most > m.toldMost
 	if news || (p.again || vain) && now-min(now, m.againNs) >= every {
-		m.againNs, m.toldMost = now, p.most
-		roomChanged(a.gpu, max(p.most, 1), p.enough) // calls to come are answered too
+		if enough {
+			m.enoughNs = now
+		}
+		m.againNs, m.toldMost, m.toldQuestions = now, p.most, m.questions
+		roomChanged(a.gpu, max(p.most, 1), enough) // calls to come are answered too
 	}
 }
 
