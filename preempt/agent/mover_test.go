@@ -183,6 +183,12 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 	if a.memory.state != memoryStuck || !a.own().Lacks(configs.FallbackNoHostMemory) {
 		t.Errorf("without host memory: %+v", a.memory)
 	}
+	if a.noteState(c, a.memory.stuckTo-1); !a.own().Lacks(configs.FallbackNoHostMemory) {
+		t.Error("it is asked again at once")
+	}
+	if a.noteState(c, a.memory.stuckTo); a.own().Lacks(configs.FallbackNoHostMemory) {
+		t.Error("it is never asked again after host memory was short once")
+	}
 	now += 2 * passedMost
 	try(moved, memoryCounters{resident: gigabyte / 4, swapped: gigabyte / 4 * 3})
 	if a.memory.state != memoryOut || a.memory.movable(memoryCounters{resident: gigabyte / 4}) == 0 || a.own().Lacks(configs.FallbackNoHostMemory) {

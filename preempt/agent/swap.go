@@ -195,7 +195,7 @@ func (a *agent) gone(e *ended, c memoryCounters, now uint64) {
 			m.immovable, m.immovableTo = c.resident, now+passedOver
 		}
 	case movedNoHost:
-		stuck, answer = passedOver, segment.AnswerNoHost
+		stuck, answer = max(passedOver, min(2*m.stuckFor, passedMost)), segment.AnswerNoHost
 		a.own().SetLacks(configs.FallbackNoHostMemory, true)
 		if !m.saidNoHost {
 			m.saidNoHost = true
@@ -336,6 +336,9 @@ func (a *agent) noteState(c memoryCounters, now uint64) {
 	}
 	if now >= m.immovableTo || c.resident < m.immovable {
 		m.immovable = 0
+	}
+	if now >= m.stuckTo && a.own().Lacks(configs.FallbackNoHostMemory) { // there may be some again: it is tried when asked for
+		a.own().SetLacks(configs.FallbackNoHostMemory, false)
 	}
 	if state != m.state {
 		m.state, m.stateNs = state, now
