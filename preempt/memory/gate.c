@@ -33,10 +33,11 @@ _Atomic uint32_t gp_memory_on;
 struct gp_memory_settings gp_memory_settings;
 
 // Where the thread is. frame is in the caller that counted in first.
+enum { NEVER = -1 }; // it was never counted in
 static __thread struct {
-	uint32_t depth;
+	int32_t depth;
 	const void *frame;
-} mine __attribute__((tls_model("initial-exec")));
+} mine __attribute__((tls_model("initial-exec"))) = {NEVER, NULL};
 
 static _Atomic uint32_t *my_counter(void)
 {
@@ -98,18 +99,49 @@ static inline __attribute__((always_inline)) void count_in(void)
 		count_in_again();
 }
 
+// A thread that ends within a call, as by pthread_cancel in the driver, is counted out by what the system calls as it ends.
+static pthread_key_t ending;
+static bool ends_are_heard;
+
+static void end(void *unused)
+{
+	if (mine.depth > 0)
+		count_out();
+	mine.depth = 0;
+}
+
+static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }
+
+// What the first call of a thread does beside what all do, so that launches need not ask which one they are.
+static void begin(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, hear_of_ends);
+	if (ends_are_heard)
+		pthread_setspecific(ending, &mine);
+}
+
+// The thread was never counted in, or has left its last call by longjmp.
+static __attribute__((noinline)) void begin_or_leave(void)
+{
+	if (mine.depth == NEVER)
+		begin();
+	else
+		count_out();
+}
+
 // The driver calls profilers back, and those call the driver: such a nested call passes. Its frame is below that of the call
 // around it, as stacks grow down. A thread that is counted in and comes with a frame that is not below left that call by
 // longjmp: nothing else takes a frame away. Its count is taken back then. Until it comes again it counts as inside, so that
 // its process is not evicted: too careful, never too bold.
 void gp_memory_enter_slowly(const void *frame)
 {
-	if (mine.depth && frame < mine.frame) {
+	if (mine.depth > 0 && frame < mine.frame) {
 		mine.depth++;
 		return;
 	}
 	if (mine.depth)
-		count_out();
+		begin_or_leave();
 	mine.depth = 0; // a signal handler that comes while this thread waits is not inside
 	count_in();
 	mine.depth = 1;
@@ -118,7 +150,7 @@ void gp_memory_enter_slowly(const void *frame)
 
 void gp_memory_enter_again(const void *frame)
 {
-	if (mine.depth)
+	if (mine.depth > 0)
 		mine.depth++;
 	else
 		gp_memory_enter_slowly(frame);
@@ -126,26 +158,28 @@ void gp_memory_enter_again(const void *frame)
 
 void gp_memory_leave_slowly(void)
 {
-	if (mine.depth && --mine.depth == 0) // 0 already: counted in before the gate was used
+	if (mine.depth > 0 && --mine.depth == 0) // 0 already: counted in before the gate was used
 		count_out();
 }
 
-bool gp_memory_inside(void) { return mine.depth; }
+bool gp_memory_inside(void) { return mine.depth > 0; }
 
 uint32_t gp_memory_step_out(void)
 {
-	uint32_t depth = mine.depth;
+	if (mine.depth <= 0)
+		return 0;
+	uint32_t depth = (uint32_t)mine.depth;
 	mine.depth = 0;
-	if (depth)
-		count_out();
+	count_out();
 	return depth;
 }
 
 void gp_memory_step_in(uint32_t depth)
 {
-	if (depth)
-		count_in();
-	mine.depth = depth;
+	if (!depth)
+		return;
+	count_in();
+	mine.depth = (int32_t)depth;
 }
 
 void gp_memory_open(void)

@@ -121,6 +121,23 @@ static void test_longjmp(void)
 	CHECK(!is_inside());
 }
 
+static void *end_inside(void *frame)
+{
+	gp_memory_enter_slowly(frame);
+	gp_memory_enter_again(frame);
+	pthread_exit(NULL);
+}
+
+// As a thread that is cancelled in a call of the driver.
+static void test_end(void)
+{
+	pthread_t thread;
+	char frame;
+	CHECK(!pthread_create(&thread, NULL, end_inside, &frame));
+	pthread_join(thread, NULL);
+	CHECK(!is_inside());
+}
+
 static void *end_capture(void *unused)
 {
 	usleep(20000);
@@ -169,6 +186,7 @@ int main(void)
 	gp_memory_leave();
 	test_depth();
 	test_longjmp();
+	test_end();
 	test_captures();
 	test_waits();
 	test_closings();

@@ -530,19 +530,29 @@ bool gp_memory_suspend(bool on, uint64_t deadline_ns)
 	return done;
 }
 
+static int cancel_state; // whether the thread that keeps moves away may be cancelled. Under the lock of moves
+
+// A thread that is cancelled meanwhile, in the driver, ends only when it lets moves: nobody else would.
 bool gp_memory_keep_moves_away(void)
 {
+	int before;
 	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may wait for who is inside
 		return false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&moving);
-	if (gp_memory_closed())
+	if (gp_memory_closed()) {
+		cancel_state = before;
 		return true;
+	}
 	pthread_mutex_unlock(&moving);
+	pthread_setcancelstate(before, NULL);
 	return false;
 }
 
 void gp_memory_let_moves(void)
 {
+	int before = cancel_state;
 	open_if_all_in();
 	pthread_mutex_unlock(&moving);
+	pthread_setcancelstate(before, NULL);
 }
