@@ -56,6 +56,11 @@ _Static_assert(sizeof(struct gp_allocation_properties) == 32 && offsetof(struct 
 
 struct gp_location { int type, id; }; // CUmemLocation
 
+struct gp_pool_properties { // CUmemPoolProps, as far as it is read
+	int type, handle_types;
+	struct gp_location location;
+};
+
 struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
 
 // CUarrayMapInfo
@@ -136,6 +141,7 @@ enum {
 
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_CTX_SYNC_MEMOPS = 0x80,
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,

@@ -69,6 +69,9 @@ SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 
 WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice))                  // CUDA 11.2
 WANTED(cuMemFreeAsync, cuMemFreeAsync, (CUdeviceptr, CUstream))                                        // CUDA 11.2
+WANTED(cuMemPoolCreate, cuMemPoolCreate, (void **pool, const struct gp_pool_properties *))             // CUDA 11.2
+WANTED(cuMemPoolDestroy, cuMemPoolDestroy, (void *pool))                                               // CUDA 11.2
+WANTED(cuMemPoolGetAttribute, cuMemPoolGetAttribute, (void *pool, int attribute, void *value))         // CUDA 11.2
 WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                                    // CUDA 11.2
 WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                                         // CUDA 11.4
 WANTED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (unsigned long long *handle, void *)) // CUDA 11

@@ -201,6 +201,10 @@ struct gp_memory_others {
 };
 extern struct gp_memory_others gp_memory_others;
 
+// pools.c: what the driver's pools have of a GPU, in bytes; gives back what they do not use.
+uint64_t gp_pools_reserved(const struct gp_gpu *);
+void gp_pools_trim(const struct gp_gpu *);
+
 // copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none, or it is
 // pinned by another thread and the caller does not want to wait.
 struct gp_context *gp_memory_use_context(const struct gp_gpu *, bool wait);

@@ -199,10 +199,7 @@ static bool choose(struct gp_gpu *g, struct list *l, uint64_t bytes)
 // What the driver keeps of memory that the program has freed.
 static void trim(const struct gp_gpu *g)
 {
-	void *pool;
-	if (gp_driver.cuDeviceGetDefaultMemPool && gp_driver.cuMemPoolTrimTo &&
-	    !gp_driver.cuDeviceGetDefaultMemPool(&pool, g->device))
-		gp_driver.cuMemPoolTrimTo(pool, 0);
+	gp_pools_trim(g);
 	if (gp_driver.cuDeviceGraphMemTrim)
 		gp_driver.cuDeviceGraphMemTrim(g->device);
 }

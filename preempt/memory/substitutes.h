@@ -45,6 +45,10 @@ SUBSTITUTE(cuMemGetAddressRange_v2, (CUdeviceptr * start, size_t *bytes, CUdevic
 SUBSTITUTE(cuMemGetAccess, (unsigned long long *flags, const struct gp_location *, CUdeviceptr))
 SUBSTITUTE(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr, size_t bytes, int type, unsigned long long flags))
 
+// pools.c
+SUBSTITUTE(cuMemPoolCreate, (void **pool, const struct gp_pool_properties *))
+SUBSTITUTE(cuMemPoolDestroy, (void *pool))
+
 // info.c
 SUBSTITUTE(cuMemGetInfo_v2, (size_t *free, size_t *total))
 SUBSTITUTE(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice))

@@ -195,6 +195,25 @@ func TestFreeDoesNotMoveWithOthers(t *testing.T) {
 	one.finish()
 }
 
+// What pools have is not free either, and is when they give it back.
+func TestFreeCountsPools(t *testing.T) {
+	t.Parallel()
+	m := newSwapping(t, "")
+	p := m.startMemory("be")
+	free, _ := p.free()
+	for i, how := range []string{"async", "pool"} {
+		p.filled(how, 20<<20, i)
+		if now, _ := p.free(); now != free-20<<20 {
+			t.Errorf("%s: %d bytes are free, want %d", how, now, free-20<<20)
+		}
+		p.carriesOut("free %d", i)
+		if now, _ := p.free(); now != free {
+			t.Errorf("%s, freed: %d bytes are free, want %d", how, now, free)
+		}
+	}
+	p.finish()
+}
+
 // Two processes have half of the memory each, and want the other half: both get it. More than there is is refused at once.
 func TestBothWantAll(t *testing.T) {
 	t.Parallel()

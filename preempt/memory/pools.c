@@ -1,0 +1,107 @@
+// pools.c - pools of the driver, from which cuMemAllocAsync takes memory. Their memory stays on the GPU, but what they keep
+// without need is given back when memory goes, and the program is told that what they have is not free.
+#define _GNU_SOURCE
+#include "preempt/memory/own.h"
+
+#include <stdlib.h>
+
+// Those that the program made. No pool in it is destroyed while the lock is held.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	struct made {
+		void *pool;
+		const struct gp_gpu *gpu;
+	} *at;
+	size_t count, room;
+} table;
+
+// Without memory for the table a pool is not known, and counts as nothing.
+static void remember(void *pool, const struct gp_gpu *gpu)
+{
+	pthread_mutex_lock(&lock);
+	if (table.count == table.room) {
+		size_t room = table.room ? 2 * table.room : 8;
+		struct made *at = realloc(table.at, room * sizeof *at);
+		table.at = at ? at : table.at;
+		table.room = at ? room : table.room;
+	}
+	if (table.count < table.room)
+		table.at[table.count++] = (struct made){pool, gpu};
+	pthread_mutex_unlock(&lock);
+}
+
+// NULL: it was not known.
+static const struct gp_gpu *forget(const void *pool)
+{
+	const struct gp_gpu *gpu = NULL;
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < table.count && !gpu; i++)
+		if (table.at[i].pool == pool) {
+			gpu = table.at[i].gpu;
+			table.at[i] = table.at[--table.count];
+		}
+	pthread_mutex_unlock(&lock);
+	return gpu;
+}
+
+static const struct gp_gpu *gpu_of(const struct gp_pool_properties *q)
+{
+	for (int i = 0; q->location.type == CU_MEM_LOCATION_TYPE_DEVICE && i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_gpu[i].device == q->location.id)
+			return &gp_gpu[i];
+	return NULL;
+}
+
+CUresult gp_cuMemPoolCreate(void **pool, const struct gp_pool_properties *q)
+{
+	CUresult result = gp_driver.cuMemPoolCreate(pool, q);
+	const struct gp_gpu *gpu = result ? NULL : gpu_of(q);
+	if (gpu)
+		remember(*pool, gpu);
+	return result;
+}
+
+CUresult gp_cuMemPoolDestroy(void *pool)
+{
+	const struct gp_gpu *gpu = forget(pool); // first: another may get its place as soon as it is gone
+	CUresult result = gp_driver.cuMemPoolDestroy(pool);
+	if (result && gpu)
+		remember(pool, gpu);
+	return result;
+}
+
+static uint64_t reserved(void *pool)
+{
+	uint64_t bytes = 0;
+	if (!gp_driver.cuMemPoolGetAttribute ||
+	    gp_driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes))
+		return 0;
+	return bytes;
+}
+
+static uint64_t trim(void *pool)
+{
+	if (gp_driver.cuMemPoolTrimTo)
+		gp_driver.cuMemPoolTrimTo(pool, 0);
+	return 0;
+}
+
+// The sum of what is done with each pool of a GPU, whose default pool is there always.
+static uint64_t each(const struct gp_gpu *gpu, uint64_t (*what)(void *pool))
+{
+	void *initial;
+	uint64_t sum = 0;
+	int mode = gp_relax_captures();
+	if (gp_driver.cuDeviceGetDefaultMemPool && !gp_driver.cuDeviceGetDefaultMemPool(&initial, gpu->device))
+		sum += what(initial);
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < table.count; i++)
+		sum += table.at[i].gpu == gpu ? what(table.at[i].pool) : 0;
+	pthread_mutex_unlock(&lock);
+	gp_unrelax_captures(mode);
+	return sum;
+}
+
+uint64_t gp_pools_reserved(const struct gp_gpu *gpu) { return each(gpu, reserved); }
+
+void gp_pools_trim(const struct gp_gpu *gpu) { each(gpu, trim); }
