@@ -6,6 +6,21 @@
 
 // Ranges whose event is recorded; under gp_memory_lock. Their ending is set, so nobody else frees them.
 static struct gp_range *first;
+static pthread_cond_t asked = PTHREAD_COND_INITIALIZER; // a range in it is not asked about any more
+
+static void put_in(struct gp_range *r)
+{
+	r->next_freed = first;
+	__atomic_store_n(&first, r, __ATOMIC_RELAXED);
+}
+
+static void take_out(const struct gp_range *r)
+{
+	struct gp_range **at = &first;
+	while (*at != r)
+		at = &(*at)->next_freed;
+	__atomic_store_n(at, r->next_freed, __ATOMIC_RELAXED);
+}
 
 static void destroy(CUevent event)
 {
@@ -36,8 +51,7 @@ static CUresult free_behind(CUdeviceptr address, CUstream stream)
 	if (!result) {
 		r->freed = event;
 		r->freed_in = gp_current_handle();
-		r->next_freed = first;
-		first = r;
+		put_in(r);
 	}
 	pthread_mutex_unlock(&gp_memory_lock);
 	return result;
@@ -62,56 +76,91 @@ CUresult gp_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 	return free_async(address, stream ? stream : GP_STREAM_PER_THREAD);
 }
 
-static struct gp_range *take_all(void)
-{
-	pthread_mutex_lock(&gp_memory_lock);
-	struct gp_range *all = first;
-	first = NULL;
-	pthread_mutex_unlock(&gp_memory_lock);
-	return all;
-}
-
-static void put_back(struct gp_range *r)
-{
-	pthread_mutex_lock(&gp_memory_lock);
-	r->next_freed = first;
-	first = r;
-	pthread_mutex_unlock(&gp_memory_lock);
-}
-
 static bool is_done(const struct gp_range *r, bool wait)
 {
 	return !r->freed || !(wait ? gp_driver.cuEventSynchronize(r->freed) : gp_driver.cuEventQuery(r->freed));
 }
 
-// Where streams are captured nothing is asked: that could end a capture.
-bool gp_freed_look(bool wait)
+// Asks about the event of a range, and destroys it if it has happened, or if it goes with its context. Without gp_memory_lock
+// meanwhile: the range stays in the list, and its event is nobody else's.
+static bool ask(struct gp_range *r, bool wait, bool goes)
+{
+	r->asked_about = true;
+	pthread_mutex_unlock(&gp_memory_lock);
+	bool done = is_done(r, wait);
+	if (done || goes) {
+		destroy(r->freed);
+		r->freed = NULL;
+	}
+	pthread_mutex_lock(&gp_memory_lock);
+	r->asked_about = false;
+	pthread_cond_broadcast(&asked);
+	return done;
+}
+
+// Takes those that are done out of the list, and returns a list of them.
+static struct gp_range *take_done(bool wait)
+{
+	struct gp_range *done = NULL;
+	pthread_mutex_lock(&gp_memory_lock);
+	for (struct gp_range *r = first, *next; r; r = next) {
+		bool is = !r->asked_about && ask(r, wait, false);
+		next = r->next_freed;
+		if (!is)
+			continue;
+		take_out(r);
+		r->next_freed = done;
+		done = r;
+	}
+	pthread_mutex_unlock(&gp_memory_lock);
+	return done;
+}
+
+static bool end_done(bool wait)
 {
 	bool any = false;
-	if (!__atomic_load_n(&first, __ATOMIC_RELAXED) || gp_capturing())
-		return false;
-	for (struct gp_range *r = take_all(), *next; r; r = next) {
+	for (struct gp_range *r = take_done(wait), *next; r; r = next) {
 		next = r->next_freed;
-		CUevent event = r->freed;
-		if (is_done(r, wait) && !gp_range_end(r, false)) {
-			destroy(event);
+		if (!gp_range_end(r, false)) {
 			any = true;
-		} else {
-			put_back(r);
+			continue;
 		}
+		pthread_mutex_lock(&gp_memory_lock);
+		put_in(r);
+		pthread_mutex_unlock(&gp_memory_lock);
 	}
 	return any;
 }
 
-// The context takes its events with it.
+// Where streams are captured nothing is asked: that could end a capture. Who asks is not cancelled: others wait for the answer.
+bool gp_freed_look(bool wait)
+{
+	int cancel;
+	if (!__atomic_load_n(&first, __ATOMIC_RELAXED) || gp_capturing())
+		return false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	bool any = end_done(wait);
+	pthread_setcancelstate(cancel, NULL);
+	return any;
+}
+
+// The context takes its events with it. So none of them is used from here on, also by threads that look at this time.
 void gp_freed_context_destroying(CUcontext context)
 {
-	for (struct gp_range *r = take_all(), *next; r; r = next) {
-		next = r->next_freed;
-		if (r->freed && r->freed_in == context && is_done(r, true)) {
-			destroy(r->freed);
-			r->freed = NULL;
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&gp_memory_lock);
+	for (struct gp_range *r = first; r;) {
+		if (!r->freed || r->freed_in != context) {
+			r = r->next_freed;
+			continue;
 		}
-		put_back(r);
+		if (r->asked_about)
+			pthread_cond_wait(&asked, &gp_memory_lock);
+		else
+			ask(r, true, true);
+		r = first; // others may have gone meanwhile
 	}
+	pthread_mutex_unlock(&gp_memory_lock);
+	pthread_setcancelstate(cancel, NULL);
 }

@@ -81,6 +81,7 @@ struct gp_range {
 	struct gp_physical *physical; // of the program's handle (own.h); NULL: it has none
 	CUevent freed; // by cuMemFreeAsync, once this has happened, an event of freed_in; NULL: at any time
 	CUcontext freed_in;
+	bool asked_about; // by one thread, which has that event to itself meanwhile
 	struct gp_range *next_freed;
 	struct { // another process's, by a ticket (ticket.c)
 		uint8_t process[16];

@@ -58,6 +58,7 @@ void gp_memory_context_destroyed(CUcontext context, bool is)
 		if (!more)
 			break;
 	}
+	gp_freed_look(false); // what waited for work there
 	if (away)
 		gp_memory_let_moves();
 	else
