@@ -12,14 +12,16 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { LIMIT_s = 5 };
+enum { LIMIT_s = 5, SHORT_us = 100000 };
 
 static uint8_t process[16];
 static int listener = -1;
+static struct stat made; // of the listener
 
 static socklen_t name_of(const uint8_t id[16], struct sockaddr_un *address)
 {
@@ -80,7 +82,8 @@ static bool receive_packet(int from, void *data, size_t bytes, int *fd)
 {
 	struct iovec part = {data, bytes};
 	union control control;
-	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control};
+	m.msg_controllen = CMSG_LEN(sizeof *fd); // one descriptor, where its padding has room for another
 	ssize_t got = packet(SYS_recvmsg, from, &m, MSG_CMSG_CLOEXEC);
 	struct cmsghdr *c = got >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
 	*fd = -1;
@@ -92,11 +95,13 @@ static bool receive_packet(int from, void *data, size_t bytes, int *fd)
 static void serve(int client)
 {
 	uint64_t number;
-	int unused;
+	int unasked;
 	limit_waits(client);
-	if (!is_same_user(client) || !receive_packet(client, &number, sizeof number, &unused))
+	if (!is_same_user(client))
 		return;
-	bool sent = true;
+	bool sent = receive_packet(client, &number, sizeof number, &unasked);
+	if (unasked >= 0)
+		close(unasked);
 	for (size_t i = 0; sent; i++) {
 		int fd = gp_ticket_export(number, i);
 		sent = send_packet(client, "", 1, fd) && fd >= 0;
@@ -105,13 +110,25 @@ static void serve(int client)
 	}
 }
 
+static bool is_listener(void)
+{
+	struct stat now;
+	return !fstat(listener, &now) && now.st_dev == made.st_dev && now.st_ino == made.st_ino;
+}
+
+// Descriptors or memory are short, as long as the program has many.
+static bool is_short(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+// A program that closes what it does not know may have a socket of its own at that number afterwards, whose clients are not ours.
 static void *serve_forever(void *unused)
 {
-	for (;;) {
+	while (is_listener()) {
 		int client = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
 		if (client >= 0) {
 			serve(client);
 			close(client);
+		} else if (is_short(errno)) {
+			usleep(SHORT_us);
 		} else if (errno != EINTR && errno != ECONNABORTED) {
 			break; // the program has closed it
 		}
@@ -129,7 +146,8 @@ static bool start(void)
 	if (getrandom(process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
 		return false;
 	socklen_t bytes = name_of(process, &address);
-	bool runs = !bind(listener, (struct sockaddr *)&address, bytes) && !listen(listener, 64);
+	bool runs =
+		!fstat(listener, &made) && !bind(listener, (struct sockaddr *)&address, bytes) && !listen(listener, 64);
 	sigfillset(&all); // signals are the program's threads' business
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	runs = runs && !pthread_create(&thread, NULL, serve_forever, NULL);
