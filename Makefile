@@ -8,8 +8,8 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all help test vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate check-generated \
-	readme man gpu-patch bench-check results
+.PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate \
+	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
 
@@ -141,18 +141,27 @@ help: ## this list
 	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # Tests of packages whose concurrency is Go's own run under the race detector. Others wait more than they compute, so more
-# of them run at once than there are cores. The fuzzers go on from the committed corpus, on so many inputs each. Where the
-# CUDA tools cannot be had from PyPI one line says so, and tests that need them are skipped; in CI (GPREEMPT_CI) that fails.
-# Each wait of a test has a bound of its own; the packages' is for a machine that is slow and busy.
-RACE := ./configs ./preempt/... ./patch/cache ./cmd/... ./test/bench/...
+# of them run at once than there are cores, those that take longest first. Tests that only compute run beside them at a low
+# priority, on what the others leave of the cores. The fuzzers go on from the committed corpus, on so many inputs each. A make
+# that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need
+# them are skipped; in CI (GPREEMPT_CI) that fails. Each wait of a test has a bound of its own; the packages' is for a machine
+# that is slow and busy.
+RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/... ./test/bench/...
+COMPUTE := ./test/units ./patch
 UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
-GO_TEST := $(GO) test -count=1 -timeout 1h -p 3 -parallel 4
+GO_TEST := env -u MAKEFLAGS $(GO) test -count=1 -timeout 1h -p 3 -parallel 4
 WITH_TOOLS := ./test/tools.sh
 FUZZ_INPUTS ?= 20000
-test: ## everything that needs no GPU: vet, unit and e2e at once, race, fuzz, glibc
+test: ## everything that needs no GPU: vet, unit, e2e, race, fuzz, glibc
 test: vet
-	$(WITH_TOOLS) $(GO_TEST) $(UNIT) ./test/e2e
-	$(MAKE) --no-print-directory race fuzz glibc
+	$(WITH_TOOLS) $(MAKE) --no-print-directory -j 2 --output-sync=line timed computed
+	$(MAKE) --no-print-directory glibc
+timed: all
+	$(GO_TEST) ./test/e2e $(filter-out $(shell $(GO) list $(COMPUTE)),$(UNIT))
+	$(GO_TEST) -race $(RACE)
+computed: all
+	nice $(GO_TEST) $(COMPUTE)
+	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 vet: ## gofmt and go vet
 vet: all
 	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES))); \
