@@ -84,12 +84,24 @@ static struct gp_range *new_range(size_t chunks, size_t chunk_bytes)
 	return r;
 }
 
-static void write_pattern(size_t i)
+// The test's own copies, which one thread uses: the thread sanitizer would watch each word of them for nothing.
+#define UNWATCHED __attribute__((no_sanitize("thread")))
+
+static UNWATCHED void write_pattern(size_t i)
 {
 	uint64_t *to = (uint64_t *)expected[i], seed = random_number();
 	for (size_t k = 0; k < range[i]->bytes / sizeof *to; k++)
 		to[k] = (range[i]->address + k * sizeof *to) * 0x9e3779b97f4a7c15ull ^ seed;
 	write_to(range[i]->address, expected[i], range[i]->bytes);
+}
+
+static UNWATCHED bool same(const unsigned char *a, const unsigned char *b, size_t bytes)
+{
+	const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;
+	for (size_t k = 0; k < bytes / sizeof *x; k++)
+		if (x[k] != y[k])
+			return false;
+	return true;
 }
 
 static void compare_all(void)
@@ -99,7 +111,7 @@ static void compare_all(void)
 		seen = malloc(64 * MiB);
 	for (size_t i = 0; i < RANGES; i++) {
 		read_from(seen, range[i]->address, range[i]->bytes);
-		CHECK(!memcmp(seen, expected[i], range[i]->bytes));
+		CHECK(same(seen, expected[i], range[i]->bytes));
 	}
 }
 
@@ -139,7 +151,8 @@ static void hold_back(bool on) {}
 static bool nothing_logged(uint64_t deadline_ns) { return true; }
 static void give_way(struct gp_gpu *g, bool on) {}
 
-static void begin(void)
+// A process that is to be killed compares nothing, so its memory gets no contents.
+static void begin(bool compared)
 {
 	CUcontext context;
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -156,6 +169,8 @@ static void begin(void)
 	gp_memory_on = 1;
 	for (size_t i = 0; i < RANGES; i++) {
 		range[i] = new_range(CHUNKS[i], CHUNK_MB[i] * MiB);
+		if (!compared)
+			continue;
 		expected[i] = malloc(range[i]->bytes);
 		write_pattern(i);
 	}
@@ -452,7 +467,7 @@ int main(int argc, char **argv)
 {
 	char folder[] = "/tmp/move_test.XXXXXX", size[16];
 	if (argc > 1) {
-		begin();
+		begin(false);
 		die_in_the_middle();
 	}
 	if (!getenv("SIMCUDA_DIR")) { // once more, with the simulated driver in front of libc
@@ -467,7 +482,7 @@ int main(int argc, char **argv)
 		execv("/proc/self/exe", argv);
 		return 1;
 	}
-	begin();
+	begin(true);
 	test_room();
 	test_deadlines();
 	test_faults();
