@@ -35,7 +35,7 @@ func TestHoldsGiveWay(t *testing.T) {
 				p50, _ := lc.request(20, 5, "stream")
 				counters := m.peer(lc).Counters
 				t.Logf("request: p50 %v, max %v; %+v", p50, lc.slowest, counters)
-				return counters.HoldsStalled > stalled && lc.slowest <= 500*time.Millisecond
+				return counters.HoldsStalled > stalled+10 && lc.slowest <= 100*time.Millisecond // a hold ends by itself within a second
 			})
 		})
 	}
