@@ -141,7 +141,7 @@ func (m *machine) beside() (p *process, look func()) {
 	return p, func() {
 		m.t.Helper()
 		for _, what := range []segment.Asked{segment.AskedOut, segment.AskedIn} {
-			for _, answer := range m.asks(p, what) {
+			for _, answer := range m.asksIdle(p, what) {
 				if answer != segment.AnswerDone && answer != segment.AnswerNothing {
 					m.t.Fatalf("beside: asked for %d, answered %d", what, answer)
 				}

@@ -89,6 +89,16 @@ func (m *machine) asks(p *process, what segment.Asked) (answers []segment.Answer
 	return answers
 }
 
+// asksIdle asks a process whose work ends soon, again where a slow machine has not ended it in time.
+func (m *machine) asksIdle(p *process, what segment.Asked) (answers []segment.Answer) {
+	m.t.Helper()
+	m.until("no GPU's work is in the way", func() bool {
+		answers = m.asks(p, what)
+		return !slices.Contains(answers, segment.AnswerBusy)
+	})
+	return answers
+}
+
 // evictUntil has the memory of a process leave at random times, and come back when it is needed or asked for.
 func (m *machine) evictUntil(p *process, done <-chan struct{}) (ended <-chan struct{}) {
 	end := make(chan struct{})

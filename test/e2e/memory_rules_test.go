@@ -15,7 +15,7 @@ import (
 // goesOut has all memory that can leave do so.
 func (m *machine) goesOut(p *process) {
 	m.t.Helper()
-	for _, answer := range m.asks(p, segment.AskedOut) {
+	for _, answer := range m.asksIdle(p, segment.AskedOut) {
 		if answer != segment.AnswerDone {
 			m.t.Fatalf("asked to go out, answered %d: %+v; stderr %s", answer, m.memory(p), p.stderr.String())
 		}
@@ -110,7 +110,7 @@ func TestSharedMemoryStays(t *testing.T) {
 			if line := p.hear(); !strings.HasPrefix(line, c.answer) || (c.answer != "result 0" && !strings.HasSuffix(line, "result 0")) {
 				t.Fatalf("%s: %q", c.command, line)
 			}
-			m.asks(p, segment.AskedOut)
+			m.asksIdle(p, segment.AskedOut)
 			m.until("it tells why", func() bool {
 				memory := m.memory(p)
 				return memory.Pinned >= 4<<20 && memory.Swapped == 4<<20 && slices.Contains(memory.PinnedBy, c.reason)
@@ -248,7 +248,7 @@ func TestHostMemoryEnds(t *testing.T) {
 	m := newSwapping(t, "[memory]\nhost_mb = 20\nwait_ms = 100\n", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
 	be := m.startMemory("be")
 	be.filled("memory", 300<<20, 1)
-	if answers := m.asks(be, segment.AskedOut); !slices.Equal(answers, []segment.Answer{segment.AnswerNoHost}) {
+	if answers := m.asksIdle(be, segment.AskedOut); !slices.Equal(answers, []segment.Answer{segment.AnswerNoHost}) {
 		t.Errorf("answers %v", answers)
 	}
 	be.right(1)
