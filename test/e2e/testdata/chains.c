@@ -310,6 +310,7 @@ static uint32_t handshakes(unsigned rounds)
 	ptr data = memory(), other = memory(), word;
 	OK(cuMemAlloc_v2(&word, 4));
 	OK(cuMemsetD32Async(word, 0, 1, NULL));
+	OK(cuStreamSynchronize(NULL));
 	OK(cuStreamCreate(&stream, NON_BLOCKING));
 	OK(cuStreamCreate(&beside, NON_BLOCKING));
 	for (unsigned i = 0; i < rounds; i++) {

@@ -110,6 +110,7 @@ static void start(void)
 	OK(cuEventCreate(&done, 2));
 	OK(cuMemAlloc_v2(&data, WORDS * 4));
 	OK(cuMemsetD32_v2(data, 0, WORDS));
+	OK(cuStreamSynchronize(NULL)); // the stream does not wait for it
 }
 
 static void spin(handle s, uint64_t us)

@@ -403,6 +403,7 @@ static void capture(void)
 	OK(cuMemAlloc_v2(&other, 4));
 	OK(cuMemsetD32_v2(data, 0, 1));
 	OK(cuMemsetD32_v2(other, 0, 1));
+	OK(cuCtxSynchronize()); // s does not wait for these
 	OK(cuStreamBeginCapture_v2(s, 0));
 	add(s, data, 1, 1);
 	OK(cuEventRecord(fork_event, s));
@@ -1082,6 +1083,7 @@ static void recaptured(void)
 	OK(cuStreamCreate(&s, 1));
 	OK(cuMemAlloc_v2(&data, 4));
 	OK(cuMemsetD32_v2(data, 0, 1));
+	OK(cuCtxSynchronize()); // s does not wait for it
 	OK(cuStreamBeginCapture_v2(s, 0));
 	add(s, data, 1, 1);
 	OK(cuStreamEndCapture(s, &graph));
@@ -1480,6 +1482,7 @@ static void guarded(void)
 
 	// windows of 512 blocks are cut between two of them, one window not at all
 	OK(cuMemsetD32_v2(g.data, 0, BLOCKS * PER_BLOCK));
+	OK(cuCtxSynchronize());
 	launch_shifted(&g, false, 0, 1500000, 5, 9);
 	begun(&g, 5);
 	freeze(&g, 5);
