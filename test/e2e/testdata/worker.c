@@ -55,7 +55,8 @@ typedef void *handle;
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 DRIVER(DECLARE)
-static uint64_t (*simcuda_timeslice_ns)(int); // ../../simcuda/driver/rm.c
+static uint64_t (*simcuda_timeslice_ns)(int);        // ../../simcuda/driver/rm.c
+static uint32_t (*simcuda_calls_behind_holds)(void); // ../../simcuda/driver/calls.c
 
 #define OK(call) \
 	do { \
@@ -99,6 +100,7 @@ static void start(void)
 #define FIND(name, parameters) name = (int(*) parameters)symbol(library, #name);
 	DRIVER(FIND)
 	simcuda_timeslice_ns = (uint64_t (*)(int))symbol(library, "simcuda_timeslice_ns");
+	simcuda_calls_behind_holds = (uint32_t (*)(void))symbol(library, "simcuda_calls_behind_holds");
 	OK(cuInit(0));
 	const char *device = getenv("WORKER_DEVICE");
 	OK(cuDevicePrimaryCtxRetain(&context, device ? atoi(device) : 0));
@@ -222,7 +224,6 @@ static void context_wide(const char *what)
 
 static atomic_bool freeing;
 static atomic_uint frees;
-static uint64_t slowest_free_us;
 
 static void *free_often(void *unused)
 {
@@ -232,10 +233,7 @@ static void *free_often(void *unused)
 		struct timespec gap = {0, rand() % 700 * 1000L};
 		OK(cuMemAlloc_v2(&memory, 4096));
 		nanosleep(&gap, NULL);
-		uint64_t from = now_us();
 		OK(cuMemFree_v2(memory));
-		if (now_us() - from > slowest_free_us)
-			slowest_free_us = now_us() - from;
 	}
 	return unused;
 }
@@ -244,27 +242,21 @@ static void *free_often(void *unused)
 static void beside_frees(unsigned requests)
 {
 	pthread_t thread;
-	uint64_t slowest = 0;
+	uint32_t before = simcuda_calls_behind_holds();
 	frees = 0;
-	slowest_free_us = 0;
 	freeing = true;
 	OK(pthread_create(&thread, NULL, free_often, NULL));
 	for (unsigned i = 0; i < requests; i++) {
 		struct timespec gap = {0, 1500000};
 		nanosleep(&gap, NULL);
-		uint64_t from = now_us();
 		for (int k = 0; k < 3; k++) {
 			spin(stream, 40);
 			OK(cuStreamSynchronize(stream));
 		}
-		if (now_us() - from > slowest)
-			slowest = now_us() - from;
 	}
 	freeing = false;
 	OK(pthread_join(thread, NULL));
-	if (slowest_free_us > slowest)
-		slowest = slowest_free_us;
-	printf("requests %u frees %u max_us %llu\n", requests, frees, (unsigned long long)slowest);
+	printf("frees %u behind holds %u\n", frees, simcuda_calls_behind_holds() - before);
 }
 
 static void capture(unsigned n)

@@ -17,12 +17,27 @@ static const struct {
 	[CALL_FIRST_LAUNCH] = {.waits = true, .locks = true},
 };
 
+static _Atomic uint32_t behind_holds;
+
+// For tests: how many calls began to wait for a context while one of its holds was not told to end.
+API uint32_t simcuda_calls_behind_holds(void) { return behind_holds; }
+
+static bool is_held(const struct CUctx_st *c)
+{
+	for (const struct CUstream_st *s = c->streams; s; s = s->next)
+		for (const struct op *o = s->head; o; o = o->next)
+			if (o->work.kind == OP_KERNEL && kernel_stands(o->work.kernel, o->work.argument))
+				return true;
+	return false;
+}
+
 void call_wait(struct CUctx_st *c, enum call call)
 {
 	while (calls[call].locks && c->locked && !sim_dead)
 		pthread_cond_wait(&sim_done, &sim_lock);
 	if (!calls[call].waits)
 		return;
+	behind_holds += is_held(c);
 	c->locked |= calls[call].locks;
 	context_wait(c);
 	if (!calls[call].locks)

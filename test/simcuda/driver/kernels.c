@@ -261,6 +261,16 @@ static bool hold_over(const uint64_t *a, uint64_t ran_ns)
 
 static uint64_t hold_limit(const uint64_t *a) { return a[3]; }
 
+bool kernel_stands(const struct kernel *k, const uint64_t *a)
+{
+	if (!k->over)
+		return false;
+	device_acts();
+	uint32_t ended = (uint32_t)atomic_load((_Atomic uint64_t *)a[0]), expired = *(volatile uint32_t *)a[5];
+	device_acted();
+	return expired != (uint32_t)a[2] && (int32_t)(ended - (uint32_t)a[1]) < 0;
+}
+
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},

@@ -215,8 +215,9 @@ struct kernel {
 	enum progress (*proceed)(const uint64_t *argument, uint64_t blocks, struct place *); // or its blocks wait for each other
 };
 const struct kernel *kernel_find(const char *name);
-const struct kernel *kernel_at(int index); // NULL behind the last
-extern const struct kernel kernel_unknown; // what all others do: nothing, for a while
+const struct kernel *kernel_at(int index);                           // NULL behind the last
+extern const struct kernel kernel_unknown;                           // what all others do: nothing, for a while
+bool kernel_stands(const struct kernel *, const uint64_t *argument); // a hold that nobody has told to end
 int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
 
 void sim_doorbell(const struct kernel *); // behind a launch: the time to the next doorbell; NULL: a graph's
