@@ -4,7 +4,7 @@
 #	test/gpu/session.sh PLAN[,PLAN...] FOLDER [SECONDS]
 #
 # A line of a plan is: GPU SECONDS NAME COMMAND. Lines of one GPU run one after another, those of different GPUs at the
-# same time, each GPU with its part of the processors. The GPUs of a second plan begin at 1, and so on. A command finds PARTS (a
+# same time, each GPU with its part of the processors. The GPUs of a plan follow those of the plan before it. A command finds PARTS (a
 # folder of its own for partial results, which stay from call to call), JSON (a file for its result) and MINUTES (for --minutes)
 # in its environment. It is asked to end after SECONDS, or when the session's SECONDS (default 560) are nearly over, and killed
 # 10 s later. All that they wrote (below build/session) comes into FOLDER/session.tar.gz (in parts of 15 MiB where it is
@@ -37,13 +37,19 @@ export PATH="$PATH:/usr/local/nvidia/bin"
 gpus=${SESSION_GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 [ "$gpus" -ge 1 ] 2>/dev/null || gpus=1
 
+# How many GPUs a plan is for.
+gpus_of() {
+	awk '/^[[:space:]]*(#|$)/ { next } $1 >= gpus { gpus = $1 + 1 } END { print gpus + 0 }' "$1"
+}
+
 # The lines for a GPU, with their plan's name first; those for GPUs that are not there come after those that are.
 lines_of() {
-	local i
-	for i in "${!plans[@]}"; do
-		awk -v gpu="$1" -v gpus="$gpus" -v first="$i" -v name="$(basename "${plans[$i]}" .plan)" '
+	local plan first=0
+	for plan in "${plans[@]}"; do
+		awk -v gpu="$1" -v gpus="$gpus" -v first="$first" -v name="$(basename "$plan" .plan)" '
 			/^[[:space:]]*(#|$)/ { next }
-			($1 + first) % gpus == gpu { print ($1 + first >= gpus) "\t" ++lines "\t" name " " $0 }' "${plans[$i]}"
+			($1 + first) % gpus == gpu { print ($1 + first >= gpus) "\t" ++lines "\t" name " " $0 }' "$plan"
+		first=$((first + $(gpus_of "$plan")))
 	done | sort -s -n -k1,1 | cut -f3-
 }
 

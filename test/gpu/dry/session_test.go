@@ -103,6 +103,19 @@ func TestSessionOfOneGPU(t *testing.T) {
 	}
 }
 
+// The GPUs of a second plan follow those of the first.
+func TestSessionOfTwoPlans(t *testing.T) {
+	printed, _, err := session(t, []string{"0 100 a true\n1 100 b true\n", "0 100 c true\n1 100 d true\n"}, "200", "SESSION_GPUS=4")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"== 0/a, GPU 0, ", "== 0/b, GPU 1, ", "== 1/c, GPU 2, ", "== 1/d, GPU 3, "} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("lacks %q:\n%s", want, printed)
+		}
+	}
+}
+
 // Suites run at the same time, since each has segments of its own. One that takes too long ends in time.
 func TestSessionOfSuites(t *testing.T) {
 	driver := build(t, "sim/libcuda.so.1")
