@@ -1,0 +1,210 @@
+// Package policy says what a client of the broker may do: rules in TOML, with conditions in CEL.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+)
+
+// Levels is how many there are; 0 is the highest (lc), Levels-1 the lowest (be).
+const Levels = 8
+
+// Facts are what is known of a client. None of them comes from the client itself but Wanted. What is not known is empty.
+type Facts struct {
+	UID, GID    uint32
+	Groups      []uint32
+	Cgroup      string
+	Container   string
+	Namespace   string
+	Pod         string
+	Annotations map[string]string
+	GPU         string
+	Socket      int // the best level of the socket by which it came
+	Wanted      int // the level that it asked for
+}
+
+// Grant is what a client gets.
+type Grant struct {
+	Rule      string
+	Admit     bool
+	Level     int     // the best that it may have
+	Share     float64 // of the GPU's time, at least
+	MaxHoldMs uint32  // 0: the client's own setting
+	MemoryMB  uint32  // 0: no limit
+}
+
+// Quota bounds what one user, or one cgroup, may have.
+type Quota struct {
+	MembersPerUID, MembersPerCgroup         int // of one GPU
+	ConnectionsPerUID, ConnectionsPerCgroup int
+	MessagesPerSecond                       int // of one client
+}
+
+// Policy is what one file says.
+type Policy struct {
+	Path      string // "": none
+	Quota     Quota
+	QuantumMs uint32 // of turns
+	text      string
+	fallback  Grant
+	rules     []rule
+	control   cel.Program
+}
+
+type rule struct {
+	grant Grant
+	when  cel.Program
+}
+
+const (
+	// Evaluating a condition stops at this cost, in CEL's units: some hundred microseconds.
+	mostCost = 20_000
+	// What of a client's facts could grow is cut to this, in bytes.
+	mostFact  = 4096
+	mostBytes = 1 << 20 // of a file
+	defaults  = `# No policy file: everybody is best effort.
+[default]
+level = "be"
+`
+)
+
+// Default is the policy where there is no file: everybody may be best effort.
+func Default() *Policy {
+	p, err := Parse("default", []byte(defaults))
+	if err != nil {
+		panic(err) // a constant, and a test reads it
+	}
+	p.Path = ""
+	return p
+}
+
+// Load reads a file. An error is one line for each mistake, with file, key, value, and what is allowed.
+func Load(path string) (*Policy, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > mostBytes {
+		return nil, fmt.Errorf("read policy: %s: must be a regular file of at most %d bytes", path, mostBytes)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// String is the policy as it was written.
+func (p *Policy) String() string { return p.text }
+
+// Grant says what a client gets: what the first rule says whose condition holds. An error names rules whose condition could not
+// be evaluated, which count as not holding; the grant is valid all the same.
+func (p *Policy) Grant(f Facts) (Grant, error) {
+	var errs []error
+	values := f.values("")
+	for _, r := range p.rules {
+		holds, err := eval(r.when, values)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rule %q: %w", r.grant.Rule, err))
+		}
+		if holds {
+			return r.grant, errors.Join(errs...)
+		}
+	}
+	return p.fallback, errors.Join(errs...)
+}
+
+// MaySet says whether somebody may change what a client is allowed, within what its rule says.
+func (p *Policy) MaySet(asker, target Facts) (bool, error) {
+	values := asker.values("asker.")
+	for name, value := range target.values("target.") {
+		values[name] = value
+	}
+	return eval(p.control, values)
+}
+
+// variable is a fact as conditions know it.
+type variable struct {
+	name  string
+	kind  *cel.Type
+	value func(f *Facts) any
+}
+
+var variables = []variable{
+	{"uid", cel.IntType, func(f *Facts) any { return int64(f.UID) }},
+	{"gid", cel.IntType, func(f *Facts) any { return int64(f.GID) }},
+	{"groups", cel.ListType(cel.IntType), func(f *Facts) any {
+		list := make([]int64, 0, len(f.Groups))
+		for _, g := range f.Groups {
+			list = append(list, int64(g))
+		}
+		return list
+	}},
+	{"cgroup", cel.StringType, func(f *Facts) any { return cut(f.Cgroup) }},
+	{"container", cel.StringType, func(f *Facts) any { return cut(f.Container) }},
+	{"pod_namespace", cel.StringType, func(f *Facts) any { return cut(f.Namespace) }},
+	{"pod", cel.StringType, func(f *Facts) any { return cut(f.Pod) }},
+	{"annotations", cel.MapType(cel.StringType, cel.StringType), func(f *Facts) any {
+		all := make(map[string]string, len(f.Annotations))
+		for key, value := range f.Annotations {
+			all[key] = cut(value)
+		}
+		return all
+	}},
+	{"gpu", cel.StringType, func(f *Facts) any { return f.GPU }},
+	{"socket", cel.IntType, func(f *Facts) any { return int64(f.Socket) }},
+	{"wanted", cel.IntType, func(f *Facts) any { return int64(f.Wanted) }},
+}
+
+func cut(text string) string { return text[:min(len(text), mostFact)] }
+
+func (f *Facts) values(prefix string) map[string]any {
+	all := make(map[string]any, 2*len(variables))
+	for _, v := range variables {
+		all[prefix+v.name] = v.value(f)
+	}
+	return all
+}
+
+func environment(prefixes ...string) *cel.Env {
+	var options []cel.EnvOption
+	for _, prefix := range prefixes {
+		for _, v := range variables {
+			options = append(options, cel.Variable(prefix+v.name, v.kind))
+		}
+	}
+	env, err := cel.NewEnv(options...)
+	if err != nil {
+		panic(err) // the variables above; a test makes both
+	}
+	return env
+}
+
+// compile makes a condition. Its errors are of one line.
+func compile(env *cel.Env, condition string) (cel.Program, error) {
+	ast, issues := env.Compile(condition)
+	if err := issues.Err(); err != nil {
+		var messages []string
+		for _, e := range issues.Errors() {
+			messages = append(messages, fmt.Sprintf("column %d: %s", e.Location.Column()+1, strings.ReplaceAll(e.Message, "\n", " ")))
+		}
+		return nil, errors.New(strings.Join(messages, "; "))
+	}
+	if !ast.OutputType().IsExactType(cel.BoolType) {
+		return nil, fmt.Errorf("is %s, must be bool", ast.OutputType())
+	}
+	return env.Program(ast, cel.CostLimit(mostCost))
+}
+
+func eval(condition cel.Program, values map[string]any) (bool, error) {
+	result, _, err := condition.Eval(values)
+	if err != nil {
+		return false, err
+	}
+	holds, ok := result.Value().(bool)
+	return ok && holds, nil
+}

@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const example = `
+[[rule]]
+name = "nobody"
+when = 'uid == 666'
+admit = false
+
+[[rule]]
+name = "inference"
+when = 'uid == 1000 || pod_namespace == "prod" && cgroup.startsWith("/kubepods") && annotations["gpreempt.io/role"] == "lc"'
+level = "lc"
+share = 0.25
+max_hold_ms = 50
+memory_mb = 20000
+
+[[rule]]
+name = "middle"
+when = '100 in groups || socket < 3 && wanted == 2'
+level = 2
+
+[default]
+share = 0.1
+
+[quota]
+members_per_uid = 8
+messages_per_second = 100
+
+[turns]
+quantum_ms = 7
+
+[control]
+when = 'asker.uid == 0 || asker.gid == 100 && target.pod_namespace == "dev"'
+`
+
+func parsed(t *testing.T, text string) *Policy {
+	t.Helper()
+	p, err := Parse("policy.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestTheFirstRuleThatHoldsCounts(t *testing.T) {
+	p := parsed(t, example)
+	inference := Grant{Rule: "inference", Admit: true, Level: 0, Share: 0.25, MaxHoldMs: 50, MemoryMB: 20000}
+	middle := Grant{Rule: "middle", Admit: true, Level: 2}
+	fallback := Grant{Rule: "default", Admit: true, Level: 7, Share: 0.1}
+	pod := Facts{UID: 5, Namespace: "prod", Cgroup: "/kubepods.slice/x", Annotations: map[string]string{"gpreempt.io/role": "lc"}}
+	other := pod
+	other.Cgroup = "/user.slice"
+	for _, c := range []struct {
+		facts Facts
+		want  Grant
+	}{
+		{Facts{UID: 666, Groups: []uint32{100}}, Grant{Rule: "nobody", Level: 7}},
+		{Facts{UID: 1000}, inference}, {pod, inference}, {other, fallback},
+		{Facts{Groups: []uint32{4, 100}}, middle}, {Facts{Socket: 2, Wanted: 2}, middle}, {Facts{Socket: 3, Wanted: 2}, fallback}, {Facts{UID: 1}, fallback},
+	} {
+		got, err := p.Grant(c.facts)
+		if err != nil || got != c.want {
+			t.Errorf("%+v: %+v, %v; want %+v", c.facts, got, err, c.want)
+		}
+	}
+	if p.Quota.MembersPerUID != 8 || p.Quota.MembersPerCgroup != 48 || p.Quota.MessagesPerSecond != 100 || p.QuantumMs != 7 {
+		t.Errorf("%+v", p)
+	}
+	if p.String() != example {
+		t.Error("the text is another")
+	}
+}
+
+// A condition that cannot be evaluated does not hold, and is told of.
+func TestConditionsThatFail(t *testing.T) {
+	p := parsed(t, `
+[[rule]]
+name = "missing"
+when = 'annotations["no"] == "lc"'
+level = 0
+[[rule]]
+name = "endless"
+when = 'groups.all(a, groups.all(b, groups.all(c, a + b + c >= 0)))'
+level = 0`)
+	groups := make([]uint32, 1000)
+	got, err := p.Grant(Facts{Groups: groups})
+	if got.Rule != "default" || err == nil || !strings.Contains(err.Error(), `rule "missing"`) || !strings.Contains(err.Error(), `rule "endless"`) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestWhoMaySet(t *testing.T) {
+	p := parsed(t, example)
+	for _, c := range []struct {
+		policy        *Policy
+		asker, target Facts
+		want          bool
+	}{
+		{p, Facts{UID: 0}, Facts{}, true}, {p, Facts{UID: 1, GID: 100}, Facts{Namespace: "dev"}, true}, {p, Facts{UID: 1, GID: 100}, Facts{UID: 1}, false},
+		{Default(), Facts{UID: 0}, Facts{UID: 4}, true}, {Default(), Facts{UID: 4}, Facts{UID: 4}, true}, {Default(), Facts{UID: 4}, Facts{UID: 5}, false},
+	} {
+		if got, err := c.policy.MaySet(c.asker, c.target); got != c.want || err != nil {
+			t.Errorf("%+v on %+v: %v, %v", c.asker, c.target, got, err)
+		}
+	}
+}
+
+func TestTheDefaultAdmitsAsBestEffort(t *testing.T) {
+	got, err := Default().Grant(Facts{})
+	if want := (Grant{Rule: "default", Admit: true, Level: 7}); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Errors name file, key, value, and what is allowed; each is one line.
+func TestErrorsSayWhatIsWrong(t *testing.T) {
+	const rule = "[[rule]]\nname = \"r\"\nwhen = \"true\"\n"
+	for text, want := range map[string]string{
+		"x":                                    "p.toml: line 1: ",
+		"speed=1":                              `p.toml: speed: unknown key, must be "default", "rule", "quota", "turns" or "control"`,
+		"default=1":                            "p.toml: default = 1, must be a table",
+		"rule=1":                               "p.toml: rule = 1, must be tables: [[rule]]",
+		"[default]\nwhen='true'":               "p.toml: default.when: unknown key, must be one of level, admit, share, max_hold_ms, memory_mb",
+		"[default]\nlevel='fast'":              `p.toml: default.level = "fast", must be "lc", "be" or an integer from 0 to 7`,
+		"[default]\nlevel=8":                   `p.toml: default.level = 8, must be`,
+		"[default]\nshare=1.0":                 "p.toml: default.share = 1, must be a number from 0 to less than 1",
+		"[default]\nshare=nan":                 "p.toml: default.share = NaN, must be",
+		"[default]\nmax_hold_ms=0":             "p.toml: default.max_hold_ms = 0, must be an integer from 1 to 10000 (ms)",
+		"[default]\nadmit='no'":                `p.toml: default.admit = "no", must be true or false`,
+		"[quota]\nmembers_per_uid=65":          "p.toml: quota.members_per_uid = 65, must be an integer from 1 to 64 (clients of a GPU)",
+		"[turns]\nquantum_ms=0":                "p.toml: turns.quantum_ms = 0, must be an integer from 1 to 10000 (ms)",
+		rule + rule:                            `p.toml: rule[1] "r": there is another rule of this name`,
+		"[[rule]]\nwhen='true'":                "p.toml: rule[0]: lacks name or when",
+		"[[rule]]\nname='r'":                   `p.toml: rule[0] "r": lacks name or when`,
+		"[[rule]]\nname='r'\nwhen='uid'":       `p.toml: rule[0] "r".when = "uid": is int, must be bool`,
+		"[[rule]]\nname='r'\nwhen='uid='":      `p.toml: rule[0] "r".when = "uid=": column`,
+		"[[rule]]\nname='r'\nwhen='user == 1'": `p.toml: rule[0] "r".when = "user == 1": column 1: undeclared reference to 'user'`,
+		"[control]\nwhen='uid == 1'":           `p.toml: control.when = "uid == 1": column 1: undeclared reference to 'uid'`,
+		rule + "limit=1":                       `p.toml: rule[0] "r".limit: unknown key, must be one of name, when, level`,
+	} {
+		_, err := Parse("p.toml", []byte(text))
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+	}
+	_, err := Parse("p.toml", []byte("[default]\nlevel=9\nshare=2\n[turns]\nquantum_ms=0"))
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("three mistakes: %v", err)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.toml")
+	if _, err := Load(path); err == nil {
+		t.Error("a missing file was read")
+	}
+	if _, err := Load(filepath.Dir(path)); err == nil {
+		t.Error("a directory was read")
+	}
+	if err := os.WriteFile(path, []byte(example), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Load(path)
+	if err != nil || p.Path != path {
+		t.Error(p, err)
+	}
+	if err := os.Truncate(path, mostBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil {
+		t.Error("a file that is too long was read")
+	}
+}
