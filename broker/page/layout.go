@@ -49,7 +49,7 @@ type State struct {
 	StartedNs   atomic.Uint64
 	HeartbeatNs atomic.Uint64
 	Turns       atomic.Uint32 // 1: it takes turns, and may be handed one
-	_           uint32
+	WantsMemory atomic.Uint32 // 1: it wants the memory turn
 }
 
 // Line is the part of a State that launches read, at a place that depends on the slot.

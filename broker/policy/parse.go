@@ -78,6 +78,7 @@ var quotaSettings = []setting[Quota]{
 
 var turnSettings = []setting[Policy]{
 	integer("quantum_ms", 1, 10_000, "ms", func(to *Policy) *uint32 { return &to.QuantumMs }),
+	integer("memory_late_ms", 1, 3_600_000, "ms", func(to *Policy) *uint32 { return &to.MemoryLateMs }),
 }
 
 var controlSettings = []setting[string]{
@@ -97,7 +98,7 @@ func Parse(name string, data []byte) (*Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p := &Policy{Path: name, text: string(data), QuantumMs: 20,
+	p := &Policy{Path: name, text: string(data), QuantumMs: 100, MemoryLateMs: 200_000,
 		Quota: Quota{MembersPerUID: 48, MembersPerCgroup: 48, ConnectionsPerUID: 512, ConnectionsPerCgroup: 512, MessagesPerSecond: 1000}}
 	r := reader{name: name}
 	control, fallback := mayControl, draft{grant: Grant{Rule: "default", Admit: true, Level: Levels - 1}}

@@ -46,13 +46,14 @@ type Quota struct {
 
 // Policy is what one file says.
 type Policy struct {
-	Path      string // "": none
-	Quota     Quota
-	QuantumMs uint32 // of turns
-	text      string
-	fallback  Grant
-	rules     []rule
-	control   cel.Program
+	Path         string // "": none
+	Quota        Quota
+	QuantumMs    uint32 // of turns
+	MemoryLateMs uint32 // after so long a memory turn may be taken from its owner
+	text         string
+	fallback     Grant
+	rules        []rule
+	control      cel.Program
 }
 
 type rule struct {

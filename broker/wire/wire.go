@@ -109,6 +109,7 @@ type Policy struct {
 	Share     uint32 // least part of the GPU's time, in millionths
 	MaxHoldUs uint32 // 0: the client's own setting
 	MemoryMB  uint32 // 0: no limit
+	QuantumMs uint32 // of turns
 }
 
 // Welcome takes a client in. Two descriptors: its state, its counters. Neither if it is Back, and has them.
@@ -118,20 +119,18 @@ type Welcome struct {
 	Slot       uint8
 	Back       uint8
 	Weaker     uint8 // 1: the kernel lacks F_SEAL_FUTURE_WRITE
-	_          uint8
-	QuantumMs  uint32 // of turns
+	_          [5]uint8
 	Policy     Policy
 }
 
 // Common has one descriptor: the common page of the GPU.
 type Common struct{ Generation uint64 }
 
-// Peer is a member. One descriptor: its state.
+// Peer is a member. One descriptor: its state. Its level is in the common page.
 type Peer struct {
-	ID    uint64
-	Slot  uint8
-	Level uint8
-	_     [6]uint8
+	ID   uint64
+	Slot uint8
+	_    [7]uint8
 }
 
 // Gone says that a member left its slot.
@@ -217,7 +216,7 @@ type Set struct {
 	Share  uint32 // millionths
 }
 
-// Entry describes a client to people.
+// Entry describes a client to people. Two descriptors, state and counters, where the asker is root or the client's user.
 type Entry struct {
 	ID     uint64
 	GPU    [16]byte
@@ -340,7 +339,7 @@ func (m *Welcome) check() error {
 	return within(append(m.Policy.limits(), slot(m.Slot), flag("back", m.Back), flag("weaker", m.Weaker))...)
 }
 func (*Common) check() error    { return nil }
-func (m *Peer) check() error    { return within(slot(m.Slot), level("level", m.Level)) }
+func (m *Peer) check() error    { return within(slot(m.Slot)) }
 func (m *Gone) check() error    { return within(slot(m.Slot)) }
 func (*Ready) check() error     { return nil }
 func (m *Changed) check() error { return within(m.Policy.limits()...) }

@@ -1,0 +1,624 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+const (
+	layout = page.Layout
+	soon   = 20 * time.Second // a bound on what takes milliseconds, for a machine that is slow and busy
+)
+
+// bench is a broker in this process, with a socket for each level.
+type bench struct {
+	t         *testing.T
+	server    *Server
+	directory string
+	done      chan error
+	pid       atomic.Int32
+	uid       atomic.Uint32
+	cgroup    atomic.Value
+}
+
+// start starts a broker. Its clients are of this process, and count as processes of their own: what the kernel says of them is
+// replaced, but for the pidfd.
+func start(t *testing.T, rules string, prepare ...func(s *Server)) *bench {
+	t.Helper()
+	p := policy.Default()
+	if rules != "" {
+		var err error
+		if p, err = policy.Parse("test.toml", []byte(rules)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := New(layout, p, zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, server: s, done: make(chan error, 1)}
+	b.cgroup.Store("/test")
+	s.identify = func(int) (identity, error) {
+		pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+		pid := b.pid.Add(1)
+		return identity{pid: pid, uid: b.uid.Load(), cgroup: b.cgroup.Load().(string), nested: []int32{pid}, pidfd: pidfd}, err
+	}
+	for _, do := range prepare {
+		do(s)
+	}
+	b.directory = sockets(t, s)
+	go func() { b.done <- s.Run() }()
+	t.Cleanup(b.stop)
+	return b
+}
+
+// sockets makes a socket for each level, in a folder that every user can reach.
+func sockets(t *testing.T, s *Server) (directory string) {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "gpreempt-broker-") // short: paths of sockets are
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	if err := os.Chmod(directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for level := range wire.Levels {
+		fd, err := Bind(join.SocketIn(directory, level), 0o755, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Listen(fd, level); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return directory
+}
+
+func (b *bench) stop() {
+	b.server.Stop()
+	select {
+	case err := <-b.done:
+		if err != nil {
+			b.t.Error(err)
+		}
+		b.done <- nil
+	case <-time.After(soon):
+		b.t.Error("the broker does not stop")
+	}
+}
+
+// do runs something in the broker's loop.
+func (b *bench) do(what func(s *Server)) {
+	b.t.Helper()
+	done := make(chan struct{})
+	b.server.command(func() { what(b.server); close(done) })
+	select {
+	case <-done:
+	case <-time.After(soon):
+		b.t.Fatal("the broker does not answer")
+	}
+}
+
+func (b *bench) clients() (n int) {
+	b.do(func(s *Server) { n = len(s.clients) })
+	return n
+}
+
+func options(gpu byte, wanted int) join.Options {
+	return join.Options{Layout: layout, GPU: [16]byte{gpu}, Wanted: wanted, Name: "test", Within: soon}
+}
+
+// peer is a client with what it has been told.
+type peer struct {
+	*join.Client
+	t      *testing.T
+	common page.Mapping
+	ids    [wire.Slots]uint64
+	pages  [wire.Slots]page.Mapping
+	ready  bool
+}
+
+func (b *bench) try(o join.Options, socket int) (*peer, error) {
+	c, err := join.Join(join.SocketIn(b.directory, socket), o)
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{Client: c, t: b.t}
+	b.t.Cleanup(func() {
+		p.Close()
+		p.common.Unmap()
+		for i := range p.pages {
+			p.pages[i].Unmap()
+		}
+	})
+	return p, p.until(func() bool { return p.ready })
+}
+
+func (b *bench) join(gpu byte, wanted int) *peer {
+	b.t.Helper()
+	p, err := b.try(options(gpu, wanted), 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+// until takes what the broker says until something holds.
+func (p *peer) until(holds func() bool) error {
+	for end := time.Now().Add(soon); !holds(); {
+		e, err := p.Next(time.Until(end))
+		if err != nil {
+			return err
+		}
+		if err := p.take(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *peer) take(e join.Event) (err error) {
+	switch m := e.Message.(type) {
+	case *wire.Common:
+		p.common.Unmap()
+		p.common, err = page.Map(e.FD, false)
+	case *wire.Peer:
+		p.pages[m.Slot].Unmap()
+		p.ids[m.Slot] = m.ID
+		p.pages[m.Slot], err = page.Map(e.FD, false)
+	case *wire.Gone:
+		if p.ids[m.Slot] != m.ID {
+			return fmt.Errorf("client %d is gone from slot %d, where %d is", m.ID, m.Slot, p.ids[m.Slot])
+		}
+		p.ids[m.Slot] = 0
+	case *wire.Ready:
+		p.ready = true
+	}
+	if e.FD >= 0 {
+		unix.Close(e.FD)
+	}
+	return err
+}
+
+func (p *peer) slot() int { return int(p.Welcome.Slot) }
+
+func (p *peer) wait(what string, holds func() bool) {
+	p.t.Helper()
+	if err := p.until(holds); err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// eventually waits for something that no message tells.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(soon); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", soon, what)
+		}
+	}
+}
+
+func refused(err error, reason wire.Reason) bool {
+	var r join.RefusedError
+	return errors.As(err, &r) && r.Reason == reason
+}
+
+func TestMembersSeeEachOther(t *testing.T) {
+	b := start(t, "[default]\nlevel = 0")
+	lc, be, elsewhere := b.join(1, 0), b.join(1, 7), b.join(2, 7)
+	lc.wait("LC is told of BE", func() bool { return lc.ids[be.slot()] == be.Welcome.ID })
+	be.wait("BE is told of LC", func() bool { return be.ids[lc.slot()] == lc.Welcome.ID })
+	lc.State.Line(lc.slot()).WindowOpenedNs.Store(5)
+	if got := be.pages[lc.slot()].Line(lc.slot()).WindowOpenedNs.Load(); got != 5 {
+		t.Errorf("BE sees a window of %d", got)
+	}
+	w := be.common.Common()
+	if w.Magic != page.CommonMagic || w.GPU != [16]byte{1} || w.Generation != be.Welcome.Generation || w.Members.Load() != 1<<lc.slot()|1<<be.slot() ||
+		w.Level[lc.slot()].Load() != 0 || w.Level[be.slot()].Load() != 7 || w.ID[be.slot()].Load() != be.Welcome.ID || w.HeartbeatNs.Load() == 0 {
+		t.Errorf("%+v", w)
+	}
+	if elsewhere.ids != [wire.Slots]uint64{} || elsewhere.common.Common().Members.Load() != 1 {
+		t.Error("a client of another GPU is told of these")
+	}
+	bell := w.Bell.Load()
+	lc.Leave()
+	be.wait("BE is told that LC left", func() bool { return be.ids[lc.slot()] == 0 })
+	if w.Members.Load() != 1<<be.slot() || w.ID[lc.slot()].Load() != 0 {
+		t.Errorf("members %#x", w.Members.Load())
+	}
+	if w.Bell.Load() == bell {
+		t.Error("the bell was not rung")
+	}
+	again := b.join(1, 7) // in the free slot
+	be.wait("BE is told of the next", func() bool { return be.ids[again.slot()] == again.Welcome.ID })
+	if again.Welcome.ID == lc.Welcome.ID {
+		t.Error("an id was given twice")
+	}
+}
+
+// Nobody sees a client before its pages are sealed.
+func TestNobodySeesAPageThatIsNotSealed(t *testing.T) {
+	b := start(t, "")
+	be := b.join(1, 7)
+	fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := wire.Send(fd, &wire.Hello{Layout: layout, Wanted: 7, GPU: [16]byte{1}}); err != nil {
+		t.Fatal(err)
+	}
+	m, fds, err := wire.Receive(fd, 2)
+	if err != nil || m.Type() != wire.TypeWelcome || len(fds) != 2 {
+		t.Fatal(m, fds, err)
+	}
+	defer wire.CloseAll(fds)
+	if b.clients() != 2 {
+		t.Error("it has no slot")
+	}
+	if e, err := be.Next(0); !errors.Is(err, join.ErrTime) || be.common.Common().Members.Load() != 1 {
+		t.Errorf("the other was told %v, %v", e, err)
+	}
+	for _, fd := range fds { // and it cannot prepare them
+		if err := unix.Ftruncate(fd, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := wire.Send(fd, &wire.Mapped{}); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err = wire.Receive(fd, 0); err != nil || m.(*wire.Refused).Reason != wire.RefusedPages {
+		t.Errorf("%v, %v", m, err)
+	}
+	if b.clients() != 1 {
+		t.Error("it is still there")
+	}
+}
+
+func TestLevels(t *testing.T) {
+	b := start(t, `
+[[rule]]
+name = "one"
+when = 'uid == 1'
+level = 1
+share = 0.5
+max_hold_ms = 20
+memory_mb = 9
+[[rule]]
+name = "none"
+when = 'uid == 2'
+admit = false`)
+	for _, c := range []struct {
+		uid                  uint32
+		wanted, socket, want int
+	}{{0, 0, 0, 7}, {1, 0, 0, 1}, {1, 3, 0, 3}, {1, 0, 5, 5}, {1, 7, 0, 7}} {
+		b.uid.Store(c.uid)
+		p, err := b.try(options(1, c.wanted), c.socket)
+		if err != nil || int(p.Welcome.Policy.Level) != c.want || int(p.common.Common().Level[p.slot()].Load()) != c.want {
+			t.Errorf("%+v: %+v, %v", c, p, err)
+			continue
+		}
+		if want := (wire.Policy{Level: uint8(c.want), Best: uint8(max(1, c.socket)), Share: 500_000, MaxHoldUs: 20_000, MemoryMB: 9, QuantumMs: 100}); c.uid == 1 && p.Welcome.Policy != want {
+			t.Errorf("%+v: %+v", c, p.Welcome.Policy)
+		}
+	}
+	b.uid.Store(2)
+	if _, err := b.try(options(1, 7), 0); !refused(err, wire.RefusedPolicy) {
+		t.Error(err)
+	}
+}
+
+// Another policy is in force at once, for those that are there too.
+func TestAnotherPolicy(t *testing.T) {
+	b := start(t, "[default]\nlevel = 0")
+	lc, be := b.join(1, 0), b.join(1, 7)
+	p, err := policy.Parse("next.toml", []byte("[default]\nlevel = 4\nshare = 0.25\n[[rule]]\nname='no'\nwhen='wanted == 7'\nadmit=false"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server.SetPolicy(p)
+	lc.wait("LC is told", func() bool { return lc.Welcome.Policy.Level == 4 })
+	if lc.Welcome.Policy.Share != 250_000 || be.common.Common().Level[lc.slot()].Load() != 4 {
+		t.Errorf("%+v", lc.Welcome.Policy)
+	}
+	if _, err := b.try(options(1, 7), 0); !refused(err, wire.RefusedPolicy) {
+		t.Error(err)
+	}
+	if b.clients() != 2 {
+		t.Error("who was there was sent away")
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	b := start(t, "[quota]\nmembers_per_uid = 2\nmembers_per_cgroup = 3\nconnections_per_uid=1000\nconnections_per_cgroup = 500")
+	b.uid.Store(1)
+	first := b.join(1, 7)
+	b.join(1, 7)
+	if _, err := b.try(options(1, 7), 0); !refused(err, wire.RefusedQuota) {
+		t.Errorf("a third client of a user: %v", err)
+	}
+	b.join(2, 7) // of another GPU
+	b.uid.Store(2)
+	b.join(1, 7)
+	b.uid.Store(3)
+	if _, err := b.try(options(1, 7), 0); !refused(err, wire.RefusedQuota) {
+		t.Errorf("a fourth client of a cgroup: %v", err)
+	}
+	b.cgroup.Store("/other")
+	b.join(1, 7)
+	first.Leave()
+	eventually(t, "the client has left", func() bool { return b.clients() == 4 })
+	b.cgroup.Store("/test")
+	b.uid.Store(1)
+	b.join(1, 7)
+}
+
+func TestSlotsRunOut(t *testing.T) {
+	b := start(t, "[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64")
+	for range wire.Slots {
+		b.join(1, 7)
+	}
+	b.uid.Store(1)
+	b.cgroup.Store("/other")
+	if _, err := b.try(options(1, 7), 0); !refused(err, wire.RefusedFull) {
+		t.Errorf("%v", err)
+	}
+	b.join(2, 7)
+}
+
+func TestAnotherVersionIsRefused(t *testing.T) {
+	b := start(t, "")
+	o := options(1, 7)
+	o.Layout++
+	if _, err := b.try(o, 0); !refused(err, wire.RefusedVersion) {
+		t.Error(err)
+	}
+}
+
+// A member whose connection ends comes back to what it was. One that does not come back leaves.
+func TestComingBack(t *testing.T) {
+	b := start(t, "", func(s *Server) {
+		same := s.identify
+		s.identify = func(fd int) (identity, error) { // all are one process, each on a GPU
+			who, err := same(fd)
+			who.pid = 7
+			return who, err
+		}
+	})
+	p, other := b.join(1, 7), b.join(2, 7)
+	word := &p.State.Line(p.slot()).Busy
+	unix.Shutdown(p.FD(), unix.SHUT_RDWR)
+	eventually(t, "the connection is lost", func() (lost bool) {
+		b.do(func(s *Server) { lost = s.clients[p.Welcome.ID].connection == nil })
+		return lost
+	})
+	if p.common.Common().Members.Load() == 0 {
+		t.Error("it is no member any more")
+	}
+	before := p.Welcome
+	if err := p.Back(join.SocketIn(b.directory, 7)); err != nil || p.Welcome.ID != before.ID || p.Welcome.Slot != before.Slot {
+		t.Fatalf("%+v, %v", p.Welcome, err)
+	}
+	p.ready = false
+	p.wait("it is told all again", func() bool { return p.ready })
+	word.Store(1)
+	b.do(func(s *Server) {
+		if c := s.clients[p.Welcome.ID]; c == nil || c.view.Line(c.slot).Busy.Load() != 1 {
+			t.Error("it has other pages")
+		}
+		s.limits.back = time.Millisecond
+	})
+	unix.Shutdown(p.FD(), unix.SHUT_RDWR)
+	eventually(t, "it has left", func() bool { return b.clients() == 1 })
+	if err := p.Back(join.SocketIn(b.directory, 7)); !errors.Is(err, join.ErrForgotten) {
+		t.Error(err)
+	}
+	// A process that joins anew replaces what it was: so exec looks.
+	if again := b.join(2, 7); b.clients() != 1 || again.Welcome.ID == other.Welcome.ID {
+		t.Errorf("%d clients", b.clients())
+	}
+	if _, err := other.Next(soon); !errors.Is(err, wire.ErrClosed) {
+		t.Errorf("the one before: %v", err)
+	}
+}
+
+// What people change is in force at once, within what the rule allows, and for whom the policy allows it.
+func TestPeople(t *testing.T) {
+	b := start(t, "[default]\nlevel = 2\nshare = 0.5")
+	b.uid.Store(5)
+	p := b.join(1, 7)
+	var pid int32
+	socket := join.SocketIn(b.directory, 3)
+	list := func() (all []wire.Entry) {
+		t.Helper()
+		if err := join.List(socket, func(e *wire.Entry, pages []int) error {
+			if len(pages) != 2 {
+				t.Errorf("%d pages", len(pages))
+			}
+			for _, fd := range pages {
+				if err := page.Check(fd, false); err != nil && p.Welcome.Weaker == 0 {
+					t.Error(err)
+				}
+			}
+			all = append(all, *e)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	all := list()
+	if len(all) != 1 || all[0].ID != p.Welcome.ID || all[0].UID != 5 || wire.GetText(all[0].Name[:]) != "test" || wire.GetText(all[0].Rule[:]) != "default" || wire.GetText(all[0].Cgroup[:]) != "/test" {
+		t.Fatalf("%+v", all)
+	}
+	pid = all[0].Pid
+	set := func(m wire.Set) (int, error) { m.Pid = pid; return join.Set(socket, &m) }
+	for _, c := range []struct {
+		set  wire.Set
+		want wire.Policy
+	}{
+		{wire.Set{Fields: wire.SetLevel, Level: 0}, wire.Policy{Level: 2, Best: 2, Share: 500_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetLevel, Level: 6}, wire.Policy{Level: 6, Best: 2, Share: 500_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetPaused | wire.SetShare, Paused: 1, Share: 100_000}, wire.Policy{Level: 6, Best: 2, Paused: 1, Share: 100_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetPaused}, wire.Policy{Level: 6, Best: 2, Share: 100_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetClear}, wire.Policy{Level: 7, Best: 2, Share: 500_000, QuantumMs: 100}},
+	} {
+		if n, err := set(c.set); n != 1 || err != nil {
+			t.Fatalf("%+v: %d, %v", c.set, n, err)
+		}
+		p.wait("it is told", func() bool { return p.Welcome.Policy == c.want })
+		if got := p.common.Common().Level[p.slot()].Load(); got != uint32(c.want.Level) {
+			t.Errorf("%+v: level %d", c.set, got)
+		}
+	}
+	if _, err := set(wire.Set{Fields: wire.SetShare, Share: 600_000}); !refused(err, wire.RefusedPolicy) {
+		t.Errorf("more than its share: %v", err)
+	}
+	if n, err := join.Set(socket, &wire.Set{Pid: 1 << 30, Fields: wire.SetClear}); n != 0 || err != nil {
+		t.Errorf("no such process: %d, %v", n, err)
+	}
+	if _, err := join.Policy(socket); !refused(err, wire.RefusedPolicy) {
+		t.Errorf("a user reads the policy: %v", err)
+	}
+	b.uid.Store(6)
+	if all := list(); len(all) != 0 {
+		t.Errorf("another user sees %+v", all)
+	}
+	if _, err := set(wire.Set{Fields: wire.SetPaused, Paused: 1}); !refused(err, wire.RefusedPolicy) {
+		t.Errorf("another user pauses it: %v", err)
+	}
+	b.uid.Store(0)
+	if n, err := set(wire.Set{Fields: wire.SetShare, Share: 600_000}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if text, err := join.Policy(socket); err != nil || text != "[default]\nlevel = 2\nshare = 0.5" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// A policy and a list of any length come through, also to who reads slowly.
+func TestLongAnswers(t *testing.T) {
+	rules := "[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64\n" + strings.Repeat("# a comment\n", 50_000)
+	b := start(t, rules)
+	for i := range 200 {
+		b.join(byte(i%4), 7)
+	}
+	if text, err := join.Policy(join.SocketIn(b.directory, 0)); err != nil || text != rules {
+		t.Errorf("%d bytes of %d, %v", len(text), len(rules), err)
+	}
+	n := 0
+	if err := join.List(join.SocketIn(b.directory, 0), func(*wire.Entry, []int) error { n++; return nil }); err != nil || n != 200 {
+		t.Errorf("%d of 200 clients: %v", n, err)
+	}
+}
+
+// Turns over the socket: taken, passed, and free when the owner leaves.
+func TestTurnsOfMembers(t *testing.T) {
+	b := start(t, "[default]\nlevel = 0\n[turns]\nquantum_ms = 1")
+	one, two, lc := b.join(1, 7), b.join(1, 7), b.join(1, 0)
+	two.State.State().HeartbeatNs.Store(1 << 62) // else it counts as stopped
+	w := one.common.Common()
+	ask := func(p *peer, kind uint8, to int) {
+		t.Helper()
+		if err := p.Turn(wire.TurnRun, kind, to, w.Turn.Load()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner := func() int {
+		if slot, owned := page.TurnOwner(w.Turn.Load()); owned {
+			return slot
+		}
+		return -1
+	}
+	ask(lc, wire.TurnTake, 0)
+	ask(one, wire.TurnTake, 0)
+	eventually(t, "the turn is taken", func() bool { return owner() == one.slot() })
+	bell := w.Bell.Load()
+	ask(one, wire.TurnPass, two.slot())
+	eventually(t, "the turn is passed, and that is rung", func() bool { return owner() == two.slot() && w.Bell.Load() != bell })
+	since := w.TurnSinceNs.Load()
+	eventually(t, "its owner is late, and it is seized", func() bool {
+		ask(one, wire.TurnSeize, 0)
+		return owner() == one.slot()
+	})
+	if held := time.Duration(w.TurnSinceNs.Load() - since); held < seizeAfter {
+		t.Errorf("seized after %v", held)
+	}
+	b.do(func(s *Server) {
+		if c := s.clients[two.Welcome.ID]; c.overstays != 1 || c.barredNs[wire.TurnRun] == 0 {
+			t.Errorf("%d overstays", c.overstays)
+		}
+	})
+	one.Leave()
+	eventually(t, "the turn is free", func() bool { return owner() == -1 })
+	if err := two.Turn(wire.TurnMemory, wire.TurnTake, 0, w.MemoryTurn.Load()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the memory turn is taken", func() bool {
+		slot, owned := page.TurnOwner(w.MemoryTurn.Load())
+		return owned && slot == two.slot()
+	})
+	two.Leave()
+	eventually(t, "the memory turn is free", func() bool { _, owned := page.TurnOwner(w.MemoryTurn.Load()); return !owned })
+}
+
+// The broker's heartbeat goes on while there are clients.
+func TestHeartbeat(t *testing.T) {
+	b := start(t, "")
+	p := b.join(1, 7)
+	first := p.common.Common().HeartbeatNs.Load()
+	eventually(t, "a second heartbeat", func() bool { return p.common.Common().HeartbeatNs.Load() > first })
+}
+
+// A socket of another kind, or one that does not listen, is refused.
+func TestListenRefusesOtherSockets(t *testing.T) {
+	b := start(t, "")
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.server.Listen(fd, 0); err == nil {
+			t.Error("a socket that is none was taken")
+		}
+		unix.Close(fd)
+	}
+}
+
+// A socket takes the place of one that a dead broker left, and is never missing meanwhile.
+func TestBind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "1", "broker.sock")
+	for range 2 {
+		fd, err := Bind(path, 0o755, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != os.ModeSocket|0o666 {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if _, err := Bind(filepath.Join(t.TempDir(), strings.Repeat("x", 100), "broker.sock"), 0o755, -1); err == nil {
+		t.Error("a path that is too long was bound")
+	}
+}

@@ -1,0 +1,222 @@
+package broker
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// connection is a socket. It becomes a client's by HELLO, or people ask by it.
+type connection struct {
+	fd     int
+	level  int // of the socket that it came to
+	uid    uint32
+	counts bool // among those of its cgroup
+	who    identity
+	seen   bool // who is known
+	client *client
+	told   bool           // people were answered
+	answer []func() error // of people: what is still to be sent
+
+	bucket   bucket
+	full     bool      // it does not read: it is looked at when it does
+	again    time.Time // not looked at before; zero: it is
+	deadline time.Time // when it ends, or its client; zero: it does not
+}
+
+// accept takes what has connected.
+func (s *Server) accept(listener, level int, now time.Time) {
+	for range atOnce {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
+			s.often.Error().Err(err).Msg("no connection can be taken")
+			s.hear(false)
+			return
+		case err != nil:
+			continue // of that one connection
+		}
+		s.admit(fd, level, now)
+	}
+}
+
+func (s *Server) admit(fd, level int, now time.Time) {
+	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	switch {
+	case err != nil:
+		unix.Close(fd)
+		return
+	case len(s.connections) >= mostConnections, !s.byUID.add(credentials.Uid, s.policy.Quota.ConnectionsPerUID):
+		_ = wire.Send(fd, &wire.Refused{Reason: wire.RefusedRate, RetryMs: 1000})
+		unix.Close(fd)
+		return
+	}
+	c := &connection{fd: fd, level: level, uid: credentials.Uid, who: identity{pidfd: -1}, deadline: now.Add(s.limits.hello)}
+	if err := s.watch(fd, unix.EPOLLIN); err != nil {
+		s.byUID.remove(c.uid)
+		unix.Close(fd)
+		return
+	}
+	s.connections[fd] = c
+}
+
+// interest says what is to be heard of a connection.
+func (s *Server) interest(c *connection) {
+	events := uint32(0)
+	if c.again.IsZero() && len(c.answer) == 0 {
+		events |= unix.EPOLLIN
+	}
+	if c.full {
+		events |= unix.EPOLLOUT
+	}
+	_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: events, Fd: int32(c.fd)}) // it is watched
+}
+
+// look sends what is to be sent and reads what has come.
+func (s *Server) look(c *connection, events uint32, now time.Time) {
+	waits := !c.again.IsZero() || len(c.answer) > 0
+	if waits && events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.lost(c, now) // nothing of it is read any more: this would come again and again
+		return
+	}
+	if c.full && events&unix.EPOLLOUT != 0 {
+		c.full = false
+		s.interest(c)
+	}
+	if len(c.answer) > 0 && !s.reply(c, now) {
+		return
+	}
+	if c.client != nil && c.client.member {
+		s.tell(c.client, now)
+	}
+	for i := 0; i < atOnce && s.connections[c.fd] == c && c.again.IsZero() && len(c.answer) == 0; i++ {
+		if !s.read(c, now) {
+			return
+		}
+	}
+}
+
+// read reads a message. It returns false where there is none.
+func (s *Server) read(c *connection, now time.Time) bool {
+	if wait := c.bucket.take(now, s.policy.Quota.MessagesPerSecond); wait > 0 {
+		c.again = now.Add(wait)
+		s.interest(c)
+		return false
+	}
+	m, _, err := wire.Receive(c.fd, 0)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		c.bucket.left++ // there was none
+		return false
+	case errors.Is(err, wire.ErrUnknown):
+		return true
+	case errors.Is(err, unix.ECONNRESET): // it closed without reading all; said once, before what it had sent and the end
+		return true
+	case errors.Is(err, wire.ErrVersion):
+		s.refuse(c, wire.RefusedVersion, 0)
+		return false
+	case errors.Is(err, wire.ErrForm):
+		s.refuse(c, wire.RefusedForm, time.Minute)
+		return false
+	case err != nil:
+		s.lost(c, now)
+		return false
+	}
+	s.dispatch(c, m, now)
+	return true
+}
+
+func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
+	switch m := m.(type) {
+	case *wire.Hello:
+		if c.client == nil && !c.told {
+			s.hello(c, m, now)
+			return
+		}
+	case *wire.Mapped:
+		if c.client != nil && !c.client.member {
+			s.mapped(c.client, now)
+			return
+		}
+	case *wire.Turn:
+		if c.client != nil && c.client.member {
+			c.client.gpu.turn(c.client, m, s.policy)
+			return
+		}
+	case *wire.Bye:
+		if c.client != nil {
+			s.drop(c.client)
+			return
+		}
+	case *wire.List, *wire.Set, *wire.Policies:
+		if c.client == nil {
+			s.people(c, m, now)
+			return
+		}
+	}
+	s.refuse(c, wire.RefusedForm, time.Minute)
+}
+
+// recognise finds out who connected, and counts the connection as one of its cgroup.
+func (s *Server) recognise(c *connection) bool {
+	if c.seen {
+		return true
+	}
+	who, err := s.identify(c.fd)
+	if err != nil {
+		s.often.Info().Err(err).Uint32("uid", c.uid).Msg("it could not be seen who connected")
+		s.refuse(c, wire.RefusedIdentity, time.Minute)
+		return false
+	}
+	c.who, c.seen = who, true
+	if !s.byCgroup.add(who.cgroup, s.policy.Quota.ConnectionsPerCgroup) {
+		s.refuse(c, wire.RefusedRate, time.Second)
+		return false
+	}
+	c.counts = true
+	return true
+}
+
+// refuse says why the connection ends, as well as that is possible, and ends it and its client.
+func (s *Server) refuse(c *connection, reason wire.Reason, retry time.Duration) {
+	s.often.Info().Uint32("uid", c.uid).Int32("pid", c.who.pid).Stringer("because", reason).Msg("refused")
+	_ = wire.Send(c.fd, &wire.Refused{Reason: reason, RetryMs: uint32(retry / time.Millisecond)})
+	if c.client != nil {
+		s.drop(c.client)
+		return
+	}
+	s.end(c)
+}
+
+// lost is called at the end of a connection. A member may come back.
+func (s *Server) lost(c *connection, now time.Time) {
+	if member := c.client; member != nil && member.member {
+		member.connection, member.backUntil = nil, now.Add(s.limits.back)
+		c.client = nil
+	} else if member != nil {
+		s.drop(member)
+		return
+	}
+	s.end(c)
+}
+
+// end closes a connection, which has no client.
+func (s *Server) end(c *connection) {
+	if s.connections[c.fd] != c {
+		return
+	}
+	delete(s.connections, c.fd)
+	s.byUID.remove(c.uid)
+	if c.counts {
+		s.byCgroup.remove(c.who.cgroup)
+	}
+	if c.who.pidfd >= 0 {
+		unix.Close(c.who.pidfd)
+	}
+	unix.Close(c.fd)
+}

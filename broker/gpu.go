@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// gpu is what clients of one GPU share. There is one while there are clients.
+type gpu struct {
+	uuid     [16]byte
+	slot     [wire.Slots]*client // nil: free
+	common   int                 // descriptor of the common page, sealed
+	view     page.Mapping        // of it, writable
+	byUID    counts[uint32]      // clients
+	byCgroup counts[string]
+	changed  bool // members are to be told something
+}
+
+// uuidOf writes a GPU's UUID as nvidia-smi does.
+func uuidOf(gpu [16]byte) string {
+	h := hex.EncodeToString(gpu[:])
+	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+func (g *gpu) words() *page.Common { return g.view.Common() }
+
+// gpuOf returns a GPU, with a common page that nobody else can write.
+func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
+	if g := s.gpus[uuid]; g != nil {
+		return g, nil
+	}
+	fd, err := page.Make()
+	if err != nil {
+		return nil, err
+	}
+	view, err := page.Map(fd, true)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	if fd, _, err = page.Seal(fd); err != nil {
+		view.Unmap()
+		return nil, fmt.Errorf("common page: %w", err)
+	}
+	g := &gpu{uuid: uuid, common: fd, view: view, byUID: counts[uint32]{}, byCgroup: counts[string]{}}
+	w := g.words()
+	w.Magic, w.Layout, w.Slots, w.GPU, w.Generation = page.CommonMagic, s.layout, wire.Slots, uuid, s.generation
+	w.HeartbeatNs.Store(page.NowNs())
+	s.gpus[uuid] = g
+	return g, nil
+}
+
+// forget gives up a GPU that has no clients.
+func (s *Server) forget(g *gpu) {
+	for _, c := range g.slot {
+		if c != nil {
+			return
+		}
+	}
+	if s.gpus[g.uuid] == g {
+		delete(s.gpus, g.uuid)
+		g.view.Unmap()
+		unix.Close(g.common)
+	}
+}
+
+// room chooses a slot for a client, or says why there is none.
+func (g *gpu) room(c *client, quota policy.Quota) wire.Reason {
+	if g.byUID[c.who.uid] >= quota.MembersPerUID || g.byCgroup[c.who.cgroup] >= quota.MembersPerCgroup {
+		return wire.RefusedQuota
+	}
+	for slot, taken := range g.slot {
+		if taken == nil {
+			c.slot = slot
+			return 0
+		}
+	}
+	return wire.RefusedFull
+}
+
+func (g *gpu) enter(c *client) {
+	g.slot[c.slot] = c
+	g.byUID[c.who.uid]++
+	g.byCgroup[c.who.cgroup]++
+}
+
+// admit shows a client to the others.
+func (g *gpu) admit(c *client) {
+	w, bit := g.words(), uint64(1)<<c.slot
+	w.Level[c.slot].Store(uint32(c.inForce.Level))
+	w.ID[c.slot].Store(c.id)
+	w.Members.Or(bit) // last: who sees the bit sees the rest
+	g.changed = true
+}
+
+// leave frees a client's slot, and its turns.
+func (g *gpu) leave(c *client) {
+	g.slot[c.slot] = nil
+	g.byUID.remove(c.who.uid)
+	g.byCgroup.remove(c.who.cgroup)
+	if !c.member {
+		return
+	}
+	w := g.words()
+	w.Members.And(^(uint64(1) << c.slot))
+	w.ID[c.slot].Store(0)
+	for which := range c.wantsSince {
+		word, since := g.turnWords(uint8(which))
+		if owner, owned := page.TurnOwner(word.Load()); owned && owner == c.slot {
+			word.Store(page.NextTurn(word.Load(), -1, false))
+			since.Store(page.NowNs())
+		}
+	}
+	g.changed = true
+}

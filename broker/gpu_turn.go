@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
+	w := g.words()
+	if which == wire.TurnMemory {
+		return &w.MemoryTurn, &w.MemoryTurnSinceNs
+	}
+	return &w.Turn, &w.TurnSinceNs
+}
+
+// turn carries out what a member asks of a turn, if that is its right. It is not told: it sees the word.
+func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {
+	word, since := g.turnWords(m.Which)
+	now := page.NowNs()
+	late := 3*time.Duration(p.QuantumMs)*time.Millisecond + seizeAfter
+	if m.Which == wire.TurnMemory {
+		late = time.Duration(p.MemoryLateMs) * time.Millisecond
+	}
+	t := turn{word: word.Load(), sinceNs: since.Load(), lateAfter: late, contenders: g.contenders(m.Which, now)}
+	next, seized, changed := t.decide(m, c.slot, now)
+	if !changed {
+		return
+	}
+	if seized >= 0 {
+		from := g.slot[seized]
+		from.overstays++
+		from.barredNs[m.Which] = now + uint64(t.lateAfter)
+	}
+	if owner, owned := page.TurnOwner(next); owned {
+		g.slot[owner].wantsSince[m.Which] = now
+	}
+	since.Store(now) // first: a new turn is never seen with an older time
+	word.Store(next)
+	g.changed = true
+}
+
+// contenders are the members of the lowest level. What their pages say is a wish and nothing else.
+func (g *gpu) contenders(which uint8, now uint64) (list []contender) {
+	for slot, c := range g.slot {
+		if c == nil || !c.member || c.inForce.Level != wire.Levels-1 {
+			continue
+		}
+		state := c.view.State()
+		wants := state.WantsMemory.Load() != 0
+		if which == wire.TurnRun {
+			wants = state.Turns.Load() != 0 && c.view.Line(slot).Busy.Load() != 0
+		}
+		if !wants {
+			c.wantsSince[which] = 0
+		} else if c.wantsSince[which] == 0 {
+			c.wantsSince[which] = now
+		}
+		list = append(list, contender{slot: slot, wants: wants, sinceNs: c.wantsSince[which], barredNs: c.barredNs[which],
+			silent: passed(state.HeartbeatNs.Load(), now) > silentAfter})
+	}
+	return list
+}

@@ -1,0 +1,288 @@
+// Package join is the other side of the broker: how a process becomes a client, and what people ask.
+//
+// What the broker sends is checked: it can set level, pause and turns of a client, and not its memory.
+package join
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// Directory is where sockets are: of the host's, one directory for each level.
+const Directory = "/run/gpreempt"
+
+const socketName = "broker.sock"
+
+// SocketIn is the path of a level's socket.
+func SocketIn(directory string, level int) string {
+	return filepath.Join(directory, strconv.Itoa(level), socketName)
+}
+
+// Sockets are the places where a process looks for a broker, best first: in a container the one that was mounted into it, then of
+// the level that it wants, and of lower ones.
+func Sockets(directory string, wanted int) []string {
+	list := []string{filepath.Join(directory, "broker", socketName)}
+	for level := wanted; level < wire.Levels; level++ {
+		list = append(list, SocketIn(directory, level))
+	}
+	return list
+}
+
+// RefusedError is what the broker says to who may not join, or may not ask.
+type RefusedError struct {
+	Reason wire.Reason
+	Retry  time.Duration // not before; 0: never
+}
+
+func (e RefusedError) Error() string { return "the broker refuses: " + e.Reason.String() }
+
+// ErrBroker is wrapped by errors about a broker that does not keep to the protocol.
+var ErrBroker = errors.New("the broker sent something that makes no sense")
+
+// ErrTime is returned where the broker does not answer in time.
+var ErrTime = errors.New("the broker does not answer")
+
+// Dial connects to a broker's socket.
+func Dial(path string, within time.Duration) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	limit := unix.NsecToTimeval(max(within, time.Microsecond).Nanoseconds())
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), unix.SetNonblock(fd, false))
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}) // waits while others that connect have not been taken
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+// request sends the first message. That the broker has refused the connection already is no error: it says so.
+func request(fd int, m wire.Message) error {
+	if err := wire.Send(fd, m); err != nil && !errors.Is(err, unix.EPIPE) {
+		return err
+	}
+	return nil
+}
+
+// receive waits for a message, with up to two descriptors, which are checked to be as many as belong to it.
+func receive(fd int, until time.Time) (wire.Message, []int, error) {
+	for {
+		wait := time.Until(until)
+		if wait < 0 {
+			return nil, nil, ErrTime
+		}
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, int(wait/time.Millisecond)+1)
+		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		m, fds, err := wire.Receive(fd, wire.MaxDescriptors)
+		if errors.Is(err, wire.ErrUnknown) || errors.Is(err, unix.ECONNRESET) { // the latter comes once, before what was sent
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if refused, is := m.(*wire.Refused); is {
+			wire.CloseAll(fds)
+			return nil, nil, RefusedError{refused.Reason, time.Duration(refused.RetryMs) * time.Millisecond}
+		}
+		if want, fixed := descriptors(m); fixed && len(fds) != want {
+			wire.CloseAll(fds)
+			return nil, nil, fmt.Errorf("%w: %s with %d descriptors", ErrBroker, wire.Name(m), len(fds))
+		}
+		return m, fds, nil
+	}
+}
+
+// descriptors is how many belong to a message; fixed is false where that is not always the same.
+func descriptors(m wire.Message) (n int, fixed bool) {
+	switch m := m.(type) {
+	case *wire.Welcome:
+		if m.Back == 0 {
+			return 2, true
+		}
+	case *wire.Common, *wire.Peer:
+		return 1, true
+	case *wire.Entry:
+		return 0, false
+	}
+	return 0, true
+}
+
+// Options say who joins.
+type Options struct {
+	Layout   uint32
+	GPU      [16]byte
+	Wanted   int
+	Name     string
+	Injected bool
+	Within   time.Duration // the broker answers within it
+}
+
+// Client is a process on one GPU, at the broker. It is not safe for several goroutines, but for Turn.
+type Client struct {
+	options         Options
+	fd              int
+	Welcome         wire.Welcome // as it was last told
+	State, Counters page.Mapping // its own
+}
+
+func (o *Options) hello() *wire.Hello {
+	m := &wire.Hello{Layout: o.Layout, Wanted: uint8(o.Wanted), GPU: o.GPU}
+	if o.Injected {
+		m.Injected = 1
+	}
+	wire.PutText(m.Name[:], o.Name)
+	return m
+}
+
+// Join makes this process a client. Its pages are mapped then, and it is a member for others at once.
+func Join(path string, o Options) (*Client, error) {
+	until := time.Now().Add(o.Within)
+	fd, err := Dial(path, o.Within)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{options: o, fd: fd}
+	if err := c.greet(until); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("join by %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c *Client) greet(until time.Time) error {
+	if err := request(c.fd, c.options.hello()); err != nil {
+		return err
+	}
+	m, fds, err := receive(c.fd, until)
+	if err != nil {
+		return err
+	}
+	defer wire.CloseAll(fds)
+	welcome, is := m.(*wire.Welcome)
+	if !is || welcome.Back != 0 {
+		return fmt.Errorf("%w: %s instead of Welcome", ErrBroker, wire.Name(m))
+	}
+	c.Welcome = *welcome
+	for i, view := range []*page.Mapping{&c.State, &c.Counters} {
+		if err := page.Own(fds[i]); err != nil {
+			return err
+		}
+		if *view, err = page.Map(fds[i], true); err != nil {
+			return err
+		}
+	}
+	return wire.Send(c.fd, &wire.Mapped{})
+}
+
+// Back connects again, as the client that this one was, with the pages that it has. The error is a RefusedError, or says that this
+// broker does not know the client: then the program has to Join anew.
+func (c *Client) Back(path string) error {
+	until := time.Now().Add(c.options.Within)
+	fd, err := Dial(path, c.options.Within)
+	if err != nil {
+		return err
+	}
+	hello := c.options.hello()
+	hello.Back, hello.ID, hello.Generation = 1, c.Welcome.ID, c.Welcome.Generation
+	err = request(fd, hello)
+	var m wire.Message
+	var fds []int
+	if err == nil {
+		m, fds, err = receive(fd, until)
+	}
+	wire.CloseAll(fds) // there are some if it is another broker, which takes this for a new client
+	if welcome, is := m.(*wire.Welcome); err == nil && (!is || welcome.Back != 1 || welcome.ID != c.Welcome.ID) {
+		err = fmt.Errorf("%w: %s", ErrForgotten, wire.Name(m))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("come back by %s: %w", path, err)
+	}
+	c.disconnect()
+	c.fd, c.Welcome = fd, *m.(*wire.Welcome)
+	return nil
+}
+
+// ErrForgotten says that the broker has no such client any more.
+var ErrForgotten = errors.New("the broker does not know this client")
+
+// Event is what the broker says: Common, Peer, Gone, Ready or Changed. FD is the page of the first two, checked, and the caller's;
+// -1 otherwise.
+type Event struct {
+	Message wire.Message
+	FD      int
+}
+
+// Next waits for what the broker says next. ErrTime says that it says nothing.
+func (c *Client) Next(wait time.Duration) (Event, error) {
+	m, fds, err := receive(c.fd, time.Now().Add(wait))
+	if err != nil {
+		return Event{FD: -1}, err
+	}
+	e := Event{m, -1}
+	switch m := m.(type) {
+	case *wire.Common, *wire.Peer:
+		if err := page.Check(fds[0], c.Welcome.Weaker == 1); err != nil {
+			wire.CloseAll(fds)
+			return Event{FD: -1}, fmt.Errorf("%w: %w", ErrBroker, err)
+		}
+		e.FD = fds[0]
+	case *wire.Changed:
+		c.Welcome.Policy = m.Policy
+	case *wire.Gone, *wire.Ready:
+	default:
+		return Event{FD: -1}, fmt.Errorf("%w: %s", ErrBroker, wire.Name(m))
+	}
+	return e, nil
+}
+
+// Turn asks for a turn to be changed that was seen so. What became of it is in the common page.
+func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
+	if to < 0 {
+		to = wire.Slots
+	}
+	return wire.Send(c.fd, &wire.Turn{Kind: kind, Which: which, To: uint8(to), Seen: seen})
+}
+
+// FD is the connection, to be waited for.
+func (c *Client) FD() int { return c.fd }
+
+func (c *Client) disconnect() {
+	if c.fd >= 0 {
+		unix.Close(c.fd)
+		c.fd = -1
+	}
+}
+
+// Leave says goodbye, and closes.
+func (c *Client) Leave() {
+	if c.fd >= 0 {
+		_ = wire.Send(c.fd, &wire.Bye{}) // else the end of the process says it
+	}
+	c.Close()
+}
+
+// Close ends the connection and unmaps the client's own pages.
+func (c *Client) Close() {
+	c.disconnect()
+	c.State.Unmap()
+	c.Counters.Unmap()
+}

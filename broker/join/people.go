@@ -1,0 +1,76 @@
+package join
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// answersWithin is how long the broker has for each message of an answer.
+const answersWithin = 2 * time.Second
+
+// ask makes a request and calls each with the messages of the answer until Done, which it returns.
+func ask(path string, question wire.Message, each func(wire.Message, []int) error) (*wire.Done, error) {
+	fd, err := Dial(path, answersWithin)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if err := request(fd, question); err != nil {
+		return nil, err
+	}
+	for {
+		m, fds, err := receive(fd, time.Now().Add(answersWithin))
+		if err != nil {
+			return nil, err
+		}
+		if done, is := m.(*wire.Done); is {
+			return done, nil
+		}
+		err = each(m, fds)
+		wire.CloseAll(fds)
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// List calls each with what the broker knows of each client, and with the client's pages, state and counters, where this user may
+// read them. The descriptors are closed after the call.
+func List(path string, each func(e *wire.Entry, pages []int) error) error {
+	_, err := ask(path, &wire.List{}, func(m wire.Message, fds []int) error {
+		e, is := m.(*wire.Entry)
+		if !is {
+			return fmt.Errorf("%w: %s", ErrBroker, wire.Name(m))
+		}
+		return each(e, fds)
+	})
+	return err
+}
+
+// Set changes all clients of a process, and returns how many there are.
+func Set(path string, m *wire.Set) (clients int, err error) {
+	done, err := ask(path, m, func(m wire.Message, _ []int) error { return fmt.Errorf("%w: %s", ErrBroker, wire.Name(m)) })
+	if err != nil {
+		return 0, err
+	}
+	return int(done.Count), nil
+}
+
+// Policy is the policy that is in force, as it was written.
+func Policy(path string) (string, error) {
+	var text strings.Builder
+	_, err := ask(path, &wire.Policies{}, func(m wire.Message, _ []int) error {
+		part, is := m.(*wire.Text)
+		if !is {
+			return fmt.Errorf("%w: %s", ErrBroker, wire.Name(m))
+		}
+		text.Write(part.Text[:part.Length])
+		return nil
+	})
+	return text.String(), err
+}

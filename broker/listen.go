@@ -1,0 +1,53 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// backlog is how many connections may wait until they are taken: the kernel's default limit.
+const backlog = 4096
+
+// Bind makes a listening socket at a path that anybody may connect to who can reach it, and the folder with that mode and, unless it
+// is negative, that group. A socket that is there is replaced, so that there is always one.
+func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
+	const longest = 107 // of sockaddr_un
+	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if len(temporary) > longest {
+		return -1, fmt.Errorf("socket %s: the path must be at most %d bytes long", path, longest-len(temporary)+len(path))
+	}
+	folder := filepath.Dir(path)
+	if err := os.Mkdir(folder, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	if gid >= 0 {
+		if err := os.Chown(folder, -1, gid); err != nil {
+			return -1, fmt.Errorf("socket: %w", err)
+		}
+	}
+	if err := os.Chmod(folder, mode); err != nil { // whatever the umask
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	defer os.Remove(temporary) // fails once it is renamed
+	err = unix.Bind(fd, &unix.SockaddrUnix{Name: temporary})
+	if err == nil {
+		err = errors.Join(os.Chmod(temporary, 0o666), unix.Listen(fd, backlog))
+	}
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("socket %s: %w", path, err)
+	}
+	return fd, nil
+}

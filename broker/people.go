@@ -1,0 +1,141 @@
+package broker
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// people answers a request of people. Nothing more is read of the connection until they have read the answer.
+func (s *Server) people(c *connection, m wire.Message, now time.Time) {
+	if !s.recognise(c) {
+		return
+	}
+	c.told = true
+	switch m := m.(type) {
+	case *wire.List:
+		s.list(c)
+	case *wire.Policies:
+		if c.who.uid != 0 {
+			c.send(&wire.Refused{Reason: wire.RefusedPolicy})
+			break
+		}
+		for part := range slices.Chunk([]byte(s.policy.String()), len(wire.Text{}.Text)) {
+			text := wire.Text{Length: uint16(len(part))}
+			copy(text.Text[:], part)
+			c.send(&text)
+		}
+		c.send(&wire.Done{})
+	case *wire.Set:
+		c.send(s.set(c, m))
+	}
+	s.reply(c, now)
+}
+
+func (c *connection) send(m wire.Message) {
+	c.answer = append(c.answer, func() error { return wire.Send(c.fd, m) })
+}
+
+// reply sends what is left of an answer. It returns false where the connection is not to be read.
+func (s *Server) reply(c *connection, now time.Time) bool {
+	for len(c.answer) > 0 {
+		err := c.answer[0]()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+			c.full = true
+			s.interest(c)
+			return false
+		}
+		if err != nil {
+			s.end(c)
+			return false
+		}
+		c.answer = c.answer[1:]
+		c.deadline = now.Add(s.limits.read)
+	}
+	s.interest(c)
+	return true
+}
+
+// list sends an Entry of each client that the asker may see.
+func (s *Server) list(c *connection) {
+	ids := make([]uint64, 0, len(s.clients))
+	for id, target := range s.clients {
+		if s.may(c, target) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		c.answer = append(c.answer, func() error {
+			target := s.clients[id]
+			if target == nil {
+				return nil // it left meanwhile
+			}
+			// The first of its two pages says how it is, the second what it has done. Only its own user is told that.
+			if target.member && (c.who.uid == 0 || c.who.uid == target.who.uid) {
+				return wire.Send(c.fd, s.entry(c, target), target.state, target.counters)
+			}
+			return wire.Send(c.fd, s.entry(c, target))
+		})
+	}
+	c.send(&wire.Done{Count: uint32(len(ids))})
+}
+
+func (s *Server) entry(c *connection, target *client) *wire.Entry {
+	e := &wire.Entry{ID: target.id, GPU: target.gpu.uuid, Pid: pidFor(&c.who, &target.who), UID: target.who.uid, Slot: uint8(target.slot),
+		Socket: uint8(target.socket), Wanted: uint8(target.wanted), Set: target.set.Fields, Policy: target.inForce, Overstays: target.overstays}
+	if target.member {
+		e.Member = 1
+	}
+	wire.PutText(e.Name[:], target.name)
+	wire.PutText(e.Rule[:], target.grant.Rule)
+	wire.PutEnd(e.Cgroup[:], target.who.cgroup)
+	return e
+}
+
+// may says whether somebody may change what a client is allowed. Those who may can see it.
+func (s *Server) may(c *connection, target *client) bool {
+	may, err := s.policy.MaySet(factsOf(&c.who, target.gpu.uuid, c.level, target.wanted), target.facts)
+	if err != nil {
+		s.often.Warn().Err(err).Msg("control.when of the policy cannot be evaluated")
+	}
+	return may
+}
+
+// set changes all clients of a process, or none.
+func (s *Server) set(c *connection, m *wire.Set) wire.Message {
+	var targets []*client
+	for _, target := range s.clients {
+		if pidFor(&c.who, &target.who) != m.Pid {
+			continue
+		}
+		bySelf := m.Fields&wire.SetShare == 0 || c.who.uid == 0 || m.Share <= uint32(target.grant.Share*1e6)
+		if !s.may(c, target) || !bySelf {
+			return &wire.Refused{Reason: wire.RefusedPolicy}
+		}
+		targets = append(targets, target)
+	}
+	for _, target := range targets {
+		to := &target.set
+		if m.Fields == wire.SetClear {
+			*to = wire.Set{}
+		}
+		if m.Fields&wire.SetLevel != 0 {
+			to.Level = m.Level
+		}
+		if m.Fields&wire.SetShare != 0 {
+			to.Share = m.Share
+		}
+		if m.Fields&wire.SetPaused != 0 {
+			to.Paused = m.Paused
+		}
+		to.Fields |= m.Fields &^ wire.SetClear
+		target.judge(s)
+	}
+	s.log.Info().Uint32("by", c.who.uid).Int32("pid", m.Pid).Uint8("fields", m.Fields).Int("clients", len(targets)).Msg("set")
+	return &wire.Done{Count: uint32(len(targets))}
+}

@@ -1,0 +1,43 @@
+package broker
+
+import "time"
+
+// counts says how many of something each user, or each cgroup, has.
+type counts[K comparable] map[K]int
+
+// add counts one more unless there are so many already.
+func (c counts[K]) add(key K, most int) bool {
+	if c[key] >= most {
+		return false
+	}
+	c[key]++
+	return true
+}
+
+func (c counts[K]) remove(key K) {
+	if c[key]--; c[key] <= 0 {
+		delete(c, key)
+	}
+}
+
+// bucket lets so many messages through a second, and as many at once.
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+// take takes one message. A wait says that there is none left, and when there is.
+func (b *bucket) take(now time.Time, perSecond int) (wait time.Duration) {
+	rate := float64(perSecond)
+	if b.at.IsZero() {
+		b.left = rate
+	} else {
+		b.left = min(b.left+now.Sub(b.at).Seconds()*rate, rate)
+	}
+	b.at = now
+	if b.left < 1 {
+		return time.Duration((1 - b.left) / rate * float64(time.Second))
+	}
+	b.left--
+	return 0
+}

@@ -1,0 +1,295 @@
+// Package broker lets processes that do not trust each other share a GPU: it gives each of them pages that only this process can
+// write, shows them to the others, and decides whose turn it is. docs/design/broker.md says how and why.
+//
+// A Server is one loop in one goroutine. All that clients send is untrusted, and nothing that one does makes others wait.
+package broker
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+const (
+	// heartbeat is how often the broker writes that it lives, while there are clients.
+	heartbeat = time.Second
+	// acceptAgain is when new connections are taken after there was no descriptor for one.
+	acceptAgain = 100 * time.Millisecond
+	// refsAgain is when descriptors are sent again after the kernel said that too many are under way.
+	refsAgain = 10 * time.Millisecond
+	// atOnce is how many messages of one connection are read before others have theirs.
+	atOnce = 16
+	// mostConnections is how many there may be of all users: with four descriptors each below the usual hard limit.
+	mostConnections = 4096
+)
+
+// limits are how long clients may take.
+type limits struct {
+	hello, mapped time.Duration // for the first and the second message
+	read          time.Duration // to read what they are told
+	back          time.Duration // to come back after the connection ended, if the process lives
+}
+
+// Server is a broker.
+type Server struct {
+	limits     limits
+	identify   func(socket int) (identity, error)
+	layout     uint32
+	policy     *policy.Policy
+	log        zerolog.Logger // each line
+	often      zerolog.Logger // lines that clients can cause as often as they like
+	weaker     bool           // pages are protected less well
+	generation uint64
+	lastID     uint64
+
+	epoll, wake int
+	listeners   map[int]int // level of the socket, by descriptor
+	deaf        time.Time   // no connections are taken until then; zero: they are
+	connections map[int]*connection
+	dying       map[int]*client // by pidfd
+	clients     map[uint64]*client
+	gpus        map[[16]byte]*gpu
+	byUID       counts[uint32] // connections
+	byCgroup    counts[string]
+	beat        time.Time // the next heartbeat
+
+	mutex    sync.Mutex
+	commands []func() // to be run by the loop
+	stopped  bool
+}
+
+// New makes a broker whose clients must have that version of what is in pages.
+func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
+	s := &Server{limits: limits{hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{},
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}}
+	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	s.generation = binary.LittleEndian.Uint64(random[:]) | 1
+	var err error
+	if s.weaker, err = page.Weaker(); err != nil {
+		return nil, err
+	}
+	if s.weaker {
+		log.Warn().Msg("the kernel is older than 5.1: pages are protected from other users, and not from a process with CAP_DAC_OVERRIDE")
+	}
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		unix.Close(s.epoll)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if err := s.watch(s.wake, unix.EPOLLIN); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Listen takes connections from a listening SOCK_SEQPACKET socket, which it closes in the end. Clients of it have that level at best.
+// To be called before Run.
+func (s *Server) Listen(socket, level int) error {
+	kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE)
+	listens, errListens := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err := errors.Join(err, errListens); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if kind != unix.SOCK_SEQPACKET || listens == 0 {
+		return errors.New("listen: must be a listening socket of type SOCK_SEQPACKET")
+	}
+	if err := unix.SetNonblock(socket, true); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := s.watch(socket, unix.EPOLLIN); err != nil {
+		return err
+	}
+	s.listeners[socket] = level
+	return nil
+}
+
+func (s *Server) watch(fd int, events uint32) error {
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
+		return fmt.Errorf("watch a descriptor: %w", err)
+	}
+	return nil
+}
+
+// Stop ends Run. It may be called from any goroutine, before Run too.
+func (s *Server) Stop() { s.command(func() { s.stopped = true }) }
+
+// SetPolicy puts another policy in force, for those that are there too.
+func (s *Server) SetPolicy(p *policy.Policy) {
+	s.command(func() {
+		s.policy = p
+		for _, c := range s.clients {
+			c.judge(s)
+		}
+	})
+}
+
+func (s *Server) command(do func()) {
+	s.mutex.Lock()
+	s.commands = append(s.commands, do)
+	s.mutex.Unlock()
+	_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if it is full: then it wakes
+}
+
+// Run serves until Stop. Then nothing of the server is left.
+func (s *Server) Run() error {
+	defer s.close()
+	var events [256]unix.EpollEvent
+	for !s.stopped {
+		now := time.Now()
+		s.expire(now)
+		s.settle(now)
+		n, err := unix.EpollWait(s.epoll, events[:], s.patience(time.Now()))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for clients: %w", err)
+		}
+		now = time.Now()
+		for _, event := range events[:max(n, 0)] {
+			s.handle(int(event.Fd), event.Events, now)
+		}
+	}
+	return nil
+}
+
+// handle looks at what a descriptor has. The event may be an older one of a descriptor that was closed since, and is another one
+// now: so nothing is concluded from it but that it is worth a look.
+func (s *Server) handle(fd int, events uint32, now time.Time) {
+	if fd == s.wake {
+		var count [8]byte
+		_, _ = unix.Read(s.wake, count[:])
+		s.mutex.Lock()
+		commands := s.commands
+		s.commands = nil
+		s.mutex.Unlock()
+		for _, do := range commands {
+			do()
+		}
+	} else if level, is := s.listeners[fd]; is {
+		s.accept(fd, level, now)
+	} else if c := s.dying[fd]; c != nil {
+		if ended(fd) {
+			s.drop(c)
+		}
+	} else if c := s.connections[fd]; c != nil {
+		s.look(c, events, now)
+	}
+}
+
+// settle tells clients what has changed.
+func (s *Server) settle(now time.Time) {
+	for _, g := range s.gpus {
+		if !g.changed {
+			continue
+		}
+		g.changed = false
+		page.Ring(&g.words().Bell)
+		for _, c := range g.slot {
+			if c != nil && c.connection != nil {
+				s.tell(c, now)
+			}
+		}
+	}
+}
+
+// expire does what is due.
+func (s *Server) expire(now time.Time) {
+	if !s.deaf.IsZero() && !s.deaf.After(now) {
+		s.hear(true)
+	}
+	for _, c := range s.connections {
+		due := !c.deadline.IsZero() && !c.deadline.After(now)
+		switch {
+		case !c.again.IsZero() && !c.again.After(now):
+			c.again = time.Time{}
+			s.interest(c)
+			s.look(c, 0, now)
+		case due && c.client != nil && c.client.member: // it does not read
+			s.often.Info().Int32("pid", c.who.pid).Msg("a client does not read what it is told: it is no member any more")
+			s.drop(c.client)
+		case due && c.client == nil && c.told: // people
+			s.end(c)
+		case due:
+			s.refuse(c, wire.RefusedLate, time.Second)
+		}
+	}
+	for _, c := range s.clients {
+		if c.connection == nil && !c.backUntil.After(now) {
+			s.drop(c)
+		}
+	}
+	if len(s.gpus) > 0 && !s.beat.After(now) {
+		s.beat = now.Add(heartbeat)
+		for _, g := range s.gpus {
+			g.words().HeartbeatNs.Store(page.NowNs())
+		}
+	}
+}
+
+// patience is how long there is nothing to do by itself, in milliseconds; -1: for ever.
+func (s *Server) patience(now time.Time) int {
+	var next time.Time
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	sooner(s.deaf)
+	for _, c := range s.connections {
+		sooner(c.deadline)
+		sooner(c.again)
+	}
+	for _, c := range s.clients {
+		if c.connection == nil {
+			sooner(c.backUntil)
+		}
+	}
+	if len(s.gpus) > 0 {
+		sooner(s.beat)
+	}
+	if next.IsZero() {
+		return -1
+	}
+	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
+}
+
+// hear takes connections, or leaves them waiting.
+func (s *Server) hear(on bool) {
+	events := uint32(0)
+	s.deaf = time.Time{}
+	if on {
+		events = unix.EPOLLIN
+	} else {
+		s.deaf = time.Now().Add(acceptAgain)
+	}
+	for fd := range s.listeners {
+		_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) // it is watched
+	}
+}
+
+func (s *Server) close() {
+	for _, c := range s.clients {
+		s.drop(c)
+	}
+	for _, c := range s.connections {
+		s.end(c)
+	}
+	for fd := range s.listeners {
+		unix.Close(fd)
+	}
+	unix.Close(s.wake)
+	unix.Close(s.epoll)
+}

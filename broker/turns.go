@@ -1,0 +1,114 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// seizeAfter is how late an owner of a turn may be after three quanta, as among agents (preempt/agent/turn.go).
+const seizeAfter = 250 * time.Millisecond
+
+// silentAfter is how old the heartbeat is of a process that is stopped.
+const silentAfter = 3 * time.Second
+
+// contender is what is known of a member that may have a turn.
+type contender struct {
+	slot     int
+	wants    bool   // it has work, and takes turns
+	sinceNs  uint64 // since when, of those turns; 0: it does not
+	silent   bool
+	barredNs uint64 // no turn before; 0: it may have one
+}
+
+// turn is a turn of a GPU and what there is to decide about it.
+type turn struct {
+	word, sinceNs uint64
+	lateAfter     time.Duration // an owner is late then
+	contenders    []contender   // members of the lowest level
+}
+
+func (t *turn) of(slot int) *contender {
+	for i := range t.contenders {
+		if t.contenders[i].slot == slot {
+			return &t.contenders[i]
+		}
+	}
+	return nil
+}
+
+// starving is the member that has wanted the turn for longest, if that is longer than all who want it should need.
+func (t *turn) starving(now uint64) *contender {
+	var longest *contender
+	wanting := 0
+	for i := range t.contenders {
+		c := &t.contenders[i]
+		if !c.wants || c.silent || c.barredNs > now {
+			continue
+		}
+		wanting++
+		if longest == nil || c.sinceNs < longest.sinceNs {
+			longest = c
+		}
+	}
+	if longest == nil || passed(longest.sinceNs, now) <= time.Duration(wanting+1)*t.lateAfter {
+		return nil
+	}
+	return longest
+}
+
+// decide says what becomes of a turn that a member asks to change. seized is the slot that it is taken from by force, -1: none.
+func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int, changed bool) {
+	asker := t.of(by)
+	if asker == nil || m.Seen != t.word {
+		return 0, -1, false
+	}
+	owner, owned := page.TurnOwner(t.word)
+	if owned && t.of(owner) == nil { // it left, or is of a higher level by now
+		owned = false
+	}
+	switch m.Kind {
+	case wire.TurnTake:
+		if owned || asker.barredNs > now || !t.may(asker, now) {
+			return 0, -1, false
+		}
+		return page.NextTurn(t.word, by, false), -1, true
+	case wire.TurnPass:
+		if !owned || owner != by {
+			return 0, -1, false
+		}
+		to := t.of(int(m.To))
+		if to == asker { // it would never be late
+			return 0, -1, false
+		}
+		if first := t.starving(now); first != nil && first != asker {
+			to = first
+		}
+		if to == nil || to.barredNs > now {
+			return page.NextTurn(t.word, -1, false), -1, true
+		}
+		return page.NextTurn(t.word, to.slot, false), -1, true
+	case wire.TurnSeize:
+		late := passed(t.sinceNs, now) > t.lateAfter || owned && t.of(owner).silent
+		if !owned || owner == by || !late || asker.barredNs > now || !t.may(asker, now) {
+			return 0, -1, false
+		}
+		return page.NextTurn(t.word, by, true), owner, true
+	}
+	return 0, -1, false
+}
+
+// may says whether nobody has waited for so long that it comes before this one.
+func (t *turn) may(asker *contender, now uint64) bool {
+	first := t.starving(now)
+	return first == nil || first == asker
+}
+
+// passed is the time since then; 0 for times that lie ahead.
+func passed(then, now uint64) time.Duration {
+	if then >= now {
+		return 0
+	}
+	return time.Duration(now - then)
+}

@@ -1,0 +1,123 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+const lateNs = uint64(time.Second)
+
+// turnOf makes a turn that a slot has had since time 0, among members 0 to 3, which all want it.
+func turnOf(owner int) *turn {
+	t := &turn{word: page.NextTurn(41<<16, owner, false), lateAfter: time.Duration(lateNs)}
+	for slot := range 4 {
+		t.contenders = append(t.contenders, contender{slot: slot, wants: true, sinceNs: 1})
+	}
+	return t
+}
+
+func TestDecisionsAboutTurns(t *testing.T) {
+	take, pass, seize := wire.TurnTake, wire.TurnPass, wire.TurnSeize
+	now := lateNs / 2
+	for name, c := range map[string]struct {
+		owner    int
+		prepare  func(t *turn)
+		kind     uint8
+		by, to   int
+		now      uint64
+		stale    bool
+		want     int // owner afterwards; -1: nobody; -2: nothing changes
+		wantFrom int // taken from by force; -1: nobody
+	}{
+		"take a free turn":                  {owner: -1, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
+		"take another's":                    {owner: 1, kind: take, by: 2, now: now, want: -2, wantFrom: -1},
+		"take another's that is late":       {owner: 1, kind: take, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"take one whose owner left":         {owner: 9, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
+		"take as a higher level":            {owner: -1, kind: take, by: 9, now: now, want: -2, wantFrom: -1},
+		"take what has changed":             {owner: -1, kind: take, by: 2, now: now, stale: true, want: -2, wantFrom: -1},
+		"take while barred":                 {owner: -1, kind: take, by: 2, now: now, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: -2, wantFrom: -1},
+		"take after that":                   {owner: -1, kind: take, by: 2, now: 2 * lateNs, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: 2, wantFrom: -1},
+		"take while another starves":        {owner: -1, kind: take, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: -2, wantFrom: -1},
+		"take as the one who starves":       {owner: -1, kind: take, by: 1, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: 1, wantFrom: -1},
+		"pass":                              {owner: 1, kind: pass, by: 1, to: 3, now: now, want: 3, wantFrom: -1},
+		"pass to nobody":                    {owner: 1, kind: pass, by: 1, to: wire.Slots, now: now, want: -1, wantFrom: -1},
+		"pass to who is not there":          {owner: 1, kind: pass, by: 1, to: 9, now: now, want: -1, wantFrom: -1},
+		"pass to oneself":                   {owner: 1, kind: pass, by: 1, to: 1, now: now, want: -2, wantFrom: -1},
+		"pass another's":                    {owner: 1, kind: pass, by: 2, to: 2, now: now, want: -2, wantFrom: -1},
+		"pass to who is barred":             {owner: 1, kind: pass, by: 1, to: 3, now: now, prepare: func(t *turn) { t.of(3).barredNs = lateNs }, want: -1, wantFrom: -1},
+		"pass past who starves":             {owner: 1, kind: pass, by: 1, to: 3, now: 9 * lateNs, prepare: func(t *turn) { t.of(2).sinceNs = 0 }, want: 2, wantFrom: -1},
+		"pass past who is stopped":          {owner: 1, kind: pass, by: 1, to: 3, now: 3 * lateNs, prepare: func(t *turn) { t.of(2).silent = true }, want: 3, wantFrom: -1},
+		"seize":                             {owner: 1, kind: seize, by: 2, now: 2 * lateNs, want: 2, wantFrom: 1},
+		"seize too early":                   {owner: 1, kind: seize, by: 2, now: now, want: -2, wantFrom: -1},
+		"seize from who is stopped":         {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.of(1).silent = true }, want: 2, wantFrom: 1},
+		"seize one's own":                   {owner: 2, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"seize nobody's":                    {owner: -1, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"seize from a time in the future":   {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.sinceNs = 99 * lateNs }, want: -2, wantFrom: -1},
+		"seize while another starves":       {owner: 1, kind: seize, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(3).sinceNs = 0 }, want: -2, wantFrom: -1},
+		"a kind that there is not":          {owner: -1, kind: 9, by: 2, now: now, want: -2, wantFrom: -1},
+		"who wants nothing does not starve": {owner: 1, kind: pass, by: 1, to: 3, now: 3 * lateNs, prepare: func(t *turn) { t.of(2).wants = false }, want: 3, wantFrom: -1},
+	} {
+		turn := turnOf(c.owner)
+		if c.prepare != nil {
+			c.prepare(turn)
+		}
+		m := &wire.Turn{Kind: c.kind, To: uint8(c.to), Seen: turn.word}
+		if c.stale {
+			m.Seen -= 1 << 16
+		}
+		next, from, changed := turn.decide(m, c.by, c.now)
+		owner, owned := page.TurnOwner(next)
+		switch {
+		case !changed:
+			owner = -2
+		case !owned:
+			owner = -1
+		}
+		if owner != c.want || from != c.wantFrom || changed && next>>16 != turn.word>>16+1 {
+			t.Errorf("%s: %#x after %#x: owner %d, want %d; taken from %d, want %d", name, next, turn.word, owner, c.want, from, c.wantFrom)
+		}
+	}
+}
+
+// Two that pass the turn to each other, or drop it and take it again, do not keep it from a third that wants it.
+func TestAccomplicesDoNotStarveAThird(t *testing.T) {
+	for name, ask := range map[string]func(turn *turn, owner int) *wire.Turn{
+		"pass": func(turn *turn, owner int) *wire.Turn {
+			return &wire.Turn{Kind: wire.TurnPass, To: uint8(1 - owner), Seen: turn.word}
+		},
+		"drop": func(turn *turn, owner int) *wire.Turn {
+			return &wire.Turn{Kind: wire.TurnPass, To: wire.Slots, Seen: turn.word}
+		},
+	} {
+		turn, got := turnOf(0), 0
+		turn.contenders = turn.contenders[:3]
+		for now := lateNs / 2; now < 40*lateNs; now += lateNs / 2 {
+			owner, owned := page.TurnOwner(turn.word)
+			m, by := &wire.Turn{Kind: wire.TurnTake, Seen: turn.word}, 0
+			if owned {
+				m, by = ask(turn, owner), owner
+			}
+			next, _, changed := turn.decide(m, by, now)
+			if !changed && !owned { // the liar was refused: the honest one asks too
+				next, _, changed = turn.decide(&wire.Turn{Kind: wire.TurnTake, Seen: turn.word}, 2, now)
+			}
+			if !changed {
+				t.Fatalf("%s: the turn stands still", name)
+			}
+			turn.word, turn.sinceNs = next, now
+			if owner, owned := page.TurnOwner(next); owned {
+				turn.of(owner).sinceNs = now
+				if owner == 2 {
+					got++
+					turn.word = page.NextTurn(next, -1, false) // it hands it on
+				}
+			}
+		}
+		if got < 5 {
+			t.Errorf("%s: the third had %d turns", name, got)
+		}
+	}
+}
