@@ -11,7 +11,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -74,6 +74,11 @@ build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c sh
 build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
+
+# The broker is without C: it runs on any distribution, and alone in an image.
+build/gpreemptd: build/version $(GO_SOURCES)
+	@mkdir -p build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreemptd
 
 # The benchmarks, which `gpreempt bench` runs.
 build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
@@ -146,7 +151,8 @@ help: ## this list
 # that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need
 # them are skipped; in CI (GPREEMPT_CI) that fails. Each wait of a test has a bound of its own; the packages' is for a machine
 # that is slow and busy.
-RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/... ./test/bench/...
+RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./cmd/internal/... ./test/bench/... \
+	./broker/page ./broker/wire
 COMPUTE := ./test/units ./patch
 UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
 GO_TEST := env -u MAKEFLAGS $(GO) test -count=1 -timeout 1h -p 3 -parallel 4
@@ -218,15 +224,17 @@ demo: all
 	./test/demo.sh
 
 install: ## the library, the commands and their manuals, into PREFIX
-install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
+install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench
 	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
 	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
+	install -D -m 0755 build/gpreemptd $(DESTDIR)$(PREFIX)/sbin/gpreemptd
 	install -D -m 0755 build/gpreempt-bench $(DESTDIR)$(PREFIX)/bin/gpreempt-bench
 	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
 	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
 	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
 	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
 	install -D -m 0644 docs/man/gpreempt-bench.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt-bench.1
+	install -D -m 0644 docs/man/gpreemptd.8 $(DESTDIR)$(PREFIX)/share/man/man8/gpreemptd.8
 	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails

@@ -69,7 +69,11 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	}
 	c.client, c.deadline = member, now.Add(s.limits.mapped)
 	err := wire.Send(c.fd, s.welcome(member, 0), member.state, member.counters)
-	if err != nil { // it has been sent nothing yet: it cannot be full
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.EPIPE): // it has gone
+		s.drop(member)
+	default: // it has been sent nothing yet: it cannot be full
 		s.often.Warn().Err(err).Int32("pid", c.who.pid).Msg("pages could not be sent")
 		s.refuse(c, wire.RefusedBroken, time.Second)
 	}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+var (
+	update  = flag.Bool("update", false, "write the manual page")
+	command string // gpreemptd, built
+)
+
+// soon is a bound on what takes milliseconds, for a machine that is slow and busy.
+const soon = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	var folder string
+	flag.Parse()
+	os.Exit(clitest.Main(m, &folder, func(folder string) error { command = filepath.Join(folder, "gpreemptd"); return nil }))
+}
+
+func TestManualIsCurrent(t *testing.T) {
+	var p clitest.Page
+	root := rootCommand()
+	p.Head(root.Name(), 8, "l"+root.Short[1:], "cmd/gpreemptd/main_test.go")
+	p.Synopsis(root)
+	p.Line(".SH DESCRIPTION")
+	p.Text("Without it, programs of one user find each other by files, and programs of several users know nothing of each other.")
+	p.Commands(root)
+	p.Line(".SH EXIT STATUS\n0 after SIGTERM, or 1 where something failed, or 2 for wrong arguments.")
+	p.Line(".SH FILES\n.TP\n.B %s\nThe policy.\n.SH SEE ALSO\n.BR gpreempt (1)", policyPath)
+	clitest.CheckPage(t, "../../docs/man/gpreemptd.8", p.Bytes(), *update)
+}
+
+// process is a gpreemptd that runs.
+type process struct {
+	*exec.Cmd
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func run(t *testing.T, c *exec.Cmd) *process {
+	t.Helper()
+	out, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d := &process{Cmd: c, t: t, lines: bufio.NewScanner(out)}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() }) // it has ended, or shall
+	d.says("serving")
+	return d
+}
+
+// says waits for a line of the log.
+func (d *process) says(what string) {
+	d.t.Helper()
+	var said []string
+	for d.lines.Scan() {
+		if said = append(said, d.lines.Text()); strings.Contains(said[len(said)-1], what) {
+			return
+		}
+	}
+	d.t.Fatalf("it did not say %q but %q", what, said)
+}
+
+func (d *process) signal(s syscall.Signal) {
+	d.t.Helper()
+	if err := d.Process.Signal(s); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func joined(t *testing.T, directory string) *join.Client {
+	t.Helper()
+	c, err := join.Join(join.SocketIn(directory, 0), join.Options{Layout: page.Layout, GPU: [16]byte{1}, Name: "test", Within: soon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestServing(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "run")
+	path := clitest.Write(t, "policy.toml", "[default]\nlevel = 3\n")
+	d := run(t, exec.Command(command, "--directory", directory, "--policy", path))
+	c := joined(t, directory)
+	if c.Welcome.Policy.Level != 3 {
+		t.Errorf("%+v", c.Welcome)
+	}
+	for level := range configs.Levels {
+		info, err := os.Stat(join.SocketIn(directory, level))
+		if err != nil || info.Mode() != os.ModeSocket|0o666 {
+			t.Errorf("level %d: %v, %v", level, info.Mode(), err)
+		}
+	}
+	for name, level := range map[string]string{"lc": "0", "be": "7"} {
+		if to, err := os.Readlink(filepath.Join(directory, name)); to != level || err != nil {
+			t.Errorf("%s: %s, %v", name, to, err)
+		}
+	}
+	// Another policy on SIGHUP, unless it is wrong.
+	for _, next := range []struct {
+		text, said string
+		level      uint8
+	}{{"[default]\nlevel = 5\n", "another policy is in force", 5}, {"[default]\nlevel = 8\n", "the policy stays as it was", 5}, {"[default]\nlevel = 2\n", "another policy", 2}} {
+		if err := os.WriteFile(path, []byte(next.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.signal(syscall.SIGHUP)
+		d.says(next.said)
+		for end := time.Now().Add(soon); c.Welcome.Policy.Level != next.level; {
+			e, err := c.Next(time.Until(end))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wire.CloseAll([]int{e.FD})
+		}
+	}
+	// There is one broker in a directory.
+	if status, _, said := clitest.Run(t, command, nil, "--directory", directory, "--policy", path); status != 1 || !strings.Contains(said, "another broker's") {
+		t.Errorf("a second one: %d, %s", status, said)
+	}
+	d.signal(syscall.SIGTERM)
+	d.says("ended")
+	if err := d.Wait(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(directory, "*", "*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A killed broker leaves its sockets, and the next one takes their place.
+func TestAfterAKill(t *testing.T) {
+	directory := t.TempDir()
+	path := clitest.Write(t, "policy.toml", "")
+	var generation uint64
+	for range 3 {
+		d := run(t, exec.Command(command, "--directory", directory, "--policy", path))
+		c := joined(t, directory)
+		if c.Welcome.Generation == generation {
+			t.Error("the same generation again")
+		}
+		generation = c.Welcome.Generation
+		d.signal(syscall.SIGKILL)
+		if err := d.Wait(); err == nil {
+			t.Error("it was not killed")
+		}
+	}
+}
+
+// Sockets come from systemd, which is told when the broker serves and when it stops.
+func TestSocketActivation(t *testing.T) {
+	directory := t.TempDir()
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(directory, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer notify.Close()
+	told := func() string {
+		t.Helper()
+		_ = notify.SetReadDeadline(time.Now().Add(soon)) // of a socket that is open
+		text := make([]byte, 100)
+		n, err := notify.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text[:n])
+	}
+	if err := os.Mkdir(filepath.Join(directory, "4"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: join.SocketIn(directory, 4), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	file, err := listener.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	path := clitest.Write(t, "policy.toml", "[default]\nlevel = 0\n")
+	// The shell knows the pid that the command is going to have.
+	c := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" --policy "$1"`, command, path)
+	c.Env = append(os.Environ(), "LISTEN_FDS=1", "NOTIFY_SOCKET="+filepath.Join(directory, "notify"))
+	c.ExtraFiles = []*os.File{file}
+	d := run(t, c)
+	if got := told(); got != "READY=1" {
+		t.Errorf("systemd was told %q", got)
+	}
+	client, err := join.Join(join.SocketIn(directory, 4), join.Options{Layout: page.Layout, Within: soon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if client.Welcome.Policy.Level != 4 {
+		t.Errorf("level %d by the socket of level 4", client.Welcome.Policy.Level)
+	}
+	d.signal(syscall.SIGTERM)
+	if got := told(); got != "STOPPING=1" {
+		t.Errorf("systemd was told %q", got)
+	}
+	d.says("ended")
+	if _, err := os.Stat(join.SocketIn(directory, 4)); err != nil {
+		t.Error("systemd's socket was removed: ", err)
+	}
+}
+
+func TestChecking(t *testing.T) {
+	good := clitest.Write(t, "policy.toml", "[default]\nlevel = 'lc'\n")
+	bad := clitest.Write(t, "policy.toml", "[default]\nlevel = 'fast'\n")
+	for _, c := range []struct {
+		arguments    []string
+		status       int
+		out, problem string
+	}{
+		{[]string{"--check", "--policy", good}, 0, good + ": no mistakes\n", ""},
+		{[]string{"--check", "--policy", bad}, 1, "", "gpreemptd: " + bad + `: default.level = "fast", must be "lc", "be" or an integer from 0 to 7` + "\n"},
+		{[]string{"--check", "--policy", good + "x"}, 1, "", "no such file"},
+		{[]string{"--log", "loud"}, 2, "", "--log loud: must be debug, info, warn or error"},
+		{[]string{"--directory", t.TempDir(), "--group", "no-such-group"}, 1, "", "--group no-such-group"},
+		{[]string{"serve"}, 1, "", `unknown command "serve"`},
+	} {
+		status, out, said := clitest.Run(t, command, nil, c.arguments...)
+		if status != c.status || out != c.out || !strings.Contains(said, c.problem) {
+			t.Errorf("%v: %d\n%s%s", c.arguments, status, out, said)
+		}
+	}
+}
+
+// With a group, only it reaches the higher levels.
+func TestGroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a folder can only be given to another group by root")
+	}
+	directory := t.TempDir()
+	run(t, exec.Command(command, "--directory", directory, "--policy", clitest.Write(t, "policy.toml", ""), "--group", "1234"))
+	for level := range configs.Levels {
+		info, err := os.Stat(filepath.Join(directory, strconv.Itoa(level)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprint(os.FileMode(0o750), 1234)
+		if level == configs.Levels-1 {
+			want = fmt.Sprint(os.FileMode(0o755), 0)
+		}
+		if got := fmt.Sprint(info.Mode().Perm(), info.Sys().(*syscall.Stat_t).Gid); got != want {
+			t.Errorf("level %d: %s, want %s", level, got, want)
+		}
+	}
+}
