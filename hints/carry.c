@@ -56,7 +56,7 @@ static void take_at_once(struct mail *m)
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return;
 	struct gp_context *c = gp_current_context();
-	if (!c || c->open || !takes_hints(c) || c->gpu->segment->open & (c->gpu->higher | c->gpu->same) ||
+	if (!c || c->open || !takes_hints(c) || gp_windows_open(c->gpu->segment, c->gpu->higher | c->gpu->same) ||
 	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return;
 	m->taken = c;
@@ -271,7 +271,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 		for (int i = 0; i < GP_CONTEXTS; i++) {
 			struct gp_context *c = &gp_context[i];
 			if (c->gpu == &gp_gpu[g] && takes_hints(c) &&
-			    !(c->gpu->segment->open & (c->gpu->higher | c->gpu->same)) &&
+			    !gp_windows_open(c->gpu->segment, c->gpu->higher | c->gpu->same) &&
 			    last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;

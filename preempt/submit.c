@@ -18,17 +18,15 @@ static void gate(struct gp_gpu *g)
 	uint64_t began = gp_now_ns(), now = began, blocking;
 
 	gp_count(&slot->gate_waits, 1);
-	while ((blocking = s->open & g->higher & ~g->ignored) && !g->forced) {
+	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced) {
 		bool watched = gp_images_rewritten; // then blp/stop.c keeps this process's share
 		if (now - began > gp_settings.max_hold_ns && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
 		}
 		uint32_t seen = s->gate;
-		s->gate_waiters++;
-		if (s->open & g->higher & ~g->ignored && !g->forced)
+		if (gp_windows_open(s, g->higher & ~g->ignored) && !g->forced)
 			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (watched ? 0 : now - began) + 1, true);
-		s->gate_waiters--;
 		now = gp_now_ns();
 	}
 	gp_count(&slot->gate_ns, now - began);
@@ -63,8 +61,8 @@ static void prepare(struct gp_operation *o)
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
-		g->ignored &= segment->open; // the next window counts again
-	if (gates(g) && segment && (segment->open & g->higher & ~g->ignored) &&
+		g->ignored &= gp_windows_open(segment, g->ignored); // the next window counts again
+	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) &&
 	    !(o->work == GP_KERNEL && gp_code_of(o->launch.function) && gp_blp_logs(c)))
 		gate(g);
 	o->follows = gp_holds(c) && !gp_all_complete(c);

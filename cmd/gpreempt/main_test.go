@@ -208,7 +208,7 @@ func TestTop(t *testing.T) {
 	p.Windows.Store(1000)
 	p.TimesliceUs.Store(100000)
 	p.SetLacks(configs.FallbackNoHold, true)
-	s.Open.Or(1)
+	s.Line(slot).WindowOpenedNs.Store(1 << 62) // no time passed in it
 	var got sample
 	r := gpreempt(t, nil, "top", "--once", "--json", "--config", config)
 	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || len(got.GPUs) != 1 || len(got.GPUs[0].Peers) != 1 {
@@ -276,7 +276,7 @@ func TestTop(t *testing.T) {
 // topOfMemory goes on with TestTop's segment.
 func topOfMemory(t *testing.T, s *segment.Segment, p *segment.Slot, config string) {
 	t.Helper()
-	s.Open.Store(0)
+	s.Line(0).WindowOpenedNs.Store(0)
 	p.StartedNs.Store(segment.Now() - 10e9)
 	m := &p.Memory
 	m.State.Store(segment.MemoryOut)

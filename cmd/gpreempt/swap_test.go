@@ -133,7 +133,7 @@ func TestSwapFails(t *testing.T) {
 	answers := make(chan segment.Answer, 1)
 	w.obey(func(gpu int, _ segment.Asked) segment.Answer { return <-answers })
 	w.slot[0].Memory.Swapped.Store(1 << 30)
-	w.slot[1].Level.Store(0)
+	w.on[1].Level[0].Store(0) // its slot, the first
 	w.slot[1].Memory.Resident.Store(3 << 30)
 	answers <- segment.AnswerNothing
 	if r := w.gpreempt("swap", "out", w.process, "--gpu", "GPU-02"); r.status != 1 || !strings.Contains(r.stderr, "its level is above be, and memory.lc is false in its configuration: its memory stays\n") {

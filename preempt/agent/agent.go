@@ -61,6 +61,7 @@ type agent struct {
 	offSince                   uint64
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
+	countedTurn                uint64 // the last turn of its own
 	askedTurn                  uint64 // the turn that this process waits for to end, and since when
 	askedNs                    uint64
 	due                        uint64 // since when this process should hand its turn on; 0: it should not
@@ -237,7 +238,7 @@ func (a *agent) peers() (p peers) {
 	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
 		slot := bits.TrailingZeros64(members)
 		bit := uint64(1) << slot
-		switch level := int(a.segment.Slot(slot).Level.Load()); {
+		switch level := int(a.segment.Level[slot].Load()); {
 		case level > lowestLevel: // not a level: not a peer
 		case level > a.core.level:
 			p.lower |= bit
@@ -263,8 +264,8 @@ func (a *agent) giveWay(p peers, now uint64) time.Duration {
 	least := a.core.config.Share.MinBE
 	period := bound + uint64(float64(bound)*least/(1-least))
 	away, wait := false, uint64(heartbeat)
-	for m := a.segment.Open.Load() & p.higher; m != 0; m &= m - 1 {
-		since := a.segment.Slot(bits.TrailingZeros64(m)).WindowOpenedNs.Load()
+	for m := p.higher; m != 0; m &= m - 1 {
+		since := a.segment.Line(bits.TrailingZeros64(m)).WindowOpenedNs.Load()
 		if since == 0 || since > now {
 			continue
 		}
@@ -293,7 +294,7 @@ func (a *agent) canTakeTurns() bool {
 
 // crowded says whether a process of the same level has work and takes no part in turns.
 func (a *agent) crowded(p peers, now uint64) bool {
-	for m := a.segment.Busy.Load() & p.same; m != 0; m &= m - 1 {
+	for m := a.segment.Busy(p.same); m != 0; m &= m - 1 {
 		if !a.takesPart(bits.TrailingZeros64(m), now) {
 			return true
 		}

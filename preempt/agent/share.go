@@ -27,7 +27,7 @@ func (a *agent) usage(p peers, now uint64) usage {
 		slot := bits.TrailingZeros64(m)
 		s := a.segment.Slot(slot)
 		u.openNs[slot], u.windows[slot] = s.WindowNs.Load(), s.Windows.Load()
-		if since := s.WindowOpenedNs.Load(); since != 0 && since < now {
+		if since := a.segment.Line(slot).WindowOpenedNs.Load(); since != 0 && since < now {
 			u.openNs[slot] += now - since
 		}
 	}

@@ -376,7 +376,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 		slot := bits.TrailingZeros64(members)
 		s := a.segment.Slot(slot)
 		o := memoryOf{
-			slot: slot, level: int(s.Level.Load()), job: s.Job.Load(), startedNs: s.StartedNs.Load(),
+			slot: slot, level: int(a.segment.Level[slot].Load()), job: s.Job.Load(), startedNs: s.StartedNs.Load(),
 			swaps: s.Has(configs.Swap), noHost: s.Lacks(configs.FallbackNoHostMemory),
 		}
 		if heard := s.HeartbeatNs.Load(); heard < now && now-heard > stoodStill {

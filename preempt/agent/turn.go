@@ -24,7 +24,7 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 	turn := a.segment.Turn.Load()
 	owner, owned := segment.TurnOwner(turn)
 	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
-	wanted := a.segment.Busy.Load() & p.same
+	wanted := a.segment.Busy(p.same)
 	for m := wanted; m != 0; m &= m - 1 {
 		if slot := bits.TrailingZeros64(m); !a.takesPart(slot, now) {
 			wanted &^= 1 << slot
@@ -43,6 +43,10 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 
 	switch {
 	case owned && owner == a.slot:
+		if a.countedTurn != turn { // taken, or handed to this process
+			a.countedTurn = turn
+			a.own().Turns.Add(1)
+		}
 		if a.off && !a.schedule(true) {
 			return heartbeat
 		}
@@ -65,7 +69,7 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 				next = due
 			}
 		}
-		if want && a.segment.Open.Load()&p.higher != 0 && now-a.due < uint64(quantum) {
+		if want && a.segment.WindowsOpen(p.higher) != 0 && now-a.due < uint64(quantum) {
 			// Taking TSGs off the runlist would cost the higher level's request a switch.
 			return windowPoll
 		}
@@ -136,7 +140,6 @@ func (a *agent) take(seen, flags uint64) time.Duration {
 		return time.Millisecond
 	}
 	a.segment.TurnSinceNs.Store(segment.Now())
-	a.own().Turns.Add(1)
 	if flags&turnSeized != 0 {
 		a.wantUs = a.core.config.Timeslice.FairUs
 		a.applyTimeslice()
@@ -153,9 +156,6 @@ func (a *agent) pass(seen uint64, to int, held time.Duration) {
 	a.own().TurnNs.Add(uint64(held))
 	if a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|uint64(to+1)) {
 		a.segment.TurnSinceNs.Store(segment.Now())
-		if to >= 0 {
-			a.segment.Slot(to).Turns.Add(1)
-		}
 	}
 	a.segment.Ring()
 }

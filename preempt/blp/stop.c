@@ -368,7 +368,7 @@ bool blp_wanted_stopped(struct gp_domain *d)
 {
 	struct gp_gpu *g = d->gpu;
 	struct gp_segment *s = g->segment;
-	return s && !g->forced && !blp_retired && (s->open & g->higher & ~g->ignored);
+	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
 }
 
 // Records an event of ours in place of the record at a place of the log, behind what its stream has now.
@@ -655,8 +655,8 @@ void gp_blp_watch(struct gp_gpu *g)
 	for (;;) {
 		struct gp_segment *s = g->segment;
 		uint32_t seen = s->windows;
-		g->ignored &= s->open;
-		bool want = s->open & g->higher & ~g->ignored;
+		g->ignored &= gp_windows_open(s, g->ignored);
+		bool want = gp_windows_open(s, g->higher & ~g->ignored);
 		uint64_t next = 0;
 		if (want || stopped || g->forced || debt.ns) {
 			next = account(g, &debt, stopped, gp_now_ns());

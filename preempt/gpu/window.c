@@ -26,25 +26,32 @@ static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_COST_NS = 200 * 1000; // a context switch on an H200
 static const uint64_t SWITCH_WEIGHT = 25;          // a switch in a request hurts this much more than BE time lost
 
+static bool any_busy(struct gp_segment *s, uint64_t slots)
+{
+	for (; slots; slots &= slots - 1)
+		if (gp_line_of(s, (uint32_t)__builtin_ctzll(slots))->busy)
+			return true;
+	return false;
+}
+
 // Returns who is to be woken.
 static uint32_t publish(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
-	uint64_t bit = 1ull << g->slot;
 	uint32_t wakes = 0;
 
 	if (!s)
 		return 0;
+	struct gp_line *line = gp_line_of(s, g->slot);
 	if (g->lower_peers && !g->giving_way) {
-		slot->window_opened_ns = now;
 		gp_count(&slot->windows, 1);
-		if (s->busy & g->lower)
+		if (any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		s->open |= bit;
+		line->window_opened_ns = now;
 	}
-	if (!(s->busy & bit)) {
-		s->busy |= bit;
+	if (!line->busy) {
+		line->busy = 1;
 		if (g->turn_peers)
 			wakes |= WAKE_AGENTS;
 	}
@@ -55,26 +62,30 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 	return wakes;
 }
 
+// Takes the window back that others see, and lets those on that wait for it.
+static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
+{
+	struct gp_segment *s = g->segment;
+	gp_count(&gp_own_slot(g)->window_ns, now - line->window_opened_ns);
+	line->window_opened_ns = 0;
+	s->gate++;
+	gp_futex_wake(&s->gate, INT_MAX, true);
+}
+
 static void unpublish(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
-	struct gp_slot *slot = gp_own_slot(g);
-	uint64_t bit = 1ull << g->slot;
 
 	if (!s)
 		return;
-	if (s->open & bit) {
-		s->open &= ~bit;
-		gp_count(&slot->window_ns, now - slot->window_opened_ns);
-		slot->window_opened_ns = 0;
-		s->gate++;
-		if (s->gate_waiters)
-			gp_futex_wake(&s->gate, INT_MAX, true);
+	struct gp_line *line = gp_line_of(s, g->slot);
+	if (line->window_opened_ns) {
+		withdraw(g, line, now);
 		if (g->stoppable)
 			gp_ring_windows(s);
 	}
 	if (!g->probing)
-		s->busy &= ~bit;
+		line->busy = 0;
 	if (g->turn_peers || g->between)
 		gp_ring(s);
 }
@@ -114,15 +125,14 @@ void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
-	struct gp_segment *s = g->segment;
-	uint64_t bit = 1ull << g->slot;
+	struct gp_line *line = gp_line_of(g->segment, g->slot);
 
 	pthread_spin_lock(&g->lock);
 	g->probing = on;
 	if (on)
-		s->busy |= bit;
+		line->busy = 1;
 	else if (!g->open_contexts)
-		s->busy &= ~bit;
+		line->busy = 0;
 	pthread_spin_unlock(&g->lock);
 }
 
@@ -144,7 +154,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
 	if (moved)
 		g->slot = slot;
 	if (g->probing)
-		s->busy |= 1ull << g->slot;
+		gp_line_of(s, g->slot)->busy = 1;
 	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
 	pthread_spin_unlock(&g->lock);
 	gp_window_wake(g, wakes);
@@ -315,15 +325,11 @@ static uint32_t republish(struct gp_gpu *g)
 	bool wanted = g->lower_peers && !g->giving_way;
 	if (!s)
 		return 0;
-	if (!wanted && s->open & 1ull << g->slot) {
-		struct gp_slot *slot = gp_own_slot(g);
-		s->open &= ~(1ull << g->slot);
-		gp_count(&slot->window_ns, gp_now_ns() - slot->window_opened_ns);
-		slot->window_opened_ns = 0;
-		s->gate++;
-		gp_futex_wake(&s->gate, INT_MAX, true);
+	struct gp_line *line = gp_line_of(s, g->slot);
+	if (!wanted && line->window_opened_ns) {
+		withdraw(g, line, gp_now_ns());
 		gp_ring_windows(s);
-	} else if (wanted && g->open_contexts && !(s->open & 1ull << g->slot)) {
+	} else if (wanted && g->open_contexts && !line->window_opened_ns) {
 		return publish(g, gp_now_ns()); // lower levels came while the window was open
 	}
 	return 0;

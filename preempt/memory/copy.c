@@ -87,18 +87,16 @@ static bool give_way(struct gp_copies *copies)
 {
 	struct gp_gpu *g = copies->gpu;
 	struct gp_segment *s = g->segment;
-	if (copies->urgent || !s || !(s->open & g->higher))
+	if (copies->urgent || !s || !gp_windows_open(s, g->higher))
 		return true;
 	if (!gp_copies_wait(copies, copies->begun))
 		return false;
 	uint64_t until = gp_now_ns() + PAUSE_NS, now;
 	while ((now = gp_now_ns()) < until) {
 		uint32_t seen = s->gate;
-		s->gate_waiters++;
-		bool open = s->open & g->higher;
+		bool open = gp_windows_open(s, g->higher);
 		if (open)
 			gp_futex_wait(&s->gate, seen, until - now, true);
-		s->gate_waiters--;
 		if (!open)
 			break;
 	}

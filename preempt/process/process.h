@@ -175,7 +175,7 @@ static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 static inline bool gp_equals_open(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	return s && s->open & g->same;
+	return s && gp_windows_open(s, g->same);
 }
 static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 {

@@ -20,15 +20,18 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 6
+	Version = 7
 	Slots   = 64
 	Levels  = 8
 
 	HintRoom = 7 // configs.HintRows, and room for more
 	Refusals = 8 // RefusalNames, and room for more
 
-	headerSize = 192
-	slotSize   = 1536
+	linesAt = 2048 // bytes, in a slot
+	lines   = 32
+
+	headerSize = pageSize
+	slotSize   = 2 * pageSize
 	memorySize = headerSize + slotSize*Slots
 	fileSize   = 64 // the identity
 )
@@ -171,56 +174,62 @@ type Header struct {
 	ID       [16]byte // of this memory, random
 	Pad0     [8]byte
 
-	Open        atomic.Uint64 // bit i: the window of slot i is open
-	Gate        atomic.Uint32 // futex: counts closed windows
-	GateWaiters atomic.Uint32
-	Windows     atomic.Uint32 // futex: counts opened and closed windows while somebody is stoppable
-	Pad1        [44]byte
+	Gate    atomic.Uint32 // futex: counts closed windows
+	Windows atomic.Uint32 // futex: counts opened and closed windows while somebody is stoppable
+	Bell    atomic.Uint32 // futex: rung at every change of membership, turn or demand
+	Pad1    [52]byte
 
-	Bell        atomic.Uint32 // futex: rung at every change of membership, turn or demand
-	Pad2        uint32
 	Members     atomic.Uint64 // bit i: slot i is in use; verify with Alive
-	Busy        atomic.Uint64 // bit i: slot i has, or wants to run, work
 	Turn        atomic.Uint64 // see TurnOwner
 	TurnSinceNs atomic.Uint64
 
 	MemoryTurn        atomic.Uint64 // see TurnOwner
 	MemoryTurnSinceNs atomic.Uint64
-	Pad3              [8]byte
+	Pad2              [24]byte
+
+	Level [Slots]atomic.Uint32 // of the slots' owners
+	Pad3  [pageSize - 192 - Slots*4]byte
+}
+
+// Line is struct gp_line: of a slot, what launches of others look at.
+type Line struct {
+	WindowOpenedNs atomic.Uint64 // 0 while no window is open
+	Busy           atomic.Uint32 // 1: it has, or wants to run, work
+	Pad0           [52]byte
 }
 
 // Slot is struct gp_slot, written by its owner only but for Asked.
 type Slot struct {
-	Level          atomic.Uint32
-	Pid            atomic.Int32
-	StartedNs      atomic.Uint64
-	HeartbeatNs    atomic.Uint64
-	WindowOpenedNs atomic.Uint64
-	TimesliceUs    atomic.Uint32
-	Mechanisms     atomic.Uint32
-	Fallbacks      atomic.Uint32
-	Suspended      atomic.Uint32
-	Name           [32]byte
-	Job            atomic.Uint64
-	RanNs          atomic.Uint64
-	RanAtNs        atomic.Uint64
-	Pad0           [24]byte
+	StartedNs   atomic.Uint64
+	HeartbeatNs atomic.Uint64
+	TimesliceUs atomic.Uint32
+	Mechanisms  atomic.Uint32
+	Fallbacks   atomic.Uint32
+	Suspended   atomic.Uint32
+	Job         atomic.Uint64
+	RanNs       atomic.Uint64
+	RanAtNs     atomic.Uint64
+	Asked       atomic.Uint64 // see Request
 
 	SlotCounters[atomic.Uint64]
+	Pad0   [48]byte
+	Memory MemoryCounters[atomic.Uint64]
+	Pad1   [linesAt - 504]byte
+	Line   [lines]Line // see Segment.Line
+	Pad2   [pageSize - linesAt - lines*64]byte
+
+	Name    [32]byte
+	Pid     atomic.Int32
+	Pad3    [28]byte
 	Kernels KernelCounters[atomic.Uint64]
 	Stop    StopCounters[atomic.Uint64]
-	Pad1    [56]byte
+	Pad4    [8]byte
 
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32
 	HintSpunNs   atomic.Uint64
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
-	Pad2         [48]byte
-
-	Asked  atomic.Uint64 // see Request
-	Pad3   [56]byte
-	Memory MemoryCounters[atomic.Uint64]
-	Pad4   [200]byte
+	Pad5         [pageSize - 720]byte
 }
 
 // BLP is a copy of the counters of block-level preemption.

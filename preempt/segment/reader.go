@@ -66,14 +66,14 @@ func (r *Reader) Look() (Look, error) {
 		return Look{}, fmt.Errorf("%w: magic %#x, version %d", ErrCorrupt, h.Magic, h.Version)
 	}
 	look := Look{TakenNs: Now()}
-	members, open, busy := h.Members.Load(), h.Open.Load(), h.Busy.Load()
+	members := h.Members.Load()
 	for i := range Slots {
 		if members&(1<<i) == 0 {
 			continue
 		}
-		p := slotAt(r.image, i)
-		look.Peers = append(look.Peers, Glance{Slot: i, Pid: p.Pid.Load(), Level: p.Level.Load(),
-			Open: open&(1<<i) != 0, Busy: busy&(1<<i) != 0, TimesliceUs: p.TimesliceUs.Load(), Counters: p.Counters()})
+		p, line := slotAt(r.image, i), lineAt(r.image, i)
+		look.Peers = append(look.Peers, Glance{Slot: i, Pid: p.Pid.Load(), Level: h.Level[i].Load(),
+			Open: line.WindowOpenedNs.Load() != 0, Busy: line.Busy.Load() != 0, TimesliceUs: p.TimesliceUs.Load(), Counters: p.Counters()})
 	}
 	return look, nil
 }

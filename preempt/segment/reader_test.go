@@ -29,8 +29,8 @@ func TestReader(t *testing.T) {
 	for windows := range uint64(3) {
 		s.Slot(slot).Windows.Store(windows)
 		s.Slot(slot).TimesliceUs.Store(uint32(windows * 100))
-		s.Header.Open.Store(windows & 1 << slot)
-		s.Busy.Store(windows >> 1 << slot)
+		s.Line(slot).WindowOpenedNs.Store(windows & 1)
+		s.Line(slot).Busy.Store(uint32(windows >> 1))
 		look, err := r.Look()
 		if err != nil || len(look.Peers) != 1 {
 			t.Fatalf("%+v, %v", look, err)

@@ -16,11 +16,19 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 6u
+#define GP_SEGMENT_VERSION 7u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
 #define GP_REFUSALS 8u  // enum gp_refusal, and room for more
+// Bytes of a page of its own: the most that any kernel of the architecture has.
+#ifdef __x86_64__
+#define GP_PAGE 4096u
+#else
+#define GP_PAGE 65536u
+#endif
+#define GP_LINES_AT 2048u
+#define GP_LINES 32u
 
 // What became of the hints of one source.
 struct gp_hint_counters {
@@ -129,24 +137,30 @@ enum gp_asked_answer {
 	GP_ANSWER_NOTHING, // there is nothing that can go
 };
 
-struct gp_slot { // 1536 bytes; written by its owner only, but for asked
-	_Atomic uint32_t level;
-	_Atomic int32_t pid;         // in the owner's PID namespace, for people
+// What launches of others look at, and where they lie in wait: one cache line.
+struct gp_line {
+	_Atomic uint64_t window_opened_ns; // 0 while no window is open
+	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
+	uint8_t pad0[52];
+};
+
+// Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
+struct gp_slot {
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
 	_Atomic uint64_t heartbeat_ns;
-	_Atomic uint64_t window_opened_ns; // 0 while no window is open
-	_Atomic uint32_t timeslice_us;     // in force; 0 = the driver's default
-	_Atomic uint32_t mechanisms;       // bit set, see configs/mechanisms.go
-	_Atomic uint32_t fallbacks;        // bit set, see GP_FALLBACK_*
-	_Atomic uint32_t suspended;        // 1 while its channels are disabled
-	char name[32];                     // of the program, NUL-terminated
+	_Atomic uint32_t timeslice_us; // in force; 0 = the driver's default
+	_Atomic uint32_t mechanisms;   // bit set, see configs/mechanisms.go
+	_Atomic uint32_t fallbacks;    // bit set, see GP_FALLBACK_*
+	_Atomic uint32_t suspended;    // 1 while its channels are disabled
 	// A hash that the processes of a job have in common, which may wait for each other on several GPUs. 0 until mechanisms is known.
 	_Atomic uint64_t job;
 	// Of a process of the lowest level: for how long it had work and the GPU was its own (its turn, and no window of a higher
 	// level open), and the time until which that is counted.
 	_Atomic uint64_t ran_ns;
 	_Atomic uint64_t ran_at_ns;
-	uint8_t pad0[24];
+	// A request of people, written by the command line: enum gp_asked in bits 0-7, a sequence in bits 8-15, and in bits 16-63
+	// whom it is for, GP_ASKED_OF(started_ns). So the slot's next owner never obeys it.
+	_Atomic uint64_t asked;
 	// counters, only ever growing while the slot is owned
 	_Atomic uint64_t windows;        // LC windows opened
 	_Atomic uint64_t window_ns;      // time with a window open
@@ -165,21 +179,26 @@ struct gp_slot { // 1536 bytes; written by its owner only, but for asked
 	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
 	_Atomic uint64_t boosts;       // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
-	_Atomic uint64_t busy_ns;          // time with unfinished work (kept while peers of the same level live)
+	_Atomic uint64_t busy_ns; // time with unfinished work (kept while peers of the same level live)
+	uint8_t pad0[48];
+	struct gp_memory_counters memory;
+	uint8_t pad1[GP_LINES_AT - 504];
+	// One of them is the slot's, by its number: hot lines at one place in each page would share one set of the L1 cache.
+	struct gp_line line[GP_LINES];
+	uint8_t pad2[GP_PAGE - GP_LINES_AT - GP_LINES * 64];
+
+	// The second page: what people look at.
+	char name[32];       // of the program, NUL-terminated
+	_Atomic int32_t pid; // in the owner's PID namespace
+	uint8_t pad3[28];
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
-	uint8_t pad1[56];
+	uint8_t pad4[8];
 	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
-	uint8_t pad2[48];
-	// A request of people, written by the command line: enum gp_asked in bits 0-7, a sequence in bits 8-15, and in bits 16-63
-	// whom it is for, GP_ASKED_OF(started_ns). So the slot's next owner never obeys it.
-	_Atomic uint64_t asked;
-	uint8_t pad3[56];
-	struct gp_memory_counters memory;
-	uint8_t pad4[200];
+	uint8_t pad5[GP_PAGE - 720];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)
@@ -194,27 +213,42 @@ struct gp_segment {
 	uint8_t gpu_uuid[16];
 	uint8_t id[16]; // of this memory, random
 	uint8_t pad0[8];
-	// one cache line: what the launch path of lower levels reads
-	_Atomic uint64_t open; // bit i: the window of slot i is open
-	_Atomic uint32_t gate; // futex: counts closed windows
-	_Atomic uint32_t gate_waiters;
-	_Atomic uint32_t windows; // futex: counts opened and closed windows while somebody is stoppable
-	uint8_t pad1[44];
-	// what agents wait for
-	_Atomic uint32_t bell; // futex: rung at every change of membership, turn or demand
-	uint32_t pad2;
+	// futexes that count what others wait for
+	_Atomic uint32_t gate;    // closed windows
+	_Atomic uint32_t windows; // opened and closed windows while somebody is stoppable
+	_Atomic uint32_t bell;    // changes of membership, turn or demand
+	uint8_t pad1[52];
 	_Atomic uint64_t members; // bit i: slot i is in use; verify with the record lock
-	_Atomic uint64_t busy;    // bit i: slot i has, or wants to run, work (lowest level present only)
 	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = nobody), bit 8: seized, bits 16-: sequence
 	_Atomic uint64_t turn_since_ns;
 	_Atomic uint64_t memory_turn; // as turn: whose memory is in, of those that do not fit together
 	_Atomic uint64_t memory_turn_since_ns;
-	uint8_t pad3[8];
+	uint8_t pad2[24];
+	_Atomic uint32_t level[GP_SLOTS]; // of the slots' owners
+	uint8_t pad3[GP_PAGE - 192 - GP_SLOTS * 4];
 	struct gp_slot slot[GP_SLOTS];
 };
 
 _Static_assert(GP_HINT_SOURCES <= GP_HINT_ROOM, "room for sources of hints");
-_Static_assert(sizeof(struct gp_slot) == 1536, "slot layout");
-_Static_assert(sizeof(struct gp_segment) == 192 + 1536 * GP_SLOTS, "segment layout");
+_Static_assert(sizeof(struct gp_line) == 64, "a line of the cache");
+_Static_assert(sizeof(struct gp_slot) == 2 * GP_PAGE, "slot layout");
+_Static_assert(sizeof(struct gp_segment) == GP_PAGE + 2 * GP_PAGE * GP_SLOTS, "segment layout");
+
+static inline struct gp_line *gp_line_of(struct gp_segment *s, uint32_t slot)
+{
+	return &s->slot[slot].line[slot % GP_LINES];
+}
+
+// Which of the slots have a window open.
+static inline uint64_t gp_windows_open(struct gp_segment *s, uint64_t slots)
+{
+	uint64_t open = 0;
+	for (; slots; slots &= slots - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
+		if (gp_line_of(s, slot)->window_opened_ns)
+			open |= 1ull << slot;
+	}
+	return open;
+}
 
 #endif

@@ -51,8 +51,8 @@ func peer(dir string) error {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		switch in.Text() {
 		case "dirty": // every trace that a peer can leave
-			s.Open.Or(1 << slot)
-			s.Busy.Or(1 << slot)
+			s.Line(slot).WindowOpenedNs.Store(6)
+			s.Line(slot).Busy.Store(1)
 			s.Turn.Store(7<<16 | 1<<8 | uint64(slot+1))
 			s.MemoryTurn.Store(4<<16 | 1<<8 | uint64(slot+1))
 			s.Slot(slot).GateWaits.Store(5)
@@ -161,7 +161,7 @@ func claim(t *testing.T, s *Segment) int {
 
 // TestLayout asks the C compiler where each field of segment.h is.
 func TestLayout(t *testing.T) {
-	cNames := map[string]string{"GPU": "gpu_uuid", "ID": "id"}
+	cNames := map[string]string{"GPU": "gpu_uuid", "ID": "id", "Line": "line"}
 	field := func(name string) string {
 		if c := cNames[name]; c != "" {
 			return c
@@ -178,7 +178,7 @@ func TestLayout(t *testing.T) {
 	var program strings.Builder
 	program.WriteString("#include \"segment.h\"\n#include \"preempt/memory/memory.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
-	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
+	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_line": reflect.TypeFor[Line](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
 		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]]()} {
 		for _, f := range reflect.VisibleFields(typ) {
 			if f.Anonymous {
@@ -197,7 +197,8 @@ func TestLayout(t *testing.T) {
 		want = append(want, fmt.Sprint(value))
 	}
 	for text, value := range map[string]uint64{
-		"sizeof(struct gp_segment)": memorySize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize,
+		"sizeof(struct gp_segment)": memorySize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize, "GP_PAGE": pageSize,
+		"((char *)gp_line_of((void *)0, 37) - (char *)0)": headerSize + 37*slotSize + linesAt + 37%lines*64,
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_ROOM": HintRoom, "GP_HINT_SOURCES": uint64(len(configs.HintRows)),
 		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
@@ -338,8 +339,8 @@ func TestOpenClaimRelease(t *testing.T) {
 		t.Fatalf("Claim() = %d, %v", slot, err)
 	}
 	p := s.Slot(slot)
-	if p.Level.Load() != 3 || p.Pid.Load() != int32(os.Getpid()) || p.Name[30] != 'x' || p.Name[31] != 0 || p.StartedNs.Load() == 0 {
-		t.Errorf("slot: level %d, pid %d, name %q", p.Level.Load(), p.Pid.Load(), p.Name)
+	if s.Header.Level[slot].Load() != 3 || p.Pid.Load() != int32(os.Getpid()) || p.Name[30] != 'x' || p.Name[31] != 0 || p.StartedNs.Load() == 0 {
+		t.Errorf("slot: level %d, pid %d, name %q", s.Header.Level[slot].Load(), p.Pid.Load(), p.Name)
 	}
 	if s.Members.Load() != 1 || !s.Alive(slot) || s.Alive(1) || s.Alive(-1) || s.Alive(Slots) || s.Bell.Load() == bell {
 		t.Errorf("members %b, alive %v, bell %d", s.Members.Load(), s.Alive(slot), s.Bell.Load())
@@ -347,13 +348,13 @@ func TestOpenClaimRelease(t *testing.T) {
 	if _, err := s.Claim(0, "again"); err == nil {
 		t.Error("a second slot was claimed")
 	}
-	s.Open.Or(1)
-	s.Busy.Or(1)
+	s.Line(slot).WindowOpenedNs.Store(1)
+	s.Line(slot).Busy.Store(1)
 	s.Turn.Store(5<<16 | 1)
 	gate := s.Gate.Load()
 	s.Release()
-	if s.Members.Load() != 0 || s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Turn.Load() != 6<<16 || s.Gate.Load() == gate || s.Alive(slot) {
-		t.Errorf("after Release: members %b, open %b, busy %b, turn %x", s.Members.Load(), s.Open.Load(), s.Busy.Load(), s.Turn.Load())
+	if s.Members.Load() != 0 || s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Turn.Load() != 6<<16 || s.Gate.Load() == gate || s.Alive(slot) {
+		t.Errorf("after Release: members %b, open %b, busy %b, turn %x", s.Members.Load(), s.WindowsOpen(allSlots), s.Busy(allSlots), s.Turn.Load())
 	}
 	for _, level := range []int{-1, Levels} {
 		if _, err := s.Claim(level, ""); err == nil {
@@ -409,7 +410,7 @@ func TestKilledOwner(t *testing.T) {
 	p := startPeer(t, dir)
 	p.tell("dirty")
 	bit := uint64(1) << p.slot
-	if s.Open.Load() != bit || s.Busy.Load() != bit {
+	if s.WindowsOpen(allSlots) != bit || s.Busy(allSlots) != bit {
 		t.Fatal("the peer left no traces")
 	}
 	p.kill()
@@ -420,8 +421,8 @@ func TestKilledOwner(t *testing.T) {
 	if got := s.Reap(); got != bit {
 		t.Errorf("Reap() = %b, want %b", got, bit)
 	}
-	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
-		t.Errorf("after Reap: open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
+	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
+		t.Errorf("after Reap: open %b, busy %b, members %b, turn %x", s.WindowsOpen(allSlots), s.Busy(allSlots), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Reap(); got != 0 {
 		t.Errorf("a second Reap() = %b", got)
@@ -439,8 +440,8 @@ func TestStaleBits(t *testing.T) {
 	if slot := claim(t, s); slot != p.slot {
 		t.Fatalf("slot %d, want %d", slot, p.slot)
 	}
-	if s.Open.Load() != 0 || s.Busy.Load() != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate {
-		t.Errorf("open %b, busy %b, members %b, turn %x", s.Open.Load(), s.Busy.Load(), s.Members.Load(), s.Turn.Load())
+	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate {
+		t.Errorf("open %b, busy %b, members %b, turn %x", s.WindowsOpen(allSlots), s.Busy(allSlots), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Slot(p.slot).Counters(); got != (Counters{}) {
 		t.Errorf("counters %+v", got)
@@ -619,7 +620,7 @@ func TestHostilePeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range Slots { // SIGBUS, where it were the file
-			s.Slot(i).Pad2[0] = 1
+			s.Slot(i).Pad5[0] = 1
 		}
 		if err := s.Check(); err != nil {
 			t.Errorf("file of %d bytes: %v", size, err)
@@ -855,7 +856,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	got, want := all[0].Peers[0], Peer{
 		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
-		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
+		WindowOpen: true, WindowOpenedNs: 6, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,

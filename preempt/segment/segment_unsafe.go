@@ -23,6 +23,9 @@ func slotAt(memory []byte, i int) *Slot {
 	return (*Slot)(unsafe.Pointer(&memory[headerSize+uint(i)%Slots*slotSize]))
 }
 
+// lineAt is the line of slot i: which one depends on the slot, so that not all lie in one set of a processor's cache.
+func lineAt(memory []byte, i int) *Line { return &slotAt(memory, i).Line[i%lines] }
+
 // words are the counters of a structure that holds nothing else.
 func words[C any](counters *C) []atomic.Uint64 {
 	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(counters)), unsafe.Sizeof(*counters)/unsafe.Sizeof(atomic.Uint64{}))
@@ -59,6 +62,9 @@ func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0])
 
 // Slot returns slot i, from 0 to Slots-1.
 func (s *Segment) Slot(i int) *Slot { return slotAt(s.memory, i) }
+
+// Line returns the line of slot i, from 0 to Slots-1.
+func (s *Segment) Line(i int) *Line { return lineAt(s.memory, i) }
 
 // Ring wakes everyone in WaitBell.
 func (s *Segment) Ring() {

@@ -67,7 +67,6 @@ func (s *Segment) join() {
 	s.retract(s.slot)
 	p := s.Slot(s.slot)
 	p.forget()
-	p.WindowOpenedNs.Store(0)
 	p.TimesliceUs.Store(0)
 	p.Mechanisms.Store(0)
 	p.Fallbacks.Store(0)
@@ -81,21 +80,40 @@ func (s *Segment) join() {
 	now := Now()
 	p.StartedNs.Store(now)
 	p.HeartbeatNs.Store(now)
-	p.Level.Store(s.level)
+	s.Header.Level[s.slot].Store(s.level)
 	s.Members.Or(1 << s.slot)
 	s.Ring()
 }
 
-// retract clears every bit of a slot whose lock is held, and says whether any was set.
+// WindowsOpen says which of some slots have a window open.
+func (s *Segment) WindowsOpen(slots uint64) (open uint64) {
+	for ; slots != 0; slots &= slots - 1 {
+		if slot := bits.TrailingZeros64(slots); s.Line(slot).WindowOpenedNs.Load() != 0 {
+			open |= 1 << slot
+		}
+	}
+	return open
+}
+
+// Busy says which of some slots have, or want to run, work.
+func (s *Segment) Busy(slots uint64) (busy uint64) {
+	for ; slots != 0; slots &= slots - 1 {
+		if slot := bits.TrailingZeros64(slots); s.Line(slot).Busy.Load() != 0 {
+			busy |= 1 << slot
+		}
+	}
+	return busy
+}
+
+// retract clears what others see of a slot whose lock is held, and says whether there was anything.
 func (s *Segment) retract(slot int) bool {
 	bit := uint64(1) << slot
-	was := s.Busy.And(^bit)
-	if s.Open.And(^bit)&bit != 0 {
-		was |= bit
+	changed := s.Line(slot).Busy.Swap(0) != 0
+	if s.Line(slot).WindowOpenedNs.Swap(0) != 0 {
+		changed = true
 		s.WakeGate()
 	}
-	was |= s.Members.And(^bit)
-	changed := was&bit != 0
+	changed = s.Members.And(^bit)&bit != 0 || changed
 	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
 		turn := word.Load()
 		if owner, owned := TurnOwner(turn); owned && owner == slot {
@@ -226,7 +244,7 @@ func (s *Segment) Reap() (reaped uint64) {
 	if s.reopen() != nil {
 		return 0
 	}
-	suspects := s.Members.Load() | s.Open.Load() | s.Busy.Load()
+	suspects := s.Members.Load() | s.WindowsOpen(allSlots) | s.Busy(allSlots)
 	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
 		turn := word.Load()
 		if owner, owned := TurnOwner(turn); owned {

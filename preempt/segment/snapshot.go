@@ -172,19 +172,18 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 		s.MemoryTurn = &owner
 	}
 	for i := range Slots {
-		bit := uint64(1) << i
 		lives := alive(i)
 		if !lives {
 			continue
 		}
 		p := slotAt(image, i)
-		level := p.Level.Load()
+		level, line := h.Level[i].Load(), lineAt(image, i)
 		s.Peers = append(s.Peers, Peer{
 			Slot: i, Pid: p.Pid.Load(), Name: printable(p.Name[:]),
 			Level: level, Role: role(level), Alive: lives,
 			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
-			WindowOpen: h.Open.Load()&bit != 0, WindowOpenedNs: p.WindowOpenedNs.Load(),
-			Busy: h.Busy.Load()&bit != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
+			WindowOpen: line.WindowOpenedNs.Load() != 0, WindowOpenedNs: line.WindowOpenedNs.Load(),
+			Busy: line.Busy.Load() != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
 			RanNs: p.RanNs.Load(), RanAtNs: p.RanAtNs.Load(),
 			TimesliceUs: p.TimesliceUs.Load(),
 			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
