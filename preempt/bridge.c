@@ -34,9 +34,10 @@ const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
-void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot)
+void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot, bool paged)
 {
 	gp_gpu[i].slot = slot;
+	gp_gpu[i].paged = paged;
 	gp_gpu[i].segment = segment;
 	gp_gpu_attached(&gp_gpu[i]);
 }
@@ -64,8 +65,8 @@ void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint3
 	gp_gpu[i].ignored &= higher;
 	gp_gpu[i].turn_peers = turn_peers;
 	gp_gpu[i].lower_peers = lower_peers;
-	if (news && gp_gpu[i].segment) // the watcher of windows looks at it too
-		gp_ring_windows(gp_gpu[i].segment);
+	if (news) // the watcher of windows looks at it too
+		gp_ring_windows(&gp_gpu[i]);
 }
 
 uint64_t gp_bridge_gpu_busy_ns(int i) { return gp_gpu_busy_ns(&gp_gpu[i]); }
@@ -192,12 +193,7 @@ int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent)
 
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns) { return gp_memory_suspend(on, gp_now_ns() + timeout_ns); }
 
-void gp_bridge_ring(int gpu)
-{
-	struct gp_segment *s = gp_gpu[gpu].segment;
-	if (s)
-		gp_ring(s);
-}
+void gp_bridge_ring(int gpu) { gp_ring(&gp_gpu[gpu]); }
 
 void gp_bridge_away(bool on) { gp_away = on; }
 

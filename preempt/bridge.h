@@ -19,7 +19,7 @@ void gp_bridge_watch_forever(void);
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
-void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot);
+void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Other memory in the place of the segment; owned: the slot there is still this process's.
 bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool owned);
 void *gp_bridge_nobodys_memory(void); // a segment that nobody else has; NULL: there is no memory

@@ -24,9 +24,8 @@ static void gate(struct gp_gpu *g)
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
 		}
-		uint32_t seen = s->gate;
-		if (gp_windows_open(s, g->higher & ~g->ignored) && !g->forced)
-			gp_futex_wait(&s->gate, seen, gp_settings.max_hold_ns - (watched ? 0 : now - began) + 1, true);
+		gp_wait_gate(g, (uint32_t)__builtin_ctzll(blocking),
+			     gp_settings.max_hold_ns - (watched ? 0 : now - began) + 1, true);
 		now = gp_now_ns();
 	}
 	gp_count(&slot->gate_ns, now - began);

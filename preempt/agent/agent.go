@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/rs/zerolog"
 
@@ -110,9 +111,9 @@ func (a *agent) changed() time.Duration {
 func (a *agent) run() {
 	for {
 		began := time.Now()
-		seen := a.segment.Bell.Load()
+		seen := a.segment.Listen()
 		wait := a.step()
-		a.segment.WaitBell(seen, wait)
+		seen.Wait(wait)
 		// Peers that come and go between idle and busy ring often, and a step takes about 100 us.
 		time.Sleep(stepGap - time.Since(began))
 	}
@@ -204,11 +205,10 @@ func (a *agent) belongs() bool {
 		next.Slot(slot).Repeat(a.memory.request)
 	}
 	a.segment.Release()
-	if !moveGPU(a.gpu, next.Pointer(), slot, owned) {
+	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, owned) }) {
 		next.Close()
 		return false
 	}
-	next.Succeed(a.segment)
 	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
 	a.log = a.core.logOf(a.gpu, slot)
 	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
@@ -306,7 +306,7 @@ func (a *agent) crowded(p peers, now uint64) bool {
 func (a *agent) timeslice(p peers, turns bool) uint64 {
 	t := a.core.config.Timeslice
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
-	seized := a.segment.Turn.Load()&turnSeized != 0
+	seized := a.segment.Turn.Load()&segment.TurnSeized != 0
 	switch {
 	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
 		return max(t.YieldingUs, a.boostUs)

@@ -142,8 +142,9 @@ func gpuUUID(i int) (uuid [16]byte) {
 	return uuid
 }
 
-func attachGPU(i int, segment unsafe.Pointer, slot int) {
-	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot))
+// attachGPU tells of a GPU's segment; paged says whether each process has pages of its own there.
+func attachGPU(i int, segment unsafe.Pointer, slot int, paged bool) {
+	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot), C.bool(paged))
 }
 
 // moveGPU replaces the memory of a GPU's segment by another mapping, which is used up; owned says whether the slot in the

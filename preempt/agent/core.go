@@ -167,7 +167,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	if c.memory != nil {
 		a.startMemory()
 	}
-	attachGPU(gpu, s.Pointer(), slot)
+	attachGPU(gpu, s.Pointer(), slot, s.Paged())
 	a.log.Info().Int("priority", c.level).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {
 		go watchWindows(gpu)

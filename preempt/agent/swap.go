@@ -495,11 +495,9 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 	m, own := &a.memory, a.own()
 	turn := a.segment.MemoryTurn.Load()
 	owner, owned := segment.TurnOwner(turn)
-	next := (turn>>16 + 1) << 16
 	switch p.turn {
 	case turnTaken, turnSeizedFrom:
-		if a.segment.MemoryTurn.CompareAndSwap(turn, next|uint64(a.slot+1)) {
-			a.segment.MemoryTurnSinceNs.Store(now)
+		if a.segment.MoveTurn(true, turn, a.slot, p.turn == turnSeizedFrom) {
 			owner, owned = a.slot, true
 			if p.turn == turnSeizedFrom {
 				own.Memory.TurnsSeized.Add(1)
@@ -507,8 +505,7 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 			a.segment.Ring()
 		}
 	case turnPassed:
-		if owned && owner == a.slot && a.segment.MemoryTurn.CompareAndSwap(turn, next|uint64(p.to+1)) {
-			a.segment.MemoryTurnSinceNs.Store(now)
+		if owned && owner == a.slot && a.segment.MoveTurn(true, turn, p.to, false) {
 			owner, owned = p.to, p.to >= 0
 			a.segment.Ring()
 		}

@@ -10,10 +10,6 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// turnSeized in segment.Header.Turn: the owner took the turn from one that may still have work on the
-// GPU, so nobody may rely on a short timeslice.
-const turnSeized = 1 << 8
-
 // seizeAfter is how late an owner may be after its quantum, beyond the time of an RM control.
 const seizeAfter = 250 * time.Millisecond
 
@@ -81,11 +77,11 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		return heartbeat
 	case !owned || p.same&(1<<owner) == 0:
 		if want {
-			return a.take(turn, 0)
+			return a.take(turn, false)
 		}
 	case want && late > 3*quantum+seizeAfter:
 		a.own().TurnsSeized.Add(1)
-		return a.take(turn, turnSeized)
+		return a.take(turn, true)
 	case want:
 		if !a.off {
 			a.schedule(false)
@@ -135,12 +131,11 @@ func (a *agent) probes(now uint64) bool {
 }
 
 // take takes the turn if it has not changed since it was seen.
-func (a *agent) take(seen, flags uint64) time.Duration {
-	if !a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|flags|uint64(a.slot+1)) {
+func (a *agent) take(seen uint64, seized bool) time.Duration {
+	if !a.segment.MoveTurn(false, seen, a.slot, seized) {
 		return time.Millisecond
 	}
-	a.segment.TurnSinceNs.Store(segment.Now())
-	if flags&turnSeized != 0 {
+	if seized {
 		a.wantUs = a.core.config.Timeslice.FairUs
 		a.applyTimeslice()
 	}
@@ -154,9 +149,7 @@ func (a *agent) take(seen, flags uint64) time.Duration {
 // pass hands the turn to a slot, or to nobody (-1).
 func (a *agent) pass(seen uint64, to int, held time.Duration) {
 	a.own().TurnNs.Add(uint64(held))
-	if a.segment.Turn.CompareAndSwap(seen, (seen>>16+1)<<16|uint64(to+1)) {
-		a.segment.TurnSinceNs.Store(segment.Now())
-	}
+	a.segment.MoveTurn(false, seen, to, false)
 	a.segment.Ring()
 }
 

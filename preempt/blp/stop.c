@@ -579,8 +579,8 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 		finish(d);
 	bool again = d->reasons & GP_BLP_WINDOW;
 	pthread_mutex_unlock(&d->control);
-	if (again && reason != GP_BLP_WINDOW && d->gpu->segment) // the watcher clears that reason
-		gp_ring_windows(d->gpu->segment);
+	if (again && reason != GP_BLP_WINDOW) // the watcher clears that reason
+		gp_ring_windows(d->gpu);
 }
 
 // The watcher stops a domain within this time after a window has opened.
@@ -632,12 +632,8 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 	if (g->forced && !debt->ns)
 		g->forced = 0;
 	if (!g->forced && debt->ns >= limit) {
-		struct gp_segment *s = g->segment;
 		g->forced = 1;
-		if (s) { // threads that wait at the gate go on
-			s->gate++;
-			gp_futex_wake(&s->gate, INT_MAX, true);
-		}
+		gp_ring_gate(g); // threads that wait at the gate go on
 	}
 	if (g->forced)
 		return debt->ns;
@@ -654,7 +650,8 @@ void gp_blp_watch(struct gp_gpu *g)
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		struct gp_segment *s = g->segment;
-		uint32_t seen = s->windows;
+		struct gp_seen seen;
+		gp_windows_seen(g, &seen);
 		g->ignored &= gp_windows_open(s, g->ignored);
 		bool want = gp_windows_open(s, g->higher & ~g->ignored);
 		uint64_t next = 0;
@@ -679,6 +676,6 @@ void gp_blp_watch(struct gp_gpu *g)
 		stopped = want;
 		if (!want && !g->forced)
 			next = 0;
-		gp_futex_wait(&s->windows, seen, next ? next : MOVED_NS, true);
+		gp_wait_windows(&seen, next ? next : MOVED_NS);
 	}
 }

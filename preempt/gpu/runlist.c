@@ -109,7 +109,7 @@ static void stands_still(int gpu)
 	slot->suspended = 0;
 	if (gp_settings.fair_us)
 		slot->timeslice_us = (uint32_t)gp_settings.fair_us;
-	gp_ring(gp_gpu[gpu].segment);
+	gp_ring(&gp_gpu[gpu]);
 }
 
 uint64_t gp_runlist_look(uint64_t now)

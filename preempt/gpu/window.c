@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
@@ -43,7 +44,7 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 
 	if (!s)
 		return 0;
-	struct gp_line *line = gp_line_of(s, g->slot);
+	struct gp_line *line = gp_own_line(g);
 	if (g->lower_peers && !g->giving_way) {
 		gp_count(&slot->windows, 1);
 		if (any_busy(s, g->lower))
@@ -65,11 +66,9 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 // Takes the window back that others see, and lets those on that wait for it.
 static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
 {
-	struct gp_segment *s = g->segment;
 	gp_count(&gp_own_slot(g)->window_ns, now - line->window_opened_ns);
 	line->window_opened_ns = 0;
-	s->gate++;
-	gp_futex_wake(&s->gate, INT_MAX, true);
+	gp_ring_gate(g);
 }
 
 static void unpublish(struct gp_gpu *g, uint64_t now)
@@ -78,16 +77,16 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 
 	if (!s)
 		return;
-	struct gp_line *line = gp_line_of(s, g->slot);
+	struct gp_line *line = gp_own_line(g);
 	if (line->window_opened_ns) {
 		withdraw(g, line, now);
 		if (g->stoppable)
-			gp_ring_windows(s);
+			gp_ring_windows(g);
 	}
 	if (!g->probing)
 		line->busy = 0;
 	if (g->turn_peers || g->between)
-		gp_ring(s);
+		gp_ring(g);
 }
 
 uint32_t gp_window_open(struct gp_context *c)
@@ -112,11 +111,10 @@ uint32_t gp_window_open(struct gp_context *c)
 
 void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 {
-	struct gp_segment *s = g->segment; // NULL: given up since the window opened
-	if (s && wakes & WAKE_STOPPERS)
-		gp_ring_windows(s);
-	if (s && wakes & WAKE_AGENTS)
-		gp_ring(s);
+	if (wakes & WAKE_STOPPERS)
+		gp_ring_windows(g);
+	if (wakes & WAKE_AGENTS)
+		gp_ring(g);
 	if (wakes & WAKE_WATCHER) {
 		gp_wake++;
 		gp_futex_wake(&gp_wake, 1, false);
@@ -125,7 +123,7 @@ void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
-	struct gp_line *line = gp_line_of(g->segment, g->slot);
+	struct gp_line *line = gp_own_line(g);
 
 	pthread_spin_lock(&g->lock);
 	g->probing = on;
@@ -136,9 +134,28 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	pthread_spin_unlock(&g->lock);
 }
 
-// Replaces the segment's memory by another mapping, in which this process has a slot or which nobody else sees. The address
-// stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either
-// memory, or count in another process's slot; nothing is decided by that.
+// Puts memory in the place of the segment: in one piece, or page by page, where it consists of several mappings. The own pages go
+// first: without them nothing has changed.
+static bool replace(struct gp_segment *s, struct gp_segment *next, bool paged)
+{
+	if (!paged)
+		return mremap(next, sizeof *next, sizeof *next, MREMAP_MAYMOVE | MREMAP_FIXED, s) != MAP_FAILED;
+	const size_t all = sizeof *next + sizeof next->slot[0];
+	size_t page = (size_t)sysconf(_SC_PAGESIZE); // all words are in the first of a GP_PAGE
+	for (size_t at = all; at > 0; at -= GP_PAGE) {
+		char *from = (char *)next + at - GP_PAGE, *to = (char *)s + at - GP_PAGE;
+		bool moved = mremap(from, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED;
+		if (!moved && at > sizeof *next)
+			return false;
+	}
+	munmap(next, all);
+	return true;
+}
+
+// Replaces the segment's memory by another mapping of the same kind, in which this process has a slot or which nobody else sees. The
+// address stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either
+// memory, or count in another process's slot; nothing is decided by that. Where each process has pages of its own, these stay at one
+// address whatever slot they are for, so nobody writes at another process's.
 bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
 {
 	struct gp_segment *s = g->segment, *next = memory;
@@ -148,13 +165,15 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
 	if (owned) {
 		if (g->open_contexts)
 			unpublish(g, now);
-		memcpy(&next->slot[slot], &s->slot[g->slot], sizeof next->slot[slot]);
+		char *from = (char *)gp_slot_of(s, g->slot, g->paged), *to = (char *)gp_slot_of(next, slot, g->paged);
+		for (size_t page = 0; page < sizeof(struct gp_slot); page += GP_PAGE)
+			memcpy(to + page, from + page, 4096); // all of its words
 	}
-	bool moved = mremap(next, sizeof *next, sizeof *next, MREMAP_MAYMOVE | MREMAP_FIXED, s) != MAP_FAILED;
+	bool moved = replace(s, next, g->paged);
 	if (moved)
 		g->slot = slot;
 	if (g->probing)
-		gp_line_of(s, g->slot)->busy = 1;
+		gp_own_line(g)->busy = 1;
 	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
 	pthread_spin_unlock(&g->lock);
 	gp_window_wake(g, wakes);
@@ -325,10 +344,10 @@ static uint32_t republish(struct gp_gpu *g)
 	bool wanted = g->lower_peers && !g->giving_way;
 	if (!s)
 		return 0;
-	struct gp_line *line = gp_line_of(s, g->slot);
+	struct gp_line *line = gp_own_line(g);
 	if (!wanted && line->window_opened_ns) {
 		withdraw(g, line, gp_now_ns());
-		gp_ring_windows(s);
+		gp_ring_windows(g);
 	} else if (wanted && g->open_contexts && !line->window_opened_ns) {
 		return publish(g, gp_now_ns()); // lower levels came while the window was open
 	}

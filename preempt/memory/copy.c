@@ -93,12 +93,10 @@ static bool give_way(struct gp_copies *copies)
 		return false;
 	uint64_t until = gp_now_ns() + PAUSE_NS, now;
 	while ((now = gp_now_ns()) < until) {
-		uint32_t seen = s->gate;
-		bool open = gp_windows_open(s, g->higher);
-		if (open)
-			gp_futex_wait(&s->gate, seen, until - now, true);
+		uint64_t open = gp_windows_open(s, g->higher);
 		if (!open)
 			break;
+		gp_wait_gate(g, (uint32_t)__builtin_ctzll(open), until - now, false);
 	}
 	return true;
 }

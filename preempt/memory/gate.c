@@ -68,10 +68,8 @@ static void wait_open(void)
 	while (gpus < GP_GPUS && gp_gpu[gpus].known)
 		gpus++;
 	for (int i = 0; i < gpus; i++) {
-		struct gp_segment *s = gp_gpu[i].segment;
 		gp_memory[i].waiting++;
-		if (s)
-			gp_ring(s);
+		gp_ring(&gp_gpu[i]);
 	}
 	while (closed)
 		gp_futex_wait(&closed, 1, 0, false);

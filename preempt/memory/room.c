@@ -110,9 +110,7 @@ static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 	m->wanted += need;
 	m->waiting++;
 	gp_memory_others.give_way(g, true);
-	struct gp_segment *s = g->segment; // where it is not attached yet, the agent's first look finds what is wanted
-	if (s)
-		gp_ring(s);
+	gp_ring(g); // where no segment is attached yet, the agent's first look finds what is wanted
 	bool changed = wait_change(gpu, seen, deadline(r->began_ns)) && !refused(gpu, need);
 	gp_memory_others.give_way(g, false);
 	m->waiting--;

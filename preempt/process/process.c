@@ -2,11 +2,15 @@
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+// How long something may go unseen that rings at another place than is waited at.
+static const uint64_t AGAIN_NS = 1000 * 1000;
 
 struct gp_context gp_context[GP_CONTEXTS];
 struct gp_gpu gp_gpu[GP_GPUS];
@@ -34,16 +38,94 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 			    timeout_ns ? &t : NULL, NULL, 0);
 }
 
-void gp_ring(struct gp_segment *s)
+// Where this process rings: at a place of its own, or where all do.
+static struct gp_rings *own_rings(struct gp_gpu *g)
 {
-	s->bell++;
-	gp_futex_wake(&s->bell, INT_MAX, true);
+	struct gp_segment *s = g->segment;
+	if (!s)
+		return NULL;
+	return g->paged ? &gp_own_line(g)->rings : &s->rings;
 }
 
-void gp_ring_windows(struct gp_segment *s)
+static void ring(_Atomic uint32_t *word)
 {
-	s->windows++;
-	gp_futex_wake(&s->windows, INT_MAX, true);
+	(*word)++;
+	gp_futex_wake(word, INT_MAX, true);
+}
+
+void gp_ring(struct gp_gpu *g)
+{
+	struct gp_rings *r = own_rings(g);
+	if (r)
+		ring(&r->bell);
+}
+
+void gp_ring_windows(struct gp_gpu *g)
+{
+	struct gp_rings *r = own_rings(g);
+	if (r)
+		ring(&r->windows);
+}
+
+void gp_ring_gate(struct gp_gpu *g)
+{
+	struct gp_rings *r = own_rings(g);
+	if (r)
+		ring(&r->gate);
+}
+
+void gp_wait_gate(struct gp_gpu *g, uint32_t slot, uint64_t timeout_ns, bool forced)
+{
+	struct gp_segment *s = g->segment;
+	struct gp_rings *r = g->paged ? &gp_line_of(s, slot)->rings : &s->rings;
+	uint32_t seen = r->gate;
+	if (g->paged && forced && timeout_ns > AGAIN_NS) // only the slot's owner changes the word that is waited at
+		timeout_ns = AGAIN_NS;
+	if (gp_line_of(s, slot)->window_opened_ns && !(forced && g->forced))
+		gp_futex_wait(&r->gate, seen, timeout_ns, true);
+}
+
+static void see(struct gp_seen *seen, _Atomic uint32_t *word)
+{
+	seen->word[seen->count] = word;
+	seen->value[seen->count++] = *word;
+}
+
+void gp_windows_seen(struct gp_gpu *g, struct gp_seen *seen)
+{
+	struct gp_segment *s = g->segment;
+	seen->count = 0;
+	see(seen, &own_rings(g)->windows);
+	for (uint64_t m = g->paged ? g->higher : 0; m; m &= m - 1)
+		see(seen, &gp_line_of(s, (uint32_t)__builtin_ctzll(m))->rings.windows);
+}
+
+// Linux 5.16 waits for several words. Before, the first is waited for, and the rest looked at again and again.
+void gp_wait_windows(const struct gp_seen *seen, uint64_t timeout_ns)
+{
+	enum { FUTEX_WAITV = 449, WORD_OF_32_BITS = 2 };
+	struct {
+		uint64_t value, address;
+		uint32_t flags, reserved;
+	} word[GP_SLOTS + 1];
+	if (seen->count > 1) {
+		uint64_t until = gp_now_ns() + timeout_ns;
+		struct timespec t = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
+		for (uint32_t i = 0; i < seen->count; i++) {
+			word[i].value = seen->value[i];
+			word[i].address = (uintptr_t)seen->word[i];
+			word[i].flags = WORD_OF_32_BITS;
+			word[i].reserved = 0;
+		}
+		long result = syscall(FUTEX_WAITV, word, seen->count, 0, &t, CLOCK_MONOTONIC);
+		if (result >= 0 || errno == EAGAIN || errno == ETIMEDOUT || errno == EINTR)
+			return;
+		for (uint32_t i = 1; i < seen->count; i++)
+			if (*seen->word[i] != seen->value[i])
+				return;
+		timeout_ns = timeout_ns < AGAIN_NS ? timeout_ns : AGAIN_NS;
+	}
+	gp_futex_wait(seen->word[0], seen->value[0], timeout_ns, true);
 }
 
 void gp_notify(void)
@@ -58,8 +140,6 @@ void gp_recall(void)
 	if (__atomic_exchange_n((uint32_t *)&gp_recalled, 1, __ATOMIC_ACQ_REL))
 		return;
 	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
-		struct gp_segment *s = gp_gpu[i].segment;
-		if (s)
-			gp_ring(s);
+		gp_ring(&gp_gpu[i]);
 	}
 }

@@ -37,6 +37,7 @@ struct gp_gpu {
 	// (gp_gpu_move).
 	_Atomic(struct gp_segment *) segment;
 	_Atomic uint32_t slot;
+	_Atomic uint32_t paged; // 1: each process has pages of its own there, and can only read the rest
 	// The agent keeps these current as peers come and go.
 	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
 	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
@@ -162,14 +163,32 @@ void gp_recall(void);
 uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
-void gp_ring(struct gp_segment *);
-void gp_ring_windows(struct gp_segment *);
+// Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
+void gp_ring(struct gp_gpu *);
+void gp_ring_windows(struct gp_gpu *);
+void gp_ring_gate(struct gp_gpu *);
+// Waits while a slot's window is open, at most for a time; may return early. forced: also until forced is set, and gp_ring_gate called.
+void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint64_t timeout_ns, bool forced);
+// Waits until a window of a higher level opens or closes, or gp_ring_windows is called here, after gp_windows_seen.
+struct gp_seen {
+	uint32_t count;
+	_Atomic uint32_t *word[GP_SLOTS + 1];
+	uint32_t value[GP_SLOTS + 1];
+};
+void gp_windows_seen(struct gp_gpu *, struct gp_seen *);
+void gp_wait_windows(const struct gp_seen *, uint64_t timeout_ns);
 void gp_notify(void); // gp_events
 
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	return s ? &s->slot[__atomic_load_n(&g->slot, __ATOMIC_RELAXED)] : NULL;
+	return s ? gp_slot_of(s, __atomic_load_n(&g->slot, __ATOMIC_RELAXED), __atomic_load_n(&g->paged, __ATOMIC_RELAXED)) :
+		   NULL;
+}
+// There is a segment.
+static inline struct gp_line *gp_own_line(struct gp_gpu *g)
+{
+	return &gp_own_slot(g)->line[__atomic_load_n(&g->slot, __ATOMIC_RELAXED) % GP_LINES];
 }
 // Whether another process of this level has a window open. Lower levels are off the GPU then.
 static inline bool gp_equals_open(struct gp_gpu *g)

@@ -174,10 +174,8 @@ type Header struct {
 	ID       [16]byte // of this memory, random
 	Pad0     [8]byte
 
-	Gate    atomic.Uint32 // futex: counts closed windows
-	Windows atomic.Uint32 // futex: counts opened and closed windows while somebody is stoppable
-	Bell    atomic.Uint32 // futex: rung at every change of membership, turn or demand
-	Pad1    [52]byte
+	Rings Rings // of all, where they share one memory; else the broker's
+	Pad1  [52]byte
 
 	Members     atomic.Uint64 // bit i: slot i is in use; verify with Alive
 	Turn        atomic.Uint64 // see TurnOwner
@@ -185,17 +183,31 @@ type Header struct {
 
 	MemoryTurn        atomic.Uint64 // see TurnOwner
 	MemoryTurnSinceNs atomic.Uint64
-	Pad2              [24]byte
 
-	Level [Slots]atomic.Uint32 // of the slots' owners
-	Pad3  [pageSize - 192 - Slots*4]byte
+	// Of the broker; 0 where there is none.
+	Generation        uint64
+	BrokerHeartbeatNs atomic.Uint64
+	Pad2              [8]byte
+
+	Level  [Slots]atomic.Uint32 // of the slots' owners
+	Client [Slots]atomic.Uint64 // their ids, given by the broker
+	Pad3   [pageSize - 192 - Slots*12]byte
+}
+
+// Rings is struct gp_rings: futexes that count what others wait for.
+type Rings struct {
+	Gate    atomic.Uint32 // closed windows
+	Windows atomic.Uint32 // opened and closed windows while somebody is stoppable
+	Bell    atomic.Uint32 // changes of membership, turn or demand
 }
 
 // Line is struct gp_line: of a slot, what launches of others look at.
 type Line struct {
 	WindowOpenedNs atomic.Uint64 // 0 while no window is open
 	Busy           atomic.Uint32 // 1: it has, or wants to run, work
-	Pad0           [52]byte
+	Pad0           uint32
+	Rings          Rings // of the slot's owner, where each process has pages of its own
+	Pad1           [36]byte
 }
 
 // Slot is struct gp_slot, written by its owner only but for Asked.
@@ -324,6 +336,9 @@ func (s *Slot) forget() {
 	s.HintSwitchUs.Store(0)
 	s.HintSpunNs.Store(0)
 }
+
+// TurnSeized in a turn: its owner took it from one that may still have work on the GPU, so nobody may rely on a short timeslice.
+const TurnSeized = 1 << 8
 
 // TurnOwner reads a value of Header.Turn: slot + 1 in bits 0 to 7 (0: nobody), bit 8: seized, bits 16
 // and up: sequence. owned is false also for a slot that does not exist.

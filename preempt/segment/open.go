@@ -45,6 +45,7 @@ type Segment struct {
 	gid    int
 	inode  inode
 	keeper *keeper
+	pages  Pages // nil: all members can write all of the memory
 
 	replaced error
 
@@ -391,19 +392,6 @@ func (s *Segment) Leave() {
 	defer s.mutex.Unlock()
 	s.closeFile()
 	s.slot = -1
-}
-
-// Succeed tells s that its memory has taken the place of the segment before it, which is gone and whose slot was
-// released.
-func (s *Segment) Succeed(before *Segment) {
-	before.mutex.Lock()
-	defer before.mutex.Unlock()
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.memory, s.Header = before.memory, before.Header
-	before.memory, before.Header = nil, nil
-	before.keeper.end()
-	before.closeFile()
 }
 
 // Replaced returns what was wrong with a file that Open set aside; usually nil.

@@ -17,10 +17,10 @@ func TestRequest(t *testing.T) {
 	defer r.Close()
 	var last Request
 	for i, what := range []Asked{AskedOut, AskedOut, AskedIn, AskedSuspend, AskedResume} {
-		bell := s.Bell.Load()
+		bell := s.Rings.Bell.Load()
 		request, err := r.Ask(s.slot, p.StartedNs.Load(), what)
-		if err != nil || request == last || p.Request() != request || request.What() != what || s.Bell.Load() == bell {
-			t.Fatalf("request %d: %#x after %#x, %v; the process reads %#x, the bell is at %d after %d", i, request, last, err, p.Request(), s.Bell.Load(), bell)
+		if err != nil || request == last || p.Request() != request || request.What() != what || s.Rings.Bell.Load() == bell {
+			t.Fatalf("request %d: %#x after %#x, %v; the process reads %#x, the bell is at %d after %d", i, request, last, err, p.Request(), s.Rings.Bell.Load(), bell)
 		}
 		memory := p.ReadMemory()
 		if memory == nil {

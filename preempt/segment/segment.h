@@ -137,11 +137,20 @@ enum gp_asked_answer {
 	GP_ANSWER_NOTHING, // there is nothing that can go
 };
 
+// Futexes that count what others wait for.
+struct gp_rings {
+	_Atomic uint32_t gate;    // closed windows
+	_Atomic uint32_t windows; // opened and closed windows while somebody is stoppable
+	_Atomic uint32_t bell;    // changes of membership, turn or demand
+};
+
 // What launches of others look at, and where they lie in wait: one cache line.
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
-	uint8_t pad0[52];
+	uint32_t pad0;
+	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
+	uint8_t pad1[36];
 };
 
 // Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
@@ -213,19 +222,20 @@ struct gp_segment {
 	uint8_t gpu_uuid[16];
 	uint8_t id[16]; // of this memory, random
 	uint8_t pad0[8];
-	// futexes that count what others wait for
-	_Atomic uint32_t gate;    // closed windows
-	_Atomic uint32_t windows; // opened and closed windows while somebody is stoppable
-	_Atomic uint32_t bell;    // changes of membership, turn or demand
+	struct gp_rings rings; // of all, where they share one memory; else the broker's
 	uint8_t pad1[52];
 	_Atomic uint64_t members; // bit i: slot i is in use; verify with the record lock
 	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = nobody), bit 8: seized, bits 16-: sequence
 	_Atomic uint64_t turn_since_ns;
 	_Atomic uint64_t memory_turn; // as turn: whose memory is in, of those that do not fit together
 	_Atomic uint64_t memory_turn_since_ns;
-	uint8_t pad2[24];
-	_Atomic uint32_t level[GP_SLOTS]; // of the slots' owners
-	uint8_t pad3[GP_PAGE - 192 - GP_SLOTS * 4];
+	// Of the broker; 0 where there is none.
+	uint64_t generation;
+	_Atomic uint64_t broker_heartbeat_ns;
+	uint8_t pad2[8];
+	_Atomic uint32_t level[GP_SLOTS];  // of the slots' owners
+	_Atomic uint64_t client[GP_SLOTS]; // their ids, given by the broker
+	uint8_t pad3[GP_PAGE - 192 - GP_SLOTS * 12];
 	struct gp_slot slot[GP_SLOTS];
 };
 
@@ -233,6 +243,12 @@ _Static_assert(GP_HINT_SOURCES <= GP_HINT_ROOM, "room for sources of hints");
 _Static_assert(sizeof(struct gp_line) == 64, "a line of the cache");
 _Static_assert(sizeof(struct gp_slot) == 2 * GP_PAGE, "slot layout");
 _Static_assert(sizeof(struct gp_segment) == GP_PAGE + 2 * GP_PAGE * GP_SLOTS, "segment layout");
+
+// Where the owner of a slot writes. Pages of its own are behind the slots, so that they stay when the slot is another one.
+static inline struct gp_slot *gp_slot_of(struct gp_segment *s, uint32_t slot, uint32_t paged)
+{
+	return paged ? s->slot + GP_SLOTS : &s->slot[slot];
+}
 
 static inline struct gp_line *gp_line_of(struct gp_segment *s, uint32_t slot)
 {

@@ -333,7 +333,7 @@ func TestOpenClaimRelease(t *testing.T) {
 	if s.Magic != Magic || s.Header.Slots != Slots || s.GPU != gpu || s.Pointer() == nil {
 		t.Errorf("header %x %d %x", s.Magic, s.Header.Slots, s.GPU)
 	}
-	bell := s.Bell.Load()
+	bell := s.Rings.Bell.Load()
 	slot, err := s.Claim(3, strings.Repeat("x", 40))
 	if err != nil || slot != 0 {
 		t.Fatalf("Claim() = %d, %v", slot, err)
@@ -342,8 +342,8 @@ func TestOpenClaimRelease(t *testing.T) {
 	if s.Header.Level[slot].Load() != 3 || p.Pid.Load() != int32(os.Getpid()) || p.Name[30] != 'x' || p.Name[31] != 0 || p.StartedNs.Load() == 0 {
 		t.Errorf("slot: level %d, pid %d, name %q", s.Header.Level[slot].Load(), p.Pid.Load(), p.Name)
 	}
-	if s.Members.Load() != 1 || !s.Alive(slot) || s.Alive(1) || s.Alive(-1) || s.Alive(Slots) || s.Bell.Load() == bell {
-		t.Errorf("members %b, alive %v, bell %d", s.Members.Load(), s.Alive(slot), s.Bell.Load())
+	if s.Members.Load() != 1 || !s.Alive(slot) || s.Alive(1) || s.Alive(-1) || s.Alive(Slots) || s.Rings.Bell.Load() == bell {
+		t.Errorf("members %b, alive %v, bell %d", s.Members.Load(), s.Alive(slot), s.Rings.Bell.Load())
 	}
 	if _, err := s.Claim(0, "again"); err == nil {
 		t.Error("a second slot was claimed")
@@ -351,9 +351,9 @@ func TestOpenClaimRelease(t *testing.T) {
 	s.Line(slot).WindowOpenedNs.Store(1)
 	s.Line(slot).Busy.Store(1)
 	s.Turn.Store(5<<16 | 1)
-	gate := s.Gate.Load()
+	gate := s.Rings.Gate.Load()
 	s.Release()
-	if s.Members.Load() != 0 || s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Turn.Load() != 6<<16 || s.Gate.Load() == gate || s.Alive(slot) {
+	if s.Members.Load() != 0 || s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Turn.Load() != 6<<16 || s.Rings.Gate.Load() == gate || s.Alive(slot) {
 		t.Errorf("after Release: members %b, open %b, busy %b, turn %x", s.Members.Load(), s.WindowsOpen(allSlots), s.Busy(allSlots), s.Turn.Load())
 	}
 	for _, level := range []int{-1, Levels} {
@@ -384,17 +384,21 @@ func TestPeers(t *testing.T) {
 	if !s.Alive(a.slot) || s.Reap() != 0 {
 		t.Error("a stopped peer is taken for dead")
 	}
-	seen := s.Bell.Load()
+	seen := s.Rings.Bell.Load()
 	fmt.Fprintln(b.in, "ring")
-	for deadline := time.Now().Add(time.Minute); s.Bell.Load() == seen && time.Now().Before(deadline); {
-		s.WaitBell(seen, time.Until(deadline))
+	for deadline := time.Now().Add(time.Minute); s.Rings.Bell.Load() == seen && time.Now().Before(deadline); {
+		bells := s.Listen()
+		if s.Rings.Bell.Load() == seen {
+			bells.Wait(time.Until(deadline))
+		}
 	}
-	if s.Bell.Load() == seen {
+	if s.Rings.Bell.Load() == seen {
 		t.Error("the bell was not heard")
 	}
-	seen = s.Bell.Load()
-	if got := s.WaitBell(seen, time.Millisecond); got != seen {
-		t.Errorf("bell at %d, was %d", got, seen)
+	if bells := s.Listen(); bells.changed() {
+		t.Error("the bell is heard again")
+	} else if bells.Wait(time.Millisecond); bells.changed() {
+		t.Error("the bell was rung by nobody")
 	}
 	b.tell("release") // its answer to "ring" came first
 	b.read()
@@ -414,14 +418,14 @@ func TestKilledOwner(t *testing.T) {
 		t.Fatal("the peer left no traces")
 	}
 	p.kill()
-	gate, bell := s.Gate.Load(), s.Bell.Load()
+	gate, bell := s.Rings.Gate.Load(), s.Rings.Bell.Load()
 	if s.Alive(p.slot) {
 		t.Error("a killed peer is alive")
 	}
 	if got := s.Reap(); got != bit {
 		t.Errorf("Reap() = %b, want %b", got, bit)
 	}
-	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate || s.Bell.Load() == bell {
+	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1 || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Rings.Gate.Load() == gate || s.Rings.Bell.Load() == bell {
 		t.Errorf("after Reap: open %b, busy %b, members %b, turn %x", s.WindowsOpen(allSlots), s.Busy(allSlots), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Reap(); got != 0 {
@@ -436,11 +440,11 @@ func TestStaleBits(t *testing.T) {
 	s := open(t, dir)
 	p.tell("dirty")
 	p.kill()
-	gate := s.Gate.Load()
+	gate := s.Rings.Gate.Load()
 	if slot := claim(t, s); slot != p.slot {
 		t.Fatalf("slot %d, want %d", slot, p.slot)
 	}
-	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Gate.Load() == gate {
+	if s.WindowsOpen(allSlots) != 0 || s.Busy(allSlots) != 0 || s.Members.Load() != 1<<p.slot || s.Turn.Load() != 8<<16 || s.MemoryTurn.Load() != 5<<16 || s.Rings.Gate.Load() == gate {
 		t.Errorf("open %b, busy %b, members %b, turn %x", s.WindowsOpen(allSlots), s.Busy(allSlots), s.Members.Load(), s.Turn.Load())
 	}
 	if got := s.Slot(p.slot).Counters(); got != (Counters{}) {

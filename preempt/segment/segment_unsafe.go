@@ -1,6 +1,8 @@
 package segment
 
 import (
+	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -55,50 +57,100 @@ func mapShared(fd int) ([]byte, error) {
 	return unsafe.Slice((*byte)(address), memorySize), nil
 }
 
-func unmap(memory []byte) error { return unix.MunmapPtr(unsafe.Pointer(&memory[0]), memorySize) }
+func unmap(memory []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(&memory[0]), uintptr(len(memory)))
+}
 
 // Pointer is the mapping, for C.
 func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }
 
 // Slot returns slot i, from 0 to Slots-1.
-func (s *Segment) Slot(i int) *Slot { return slotAt(s.memory, i) }
+func (s *Segment) Slot(i int) *Slot {
+	if s.pages != nil && i == s.slot {
+		return (*Slot)(unsafe.Pointer(&s.memory[memorySize]))
+	}
+	return slotAt(s.memory, i)
+}
 
 // Line returns the line of slot i, from 0 to Slots-1.
-func (s *Segment) Line(i int) *Line { return lineAt(s.memory, i) }
+func (s *Segment) Line(i int) *Line { return &s.Slot(i).Line[i%lines] }
 
-// Ring wakes everyone in WaitBell.
+// Ring wakes everyone in Wait.
 func (s *Segment) Ring() {
-	s.Bell.Add(1)
-	wake((*uint32)(unsafe.Pointer(&s.Bell)))
+	bell := &s.Rings.Bell
+	if s.pages != nil {
+		bell = &s.Line(s.slot).Rings.Bell
+	}
+	ring(bell)
 }
 
 // WakeGate wakes the launches that wait at the gate, and processes that are stopped, as after a closed window.
 func (s *Segment) WakeGate() {
-	s.Gate.Add(1)
-	wake((*uint32)(unsafe.Pointer(&s.Gate)))
-	s.Windows.Add(1)
-	wake((*uint32)(unsafe.Pointer(&s.Windows)))
-}
-
-// WaitBell waits until the bell is no longer at seen, but not longer than timeout, and returns where it
-// is. It may return early.
-func (s *Segment) WaitBell(seen uint32, timeout time.Duration) uint32 {
-	if timeout > 0 && s.Bell.Load() == seen {
-		limit := unix.NsecToTimespec(timeout.Nanoseconds())
-		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.Bell)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&limit)), 0, 0)
-	}
-	return s.Bell.Load()
+	ring(&s.Rings.Gate)
+	ring(&s.Rings.Windows)
 }
 
 // From linux/futex.h; without FUTEX_PRIVATE_FLAG, for the memory is shared.
 const (
-	futexWait = 0
-	futexWake = 1
+	futexWait   = 0
+	futexWake   = 1
+	futexSize32 = 2
+	futexWaitv  = 449
 )
 
-func wake(word *uint32) {
+func ring(word *atomic.Uint32) {
 	const everyone = 1<<31 - 1
+	word.Add(1)
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everyone, 0, 0, 0)
+}
+
+func waitWord(word *atomic.Uint32, seen uint32, timeout time.Duration) {
+	limit := unix.NsecToTimespec(timeout.Nanoseconds())
+	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&limit)), 0, 0)
+}
+
+// waitWords waits until one of several words is another one. It returns false where the kernel cannot do that.
+func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) bool {
+	type waiter struct {
+		value, address uint64
+		flags, _       uint32
+	}
+	list := make([]waiter, len(words))
+	for i := range words {
+		list[i] = waiter{value: uint64(seen[i]), address: uint64(uintptr(unsafe.Pointer(words[i]))), flags: futexSize32}
+	}
+	until := unix.NsecToTimespec(int64(Now()) + timeout.Nanoseconds())
+	_, _, errno := unix.Syscall6(futexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, uintptr(unsafe.Pointer(&until)), unix.CLOCK_MONOTONIC, 0)
+	return errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
+}
+
+// NewArena reserves a range of addresses.
+func NewArena() (*Arena, error) {
+	address, err := unix.MmapPtr(-1, 0, nil, memorySize+slotSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserve addresses: %w", err)
+	}
+	return &Arena{unsafe.Slice((*byte)(address), memorySize+slotSize)}, nil
+}
+
+// Free gives the addresses back, if no segment was made of them.
+func (a *Arena) Free() { _ = unmap(a.memory) }
+
+// mapAt maps the beginning of a file, or zeros, in place of what is there.
+func mapAt(memory []byte, offset, fd, flags int) error {
+	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(&memory[offset]), uintptr(os.Getpagesize()), unix.PROT_READ, flags)
+	return err
+}
+
+// PlaceOwn moves the mappings of this process's pages, state and counters, to their place.
+func (a *Arena) PlaceOwn(state, counters unsafe.Pointer) error {
+	for i, from := range []unsafe.Pointer{state, counters} {
+		to := unsafe.Pointer(&a.memory[memorySize+i*pageSize])
+		if _, err := unix.MremapPtr(from, uintptr(os.Getpagesize()), to, uintptr(os.Getpagesize()), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+			return fmt.Errorf("place the own pages: %w", err)
+		}
+	}
+	return nil
 }
 
 // Now is CLOCK_MONOTONIC, the clock of the segment's times, in nanoseconds.

@@ -130,6 +130,10 @@ func (s *Segment) Release() {
 	if s.slot < 0 {
 		return
 	}
+	if s.pages != nil {
+		s.pages.Leave()
+		return
+	}
 	if s.relock() == nil { // else it is another process's by now
 		s.retract(s.slot)
 		s.Ring()
@@ -164,6 +168,9 @@ func (s *Segment) StillOwned() bool { return s.Relock() == nil }
 func (s *Segment) Relock() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	if s.pages != nil {
+		return nil
+	}
 	if s.slot < 0 {
 		return fmt.Errorf("relock: no slot is held")
 	}
@@ -212,6 +219,9 @@ func (s *Segment) reopen() error {
 func (s *Segment) Check() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	if s.pages != nil {
+		return nil
+	}
 	return s.checkFile()
 }
 
@@ -241,7 +251,7 @@ func (s *Segment) checkFile() error {
 func (s *Segment) Reap() (reaped uint64) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.reopen() != nil {
+	if s.pages != nil || s.reopen() != nil { // the broker does it
 		return 0
 	}
 	suspects := s.Members.Load() | s.WindowsOpen(allSlots) | s.Busy(allSlots)

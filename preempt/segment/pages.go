@@ -1,0 +1,180 @@
+package segment
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A segment has one of two makers. By a file, its memory is one, and every member can write all of it. By a broker, it is put together of
+// pages in one range of addresses: those of other slots, and the header, can only be read, and the own two are behind the slots. What
+// is to be written elsewhere is asked of the broker.
+
+// Pages is the connection to a broker.
+type Pages interface {
+	// Turn asks that a turn that was seen so is given to a slot (-1: nobody). It is done later, or not.
+	Turn(memory bool, seen uint64, to int, seized bool)
+	// Next is the segment of a new connection, which takes this one's place; nil: there is none.
+	Next() *Segment
+	// Leave ends it.
+	Leave()
+	// Poke says that something may have been sent.
+	Poke()
+}
+
+// NewPaged makes a segment of an arena, in which this process has a slot. Its owner goes on to place pages, by Place and Clear.
+func NewPaged(arena *Arena, gpu [16]byte, path string, slot int, pages Pages) *Segment {
+	return &Segment{Header: header(arena.memory), memory: arena.memory, path: path, gpu: gpu, fd: -1, slot: slot, pages: pages}
+}
+
+// Paged says whether each process has pages of its own.
+func (s *Segment) Paged() bool { return s.pages != nil }
+
+// Next is a segment that takes this one's place, and its slot. The caller calls Replace.
+func (s *Segment) Next() (next *Segment, slot int) {
+	if s.pages == nil {
+		return nil, -1
+	}
+	s.pages.Poke()
+	if next = s.pages.Next(); next == nil {
+		return nil, -1
+	}
+	return next, next.slot
+}
+
+// Place shows a peer's page in its slot, or nothing (fd -1).
+func (s *Segment) Place(slot, fd int) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.memory == nil {
+		return nil
+	}
+	a := Arena{s.memory}
+	return a.Place(slot, fd)
+}
+
+// Replace lets a segment's memory take the place of the one before, at the same address: move does it.
+func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
+	before.mutex.Lock()
+	defer before.mutex.Unlock()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.Paged() != before.Paged() || !move(s.Pointer()) {
+		return false
+	}
+	s.memory, s.Header = before.memory, before.Header
+	before.memory, before.Header = nil, nil
+	if before.keeper != nil {
+		before.keeper.end()
+	}
+	before.closeFile()
+	return true
+}
+
+// Turns are words of the header: of the GPU, and of its memory.
+func (s *Segment) turnWords(memory bool) (turn, since *atomic.Uint64) {
+	if memory {
+		return &s.MemoryTurn, &s.MemoryTurnSinceNs
+	}
+	return &s.Header.Turn, &s.TurnSinceNs
+}
+
+// MoveTurn gives a turn that was seen so to a slot, or to nobody (-1). It returns false where that is not done: not yet, where a
+// broker does it, or because the turn has changed.
+func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool) bool {
+	if s.pages != nil {
+		s.pages.Turn(memory, seen, to, seized)
+		return false
+	}
+	turn, since := s.turnWords(memory)
+	next := (seen>>16+1)<<16 | uint64(to+1)
+	if seized {
+		next |= TurnSeized
+	}
+	if !turn.CompareAndSwap(seen, next) {
+		return false
+	}
+	since.Store(Now())
+	return true
+}
+
+// Seen is where bells are, for Wait.
+type Seen struct {
+	words  []*atomic.Uint32
+	values []uint32
+}
+
+func (s *Seen) add(word *atomic.Uint32) {
+	s.words, s.values = append(s.words, word), append(s.values, word.Load())
+}
+
+// Listen says where the bells are that are rung for this process.
+func (s *Segment) Listen() (seen Seen) {
+	seen.add(&s.Rings.Bell)
+	if s.pages != nil {
+		seen.add(&s.Line(s.slot).Rings.Bell)
+		for slots := s.Members.Load() &^ (1 << s.slot); slots != 0; slots &= slots - 1 {
+			seen.add(&s.Line(bits.TrailingZeros64(slots)).Rings.Bell)
+		}
+	}
+	return seen
+}
+
+// changed says whether a bell was rung.
+func (s *Seen) changed() bool {
+	for i, word := range s.words {
+		if word.Load() != s.values[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// pollBells is how often bells are looked at where the kernel does not wait for several.
+const pollBells = 2 * time.Millisecond
+
+// Wait waits until a bell is rung, but not longer than timeout. It may return early.
+func (s *Seen) Wait(timeout time.Duration) {
+	for end := time.Now().Add(timeout); timeout > 0 && !s.changed(); timeout = time.Until(end) {
+		if len(s.words) == 1 {
+			waitWord(s.words[0], s.values[0], timeout)
+			return
+		}
+		if waitWords(s.words, s.values, timeout) {
+			return
+		}
+		waitWord(s.words[0], s.values[0], min(timeout, pollBells)) // Linux before 5.16
+	}
+}
+
+// Arena is a range of addresses that a paged segment is put together in. All of it reads as zeros at first.
+type Arena struct{ memory []byte }
+
+// Place shows a peer's page in its slot, or zeros (fd -1). Whoever reads the slot meanwhile sees the one or the other.
+func (a *Arena) Place(slot, fd int) error {
+	if slot < 0 || slot >= Slots {
+		return fmt.Errorf("place a page in slot %d: must be from 0 to %d", slot, Slots-1)
+	}
+	return a.put(headerSize+slot*slotSize, fd)
+}
+
+// PlaceHeader shows the broker's page.
+func (a *Arena) PlaceHeader(fd int) error { return a.put(0, fd) }
+
+func (a *Arena) put(offset, fd int) error {
+	flags := unix.MAP_SHARED | unix.MAP_FIXED
+	if fd < 0 {
+		flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED
+	}
+	if err := mapAt(a.memory, offset, fd, flags); err != nil {
+		return fmt.Errorf("place a page: %w", err)
+	}
+	return nil
+}
+
+// Header views the broker's page.
+func (a *Arena) Header() *Header { return header(a.memory) }
