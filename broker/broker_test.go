@@ -17,10 +17,11 @@ import (
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 const (
-	layout = page.Layout
+	layout = segment.Version
 	soon   = 20 * time.Second // a bound on what takes milliseconds, for a machine that is slow and busy
 )
 
@@ -232,20 +233,20 @@ func TestMembersSeeEachOther(t *testing.T) {
 		t.Errorf("BE sees a window of %d", got)
 	}
 	w := be.common.Common()
-	if w.Magic != page.CommonMagic || w.GPU != [16]byte{1} || w.Generation != be.Welcome.Generation || w.Members.Load() != 1<<lc.slot()|1<<be.slot() ||
-		w.Level[lc.slot()].Load() != 0 || w.Level[be.slot()].Load() != 7 || w.ID[be.slot()].Load() != be.Welcome.ID || w.HeartbeatNs.Load() == 0 {
+	if w.Magic != segment.Magic || w.GPU != [16]byte{1} || w.Generation != be.Welcome.Generation || w.Members.Load() != 1<<lc.slot()|1<<be.slot() ||
+		w.Level[lc.slot()].Load() != 0 || w.Level[be.slot()].Load() != 7 || w.Client[be.slot()].Load() != be.Welcome.ID || w.BrokerHeartbeatNs.Load() == 0 {
 		t.Errorf("%+v", w)
 	}
 	if elsewhere.ids != [wire.Slots]uint64{} || elsewhere.common.Common().Members.Load() != 1 {
 		t.Error("a client of another GPU is told of these")
 	}
-	bell := w.Bell.Load()
+	bell := w.Rings.Bell.Load()
 	lc.Leave()
 	be.wait("BE is told that LC left", func() bool { return be.ids[lc.slot()] == 0 })
-	if w.Members.Load() != 1<<be.slot() || w.ID[lc.slot()].Load() != 0 {
+	if w.Members.Load() != 1<<be.slot() || w.Client[lc.slot()].Load() != 0 {
 		t.Errorf("members %#x", w.Members.Load())
 	}
-	if w.Bell.Load() == bell {
+	if w.Rings.Bell.Load() == bell {
 		t.Error("the bell was not rung")
 	}
 	again := b.join(1, 7) // in the free slot
@@ -544,7 +545,7 @@ func TestTurnsOfMembers(t *testing.T) {
 		}
 	}
 	owner := func() int {
-		if slot, owned := page.TurnOwner(w.Turn.Load()); owned {
+		if slot, owned := segment.TurnOwner(w.Turn.Load()); owned {
 			return slot
 		}
 		return -1
@@ -552,9 +553,9 @@ func TestTurnsOfMembers(t *testing.T) {
 	ask(lc, wire.TurnTake, 0)
 	ask(one, wire.TurnTake, 0)
 	eventually(t, "the turn is taken", func() bool { return owner() == one.slot() })
-	bell := w.Bell.Load()
+	bell := w.Rings.Bell.Load()
 	ask(one, wire.TurnPass, two.slot())
-	eventually(t, "the turn is passed, and that is rung", func() bool { return owner() == two.slot() && w.Bell.Load() != bell })
+	eventually(t, "the turn is passed, and that is rung", func() bool { return owner() == two.slot() && w.Rings.Bell.Load() != bell })
 	since := w.TurnSinceNs.Load()
 	eventually(t, "its owner is late, and it is seized", func() bool {
 		ask(one, wire.TurnSeize, 0)
@@ -574,19 +575,19 @@ func TestTurnsOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the memory turn is taken", func() bool {
-		slot, owned := page.TurnOwner(w.MemoryTurn.Load())
+		slot, owned := segment.TurnOwner(w.MemoryTurn.Load())
 		return owned && slot == two.slot()
 	})
 	two.Leave()
-	eventually(t, "the memory turn is free", func() bool { _, owned := page.TurnOwner(w.MemoryTurn.Load()); return !owned })
+	eventually(t, "the memory turn is free", func() bool { _, owned := segment.TurnOwner(w.MemoryTurn.Load()); return !owned })
 }
 
 // The broker's heartbeat goes on while there are clients.
 func TestHeartbeat(t *testing.T) {
 	b := start(t, "")
 	p := b.join(1, 7)
-	first := p.common.Common().HeartbeatNs.Load()
-	eventually(t, "a second heartbeat", func() bool { return p.common.Common().HeartbeatNs.Load() > first })
+	first := p.common.Common().BrokerHeartbeatNs.Load()
+	eventually(t, "a second heartbeat", func() bool { return p.common.Common().BrokerHeartbeatNs.Load() > first })
 }
 
 // A socket of another kind, or one that does not listen, is refused.

@@ -153,7 +153,7 @@ func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
 			s.drop(c.client)
 			return
 		}
-	case *wire.List, *wire.Set, *wire.Policies:
+	case *wire.List, *wire.Set, *wire.Policies, *wire.Query:
 		if c.client == nil {
 			s.people(c, m, now)
 			return

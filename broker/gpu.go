@@ -10,6 +10,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // gpu is what clients of one GPU share. There is one while there are clients.
@@ -29,7 +30,7 @@ func uuidOf(gpu [16]byte) string {
 	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-func (g *gpu) words() *page.Common { return g.view.Common() }
+func (g *gpu) words() *segment.Header { return g.view.Common() }
 
 // gpuOf returns a GPU, with a common page that nobody else can write.
 func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
@@ -51,8 +52,8 @@ func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
 	}
 	g := &gpu{uuid: uuid, common: fd, view: view, byUID: counts[uint32]{}, byCgroup: counts[string]{}}
 	w := g.words()
-	w.Magic, w.Layout, w.Slots, w.GPU, w.Generation = page.CommonMagic, s.layout, wire.Slots, uuid, s.generation
-	w.HeartbeatNs.Store(page.NowNs())
+	w.Magic, w.Version, w.Slots, w.GPU, w.Generation = segment.Magic, s.layout, wire.Slots, uuid, s.generation
+	w.BrokerHeartbeatNs.Store(segment.Now())
 	s.gpus[uuid] = g
 	return g, nil
 }
@@ -95,7 +96,7 @@ func (g *gpu) enter(c *client) {
 func (g *gpu) admit(c *client) {
 	w, bit := g.words(), uint64(1)<<c.slot
 	w.Level[c.slot].Store(uint32(c.inForce.Level))
-	w.ID[c.slot].Store(c.id)
+	w.Client[c.slot].Store(c.id)
 	w.Members.Or(bit) // last: who sees the bit sees the rest
 	g.changed = true
 }
@@ -110,12 +111,12 @@ func (g *gpu) leave(c *client) {
 	}
 	w := g.words()
 	w.Members.And(^(uint64(1) << c.slot))
-	w.ID[c.slot].Store(0)
+	w.Client[c.slot].Store(0)
 	for which := range c.wantsSince {
 		word, since := g.turnWords(uint8(which))
-		if owner, owned := page.TurnOwner(word.Load()); owned && owner == c.slot {
-			word.Store(page.NextTurn(word.Load(), -1, false))
-			since.Store(page.NowNs())
+		if owner, owned := segment.TurnOwner(word.Load()); owned && owner == c.slot {
+			word.Store(segment.NextTurn(word.Load(), -1, false))
+			since.Store(segment.Now())
 		}
 	}
 	g.changed = true

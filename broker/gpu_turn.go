@@ -4,9 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
@@ -20,7 +21,7 @@ func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
 // turn carries out what a member asks of a turn, if that is its right. It is not told: it sees the word.
 func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {
 	word, since := g.turnWords(m.Which)
-	now := page.NowNs()
+	now := segment.Now()
 	late := 3*time.Duration(p.QuantumMs)*time.Millisecond + seizeAfter
 	if m.Which == wire.TurnMemory {
 		late = time.Duration(p.MemoryLateMs) * time.Millisecond
@@ -35,7 +36,7 @@ func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {
 		from.overstays++
 		from.barredNs[m.Which] = now + uint64(t.lateAfter)
 	}
-	if owner, owned := page.TurnOwner(next); owned {
+	if owner, owned := segment.TurnOwner(next); owned {
 		g.slot[owner].wantsSince[m.Which] = now
 	}
 	since.Store(now) // first: a new turn is never seen with an older time
@@ -50,9 +51,9 @@ func (g *gpu) contenders(which uint8, now uint64) (list []contender) {
 			continue
 		}
 		state := c.view.State()
-		wants := state.WantsMemory.Load() != 0
+		wants := state.Memory.WantedSinceNs.Load() != 0
 		if which == wire.TurnRun {
-			wants = state.Turns.Load() != 0 && c.view.Line(slot).Busy.Load() != 0
+			wants = state.Has(configs.Turns) && c.view.Line(slot).Busy.Load() != 0
 		}
 		if !wants {
 			c.wantsSince[which] = 0

@@ -30,6 +30,13 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 			c.send(&text)
 		}
 		c.send(&wire.Done{})
+	case *wire.Query:
+		asker := &client{socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
+		if asker.judge(s); asker.grant.Admit {
+			c.send(&wire.Changed{Policy: asker.inForce})
+		} else {
+			c.send(&wire.Refused{Reason: wire.RefusedPolicy})
+		}
 	case *wire.Set:
 		c.send(s.set(c, m))
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The test's binary is also a program that joins a broker, and does what lines on its standard input say: actAs is what it does
@@ -110,13 +111,13 @@ func (a *actor) run() {
 		case "open":
 			a.c.State.Line(int(a.c.Welcome.Slot)).WindowOpenedNs.Store(uint64(slot))
 		case "ring":
-			page.Ring(&a.c.State.Line(int(a.c.Welcome.Slot)).Gate)
+			page.Ring(&a.c.State.Line(int(a.c.Welcome.Slot)).Rings.Gate)
 		case "see": // the window of a slot
 			fmt.Printf("window %d\n", a.line(slot).WindowOpenedNs.Load())
 		case "wait": // until a slot's gate is rung so often
-			for times := uint32(1); times <= 1000; times = a.line(slot).Gate.Load() + 1 {
+			for times := uint32(1); times <= 1000; times = a.line(slot).Rings.Gate.Load() + 1 {
 				fmt.Printf("rung %d\n", times-1)
-				page.Wait(&a.line(slot).Gate, times-1, soon)
+				page.Wait(&a.line(slot).Rings.Gate, times-1, soon)
 			}
 			fmt.Println("rung enough")
 		case "close": // as daemons do, and come back
@@ -133,7 +134,7 @@ func (a *actor) run() {
 	}
 }
 
-func (a *actor) line(slot int) *page.Line {
+func (a *actor) line(slot int) *segment.Line {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	return a.pages[slot].Line(slot)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 const (
@@ -196,12 +197,12 @@ func (s *Server) settle(now time.Time) {
 			continue
 		}
 		g.changed = false
-		page.Ring(&g.words().Bell)
 		for _, c := range g.slot {
 			if c != nil && c.connection != nil {
 				s.tell(c, now)
 			}
 		}
+		page.Ring(&g.words().Rings.Bell) // last: who hears it finds what it is told
 	}
 }
 
@@ -234,7 +235,7 @@ func (s *Server) expire(now time.Time) {
 	if len(s.gpus) > 0 && !s.beat.After(now) {
 		s.beat = now.Add(heartbeat)
 		for _, g := range s.gpus {
-			g.words().HeartbeatNs.Store(page.NowNs())
+			g.words().BrokerHeartbeatNs.Store(segment.Now())
 		}
 	}
 }

@@ -3,8 +3,8 @@ package broker
 import (
 	"time"
 
-	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // seizeAfter is how late an owner of a turn may be after three quanta, as among agents (preempt/agent/turn.go).
@@ -64,7 +64,7 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 	if asker == nil || m.Seen != t.word {
 		return 0, -1, false
 	}
-	owner, owned := page.TurnOwner(t.word)
+	owner, owned := segment.TurnOwner(t.word)
 	if owned && t.of(owner) == nil { // it left, or is of a higher level by now
 		owned = false
 	}
@@ -73,7 +73,7 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 		if owned || asker.barredNs > now || !t.may(asker, now) {
 			return 0, -1, false
 		}
-		return page.NextTurn(t.word, by, false), -1, true
+		return segment.NextTurn(t.word, by, false), -1, true
 	case wire.TurnPass:
 		if !owned || owner != by {
 			return 0, -1, false
@@ -86,15 +86,15 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 			to = first
 		}
 		if to == nil || to.barredNs > now {
-			return page.NextTurn(t.word, -1, false), -1, true
+			return segment.NextTurn(t.word, -1, false), -1, true
 		}
-		return page.NextTurn(t.word, to.slot, false), -1, true
+		return segment.NextTurn(t.word, to.slot, false), -1, true
 	case wire.TurnSeize:
 		late := passed(t.sinceNs, now) > t.lateAfter || owned && t.of(owner).silent
 		if !owned || owner == by || !late || asker.barredNs > now || !t.may(asker, now) {
 			return 0, -1, false
 		}
-		return page.NextTurn(t.word, by, true), owner, true
+		return segment.NextTurn(t.word, by, true), owner, true
 	}
 	return 0, -1, false
 }

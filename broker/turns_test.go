@@ -4,15 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 const lateNs = uint64(time.Second)
 
 // turnOf makes a turn that a slot has had since time 0, among members 0 to 3, which all want it.
 func turnOf(owner int) *turn {
-	t := &turn{word: page.NextTurn(41<<16, owner, false), lateAfter: time.Duration(lateNs)}
+	t := &turn{word: segment.NextTurn(41<<16, owner, false), lateAfter: time.Duration(lateNs)}
 	for slot := range 4 {
 		t.contenders = append(t.contenders, contender{slot: slot, wants: true, sinceNs: 1})
 	}
@@ -69,7 +69,7 @@ func TestDecisionsAboutTurns(t *testing.T) {
 			m.Seen -= 1 << 16
 		}
 		next, from, changed := turn.decide(m, c.by, c.now)
-		owner, owned := page.TurnOwner(next)
+		owner, owned := segment.TurnOwner(next)
 		switch {
 		case !changed:
 			owner = -2
@@ -95,7 +95,7 @@ func TestAccomplicesDoNotStarveAThird(t *testing.T) {
 		turn, got := turnOf(0), 0
 		turn.contenders = turn.contenders[:3]
 		for now := lateNs / 2; now < 40*lateNs; now += lateNs / 2 {
-			owner, owned := page.TurnOwner(turn.word)
+			owner, owned := segment.TurnOwner(turn.word)
 			m, by := &wire.Turn{Kind: wire.TurnTake, Seen: turn.word}, 0
 			if owned {
 				m, by = ask(turn, owner), owner
@@ -108,11 +108,11 @@ func TestAccomplicesDoNotStarveAThird(t *testing.T) {
 				t.Fatalf("%s: the turn stands still", name)
 			}
 			turn.word, turn.sinceNs = next, now
-			if owner, owned := page.TurnOwner(next); owned {
+			if owner, owned := segment.TurnOwner(next); owned {
 				turn.of(owner).sinceNs = now
 				if owner == 2 {
 					got++
-					turn.word = page.NextTurn(next, -1, false) // it hands it on
+					turn.word = segment.NextTurn(next, -1, false) // it hands it on
 				}
 			}
 		}

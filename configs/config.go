@@ -54,7 +54,7 @@ type Config struct {
 		TurnMs, TurnMinMs, TurnMaxMs       uint64
 		SwapShare                          float64
 	}
-	Segment struct{ Directory, Group string }
+	Segment struct{ Directory, Group, Broker string }
 	Log     struct{ Level, File string }
 }
 
@@ -238,6 +238,7 @@ var settings = slices.Concat([]setting{
 	fraction("memory.swap_share", "a number from 0 to less than 1 (part of the time)", 1, func(c *Config) *float64 { return &c.Memory.SwapShare }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
+	text("segment.broker", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Segment.Broker }),
 	text("log.level", levelsAllowed, isLevel, func(c *Config) *string { return &c.Log.Level }),
 	text("log.file", `an absolute path, or "" for standard error`, isFile, func(c *Config) *string { return &c.Log.File }),
 })

@@ -23,7 +23,7 @@ func TestDefault(t *testing.T) {
 	want.Hints.LogMB = 64
 	want.BLP.CacheMB = 2048
 	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs, want.Memory.SwapShare = 10000, 2000, 60000, 0.1
-	want.Segment.Directory = "/dev/shm"
+	want.Segment.Directory, want.Segment.Broker = "/dev/shm", "/run/gpreempt"
 	want.Log.Level = "warn"
 	if got := Default(); got != want {
 		t.Errorf("Default() = %+v, want %+v", got, want)

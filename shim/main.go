@@ -50,12 +50,13 @@ func gpreemptStart() {
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
 	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer()}
-	if err := agent.Start(config, priority.Level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
+	level := agent.Level(config, priority.Level, log)
+	if err := agent.Start(config, level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return
 	}
-	rewriter.Start(config, priority.Level, driver.Armed, build(), log)
-	if agent.HintsWanted(config, priority.Level) {
+	rewriter.Start(config, level, driver.Armed, build(), log)
+	if agent.HintsWanted(config, level) {
 		learner.Start(learner.Options{
 			Sources: config.Hints.Sources,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),

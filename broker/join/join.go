@@ -27,10 +27,10 @@ func SocketIn(directory string, level int) string {
 }
 
 // Sockets are the places where a process looks for a broker, best first: in a container the one that was mounted into it, then of
-// the level that it wants, and of lower ones.
-func Sockets(directory string, wanted int) []string {
+// each level. Which it can reach says what it may have, and not what it wants.
+func Sockets(directory string) []string {
 	list := []string{filepath.Join(directory, "broker", socketName)}
-	for level := wanted; level < wire.Levels; level++ {
+	for level := range wire.Levels {
 		list = append(list, SocketIn(directory, level))
 	}
 	return list
@@ -79,12 +79,12 @@ func request(fd int, m wire.Message) error {
 // receive waits for a message, with up to two descriptors, which are checked to be as many as belong to it.
 func receive(fd int, until time.Time) (wire.Message, []int, error) {
 	for {
-		wait := time.Until(until)
-		if wait < 0 {
+		wait := max(time.Until(until), 0)
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, int((wait+time.Millisecond-1)/time.Millisecond))
+		if err == nil && n == 0 && wait == 0 {
 			return nil, nil, ErrTime
 		}
-		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(ready, int(wait/time.Millisecond)+1)
 		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
 			continue
 		}

@@ -52,6 +52,28 @@ func List(path string, each func(e *wire.Entry, pages []int) error) error {
 	return err
 }
 
+// Query is what a client of this process would get on any GPU, if it wanted a level.
+func Query(path string, wanted int, within time.Duration) (wire.Policy, error) {
+	fd, err := Dial(path, within)
+	if err != nil {
+		return wire.Policy{}, err
+	}
+	defer unix.Close(fd)
+	if err := request(fd, &wire.Query{Wanted: uint8(wanted)}); err != nil {
+		return wire.Policy{}, err
+	}
+	m, fds, err := receive(fd, time.Now().Add(within))
+	wire.CloseAll(fds)
+	if err != nil {
+		return wire.Policy{}, err
+	}
+	answer, is := m.(*wire.Changed)
+	if !is {
+		return wire.Policy{}, fmt.Errorf("%w: %s", ErrBroker, wire.Name(m))
+	}
+	return answer.Policy, nil
+}
+
 // Set changes all clients of a process, and returns how many there are.
 func Set(path string, m *wire.Set) (clients int, err error) {
 	done, err := ask(path, m, func(m wire.Message, _ []int) error { return fmt.Errorf("%w: %s", ErrBroker, wire.Name(m)) })

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Mapping is a page in memory. Its methods give views of it, which are invalid after Unmap.
@@ -37,14 +39,19 @@ func (m *Mapping) Unmap() {
 }
 
 // Common views a common page.
-func (m Mapping) Common() *Common { return (*Common)(m.memory) }
+func (m Mapping) Common() *segment.Header { return segment.HeaderOf(m.memory) }
 
 // State views a client's state.
-func (m Mapping) State() *State { return (*State)(m.memory) }
+func (m Mapping) State() *segment.State { return segment.StateOf(m.memory) }
 
 // Line views the line of a client's state, of the slot that the client has.
-func (m Mapping) Line(slot int) *Line {
-	return (*Line)(unsafe.Add(m.memory, linesAt+slot%lines*lineSize))
+func (m Mapping) Line(slot int) *segment.Line { return m.State().LineOf(slot) }
+
+// Take gives the mapping to the caller, who ends it.
+func (m *Mapping) Take() unsafe.Pointer {
+	memory := m.memory
+	m.memory = nil
+	return memory
 }
 
 // Bytes views all of the page.
@@ -72,12 +79,3 @@ const (
 	futexWait = 0
 	futexWake = 1
 )
-
-// NowNs is CLOCK_MONOTONIC, the clock of all times in pages.
-func NowNs() uint64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return uint64(t.Nano())
-}

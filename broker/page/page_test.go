@@ -294,13 +294,13 @@ func TestWaitingOnAReadOnlyPage(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for word := &peer.Line(3).Gate; seen.Load() < rounds; {
+		for word := &peer.Line(3).Rings.Gate; seen.Load() < rounds; {
 			Wait(word, seen.Load(), time.Minute) // a lost wake-up would be a test that takes a minute, and then fails
 			seen.Store(word.Load())
 		}
 	}()
 	for i := range uint32(rounds) {
-		Ring(&own.Line(3).Gate)
+		Ring(&own.Line(3).Rings.Gate)
 		for i%7 == 0 && seen.Load() != i+1 {
 			time.Sleep(time.Microsecond)
 		}
@@ -309,22 +309,5 @@ func TestWaitingOnAReadOnlyPage(t *testing.T) {
 	case <-done:
 	case <-time.After(30 * time.Second):
 		t.Fatalf("a wake-up was lost after %d rounds", seen.Load())
-	}
-}
-
-func TestTurns(t *testing.T) {
-	turn := uint64(0)
-	if _, owned := TurnOwner(turn); owned {
-		t.Error("the first turn is somebody's")
-	}
-	for i, slot := range []int{0, 63, -1, 5} {
-		turn = NextTurn(turn, slot, slot == 5)
-		got, owned := TurnOwner(turn)
-		if owned != (slot >= 0) || owned && got != slot || turn>>16 != uint64(i+1) || (turn&turnSeized != 0) != (slot == 5) {
-			t.Errorf("turn %#x of slot %d", turn, slot)
-		}
-	}
-	if slot, owned := TurnOwner(200); owned {
-		t.Errorf("slot %d", slot)
 	}
 }

@@ -37,6 +37,7 @@ const (
 	TypeList
 	TypeSet
 	TypePolicies
+	TypeQuery
 )
 
 // What the broker says.
@@ -196,6 +197,12 @@ type List struct{}
 // Policies asks for the policy as Text, and Done.
 type Policies struct{}
 
+// Query asks what a client of this process would get, on any GPU. The answer is a Changed.
+type Query struct {
+	Wanted uint8 // level
+	_      [7]uint8
+}
+
 // Which fields of a Set are meant.
 const (
 	SetLevel uint8 = 1 << iota
@@ -254,6 +261,7 @@ var messages = map[Type]func() Message{
 	TypeList:     func() Message { return new(List) },
 	TypeSet:      func() Message { return new(Set) },
 	TypePolicies: func() Message { return new(Policies) },
+	TypeQuery:    func() Message { return new(Query) },
 	TypeWelcome:  func() Message { return new(Welcome) },
 	TypeCommon:   func() Message { return new(Common) },
 	TypePeer:     func() Message { return new(Peer) },
@@ -274,6 +282,7 @@ func (*Bye) Type() Type      { return TypeBye }
 func (*List) Type() Type     { return TypeList }
 func (*Set) Type() Type      { return TypeSet }
 func (*Policies) Type() Type { return TypePolicies }
+func (*Query) Type() Type    { return TypeQuery }
 func (*Welcome) Type() Type  { return TypeWelcome }
 func (*Common) Type() Type   { return TypeCommon }
 func (*Peer) Type() Type     { return TypePeer }
@@ -329,6 +338,7 @@ func (m *Turn) check() error {
 func (*Bye) check() error      { return nil }
 func (*List) check() error     { return nil }
 func (*Policies) check() error { return nil }
+func (m *Query) check() error  { return within(level("wanted", m.Wanted)) }
 func (m *Set) check() error {
 	if m.Pid <= 0 || m.Fields == 0 || m.Fields&SetClear != 0 && m.Fields != SetClear {
 		return fmt.Errorf("%w: set pid %d, fields %#x", ErrForm, m.Pid, m.Fields)

@@ -17,7 +17,7 @@ func examples(t testing.TB) []Message {
 	p := Policy{Level: 3, Best: 2, Paused: 1, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100}
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
-		&Mapped{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{},
+		&Mapped{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7},
 		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused, Level: 7, Paused: 1, Share: 999_999},
 		&Welcome{ID: 5, Generation: 6, Slot: 63, Back: 1, Weaker: 1, Policy: p},
 		&Common{Generation: 8}, &Peer{ID: 3, Slot: 1}, &Gone{ID: 3, Slot: 1}, &Ready{Generation: 8}, &Changed{p},
@@ -69,7 +69,7 @@ func TestBrokenPacketsAreRefused(t *testing.T) {
 	}
 	for _, m := range []Message{
 		&Hello{Wanted: Levels}, &Hello{Back: 2}, &Hello{Injected: 2}, &Hello{Name: [32]byte(bytes.Repeat([]byte("x"), 32))},
-		&Turn{Kind: TurnSeize + 1}, &Turn{Which: 2}, &Turn{To: Slots + 1},
+		&Turn{Kind: TurnSeize + 1}, &Turn{Which: 2}, &Turn{To: Slots + 1}, &Query{Wanted: Levels},
 		&Set{}, &Set{Pid: -1, Fields: 1}, &Set{Pid: 1}, &Set{Pid: 1, Fields: setAll + 1}, &Set{Pid: 1, Fields: SetClear | SetLevel},
 		&Set{Pid: 1, Fields: 1, Level: Levels}, &Set{Pid: 1, Fields: 1, Share: millionths}, &Set{Pid: 1, Fields: 1, Paused: 2},
 		&Welcome{Slot: Slots}, &Welcome{Back: 2}, &Welcome{Policy: Policy{Level: Levels}}, &Welcome{Policy: Policy{Best: Levels}},

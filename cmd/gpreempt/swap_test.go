@@ -60,7 +60,7 @@ func (w *swapper) obey(carry func(gpu int, what segment.Asked) segment.Answer) {
 					last[i] = r
 					slot.Answer(r, carry(i, r.What()))
 				}
-				w.on[i].WaitBell(seen, time.Millisecond)
+				seen.Wait(time.Millisecond)
 			}
 		}
 	}()

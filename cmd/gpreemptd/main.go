@@ -20,10 +20,10 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker"
 	"github.com/gpreempt/gpreempt/broker/join"
-	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // version is set by the Makefile.
@@ -102,7 +102,7 @@ func serve(out io.Writer, o options) error {
 		return err
 	}
 	unix.Umask(0o022)
-	server, err := broker.New(page.Layout, p, log)
+	server, err := broker.New(segment.Version, p, log)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/broker/join"
-	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 var (
@@ -91,7 +91,7 @@ func (d *process) signal(s syscall.Signal) {
 
 func joined(t *testing.T, directory string) *join.Client {
 	t.Helper()
-	c, err := join.Join(join.SocketIn(directory, 0), join.Options{Layout: page.Layout, GPU: [16]byte{1}, Name: "test", Within: soon})
+	c, err := join.Join(join.SocketIn(directory, 0), join.Options{Layout: segment.Version, GPU: [16]byte{1}, Name: "test", Within: soon})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestSocketActivation(t *testing.T) {
 	if got := told(); got != "READY=1" {
 		t.Errorf("systemd was told %q", got)
 	}
-	client, err := join.Join(join.SocketIn(directory, 4), join.Options{Layout: page.Layout, Within: soon})
+	client, err := join.Join(join.SocketIn(directory, 4), join.Options{Layout: segment.Version, Within: soon})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -178,6 +178,9 @@ func (a *agent) step() time.Duration {
 // file was removed (logind removes a user's files at the last logout), others could not get this memory and made a new
 // one, or the application closed our descriptor and another process took the slot.
 func (a *agent) belongs() bool {
+	if next, slot := a.segment.Next(); next != nil {
+		a.adopt(next, slot)
+	}
 	gone, lost := a.segment.Check(), error(nil)
 	if !a.alone {
 		lost = a.segment.Relock()
@@ -213,6 +216,18 @@ func (a *agent) belongs() bool {
 	a.log = a.core.logOf(a.gpu, slot)
 	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
 	return true
+}
+
+// adopt changes to what a new broker made, which knows of this process already.
+func (a *agent) adopt(next *segment.Segment, slot int) {
+	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, true) }) {
+		next.Close()
+		a.log.Error().Msg("the pages of a new broker could not be mapped: no preemption with others")
+		return
+	}
+	a.segment, a.slot, a.used, a.countedHigher = next, slot, nil, 0
+	a.log = a.core.logOf(a.gpu, slot)
+	a.log.Info().Str("segment", next.Path()).Msg("joined the next broker")
 }
 
 // leave ends all that this process does on the GPU: its slot may be another process's by now.
@@ -289,7 +304,7 @@ func (a *agent) takesTurns(p peers) bool {
 }
 
 func (a *agent) canTakeTurns() bool {
-	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns && guarded()
+	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
 }
 
 // crowded says whether a process of the same level has work and takes no part in turns.

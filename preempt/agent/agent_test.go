@@ -141,7 +141,7 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.us)
 		}
 	}
-	s.Turn.Store(turnSeized | 1)
+	s.Turn.Store(segment.TurnSeized | 1)
 	a.boostUs = 0
 	if got := a.timeslice(peers{same: 1, higher: 2}, true); got != fair {
 		t.Errorf("after a seized turn: %d us, want %d: two short timeslices stop each other dead", got, fair)

@@ -7,6 +7,7 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -155,10 +157,37 @@ func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 	return s, slot, nil
 }
 
+// Level is the level that this process gets: the one that it wants, or what a broker lets it have.
+func Level(config configs.Config, wanted int, log zerolog.Logger) int {
+	if config.Segment.Broker == "" {
+		return wanted
+	}
+	level, err := member.Level(config.Segment.Broker, wanted)
+	if err == nil && level != wanted {
+		log.Warn().Int("wanted", wanted).Int("level", level).Msg("the broker gives this process another level")
+	}
+	return level
+}
+
+// joinBroker joins by a broker. Without one, or where it refuses, there is no segment, and a file of this user's is used.
+func (c *Core) joinBroker(gpu int) (s *segment.Segment, slot int) {
+	if c.config.Segment.Broker == "" {
+		return nil, -1
+	}
+	s, slot, err := member.Join(member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.level, Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""})
+	if err != nil && !errors.Is(err, member.ErrNone) {
+		c.log.Warn().Err(err).Msg("the broker does not take this process: it shares the GPU with programs of this user only")
+	}
+	return s, slot
+}
+
 func (c *Core) attach(gpu int) (*agent, error) {
-	s, slot, err := c.join(gpu)
-	if err != nil {
-		return nil, err
+	s, slot := c.joinBroker(gpu)
+	if s == nil {
+		var err error
+		if s, slot, err = c.join(gpu); err != nil {
+			return nil, err
+		}
 	}
 	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}

@@ -27,7 +27,7 @@ const (
 	HintRoom = 7 // configs.HintRows, and room for more
 	Refusals = 8 // RefusalNames, and room for more
 
-	linesAt = 2048 // bytes, in a slot
+	linesAt = 1984 // bytes, in a slot
 	lines   = 32
 
 	headerSize = pageSize
@@ -210,8 +210,8 @@ type Line struct {
 	Pad1           [36]byte
 }
 
-// Slot is struct gp_slot, written by its owner only but for Asked.
-type Slot struct {
+// State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for Asked.
+type State struct {
 	StartedNs   atomic.Uint64
 	HeartbeatNs atomic.Uint64
 	TimesliceUs atomic.Uint32
@@ -227,10 +227,15 @@ type Slot struct {
 	Pad0   [48]byte
 	Memory MemoryCounters[atomic.Uint64]
 	Pad1   [linesAt - 504]byte
-	Line   [lines]Line // see Segment.Line
+	Line   [lines]Line // see LineOf
 	Pad2   [pageSize - linesAt - lines*64]byte
+}
 
-	Name    [32]byte
+// Slot is struct gp_slot, written by its owner only but for Asked.
+type Slot struct {
+	State
+
+	Name    [32]byte // the second page begins
 	Pid     atomic.Int32
 	Pad3    [28]byte
 	Kernels KernelCounters[atomic.Uint64]
@@ -243,6 +248,9 @@ type Slot struct {
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
 	Pad5         [pageSize - 720]byte
 }
+
+// LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.
+func (s *State) LineOf(i int) *Line { return &s.Line[i%lines] }
 
 // BLP is a copy of the counters of block-level preemption.
 type BLP struct {
@@ -348,4 +356,13 @@ func TurnOwner(turn uint64) (slot int, owned bool) {
 }
 
 // nobodysTurn follows turn in sequence.
-func nobodysTurn(turn uint64) uint64 { return (turn>>16 + 1) << 16 }
+func nobodysTurn(turn uint64) uint64 { return NextTurn(turn, -1, false) }
+
+// NextTurn follows turn in sequence. The slot may be -1: nobody's.
+func NextTurn(turn uint64, slot int, seized bool) uint64 {
+	next := (turn>>16+1)<<16 | uint64(slot+1)
+	if seized {
+		next |= TurnSeized
+	}
+	return next
+}

@@ -158,6 +158,13 @@ func (k *keeper) end() {
 	}
 }
 
+// OwnDescriptors gives the calling thread a descriptor table of its own, if Isolate says so. The thread is to end with the goroutine.
+func OwnDescriptors() {
+	if Isolate {
+		_ = ownDescriptors() // else the application may close what is ours
+	}
+}
+
 // ownDescriptors gives the calling thread a descriptor table of its own, with only the standard ones, which lead to
 // /dev/null. It returns false if the kernel refuses.
 func ownDescriptors() bool {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,7 @@ type Segment struct {
 	inode  inode
 	keeper *keeper
 	pages  Pages // nil: all members can write all of the memory
+	share  atomic.Uint32
 
 	replaced error
 

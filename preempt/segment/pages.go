@@ -3,6 +3,7 @@ package segment
 import (
 	"fmt"
 	"math/bits"
+	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -31,6 +32,40 @@ func NewPaged(arena *Arena, gpu [16]byte, path string, slot int, pages Pages) *S
 	return &Segment{Header: header(arena.memory), memory: arena.memory, path: path, gpu: gpu, fd: -1, slot: slot, pages: pages}
 }
 
+// Introduce fills in this process's own slot.
+func (s *Segment) Introduce(name string) {
+	p, now := s.Slot(s.slot), Now()
+	copy(p.Name[:len(p.Name)-1], name)
+	p.Pid.Store(int32(os.Getpid()))
+	p.StartedNs.Store(now)
+	p.HeartbeatNs.Store(now)
+}
+
+// Pause asks the process itself, in the place of people, to leave the GPU or to come back.
+func (s *Segment) Pause(on bool) {
+	what := AskedResume
+	if on {
+		what = AskedSuspend
+	}
+	own := s.Slot(s.slot)
+	own.ask(own.StartedNs.Load(), what)
+}
+
+// Share is the least part of the GPU's time that the broker's policy gives this process; 0: it says nothing.
+func (s *Segment) Share() float64 { return float64(s.share.Load()) / 1e6 }
+
+// SetShare sets Share.
+func (s *Segment) SetShare(share float64) { s.share.Store(uint32(share * 1e6)) }
+
+// brokerSilent is how old the broker's heartbeat is at most while it lives.
+const brokerSilent = 3 * time.Second
+
+// Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
+func (s *Segment) Attended() bool {
+	now := Now()
+	return s.pages == nil || now-min(now, s.BrokerHeartbeatNs.Load()) < uint64(brokerSilent)
+}
+
 // Paged says whether each process has pages of its own.
 func (s *Segment) Paged() bool { return s.pages != nil }
 
@@ -44,6 +79,15 @@ func (s *Segment) Next() (next *Segment, slot int) {
 		return nil, -1
 	}
 	return next, next.slot
+}
+
+// With runs something while no other segment takes this one's memory; if one has, it does nothing.
+func (s *Segment) With(do func()) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.memory != nil {
+		do()
+	}
 }
 
 // Place shows a peer's page in its slot, or nothing (fd -1).
@@ -91,11 +135,7 @@ func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool) bool {
 		return false
 	}
 	turn, since := s.turnWords(memory)
-	next := (seen>>16+1)<<16 | uint64(to+1)
-	if seized {
-		next |= TurnSeized
-	}
-	if !turn.CompareAndSwap(seen, next) {
+	if !turn.CompareAndSwap(seen, NextTurn(seen, to, seized)) {
 		return false
 	}
 	since.Store(Now())

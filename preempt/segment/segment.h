@@ -27,7 +27,7 @@
 #else
 #define GP_PAGE 65536u
 #endif
-#define GP_LINES_AT 2048u
+#define GP_LINES_AT 1984u
 #define GP_LINES 32u
 
 // What became of the hints of one source.

@@ -185,8 +185,8 @@ func TestLayout(t *testing.T) {
 				continue // its fields follow
 			}
 			offset := f.Offset
-			if len(f.Index) > 1 {
-				offset += typ.Field(f.Index[0]).Offset
+			for i := 1; i < len(f.Index); i++ {
+				offset += typ.FieldByIndex(f.Index[:i]).Offset
 			}
 			fmt.Fprintf(&program, "printf(\"%%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n", c, field(f.Name), c, field(f.Name))
 			want = append(want, fmt.Sprintf("%d %d", offset, f.Type.Size()))

@@ -25,8 +25,13 @@ func slotAt(memory []byte, i int) *Slot {
 	return (*Slot)(unsafe.Pointer(&memory[headerSize+uint(i)%Slots*slotSize]))
 }
 
-// lineAt is the line of slot i: which one depends on the slot, so that not all lie in one set of a processor's cache.
-func lineAt(memory []byte, i int) *Line { return &slotAt(memory, i).Line[i%lines] }
+func lineAt(memory []byte, i int) *Line { return slotAt(memory, i).LineOf(i) }
+
+// HeaderOf views a page that begins a segment, StateOf one that begins a slot.
+func HeaderOf(page unsafe.Pointer) *Header { return (*Header)(page) }
+
+// StateOf is described with HeaderOf.
+func StateOf(page unsafe.Pointer) *State { return (*State)(page) }
 
 // words are the counters of a structure that holds nothing else.
 func words[C any](counters *C) []atomic.Uint64 {
@@ -73,7 +78,7 @@ func (s *Segment) Slot(i int) *Slot {
 }
 
 // Line returns the line of slot i, from 0 to Slots-1.
-func (s *Segment) Line(i int) *Line { return &s.Slot(i).Line[i%lines] }
+func (s *Segment) Line(i int) *Line { return s.Slot(i).LineOf(i) }
 
 // Ring wakes everyone in Wait.
 func (s *Segment) Ring() {

@@ -48,13 +48,13 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 }
 
 // Has says whether a mechanism is in force.
-func (p *Slot) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uint32(one) != 0 }
+func (p *State) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uint32(one) != 0 }
 
 // Lacks says whether there is a fallback, SetLacks that there is or is not.
-func (p *Slot) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
+func (p *State) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
 
 // SetLacks is described with Lacks.
-func (p *Slot) SetLacks(one configs.Fallback, lacks bool) {
+func (p *State) SetLacks(one configs.Fallback, lacks bool) {
 	if lacks {
 		p.Fallbacks.Or(uint32(one))
 	} else {

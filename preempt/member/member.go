@@ -1,0 +1,268 @@
+// Package member makes segments by the broker: it keeps the connection, places the pages of peers as they come and go, and asks for
+// turns. What it makes is as what package segment makes by a file, for all who use it.
+package member
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const (
+	// answersWithin is how long a process waits for a broker when it starts. Then it goes on without.
+	answersWithin = 200 * time.Millisecond
+	// looksEvery is how often the connection is looked at if nobody pokes.
+	looksEvery = 500 * time.Millisecond
+	// firstAgain and lastAgain bound how long it is until a lost broker is asked again.
+	firstAgain, lastAgain = 100 * time.Millisecond, 5 * time.Second
+)
+
+// Options say who joins, and where brokers are.
+type Options struct {
+	Directory string
+	GPU       [16]byte
+	Level     int // wanted
+	Name      string
+	Injected  bool
+}
+
+// ErrNone says that there is no broker.
+var ErrNone = errors.New("no broker")
+
+// member is one connection, and the segment that it is for. A goroutine with a thread of its own serves it, and the next one when the
+// broker was lost.
+type member struct {
+	options Options
+	client  *join.Client
+	segment *segment.Segment
+	policy  wire.Policy // as last carried out
+	poke    chan struct{}
+	turns   chan wire.Turn
+	next    atomic.Pointer[segment.Segment]
+	left    atomic.Bool
+}
+
+// Join makes this process a client of a broker. The error wraps ErrNone if there is none, or is a join.RefusedError.
+func Join(o Options) (s *segment.Segment, slot int, err error) {
+	type result struct {
+		m   *member
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this
+		segment.OwnDescriptors()
+		m, err := connect(o)
+		done <- result{m, err}
+		for m != nil && err == nil {
+			m = m.serve()
+		}
+	}()
+	r := <-done
+	if r.err != nil {
+		return nil, -1, r.err
+	}
+	return r.m.segment, int(r.m.client.Welcome.Slot), nil
+}
+
+// connect joins by the first socket that there is.
+func connect(o Options) (*member, error) {
+	until := time.Now().Add(answersWithin)
+	for _, path := range join.Sockets(o.Directory) {
+		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until)})
+		if passable(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		m, err := build(o, client, path, until)
+		if err != nil {
+			client.Close()
+			return nil, fmt.Errorf("join by %s: %w", path, err)
+		}
+		return m, nil
+	}
+	return nil, fmt.Errorf("%w in %s", ErrNone, o.Directory)
+}
+
+// Level is the level that a process gets that wants one: what the broker lets it have, if there is one that lets it join.
+func Level(directory string, wanted int) (int, error) {
+	for _, path := range join.Sockets(directory) {
+		p, err := join.Query(path, wanted, answersWithin)
+		if err == nil {
+			return int(p.Level), nil
+		}
+		if !passable(err) {
+			return wanted, err
+		}
+	}
+	return wanted, fmt.Errorf("%w in %s", ErrNone, directory)
+}
+
+// passable says whether another socket may lead further: this one is not there, not for this user, or nobody listens.
+func passable(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ECONNREFUSED, unix.ELOOP}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// build makes a segment of what the broker sends. It is a member's from READY on.
+func build(o Options, client *join.Client, path string, until time.Time) (*member, error) {
+	arena, err := segment.NewArena()
+	if err != nil {
+		return nil, err
+	}
+	m := &member{options: o, client: client, policy: client.Welcome.Policy, poke: make(chan struct{}, 1), turns: make(chan wire.Turn, 16)}
+	if err := arena.PlaceOwn(client.State.Take(), client.Counters.Take()); err != nil {
+		arena.Free()
+		return nil, err
+	}
+	m.segment = segment.NewPaged(arena, o.GPU, path, int(client.Welcome.Slot), m)
+	m.segment.Introduce(o.Name)
+	for ready := false; !ready; {
+		e, err := client.Next(time.Until(until))
+		if err == nil && e.Message.Type() == wire.TypeCommon {
+			err = arena.PlaceHeader(e.FD)
+			unix.Close(e.FD)
+		} else if err == nil {
+			ready = e.Message.Type() == wire.TypeReady
+			err = m.take(e)
+		}
+		if err != nil {
+			arena.Free()
+			return nil, err
+		}
+	}
+	if h := arena.Header(); h.Magic != segment.Magic || h.Version != segment.Version || h.GPU != o.GPU || h.Generation != client.Welcome.Generation {
+		arena.Free()
+		return nil, fmt.Errorf("%w: a page of version %d, generation %d", join.ErrBroker, h.Version, h.Generation)
+	}
+	return m, nil
+}
+
+// take carries out what the broker says.
+func (m *member) take(e join.Event) error {
+	switch told := e.Message.(type) {
+	case *wire.Peer:
+		err := m.segment.Place(int(told.Slot), e.FD)
+		unix.Close(e.FD)
+		return err
+	case *wire.Common: // there is one
+		unix.Close(e.FD)
+	case *wire.Gone:
+		return m.segment.Place(int(told.Slot), -1)
+	case *wire.Changed:
+		if told.Policy.Paused != m.policy.Paused {
+			m.segment.With(func() { m.segment.Pause(told.Policy.Paused == 1) })
+		}
+		m.policy = told.Policy
+		m.segment.SetShare(float64(told.Policy.Share) / 1e6)
+	}
+	return nil
+}
+
+// serve carries out what the broker says, and sends what is asked, until the process leaves: then it returns nil. If the broker is
+// lost, it returns the next member, whose segment is to take the place of this one.
+func (m *member) serve() *member {
+	for !m.left.Load() {
+		select {
+		case <-m.poke:
+		case ask := <-m.turns: // what is not sent is asked again, and that the broker is lost is heard
+			_ = m.client.Turn(ask.Which, ask.Kind, int(ask.To), ask.Seen)
+		case <-time.After(looksEvery):
+		}
+		attended := true // where another segment has taken the memory, this one has none
+		m.segment.With(func() { attended = m.segment.Attended() })
+		if err := m.hear(); err == nil && attended {
+			continue
+		}
+		m.client.Close()
+		return m.again()
+	}
+	m.client.Leave()
+	return nil
+}
+
+// hear takes all that was sent.
+func (m *member) hear() error {
+	for news := false; ; news = true {
+		e, err := m.client.Next(0)
+		if errors.Is(err, join.ErrTime) {
+			if news {
+				m.segment.With(m.segment.Ring) // the agent looks who is there
+			}
+			return nil
+		}
+		if err == nil {
+			err = m.take(e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// again joins the next broker, however long it takes until there is one. What was shown stays as it is meanwhile.
+func (m *member) again() *member {
+	for wait := firstAgain; !m.left.Load(); wait = min(2*wait, lastAgain) {
+		next, err := connect(m.options)
+		if err == nil {
+			m.next.Store(next.segment)
+			m.segment.With(m.segment.Ring)
+			return next
+		}
+		pause := wait/2 + rand.N(wait) // not all at once
+		var refused join.RefusedError
+		if errors.As(err, &refused) {
+			pause = max(pause, min(refused.Retry, lastAgain))
+		}
+		time.Sleep(pause)
+	}
+	return nil
+}
+
+// Turn asks for a turn.
+func (m *member) Turn(memory bool, seen uint64, to int, seized bool) {
+	ask := wire.Turn{Kind: wire.TurnPass, Which: wire.TurnRun, To: wire.Slots, Seen: seen}
+	if memory {
+		ask.Which = wire.TurnMemory
+	}
+	switch {
+	case to == int(m.client.Welcome.Slot) && seized:
+		ask.Kind = wire.TurnSeize
+	case to == int(m.client.Welcome.Slot):
+		ask.Kind = wire.TurnTake
+	case to >= 0:
+		ask.To = uint8(to)
+	}
+	select {
+	case m.turns <- ask:
+	default: // the agent asks again
+	}
+}
+
+// Next is the segment that is to take this one's place.
+func (m *member) Next() *segment.Segment { return m.next.Swap(nil) }
+
+// Leave ends the connection, soon.
+func (m *member) Leave() {
+	m.left.Store(true)
+	m.Poke()
+}
+
+// Poke makes the connection be looked at.
+func (m *member) Poke() {
+	select {
+	case m.poke <- struct{}{}:
+	default:
+	}
+}
