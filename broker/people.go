@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // people answers a request of people. Nothing more is read of the connection until they have read the answer.
@@ -97,6 +98,12 @@ func (s *Server) entry(c *connection, target *client) *wire.Entry {
 		Socket: uint8(target.socket), Wanted: uint8(target.wanted), Set: target.set.Fields, Policy: target.inForce, Overstays: target.overstays}
 	if target.member {
 		e.Member = 1
+	}
+	for which := range target.wantsSince {
+		word, _ := target.gpu.turnWords(uint8(which))
+		if owner, owned := segment.TurnOwner(word.Load()); owned && owner == target.slot {
+			e.Turns |= 1 << which
+		}
 	}
 	wire.PutText(e.Name[:], target.name)
 	wire.PutText(e.Rule[:], target.grant.Rule)

@@ -234,7 +234,8 @@ type Entry struct {
 	Socket uint8 // level of the directory by which it came
 	Wanted uint8
 	Set    uint8 // SetLevel, SetShare, SetPaused: what people changed
-	_      [3]uint8
+	Turns  uint8 // bit TurnRun, TurnMemory: it has that turn
+	_      [2]uint8
 	Policy Policy
 	// How often a turn was taken from it by force.
 	Overstays uint32

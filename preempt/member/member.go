@@ -76,38 +76,31 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 }
 
 // connect joins by the first socket that there is.
-func connect(o Options) (*member, error) {
+func connect(o Options) (m *member, err error) {
 	until := time.Now().Add(answersWithin)
-	for _, path := range join.Sockets(o.Directory) {
+	return m, Reach(o.Directory, func(path string) error {
 		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until)})
-		if passable(err) {
-			continue
-		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		m, err := build(o, client, path, until)
-		if err != nil {
+		if m, err = build(o, client, path, until); err != nil {
 			client.Close()
-			return nil, fmt.Errorf("join by %s: %w", path, err)
+			return fmt.Errorf("join by %s: %w", path, err)
 		}
-		return m, nil
-	}
-	return nil, fmt.Errorf("%w in %s", ErrNone, o.Directory)
+		return nil
+	})
 }
 
 // Level is the level that a process gets that wants one: what the broker lets it have, if there is one that lets it join.
-func Level(directory string, wanted int) (int, error) {
-	for _, path := range join.Sockets(directory) {
+func Level(directory string, wanted int) (level int, err error) {
+	level = wanted
+	return level, Reach(directory, func(path string) error {
 		p, err := join.Query(path, wanted, answersWithin)
 		if err == nil {
-			return int(p.Level), nil
+			level = int(p.Level)
 		}
-		if !passable(err) {
-			return wanted, err
-		}
-	}
-	return wanted, fmt.Errorf("%w in %s", ErrNone, directory)
+		return err
+	})
 }
 
 // passable says whether another socket may lead further: this one is not there, not for this user, or nobody listens.

@@ -59,6 +59,8 @@ func buildAndRun(m *testing.M) (int, error) {
 type machine struct {
 	t           *testing.T
 	dir, config string
+	broker      string // the directory of its sockets; "": there is none
+	running     *exec.Cmd
 	environment []string
 }
 
@@ -70,7 +72,11 @@ func newMachine(t *testing.T, settings string, environment ...string) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sanitizer.reports(t, m.dir) })
-	m.configure(settings + fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir))
+	settings += fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir)
+	if byBroker {
+		settings += fmt.Sprintf("broker = %q\n", m.startBroker())
+	}
+	m.configure(settings)
 	return m
 }
 
@@ -301,7 +307,7 @@ func (m *machine) segments() string { return segment.Directory(m.dir, os.Getuid(
 func (m *machine) snapshots() []segment.Snapshot {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		all, err := segment.SnapshotsIn(m.segments())
+		all, err := m.look()
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -337,7 +343,7 @@ func (m *machine) peer(p *process) segment.Peer {
 
 // glance is peer for another goroutine than the test's: that a process cannot be seen is no fault.
 func (m *machine) glance(p *process) segment.Peer {
-	all, err := segment.SnapshotsIn(m.segments())
+	all, err := m.look()
 	if err != nil {
 		return segment.Peer{}
 	}

@@ -1,0 +1,64 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Reach calls do with each socket of a directory until one can be reached.
+func Reach(directory string, do func(path string) error) error {
+	for _, path := range join.Sockets(directory) {
+		if err := do(path); !passable(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w in %s", ErrNone, directory)
+}
+
+// Snapshots reads what a broker lets this user see of its clients, by GPU.
+func Snapshots(directory string) ([]segment.Snapshot, error) {
+	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}
+	var from string
+	err := Reach(directory, func(path string) error {
+		from = path
+		return join.List(path, func(e *wire.Entry, pages []int) error {
+			if e.Member == 0 || len(pages) != 2 {
+				return nil
+			}
+			p := segment.Part{Slot: int(e.Slot), Pid: e.Pid, Level: uint32(e.Policy.Level),
+				Turn: e.Turns&(1<<wire.TurnRun) != 0, Memory: e.Turns&(1<<wire.TurnMemory) != 0}
+			for i, to := range []*[]byte{&p.State, &p.Counters} {
+				*to = make([]byte, page.Size())
+				if n, err := unix.Pread(pages[i], *to, 0); err != nil || n != len(*to) {
+					return fmt.Errorf("read a page: %d bytes, %w", n, errors.Join(err, io.ErrUnexpectedEOF))
+				}
+			}
+			if !slices.Contains(order, e.GPU) {
+				order = append(order, e.GPU)
+			}
+			parts[e.GPU] = append(parts[e.GPU], p)
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []segment.Snapshot
+	for _, gpu := range order {
+		s, err := segment.Assemble(gpu, from, parts[gpu])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

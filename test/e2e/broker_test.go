@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// byBroker makes every machine of these tests have a broker, by which its processes find each other: GPREEMPT_TEST_BROKER=1 (make
+// e2e-broker).
+var byBroker = os.Getenv("GPREEMPT_TEST_BROKER") != ""
+
+// startBroker starts a broker that lets everybody have any level, and returns where its sockets are.
+func (m *machine) startBroker() (directory string) {
+	m.t.Helper()
+	directory, err := os.MkdirTemp("", "gpreempt-e2e-") // the paths of sockets are short
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { os.RemoveAll(directory) })
+	policy := "[default]\nlevel = 0\n[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64\n"
+	if err := os.WriteFile(filepath.Join(directory, "policy.toml"), []byte(policy), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	m.broker = directory
+	m.runBroker()
+	return directory
+}
+
+// runBroker runs a broker for the rest of the test, or until it is killed by the next call.
+func (m *machine) runBroker() {
+	m.t.Helper()
+	if m.running != nil {
+		_ = m.running.Process.Kill() // it serves until then
+		_ = m.running.Wait()
+	}
+	c := exec.Command(built("gpreemptd"), "--directory", m.broker, "--policy", filepath.Join(m.broker, "policy.toml"))
+	out, err := c.StderrPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.running = c
+	m.t.Cleanup(func() {
+		_ = c.Process.Kill() // else the test did it
+		_ = c.Wait()
+	})
+	if lines := bufio.NewScanner(out); !lines.Scan() || !strings.Contains(lines.Text(), "serving") {
+		m.t.Fatalf("the broker says %q", lines.Text())
+	}
+	go io.Copy(io.Discard, out)
+}
+
+// look reads what there is on the machine.
+func (m *machine) look() ([]segment.Snapshot, error) {
+	if m.broker == "" {
+		return segment.SnapshotsIn(m.segments())
+	}
+	return member.Snapshots(m.broker)
+}
+
+// A machine with a broker: an LC process preempts, best-effort ones take turns, and all of that goes on with the next broker, after
+// this one was killed at any time.
+func TestBroker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	be := []*process{m.start("be"), m.start("be")}
+	lc := m.start("lc")
+	for _, p := range be {
+		p.runBestEffort()
+	}
+	all := append(slices.Clone(be), lc)
+	for round := range 4 {
+		m.joined(all...)
+		m.until("LC preempts", func() bool { return m.peer(lc).TimesliceUs > 10_000 }) // the fair slice is 2048 us
+		windows := m.peer(lc).Counters.Windows
+		m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > windows })
+		for _, p := range be {
+			turns, n := m.peer(p).Counters.Turns, p.count()
+			m.until("BE has turns", func() bool { return m.peer(p).Counters.Turns > turns && p.count() > n })
+		}
+		if round < 3 {
+			m.runBroker()
+		}
+	}
+	if _, err := os.Stat(m.segments()); !os.IsNotExist(err) {
+		t.Errorf("processes with a broker made a file: %v", err)
+	}
+	for _, p := range all {
+		if _, said := p.finish(); said != "" {
+			t.Errorf("it said %q", said)
+		}
+	}
+}
+
+// The policy decides about levels, and people change them while programs run.
+func TestBrokerDecidesLevels(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	if err := os.WriteFile(filepath.Join(m.broker, "policy.toml"), []byte("[default]\nlevel = 'be'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.runBroker()
+	p := m.start("lc")
+	p.request(1, 1, "stream")
+	m.joined(p)
+	if got := m.peer(p); got.Level != 7 {
+		t.Errorf("%+v", got)
+	}
+	p.says("the broker gives this process another level", 1)
+}
