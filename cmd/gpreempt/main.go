@@ -13,7 +13,7 @@ import (
 // version is set by the Makefile.
 var version string
 
-var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, doctorCommand, benchCommand, patchCommand}
+var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, setCommand, policyCommand, doctorCommand, benchCommand, patchCommand}
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{

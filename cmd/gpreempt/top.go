@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -138,6 +139,13 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 		snapshots, err := readSegments(config.Segment.Directory, config.Segment.Group)
 		if err != nil {
 			return err
+		}
+		if config.Segment.Broker != "" {
+			byBroker, err := member.Snapshots(config.Segment.Broker)
+			if err != nil && !errors.Is(err, member.ErrNone) {
+				return fmt.Errorf("ask the broker: %w", err)
+			}
+			snapshots = append(snapshots, byBroker...)
 		}
 		var now sample
 		now, before = measure(snapshots, before)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -125,4 +126,51 @@ func TestBrokerDecidesLevels(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	p.says("the broker gives this process another level", 1)
+	asked := func(want int, arguments ...string) string {
+		t.Helper()
+		out, err := exec.Command(built("gpreempt"), append(arguments, "--config", m.config)...).CombinedOutput()
+		status := 0
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			status = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if status != want {
+			t.Errorf("gpreempt %q: %d, %s", arguments, status, out)
+		}
+		return string(out)
+	}
+	pid := fmt.Sprint(p.pid())
+	if table := asked(0, "policy"); !strings.Contains(table, pid) || !strings.Contains(table, "worker") || !strings.Contains(table, "\n[default]\nlevel = 'be'\n") {
+		t.Errorf("the policy is shown as\n%s", table)
+	}
+	asked(0, "set", pid, "--share", "0.25", "--priority", "lc")
+	if table := asked(0, "policy"); !strings.Contains(table, "be*") || !strings.Contains(table, "0.25*") {
+		t.Errorf("what was set is shown as\n%s", table)
+	}
+	asked(0, "set", pid, "--clear")
+	if table := asked(0, "policy"); strings.Contains(table, "*") {
+		t.Errorf("what was cleared is shown as\n%s", table)
+	}
+	if table := asked(0, "top", "--once"); !strings.Contains(table, pid) {
+		t.Errorf("top shows\n%s", table)
+	}
+	for want, arguments := range map[string][]string{
+		"no process of this number":     {"set", "1", "--clear"},
+		"must be told what":             {"set", pid},
+		"must stand alone":              {"set", pid, "--clear", "--pause"},
+		"must be lc, be, or a level":    {"set", pid, "--priority", "off"},
+		"from 0 to less than 1":         {"set", pid, "--share", "1"},
+		"must be the number of a":       {"set", "x", "--clear"},
+		"must be followed by the numbe": {"set"},
+	} {
+		status := 2
+		if strings.HasPrefix(want, "no process") {
+			status = 1
+		}
+		if said := asked(status, arguments...); !strings.Contains(said, want) {
+			t.Errorf("gpreempt %q said %s", arguments, said)
+		}
+	}
 }

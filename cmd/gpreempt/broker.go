@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// What people ask of a broker: gpreempt set and policy.
+
+type setting struct {
+	config, priority string
+	share            float64
+	pause, clear     bool
+}
+
+func setCommand() *cobra.Command {
+	var o setting
+	command := &cobra.Command{
+		Use:   "set PID",
+		Short: "Change what a running process may have, at the broker",
+		Long: `Changes level, share or pause of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
+process ends, or --clear. Nobody gets more than the policy's rule for the process and its socket allow, and root alone gives a share above the
+rule's. By default a user may change its own processes, and root all.`,
+		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.Usage(errors.New("set: must be followed by the number of a process, for example: gpreempt set 4711 --priority be"))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.priority, "priority", "", "lc, be, or a level from 0 (lc) to 7 (be)")
+	flags.Float64Var(&o.share, "share", 0, "the least part of the GPU's time that it gets while it has work, from 0 to less than 1")
+	flags.BoolVar(&o.pause, "pause", false, "its work stops and its device memory goes to host memory; it must have the mechanism \"swap\"")
+	flags.BoolVar(&o.clear, "clear", false, "all is as the policy says")
+	flags.StringVarP(&o.config, "config", "c", "", "configuration file that says where the broker is")
+	return command
+}
+
+// message is what the flags say.
+func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
+	pid, err := strconv.ParseInt(process, 10, 32)
+	if err != nil || pid <= 0 {
+		return nil, fmt.Errorf("PID %q: must be the number of a process", process)
+	}
+	m := &wire.Set{Pid: int32(pid)}
+	changed := c.Flags().Changed
+	if changed("priority") {
+		p, err := configs.ParsePriority(o.priority)
+		if err != nil || !p.On {
+			return nil, fmt.Errorf("--priority %s: must be lc, be, or a level from 0 to %d", o.priority, configs.Levels-1)
+		}
+		m.Fields, m.Level = m.Fields|wire.SetLevel, uint8(p.Level)
+	}
+	if changed("share") {
+		if !(o.share >= 0 && o.share < 1) {
+			return nil, fmt.Errorf("--share %v: must be from 0 to less than 1", o.share)
+		}
+		m.Fields, m.Share = m.Fields|wire.SetShare, min(uint32(o.share*1e6), 999_999)
+	}
+	if changed("pause") {
+		m.Fields |= wire.SetPaused
+		if o.pause {
+			m.Paused = 1
+		}
+	}
+	switch {
+	case o.clear && m.Fields != 0:
+		return nil, errors.New("--clear: must stand alone")
+	case o.clear:
+		m.Fields = wire.SetClear
+	case m.Fields == 0:
+		return nil, errors.New("set: must be told what: --priority, --share, --pause or --clear")
+	}
+	return m, nil
+}
+
+func (o *setting) run(c *cobra.Command, process string) error {
+	m, err := o.message(c, process)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	settings, _, _, err := loadConfig(o.config)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	n := 0
+	if err := reach(settings, func(path string) (err error) { n, err = join.Set(path, m); return err }); err != nil {
+		return fmt.Errorf("set %s: %w", process, err)
+	}
+	if n == 0 {
+		return fmt.Errorf("set %s: no process of this number has joined by the broker, or it cannot be seen from here", process)
+	}
+	return nil
+}
+
+// reach calls do with the broker's socket.
+func reach(settings configs.Config, do func(path string) error) error {
+	if settings.Segment.Broker == "" {
+		return errors.New(`segment.broker is "": there is no broker`)
+	}
+	return member.Reach(settings.Segment.Broker, do)
+}
+
+func policyCommand() *cobra.Command {
+	var config string
+	command := &cobra.Command{
+		Use:   "policy",
+		Short: "Show what processes may have, at the broker",
+		Long: `Shows the processes that joined by a broker (gpreemptd) and that this user may see, with the rule of the policy that holds for each and what it
+gives them. A star marks what people changed. For root the policy itself follows.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			settings, _, _, err := loadConfig(config)
+			if err != nil {
+				return cli.Usage(err)
+			}
+			return reach(settings, func(path string) error { return showPolicy(c.OutOrStdout(), path) })
+		},
+	}
+	command.Flags().StringVarP(&config, "config", "c", "", "configuration file that says where the broker is")
+	return command
+}
+
+func showPolicy(out io.Writer, path string) error {
+	var entries []wire.Entry
+	if err := join.List(path, func(e *wire.Entry, _ []int) error { entries = append(entries, *e); return nil }); err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b wire.Entry) int {
+		return cmp.Or(slices.Compare(a.GPU[:], b.GPU[:]), cmp.Compare(a.Policy.Level, b.Policy.Level), cmp.Compare(a.ID, b.ID))
+	})
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tPAUSED")
+	for i := range entries {
+		e := &entries[i]
+		fmt.Fprintf(table, "%.12s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", segment.UUID(e.GPU), pidText(int64(e.Pid)), e.UID,
+			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"),
+			marked(configs.Priority{On: true, Level: int(e.Policy.Level)}.String(), e.Set&wire.SetLevel != 0),
+			configs.Priority{On: true, Level: int(e.Policy.Best)}.String(),
+			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
+			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	text, err := join.Policy(path)
+	var refused join.RefusedError
+	if errors.As(err, &refused) && refused.Reason == wire.RefusedPolicy {
+		return nil // for root alone
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\n%s", text)
+	return err
+}
+
+func marked(text string, set bool) string {
+	if set {
+		return text + "*"
+	}
+	return text
+}
+
+func pidText(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatInt(n, 10)
+}
