@@ -83,16 +83,16 @@ func TestTurnsByABroker(t *testing.T) {
 		}
 		return -1
 	}
-	if one.MoveTurn(false, one.Header.Turn.Load(), first, false) {
+	if one.MoveTurn(false, one.Header.Turn.Load(), first, false, segment.Now()) {
 		t.Error("the turn was taken without the broker")
 	}
 	eventually(t, "the turn is taken", func() bool { return owner(two) == first })
-	two.MoveTurn(false, two.Header.Turn.Load(), second, false) // by whom it is not: it stays
-	one.MoveTurn(false, one.Header.Turn.Load(), second, false)
+	two.MoveTurn(false, two.Header.Turn.Load(), second, false, segment.Now()) // by whom it is not: it stays
+	one.MoveTurn(false, one.Header.Turn.Load(), second, false, segment.Now())
 	eventually(t, "the turn is passed", func() bool { return owner(one) == second })
-	two.MoveTurn(false, two.Header.Turn.Load(), -1, false)
+	two.MoveTurn(false, two.Header.Turn.Load(), -1, false, segment.Now())
 	eventually(t, "the turn is free", func() bool { return owner(one) == -1 })
-	one.MoveTurn(true, one.MemoryTurn.Load(), first, false)
+	one.MoveTurn(true, one.MemoryTurn.Load(), first, false, segment.Now())
 	eventually(t, "the memory turn is taken", func() bool {
 		slot, owned := segment.TurnOwner(two.MemoryTurn.Load())
 		return owned && slot == first

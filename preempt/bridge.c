@@ -34,6 +34,12 @@ const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
+void gp_bridge_set_level(uint32_t level, uint32_t turns)
+{
+	gp_settings.turns = turns;
+	gp_settings.level = level;
+}
+
 void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot, bool paged)
 {
 	gp_gpu[i].slot = slot;

@@ -19,6 +19,7 @@ void gp_bridge_watch_forever(void);
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
+void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Other memory in the place of the segment; owned: the slot there is still this process's.
 bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool owned);

@@ -126,6 +126,11 @@ func (a *agent) step() time.Duration {
 		a.bringBack()
 		return heartbeat
 	}
+	if a.segment.Paged() {
+		if level := int(a.segment.Level[a.slot].Load()); level <= lowestLevel && a.segment.Members.Load()&(1<<a.slot) != 0 {
+			a.core.setLevel(a.gpu, level)
+		}
+	}
 	now := segment.Now()
 	onLease := renew(a.gpu) // first: where the lease runs out the heartbeat goes too
 	a.own().HeartbeatNs.Store(now)
@@ -255,7 +260,7 @@ func (a *agent) peers() (p peers) {
 		bit := uint64(1) << slot
 		switch level := int(a.segment.Level[slot].Load()); {
 		case level > lowestLevel: // not a level: not a peer
-		case level > a.core.level:
+		case level > a.core.levelNow():
 			p.lower |= bit
 			if level < lowestLevel {
 				p.between |= bit
@@ -263,7 +268,7 @@ func (a *agent) peers() (p peers) {
 			if a.segment.Slot(slot).Has(configs.BLP) {
 				p.stoppable |= bit
 			}
-		case level < a.core.level:
+		case level < a.core.levelNow():
 			p.higher |= bit
 		default:
 			p.same |= bit
@@ -304,7 +309,7 @@ func (a *agent) takesTurns(p peers) bool {
 }
 
 func (a *agent) canTakeTurns() bool {
-	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.level == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
+	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
 }
 
 // crowded says whether a process of the same level has work and takes no part in turns.
@@ -505,7 +510,7 @@ func (a *agent) hasSuspended(t TSG) bool {
 
 func (a *agent) publish() {
 	own, m := a.own(), a.core.config.Mechanisms
-	if a.core.level < lowestLevel && !a.mps && m.Use(configs.Hold) && !holdWanted(a.core.config) {
+	if a.core.levelNow() < lowestLevel && !a.mps && m.Use(configs.Hold) && !holdWanted(a.core.config) {
 		own.SetLacks(configs.FallbackNoHold, true)
 	}
 	lacksVMM := a.core.noVMM || a.core.memory != nil && unmanaged(a.gpu)
@@ -516,7 +521,7 @@ func (a *agent) publish() {
 		inForce bool
 	}{
 		{configs.Timeslice, m.UseAt(configs.Timeslice, a.mps) && !a.refused && !own.Lacks(configs.FallbackNoTSG)},
-		{configs.Hold, m.UseAt(configs.Hold, a.mps) && a.core.level < lowestLevel && !own.Lacks(configs.FallbackNoHold)},
+		{configs.Hold, m.UseAt(configs.Hold, a.mps) && a.core.levelNow() < lowestLevel && !own.Lacks(configs.FallbackNoHold)},
 		{configs.Gate, a.gates()},
 		{configs.Turns, a.canTakeTurns()},
 		{configs.MPS, m.UseAt(configs.MPS, a.mps)},

@@ -9,6 +9,12 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
+func coreOf(config configs.Config, level int) *Core {
+	c := &Core{config: config}
+	c.level.Store(int32(level))
+	return c
+}
+
 func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 	var g NV2080_CTRL_GPU_GET_GID_INFO_PARAMS
 	for name, is := range map[string][2]uintptr{ // ctrl2080gpu.h, ctrla06c.h
@@ -117,7 +123,7 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 	}
 	defer s.Close()
 	config := configs.Default()
-	a := &agent{core: &Core{config: config, level: lowestLevel}, segment: s}
+	a := &agent{core: coreOf(config, lowestLevel), segment: s}
 	short, long, fair := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
 	for _, c := range []struct {
 		name  string

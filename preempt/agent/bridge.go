@@ -39,7 +39,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	}
 	m := config.Mechanisms
 	settings := &C.gp_settings
-	settings.level = C.uint32_t(level)
+	setLevel(config, level)
 	switch m.Where(configs.Gate) {
 	case configs.UnderMPS:
 		settings.gate = C.GP_GATE_UNDER_MPS
@@ -47,7 +47,6 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 		settings.gate = C.GP_GATE_ON
 	}
 	settings.hold = bit(holdWanted(config))
-	settings.turns = bit(m.Use(configs.Turns) && level == lowestLevel)
 	settings.mps = bit(m.Use(configs.MPS))
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
@@ -66,6 +65,11 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 		C.gp_mps_lower_client()
 	}
 	return nil
+}
+
+// setLevel tells what level the process has, from now on.
+func setLevel(config configs.Config, level int) {
+	C.gp_bridge_set_level(C.uint32_t(level), bit(config.Mechanisms.Use(configs.Turns) && level == lowestLevel))
 }
 
 var errNoMemory = errors.New("out of memory")

@@ -24,7 +24,9 @@ import (
 // Core is the preemption of one process.
 type Core struct {
 	config configs.Config
-	level  int
+	level  atomic.Int32
+	levels map[int]int // by GPU, as a broker says; under mutex
+	guard  sync.Once   // guardRunlist
 	job    uint64
 	driver Driver
 	log    zerolog.Logger
@@ -42,7 +44,8 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 		return err
 	}
 	segment.Isolate = true
-	c := &Core{config: config, level: level, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}}
+	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
+	c.level.Store(int32(level))
 	arm(driver, c.countsFromStart())
 	if config.Mechanisms.Use(configs.Swap) {
 		c.startMemory()
@@ -55,15 +58,37 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	}
 	go watch()
 	if level > 0 {
-		go guardRunlist()
+		c.guard.Do(func() { go guardRunlist() })
 	}
 	go c.run()
 	return nil
 }
 
+// levelNow is the process's level.
+func (c *Core) levelNow() int { return int(c.level.Load()) }
+
+// setLevel is called when a broker gives the process another level on a GPU. The process has one level: the lowest that it has on any.
+// What was prepared for another one when a context was made is not made up for: a process that is raised has no hold in it.
+func (c *Core) setLevel(gpu, level int) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.levels[gpu] = level
+	for _, other := range c.levels {
+		level = max(level, other)
+	}
+	if was := int(c.level.Swap(int32(level))); was == level {
+		return
+	}
+	c.log.Info().Int("level", level).Msg("another level")
+	setLevel(c.config, level)
+	if level > 0 {
+		c.guard.Do(func() { go guardRunlist() })
+	}
+}
+
 // startMemory lets memory of this process come and go.
 func (c *Core) startMemory() {
-	if err := startMemory(c.config, c.level, c.driver); err != nil {
+	if err := startMemory(c.config, c.levelNow(), c.driver); err != nil {
 		c.noVMM = true
 		c.log.Warn().Err(err).Msg("memory stays on the GPU")
 		return
@@ -75,7 +100,7 @@ func (c *Core) startMemory() {
 // countsFromStart says whether work is counted before there are peers: where turns are taken, the work that a process has
 // on the GPU when a peer comes decides whose turn it is.
 func (c *Core) countsFromStart() bool {
-	return c.level == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
+	return c.levelNow() == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
 }
 
 // sayRefusals tells people what the driver refused while contexts were prepared.
@@ -150,7 +175,7 @@ func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 	if err := s.Replaced(); err != nil {
 		c.log.Warn().Err(err).Msg("made a new segment: programs that still use the old one are not seen")
 	}
-	if slot, err = s.Claim(c.level, programName()); err != nil {
+	if slot, err = s.Claim(c.levelNow(), programName()); err != nil {
 		s.Close()
 		return nil, -1, err
 	}
@@ -174,7 +199,7 @@ func (c *Core) joinBroker(gpu int) (s *segment.Segment, slot int) {
 	if c.config.Segment.Broker == "" {
 		return nil, -1
 	}
-	s, slot, err := member.Join(member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.level, Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""})
+	s, slot, err := member.Join(member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""})
 	if err != nil && !errors.Is(err, member.ErrNone) {
 		c.log.Warn().Err(err).Msg("the broker does not take this process: it shares the GPU with programs of this user only")
 	}
@@ -197,13 +222,13 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		a.startMemory()
 	}
 	attachGPU(gpu, s.Pointer(), slot, s.Paged())
-	a.log.Info().Int("priority", c.level).Msg("attached")
+	a.log.Info().Int("priority", c.levelNow()).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {
 		go watchWindows(gpu)
 	}
 	if a.mps {
 		a.own().SetLacks(configs.FallbackMPS, true)
-		if !a.stoppable && c.level != 0 {
+		if !a.stoppable && c.levelNow() != 0 {
 			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
 		}
 	}

@@ -116,7 +116,8 @@ func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a = &agent{core: &Core{config: configs.Default(), level: level, memory: &swapping{mover: m}}, segment: s, slot: slot}
+	a = &agent{core: coreOf(configs.Default(), level), segment: s, slot: slot}
+	a.core.memory = &swapping{mover: m}
 	a.memory.toldMost, a.memory.total = math.MaxUint64, 80*gigabyte
 	return a, h
 }

@@ -355,7 +355,7 @@ func (m *agentMemory) movable(c memoryCounters) uint64 { return minus(c.resident
 func (a *agent) idleAfter() uint64 {
 	m := a.core.config.Memory
 	switch {
-	case a.core.level == lowestLevel:
+	case a.core.levelNow() == lowestLevel:
 		return min(max(a.memory.swapNs, leastIdle), mostIdle)
 	case m.LC:
 		return m.LCIdleS * 1e9
@@ -383,7 +383,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 			o.silent = true
 		}
 		if slot == a.slot {
-			o.level, o.swaps, o.silent = a.core.level, true, false
+			o.level, o.swaps, o.silent = a.core.levelNow(), true, false
 			o.state, o.stateNs = m.state, m.stateNs
 			o.resident, o.swapped, o.pinned, o.wanted = m.movable(c), c.swapped, c.pinned+c.resident-m.movable(c), c.wanted
 			o.other, o.reserve = m.other, a.reserve()
@@ -403,7 +403,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 }
 
 func (a *agent) reserve() uint64 {
-	if a.core.level < lowestLevel {
+	if a.core.levelNow() < lowestLevel {
 		return 0
 	}
 	return a.core.config.Memory.ReserveMB << 20
@@ -421,7 +421,7 @@ func (a *agent) needsMeasuring(v *memoryView) bool {
 			return true
 		}
 	}
-	if a.core.level < lowestLevel {
+	if a.core.levelNow() < lowestLevel {
 		own := v.of(a.slot)
 		return lack && own != nil && own.idle(v.now)
 	}
@@ -497,7 +497,7 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 	owner, owned := segment.TurnOwner(turn)
 	switch p.turn {
 	case turnTaken, turnSeizedFrom:
-		if a.segment.MoveTurn(true, turn, a.slot, p.turn == turnSeizedFrom) {
+		if a.segment.MoveTurn(true, turn, a.slot, p.turn == turnSeizedFrom, now) {
 			owner, owned = a.slot, true
 			if p.turn == turnSeizedFrom {
 				own.Memory.TurnsSeized.Add(1)
@@ -505,7 +505,7 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 			a.segment.Ring()
 		}
 	case turnPassed:
-		if owned && owner == a.slot && a.segment.MoveTurn(true, turn, p.to, false) {
+		if owned && owner == a.slot && a.segment.MoveTurn(true, turn, p.to, false, now) {
 			owner, owned = p.to, p.to >= 0
 			a.segment.Ring()
 		}
@@ -618,7 +618,7 @@ func (a *agent) drains() bool {
 }
 
 // mayLeave says whether memory of this process may leave at all.
-func (a *agent) mayLeave() bool { return a.core.level == lowestLevel || a.core.config.Memory.LC }
+func (a *agent) mayLeave() bool { return a.core.levelNow() == lowestLevel || a.core.config.Memory.LC }
 
 // bringBack brings everything back where there is no slot to agree with others through.
 func (a *agent) bringBack() {
@@ -672,7 +672,7 @@ func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Durat
 	if mover.pinRefused(a.gpu) {
 		m.pinned, m.pinAfter = 0, now+uint64(heartbeat) // the context may have been in use; the arena remembers refusals
 	}
-	mayGo := a.core.level == lowestLevel || a.idleAfter() != 0
+	mayGo := a.core.levelNow() == lowestLevel || a.idleAfter() != 0
 	others := len(v.all) > 1
 	switch {
 	case mayGo && others && (waiting || float64(saturate(needed, m.other)) > pressurePart*float64(m.total)):
@@ -706,7 +706,7 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 		m.pins, m.pinsNs = pinsOf(a.gpu), now
 	}
 	quantum := uint64(0)
-	if a.core.level == lowestLevel {
+	if a.core.levelNow() == lowestLevel {
 		quantum = p.quantum
 	}
 	for _, word := range [...]struct {

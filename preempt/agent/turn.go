@@ -132,7 +132,7 @@ func (a *agent) probes(now uint64) bool {
 
 // take takes the turn if it has not changed since it was seen.
 func (a *agent) take(seen uint64, seized bool) time.Duration {
-	if !a.segment.MoveTurn(false, seen, a.slot, seized) {
+	if !a.segment.MoveTurn(false, seen, a.slot, seized, segment.Now()) {
 		return time.Millisecond
 	}
 	if seized {
@@ -149,7 +149,7 @@ func (a *agent) take(seen uint64, seized bool) time.Duration {
 // pass hands the turn to a slot, or to nobody (-1).
 func (a *agent) pass(seen uint64, to int, held time.Duration) {
 	a.own().TurnNs.Add(uint64(held))
-	a.segment.MoveTurn(false, seen, to, false)
+	a.segment.MoveTurn(false, seen, to, false, segment.Now())
 	a.segment.Ring()
 }
 

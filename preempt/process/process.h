@@ -132,9 +132,9 @@ struct gp_context {
 };
 
 struct gp_settings {
-	uint32_t level;
+	_Atomic uint32_t level, turns; // a broker may change them
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
-	uint32_t hold, turns, mps;
+	uint32_t hold, mps;
 	uint32_t chain;
 	uint64_t max_hold_ns;
 	uint64_t hold_step_ns;

@@ -127,9 +127,9 @@ func (s *Segment) turnWords(memory bool) (turn, since *atomic.Uint64) {
 	return &s.Header.Turn, &s.TurnSinceNs
 }
 
-// MoveTurn gives a turn that was seen so to a slot, or to nobody (-1). It returns false where that is not done: not yet, where a
+// MoveTurn gives a turn that was seen so to a slot, or to nobody (-1), since now. It returns false where that is not done: not yet, where a
 // broker does it, or because the turn has changed.
-func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool) bool {
+func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool, now uint64) bool {
 	if s.pages != nil {
 		s.pages.Turn(memory, seen, to, seized)
 		return false
@@ -138,7 +138,7 @@ func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool) bool {
 	if !turn.CompareAndSwap(seen, NextTurn(seen, to, seized)) {
 		return false
 	}
-	since.Store(Now())
+	since.Store(now)
 	return true
 }
 

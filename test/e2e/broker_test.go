@@ -174,3 +174,37 @@ func TestBrokerDecidesLevels(t *testing.T) {
 		}
 	}
 }
+
+// Somebody lowers a service while it runs: it takes turns with best-effort programs, and preempts them again when it has its level
+// back.
+func TestSetTakesEffect(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	set := func(arguments ...string) {
+		t.Helper()
+		if out, err := exec.Command(built("gpreempt"), append(append([]string{"set"}, arguments...), "--config", m.config)...).CombinedOutput(); err != nil {
+			t.Fatalf("set %q: %v, %s", arguments, err, out)
+		}
+	}
+	be, lc := m.sharing()
+	pid := fmt.Sprint(lc.pid())
+	set(pid, "--priority", "be")
+	lc.runBestEffort()
+	m.until("it has turns", func() bool {
+		return m.peer(lc).Level == 7 && m.peer(lc).Counters.Turns > 0 && m.peer(be).Counters.Turns > 0
+	})
+	n, windows := be.count(), m.peer(lc).Counters.Windows
+	m.until("BE progresses", func() bool { return be.count() > n })
+	if got := m.peer(lc).Counters.Windows; got != windows {
+		t.Errorf("%d windows became %d at the lowest level", windows, got)
+	}
+	set(pid, "--clear")
+	m.until("it preempts again", func() bool {
+		p := m.peer(lc)
+		return p.Level == 0 && p.Counters.Windows > windows && p.TimesliceUs > 10_000
+	})
+	m.yields(be)
+}
