@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/preempt/member"
@@ -207,4 +208,65 @@ func TestSetTakesEffect(t *testing.T) {
 		return p.Level == 0 && p.Counters.Windows > windows && p.TimesliceUs > 10_000
 	})
 	m.yields(be)
+}
+
+// Two users, each in user, PID, mount, network and IPC namespaces of its own: one's service preempts the other's work, whose processes
+// take turns with it, and neither has a file.
+func TestUsersInNamespaces(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root makes processes of other users")
+	}
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	first := m.start("") // makes the simulated GPU
+	first.request(1, 1, "stream")
+	first.finish()
+	for path, mode := range map[string]os.FileMode{filepath.Dir(worker): 0o755, filepath.Dir(m.dir): 0o755, m.dir: 0o755, m.config: 0o644, m.broker: 0o755, filepath.Join(m.dir, "sim"): 0o777} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	devices, err := filepath.Glob(filepath.Join(m.dir, "sim", "*"))
+	if err != nil || len(devices) == 0 {
+		t.Fatal(devices, err)
+	}
+	for _, path := range devices {
+		if err := os.Chmod(path, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(uid int, role string) *process {
+		t.Helper()
+		cmd := m.command(role, worker)
+		id := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UidMappings: id, GidMappings: id, Credential: &syscall.Credential{NoSetGroups: true},
+			Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
+		probe := exec.Command(built("gpreempt"), "--version")
+		probe.SysProcAttr = cmd.SysProcAttr
+		if err := probe.Run(); err != nil {
+			t.Skipf("this machine makes no namespaces, or programs of here cannot be run by others: %v", err)
+		}
+		return m.startAs(cmd)
+	}
+	be, lc, other := as(4242, "be"), as(4243, "lc"), as(4243, "be")
+	be.runBestEffort()
+	other.runBestEffort()
+	m.joined(be, lc, other)
+	m.until("LC preempts", func() bool { return m.peer(lc).TimesliceUs > 10_000 })
+	windows := m.peer(lc).Counters
+	m.until("windows open while others have work", func() bool {
+		lc.request(1, 1, "stream")
+		now := m.peer(lc).Counters
+		return now.Windows > windows.Windows && now.Switches > windows.Switches && now.Holds > windows.Holds
+	})
+	for _, p := range []*process{be, other} {
+		turns, n := m.peer(p).Counters.Turns, p.count()
+		m.until("BE of both users has turns", func() bool { return m.peer(p).Counters.Turns > turns && p.count() > n })
+	}
+	if users, err := filepath.Glob(filepath.Join(m.dir, "gpreempt-*")); err != nil || len(users) != 0 {
+		t.Errorf("they made files: %v, %v", users, err)
+	}
 }
