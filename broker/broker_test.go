@@ -626,3 +626,132 @@ func TestBind(t *testing.T) {
 		t.Error("a path that is too long was bound")
 	}
 }
+
+// A user has so many connections, whatever it does with them. The newcomer is refused.
+func TestConnectionsAreCounted(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 3", func(s *Server) { s.limits.hello = time.Hour })
+	var open []int
+	for range 3 {
+		fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		open = append(open, fd)
+	}
+	connections := func() (n int) {
+		b.do(func(s *Server) { n = len(s.connections) })
+		return n
+	}
+	eventually(t, "three are taken", func() bool { return connections() == 3 })
+	if _, err := b.try(options(1, 7), 7); !refused(err, wire.RefusedRate) {
+		t.Errorf("a fourth: %v", err)
+	}
+	unix.Shutdown(open[0], unix.SHUT_RDWR)
+	eventually(t, "one has ended", func() bool { return connections() == 2 })
+	b.join(1, 7)
+}
+
+// Who says nothing after it has connected, or maps nothing after it was welcomed, is sent away.
+func TestSilence(t *testing.T) {
+	b := start(t, "", func(s *Server) { s.limits.hello, s.limits.mapped = time.Millisecond, 100*time.Millisecond })
+	fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if m, _, err := wire.Receive(fd, 0); err != nil || m.(*wire.Refused).Reason != wire.RefusedLate {
+		t.Errorf("%v, %v", m, err)
+	}
+	b.do(func(s *Server) { s.limits.hello = time.Hour })
+	late, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(late)
+	if err := wire.Send(late, &wire.Hello{Layout: layout, Wanted: 7}); err != nil {
+		t.Fatal(err)
+	}
+	m, fds, err := wire.Receive(late, 2)
+	wire.CloseAll(fds)
+	if err != nil || m.Type() != wire.TypeWelcome {
+		t.Fatal(m, err)
+	}
+	if m, _, err := wire.Receive(late, 0); err != nil || m.(*wire.Refused).Reason != wire.RefusedLate {
+		t.Errorf("%v, %v", m, err)
+	}
+	if b.clients() != 0 {
+		t.Error("it has a slot")
+	}
+}
+
+// What a member is told while it does not read costs the broker nothing. When it reads, it is told what is. If it never does, it is
+// no member any more.
+func TestWhoDoesNotRead(t *testing.T) {
+	b := start(t, "[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64", func(s *Server) { s.limits.read = time.Hour })
+	idle := b.join(1, 7)
+	full := func() (full bool) {
+		b.do(func(s *Server) { full = s.clients[idle.Welcome.ID].connection.full })
+		return full
+	}
+	for joins := 0; !full(); joins++ {
+		if joins > 20_000 {
+			t.Fatal("it never takes no more")
+		}
+		b.join(1, 7).Leave()
+	}
+	stays := b.join(1, 7)
+	idle.wait("it is told what is", func() bool {
+		return idle.ids[stays.slot()] == stays.Welcome.ID && idle.count() == 1
+	})
+	go func() { _ = stays.until(func() bool { return false }) }() // it reads
+	b.do(func(s *Server) { s.limits.read = time.Millisecond })
+	eventually(t, "it is no member", func() bool {
+		b.join(1, 7).Leave()
+		gone := false
+		b.do(func(s *Server) { gone = s.clients[idle.Welcome.ID] == nil })
+		return gone
+	})
+	if b.clients() == 0 {
+		t.Error("others are gone too")
+	}
+}
+
+// Who sends more than it may is not read for a while, and others are.
+func TestTooManyMessages(t *testing.T) {
+	b := start(t, "[quota]\nmessages_per_second = 10", func(s *Server) { s.limits.back = 0 })
+	loud, quiet := b.join(1, 7), b.join(1, 7)
+	paused := func() (paused bool) {
+		b.do(func(s *Server) { paused = !s.clients[loud.Welcome.ID].connection.again.IsZero() })
+		return paused
+	}
+	eventually(t, "it is not read any more", func() bool {
+		for range 20 {
+			_ = loud.Turn(wire.TurnRun, wire.TurnTake, 0, 1<<40) // of what was never seen; when there is no room it is not sent
+		}
+		return paused()
+	})
+	quiet.Leave()
+	eventually(t, "another is heard", func() bool { return b.clients() == 1 })
+	loud.Leave()
+	eventually(t, "it leaves all the same", func() bool { return b.clients() == 0 })
+}
+
+func TestBuckets(t *testing.T) {
+	var b bucket
+	now, through := time.Now(), 0
+	for range 10 * 1000 { // ten seconds, a message each millisecond
+		if b.take(now, 100) == 0 {
+			through++
+		}
+		now = now.Add(time.Millisecond)
+	}
+	if through < 1090 || through > 1110 { // a hundred at first, and a hundred a second
+		t.Errorf("%d messages in 10 s", through)
+	}
+	for b.take(now, 100) == 0 {
+	}
+	if wait := b.take(now, 100); wait <= 0 || b.take(now.Add(wait), 100) != 0 {
+		t.Errorf("after %v there is none", wait)
+	}
+}

@@ -36,7 +36,7 @@ func (b *bucket) take(now time.Time, perSecond int) (wait time.Duration) {
 	}
 	b.at = now
 	if b.left < 1 {
-		return time.Duration((1 - b.left) / rate * float64(time.Second))
+		return time.Duration((1-b.left)/rate*float64(time.Second)) + time.Microsecond // never 0: that would let it through
 	}
 	b.left--
 	return 0
