@@ -101,7 +101,7 @@ func TestTurnsByABroker(t *testing.T) {
 
 // What people set reaches the process: a pause as a request of its own, a share as a setting, a level in the header.
 func TestPeopleAndSegments(t *testing.T) {
-	b := start(t, "[default]\nlevel = 0\nshare = 0.5")
+	b := start(t, "[default]\nlevel = 0\nshare = 0.5\nmax_hold_ms = 20\nmemory_mb = 9")
 	s, slot := b.member(7)
 	set := func(m wire.Set) {
 		t.Helper()
@@ -115,12 +115,12 @@ func TestPeopleAndSegments(t *testing.T) {
 	set(wire.Set{Fields: wire.SetPaused | wire.SetShare | wire.SetLevel, Paused: 1, Share: 250_000, Level: 3})
 	s.Next() // as an agent looks that was woken
 	eventually(t, "it is told", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedSuspend && s.Share() == 0.25 && s.Level[slot].Load() == 3
+		return s.Slot(slot).Request().What() == segment.AskedSuspend && s.Limits().Share == 0.25 && s.Level[slot].Load() == 3
 	})
 	set(wire.Set{Fields: wire.SetClear})
 	s.Next()
 	eventually(t, "it is told again", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedResume && s.Share() == 0.5 && s.Level[slot].Load() == 7
+		return s.Slot(slot).Request().What() == segment.AskedResume && s.Limits() == (segment.Limits{Share: 0.5, MaxHoldUs: 20_000, MemoryMB: 9}) && s.Level[slot].Load() == 7
 	})
 }
 

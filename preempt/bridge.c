@@ -34,6 +34,12 @@ const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes)
+{
+	gp_settings.max_hold_ns = max_hold_ns;
+	gp_memory_settings.limit_bytes = memory_bytes;
+}
+
 void gp_bridge_set_level(uint32_t level, uint32_t turns)
 {
 	gp_settings.turns = turns;
@@ -205,12 +211,11 @@ void gp_bridge_away(bool on) { gp_away = on; }
 
 bool gp_bridge_recalled(void) { return __atomic_exchange_n((uint32_t *)&gp_recalled, 0, __ATOMIC_ACQ_REL); }
 
-void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host, uint64_t wait_ns)
+void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns)
 {
-	gp_memory_settings = (struct gp_memory_settings){.limit_bytes = limit,
-							 .reserve_bytes = reserve,
-							 .host_bytes = host ? host : gp_host_left("") / 2,
-							 .wait_ns = wait_ns};
+	gp_memory_settings.reserve_bytes = reserve;
+	gp_memory_settings.host_bytes = host ? host : gp_host_left("") / 2;
+	gp_memory_settings.wait_ns = wait_ns;
 }
 
 void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough) { gp_memory_room_changed(gpu, most, enough); }

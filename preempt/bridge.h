@@ -19,6 +19,7 @@ void gp_bridge_watch_forever(void);
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes); // 0 bytes: no limit
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Other memory in the place of the segment; owned: the slot there is still this process's.
@@ -67,7 +68,7 @@ void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough);
 void gp_bridge_ring(int gpu);  // the bell of its segment
 void gp_bridge_away(bool);     // memory is out: a hint brings it back
 bool gp_bridge_recalled(void); // told once: a hint came meanwhile
-void gp_bridge_memory_settings(uint64_t limit, uint64_t reserve, uint64_t host,
+void gp_bridge_memory_settings(uint64_t reserve, uint64_t host,
 			       uint64_t wait_ns);     // bytes. host 0: half of what is left
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound
 uint64_t gp_bridge_arena_pinned(void);

@@ -62,8 +62,9 @@ type agent struct {
 	offSince                   uint64
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
-	countedTurn                uint64 // the last turn of its own
-	askedTurn                  uint64 // the turn that this process waits for to end, and since when
+	limits                     segment.Limits // a broker's
+	countedTurn                uint64         // the last turn of its own
+	askedTurn                  uint64         // the turn that this process waits for to end, and since when
 	askedNs                    uint64
 	due                        uint64 // since when this process should hand its turn on; 0: it should not
 	alone                      bool   // has no slot: its segment is memory of its own, and it tries to join again
@@ -129,6 +130,10 @@ func (a *agent) step() time.Duration {
 	if a.segment.Paged() {
 		if level := int(a.segment.Level[a.slot].Load()); level <= lowestLevel && a.segment.Members.Load()&(1<<a.slot) != 0 {
 			a.core.setLevel(a.gpu, level)
+		}
+		if l := a.segment.Limits(); l != a.limits {
+			a.limits = l
+			setLimits(a.core.config, l)
 		}
 	}
 	now := segment.Now()

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 const (
@@ -40,6 +41,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	m := config.Mechanisms
 	settings := &C.gp_settings
 	setLevel(config, level)
+	setLimits(config, segment.Limits{})
 	switch m.Where(configs.Gate) {
 	case configs.UnderMPS:
 		settings.gate = C.GP_GATE_UNDER_MPS
@@ -49,7 +51,6 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.hold = bit(holdWanted(config))
 	settings.mps = bit(m.Use(configs.MPS))
 	settings.chain = C.uint32_t(config.Hold.Chain)
-	settings.max_hold_ns = C.uint64_t(config.Hold.MaxMs * 1e6)
 	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
@@ -70,6 +71,18 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 // setLevel tells what level the process has, from now on.
 func setLevel(config configs.Config, level int) {
 	C.gp_bridge_set_level(C.uint32_t(level), bit(config.Mechanisms.Use(configs.Turns) && level == lowestLevel))
+}
+
+// setLimits tells the least of what the settings and a broker say, from now on.
+func setLimits(config configs.Config, l segment.Limits) {
+	hold, memory := config.Hold.MaxMs*1e6, config.Memory.LimitMB<<20
+	if l.MaxHoldUs != 0 {
+		hold = min(hold, uint64(l.MaxHoldUs)*1e3)
+	}
+	if told := uint64(l.MemoryMB) << 20; told != 0 && (memory == 0 || told < memory) {
+		memory = told
+	}
+	C.gp_bridge_set_limits(C.uint64_t(hold), C.uint64_t(memory))
 }
 
 var errNoMemory = errors.New("out of memory")

@@ -98,7 +98,7 @@ func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) 
 // share raises the timeslice while higher levels leave less than the configured share, and returns when
 // to look again.
 func (a *agent) share(p peers, now uint64) time.Duration {
-	least := cmp.Or(a.segment.Share(), a.core.config.Share.MinBE)
+	least := cmp.Or(a.segment.Limits().Share, a.core.config.Share.MinBE)
 	if least == 0 {
 		a.boostUs = 0
 		return heartbeat

@@ -16,7 +16,7 @@ func startMemory(config configs.Config, level int, driver Driver) error {
 	if level < lowestLevel {
 		wait = m.WaitMs * 1e6
 	}
-	C.gp_bridge_memory_settings(C.uint64_t(m.LimitMB<<20), C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(wait))
+	C.gp_bridge_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(wait))
 	if missing := C.gp_bridge_start_memory(driver.Armed, driver.Substitute); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}

@@ -121,6 +121,7 @@ func build(o Options, client *join.Client, path string, until time.Time) (*membe
 	}
 	m.segment = segment.NewPaged(arena, o.GPU, path, int(client.Welcome.Slot), m)
 	m.segment.Introduce(o.Name)
+	m.limit()
 	for ready := false; !ready; {
 		e, err := client.Next(time.Until(until))
 		if err == nil && e.Message.Type() == wire.TypeCommon {
@@ -158,9 +159,14 @@ func (m *member) take(e join.Event) error {
 			m.segment.With(func() { m.segment.Pause(told.Policy.Paused == 1) })
 		}
 		m.policy = told.Policy
-		m.segment.SetShare(float64(told.Policy.Share) / 1e6)
+		m.limit()
 	}
 	return nil
+}
+
+func (m *member) limit() {
+	p := m.policy
+	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB})
 }
 
 // serve carries out what the broker says, and sends what is asked, until the process leaves: then it returns nil. If the broker is

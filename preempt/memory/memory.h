@@ -114,10 +114,10 @@ bool gp_memory_unmanaged(const struct gp_gpu *); // sample.c: the driver or the 
 extern _Atomic uint32_t gp_memory_on;            // 1: the mechanism "swap" is used in this process
 
 struct gp_memory_settings {
-	uint64_t limit_bytes;   // memory.limit_mb; 0: none
-	uint64_t reserve_bytes; // memory.reserve_mb: kept free by others than the highest level
-	uint64_t host_bytes;    // memory.host_mb: the most that the arena may pin
-	uint64_t wait_ns;       // memory.wait_ms: how long an allocation of a level above the lowest waits; 0 for ever
+	_Atomic uint64_t limit_bytes; // memory.limit_mb; 0: none
+	uint64_t reserve_bytes;       // memory.reserve_mb: kept free by others than the highest level
+	uint64_t host_bytes;          // memory.host_mb: the most that the arena may pin
+	uint64_t wait_ns; // memory.wait_ms: how long an allocation of a level above the lowest waits; 0 for ever
 };
 extern struct gp_memory_settings gp_memory_settings;
 

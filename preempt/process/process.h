@@ -136,7 +136,7 @@ struct gp_settings {
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
 	uint32_t hold, mps;
 	uint32_t chain;
-	uint64_t max_hold_ns;
+	_Atomic uint64_t max_hold_ns; // this too
 	uint64_t hold_step_ns;
 	uint64_t grace_min_ns, grace_max_ns;
 	double lower_share; // share.min_be

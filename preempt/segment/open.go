@@ -47,7 +47,7 @@ type Segment struct {
 	inode  inode
 	keeper *keeper
 	pages  Pages // nil: all members can write all of the memory
-	share  atomic.Uint32
+	limits atomic.Pointer[Limits]
 
 	replaced error
 

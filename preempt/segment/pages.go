@@ -51,11 +51,23 @@ func (s *Segment) Pause(on bool) {
 	own.ask(own.StartedNs.Load(), what)
 }
 
-// Share is the least part of the GPU's time that the broker's policy gives this process; 0: it says nothing.
-func (s *Segment) Share() float64 { return float64(s.share.Load()) / 1e6 }
+// Limits are what a broker's policy says of this process. What is 0 it does not say.
+type Limits struct {
+	Share     float64 // the least part of the GPU's time
+	MaxHoldUs uint32
+	MemoryMB  uint32
+}
 
-// SetShare sets Share.
-func (s *Segment) SetShare(share float64) { s.share.Store(uint32(share * 1e6)) }
+// Limits returns what was told last.
+func (s *Segment) Limits() Limits {
+	if l := s.limits.Load(); l != nil {
+		return *l
+	}
+	return Limits{}
+}
+
+// SetLimits sets Limits.
+func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 
 // brokerSilent is how old the broker's heartbeat is at most while it lives.
 const brokerSilent = 3 * time.Second
