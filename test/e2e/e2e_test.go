@@ -82,6 +82,9 @@ func newMachine(t *testing.T, settings string, environment ...string) *machine {
 
 func (m *machine) configure(text string) {
 	m.t.Helper()
+	if byBroker && m.broker != "" && !strings.Contains(text, "broker = ") {
+		text = strings.Replace(text, "[segment]\n", fmt.Sprintf("[segment]\nbroker = %q\n", m.broker), 1)
+	}
 	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
