@@ -8,7 +8,7 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate \
+.PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
@@ -217,17 +217,16 @@ demo: ## a latency-critical and a best-effort program side by side, then two tha
 demo: all
 	./test/demo.sh
 
-install: ## the library, the commands and their manuals, into PREFIX
-install: build/libgpreempt.so build/gpreempt build/gpreempt-bench
-	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
-	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
-	install -D -m 0755 build/gpreempt-bench $(DESTDIR)$(PREFIX)/bin/gpreempt-bench
-	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
-	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
-	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
-	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
-	install -D -m 0644 docs/man/gpreempt-bench.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt-bench.1
-	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
+COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
+install: ## the library, the commands, manuals and completions, into PREFIX
+install: build/libgpreempt.so build/gpreempt build/gpreempt-bench $(COMPLETIONS)
+	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+uninstall: ## takes from PREFIX what install put there
+	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+
+build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
+	@mkdir -p $(@D)
+	for shell in bash zsh fish; do $< completion $$shell > build/completion/$*.$$shell || exit; done
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.

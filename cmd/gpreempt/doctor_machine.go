@@ -95,7 +95,7 @@ func writable(dir string) error {
 func (d *doctor) checkLibrary() {
 	path, err := cli.FindLibrary()
 	if err == nil {
-		err = cli.CheckLibrary(path)
+		path, err = cli.Preload(path)
 	}
 	if err != nil {
 		d.say("library", failed, err.Error(), "")

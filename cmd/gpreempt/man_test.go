@@ -79,7 +79,7 @@ The configuration file, instead of those that gpreempt.toml(5) names.
 level or level:/path/file of the library's log. Levels are trace, debug, info, warn, error, off.
 .TP
 .B GPREEMPT_LIBRARY
-Path of libgpreempt.so, where it is not beside the command, in ../lib or in /usr/local/lib.
+Path of libgpreempt.so, where it is not beside the command, in ../lib/gpreempt/lib, in ../lib, or in those of /usr/local and /usr.
 .TP
 .B GPREEMPT_JOB
 Best\-effort processes with the same value get their turns at the same time on all GPUs, as those do that are children of one
