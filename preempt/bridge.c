@@ -180,9 +180,9 @@ bool gp_bridge_memory_unmanaged(int gpu) { return gp_memory_unmanaged(&gp_gpu[gp
 
 bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
 
-int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent)
+int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
-	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, gp_now_ns() + timeout_ns, urgent);
+	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, drain_ns, urgent);
 }
 
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent)

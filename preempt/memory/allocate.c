@@ -66,7 +66,7 @@ static CUresult allocate_range(const struct request *q, struct gp_context *c, st
 static bool is_native(const struct request *q, const struct gp_context *c)
 {
 	struct gp_allocation_properties p;
-	return !q->out || q->bytes < GP_SMALL_BYTES || q->bytes > SIZE_MAX / 2 || !c || !gp_sample_properties(c->gpu, &p);
+	return !q->out || q->bytes <= GP_SMALL_BYTES || q->bytes > SIZE_MAX / 2 || !c || !gp_sample_properties(c->gpu, &p);
 }
 
 static CUresult attempt(const struct request *q, struct gp_gpu **lacking)

@@ -24,7 +24,8 @@
 #define GP_GRANULE (2ull << 20)
 // Numbers of ranges (CU_POINTER_ATTRIBUTE_BUFFER_ID) begin above it: none is one that the driver gave to other memory.
 #define GP_RANGE_IDS (1ull << 48)
-// Smaller allocations stay the driver's: they would take 2 MiB each.
+// Allocations of so much and less stay the driver's: it has two and more of them in 2 MiB, which each of ours would take, and
+// gives them in 1 us where mapping takes 70 (H200, driver 580).
 #define GP_SMALL_BYTES (1ull << 20)
 
 enum gp_chunk_state {
@@ -219,9 +220,10 @@ enum gp_move_result {
 	GP_MOVE_NO_ROOM, // restore: the device has no memory; what came back stays, the rest is out, the gate is closed
 	GP_MOVE_FAILED, // the driver refused a call; every chunk is whole, in or out; the gate is open only if all are in
 };
-// Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out.
+// Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out. The process's
+// work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
-enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns, bool urgent);
+enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t drain_ns, bool urgent);
 // Brings everything back, or as much as fits in most bytes (then GP_MOVE_NO_ROOM), and opens the gate of the process once
 // nothing is out on any GPU.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);

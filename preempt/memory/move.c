@@ -268,7 +268,7 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 	return some;
 }
 
-static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
 	if (lost)
 		return GP_MOVE_FAILED;
@@ -277,7 +277,7 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t dead
 	if (!gp_memory_closed()) {
 		if (!prepare_host(g, bytes))
 			return GP_MOVE_NO_HOST;
-		enum gp_move_result quiet = make_quiet(g, deadline_ns);
+		enum gp_move_result quiet = make_quiet(g, gp_now_ns() + drain_ns);
 		if (quiet != GP_MOVED)
 			return quiet;
 	}
@@ -291,11 +291,11 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t dead
 	return result;
 }
 
-enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
 	pthread_mutex_lock(&moving);
 	int mode = gp_relax_captures();
-	enum gp_move_result result = evict(g, bytes, deadline_ns, urgent);
+	enum gp_move_result result = evict(g, bytes, drain_ns, urgent);
 	gp_unrelax_captures(mode);
 	pthread_mutex_unlock(&moving);
 	return result;

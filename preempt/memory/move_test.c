@@ -210,11 +210,11 @@ static void test_cycles(void)
 	CHECK(!pthread_create(&thread, NULL, use_memory, gp_current_handle()));
 	for (int i = 0; i < CYCLES; i++) {
 		uint64_t bytes = random_number() % all_bytes() + 1, seen = passes;
-		CHECK(gp_memory_evict(gpu, bytes, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+		CHECK(gp_memory_evict(gpu, bytes, LONG_NS, false) == GP_MOVED);
 		CHECK(gp_memory[0].swapped >= bytes && gp_memory[0].swapped < bytes + 34 * MiB);
 		check_books(before);
 		if (random_number() % 4 == 0) {
-			CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+			CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
 			CHECK(!gp_memory[0].resident);
 		}
 		check_books(before);
@@ -301,7 +301,7 @@ static bool refuse_one(size_t fault, int nth, size_t before)
 	error = FAULTS[fault].error;
 	FAULTS[fault].install(true);
 	countdown = nth;
-	enum gp_move_result out = gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false);
+	enum gp_move_result out = gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false);
 	enum gp_move_result in = gp_memory_restore(gpu, UINT64_MAX, false);
 	bool refused = countdown <= 0;
 	countdown = -1;
@@ -332,7 +332,7 @@ static void test_faults(void)
 		CHECK(n > 1);
 	}
 	// Pinning was refused last. It is tried again, but not at once.
-	while (gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVE_NO_HOST)
+	while (gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVE_NO_HOST)
 		usleep(10000);
 	CHECK(!gp_memory[0].resident && gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 }
@@ -355,7 +355,7 @@ static void run(const char *mode, const char *kill, bool killed)
 
 static void die_in_the_middle(void)
 {
-	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	CHECK(!"killed");
 }
@@ -380,18 +380,18 @@ static void test_deadlines(void)
 {
 	size_t before = free_bytes();
 	gp_memory_enter();
-	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, MiB, 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
 	gp_memory_leave();
 	gp_captures++;
-	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, MiB, 20000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
 	gp_captures--;
 	uint32_t *flag, *seen;
 	CHECK(!gp_driver.cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
 	seen = flag;
 	*flag = 0;
 	CALL(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned), NULL, (CUdeviceptr)(uintptr_t)seen, 1, 0);
-	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + 50000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
-	CHECK(gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY); // the first drain is still under way
+	CHECK(gp_memory_evict(gpu, MiB, 50000000, false) == GP_MOVE_BUSY && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, MiB, LONG_NS, false) == GP_MOVE_BUSY); // the first drain is still under way
 	CUcontext other, first;
 	CUstream stream;
 	void *graph;
@@ -407,7 +407,7 @@ static void test_deadlines(void)
 	gp_find_context(other)->handle = NULL;
 	CALL(cuCtxDestroy_v2, (CUcontext), other);
 	CALL(cuCtxSetCurrent, (CUcontext), first);
-	while (gp_memory_evict(gpu, MiB, gp_now_ns() + LONG_NS, false) == GP_MOVE_BUSY)
+	while (gp_memory_evict(gpu, MiB, LONG_NS, false) == GP_MOVE_BUSY)
 		usleep(1000);
 	CHECK(gp_memory[0].swapped);
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
@@ -452,14 +452,14 @@ static void test_room(void)
 // All contexts meet an error while memory is out. The program goes on, to be told by its next call.
 static void test_lost(void)
 {
-	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVED);
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
 	error = 700; // CUDA_ERROR_ILLEGAL_ADDRESS
 	dead = true;
 	install_cuStreamCreateWithPriority(true);
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_FAILED && gp_memory_closed()); // the context is well
 	install_cuCtxSynchronize(true);
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_FAILED && !gp_memory_closed());
-	CHECK(gp_memory_evict(gpu, UINT64_MAX, gp_now_ns() + LONG_NS, false) == GP_MOVE_FAILED && !gp_memory_closed());
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVE_FAILED && !gp_memory_closed());
 	CHECK(gp_log_next(0));
 }
 

@@ -93,7 +93,8 @@ func withSwap(_ context.Context, s *session) (end func(), err error) {
 
 const (
 	gb           = 1e9
-	memoryOf     = 80 // GB of the GPU that the cases' sizes are of
+	nearlyAll    = .97 // of the GPU's memory: what contexts leave of it
+	memoryOf     = 80  // GB of the GPU that the cases' sizes are of
 	memoryUnit   = 2 << 20
 	swapRounds   = 3
 	swapAnswer   = 2 * time.Minute // of a process that is asked to swap

@@ -111,7 +111,7 @@ func TestMemoryProgram(t *testing.T) {
 	}
 	p.right(len(ways))
 	before, _ := p.free()
-	p.working(1<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
+	p.working(2<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
 	p.rounds("stop")
 	p.right(len(ways))
 	if after, _ := p.free(); after != before {
@@ -179,7 +179,7 @@ func TestMemoryProgramPeers(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	p := m.startMemory("be")
 	p.onTwoGPUs()
-	p.working(1<<20, "chains", "peers")
+	p.working(2<<20, "chains", "peers")
 	p.rounds("stop")
 	p.finish()
 }

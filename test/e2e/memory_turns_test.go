@@ -86,7 +86,7 @@ func TestTwoThatWorkAllTheTime(t *testing.T) {
 	a, b := m.holding("be", 150), m.startMemory("be")
 	b.filled("memory", 150<<20, 7)
 	for _, p := range []*process{a, b} {
-		p.working(1<<20, "chains", "copies")
+		p.working(2<<20, "chains", "copies")
 	}
 	for range 3 {
 		for _, p := range []*process{a, b} {
@@ -251,7 +251,7 @@ func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	m := newSmall(t, "")
 	random := rand.New(rand.NewPCG(13, 1))
 	small := m.holding("be", 20)
-	small.working(1<<20, "chains")
+	small.working(2<<20, "chains")
 	b := m.holding("be", 150)
 	for i := range 4 {
 		a := m.startMemory("be")

@@ -307,7 +307,7 @@ static void command_copies(void)
 	}
 }
 
-static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
+static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 3 << 19, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
 enum { ALLOCATED = sizeof allocated_bytes / sizeof *allocated_bytes };
 
 static void print_numbers(const char *name, const double *values, int count)

@@ -145,7 +145,7 @@ def with_cupy():
 
 
 def with_jax():
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", ".2")  # taken at the start, in one piece
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", ".05")  # taken at the start, in one piece
     import jax
     import jax.numpy as jnp
     import numpy
