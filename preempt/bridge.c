@@ -95,6 +95,8 @@ void gp_bridge_gpu_count_blp(int i)
 		return;
 	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
 	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
+	copy_counters(&slot->times.drains.sum_ns, &gp_gpu[i].drain_times.sum_ns, sizeof slot->times.drains);
+	copy_counters(&slot->times.stops.sum_ns, &gp_gpu[i].stop_times.sum_ns, sizeof slot->times.stops);
 }
 
 void gp_bridge_gpu_rescind(int i) { gp_gpu_rescind(&gp_gpu[i]); }

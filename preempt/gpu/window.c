@@ -55,6 +55,14 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 	return wakes;
 }
 
+static void closed(struct gp_slot *slot, uint64_t now)
+{
+	uint64_t lasted = now - slot->window_opened_ns;
+	gp_count(&slot->window_ns, lasted);
+	gp_count_time(&slot->times.windows, lasted);
+	slot->window_opened_ns = 0;
+}
+
 static void unpublish(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
@@ -65,8 +73,7 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 		return;
 	if (s->open & bit) {
 		s->open &= ~bit;
-		gp_count(&slot->window_ns, now - slot->window_opened_ns);
-		slot->window_opened_ns = 0;
+		closed(slot, now);
 		s->gate++;
 		if (s->gate_waiters)
 			gp_futex_wake(&s->gate, INT_MAX, true);
@@ -316,10 +323,8 @@ static uint32_t republish(struct gp_gpu *g)
 	if (!s)
 		return 0;
 	if (!wanted && s->open & 1ull << g->slot) {
-		struct gp_slot *slot = gp_own_slot(g);
 		s->open &= ~(1ull << g->slot);
-		gp_count(&slot->window_ns, gp_now_ns() - slot->window_opened_ns);
-		slot->window_opened_ns = 0;
+		closed(gp_own_slot(g), gp_now_ns());
 		s->gate++;
 		gp_futex_wake(&s->gate, INT_MAX, true);
 		gp_ring_windows(s);

@@ -53,7 +53,8 @@ struct gp_gpu {
 	uint32_t giving_way;     // under lock: threads for which lower levels are to run, although a window is open
 	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
 	bool probing;            // under lock: the busy bit asks for a turn although no work is known
-	struct gp_stop_counters stops; // the agent copies these into the slot
+	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
+	struct gp_histogram drain_times, stop_times;
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
 	_Atomic uint32_t refusal;      // what it returned
 };
@@ -80,6 +81,7 @@ struct gp_hold {
 		uint32_t chain;  // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
 		uint32_t stepped_to; // sequence of the link that took over at the last step
+		uint64_t switches;   // of the slot, when a first link was last seen to run
 		bool asked;          // a probe asked for the last step
 	} probe;
 };
@@ -181,6 +183,8 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 {
 	__atomic_fetch_add((uint64_t *)counter, by, __ATOMIC_RELAXED);
 }
+
+void gp_count_time(struct gp_histogram *, uint64_t ns);
 
 // log_line.c
 // Leaves a line for the log. Any thread of the program may call it at any time but in a signal handler. A text is said once,

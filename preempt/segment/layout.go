@@ -20,15 +20,18 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 6
+	Version = 7
 	Slots   = 64
 	Levels  = 8
 
 	HintRoom = 7 // configs.HintRows, and room for more
 	Refusals = 8 // RefusalNames, and room for more
 
+	TimeBuckets = 24
+	FirstBucket = 17 // its upper bound is 1 s / 2^17
+
 	headerSize = 192
-	slotSize   = 1536
+	slotSize   = 2176
 	memorySize = headerSize + slotSize*Slots
 	fileSize   = 64 // the identity
 )
@@ -157,6 +160,23 @@ type SlotCounters[N any] struct {
 	BusyNs        N `json:"busy_ns"`
 }
 
+// Histogram is struct gp_histogram.
+type Histogram[N any] struct {
+	SumNs   N              `json:"sum_ns"`
+	Buckets [TimeBuckets]N `json:"buckets"`
+}
+
+// SlotTimes is struct gp_slot_times.
+type SlotTimes[N any] struct {
+	Windows  Histogram[N] `json:"windows"`
+	Switches Histogram[N] `json:"switches"`
+	Drains   Histogram[N] `json:"drains"`
+	Stops    Histogram[N] `json:"stops"`
+}
+
+// Times is a copy of a slot's histograms.
+type Times = SlotTimes[uint64]
+
 // Counters is a copy of a slot's counters.
 type Counters = SlotCounters[uint64]
 
@@ -220,7 +240,8 @@ type Slot struct {
 	Asked  atomic.Uint64 // see Request
 	Pad3   [56]byte
 	Memory MemoryCounters[atomic.Uint64]
-	Pad4   [200]byte
+	Times  SlotTimes[atomic.Uint64]
+	Pad4   [40]byte
 }
 
 // BLP is a copy of the counters of block-level preemption.
@@ -303,9 +324,12 @@ func (s *Slot) Hints() []Hints {
 // Counters reads the counters one by one.
 func (s *Slot) Counters() Counters { return load[Counters](&s.SlotCounters) }
 
+// ReadTimes reads the histograms one by one.
+func (s *Slot) ReadTimes() Times { return load[Times](&s.Times) }
+
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory), words(&s.Times)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}

@@ -16,11 +16,13 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 6u
+#define GP_SEGMENT_VERSION 7u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
 #define GP_REFUSALS 8u  // enum gp_refusal, and room for more
+#define GP_TIME_BUCKETS 24u
+#define GP_FIRST_BUCKET 17u // its upper bound is 1 s / 2^17, 7.6 us
 
 // What became of the hints of one source.
 struct gp_hint_counters {
@@ -65,6 +67,21 @@ struct gp_stop_counters {
 	_Atomic uint64_t drain_max_ns;
 	_Atomic uint64_t given_up; // domains that pass everything after an error
 	_Atomic uint64_t beside;   // launches whose blocks waited for others that a stop had kept from beginning
+};
+
+// How long something took each time. Bucket i counts times up to 2^i / 2^GP_FIRST_BUCKET seconds that no bucket before it counts,
+// the last one all that are longer. gp_count_time writes it.
+struct gp_histogram {
+	_Atomic uint64_t sum_ns;
+	_Atomic uint64_t buckets[GP_TIME_BUCKETS];
+};
+
+// Written where something ends: by the watcher, who stops blocks, or who waits for that. Launches do not.
+struct gp_slot_times {
+	struct gp_histogram windows; // from opening to closing
+	struct gp_histogram switches; // from the launch of a hold that takes the GPU from a lower level until it ran, as the watcher saw it
+	struct gp_histogram drains; // from a stop until nothing ran any more
+	struct gp_histogram stops;  // from a stop until what it cut was launched again
 };
 
 enum gp_memory_state {     // of what a process has of the GPU's memory
@@ -129,7 +146,7 @@ enum gp_asked_answer {
 	GP_ANSWER_NOTHING, // there is nothing that can go
 };
 
-struct gp_slot { // 1536 bytes; written by its owner only, but for asked
+struct gp_slot { // 2176 bytes; written by its owner only, but for asked
 	_Atomic uint32_t level;
 	_Atomic int32_t pid;         // in the owner's PID namespace, for people
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
@@ -179,7 +196,8 @@ struct gp_slot { // 1536 bytes; written by its owner only, but for asked
 	_Atomic uint64_t asked;
 	uint8_t pad3[56];
 	struct gp_memory_counters memory;
-	uint8_t pad4[200];
+	struct gp_slot_times times;
+	uint8_t pad4[40];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)
@@ -214,7 +232,7 @@ struct gp_segment {
 };
 
 _Static_assert(GP_HINT_SOURCES <= GP_HINT_ROOM, "room for sources of hints");
-_Static_assert(sizeof(struct gp_slot) == 1536, "slot layout");
-_Static_assert(sizeof(struct gp_segment) == 192 + 1536 * GP_SLOTS, "segment layout");
+_Static_assert(sizeof(struct gp_slot) == 2176, "slot layout");
+_Static_assert(sizeof(struct gp_segment) == 192 + 2176 * GP_SLOTS, "segment layout");
 
 #endif

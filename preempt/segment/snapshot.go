@@ -53,6 +53,7 @@ type Peer struct {
 	InForce        configs.Mechanism `json:"-"` // the same as bits
 	Lacks          configs.Fallback  `json:"-"`
 	Counters       Counters          `json:"counters"`
+	Times          Times             `json:"times"`
 	Hints          []Hints           `json:"hints"`
 	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
 	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
@@ -193,6 +194,7 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			InForce:     configs.Mechanism(p.Mechanisms.Load()),
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
+			Times:       p.ReadTimes(),
 			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		})
