@@ -1,6 +1,8 @@
 PREFIX ?= /usr/local
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# Touched when the version is another one, for what carries it.
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# Touched when the version is another one, for the commands. The library has the version that was when it was built: nothing in it
+# has changed since.
 $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] || echo "$(VERSION)" > build/version)
 GO ?= go
 CC ?= gcc
@@ -68,12 +70,12 @@ build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c sh
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-s -w -X "main.version=@(#)libgpreempt.so($(VERSION))" -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	@mkdir -p build
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
 # The benchmarks, which `gpreempt bench` runs.
 build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \

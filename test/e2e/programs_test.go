@@ -562,6 +562,10 @@ func tryInstalled(t *testing.T, prefix string) {
 			t.Errorf("%v: %+v, %v; want %q", c.arguments, got, err, c.want)
 		}
 	}
+	said, err := exec.Command(gpreempt, "version").Output()
+	if library := "\nlibrary   " + filepath.Join(prefix, "lib/gpreempt/lib/libgpreempt.so") + ", "; err != nil || !strings.Contains(string(said), library) || strings.Contains(string(said), "unknown") {
+		t.Errorf("version: %v; %s", err, said)
+	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got, err := run(exec.Command(gpreempt, "completion", shell)); err != nil || got.status != 0 || !strings.Contains(got.stdout, "gpreempt") {
 			t.Errorf("completion %s: status %d, %v; %s", shell, got.status, err, got.stderr)

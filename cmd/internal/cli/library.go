@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -47,6 +48,26 @@ func FindLibrary() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s is in none of %s; set GPREEMPT_LIBRARY to its path", libraryName, strings.Join(folders, ", "))
+}
+
+// LibraryVersion reads the version of a library from its file, which has it in the form of shim/main.go.
+func LibraryVersion(path string) (string, error) {
+	const most = 256 << 20 // bytes
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, most))
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := bytes.Cut(data, []byte("@(#)"+libraryName+"("))
+	version, _, found := bytes.Cut(rest[:min(len(rest), 100)], []byte(")"))
+	if !found || bytes.ContainsFunc(version, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("the file does not say")
+	}
+	return string(version), nil
 }
 
 // Preload returns what LD_PRELOAD should name for the library at a path, after CheckLibrary. Where links for every value of the
