@@ -149,7 +149,7 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 
 // hintsOf is what became of a process's hints, warm-up included.
 func hintsOf(config string, pid int) (*result.Hints, error) {
-	p, err := peer(config, pid)
+	p, _, err := peer(config, pid)
 	if err != nil || p == nil {
 		return &result.Hints{}, err
 	}

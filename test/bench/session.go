@@ -361,29 +361,29 @@ func (s *session) configure(section string) (undo func(), err error) {
 	return func() { s.config = before }, nil
 }
 
-// peer is a process under the library, as others see it; nil where there is no such process.
-func peer(config string, pid int) (*segment.Peer, error) {
+// peer is a process under the library, as others see it, and the path of its segment; nil where there is no such process.
+func peer(config string, pid int) (found *segment.Peer, path string, err error) {
 	settings, err := configs.Load(config)
 	if err != nil {
-		return nil, fmt.Errorf("what the library counted: %w", err)
+		return nil, "", fmt.Errorf("what the library counted: %w", err)
 	}
 	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
 	if err != nil {
-		return nil, fmt.Errorf("what the library counted: %w", err)
+		return nil, "", fmt.Errorf("what the library counted: %w", err)
 	}
 	for _, snapshot := range snapshots {
 		for _, p := range snapshot.Peers {
 			if int(p.Pid) == pid {
-				return &p, nil
+				return &p, snapshot.Path, nil
 			}
 		}
 	}
-	return nil, nil
+	return nil, "", nil
 }
 
 // count is what the library counted so far in a process with a configuration; nil where there is no such process.
 func (s *session) count(config string, pid int) *result.Counted {
-	p, err := peer(config, pid)
+	p, _, err := peer(config, pid)
 	if err != nil {
 		s.log("%v", err)
 	}
