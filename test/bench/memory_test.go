@@ -55,10 +55,12 @@ func TestMemorySizes(t *testing.T) {
 
 // The programs of PyTorch serve what the suite asks of them, PyTorch itself being a stand-in.
 func TestMemoryProgramsServe(t *testing.T) {
-	python := standInTorch(t)
+	t.Parallel()
+	python, torch := standInTorch(t)
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memorySuite, &progress)
 	options.Python = python
+	options.tests.environment = append(options.tests.environment, torch...)
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -91,6 +93,7 @@ func TestMemoryProgramsServe(t *testing.T) {
 
 // The programs of C hold what they are told to hold, alone and without the library.
 func TestHolding(t *testing.T) {
+	t.Parallel()
 	var progress bytes.Buffer
 	s := newSession(simulatedOptions(t, memorySuite, &progress))
 	if err := s.prepare(t.Context(), 1); err != nil {
@@ -142,47 +145,61 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// smallGPU is a device with little memory, on a slow bus.
-func smallGPU(t *testing.T) {
-	t.Helper()
-	t.Setenv("SIMCUDA_MEMORY_MB", "512")
-	t.Setenv("SIMCUDA_CONTEXT_MB", "2")
-	t.Setenv("SIMCUDA_COPY_GBS", "2")
-}
+// smallGPU makes the simulated device one with little memory, on a slow bus.
+var smallGPU = []string{"SIMCUDA_MEMORY_MB=512", "SIMCUDA_CONTEXT_MB=2", "SIMCUDA_COPY_GBS=2"}
 
 // All that needs no PyTorch is measured to its end, and no contents change.
 func TestMemorySuite(t *testing.T) {
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memorySuite, &progress, "swap-20", "grow", "idle-lc", "allocation-calls", "pair-steps", "services")
-	options.Seconds = 3
-	smallGPU(t)
-	report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
-	if err != nil || len(report.Failed()) != 0 {
-		t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
-	}
-	rows := map[string]result.Row{}
-	for _, row := range report.Cases {
-		rows[row.Case] = row
-	}
-	for name, note := range map[string]string{"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways",
-		"grow": " s ahead; limit", "grow-with-reserve": "0.0 GB of BE went out", "idle-lc": "median of 3", "allocation-calls": "cuMemFree of 2048 KiB", "pair-steps": "; identical"} {
-		if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
-			t.Errorf("%s: %+v\n%s", name, row, &progress)
+	t.Parallel()
+	measured := func(t *testing.T, only ...string) (rows map[string]result.Row) {
+		t.Helper()
+		var progress bytes.Buffer
+		options := simulatedOptions(t, memorySuite, &progress, only...)
+		options.Seconds = 3
+		options.tests.environment = append(options.tests.environment, smallGPU...)
+		report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
+		if err != nil || len(report.Failed()) != 0 {
+			t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
 		}
+		rows = map[string]result.Row{}
+		for _, row := range report.Cases {
+			rows[row.Case] = row
+		}
+		return rows
 	}
-	if strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
-		t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)
+	for only, notes := range map[string]map[string]string{
+		"swap-20": {"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways"},
+		"grow":    {"grow": " s ahead; limit", "grow-with-reserve": "0.0 GB of BE went out"},
+		"idle-lc": {"idle-lc": "median of 3"}, "allocation-calls": {"allocation-calls": "cuMemFree of 2048 KiB"}, "pair-steps": {"pair-steps": "; identical"},
+	} {
+		t.Run(only, func(t *testing.T) {
+			t.Parallel()
+			rows := measured(t, only)
+			for name, note := range notes {
+				if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
+					t.Errorf("%s: %+v", name, row)
+				}
+			}
+			if only == "grow" && strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
+				t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)
+			}
+		})
 	}
-	if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
-		t.Errorf("services: %+v, first answers %+v", all, out)
-	}
+	t.Run("services", func(t *testing.T) {
+		t.Parallel()
+		rows := measured(t, "services")
+		if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
+			t.Errorf("services: %+v, first answers %+v", all, out)
+		}
+	})
 }
 
 // Two programs swap all the time while another is served.
 func TestBesideSwappers(t *testing.T) {
+	t.Parallel()
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memorySuite, &progress)
-	smallGPU(t)
+	options.tests.environment = append(options.tests.environment, smallGPU...)
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -244,6 +261,7 @@ func TestBesideSwappers(t *testing.T) {
 
 // A program under fire is evicted again and again, and what it computes wrong is found.
 func TestMemoryFire(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skipf("no Python: %v", err)
@@ -251,7 +269,7 @@ func TestMemoryFire(t *testing.T) {
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memoryFireSuite, &progress)
 	options.Python, options.Seconds = python, 2
-	smallGPU(t)
+	options.tests.environment = append(options.tests.environment, smallGPU...)
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
