@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -143,7 +142,7 @@ static bool start(void)
 	struct sockaddr_un address;
 	pthread_t thread;
 	sigset_t all, before;
-	if (getrandom(process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
+	if (syscall(SYS_getrandom, process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
 		return false;
 	socklen_t bytes = name_of(process, &address);
 	bool runs =

@@ -171,7 +171,7 @@ void gp_notify(void); // gp_events
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	return s ? &s->slot[__atomic_load_n(&g->slot, __ATOMIC_RELAXED)] : NULL;
+	return s ? &s->slot[__atomic_load_n((uint32_t *)&g->slot, __ATOMIC_RELAXED)] : NULL;
 }
 // Whether another process of this level has a window open. Lower levels are off the GPU then.
 static inline bool gp_equals_open(struct gp_gpu *g)
