@@ -10,7 +10,7 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
@@ -66,11 +66,13 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
+LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete
+build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
-	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-s -w -X "main.version=@(#)libgpreempt.so($(VERSION))" -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) -ldflags '-s -w $(LIBRARY_VERSION) -extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
@@ -78,10 +80,62 @@ build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
 # The benchmarks, which `gpreempt bench` runs.
-build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
+BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
 	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
+build/gpreempt-bench: build/version $(BENCH_SOURCES)
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
+
+# Builds for other machines than this one, by a pinned compiler that comes with the C libraries of all versions: amd64 runs
+# from glibc 2.17 on, and arm64 from the first glibc that it has, which is 2.17 too. Two builds of one commit are the same, bit by
+# bit. Each architecture has its C parts in an archive of its own, which the tag tells Go's files not to name.
+ZIG_VERSION := 0.17.1
+ZIG_VENV := build/zig-$(ZIG_VERSION)
+ZIG_INSTALLED := $(ZIG_VENV)/installed
+ZIG := $(CURDIR)/$(ZIG_VENV)/bin/zig
+$(ZIG_INSTALLED):
+	python3 -m venv $(ZIG_VENV)
+	$(ZIG_VENV)/bin/pip install --quiet --no-cache-dir --disable-pip-version-check ziglang==$(ZIG_VERSION)
+	printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%s ZIG_LOCAL_CACHE_DIR=%s\nexec %s "$$@"\n' $(CURDIR)/$(ZIG_VENV)/cache $(CURDIR)/$(ZIG_VENV)/cache \
+		"$$($(ZIG_VENV)/bin/python -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig" > $(ZIG)
+	@chmod 0755 $(ZIG)
+	@touch $@
+
+DIST_GLIBC := 2.17
+DIST_amd64 := x86_64-linux-gnu.$(DIST_GLIBC)
+DIST_arm64 := aarch64-linux-gnu.$(DIST_GLIBC)
+DIST_ARCHS := amd64 arm64
+DIST_FILES := libgpreempt.so gpreempt gpreempt-bench
+dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
+dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
+	./test/glibc.sh $(DIST_GLIBC) $^
+
+# $(1): the architecture, as Go names it.
+define dist_of
+DIST_CC_$(1) := $$(ZIG) cc -target $$(DIST_$(1))
+build/portable/$(1)/%.o: %.c $$(ZIG_INSTALLED) Makefile
+	@mkdir -p $$(@D)
+	$$(DIST_CC_$(1)) -O2 $$(C_FLAGS) -MMD -MP -c -o $$@ $$<
+-include $$(patsubst %.c,build/portable/$(1)/%.d,$$(CORE) $$(EXPORTS))
+build/portable/$(1)/core.a: $$(CORE:%.c=build/portable/$(1)/%.o)
+build/portable/$(1)/exports.a: $$(EXPORTS:%.c=build/portable/$(1)/%.o)
+build/portable/$(1)/core.a build/portable/$(1)/exports.a:
+	@rm -f $$@
+	$$(DIST_CC_$(1)) -r -o $$(@:.a=.o) $$^
+	$$(ZIG) ar rcs $$@ $$(@:.a=.o)
+
+DIST_GO_$(1) := CGO_ENABLED=1 GOOS=linux GOARCH=$(1) CC='$$(DIST_CC_$(1))' $$(GO) build -trimpath -buildvcs=false -tags gpreempt_dist,netgo
+build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable/$(1)/core.a build/portable/$(1)/exports.a
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	CGO_LDFLAGS='$$(CURDIR)/build/portable/$(1)/exports.a $$(CURDIR)/build/portable/$(1)/core.a' $$(DIST_GO_$(1)) -buildmode=c-shared -overlay $$(OVERLAY) \
+		-ldflags '-s -w -buildid= -B none $$(LIBRARY_VERSION) -extldflags "$$(LIBRARY_LDFLAGS) -Wl,--build-id=sha1"' -o $$@ ./shim
+	@rm -f $$(@:.so=.h)
+build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
+	@mkdir -p $$(@D)
+	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
+endef
+$(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
 # What a driver and a machine do to memory that comes and goes (test/gpu/README.md).
 build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) preempt/driver/cuda.h kernels/bench.fatbin test/simcuda/kernels/sim.cubin
@@ -127,7 +181,7 @@ build/late/libgpreempt.so: build/libgpreempt.so
 	$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -c -o $(@D)/stop.o preempt/blp/stop.c
 	$(LD) -r -o $(@D)/core.o $(filter-out %/blp/stop.o,$(CORE:%.c=build/c/%.o)) $(@D)/stop.o && $(AR) rcs $(@D)/core.a $(@D)/core.o
 	CGO_LDFLAGS='$(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
 # Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
@@ -182,7 +236,7 @@ fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
 glibc: ## that the library asks for no glibc newer than 2.34
 glibc: build/libgpreempt.so
-	./test/glibc.sh build/libgpreempt.so
+	./test/glibc.sh 2.34 build/libgpreempt.so
 
 # Linters, pinned and installed into build/: of Go, shell, Python and C, with one configuration each. It also fails, unless FORMATTED is empty,
 # where clang-format would change a file.

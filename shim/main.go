@@ -3,7 +3,7 @@
 package main
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/..
-// #cgo LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
 // #include "shim/shim.h"
 import "C"
 
