@@ -119,7 +119,7 @@ func writeEnvironment(out io.Writer, _ *doctor, _ string) error {
 }
 
 func writeSegments(out io.Writer, d *doctor, _ string) error {
-	snapshots, err := readSegments(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
@@ -21,8 +22,8 @@ import (
 )
 
 func topCommand() *cobra.Command {
-	var once, asJSON bool
-	var config string
+	var once, asJSON, asMetrics bool
+	var config, listen string
 	interval := time.Second
 	command := &cobra.Command{
 		Use:   "top",
@@ -63,9 +64,14 @@ For processes whose device memory swaps to host memory:
   HOST     page-locked host memory of the process, on all GPUs
   OUT/s    bytes a second to host memory, and back, in the time of the sample
   TIMES    that memory went out, and came back, since the process's start; FAILED: that it could not
-  WAITED   time that calls waited, and their number`,
+  WAITED   time that calls waited, and their number
+
+--prometheus and --listen give the same as Prometheus metrics, summed by container and level (` + metricsName + `).`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if asMetrics || command.Flags().Changed("listen") {
+				return becomeMetrics(command.Flags(), config, listen)
+			}
 			if interval < 100*time.Millisecond {
 				return cli.Usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
 			}
@@ -87,9 +93,30 @@ For processes whose device memory swaps to host memory:
 	flags := command.Flags()
 	flags.BoolVar(&once, "once", false, "one sample, then end")
 	flags.BoolVar(&asJSON, "json", false, "one line of JSON a sample")
+	flags.BoolVar(&asMetrics, "prometheus", false, "Prometheus metrics, once")
+	flags.StringVar(&listen, "listen", "", "serve Prometheus metrics at this `address`, as 127.0.0.1:9405, until it is interrupted")
 	flags.DurationVarP(&interval, "interval", "n", interval, "time between samples")
 	flags.StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
 	return command
+}
+
+const metricsName = "gpreempt-metrics"
+
+// becomeMetrics runs the program that has Prometheus' libraries, which are larger than the rest of this one.
+func becomeMetrics(flags *pflag.FlagSet, config, listen string) error {
+	for _, name := range []string{"once", "json", "interval"} {
+		if flags.Changed(name) {
+			return cli.Usage(fmt.Errorf("--%s does not go with metrics: --prometheus or --listen, and --config, do", name))
+		}
+	}
+	var args []string
+	if flags.Changed("listen") {
+		args = append(args, "--listen="+listen)
+	}
+	if config != "" {
+		args = append(args, "--config="+config)
+	}
+	return become(metricsName, args...)
 }
 
 func isTerminal(file *os.File) bool {
@@ -135,7 +162,7 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for before := (map[peerKey]reading{}); ; {
-		snapshots, err := readSegments(config.Segment.Directory, config.Segment.Group)
+		snapshots, err := segment.ReadAll(config.Segment.Directory, config.Segment.Group)
 		if err != nil {
 			return err
 		}
@@ -156,27 +183,6 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 		case <-ticker.C:
 		}
 	}
-}
-
-// readSegments reads this user's segments, and the group's if there is one.
-func readSegments(base, group string) ([]segment.Snapshot, error) {
-	all, err := readDirectory(segment.Directory(base, os.Getuid()), -1)
-	if err != nil || group == "" {
-		return all, err
-	}
-	gid, err := segment.GroupID(group)
-	if err != nil {
-		return nil, err
-	}
-	shared, err := readDirectory(segment.GroupDirectory(base, gid), gid)
-	return append(all, shared...), err
-}
-
-func readDirectory(dir string, gid int) ([]segment.Snapshot, error) {
-	if err := segment.CheckDirectory(dir, gid); err != nil {
-		return nil, err
-	}
-	return segment.SnapshotsIn(dir)
 }
 
 type peerKey struct {

@@ -860,7 +860,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("Snapshots() = %+v, %v", all, err)
 	}
 	got, want := all[0].Peers[0], Peer{
-		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
+		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Owner: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
 		WindowOpen: true, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
@@ -913,8 +913,8 @@ func FuzzHeader(f *testing.F) {
 		for offset := headerSize; len(b) > 64 && offset < memorySize; offset += slotSize {
 			copy(image[offset:offset+slotSize], b[64:])
 		}
-		s := describe(image, func(slot int) bool { return slot%2 == 0 })
-		if len(s.Peers) < Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) || s.MemoryTurn != nil && (*s.MemoryTurn < 0 || *s.MemoryTurn >= Slots) {
+		s := describe(image, func(slot int) (int32, bool) { return int32(slot), slot%2 == 0 })
+		if len(s.Peers) != Slots/2 || len(s.Gone) > Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) || s.MemoryTurn != nil && (*s.MemoryTurn < 0 || *s.MemoryTurn >= Slots) {
 			t.Fatalf("%+v", s)
 		}
 		for _, p := range s.Peers {
