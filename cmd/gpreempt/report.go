@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The report of gpreempt doctor: one file to attach to a bug report.
