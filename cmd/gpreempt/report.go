@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
-
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
