@@ -295,7 +295,7 @@ func TestForgotten(t *testing.T) {
 	w.later(second).says("it is back", map[string]float64{of: 3})
 	w.snapshots[0].Peers = nil
 	w.later(second).says("and ends", map[string]float64{of: 3})
-	w.later(uint64(forgetAfter) - 1).says("soon after", map[string]float64{of: 3})
+	w.later(uint64(forgetAfter)-1).says("soon after", map[string]float64{of: 3})
 	w.later(2).says("too long ago", map[string]float64{of: math.NaN()})
 }
 
