@@ -20,6 +20,9 @@ const (
 	// memoryMargin is freed beside what is missing, so that the next small allocation finds room: a part of the device's
 	// memory, and the most, in bytes.
 	memoryMarginPart, memoryMarginMost = 64, 512 << 20
+	// memoryAheadMost bounds what a process that is out already gives a higher level ahead: as much again as it has given. It
+	// cannot run anyway, and a program that grows step by step would wait for each step.
+	memoryAheadMost = 4 << 30
 	// slowestSwap is a rate, bytes a second, below which an owner that brings its memory in counts as late.
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
@@ -423,12 +426,23 @@ func (s *settled) share(own *memoryOf) uint64 {
 	}
 	left := saturate(s.missing, min(s.view.total/memoryMarginPart, memoryMarginMost))
 	for _, m := range s.victims {
+		if left == 0 {
+			return 0
+		}
 		if m.slot == own.slot {
-			return min(left, m.resident)
+			return min(saturate(left, s.ahead(own)), m.resident)
 		}
 		left = minus(left, m.resident)
 	}
 	return 0
+}
+
+// ahead is what a process gives beyond what is missing.
+func (s *settled) ahead(m *memoryOf) uint64 {
+	if !s.higher || m.runs() {
+		return 0
+	}
+	return min(m.swapped, memoryAheadMost)
 }
 
 // kept is what a process of the lowest level leaves free: for those before it, and the reserve.

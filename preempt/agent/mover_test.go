@@ -204,6 +204,19 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 	}
 }
 
+// What found no room is tried again after a moment, though nobody rings: those that left did while it came in.
+func TestMemoryComesInSoon(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	now := uint64(1e12)
+	if wait := a.nextChange(now); wait != heartbeat {
+		t.Errorf("with nothing to come it looks again after %s", wait)
+	}
+	a.came(&ended{move{kind: moveIn}, movedNoRoom}, memoryCounters{swapped: gigabyte}, now)
+	if due, wait := a.memory.bringAfter, a.nextChange(now); wait > 5*time.Millisecond || now+uint64(wait) < due {
+		t.Errorf("it comes in from %d ns on, and looks again after %s", due-now, wait)
+	}
+}
+
 // The turn changes hands by compare-and-swap, and is counted by who has it.
 func TestMemoryTurnIsPassed(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)

@@ -25,6 +25,8 @@ const (
 	leastIdle, mostIdle = uint64(50 * time.Millisecond), uint64(time.Second)
 	// againSoon, againLater: how often those that wait for room try again while there is enough, or some.
 	againSoon, againLater = uint64(5 * time.Millisecond), uint64(100 * time.Millisecond)
+	// bringSoon is how long after it found no room a process goes on coming in, while others leave: a chunk takes 5 ms.
+	bringSoon = uint64(2 * time.Millisecond)
 	// Memory that nobody accounts for is the middle of so many measurements, so far apart.
 	otherSamples, otherApart = 5, uint64(20 * time.Millisecond)
 	// pressurePart of the GPU's memory is needed by all together: then host memory is pinned ahead.
@@ -145,11 +147,19 @@ func (a *agent) swap(now uint64) time.Duration {
 	if c.wanted != 0 {
 		wait = min(wait, againDuration(p.enough))
 	}
+	return min(wait, a.nextChange(now))
+}
+
+// nextChange is how long it is until something is due that nobody rings for.
+func (a *agent) nextChange(now uint64) time.Duration {
+	m, wait := &a.memory, heartbeat
 	if m.idleNs != 0 && now < m.idleNs+a.idleAfter() && a.idleAfter() != 0 {
 		wait = min(wait, time.Duration(m.idleNs+a.idleAfter()-now)+time.Millisecond)
 	}
-	if m.stuckTo > now {
-		wait = min(wait, time.Duration(m.stuckTo-now)+time.Millisecond)
+	for _, then := range []uint64{m.stuckTo, m.bringAfter} {
+		if then > now {
+			wait = min(wait, time.Duration(then-now)+time.Millisecond)
+		}
 	}
 	return wait
 }
@@ -224,7 +234,7 @@ func (a *agent) came(e *ended, c memoryCounters, now uint64) {
 		m.bringPause, m.immovable = 0, 0
 	case movedNoRoom:
 		m.bringPause = 0
-		m.bringAfter = now + againSoon
+		m.bringAfter = now + bringSoon
 	default:
 		m.bringPause = min(max(2*m.bringPause, againLater), passedOver)
 		m.bringAfter = now + m.bringPause

@@ -161,8 +161,8 @@ static enum gp_move_result copy_out(struct gp_copies *copies, struct list *l)
 	for (; adding && begun < l->count; begun++) {
 		struct gp_chunk *c = l->chunk[begun];
 		c->state = GP_CHUNK_LEAVING;
-		for (size_t at = 0; adding && at < c->bytes; at += GP_PIECE_BYTES) {
-			adding = gp_copies_add(copies, c, at, false);
+		for (size_t at = 0, added; adding && at < c->bytes; at += added) {
+			adding = (added = gp_copies_add(copies, c, at, false)) > 0;
 			gone = leave_up_to(copies, l, gone, begun, &result);
 		}
 		l->ends[begun] = adding ? copies->begun : UINT64_MAX;
@@ -395,8 +395,8 @@ static void come_up_to(struct coming *in)
 static bool begin_copy(struct coming *in)
 {
 	const struct gp_chunk *c = in->list.chunk[in->begun];
-	for (size_t at = 0; at < c->bytes; at += GP_PIECE_BYTES) {
-		if (!gp_copies_add(&in->copies, c, at, true))
+	for (size_t at = 0, added; at < c->bytes; at += added) {
+		if (!(added = gp_copies_add(&in->copies, c, at, true)))
 			return false;
 		prepare(in);
 		come_up_to(in);

@@ -202,6 +202,39 @@ static void *use_memory(void *context)
 	return NULL;
 }
 
+// Beside latency-critical processes the pieces are small, but where one of them waits for the room and none is at work.
+static void test_pieces(void)
+{
+	struct gp_segment *s = calloc(1, sizeof *s);
+	struct gp_copies copies = {.gpu = gpu};
+	struct gp_chunk *c = range[4]->chunk; // of 34 MiB
+	CHECK(s && gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));
+	gpu->segment = s;
+	for (int i = 0; i < 16; i++) {
+		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 8;
+		gpu->higher = higher ? 4 : 0;
+		s->members = member ? 5 : 1;
+		s->open = member && open ? 4 : 0;
+		copies.urgent = urgent;
+		bool small = higher && member && (open || !urgent);
+		for (size_t at = 0, added; at < c->bytes; at += added) {
+			added = gp_copies_add(&copies, c, at, false);
+			CHECK(added == (small ? GP_SMALL_PIECE_BYTES :
+					at    ? 2 * MiB :
+						GP_PIECE_BYTES) ||
+			      (small && added == 2 * MiB));
+			CHECK(copies.begun - copies.ended <= (small ? 1 : GP_PIECES_IN_FLIGHT));
+		}
+		CHECK(gp_copies_wait(&copies, copies.begun));
+	}
+	gpu->segment = NULL;
+	gpu->higher = 0;
+	free(s);
+	gp_chunk_give_host(c);
+	gp_copies_close(&copies);
+	gp_arena_trim(0);
+}
+
 static void test_cycles(void)
 {
 	pthread_t thread;
@@ -484,6 +517,7 @@ int main(int argc, char **argv)
 	}
 	begin(true);
 	test_room();
+	test_pieces();
 	test_deadlines();
 	test_faults();
 	test_kills();

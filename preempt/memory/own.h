@@ -79,7 +79,9 @@ void gp_peers_context_destroying(CUcontext);
 CUresult gp_peers_synchronize(const struct gp_range *);
 
 // sample.c: a little memory that never moves, about which the driver is asked instead of memory that does.
-#define GP_SAMPLE_BYTES ((size_t)256) // of cuMemAlloc
+// Of cuMemAlloc: as ranges, it has 2 MiB of its own, and takes nothing of those that small allocations of the program share. Not a
+// multiple of the granularity: what was asked for and what was mapped are told apart.
+#define GP_SAMPLE_BYTES ((size_t)3 << 19)
 // In a context that nobody works in yet.
 CUresult gp_sample_make(struct gp_context *);
 bool gp_sample_properties(const struct gp_gpu *, struct gp_allocation_properties *); // false: no range can be made there

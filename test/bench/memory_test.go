@@ -146,7 +146,7 @@ func TestHolding(t *testing.T) {
 }
 
 // smallGPU makes the simulated device one with little memory, on a slow bus.
-var smallGPU = []string{"SIMCUDA_MEMORY_MB=512", "SIMCUDA_CONTEXT_MB=2", "SIMCUDA_COPY_GBS=2"}
+var smallGPU = []string{"SIMCUDA_MEMORY_MB=640", "SIMCUDA_CONTEXT_MB=2", "SIMCUDA_COPY_GBS=2"}
 
 // All that needs no PyTorch is measured to its end, and no contents change.
 func TestMemorySuite(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 // Programs under fire whose memory goes out at random moments, and comes back by itself when they go on.
 
-const memoryFireSeconds = 100 // the longest under fire
+const memoryFireSeconds = 200 // the longest under fire: an eviction waits for the work that is queued
 
 // Programs that are under fire only here, of memory_programs.py; and ways in which PyTorch allocates.
 var (
