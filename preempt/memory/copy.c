@@ -62,7 +62,7 @@ void gp_copies_close(struct gp_copies *copies)
 	gp_driver.cuStreamDestroy(copies->stream);
 }
 
-// The stream itself says it as well, where an event does not.
+// Asks the stream itself whether all copies have ended, where an event does not tell.
 static bool ask_stream(struct gp_copies *copies)
 {
 	copies->unknown = copies->unknown || gp_driver.cuStreamSynchronize(copies->stream);
@@ -113,7 +113,7 @@ static struct way way_of(const struct gp_copies *copies)
 	return (struct way){true, 0};
 }
 
-// False: the end of what is in flight will not be known.
+// Pauses while a higher level has its window open. False: it will not be known when what is in flight ends.
 static bool give_way(struct gp_copies *copies)
 {
 	struct gp_gpu *g = copies->gpu;

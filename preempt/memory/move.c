@@ -41,7 +41,7 @@ static void list_free(struct list *l)
 	free(l->ends);
 }
 
-// Whether the range's own GPU may read and write it: what no kernel can reach cannot be copied either.
+// Whether the range's own GPU may read and write it. Memory that no kernel can reach cannot be copied.
 static bool reachable(const struct gp_range *r)
 {
 	for (uint32_t i = 0; i < r->accesses; i++)
@@ -53,7 +53,7 @@ static bool reachable(const struct gp_range *r)
 
 static bool evictable(const struct gp_range *r) { return !r->pins && reachable(r); }
 
-// Chunks in a state, of ranges that can be evicted. The gate is closed, or gp_memory_lock is held.
+// Counts chunks in a state, of ranges that can be evicted. The gate is closed, or gp_memory_lock is held.
 static size_t count_chunks(const struct gp_gpu *g, enum gp_chunk_state state, uint64_t *bytes)
 {
 	size_t count = 0;
@@ -103,8 +103,8 @@ static CUresult give_access(const struct gp_range *r, CUdeviceptr address, size_
 	return gp_driver.cuMemSetAccess(address, bytes, r->access, r->accesses);
 }
 
-// Gives the memory of a chunk back. False: the driver refused, and it is as before, unless the driver refuses that, too: then it
-// is unmapped, and its memory is lost to everybody until the process ends.
+// Gives the memory of a chunk back. False: the driver refused, and the chunk is mapped as before. If the driver refuses to map
+// it again, its memory is lost to everybody until the process ends.
 static bool unmap(struct gp_chunk *c)
 {
 	if (gp_driver.cuMemUnmap(c->address, c->bytes))
@@ -135,8 +135,8 @@ static void leave(const struct gp_gpu *g, struct gp_chunk *c, enum gp_move_resul
 	gp_count(&memory_of(g)->out_bytes, c->bytes);
 }
 
-// A chunk whose copy did not end, or will not be known to have ended, stays. Then its place in the arena may still be written
-// to, and is never used again.
+// A chunk whose copy failed stays on the device. If it is not known whether the copy has ended, its place in the arena may
+// still be written to, and is never used again.
 static void stay(struct gp_chunk *c, bool known)
 {
 	if (known)
@@ -196,7 +196,7 @@ static bool choose(struct gp_gpu *g, struct list *l, uint64_t bytes)
 	return true;
 }
 
-// What the driver keeps of memory that the program has freed.
+// Makes the driver give up what it keeps of memory that the program has freed.
 static void trim(const struct gp_gpu *g)
 {
 	gp_pools_trim(g);
@@ -232,7 +232,7 @@ static enum gp_move_result move_out(struct gp_gpu *g, uint64_t bytes, bool urgen
 	return result;
 }
 
-// Closes the gate and waits until nothing of the process runs. Otherwise the gate is open again.
+// Closes the gate and waits until nothing of the process runs. If it does not succeed, the gate is open again.
 static enum gp_move_result make_quiet(const struct gp_gpu *g, uint64_t deadline_ns)
 {
 	CUresult drained = CUDA_SUCCESS;
@@ -272,7 +272,7 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drai
 {
 	if (lost)
 		return GP_MOVE_FAILED;
-	if (gp_memory_draining()) // still, from a time before
+	if (gp_memory_draining()) // a drain of an earlier eviction is still under way
 		return GP_MOVE_BUSY;
 	if (!gp_memory_closed()) {
 		if (!prepare_host(g, bytes))
@@ -312,7 +312,7 @@ struct coming {
 	enum gp_move_result result;
 };
 
-// Takes back what was made for a chunk. Its contents are in the host's memory.
+// Takes back what was made for a chunk, whose contents stay in the host's memory.
 static void unmake(struct coming *in, struct gp_chunk *c)
 {
 	if (!unmap(c)) // it keeps its handle, and make finds it
@@ -366,7 +366,7 @@ static bool continues(const struct coming *in)
 	return in->made - in->ready < RUN && next->range == last->range && next->address == last->address + last->bytes;
 }
 
-// Does one thing that brings later chunks forward. False: there is none.
+// Does one step towards later chunks: makes one, or gives some access. False: there is nothing to do.
 static bool prepare(struct coming *in)
 {
 	bool more = in->result == GP_MOVED && in->made < in->list.count && in->made < in->begun + AHEAD;
@@ -424,7 +424,7 @@ static void copy_in(struct coming *in)
 		unmake(in, in->list.chunk[--in->made]);
 }
 
-// Chunks of a GPU that are out, of so many bytes in all at most. False: no memory for the list.
+// Lists chunks of a GPU that are out, of at most so many bytes in all. False: there is no memory for the list.
 static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 {
 	size_t count = 0;
@@ -441,7 +441,7 @@ static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 	return true;
 }
 
-// Makes a context current in which copies can be made. One of several may have met an error.
+// Makes a context current in which copies can be made: of several, some may have met an error.
 static struct gp_context *open_copies(struct gp_copies *copies)
 {
 	struct gp_context *c = NULL;
@@ -529,11 +529,11 @@ bool gp_memory_suspend(bool on, uint64_t deadline_ns)
 
 static int cancel_state; // whether the thread that keeps moves away may be cancelled. Under the lock of moves
 
-// A thread that is cancelled meanwhile, in the driver, ends only when it lets moves: nobody else would.
+// A thread that is cancelled meanwhile ends only after gp_memory_let_moves, which nobody else would call.
 bool gp_memory_keep_moves_away(void)
 {
 	int before;
-	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may wait for who is inside
+	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may be waiting for a thread that is inside
 		return false;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&moving);

@@ -34,9 +34,9 @@ void gp_copies_close(struct gp_copies *);
 // Puts the copy of a piece of a chunk on the stream, and returns its bytes. Waits for the oldest, where too many are in flight.
 // 0: the driver refused, and the piece is not there; or it is not known when that ends.
 size_t gp_copies_add(struct gp_copies *, const struct gp_chunk *, size_t offset, bool to_device);
-bool gp_copies_wait(struct gp_copies *, uint64_t upto); // false: that will not be known
+bool gp_copies_wait(struct gp_copies *, uint64_t upto); // false: it will not be known when they end
 
-// The bytes of a chunk in the arena; gp_chunk_give_host gives them back. False: there is no room for all of them.
+// Takes places in the arena for a chunk; gp_chunk_give_host gives them back. False: there is no room for all of it.
 bool gp_chunk_take_host(struct gp_gpu *, struct gp_chunk *);
 
 // gp_memory_use_context for a context behind another one; NULL: the first.

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// What a sanitizer watches takes ten times as long.
+// Under a sanitizer everything takes ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { CYCLES = 8, EVERY = 37 };
 #else
