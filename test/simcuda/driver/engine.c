@@ -29,8 +29,7 @@
 
 struct shared {
 	_Atomic uint64_t head; // generation << 16 | buffer
-	_Atomic uint32_t ready;
-	uint32_t pad[13];
+	uint32_t pad[14];
 	_Atomic uint32_t bell[ENGINE_TSGS];
 	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
 };

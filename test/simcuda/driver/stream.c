@@ -13,7 +13,7 @@
 
 #define NEVER UINT64_MAX
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
-#define POLL_NS 2000             // how often a running kernel without a known end looks at its word
+#define POLL_NS 10000            // how often a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000      // how often the host engine looks at a word that a stream waits for
 #define PIECE (1u << 20)         // bytes that are moved before it is asked again whether they may be
 #define LIVENESS_NS 5000000      // longest sleep while another process has the engine
