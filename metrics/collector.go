@@ -67,7 +67,6 @@ type process struct {
 	of      Group
 	sinceNs uint64   // it may have counted since then
 	taken   []uint64 // of each cell
-	live    bool
 }
 
 type groupKey struct {

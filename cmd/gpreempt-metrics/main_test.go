@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"flag"
 	"io"
 	"net/http"
@@ -141,7 +142,7 @@ func TestServe(t *testing.T) {
 	families := map[string]*dto.MetricFamily{}
 	for decoder := expfmt.NewDecoder(bytes.NewReader(body), expfmt.Format(kind)); ; {
 		var family dto.MetricFamily
-		if err := decoder.Decode(&family); err == io.EOF {
+		if err := decoder.Decode(&family); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)

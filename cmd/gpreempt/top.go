@@ -31,6 +31,17 @@ func topCommand() *cobra.Command {
 		Long: `Shows, GPU by GPU, this user's processes under the library. The first sample counts from each process's
 start, later ones from the sample before.
 
+On a terminal it draws a table that fits 80 columns, until q, Escape or Ctrl-C:
+
+  MINUTE  the share over the last minute
+  STOP/s  times that kernels were stopped between blocks
+  ON GPU  device memory on the GPU, of a process whose memory swaps
+  p n l s w b g x  sort by PID, name, level, share, windows, stops, memory on the GPU, memory swapped; r reverses
+  up, down, page up, page down  select a process; Enter shows all that is known of it
+  space   lets the tables stand still
+
+Elsewhere, and with --once, it prints these tables:
+
   SLICE   timeslice of the process's TSGs in force, - for the driver's default
   STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
           busy: has, or wants to run, work; leaving, out, coming, suspended: its memory, see below
@@ -85,6 +96,9 @@ For processes whose device memory swaps to host memory:
 			if asJSON {
 				show = printJSON
 			} else if !once && isTerminal(os.Stdout) {
+				if screen := openScreen(); screen != nil {
+					return topScreen(ctx, screen, settings, interval)
+				}
 				show = redrawTable
 			}
 			return top(ctx, command.OutOrStdout(), settings, interval, once, show)
@@ -197,6 +211,7 @@ type reading struct {
 	share                      float64 // that of the sample before, which stays until more is counted
 	counters                   segment.Counters
 	outBytes, inBytes          uint64 // of memory that swaps
+	stops                      uint64 // of kernels between blocks
 }
 
 func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
@@ -231,6 +246,9 @@ func read(p segment.Peer, takenNs uint64) reading {
 	if p.Memory != nil {
 		r.outBytes, r.inBytes = p.Memory.OutBytes, p.Memory.InBytes
 	}
+	if p.BLP != nil {
+		r.stops = p.BLP.Stops
+	}
 	if p.Level == segment.Levels-1 {
 		r.sharedNs, r.sharedAtNs = p.RanNs, min(p.RanAtNs, takenNs)
 		return r
@@ -255,6 +273,9 @@ func compare(last, next reading) rates {
 	for _, of := range ratedCounters() {
 		before, now := counter(last.counters, of.counter), counter(next.counters, of.counter)
 		r[of.counter] = float64(now-min(now, before)) / seconds
+	}
+	if next.stops != 0 {
+		r["stops"] = float64(grown(last.stops, next.stops)) / seconds
 	}
 	if next.outBytes|next.inBytes != 0 {
 		r["out_bytes"] = float64(grown(last.outBytes, next.outBytes)) / seconds
