@@ -7,10 +7,10 @@ $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] |
 GO ?= go
 CC ?= gcc
 
-GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
+GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
@@ -225,7 +225,7 @@ computed: all
 	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 vet: ## gofmt and go vet
 vet: all
-	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES))); \
+	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 unit: ## tests of packages and of the simulated driver
@@ -259,6 +259,7 @@ $(LINTERS_INSTALLED):
 lint: ## golangci-lint, shellcheck, ruff and clang-format, pinned, in build/
 lint: vet $(LINTERS_INSTALLED)
 	GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(LINTERS)/golangci-lint run ./...
+	cd packaging && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
 	$(LINTERS)/shellcheck .ci/run $$(git ls-files '*.sh')
 	$(LINTERS)/ruff check --no-cache --quiet $$(git ls-files '*.py')
 	$(if $(FORMATTED),$(LINTERS)/clang-format --dry-run --Werror $(C_FILES))
@@ -288,6 +289,19 @@ uninstall: ## takes from PREFIX what install put there
 build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
 	@mkdir -p $(@D)
 	for shell in bash zsh fish; do $< completion $$shell > build/completion/$*.$$shell || exit; done
+
+# Packages of what dist builds. What makes them is a module of its own, with tests that install, use and remove them; all of it is
+# made of the same bytes in the same order, at the time of the commit.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PACKAGED := $(foreach a,$(DIST_ARCHS),$(a)=$(CURDIR)/build/dist/$(a))
+build/packager: $(wildcard packaging/*.go) packaging/go.mod packaging/go.sum
+	$(GO) build -C packaging -trimpath -o $(CURDIR)/$@ .
+packages: ## deb, rpm, archive, wheel, image, SBOM and checksums of what dist builds, into build/packages/
+packages: dist build/packager $(COMPLETIONS)
+	build/packager --version '$(VERSION)' --commit '$(COMMIT)' --time $(SOURCE_DATE_EPOCH) --out build/packages $(PACKAGED:%=--binaries %)
+check-packages: ## tests of packages: what is in them, that they install, work, and leave nothing
+check-packages: dist all $(COMPLETIONS)
+	env -u MAKEFLAGS GPREEMPT_BINARIES='$(PACKAGED)' $(GO) test -C packaging -count=1 -timeout 1h ./...
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.
