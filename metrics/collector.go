@@ -337,7 +337,7 @@ func (c *Collector) collectGroup(to chan<- prometheus.Metric, key groupKey, g *g
 		}
 		for j, of := range r.cells {
 			if of.part == "" || g.parts[of.part] {
-				to <- prometheus.MustNewConstMetric(c.descs[i], as, float64(sums[j])*r.scale(), slices.Concat(labels, of.values)...)
+				to <- prometheus.MustNewConstMetric(c.descs[i], as, r.inUnit(sums[j]), slices.Concat(labels, of.values)...)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -133,6 +134,49 @@ func TestLint(t *testing.T) {
 	for name := range families {
 		t.Errorf("%s is not described", name)
 	}
+}
+
+// elsewhere are fields of the segment that no metric is read from, and why.
+var elsewhere = map[string]string{
+	"DrainNs": "gpreempt_drain_duration_seconds", "DrainMaxNs": "gpreempt_drain_duration_seconds",
+	"Given": "the sum of what becomes of hints",
+	"Pins":  "of a process", "Reserve": "of a process", "Other": "of a process, and the driver's", "State": "of a process",
+	"StateSinceNs": "a time", "IdleSinceNs": "a time", "IdleAfterNs": "a setting", "WantedSinceNs": "a time", "OutRate": "learnt", "InRate": "learnt",
+	"SwapNs": "learnt", "QuantumNs": "learnt", "Answered": "for the command",
+}
+
+// Each counter of the segment is in a metric.
+func TestEveryCounterIsThere(t *testing.T) {
+	seen := func(p *segment.Peer) bool {
+		for _, r := range rows {
+			for _, c := range r.cells {
+				if c.read(p, second) >= 12345 {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	check := func(part any, p *segment.Peer) {
+		v := reflect.ValueOf(part).Elem()
+		for i := range v.NumField() {
+			if v.Field(i).Kind() != reflect.Uint64 {
+				continue
+			}
+			v.Field(i).SetUint(12345)
+			name := v.Type().Field(i).Name
+			if there := seen(p); there == (elsewhere[name] != "") {
+				t.Errorf("%s.%s: in a metric: %v; %q", v.Type().Name(), name, there, elsewhere[name])
+			}
+			v.Field(i).SetUint(0)
+		}
+	}
+	p := segment.Peer{BLP: &segment.BLP{}, Memory: &segment.Memory{}, Hints: []segment.Hints{{Source: configs.HintNames()[0]}}}
+	check(&p.Counters, &p)
+	check(p.BLP, &p)
+	check(&p.BLP.StopCounters, &p)
+	check(&p.Memory.MemoryCounters, &p)
+	check(&p.Hints[0].HintCounters, &p)
 }
 
 // What processes of one container counted is summed, and stays when they end.

@@ -221,6 +221,8 @@ var rows = []row{
 		ofHints(hint{"", func(h *segment.Hints) uint64 { return h.SavedNs }})},
 	{"hint_kept_seconds_total", counter, "GPU time kept before work came, or in vain.", "seconds", []string{"source"}, byThreads,
 		ofHints(hint{"", func(h *segment.Hints) uint64 { return h.WaitedNs }})},
+	{"hint_spin_seconds_total", counter, "Processor time that hints spun for.", "seconds", nil, byThreads,
+		[]cell{{read: func(p *segment.Peer, _ uint64) uint64 { return p.HintSpunNs }}}},
 	{"hint_offs_total", counter, "Times that a source of hints was switched off for costing too much.", "", []string{"source"}, numbers,
 		ofHints(hint{"", func(h *segment.Hints) uint64 { return h.TimesOff }})},
 
@@ -234,6 +236,8 @@ var rows = []row{
 	{"launches_cut_total", counter, "Launches that a stop cut.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.Cuts })},
 	{"blocks_resumed_total", counter, "Blocks that a stop kept from running, and that ran later.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.ResumedBlocks })},
 	{"barriers_total", counter, "Operations that waited until what can be stopped was done.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.Barriers })},
+	{"launches_beside_total", counter, "Launches whose blocks waited for others that a stop had kept from beginning.", "", nil, numbers,
+		ofBLP(func(b *segment.BLP) uint64 { return b.Beside })},
 	{"domains_given_up_total", counter, "Contexts whose kernels are not stopped any more, after an error of the driver.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.GivenUp })},
 	{"kernels_total", counter, "Kernels of the modules that were loaded, on each of a process's GPUs.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.KernelsSeen })},
@@ -285,12 +289,12 @@ func (r *row) limit(cell int) float64 {
 	return numbers
 }
 
-// scale makes the unit of the metric of that of the segment.
-func (r *row) scale() float64 {
+// inUnit is a sum in the unit of the metric.
+func (r *row) inUnit(sum uint64) float64 {
 	if r.unit == "seconds" {
-		return 1e-9
+		return float64(sum) / 1e9
 	}
-	return 1
+	return float64(sum)
 }
 
 // Description is what documents say of a metric.
