@@ -1,6 +1,9 @@
 PREFIX ?= /usr/local
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# Asked once: all of a build has one.
+VERSION := $(VERSION)
+COMMIT := $(COMMIT)
 # Touched when the version is another one, for the commands. The library has the version that was when it was built: nothing in it
 # has changed since.
 $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] || echo "$(VERSION)" > build/version)
