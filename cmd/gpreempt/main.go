@@ -13,7 +13,7 @@ import (
 // version and commit are set by the Makefile.
 var version, commit string
 
-var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, doctorCommand, benchCommand, patchCommand, versionCommand}
+var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, doctorCommand, benchCommand, patchCommand, versionCommand, cdiCommand}
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{

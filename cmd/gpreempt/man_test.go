@@ -53,9 +53,9 @@ func TestManualIsComplete(t *testing.T) {
 		}
 	}
 	commands := commandPage(rootCommand())
-	for _, c := range rootCommand().Commands() {
-		if !bytes.Contains(commands, []byte("\n.SS gpreempt "+c.Name()+"\n")) {
-			t.Errorf("gpreempt(1) lacks %s", c.Name())
+	for _, c := range clitest.All(rootCommand()) {
+		if !bytes.Contains(commands, []byte("\n.SS "+c.CommandPath()+"\n")) {
+			t.Errorf("gpreempt(1) lacks %s", c.CommandPath())
 		}
 	}
 }
@@ -90,11 +90,11 @@ process or of one torchrun, mpirun or srun.
 func commandPage(root *cobra.Command) []byte {
 	var p clitest.Page
 	p.Head(root.Name(), 1, "p"+root.Short[1:], maker)
-	p.Synopsis(root.Commands()...)
+	p.Synopsis(clitest.All(root)...)
 	p.Line(".SH DESCRIPTION")
 	p.Text("Runs best-effort GPU work beside latency-critical services on one NVIDIA GPU, with unmodified programs and the stock\n" +
 		"driver. libgpreempt.so is preloaded into CUDA programs; this command does that, and shows what comes of it.")
-	p.Commands(root.Commands()...)
+	p.Commands(clitest.All(root)...)
 	p.Line(".SH EXIT STATUS\n0, or 1 where something failed, or 2 for wrong arguments. run ends with the program's own status.")
 	p.Line(".SH ENVIRONMENT\n%s.SH SEE ALSO\n.BR gpreempt\\-bench (1),\n.BR gpreempt.toml (5)", environment)
 	return p.Bytes()
