@@ -13,7 +13,7 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
@@ -117,6 +117,9 @@ DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics
 dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
 dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
 	./test/glibc.sh $(DIST_GLIBC) $^
+check-dist: ## tests of the portable builds, with emulators and runtimes of Debian's packages
+check-dist: dist
+	$(GO_TEST) -v ./test/dist
 
 # $(1): the architecture, as Go names it.
 define dist_of
