@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,19 +56,10 @@ func TestMemorySizes(t *testing.T) {
 func TestMemoryProgramsServe(t *testing.T) {
 	t.Parallel()
 	python, torch := standInTorch(t)
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memorySuite, &progress)
+	options := simulatedOptions(t, memorySuite, &bytes.Buffer{})
 	options.Python = python
 	options.tests.environment = append(options.tests.environment, torch...)
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	s := prepared(t, options)
 	for _, kind := range []string{"adds", "training", "gemm", "nvshare-add", "nvshare-matmul"} {
 		p := &pairOfPrograms{session: s, kind: kind, bytes: 1 << 30}
 		p.options.Seconds = 1e-5
@@ -200,15 +190,7 @@ func TestBesideSwappers(t *testing.T) {
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memorySuite, &progress)
 	options.tests.environment = append(options.tests.environment, smallGPU...)
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	s := prepared(t, options)
 	if _, err := withSwap(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -262,31 +244,9 @@ func TestBesideSwappers(t *testing.T) {
 // A program under fire is evicted again and again, and what it computes wrong is found.
 func TestMemoryFire(t *testing.T) {
 	t.Parallel()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memoryFireSuite, &progress)
-	options.Python, options.Seconds = python, 2
-	options.tests.environment = append(options.tests.environment, smallGPU...)
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	s := fireSession(t, memoryFireSuite, smallGPU...)
+	s.options.Seconds = 2
 	s.mechanisms = memoryMechanisms
-	text, err := os.ReadFile("testdata/fire_program.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
 		var f *memoryFire
 		var row result.Row
@@ -306,7 +266,7 @@ func TestMemoryFire(t *testing.T) {
 			t.Errorf("%s: %+v", program, row)
 		}
 		if program == "kernels" && (*row.Value < 5 || f.different || f.memory.InBytes == 0) {
-			t.Errorf("%+v, %+v\n%s", row, f.memory, &progress)
+			t.Errorf("%+v, %+v", row, f.memory)
 		}
 	}
 }

@@ -83,15 +83,9 @@ func TestPartialResults(t *testing.T) {
 	}
 }
 
-// preparedSession is one of a suite with programs in Python, on the simulated driver.
-func preparedSession(t *testing.T, suite string) *session {
+// prepared is a session that has looked at its GPU and has its folders.
+func prepared(t *testing.T, options Options) *session {
 	t.Helper()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	options := simulatedOptions(t, suite, &bytes.Buffer{})
-	options.Python = python
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -104,19 +98,39 @@ func preparedSession(t *testing.T, suite string) *session {
 	return s
 }
 
-// A program that computes what it is told to stands in for those of PyTorch: what it does wrong is found.
-func TestFireFindsWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	s := preparedSession(t, "blp-fire")
-	s.options.Seconds = .2
-	s.mechanisms = `["blp"]`
+// preparedSession is one of a suite with programs in Python, on the simulated driver.
+func preparedSession(t *testing.T, suite string, environment ...string) *session {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	options := simulatedOptions(t, suite, &bytes.Buffer{})
+	options.Python = python
+	options.tests.environment = append(options.tests.environment, environment...)
+	return prepared(t, options)
+}
+
+// fireSession is one in which a program that computes what it is told to stands in for those of PyTorch.
+func fireSession(t *testing.T, suite string, environment ...string) *session {
+	t.Helper()
+	s := preparedSession(t, suite, environment...)
 	text, err := os.ReadFile("testdata/fire_program.py")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return s
+}
+
+// What a program under fire computes wrong is found.
+func TestFireFindsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	s := fireSession(t, "blp-fire")
+	s.options.Seconds = .2
+	s.mechanisms = `["blp"]`
 	for program, want := range map[string]string{
 		"same":             "rounds under fire",
 		"different-as-be":  "as BE: different from step 1 of 3 on",

@@ -32,8 +32,7 @@ func (m *machine) does(p *process, want string, arguments ...string) {
 func TestMemoryCommands(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
-	p := m.startMemory("be")
-	p.filled("memory", 60<<20, 1)
+	p := m.startFilled("be", 60<<20, 1)
 	p.filled("mapped", 40<<20, 2)
 	m.joined(p)
 	m.until("memory is published", func() bool { return m.memory(p).Resident >= 100<<20 })
@@ -76,8 +75,7 @@ func TestMemoryCommands(t *testing.T) {
 func TestMemoryGoesAfterALongPinning(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "", "SIMCUDA_PIN_MS_PER_GB=11000") // 3 s for the 256 MiB that are pinned at once
-	p := m.startMemory("be")
-	p.filled("memory", 30<<20, 1)
+	p := m.startFilled("be", 30<<20, 1)
 	m.joined(p)
 	m.until("memory is published", func() bool { return m.memory(p).Resident >= 30<<20 })
 	m.does(p, " went to host memory in ", "swap", "out")

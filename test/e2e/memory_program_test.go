@@ -14,6 +14,14 @@ func (m *machine) startMemory(role string, arguments ...string) *process {
 	return m.startAs(m.command(role, memoryProgram(), arguments...))
 }
 
+// startFilled starts it with a buffer of so many bytes, filled with what a number says.
+func (m *machine) startFilled(role string, bytes uint64, contents int) *process {
+	m.t.Helper()
+	p := m.startMemory(role)
+	p.filled("memory", bytes, contents)
+	return p
+}
+
 func memoryProgram() string { return filepath.Join(filepath.Dir(worker), "memory") }
 
 // allocate returns the buffer's number and what the driver returned.
