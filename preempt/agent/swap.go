@@ -575,7 +575,10 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 // begin begins what the plan says, if nothing moves, and returns when to look again.
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
-	if _, busyMoving := mover.moving(a.gpu); busyMoving {
+	if under, busyMoving := mover.moving(a.gpu); busyMoving {
+		if under.kind == moveIn && p.bring != 0 {
+			grantMemory(a.gpu, saturate(c.inBytes, p.bring))
+		}
 		return moveLook
 	}
 	movable, stuck := m.movable(c), m.stuckTo > now

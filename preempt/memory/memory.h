@@ -224,9 +224,11 @@ enum gp_move_result {
 // work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
 enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t drain_ns, bool urgent);
-// Brings everything back, or as much as fits in most bytes (then GP_MOVE_NO_ROOM), and opens the gate of the process once
-// nothing is out on any GPU.
+// Brings everything back, or as much as fits in most bytes, and opens the gate of the process once nothing is out on any GPU.
+// GP_MOVE_NO_ROOM: some is out still, and gp_memory_grant has not allowed more for a while.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);
+// While memory comes back: as much may come as makes so many bytes in gp_memory.in_bytes. For the agent, as others leave.
+void gp_memory_grant(const struct gp_gpu *, uint64_t upto);
 // For a thread that frees, and is not inside. True: the gate is closed, nothing of the process runs, and no move begins until
 // gp_memory_let_moves, which opens the gate if nothing is out any more. False: the caller has to be counted in, as for any
 // call.

@@ -13,8 +13,9 @@
 #include <stdlib.h>
 
 enum {
-	RUN = 4,   // chunks that get their access by one call, which is the dear one
-	AHEAD = 8, // chunks that are made before their copies begin
+	RUN = 4,                // chunks that get their access by one call, which is the dear one
+	AHEAD = 8,              // chunks that are made before their copies begin
+	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of the agent
 };
 
 static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
@@ -306,11 +307,47 @@ enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t d
 // What a restore of one GPU has done so far: chunks below made are mapped, those below ready can be copied to, those below begun
 // are being copied, those below came are IN.
 struct coming {
+	uint64_t taken; // what has come to the GPU ever, and what was made since
 	struct gp_copies copies;
 	struct list list;
 	size_t made, ready, begun, came;
 	enum gp_move_result result;
 };
+
+// How far chunks of a GPU may be made: the agent's word, which grows while others leave. In terms of gp_memory.in_bytes.
+static struct {
+	_Atomic uint64_t upto;
+	_Atomic uint32_t changes; // futex; stored last
+} granted[GP_GPUS];
+
+void gp_memory_grant(const struct gp_gpu *g, uint64_t upto)
+{
+	ptrdiff_t i = g - gp_gpu;
+	granted[i].upto = upto;
+	granted[i].changes++;
+	gp_futex_wake(&granted[i].changes, 1, false);
+}
+
+static bool may_make(const struct coming *in)
+{
+	uint64_t upto = granted[in->copies.gpu - gp_gpu].upto, left = in->taken < upto ? upto - in->taken : 0;
+	return in->made < in->list.count && in->list.chunk[in->made]->bytes <= left;
+}
+
+// Waits until the next chunk may be made. False: nobody has left for a while.
+static bool wait_for_grant(const struct coming *in)
+{
+	_Atomic uint32_t *changes = &granted[in->copies.gpu - gp_gpu].changes;
+	uint64_t until = gp_now_ns() + PATIENCE_NS, now;
+	for (;;) {
+		uint32_t seen = *changes;
+		if (may_make(in))
+			return true;
+		if ((now = gp_now_ns()) >= until)
+			return false;
+		gp_futex_wait(changes, seen, until - now, false);
+	}
+}
 
 // Takes back what was made for a chunk, whose contents stay in the host's memory.
 static void unmake(struct coming *in, struct gp_chunk *c)
@@ -341,6 +378,7 @@ static void make(struct coming *in)
 		failed(in->copies.gpu, &in->result);
 	} else {
 		c->state = GP_CHUNK_COMING;
+		in->taken += c->bytes;
 		in->made++;
 	}
 }
@@ -369,7 +407,7 @@ static bool continues(const struct coming *in)
 // Does one step towards later chunks: makes one, or gives some access. False: there is nothing to do.
 static bool prepare(struct coming *in)
 {
-	bool more = in->result == GP_MOVED && in->made < in->list.count && in->made < in->begun + AHEAD;
+	bool more = in->result == GP_MOVED && in->made < in->begun + AHEAD && may_make(in);
 	if (more && continues(in))
 		make(in);
 	else if (in->made > in->ready)
@@ -405,15 +443,24 @@ static bool begin_copy(struct coming *in)
 	return true;
 }
 
+// Nothing is ready. What is copied comes to its end, and is counted, before more may come. False: no more will.
+static bool rest(struct coming *in)
+{
+	bool known = gp_copies_wait(&in->copies, in->copies.begun);
+	come_up_to(in);
+	return known && wait_for_grant(in);
+}
+
 static void copy_in(struct coming *in)
 {
 	bool adding = true;
 	while (adding && in->begun < in->list.count) {
 		while (in->ready <= in->begun && prepare(in))
 			;
-		if (in->ready <= in->begun)
+		if (in->ready > in->begun)
+			adding = begin_copy(in);
+		else if (in->result != GP_MOVED || !rest(in))
 			break;
-		adding = begin_copy(in);
 	}
 	bool known = gp_copies_wait(&in->copies, in->copies.begun);
 	come_up_to(in);
@@ -424,8 +471,8 @@ static void copy_in(struct coming *in)
 		unmake(in, in->list.chunk[--in->made]);
 }
 
-// Lists chunks of a GPU that are out, of at most so many bytes in all. False: there is no memory for the list.
-static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
+// Lists chunks of a GPU that are out. False: there is no memory for the list.
+static bool list_out(struct gp_gpu *g, struct list *l)
 {
 	size_t count = 0;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
@@ -434,10 +481,8 @@ static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 		return false;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
 		for (size_t i = 0; i < r->chunks; i++)
-			if (r->chunk[i].state == GP_CHUNK_OUT && r->chunk[i].bytes <= most) {
-				most -= r->chunk[i].bytes;
+			if (r->chunk[i].state == GP_CHUNK_OUT)
 				l->chunk[l->count++] = &r->chunk[i];
-			}
 	return true;
 }
 
@@ -472,10 +517,11 @@ static void give_up_if_lost(const struct gp_gpu *g)
 
 static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
-	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
+	struct coming in = {.taken = memory_of(g)->in_bytes, .copies = {.gpu = g, .urgent = urgent}};
 	uint64_t began = gp_now_ns();
 
-	if (!list_out(g, &in.list, most)) {
+	gp_memory_grant(g, most < UINT64_MAX - in.taken ? in.taken + most : UINT64_MAX);
+	if (!list_out(g, &in.list)) {
 		failed(g, &in.result);
 	} else if (in.list.count) {
 		struct gp_context *c = open_copies(&in.copies);

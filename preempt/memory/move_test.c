@@ -235,6 +235,35 @@ static void test_pieces(void)
 	gp_arena_trim(0);
 }
 
+static CUresult (*copy_to_device)(CUdeviceptr, const void *, size_t, CUstream);
+static uint64_t upto;
+
+static CUresult copy_and_grant(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	CHECK(gp_memory[0].in_bytes + bytes <= upto);
+	gp_memory_grant(gpu, upto += 34 * MiB);
+	return copy_to_device(to, from, bytes, stream);
+}
+
+// As much comes as may; one restore goes on as others leave.
+static void test_grants(void)
+{
+	size_t before = free_bytes();
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
+	CHECK(gp_memory_restore(gpu, 34 * MiB, false) == GP_MOVE_NO_ROOM);
+	CHECK(gp_memory[0].resident && gp_memory[0].resident <= 34 * MiB);
+	check_books(before);
+	uint64_t restores = gp_memory[0].restores;
+	upto = gp_memory[0].in_bytes + 34 * MiB;
+	copy_to_device = gp_driver.cuMemcpyHtoDAsync;
+	gp_driver.cuMemcpyHtoDAsync = copy_and_grant;
+	CHECK(gp_memory_restore(gpu, 34 * MiB, false) == GP_MOVED);
+	gp_driver.cuMemcpyHtoDAsync = copy_to_device;
+	CHECK(gp_memory[0].restores == restores + 1);
+	check_books(before);
+	compare_all();
+}
+
 static void test_cycles(void)
 {
 	pthread_t thread;
@@ -518,6 +547,7 @@ int main(int argc, char **argv)
 	begin(true);
 	test_room();
 	test_pieces();
+	test_grants();
 	test_deadlines();
 	test_faults();
 	test_kills();
