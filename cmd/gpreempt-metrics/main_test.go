@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/spf13/cobra"
@@ -86,10 +88,15 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// patience is how long what a test waits for may take on a machine that is slow and busy.
+const patience = time.Minute
+
 // serving starts the command and returns where it serves.
 func serving(t *testing.T, config string) (url string, command *exec.Cmd) {
 	t.Helper()
-	command = exec.Command(built+"/gpreempt-metrics", "--config", config, "--listen", "127.0.0.1:0")
+	ctx, stop := context.WithTimeout(context.Background(), 3*patience)
+	t.Cleanup(stop)
+	command = exec.CommandContext(ctx, built+"/gpreempt-metrics", "--config", config, "--listen", "127.0.0.1:0")
 	said, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +123,7 @@ func get(t *testing.T, url, accept string) (status int, kind string, body []byte
 		t.Fatal(err)
 	}
 	request.Header.Set("Accept", accept)
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := (&http.Client{Timeout: patience}).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,6 +133,20 @@ func get(t *testing.T, url, accept string) (status int, kind string, body []byte
 		t.Fatal(err)
 	}
 	return answer.StatusCode, answer.Header.Get("Content-Type"), body
+}
+
+// waitForHealth waits until /healthz has seen the first look, which may still be under way, and says what it should.
+func waitForHealth(t *testing.T, url string, wanted int, says string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		status, _, body := get(t, url+"/healthz", "")
+		if status == wanted && bytes.Contains(body, []byte(says)) {
+			return
+		}
+		if status != http.StatusServiceUnavailable || time.Now().After(deadline) {
+			t.Fatalf("/healthz: %d, %s", status, body)
+		}
+	}
 }
 
 func TestServe(t *testing.T) {
@@ -156,12 +177,7 @@ func TestServe(t *testing.T) {
 	if lengths == nil || len(lengths.Metric[0].Histogram.PositiveSpan) != 1 || len(lengths.Metric[0].Histogram.Bucket) == 0 {
 		t.Errorf("not both a native histogram and buckets: %v", lengths)
 	}
-	for ok := false; !ok; { // the first look may still be under way
-		status, _, body := get(t, url+"/healthz", "")
-		if ok = status == http.StatusOK && string(body) == "ok\n"; !ok && status != http.StatusServiceUnavailable {
-			t.Fatalf("/healthz: %d, %s", status, body)
-		}
-	}
+	waitForHealth(t, url, http.StatusOK, "ok\n")
 	if status, _, body := get(t, url+"/", ""); status != http.StatusNotFound || !bytes.Contains(body, []byte("GET /metrics and GET /healthz")) {
 		t.Errorf("/: %d, %s", status, body)
 	}
@@ -194,12 +210,7 @@ func TestServeWithoutSegments(t *testing.T) {
 	if status, _, body := get(t, url+"/metrics", ""); status != http.StatusInternalServerError || !bytes.Contains(body, []byte("owned by user 4711")) {
 		t.Errorf("/metrics: %d, %s", status, body)
 	}
-	for seen := false; !seen; {
-		status, _, body := get(t, url+"/healthz", "")
-		if seen = bytes.Contains(body, []byte("owned by user 4711")); status != http.StatusServiceUnavailable {
-			t.Fatalf("/healthz: %d, %s", status, body)
-		}
-	}
+	waitForHealth(t, url, http.StatusServiceUnavailable, "owned by user 4711")
 }
 
 // The manual page is made from the command itself.

@@ -322,15 +322,15 @@ func TestTopScreen(t *testing.T) {
 	config.Segment.Directory = t.TempDir()
 	for _, how := range []string{"q", "context"} {
 		screen := simulated(t, "UTF-8")
-		ctx, stop := context.WithCancel(context.Background())
+		ctx, stop := context.WithTimeout(context.Background(), patience)
 		defer stop()
 		if how == "q" {
 			screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
 		} else {
 			stop()
 		}
-		if err := topScreen(ctx, screen, config, time.Second); err != nil {
-			t.Errorf("%s: %v", how, err)
+		if err := topScreen(ctx, screen, config, time.Second); err != nil || how == "q" && ctx.Err() != nil {
+			t.Errorf("%s: %v, %v", how, err, ctx.Err())
 		}
 	}
 	config.Segment.Group = "no-such-group"
@@ -338,6 +338,9 @@ func TestTopScreen(t *testing.T) {
 		t.Errorf("with a group that there is not: %v", err)
 	}
 }
+
+// patience is how long what a test waits for may take on a machine that is slow and busy.
+const patience = time.Minute
 
 // terminal opens a terminal of 80 columns: the side that a person has, and the path of the other.
 func terminal(t *testing.T) (person *os.File, path string) {
@@ -347,14 +350,18 @@ func terminal(t *testing.T) (person *os.File, path string) {
 		t.Skipf("no terminals here: %v", err)
 	}
 	t.Cleanup(func() { person.Close() })
-	number, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(int(person.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
-	}
+	raw, err := person.SyscallConn() // Fd would let reads wait for ever
 	if err != nil {
+		t.Fatal(err)
+	}
+	number := 0
+	var refused error
+	err = raw.Control(func(fd uintptr) {
+		number, refused = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		refused = errors.Join(refused, unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0),
+			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
+	})
+	if err = errors.Join(err, refused, person.SetReadDeadline(time.Now().Add(patience))); err != nil {
 		t.Fatal(err)
 	}
 	return person, fmt.Sprintf("/dev/pts/%d", number)
@@ -377,7 +384,9 @@ func TestTopOnTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		config := write(t, "gpreempt.toml", "segment.directory = \""+t.TempDir()+"\"\n")
-		c := exec.Command(built+"/gpreempt", "top", "--config", config)
+		ctx, stop := context.WithTimeout(context.Background(), patience)
+		defer stop()
+		c := exec.CommandContext(ctx, built+"/gpreempt", "top", "--config", config)
 		c.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=" + name, "LANG=C.UTF-8"}
 		c.Stdin, c.Stdout, c.Stderr = other, other, other
 		c.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
