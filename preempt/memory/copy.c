@@ -9,6 +9,8 @@
 // this pause one small piece goes, which leaves the bus 80 % of the time (a piece takes 0.17 ms).
 static const uint64_t PAUSE_NS = 700 * 1000;
 
+static const uint64_t SPIN_NS = 1000 * 1000; // of a wait for a small piece, several times as long as it takes
+
 struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
 {
 	for (ptrdiff_t i = after ? after - gp_context + 1 : 0; i < GP_CONTEXTS; i++) {
@@ -71,13 +73,16 @@ static bool ask_stream(struct gp_copies *copies)
 	return !copies->unknown;
 }
 
-// Sleeping until a small piece has ended would take as long again.
+// Sleeping until a small piece has ended would take as long again. One that does not end in time, as on a GPU that stands still,
+// is no reason to keep a processor from others.
 static CUresult wait_event(CUevent event, bool soon)
 {
-	CUresult result = CUDA_ERROR_NOT_READY;
-	while (soon && (result = gp_driver.cuEventQuery(event)) == CUDA_ERROR_NOT_READY)
-		sched_yield();
-	return soon ? result : gp_driver.cuEventSynchronize(event);
+	for (uint64_t until = gp_now_ns() + SPIN_NS; soon && gp_now_ns() < until; sched_yield()) {
+		CUresult result = gp_driver.cuEventQuery(event);
+		if (result != CUDA_ERROR_NOT_READY)
+			return result;
+	}
+	return gp_driver.cuEventSynchronize(event);
 }
 
 bool gp_copies_wait(struct gp_copies *copies, uint64_t upto)

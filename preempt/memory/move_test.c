@@ -235,6 +235,25 @@ static void test_pieces(void)
 	gp_arena_trim(0);
 }
 
+static CUresult never_ready(CUevent event) { return CUDA_ERROR_NOT_READY; }
+
+// A small piece that does not end in time is waited for asleep.
+static void test_late_piece(void)
+{
+	CUresult (*query)(CUevent) = gp_driver.cuEventQuery;
+	struct gp_copies copies = {.gpu = gpu};
+	struct gp_chunk *c = range[0]->chunk;
+	CHECK(gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));
+	CHECK(gp_copies_add(&copies, c, 0, false) == c->bytes);
+	copies.small = true;
+	gp_driver.cuEventQuery = never_ready;
+	CHECK(gp_copies_wait(&copies, copies.begun));
+	gp_driver.cuEventQuery = query;
+	gp_chunk_give_host(c);
+	gp_copies_close(&copies);
+	gp_arena_trim(0);
+}
+
 static CUresult (*copy_to_device)(CUdeviceptr, const void *, size_t, CUstream);
 static uint64_t upto;
 
@@ -547,6 +566,7 @@ int main(int argc, char **argv)
 	begin(true);
 	test_room();
 	test_pieces();
+	test_late_piece();
 	test_grants();
 	test_deadlines();
 	test_faults();
