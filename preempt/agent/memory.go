@@ -92,6 +92,7 @@ type memoryPlan struct {
 	give    uint64 // evict at least so many bytes
 	all     bool   // evict everything, as people asked
 	bring   uint64 // bring back at most so many bytes
+	room    uint64 // so many more may come where some come already, however few
 	urgent  bool   // a higher level waits for what is given, or it is itself of a higher level
 	again   bool   // those that wait for room try again: there is some
 	enough  bool   // there is enough for all of them
@@ -391,6 +392,7 @@ func (v *memoryView) decide() memoryPlan {
 	}
 	if s.among[own.slot] {
 		room := minus(v.free, max(s.kept(own), s.before[own.slot]))
+		p.room = room
 		if own.swapped != 0 && room >= min(own.swapped, memoryPiece) {
 			p.bring = room
 		}

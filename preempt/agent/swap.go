@@ -114,8 +114,9 @@ func (a *agent) startMemory() {
 	a.memory.toldMost = math.MaxUint64
 	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
+		came := readMemory(a.gpu).inBytes
 		free, total, known := deviceMemory(a.gpu)
-		return measured{free, total, known}
+		return measured{free, total, known, came}
 	})
 }
 
@@ -132,7 +133,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	a.noteDemand(c, now)
 	a.noteState(c, now)
 	v := a.view(c, now)
-	a.measure(v)
+	a.measure(v, c)
 	if m.total == 0 {
 		a.tell()
 		return againDuration(false)
@@ -441,7 +442,7 @@ func (a *agent) needsMeasuring(v *memoryView) bool {
 // measure asks the driver what is free, and finds out how much of the rest nobody accounts for. While memory moves, what is
 // published and what is free belong to different times. Where the driver cannot be asked, for want of a context, what is
 // published must do.
-func (a *agent) measure(v *memoryView) {
+func (a *agent) measure(v *memoryView, c memoryCounters) {
 	m := &a.memory
 	used, other, moving := uint64(0), uint64(0), false
 	for _, o := range v.all {
@@ -455,8 +456,8 @@ func (a *agent) measure(v *memoryView) {
 	if a.needsMeasuring(v) {
 		seen, fresh := m.meter.read(measurePatience)
 		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
-		if seen.known {
-			m.free, m.total = seen.free, seen.total
+		if seen.known { // an old answer: what has come since has been taken from that
+			m.free, m.total = minus(seen.free, minus(c.inBytes, seen.came)), seen.total
 		}
 		m.measuredNs = v.now
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
@@ -575,10 +576,8 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 // begin begins what the plan says, if nothing moves, and returns when to look again.
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
-	if under, busyMoving := mover.moving(a.gpu); busyMoving {
-		if under.kind == moveIn && p.bring != 0 {
-			grantMemory(a.gpu, saturate(c.inBytes, p.bring))
-		}
+	if _, busyMoving := mover.moving(a.gpu); busyMoving {
+		mover.bring(a.gpu, c.inBytes, p.room)
 		return moveLook
 	}
 	movable, stuck := m.movable(c), m.stuckTo > now

@@ -314,7 +314,8 @@ struct coming {
 	enum gp_move_result result;
 };
 
-// How far chunks of a GPU may be made: the agent's word, which grows while others leave. In terms of gp_memory.in_bytes.
+// How far chunks of a GPU may be made: the agent's word, which grows while others leave, and falls where the room is needed for
+// what goes first. In terms of gp_memory.in_bytes.
 static struct {
 	_Atomic uint64_t upto;
 	_Atomic uint32_t changes; // futex; stored last
