@@ -474,6 +474,11 @@ func TestReport(t *testing.T) {
 	if r := gpreempt(t, env, "doctor", "--config", config, "--report", report); r.status != 2 || !strings.Contains(r.stderr, "--report: open "+report+": file exists") {
 		t.Errorf("a report that is there: %+v", r)
 	}
+	full := filepath.Join(t.TempDir(), "report")
+	status, _, stderr := clitest.Run(t, "/bin/sh", env, "-c", `ulimit -f 1 && exec "$@"`, "sh", built+"/gpreempt", "doctor", "--config", config, "--report", full)
+	if _, err := os.Stat(full); status != 2 || !strings.Contains(stderr, "file too large") || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a report that cannot be written whole: %d, %q, %v", status, stderr, err)
+	}
 }
 
 // Somebody else made the directory of this user's segments.

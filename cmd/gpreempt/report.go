@@ -39,8 +39,8 @@ var sections = []section{
 	{"nvidia-smi", "what it prints, with the processes that use the GPU", writeSMI},
 }
 
-// writeReport writes a file that is not there yet.
-func (d *doctor) writeReport(path, config string) (err error) {
+// writeReport writes a file that is not there yet. What cannot be written whole is not left there.
+func (d *doctor) writeReport(path, config string) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "gpreempt report of %s\n\nIt contains nothing but\n", time.Now().UTC().Format(time.RFC3339))
 	for _, s := range sections {
@@ -56,8 +56,10 @@ func (d *doctor) writeReport(path, config string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = cmp.Or(err, file.Close()) }()
 	_, err = file.WriteString(printable(text.String()))
+	if err = cmp.Or(err, file.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
 	return err
 }
 
