@@ -93,7 +93,7 @@ type memoryPlan struct {
 	all     bool   // evict everything, as people asked
 	bring   uint64 // bring back at most so many bytes
 	room    uint64 // so many more may come where some come already, however few
-	urgent  bool   // a higher level waits for what is given, or it is itself of a higher level
+	urgent  bool   // to give: a higher level waits for it, or this is one
 	again   bool   // those that wait for room try again: there is some
 	enough  bool   // there is enough for all of them
 	most    uint64 // who asks for more than so many bytes waits in vain

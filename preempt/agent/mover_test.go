@@ -134,6 +134,19 @@ func TestMoveInGoesOn(t *testing.T) {
 	ends(t, m)
 }
 
+// What comes to the lowest level leaves the bus to higher ones, also where they wait for memory: that is not what they wait for.
+func TestOnlyHigherLevelsComeInUrgently(t *testing.T) {
+	for _, level := range []int{lowestLevel, lowestLevel - 1, 0} {
+		a, h := newMemoryAgent(t, level)
+		h.results <- moved
+		a.begin(memoryPlan{bring: gigabyte, room: gigabyte, urgent: true, to: -1}, memoryCounters{swapped: gigabyte}, &memoryView{}, 1e12)
+		ends(t, a.core.memory.mover)
+		if got := h.moves(); len(got) != 1 || got[0].kind != moveIn || got[0].urgent != (level != lowestLevel) {
+			t.Errorf("level %d: %+v", level, got)
+		}
+	}
+}
+
 // What has come since the driver was asked is not free any more.
 func TestOldAnswerOfTheDriver(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)

@@ -598,7 +598,8 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 		if m.switchNs == 0 {
 			m.switchNs, m.switchIn = now, c.inBytes
 		}
-		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: p.urgent})
+		// A higher level waits for what goes, never for what comes to the lowest one.
+		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: a.core.level < lowestLevel})
 	default:
 		a.answerPeople(c, now)
 		return a.pinAhead(c, v, now)
