@@ -1,17 +1,22 @@
 PREFIX ?= /usr/local
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# Touched when the version is another one, for what carries it.
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# Asked once: all of a build has one.
+VERSION := $(VERSION)
+COMMIT := $(COMMIT)
+# Touched when the version is another one, for the commands. The library has the version that was when it was built: nothing in it
+# has changed since.
 $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] || echo "$(VERSION)" > build/version)
 GO ?= go
 CC ?= gcc
 
-GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*') go.mod go.sum
+GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install clean generate \
+.PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/memory-probe build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -64,16 +69,18 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-build/libgpreempt.so: $(GO_SOURCES) build/core.a build/exports.a shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
+LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete
+build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
-	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-s -w -extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) -ldflags '-s -w $(LIBRARY_VERSION) -extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
 build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	@mkdir -p build
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
 # The broker is without C: it runs on any distribution, and alone in an image.
 build/gpreemptd: build/version $(GO_SOURCES)
@@ -81,10 +88,70 @@ build/gpreemptd: build/version $(GO_SOURCES)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreemptd
 
 # The benchmarks, which `gpreempt bench` runs.
-build/gpreempt-bench: build/version $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
+BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
 	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
+build/gpreempt-bench: build/version $(BENCH_SOURCES)
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
+
+# Prometheus metrics, which `gpreempt top --prometheus` and `--listen` run.
+build/gpreempt-metrics: build/version $(GO_SOURCES)
+	@mkdir -p build
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-metrics
+
+# Builds for other machines than this one, by a pinned compiler that comes with the C libraries of all versions: amd64 runs
+# from glibc 2.17 on, and arm64 from the first glibc that it has, which is 2.17 too. Two builds of one commit are the same, bit by
+# bit. Each architecture has its C parts in an archive of its own, which the tag tells Go's files not to name.
+ZIG_VERSION := 0.17.1
+ZIG_VENV := build/zig-$(ZIG_VERSION)
+ZIG_INSTALLED := $(ZIG_VENV)/installed
+ZIG := $(CURDIR)/$(ZIG_VENV)/bin/zig
+$(ZIG_INSTALLED):
+	python3 -m venv $(ZIG_VENV)
+	$(ZIG_VENV)/bin/pip install --quiet --no-cache-dir --disable-pip-version-check ziglang==$(ZIG_VERSION)
+	printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%s ZIG_LOCAL_CACHE_DIR=%s\nexec %s "$$@"\n' $(CURDIR)/$(ZIG_VENV)/cache $(CURDIR)/$(ZIG_VENV)/cache \
+		"$$($(ZIG_VENV)/bin/python -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig" > $(ZIG)
+	@chmod 0755 $(ZIG)
+	@touch $@
+
+DIST_GLIBC := 2.17
+DIST_amd64 := x86_64-linux-gnu.$(DIST_GLIBC)
+DIST_arm64 := aarch64-linux-gnu.$(DIST_GLIBC)
+DIST_ARCHS := amd64 arm64
+DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics
+dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
+dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
+	./test/glibc.sh $(DIST_GLIBC) $^
+check-dist: ## tests of the portable builds, with emulators and runtimes of Debian's packages
+check-dist: dist
+	$(GO_TEST) -v ./test/dist
+
+# $(1): the architecture, as Go names it.
+define dist_of
+DIST_CC_$(1) := $$(ZIG) cc -target $$(DIST_$(1))
+build/portable/$(1)/%.o: %.c $$(ZIG_INSTALLED) Makefile
+	@mkdir -p $$(@D)
+	$$(DIST_CC_$(1)) -O2 $$(C_FLAGS) -MMD -MP -c -o $$@ $$<
+-include $$(patsubst %.c,build/portable/$(1)/%.d,$$(CORE) $$(EXPORTS))
+build/portable/$(1)/core.a: $$(CORE:%.c=build/portable/$(1)/%.o)
+build/portable/$(1)/exports.a: $$(EXPORTS:%.c=build/portable/$(1)/%.o)
+build/portable/$(1)/core.a build/portable/$(1)/exports.a:
+	@rm -f $$@
+	$$(DIST_CC_$(1)) -r -o $$(@:.a=.o) $$^
+	$$(ZIG) ar rcs $$@ $$(@:.a=.o)
+
+DIST_GO_$(1) := CGO_ENABLED=1 GOOS=linux GOARCH=$(1) CC='$$(DIST_CC_$(1))' $$(GO) build -trimpath -buildvcs=false -tags gpreempt_dist,netgo
+build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable/$(1)/core.a build/portable/$(1)/exports.a
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	CGO_LDFLAGS='$$(CURDIR)/build/portable/$(1)/exports.a $$(CURDIR)/build/portable/$(1)/core.a' $$(DIST_GO_$(1)) -buildmode=c-shared -overlay $$(OVERLAY) \
+		-ldflags '-s -w -buildid= -B none $$(LIBRARY_VERSION) -extldflags "$$(LIBRARY_LDFLAGS) -Wl,--build-id=sha1"' -o $$@ ./shim
+	@rm -f $$(@:.so=.h)
+build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench build/dist/$(1)/gpreempt-metrics: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
+	@mkdir -p $$(@D)
+	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
+endef
+$(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
 # What a driver and a machine do to memory that comes and goes (test/gpu/README.md).
 build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) preempt/driver/cuda.h kernels/bench.fatbin test/simcuda/kernels/sim.cubin
@@ -130,7 +197,7 @@ build/late/libgpreempt.so: build/libgpreempt.so
 	$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -c -o $(@D)/stop.o preempt/blp/stop.c
 	$(LD) -r -o $(@D)/core.o $(filter-out %/blp/stop.o,$(CORE:%.c=build/c/%.o)) $(@D)/stop.o && $(AR) rcs $(@D)/core.a $(@D)/core.o
 	CGO_LDFLAGS='$(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
 # Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
@@ -170,7 +237,7 @@ computed: all
 	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 vet: ## gofmt and go vet
 vet: all
-	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES))); \
+	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 unit: ## tests of packages and of the simulated driver
@@ -186,7 +253,7 @@ fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
 glibc: ## that the library asks for no glibc newer than 2.34
 glibc: build/libgpreempt.so
-	./test/glibc.sh build/libgpreempt.so
+	./test/glibc.sh 2.34 build/libgpreempt.so
 
 # Linters, pinned and installed into build/: of Go, shell, Python and C, with one configuration each. It also fails, unless FORMATTED is empty,
 # where clang-format would change a file.
@@ -204,6 +271,7 @@ $(LINTERS_INSTALLED):
 lint: ## golangci-lint, shellcheck, ruff and clang-format, pinned, in build/
 lint: vet $(LINTERS_INSTALLED)
 	GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(LINTERS)/golangci-lint run ./...
+	cd packaging && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
 	$(LINTERS)/shellcheck .ci/run $$(git ls-files '*.sh')
 	$(LINTERS)/ruff check --no-cache --quiet $$(git ls-files '*.py')
 	$(if $(FORMATTED),$(LINTERS)/clang-format --dry-run --Werror $(C_FILES))
@@ -223,19 +291,29 @@ demo: ## a latency-critical and a best-effort program side by side, then two tha
 demo: all
 	./test/demo.sh
 
-install: ## the library, the commands and their manuals, into PREFIX
-install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench
-	install -D -m 0755 build/libgpreempt.so $(DESTDIR)$(PREFIX)/lib/libgpreempt.so
-	install -D -m 0755 build/gpreempt $(DESTDIR)$(PREFIX)/bin/gpreempt
-	install -D -m 0755 build/gpreemptd $(DESTDIR)$(PREFIX)/sbin/gpreemptd
-	install -D -m 0755 build/gpreempt-bench $(DESTDIR)$(PREFIX)/bin/gpreempt-bench
-	install -D -m 0644 api/gpreempt.h $(DESTDIR)$(PREFIX)/include/gpreempt.h
-	install -D -m 0644 api/python/gpreempt.py $(DESTDIR)$(PREFIX)/share/gpreempt/python/gpreempt.py
-	install -D -m 0644 configs/default.toml $(DESTDIR)$(PREFIX)/share/doc/gpreempt/default.toml
-	install -D -m 0644 docs/man/gpreempt.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt.1
-	install -D -m 0644 docs/man/gpreempt-bench.1 $(DESTDIR)$(PREFIX)/share/man/man1/gpreempt-bench.1
-	install -D -m 0644 docs/man/gpreemptd.8 $(DESTDIR)$(PREFIX)/share/man/man8/gpreemptd.8
-	install -D -m 0644 docs/man/gpreempt.toml.5 $(DESTDIR)$(PREFIX)/share/man/man5/gpreempt.toml.5
+COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
+install: ## the library, the commands, manuals and completions, into PREFIX
+install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics $(COMPLETIONS)
+	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+uninstall: ## takes from PREFIX what install put there
+	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+
+build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
+	@mkdir -p $(@D)
+	for shell in bash zsh fish; do $< completion $$shell > build/completion/$*.$$shell || exit; done
+
+# Packages of what dist builds. What makes them is a module of its own, with tests that install, use and remove them; all of it is
+# made of the same bytes in the same order, at the time of the commit.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PACKAGED := $(foreach a,$(DIST_ARCHS),$(a)=$(CURDIR)/build/dist/$(a))
+build/packager: $(wildcard packaging/*.go) packaging/go.mod packaging/go.sum
+	$(GO) build -C packaging -trimpath -o $(CURDIR)/$@ .
+packages: ## deb, rpm, archive, wheel, image, SBOM and checksums of what dist builds, into build/packages/
+packages: dist build/packager $(COMPLETIONS)
+	build/packager --version '$(VERSION)' --commit '$(COMMIT)' --time $(SOURCE_DATE_EPOCH) --out build/packages $(PACKAGED:%=--binaries %)
+check-packages: ## tests of packages: what is in them, that they install, work, and leave nothing
+check-packages: dist all $(COMPLETIONS)
+	env -u MAKEFLAGS GPREEMPT_BINARIES='$(PACKAGED)' $(GO) test -C packaging -count=1 -timeout 1h ./...
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.

@@ -196,6 +196,39 @@ func OwnedByRoot(info *unix.Stat_t) error {
 	return nil
 }
 
+// Value is a key with the value in force, as TOML writes it. FromFile: a file sets it, it is not the default.
+type Value struct {
+	Key, Value string
+	FromFile   bool
+}
+
+// Values lists every key, in the order of default.toml, under the file at path; "" for the defaults. The file need not make sense.
+func Values(path string) (list []Value, err error) {
+	var all, own map[string]any
+	if path != "" {
+		data, err := read(path, false)
+		if err == nil {
+			err = toml.Unmarshal(data, &own)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read config: %s", oneLine(err.Error()))
+		}
+	}
+	meta, err := toml.Decode(string(defaults), &all)
+	for _, key := range meta.Keys() {
+		value := first(lookup(all, key))
+		if _, isTable := value.(map[string]any); isTable {
+			continue
+		}
+		given := first(lookup(own, key))
+		if given != nil {
+			value = given
+		}
+		list = append(list, Value{key.String(), show(value), given != nil})
+	}
+	return list, err
+}
+
 // setting is one key of the file: what it may hold and where that goes. set returns false for a value
 // that is not allowed.
 type setting struct {

@@ -109,6 +109,35 @@ swap_share = 0
 	}
 }
 
+func TestValues(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gpreempt.toml")
+	if err := os.WriteFile(path, []byte("mechanisms = [\"gate\"]\nhold.chain = 99\n[segment]\ngroup = \"a\\nb\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := Values(path)
+	if err != nil || len(list) != len(settings) {
+		t.Fatalf("%v: %d values of %d settings", err, len(list), len(settings))
+	}
+	want := map[string]Value{"mechanisms": {"mechanisms", `["gate"]`, true}, "hold.chain": {"hold.chain", "99", true}, "segment.group": {"segment.group", `"a\nb"`, true},
+		"hold.max_ms": {"hold.max_ms", "100", false}}
+	for _, v := range list {
+		if w, is := want[v.Key]; v.FromFile != w.FromFile || is && v != w {
+			t.Errorf("%+v, want %+v", v, w)
+		}
+	}
+	for _, text := range []string{"a =", "\xff"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := Values(path); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, %v", text, list, err)
+		}
+	}
+	if list, err := Values(""); err != nil || len(list) != len(settings) {
+		t.Errorf("defaults: %v, %d values", err, len(list))
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"[hold]\nmax_ms = -1", `hold.max_ms = -1: must be an integer from 1 to 10000 (ms)`},

@@ -245,8 +245,9 @@ var (
 // parts are folders that belong to a house without being one.
 var parts = map[string]string{"kernels/guard": "kernels", "exports/_runtime": "exports"}
 
-// undrawn are folders whose code is in no diagram: what programs include, what writes generated files, and what only tests use.
-var undrawn = regexp.MustCompile(`^(api|docs|test/(e2e|exports|gpu|simcuda|units|bench/torch|bench/result/resulttest)|cmd/internal/clitest|.*/(testdata|generate))$`)
+// undrawn are folders whose code is in no diagram: what programs include, what writes generated files, what makes packages, and what only
+// tests use.
+var undrawn = regexp.MustCompile(`^(api|docs|packaging|test/(dist|e2e|exports|gpu|simcuda|units|bench/torch|bench/result/resulttest)|cmd/internal/clitest|.*/(testdata|generate))$`)
 
 // The arrows of the diagrams are those of the code: nothing is included or imported against them, and each is there. Every
 // folder with code is in a diagram.

@@ -108,6 +108,8 @@ void gp_bridge_gpu_count_blp(int i)
 		return;
 	copy_counters(&slot->kernels.images, &gp_kernels.images, sizeof gp_kernels);
 	copy_counters(&slot->stop.launches, &gp_gpu[i].stops.launches, sizeof slot->stop);
+	copy_counters(&slot->times.drains.sum_ns, &gp_gpu[i].drain_times.sum_ns, sizeof slot->times.drains);
+	copy_counters(&slot->times.stops.sum_ns, &gp_gpu[i].stop_times.sum_ns, sizeof slot->times.stops);
 }
 
 void gp_bridge_gpu_rescind(int i) { gp_gpu_rescind(&gp_gpu[i]); }
@@ -193,15 +195,17 @@ bool gp_bridge_memory_unmanaged(int gpu) { return gp_memory_unmanaged(&gp_gpu[gp
 
 bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
 
-int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t timeout_ns, bool urgent)
+int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
-	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, gp_now_ns() + timeout_ns, urgent);
+	return (int)gp_memory_evict(&gp_gpu[gpu], bytes, drain_ns, urgent);
 }
 
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent)
 {
 	return (int)gp_memory_restore(&gp_gpu[gpu], most, urgent);
 }
+
+void gp_bridge_memory_grant(int gpu, uint64_t upto) { gp_memory_grant(&gp_gpu[gpu], upto); }
 
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns) { return gp_memory_suspend(on, gp_now_ns() + timeout_ns); }
 

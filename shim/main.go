@@ -3,7 +3,7 @@
 package main
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/..
-// #cgo LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../build/exports.a -ldl -lpthread
 // #include "shim/shim.h"
 import "C"
 
@@ -23,6 +23,10 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/agent"
 	"github.com/gpreempt/gpreempt/preempt/rewriter"
 )
+
+// version is set by the Makefile, to @(#)libgpreempt.so(VERSION): a form in which the library's file can be searched for it
+// (cmd/internal/cli/library.go).
+var version string
 
 // main is never called in a c-shared library.
 func main() {}
@@ -67,14 +71,14 @@ func gpreemptStart() {
 		}
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
-	log.Info().Str("priority", priority.String()).Msg("preemption is on")
+	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
 }
 
-// build identifies this library by the linker's hash of its contents.
+// build identifies this library by its version and the linker's hash of its contents, which a build may lack.
 func build() string {
 	var size C.size_t
 	notes := C.gp_library_notes(&size)
-	return C.GoStringN((*C.char)(notes), C.int(size))
+	return version + C.GoStringN((*C.char)(notes), C.int(size))
 }
 
 // settings reads the environment and the configuration file. The config is usable for logging even

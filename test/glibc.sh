@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Fails if a library asks for a glibc symbol newer than 2.34.
+# Fails if a library or a program asks for a glibc symbol newer than a version, or for another C library.
+#   test/glibc.sh VERSION FILE...
 set -euo pipefail
-library=$1
-newest=$(readelf -W --dyn-syms "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
-[ -n "$newest" ] || { echo "$library: no glibc symbol versions found" >&2; exit 1; }
-if [ "$(printf '%s\nGLIBC_2.34\n' "$newest" | sort -V | tail -n 1)" != GLIBC_2.34 ]; then
-	echo "$library: needs $newest, allowed is GLIBC_2.34" >&2
-	exit 1
-fi
-echo "$library: newest glibc symbol version $newest (allowed: GLIBC_2.34)"
+allowed=GLIBC_$1
+shift
+for file; do
+	newest=$(readelf -W --dyn-syms "$file" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
+	[ -n "$newest" ] || { echo "$file: no glibc symbol versions found" >&2; exit 1; }
+	if [ "$(printf '%s\n%s\n' "$newest" "$allowed" | sort -V | tail -n 1)" != "$allowed" ]; then
+		echo "$file: needs $newest, allowed is $allowed" >&2
+		exit 1
+	fi
+	echo "$file: newest glibc symbol version $newest (allowed: $allowed)"
+done

@@ -13,7 +13,11 @@ A latency-critical program: that it will use the GPU soon.
     @gpreempt.request(300)              # ... or of each call of a function, also a coroutine function
     def infer(body): ...
 
-Without the library nothing happens, so programs may keep this in. Wrong hints cost best-effort processes GPU time:
+A program that starts others: under the library, as the command `gpreempt run` does it.
+
+    gpreempt.run(["python", "train.py"], priority="be", check=True)     # what it returns, and all else, is subprocess.run's
+
+Without the library nothing happens at hints, so programs may keep this in. Wrong hints cost best-effort processes GPU time:
 a program that gives too many of them is ignored for a while.
 
 A program with urgent work on one stream and work that can wait on another: it can stop the second stream for a while.
@@ -32,8 +36,13 @@ SPDX-License-Identifier: Apache-2.0
 import ctypes
 import functools
 import inspect
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 
-__all__ = ["hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "query", "State", "Error"]
+__all__ = ["run", "hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "query", "State", "Error"]
 
 
 def _find(name, *argtypes):
@@ -83,6 +92,32 @@ class request:
                 hint(self.delay_us, self.confidence)
                 return function(*arguments, **named)
         return hinted
+
+
+def _command():
+    """The command gpreempt: of this Python's environment, of the prefix that this file is installed in, or on the PATH."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    for folder in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable or "."), os.path.join(own, "../../../bin")):
+        found = os.path.join(folder, "gpreempt")
+        if os.access(found, os.X_OK):
+            return found
+    found = shutil.which("gpreempt")
+    if found is None:
+        raise FileNotFoundError("the command gpreempt is neither in this Python's environment nor on the PATH")
+    return found
+
+
+def run(arguments, priority=None, config=None, log=None, **keywords):
+    """Runs a program under the library, and returns what subprocess.run() does, whose keywords it takes.
+
+    arguments is a list, the program first. priority is "lc", "be", "off" or a level from 0 to 7, config the path of a
+    configuration, log as GPREEMPT_LOG; what is None is left to the environment.
+    """
+    command = [_command(), "run"]
+    for name, value in (("priority", priority), ("config", config), ("log", log)):
+        if value is not None:
+            command.append(f"--{name}={os.fspath(value) if name == 'config' else value}")
+    return subprocess.run([*command, "--", *arguments], **keywords)
 
 
 class Error(RuntimeError):

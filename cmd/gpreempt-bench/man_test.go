@@ -40,7 +40,7 @@ const (
 wrong arguments. 130 and 143 are those of a measurement that SIGINT or SIGTERM ended: the same command goes on from there.`
 	environment = `.TP
 .B GPREEMPT_LIBRARY
-Path of libgpreempt.so, where it is not beside the command, in ../lib or in /usr/local/lib. \-\-library goes before it.
+Path of libgpreempt.so, where it is not beside the command, in ../lib/gpreempt/lib, in ../lib, or in those of /usr/local and /usr. \-\-library goes before it.
 .TP
 .B GPREEMPT_CONFIG
 A configuration file; what the measured systems set goes before what it says.

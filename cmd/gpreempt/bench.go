@@ -23,18 +23,13 @@ func benchCommand() *cobra.Command {
 			"its own: see gpreempt bench --help.",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			path, err := findBench()
-			if err != nil {
-				return cli.Exit{Status: 127, Err: err}
-			}
-			err = replaceBy(path, append([]string{benchName}, args...), os.Environ())
-			return cli.Exit{Status: 126, Err: fmt.Errorf("run %s: %w", path, err)}
+			return become(benchName, args...)
 		},
 	}
 }
 
-// findBench looks beside this command, then on the PATH.
-func findBench() (string, error) {
+// findProgram looks for a program of gpreempt beside this command, then on the PATH.
+func findProgram(name string) (string, error) {
 	executable, err := os.Executable()
 	if err == nil {
 		executable, err = filepath.EvalSymlinks(executable)
@@ -42,16 +37,26 @@ func findBench() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find own executable: %w", err)
 	}
-	beside := filepath.Join(filepath.Dir(executable), benchName)
+	beside := filepath.Join(filepath.Dir(executable), name)
 	if _, err := os.Stat(beside); err == nil {
 		return beside, nil
 	}
-	path, err := exec.LookPath(benchName)
+	path, err := exec.LookPath(name)
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("%s is neither beside %s nor on the PATH; make builds it, make install installs it", benchName, executable)
+		return "", fmt.Errorf("%s is neither beside %s nor on the PATH; make builds it, make install installs it", name, executable)
 	}
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", benchName, err)
+		return "", fmt.Errorf("find %s: %w", name, err)
 	}
 	return path, nil
+}
+
+// become replaces this program by another one of gpreempt.
+func become(name string, args ...string) error {
+	path, err := findProgram(name)
+	if err != nil {
+		return cli.Exit{Status: 127, Err: err}
+	}
+	err = replaceBy(path, append([]string{name}, args...), os.Environ())
+	return cli.Exit{Status: 126, Err: fmt.Errorf("run %s: %w", path, err)}
 }

@@ -95,7 +95,7 @@ func writable(dir string) error {
 func (d *doctor) checkLibrary() {
 	path, err := cli.FindLibrary()
 	if err == nil {
-		err = cli.CheckLibrary(path)
+		path, err = cli.Preload(path)
 	}
 	if err != nil {
 		d.say("library", failed, err.Error(), "")
@@ -108,14 +108,12 @@ func (d *doctor) checkLibrary() {
 var kernelVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
 func (d *doctor) checkKernelDriver() {
-	text, err := os.ReadFile("/proc/driver/nvidia/version")
-	if err != nil {
-		return // the devices tell: a simulated driver has none
-	}
-	if match := kernelVersion.FindSubmatch(text); match != nil {
-		d.say("kernel", ok, "NVIDIA driver "+string(match[1]), "")
-	} else {
-		d.say("kernel", warned, "NVIDIA driver of an unknown version: "+firstLine(string(text)), "")
+	switch version := kernelDriver(); {
+	case version == "": // the devices tell
+	case strings.ContainsAny(version, " "):
+		d.say("kernel", warned, "NVIDIA driver "+version, "")
+	default:
+		d.say("kernel", ok, "NVIDIA driver "+version, "")
 	}
 }
 
@@ -170,13 +168,18 @@ func (d *doctor) readProbe(line string) {
 			d.devices[i].memory, _ = strconv.ParseUint(f[2], 10, 64)
 		}
 	case what == "error":
-		name, rest, _ := strings.Cut(rest, " ")
-		code, text, _ := strings.Cut(rest, " ")
-		if code != "0" {
-			text = fmt.Sprintf("%s: %s (%s)", name, text, code)
-		}
-		d.say("driver", failed, text, "install the NVIDIA driver, or pass the GPU into this container")
+		d.say("driver", failed, probeError(rest), "install the NVIDIA driver, or pass the GPU into this container")
 	}
+}
+
+// probeError is what a line of probe.c says that begins with error.
+func probeError(rest string) string {
+	name, rest, _ := strings.Cut(rest, " ")
+	code, text, _ := strings.Cut(rest, " ")
+	if code == "0" {
+		return text
+	}
+	return fmt.Sprintf("%s: %s (%s)", name, text, code)
 }
 
 func gpuUUID(digits string) string {

@@ -23,7 +23,7 @@ func (d *doctor) checkMemory() {
 		d.sayDeviceMemory(v)
 	}
 	d.sayHostMemory()
-	snapshots, err := readSegments(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
 	if err != nil {
 		return // which checkDirectory said
 	}

@@ -180,7 +180,7 @@ func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
 }
 
 func (d *doctor) peers(pid int) (found []segment.Peer) {
-	snapshots, err := readSegments(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
 	if err != nil {
 		return nil
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 )
 
-// version is set by the Makefile.
-var version string
+// version and commit are set by the Makefile.
+var version, commit string
 
-var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, setCommand, policyCommand, doctorCommand, benchCommand, patchCommand}
+var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, setCommand, policyCommand, doctorCommand, benchCommand, patchCommand, versionCommand, cdiCommand}
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{

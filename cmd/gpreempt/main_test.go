@@ -401,6 +401,86 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	tells := write(t, "libgpreempt.so", "\x7fELF\x00@(#)libgpreempt.so(v9.8.7-1-gabc)\x00")
+	endless := write(t, "libgpreempt.so", "@(#)libgpreempt.so("+strings.Repeat("v", 200))
+	for _, c := range []struct {
+		env  []string
+		want []string
+	}{
+		{[]string{"LD_LIBRARY_PATH=" + built, "GPREEMPT_LIBRARY=" + tells}, []string{
+			"gpreempt  " + clitest.Version + "\n", "go        go1.", "library   " + tells + ", v9.8.7-1-gabc\n", "libcuda.so.1 for CUDA 13.1\n"}},
+		{[]string{"FAKE_CUDA=no driver", "LD_LIBRARY_PATH=" + built}, []string{"library   " + built + "/libgpreempt.so, of an unknown version: the file does not say\n", "libcuda.so.1 for CUDA 13.1\n"}},
+		{[]string{"GPREEMPT_LIBRARY=" + endless}, []string{", of an unknown version: the file does not say\n"}},
+		{[]string{"GPREEMPT_LIBRARY=/none.so", "LD_LIBRARY_PATH=" + t.TempDir()}, []string{"library   none: GPREEMPT_LIBRARY: stat /none.so"}},
+	} {
+		r := gpreempt(t, c.env, "version")
+		for _, want := range c.want {
+			if !strings.Contains(r.stdout, want) || r.status != 0 || r.stderr != "" {
+				t.Errorf("%v: %+v, want %q", c.env, r, want)
+			}
+		}
+	}
+	var v versions
+	r := gpreempt(t, []string{"LD_LIBRARY_PATH=" + built, "GPREEMPT_LIBRARY=" + tells}, "version", "--json")
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Version != clitest.Version || v.LibraryVersion != "v9.8.7-1-gabc" || v.CUDA != "13.1" {
+		t.Errorf("%v: %+v", err, r)
+	}
+}
+
+// A report has what it says, and no more of the environment.
+func TestReport(t *testing.T) {
+	base, report := t.TempDir(), filepath.Join(t.TempDir(), "report")
+	log := write(t, "log", strings.Repeat("an old line\n", 10000)+"{\"level\":\"warn\"}\x1b[31m\n")
+	config := write(t, "gpreempt.toml", "hold.chain = 3\nsegment.directory = \""+base+"\"\nlog.file = \""+log+"\"\n")
+	smi := write(t, "nvidia-smi", "#!/bin/sh\necho the table\n")
+	env := []string{"PATH=" + filepath.Dir(smi) + ":/usr/bin:/bin", "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device", "GPREEMPT_PRIORITY=be", "CUDA_A=first\nsecond",
+		"NVIDIA_API_KEY=private1", "HF_TOKEN=private2", "XCUDA_B=private3"}
+	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Claim(0, "server"); err != nil {
+		t.Fatal(err)
+	}
+	r := gpreempt(t, env, "doctor", "--config", config, "--report", report)
+	if r.status != 1 || r.stderr != "" || !strings.Contains(r.stdout, "fail  device     no CUDA device") {
+		t.Errorf("%+v", r)
+	}
+	info, err := os.Stat(report)
+	if err != nil || info.Mode().Perm() != 0o600 || info.Size() > 100<<10 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"It contains nothing but\n  versions ", "\ngpreempt  " + clitest.Version + "\n", "\nLinux     ", "\n" + r.stdout + "\n", "\nhold.chain = 3  # " + config + "\n",
+		"\nhold.max_ms = 100  # default\n", "\nGPREEMPT_PRIORITY=be\n", "\nCUDA_A=first second\n", "\nNVIDIA_API_KEY=(set; not shown)\n", `"name": "server"`,
+		"\nan old line\n{\"level\":\"warn\"}?[31m\n", "\n== nvidia-smi\nthe table\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for _, s := range sections {
+		if !strings.Contains(string(text), "\n  "+s.title) || !strings.Contains(string(text), "\n== "+s.title+"\n") {
+			t.Errorf("the report lacks %s", s.title)
+		}
+	}
+	if strings.Contains(string(text), "private") || strings.Contains(string(text), "PATH=") {
+		t.Errorf("private things in\n%s", text)
+	}
+	if r := gpreempt(t, env, "doctor", "--config", config, "--report", report); r.status != 2 || !strings.Contains(r.stderr, "--report: open "+report+": file exists") {
+		t.Errorf("a report that is there: %+v", r)
+	}
+	full := filepath.Join(t.TempDir(), "report")
+	status, _, stderr := clitest.Run(t, "/bin/sh", env, "-c", `ulimit -f 1 && exec "$@"`, "sh", built+"/gpreempt", "doctor", "--config", config, "--report", full)
+	if _, err := os.Stat(full); status != 2 || !strings.Contains(stderr, "file too large") || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a report that cannot be written whole: %d, %q, %v", status, stderr, err)
+	}
+}
+
 // Somebody else made the directory of this user's segments.
 func TestSquatter(t *testing.T) {
 	if os.Geteuid() != 0 {

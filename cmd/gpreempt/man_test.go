@@ -53,9 +53,9 @@ func TestManualIsComplete(t *testing.T) {
 		}
 	}
 	commands := commandPage(rootCommand())
-	for _, c := range rootCommand().Commands() {
-		if !bytes.Contains(commands, []byte("\n.SS gpreempt "+c.Name()+"\n")) {
-			t.Errorf("gpreempt(1) lacks %s", c.Name())
+	for _, c := range clitest.All(rootCommand()) {
+		if !bytes.Contains(commands, []byte("\n.SS "+c.CommandPath()+"\n")) {
+			t.Errorf("gpreempt(1) lacks %s", c.CommandPath())
 		}
 	}
 }
@@ -79,7 +79,7 @@ The configuration file, instead of those that gpreempt.toml(5) names.
 level or level:/path/file of the library's log. Levels are trace, debug, info, warn, error, off.
 .TP
 .B GPREEMPT_LIBRARY
-Path of libgpreempt.so, where it is not beside the command, in ../lib or in /usr/local/lib.
+Path of libgpreempt.so, where it is not beside the command, in ../lib/gpreempt/lib, in ../lib, or in those of /usr/local and /usr.
 .TP
 .B GPREEMPT_JOB
 Best\-effort processes with the same value get their turns at the same time on all GPUs, as those do that are children of one
@@ -90,11 +90,11 @@ process or of one torchrun, mpirun or srun.
 func commandPage(root *cobra.Command) []byte {
 	var p clitest.Page
 	p.Head(root.Name(), 1, "p"+root.Short[1:], maker)
-	p.Synopsis(root.Commands()...)
+	p.Synopsis(clitest.All(root)...)
 	p.Line(".SH DESCRIPTION")
 	p.Text("Runs best-effort GPU work beside latency-critical services on one NVIDIA GPU, with unmodified programs and the stock\n" +
 		"driver. libgpreempt.so is preloaded into CUDA programs; this command does that, and shows what comes of it.")
-	p.Commands(root.Commands()...)
+	p.Commands(clitest.All(root)...)
 	p.Line(".SH EXIT STATUS\n0, or 1 where something failed, or 2 for wrong arguments. run ends with the program's own status.")
 	p.Line(".SH ENVIRONMENT\n%s.SH SEE ALSO\n.BR gpreempt\\-bench (1),\n.BR gpreempt.toml (5)", environment)
 	return p.Bytes()

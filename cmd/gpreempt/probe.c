@@ -1,10 +1,11 @@
-// probe.c - `gpreempt doctor-probe [context]`: what the CUDA driver says of itself and its devices, on
+// probe.c - `gpreempt doctor-probe [context|version]`: what the CUDA driver says of itself and its devices, on
 // standard output, for gpreempt doctor to read. Hidden, and a process of its own: a driver that crashes
 // or hangs takes nothing with it.
 //
 // It runs from a constructor, before the Go runtime of this command would start: under the preloaded
 // library the process then is what any CUDA program is. With "context" it makes a context on each
-// device, puts work on it, and then stays until its standard input ends.
+// device, puts work on it, and then stays until its standard input ends. With "version" it says only the
+// driver's version, for which nothing is initialised.
 //
 //   driver <CUDA version>
 //   device <UUID as hex> <compute capability> <compute mode> <name>
@@ -116,18 +117,28 @@ static void probe_device(int index, int context)
 		use(device, uuid);
 }
 
-static void probe(int context)
+static int tell_version(void)
 {
-	int version, count;
+	int version;
+	if (!CALL(cuDriverGetVersion, (int *), &version))
+		return 0;
+	printf("driver %d.%d\n", version / 1000, version % 1000 / 10);
+	return 1;
+}
+
+static void probe(int context, int version)
+{
+	int count;
 	driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!driver) {
 		printf("error dlopen 0 %s\n", dlerror());
 		return;
 	}
-	if (!CALL(cuInit, (unsigned), 0) || !CALL(cuDriverGetVersion, (int *), &version))
+	if (version) {
+		tell_version();
 		return;
-	printf("driver %d.%d\n", version / 1000, version % 1000 / 10);
-	if (!CALL(cuDeviceGetCount, (int *), &count))
+	}
+	if (!CALL(cuInit, (unsigned), 0) || !tell_version() || !CALL(cuDeviceGetCount, (int *), &count))
 		return;
 	for (int i = 0; i < count; i++)
 		probe_device(i, context);
@@ -138,7 +149,7 @@ __attribute__((constructor)) static void doctor_probe(int argc, char **argv)
 	if (argc < 2 || strcmp(argv[1], "doctor-probe") != 0)
 		return;
 	int context = argc > 2 && strcmp(argv[2], "context") == 0;
-	probe(context);
+	probe(context, argc > 2 && strcmp(argv[2], "version") == 0);
 	printf("ready\n");
 	fflush(stdout);
 	char byte;

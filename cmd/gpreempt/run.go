@@ -41,7 +41,8 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
-			if err := cli.CheckLibrary(library); err != nil {
+			library, err = cli.Preload(library)
+			if err != nil {
 				return cli.Usage(err)
 			}
 			program, err := exec.LookPath(args[0])

@@ -118,7 +118,7 @@ func (o *ordering) snapshots() []segment.Snapshot {
 	if err != nil {
 		return nil
 	}
-	all, _ := readSegments(settings.Segment.Directory, settings.Segment.Group)
+	all, _ := segment.ReadAll(settings.Segment.Directory, settings.Segment.Group)
 	return all
 }
 
@@ -147,7 +147,7 @@ func (o *ordering) run(command *cobra.Command, what segment.Asked, process strin
 		return cli.Usage(err)
 	}
 	read := func() ([]segment.Snapshot, error) {
-		return readSegments(settings.Segment.Directory, settings.Segment.Group)
+		return segment.ReadAll(settings.Segment.Directory, settings.Segment.Group)
 	}
 	snapshots, err := read()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
@@ -22,14 +23,25 @@ import (
 )
 
 func topCommand() *cobra.Command {
-	var once, asJSON bool
-	var config string
+	var once, asJSON, asMetrics bool
+	var config, listen string
 	interval := time.Second
 	command := &cobra.Command{
 		Use:   "top",
 		Short: "Show GPUs and the processes under the library",
 		Long: `Shows, GPU by GPU, this user's processes under the library. The first sample counts from each process's
 start, later ones from the sample before.
+
+On a terminal it draws a table that fits 80 columns, until q, Escape or Ctrl-C:
+
+  MINUTE  the share over the last minute
+  STOP/s  times that kernels were stopped between blocks
+  ON GPU  device memory on the GPU, of a process whose memory swaps
+  p n l s w b g x  sort by PID, name, level, share, windows, stops, memory on the GPU, memory swapped; r reverses
+  up, down, page up, page down  select a process; Enter shows all that is known of it
+  space   lets the tables stand still
+
+Elsewhere, and with --once, it prints these tables:
 
   SLICE   timeslice of the process's TSGs in force, - for the driver's default
   STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
@@ -64,9 +76,14 @@ For processes whose device memory swaps to host memory:
   HOST     page-locked host memory of the process, on all GPUs
   OUT/s    bytes a second to host memory, and back, in the time of the sample
   TIMES    that memory went out, and came back, since the process's start; FAILED: that it could not
-  WAITED   time that calls waited, and their number`,
+  WAITED   time that calls waited, and their number
+
+--prometheus and --listen give the same as Prometheus metrics, summed by container and level (` + metricsName + `).`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if asMetrics || command.Flags().Changed("listen") {
+				return becomeMetrics(command.Flags(), config, listen)
+			}
 			if interval < 100*time.Millisecond {
 				return cli.Usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
 			}
@@ -80,6 +97,9 @@ For processes whose device memory swaps to host memory:
 			if asJSON {
 				show = printJSON
 			} else if !once && isTerminal(os.Stdout) {
+				if screen := openScreen(); screen != nil {
+					return topScreen(ctx, screen, settings, interval)
+				}
 				show = redrawTable
 			}
 			return top(ctx, command.OutOrStdout(), settings, interval, once, show)
@@ -88,9 +108,30 @@ For processes whose device memory swaps to host memory:
 	flags := command.Flags()
 	flags.BoolVar(&once, "once", false, "one sample, then end")
 	flags.BoolVar(&asJSON, "json", false, "one line of JSON a sample")
+	flags.BoolVar(&asMetrics, "prometheus", false, "Prometheus metrics, once")
+	flags.StringVar(&listen, "listen", "", "serve Prometheus metrics at this `address`, as 127.0.0.1:9405, until it is interrupted")
 	flags.DurationVarP(&interval, "interval", "n", interval, "time between samples")
 	flags.StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
 	return command
+}
+
+const metricsName = "gpreempt-metrics"
+
+// becomeMetrics runs the program that has Prometheus' libraries, which are larger than the rest of this one.
+func becomeMetrics(flags *pflag.FlagSet, config, listen string) error {
+	for _, name := range []string{"once", "json", "interval"} {
+		if flags.Changed(name) {
+			return cli.Usage(fmt.Errorf("--%s does not go with metrics: --prometheus or --listen, and --config, do", name))
+		}
+	}
+	var args []string
+	if flags.Changed("listen") {
+		args = append(args, "--listen="+listen)
+	}
+	if config != "" {
+		args = append(args, "--config="+config)
+	}
+	return become(metricsName, args...)
 }
 
 func isTerminal(file *os.File) bool {
@@ -136,7 +177,7 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for before := (map[peerKey]reading{}); ; {
-		snapshots, err := readSegments(config.Segment.Directory, config.Segment.Group)
+		snapshots, err := segment.ReadAll(config.Segment.Directory, config.Segment.Group)
 		if err != nil {
 			return err
 		}
@@ -166,27 +207,6 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 	}
 }
 
-// readSegments reads this user's segments, and the group's if there is one.
-func readSegments(base, group string) ([]segment.Snapshot, error) {
-	all, err := readDirectory(segment.Directory(base, os.Getuid()), -1)
-	if err != nil || group == "" {
-		return all, err
-	}
-	gid, err := segment.GroupID(group)
-	if err != nil {
-		return nil, err
-	}
-	shared, err := readDirectory(segment.GroupDirectory(base, gid), gid)
-	return append(all, shared...), err
-}
-
-func readDirectory(dir string, gid int) ([]segment.Snapshot, error) {
-	if err := segment.CheckDirectory(dir, gid); err != nil {
-		return nil, err
-	}
-	return segment.SnapshotsIn(dir)
-}
-
 type peerKey struct {
 	path      string
 	slot      int
@@ -199,6 +219,7 @@ type reading struct {
 	share                      float64 // that of the sample before, which stays until more is counted
 	counters                   segment.Counters
 	outBytes, inBytes          uint64 // of memory that swaps
+	stops                      uint64 // of kernels between blocks
 }
 
 func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
@@ -233,6 +254,9 @@ func read(p segment.Peer, takenNs uint64) reading {
 	if p.Memory != nil {
 		r.outBytes, r.inBytes = p.Memory.OutBytes, p.Memory.InBytes
 	}
+	if p.BLP != nil {
+		r.stops = p.BLP.Stops
+	}
 	if p.Level == segment.Levels-1 {
 		r.sharedNs, r.sharedAtNs = p.RanNs, min(p.RanAtNs, takenNs)
 		return r
@@ -257,6 +281,9 @@ func compare(last, next reading) rates {
 	for _, of := range ratedCounters() {
 		before, now := counter(last.counters, of.counter), counter(next.counters, of.counter)
 		r[of.counter] = float64(now-min(now, before)) / seconds
+	}
+	if next.stops != 0 {
+		r["stops"] = float64(grown(last.stops, next.stops)) / seconds
 	}
 	if next.outBytes|next.inBytes != 0 {
 		r["out_bytes"] = float64(grown(last.outBytes, next.outBytes)) / seconds

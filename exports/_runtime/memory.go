@@ -46,8 +46,7 @@ func mmapOrWait(addr unsafe.Pointer, n uintptr, prot, flags, fd int32, off uint3
 				return unsafe.Pointer(p), 0
 			}
 		case addr == nil && prot != _PROT_NONE && spare.memory.Load() != 0:
-			const page = 4096
-			bytes := (n + page - 1) &^ (page - 1)
+			bytes := alignUp(n, physPageSize)
 			taken := spare.taken.Load()
 			if bytes <= spareMemory-taken {
 				if spare.taken.CompareAndSwap(taken, taken+bytes) {

@@ -3,7 +3,7 @@
 package learner
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
-// #cgo LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
 // #include "hints/bridge.h"
 // #include "hints/nvtx.h"
 import "C"

@@ -1,7 +1,7 @@
 package agent
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
-// #cgo LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
 // #include <stdlib.h>
 // #include "preempt/bridge.h"
 import "C"

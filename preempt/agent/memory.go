@@ -20,6 +20,9 @@ const (
 	// memoryMargin is freed beside what is missing, so that the next small allocation finds room: a part of the device's
 	// memory, and the most, in bytes.
 	memoryMarginPart, memoryMarginMost = 64, 512 << 20
+	// memoryAheadMost bounds what a process that is out already gives a higher level ahead: as much again as it has given. It
+	// cannot run anyway, and a program that grows step by step would wait for each step.
+	memoryAheadMost = 4 << 30
 	// slowestSwap is a rate, bytes a second, below which an owner that brings its memory in counts as late.
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
@@ -89,7 +92,8 @@ type memoryPlan struct {
 	give    uint64 // evict at least so many bytes
 	all     bool   // evict everything, as people asked
 	bring   uint64 // bring back at most so many bytes
-	urgent  bool   // a higher level waits for what is given, or it is itself of a higher level
+	room    uint64 // so many more may come where some come already, however few
+	urgent  bool   // to give: a higher level waits for it, or this is one
 	again   bool   // those that wait for room try again: there is some
 	enough  bool   // there is enough for all of them
 	most    uint64 // who asks for more than so many bytes waits in vain
@@ -388,6 +392,7 @@ func (v *memoryView) decide() memoryPlan {
 	}
 	if s.among[own.slot] {
 		room := minus(v.free, max(s.kept(own), s.before[own.slot]))
+		p.room = room
 		if own.swapped != 0 && room >= min(own.swapped, memoryPiece) {
 			p.bring = room
 		}
@@ -423,12 +428,23 @@ func (s *settled) share(own *memoryOf) uint64 {
 	}
 	left := saturate(s.missing, min(s.view.total/memoryMarginPart, memoryMarginMost))
 	for _, m := range s.victims {
+		if left == 0 {
+			return 0
+		}
 		if m.slot == own.slot {
-			return min(left, m.resident)
+			return min(saturate(left, s.ahead(own)), m.resident)
 		}
 		left = minus(left, m.resident)
 	}
 	return 0
+}
+
+// ahead is what a process gives beyond what is missing.
+func (s *settled) ahead(m *memoryOf) uint64 {
+	if !s.higher || m.runs() {
+		return 0
+	}
+	return min(m.swapped, memoryAheadMost)
 }
 
 // kept is what a process of the lowest level leaves free: for those before it, and the reserve.

@@ -59,18 +59,20 @@ type ended struct {
 // agents must show that they live.
 type mover struct {
 	carry func(move) moveResult
-	ring  func(gpu int) // tells the agent of a GPU that a move has ended
+	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have come ever
+	ring  func(gpu int)              // tells the agent of a GPU that a move has ended
 	moves chan move
 
 	mutex sync.Mutex // what follows
 	busy  bool
 	now   move
+	waits bool            // memory of another GPU is to leave, or nothing is to run, once this move has ended
 	ended [maxGPUs]*ended // of moves out and in, halts and resumes; the agent takes it
 	noPin [maxGPUs]bool   // host memory could not be pinned
 }
 
-func newMover(carry func(move) moveResult, ring func(int)) *mover {
-	return &mover{carry: carry, ring: ring, moves: make(chan move, 1)}
+func newMover(carry func(move) moveResult, grant func(int, uint64), ring func(int)) *mover {
+	return &mover{carry: carry, grant: grant, ring: ring, moves: make(chan move, 1)}
 }
 
 // run carries moves out for as long as the process lives.
@@ -99,11 +101,26 @@ func (m *mover) begin(next move) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if m.busy || m.ended[next.gpu] != nil {
+		m.waits = m.waits || m.busy && m.now.gpu != next.gpu && (next.kind == moveOut || next.kind == moveHalt)
 		return false
 	}
-	m.busy, m.now = true, next
+	m.busy, m.now, m.waits = true, next, false
 	m.moves <- next
 	return true
+}
+
+// bring tells a move in under way how much more may come, of which so much has come ever. That may be less than before. Where others
+// wait for memory of another GPU, the move comes to its end and is begun anew later: it could go on for as long as others leave.
+func (m *mover) bring(gpu int, came, more uint64) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if !m.busy || m.now.gpu != gpu || m.now.kind != moveIn {
+		return
+	}
+	if m.waits {
+		more = 0
+	}
+	m.grant(gpu, saturate(came, more))
 }
 
 // moving is the move under way on a GPU.
@@ -143,6 +160,7 @@ type meter struct {
 type measured struct {
 	free, total uint64
 	known       bool
+	came        uint64 // what had come to this process ever when the driver was asked
 }
 
 func newMeter(ask func() measured) *meter {

@@ -15,6 +15,7 @@ import (
 type hardware struct {
 	mutex   sync.Mutex
 	carried []move
+	granted []uint64
 	results chan moveResult
 	rung    chan int
 }
@@ -26,7 +27,7 @@ func newHardware() (h *hardware, m *mover) {
 		h.carried = append(h.carried, x)
 		h.mutex.Unlock()
 		return <-h.results
-	}, func(gpu int) { h.rung <- gpu })
+	}, func(_ int, upto uint64) { h.granted = append(h.granted, upto) }, func(gpu int) { h.rung <- gpu })
 	go m.run()
 	return h, m
 }
@@ -86,6 +87,85 @@ func TestMoverCarriesOneMoveOut(t *testing.T) {
 	}
 }
 
+// A move in goes on as far as there is room, stops where there is none any more, and lets memory of another GPU leave.
+func TestMoveInGoesOn(t *testing.T) {
+	a, h := newMemoryAgent(t, lowestLevel)
+	m, c := a.core.memory.mover, memoryCounters{swapped: 3 * gigabyte, inBytes: 5 * gigabyte}
+	grant := func(room uint64) uint64 {
+		h.granted = nil
+		a.begin(memoryPlan{room: room, to: -1}, c, &memoryView{}, 1e12)
+		if len(h.granted) != 1 {
+			t.Fatalf("granted was %d", h.granted)
+		}
+		return h.granted[0]
+	}
+	if a.begin(memoryPlan{bring: gigabyte, to: -1}, c, &memoryView{}, 1e12); len(h.granted) != 0 {
+		t.Errorf("granted was %d before it moved", h.granted)
+	}
+	if got := grant(2 * gigabyte); got != 7*gigabyte {
+		t.Errorf("it comes in up to %d", got)
+	}
+	if got := grant(0); got != c.inBytes {
+		t.Errorf("with no room any more it comes in up to %d", got)
+	}
+	if m.begin(move{gpu: 1, kind: moveIn}) || grant(gigabyte) != 6*gigabyte {
+		t.Error("it stops for memory of another GPU that comes in, too")
+	}
+	if m.begin(move{gpu: 1, kind: moveOut}) || grant(gigabyte) != c.inBytes {
+		t.Error("it goes on though memory of another GPU is to leave")
+	}
+	h.results <- movedNoRoom
+	ends(t, m)
+	h.granted = nil
+	if m.bring(a.gpu, 0, gigabyte); len(h.granted) != 0 || !m.begin(move{gpu: 1, kind: moveOut}) {
+		t.Error("it still moves")
+	}
+	m.bring(1, 0, gigabyte)
+	h.results <- moved
+	ends(t, m)
+	a.ended(m.take(a.gpu), c, 1e12)
+	if m.take(1) == nil || len(h.granted) != 0 {
+		t.Errorf("what leaves is granted %d", h.granted)
+	}
+	if !m.begin(move{gpu: a.gpu, kind: moveIn}) || grant(gigabyte) != 6*gigabyte {
+		t.Error("it stops for what has left")
+	}
+	h.results <- moved
+	ends(t, m)
+}
+
+// What comes to the lowest level leaves the bus to higher ones, also where they wait for memory: that is not what they wait for.
+func TestOnlyHigherLevelsComeInUrgently(t *testing.T) {
+	for _, level := range []int{lowestLevel, lowestLevel - 1, 0} {
+		a, h := newMemoryAgent(t, level)
+		h.results <- moved
+		a.begin(memoryPlan{bring: gigabyte, room: gigabyte, urgent: true, to: -1}, memoryCounters{swapped: gigabyte}, &memoryView{}, 1e12)
+		ends(t, a.core.memory.mover)
+		if got := h.moves(); len(got) != 1 || got[0].kind != moveIn || got[0].urgent != (level != lowestLevel) {
+			t.Errorf("level %d: %+v", level, got)
+		}
+	}
+}
+
+// What has come since the driver was asked is not free any more.
+func TestOldAnswerOfTheDriver(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	answers := make(chan measured, 1)
+	a.memory.meter = newMeter(func() measured { return <-answers })
+	v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: lowestLevel, swaps: true, swapped: 9 * gigabyte}}}
+	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 4 * gigabyte}
+	for deadline := time.Now().Add(time.Minute); !a.memory.known && time.Now().Before(deadline); {
+		a.measure(v, memoryCounters{inBytes: 3 * gigabyte})
+	}
+	if v.free != 10*gigabyte {
+		t.Errorf("%d are free", v.free)
+	}
+	if a.measure(v, memoryCounters{inBytes: 6 * gigabyte}); v.free != 8*gigabyte {
+		t.Errorf("%d are free after 2 GiB have come", v.free)
+	}
+	close(answers)
+}
+
 // A driver that does not answer keeps no agent.
 func TestMeterWaitsForNobody(t *testing.T) {
 	answers := make(chan measured)
@@ -95,11 +175,11 @@ func TestMeterWaitsForNobody(t *testing.T) {
 			t.Fatalf("it says %+v though the driver says nothing", last)
 		}
 	}
-	answers <- measured{1, 2, true}
-	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true}) {
+	answers <- measured{1, 2, true, 3}
+	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true, 3}) {
 		t.Errorf("it says %+v, %t", last, fresh)
 	}
-	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true}) {
+	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true, 3}) {
 		t.Errorf("it does not say what was last: %+v", last)
 	}
 }
@@ -202,6 +282,19 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 	now += 2 * passedOver
 	if a.noteState(c, now); a.memory.movable(c) != gigabyte {
 		t.Error("it is never asked again")
+	}
+}
+
+// What found no room is tried again after a moment, though nobody rings: those that left did while it came in.
+func TestMemoryComesInSoon(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	now := uint64(1e12)
+	if wait := a.nextChange(now); wait != heartbeat {
+		t.Errorf("with nothing to come it looks again after %s", wait)
+	}
+	a.came(&ended{move{kind: moveIn}, movedNoRoom}, memoryCounters{swapped: gigabyte}, now)
+	if due, wait := a.memory.bringAfter, a.nextChange(now); wait > 5*time.Millisecond || now+uint64(wait) < due {
+		t.Errorf("it comes in from %d ns on, and looks again after %s", due-now, wait)
 	}
 }
 

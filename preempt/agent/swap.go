@@ -25,6 +25,8 @@ const (
 	leastIdle, mostIdle = uint64(50 * time.Millisecond), uint64(time.Second)
 	// againSoon, againLater: how often those that wait for room try again while there is enough, or some.
 	againSoon, againLater = uint64(5 * time.Millisecond), uint64(100 * time.Millisecond)
+	// bringSoon is how long after it found no room a process goes on coming in, while others leave: a chunk takes 5 ms.
+	bringSoon = uint64(2 * time.Millisecond)
 	// Memory that nobody accounts for is the middle of so many measurements, so far apart.
 	otherSamples, otherApart = 5, uint64(20 * time.Millisecond)
 	// pressurePart of the GPU's memory is needed by all together: then host memory is pinned ahead.
@@ -112,8 +114,9 @@ func (a *agent) startMemory() {
 	a.memory.toldMost = math.MaxUint64
 	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
+		came := readMemory(a.gpu).inBytes
 		free, total, known := deviceMemory(a.gpu)
-		return measured{free, total, known}
+		return measured{free, total, known, came}
 	})
 }
 
@@ -130,7 +133,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	a.noteDemand(c, now)
 	a.noteState(c, now)
 	v := a.view(c, now)
-	a.measure(v)
+	a.measure(v, c)
 	if m.total == 0 {
 		a.tell()
 		return againDuration(false)
@@ -145,11 +148,19 @@ func (a *agent) swap(now uint64) time.Duration {
 	if c.wanted != 0 {
 		wait = min(wait, againDuration(p.enough))
 	}
+	return min(wait, a.nextChange(now))
+}
+
+// nextChange is how long it is until something is due that nobody rings for.
+func (a *agent) nextChange(now uint64) time.Duration {
+	m, wait := &a.memory, heartbeat
 	if m.idleNs != 0 && now < m.idleNs+a.idleAfter() && a.idleAfter() != 0 {
 		wait = min(wait, time.Duration(m.idleNs+a.idleAfter()-now)+time.Millisecond)
 	}
-	if m.stuckTo > now {
-		wait = min(wait, time.Duration(m.stuckTo-now)+time.Millisecond)
+	for _, then := range []uint64{m.stuckTo, m.bringAfter} {
+		if then > now {
+			wait = min(wait, time.Duration(then-now)+time.Millisecond)
+		}
 	}
 	return wait
 }
@@ -224,7 +235,7 @@ func (a *agent) came(e *ended, c memoryCounters, now uint64) {
 		m.bringPause, m.immovable = 0, 0
 	case movedNoRoom:
 		m.bringPause = 0
-		m.bringAfter = now + againSoon
+		m.bringAfter = now + bringSoon
 	default:
 		m.bringPause = min(max(2*m.bringPause, againLater), passedOver)
 		m.bringAfter = now + m.bringPause
@@ -431,7 +442,7 @@ func (a *agent) needsMeasuring(v *memoryView) bool {
 // measure asks the driver what is free, and finds out how much of the rest nobody accounts for. While memory moves, what is
 // published and what is free belong to different times. Where the driver cannot be asked, for want of a context, what is
 // published must do.
-func (a *agent) measure(v *memoryView) {
+func (a *agent) measure(v *memoryView, c memoryCounters) {
 	m := &a.memory
 	used, other, moving := uint64(0), uint64(0), false
 	for _, o := range v.all {
@@ -445,8 +456,8 @@ func (a *agent) measure(v *memoryView) {
 	if a.needsMeasuring(v) {
 		seen, fresh := m.meter.read(measurePatience)
 		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
-		if seen.known {
-			m.free, m.total = seen.free, seen.total
+		if seen.known { // an old answer: what has come since has been taken from that
+			m.free, m.total = minus(seen.free, minus(c.inBytes, seen.came)), seen.total
 		}
 		m.measuredNs = v.now
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
@@ -563,6 +574,7 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
 	if _, busyMoving := mover.moving(a.gpu); busyMoving {
+		mover.bring(a.gpu, c.inBytes, p.room)
 		return moveLook
 	}
 	movable, stuck := m.movable(c), m.stuckTo > now
@@ -583,7 +595,8 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 		if m.switchNs == 0 {
 			m.switchNs, m.switchIn = now, c.inBytes
 		}
-		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: p.urgent})
+		// A higher level waits for what goes, never for what comes to the lowest one.
+		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: a.core.level.Load() < lowestLevel})
 	default:
 		a.answerPeople(c, now)
 		return a.pinAhead(c, v, now)

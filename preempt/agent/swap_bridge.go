@@ -63,6 +63,9 @@ func roomChanged(gpu int, most uint64, enough bool) {
 // allowMemory is how much may be allocated before room has to be asked for.
 func allowMemory(gpu int, bytes uint64) { C.gp_bridge_memory_allow(C.int(gpu), C.uint64_t(bytes)) }
 
+// grantMemory lets memory that comes back go on until so many bytes have come ever.
+func grantMemory(gpu int, upto uint64) { C.gp_bridge_memory_grant(C.int(gpu), C.uint64_t(upto)) }
+
 func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }
 
 // setAway says whether hints bring memory back; recalled, told once, that one came.

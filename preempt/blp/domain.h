@@ -123,6 +123,7 @@ struct gp_domain {
 	bool late[BLP_STREAMS];    // did not drain in time
 	bool runs_on[BLP_STREAMS]; // it runs a bare launch and is not waited for
 	uint64_t flagged_ns;
+	uint64_t counted_ns;                // since when the stop lasts that is under way; 0: none is
 	uint32_t first_record, last_record; // those that image holds; 0: none
 	uint64_t ranged;                    // image holds the records of entries below this sequence
 

@@ -119,6 +119,7 @@ static void close_gate(struct gp_domain *d)
 {
 	d->stopped = true;
 	d->flagged = d->quiet = d->drained = false;
+	d->counted_ns = 0;
 	blp_stopped++;
 	d->epoch++;
 	blp_changes++;
@@ -141,7 +142,7 @@ static void stop_the_rest(struct gp_domain *d, uint32_t from)
 		d->flagged = set_flag(d, 1);
 	if (!d->flagged || !freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
 		return;
-	d->flagged_ns = gp_now_ns();
+	d->flagged_ns = d->counted_ns = gp_now_ns();
 	gp_count(&d->gpu->stops.stops, 1);
 	record_drains(d);
 }
@@ -314,6 +315,7 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	}
 	uint64_t took = gp_now_ns() - d->flagged_ns;
 	gp_count(&count->drain_ns, took);
+	gp_count_time(&d->gpu->drain_times, took);
 	if (took > count->drain_max_ns)
 		count->drain_max_ns = took;
 	d->quiet = true;
@@ -482,6 +484,9 @@ static void finish(struct gp_domain *d)
 			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
 		pthread_mutex_lock(&d->lock);
 		bool cut = d->flagged && !d->drained;
+		if (d->counted_ns)
+			gp_count_time(&d->gpu->stop_times, gp_now_ns() - d->counted_ns);
+		d->counted_ns = 0;
 		d->flagged = d->quiet = d->drained = false;
 		if (!d->given_up && !relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;

@@ -33,7 +33,8 @@ static void enter(CUfunction function, const struct gp_code *code)
 		CUfunction handle = atomic_load_explicit(&gp_handle[i].function, memory_order_relaxed);
 		if (handle && handle != function)
 			continue;
-		atomic_store_explicit(&gp_handle[i].code, code, memory_order_relaxed);
+		// A launch that still finds the old handle here and reads this code has to see that all were forgotten between.
+		atomic_store_explicit(&gp_handle[i].code, code, memory_order_release);
 		atomic_store_explicit(&gp_handle[i].function, function, memory_order_release);
 		used += !handle;
 		return;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static _Atomic uint32_t *armed;
 _Atomic uint32_t gp_images_rewritten;
@@ -223,7 +224,8 @@ void gp_rewritten_in_use(void)
 // The driver may keep reading an image that is to be preserved; otherwise it has its own copy.
 void gp_rewritten_read(const struct gp_rewritten *r)
 {
-	uintptr_t page = 4096, begin = ((uintptr_t)gp_rewritten_image(r) + page - 1) & -page;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t begin = ((uintptr_t)gp_rewritten_image(r) + page - 1) & -page;
 	uintptr_t end = ((uintptr_t)r + r->bytes) & -page;
 	if (begin < end)
 		madvise((void *)begin, end - begin, MADV_DONTNEED);

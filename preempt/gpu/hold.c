@@ -282,6 +282,16 @@ static void step(struct gp_context *c, uint64_t now)
 	h->probe.stepped_to = ended(h) + 1;
 }
 
+// The chain's first link was seen to run: a switch took that long, if the GPU was taken from a lower level since the last one.
+static void count_switch(struct gp_context *c, uint64_t now)
+{
+	struct gp_slot *slot = gp_own_slot(c->gpu);
+	uint64_t switches = slot ? slot->switches : 0;
+	if (slot && switches != c->hold.probe.switches)
+		gp_count_time(&slot->times.switches, since(now, c->hold.started_ns));
+	c->hold.probe.switches = switches;
+}
+
 // Looks whether the hold, which is armed, stands in the way of what it is for.
 static void look(struct gp_context *c, uint64_t now, bool unfinished)
 {
@@ -300,8 +310,11 @@ static void look(struct gp_context *c, uint64_t now, bool unfinished)
 			gp_hold_arm(c);
 		return;
 	}
+	bool ran = h->probe.begun_ns || h->probe.stepped_to; // since an earlier look, or an earlier link did
 	if (!link_runs(h, now))
 		return;
+	if (!ran)
+		count_switch(c, now);
 	uint64_t unchecked = since(now, h->probe.stepped_ns > c->unfinished_ns ? h->probe.stepped_ns : c->unfinished_ns);
 	if (turned_away(c, now)) {
 		if (gp_own_slot(c->gpu))

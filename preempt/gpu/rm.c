@@ -19,10 +19,8 @@ enum {
 	NV2080_ENGINE_TYPE_GR0 = 1,
 	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c0101, // ctrl/ctrla06c.h
 	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,
-	TSGS = 64,
-	SUBDEVICES = 64,
-	CHANNELS = 512,
 };
+enum { TSGS = 64, SUBDEVICES = 64, CHANNELS = 512 };
 
 typedef struct {
 	uint32_t hRoot, hObjectParent, hObjectNew, hClass;

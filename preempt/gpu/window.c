@@ -66,7 +66,10 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 // Takes the window back that others see, and lets those on that wait for it.
 static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
 {
-	gp_count(&gp_own_slot(g)->window_ns, now - line->window_opened_ns);
+	struct gp_slot *slot = gp_own_slot(g);
+	uint64_t lasted = now - line->window_opened_ns;
+	gp_count(&slot->window_ns, lasted);
+	gp_count_time(&slot->times.windows, lasted);
 	line->window_opened_ns = 0;
 	gp_ring_gate(g);
 }

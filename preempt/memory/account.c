@@ -14,7 +14,8 @@ uint64_t gp_account_own(const struct gp_gpu *gpu)
 	return m->resident + m->swapped + m->pinned;
 }
 
-// Tells others at once: what they cannot account for they take for other programs' memory. The agent comes by once a second.
+// Tells the agents of others at once: what they cannot account for they take for memory of other programs. Our own agent
+// publishes only once a second.
 static void publish(const _Atomic uint64_t *account)
 {
 	uintptr_t at = (uintptr_t)account - (uintptr_t)gp_memory;
@@ -41,7 +42,7 @@ static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 	return true;
 }
 
-// What there can never be is not taken for an instant either: others decide by what is published.
+// More than there can ever be is not taken, not even for an instant: others decide by what is published.
 bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
 {
 	pthread_mutex_lock(&lock);
@@ -156,7 +157,7 @@ static bool make_room(void)
 	return true;
 }
 
-// Entries behind it that a search would not find any more are put in again.
+// Takes an entry out. Entries behind it that a search would not find any more are put in again.
 static void take_out(size_t place)
 {
 	table.at[place].address = 0;
@@ -192,7 +193,7 @@ static void keep(struct native n)
 	if (kept)
 		put(n);
 	pthread_mutex_unlock(&lock);
-	if (!kept) // better not counted than for ever
+	if (!kept) // not counted is better than counted for ever
 		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
 }
 
@@ -204,7 +205,7 @@ void gp_native_made(const struct gp_context *c, CUdeviceptr address, size_t byte
 static CUresult free_native(CUdeviceptr address, CUstream stream)
 {
 	struct native n;
-	// First: the address may be another's as soon as it is free.
+	// Before the driver frees it: then the address may be another allocation's.
 	bool counted = take_address(address, &n);
 	CUresult result = stream ? gp_driver.cuMemFreeAsync(address, stream) : gp_driver.cuMemFree(address);
 	if (counted && result)
@@ -224,7 +225,7 @@ void gp_native_context_destroying(CUcontext context)
 	for (size_t place = 0; place < table.room;) {
 		struct native n = table.at[place];
 		if (n.address && n.context == context) {
-			take_out(place); // another may be there now
+			take_out(place); // another allocation may have the place now
 			gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
 		} else {
 			place++;

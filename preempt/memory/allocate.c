@@ -1,7 +1,8 @@
 // allocate.c - cuMemAlloc, cuMemAllocPitch and cuMemFree.
 //
-// Allocations that are small, or that a capture forbids or might, are the driver's own: it decides then as without us. So are
-// those for which virtual memory management fails, but for want of memory. They are counted, and stay where they are.
+// Small allocations, and those that a capture forbids or might forbid, are left to the driver, which decides as without us. So
+// are those for which virtual memory management fails, unless it fails for want of memory. They are counted, and stay where
+// they are.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
@@ -21,7 +22,7 @@ static CUresult ask_driver(const struct request *q)
 			  gp_driver.cuMemAlloc(q->out, q->bytes);
 }
 
-// lacking: the GPU whose memory it is to be, for whoever waits for room there.
+// lacking: the GPU that the memory is asked of, on which the caller may wait for room.
 static CUresult allocate_native(const struct request *q, struct gp_context *c, struct gp_gpu **lacking)
 {
 	if (!c || !q->out)
@@ -66,7 +67,7 @@ static CUresult allocate_range(const struct request *q, struct gp_context *c, st
 static bool is_native(const struct request *q, const struct gp_context *c)
 {
 	struct gp_allocation_properties p;
-	return !q->out || q->bytes < GP_SMALL_BYTES || q->bytes > SIZE_MAX / 2 || !c || !gp_sample_properties(c->gpu, &p);
+	return !q->out || q->bytes <= GP_SMALL_BYTES || q->bytes > SIZE_MAX / 2 || !c || !gp_sample_properties(c->gpu, &p);
 }
 
 static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
@@ -109,7 +110,8 @@ CUresult gp_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 	return allocate(&(struct request){.out = out, .bytes = bytes});
 }
 
-// The distance of rows on a GPU is a multiple of one number, which the driver tells by a row of one element. 0: it does not.
+// The distance between rows on a GPU is a multiple of one number. The driver tells it when it is asked for a row of one
+// element. 0: it does not.
 static size_t pitch_unit(const struct gp_gpu *gpu)
 {
 	static _Atomic size_t unit[GP_GPUS];

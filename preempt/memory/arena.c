@@ -13,7 +13,7 @@ enum {
 	WORDS = GRANULES / 64,
 };
 
-static const uint64_t REFUSED_NS = 2ull * 1000 * 1000 * 1000; // where pinning was refused it is tried again after this
+static const uint64_t REFUSED_NS = 2ull * 1000 * 1000 * 1000; // after a refusal pinning is not tried again for so long
 
 static struct piece {
 	char *memory; // NULL: the place is free
@@ -57,7 +57,7 @@ static size_t first_fit(const struct piece *p, size_t count)
 
 static bool usable(const struct piece *p) { return p->memory && p->context && !p->busy; }
 
-// A place in the pieces that are there; those near another GPU are slower, and come last.
+// Finds a place in the pieces that there are. Pieces near another GPU are slower, and come last.
 static void *place(const struct gp_gpu *g, size_t count)
 {
 	void *found = NULL;
@@ -170,7 +170,8 @@ bool gp_arena_grow(struct gp_gpu *g, uint64_t bytes)
 	return true;
 }
 
-// A piece that is to be given back: not used at all, and too many are pinned, or it is not. NULL: there is none. It is busy.
+// Picks an unused piece to give back: one that is not pinned, or any if too many are pinned. It is busy from then on. NULL:
+// there is none.
 static struct piece *unused_piece(uint64_t keep_bytes)
 {
 	struct piece *p = NULL;

@@ -131,7 +131,7 @@ static void test_bounds(void)
 	gp_arena_give(memory, MiB);
 }
 
-// What is pinned in a context is not any more when that has ended. The memory is pinned once more when it is needed.
+// Memory is no longer pinned when the context in which it was pinned has ended. It is pinned again when it is needed.
 static void test_contexts(void)
 {
 	CHECK(made == 1 && pinned == 1);

@@ -61,7 +61,7 @@ static int access_of(const struct facts *f, int type, int id)
 
 static void set(void *value, uint64_t what) { memcpy(value, &what, sizeof what); }
 
-// A truth value, of whatever size the driver makes it: it has written false.
+// Sets a truth value where is says so. The driver has written false, in a size that only it knows.
 static void set_true(void *value, bool is) { *(unsigned char *)value |= is; }
 
 static void correct(const struct facts *f, int attribute, void *value)
@@ -95,8 +95,8 @@ static void correct(const struct facts *f, int attribute, void *value)
 	}
 }
 
-// Without a sample the memory itself is asked about, which must be in then; also for tokens by which devices on the bus
-// find its pages.
+// Whether the memory itself is asked about, which must be in for that: where there is no sample, and for tokens by which
+// devices on the bus find the pages.
 static bool asks_itself(const struct facts *f, int attribute)
 {
 	return !f->sample || attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS;
@@ -142,7 +142,7 @@ CUresult gp_cuPointerGetAttributes(unsigned count, int *attribute, void **value,
 	CUresult result;
 	bool itself = false, tokens = false;
 	enum known known = look(at, &f);
-	if (known != OURS) // behind the end of an allocation there is nothing, as at address 0
+	if (known != OURS) // behind the end of an allocation nothing is known, as at address 0
 		return get_attributes(count, attribute, value, known == BEHIND ? 0 : at);
 	for (unsigned i = 0; attribute && i < count; i++) {
 		itself |= asks_itself(&f, attribute[i]);
@@ -159,7 +159,7 @@ CUresult gp_cuPointerGetAttributes(unsigned count, int *attribute, void **value,
 	}
 	if (!attribute || !value)
 		return result;
-	// Answers that came before one that failed stand.
+	// Answers before the one that failed stay.
 	for (unsigned i = 0; i < count; i++) {
 		if (result && get_attributes(1, &attribute[i], &value[i], f.sample ? f.sample : at))
 			break;
@@ -169,7 +169,7 @@ CUresult gp_cuPointerGetAttributes(unsigned count, int *attribute, void **value,
 	return result;
 }
 
-// Where the library itself asks, it gets the same answers.
+// The library's own questions get the same answers.
 void gp_ask_start(void)
 {
 	get_attributes = gp_driver.cuPointerGetAttributes;
@@ -177,7 +177,7 @@ void gp_ask_start(void)
 		gp_driver.cuPointerGetAttributes = gp_cuPointerGetAttributes;
 }
 
-// Memory that the driver maps has no such property. Its context has one that does the same for all memory.
+// The driver has this property for its own allocations only. Its context has one that does the same for all memory.
 static CUresult synchronize_copies(const struct facts *f)
 {
 	CUcontext popped;

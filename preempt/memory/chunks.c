@@ -26,7 +26,7 @@ void gp_chunks_forget(struct gp_range *r)
 	CUdeviceptr address = r->address;
 	size_t bytes = r->bytes;
 	pthread_mutex_lock(&gp_memory_lock);
-	gp_range_drop(r); // first: the addresses are another's as soon as they are free
+	gp_range_drop(r); // before the addresses are freed: then they may be another range's
 	pthread_mutex_unlock(&gp_memory_lock);
 	GP_GIVE_BACK(gp_driver.cuMemAddressFree(address, bytes));
 }
@@ -38,8 +38,8 @@ void gp_chunks_empty(struct gp_range *r, size_t count, size_t bytes)
 	release(r, count);
 }
 
-// One chunk after the other would take from others all that is free, for as long as it takes to find that it is not enough. So
-// the driver is asked for all in one piece where it says that there is less: it may still find something to give up.
+// Making chunk after chunk would take all that is free from others, until it turns out not to be enough. So where the driver
+// says that it has less, it is asked for all in one piece: it may still find something to give up.
 CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p)
 {
 	size_t free, total;
@@ -52,7 +52,7 @@ CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p)
 	return result;
 }
 
-// Access is given for all chunks in one call: it is the dear one.
+// Access is given to all chunks in one call, since that call is the expensive one.
 static CUresult fill(struct gp_range *r)
 {
 	CUresult result = gp_chunks_fit(r->bytes, &r->properties);
@@ -96,7 +96,7 @@ static struct gp_range *reserve(struct gp_context *c, size_t asked, CUresult *re
 	return r;
 }
 
-// From here on the range has what cuCtxEnablePeerAccess gives. False: it was called meanwhile, and gave this one nothing.
+// From here on cuCtxEnablePeerAccess reaches the range. False: it was called meanwhile, and the range lacks what it gave.
 static bool finish(const struct gp_context *c, struct gp_range *r)
 {
 	pthread_mutex_lock(&gp_memory_lock);
@@ -134,7 +134,7 @@ uint64_t gp_chunks_out(const struct gp_range *r)
 	return bytes;
 }
 
-// A part is out: nothing runs, and no move begins. What is out is not mapped.
+// Frees a range of which a part is out, so nothing runs and no move begins. What is out is not mapped.
 static void free_parts(struct gp_range *r)
 {
 	for (size_t i = 0; i < r->chunks; i++) {

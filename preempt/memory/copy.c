@@ -2,11 +2,14 @@
 #define _GNU_SOURCE
 #include "preempt/memory/move.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 // While a higher level has its window open, its own copies would wait behind ours. Such a level may be busy all the time: after
-// this pause one piece goes, which leaves the bus at least 80 % of the time.
-static const uint64_t PAUSE_NS = 3 * 1000 * 1000;
+// this pause one small piece goes, which leaves the bus 80 % of the time (a piece takes 0.17 ms).
+static const uint64_t PAUSE_NS = 700 * 1000;
+
+static const uint64_t SPIN_NS = 1000 * 1000; // of a wait for a small piece, several times as long as it takes
 
 struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
 {
@@ -61,7 +64,7 @@ void gp_copies_close(struct gp_copies *copies)
 	gp_driver.cuStreamDestroy(copies->stream);
 }
 
-// The stream itself says it as well, where an event does not.
+// Asks the stream itself whether all copies have ended, where an event does not tell.
 static bool ask_stream(struct gp_copies *copies)
 {
 	copies->unknown = copies->unknown || gp_driver.cuStreamSynchronize(copies->stream);
@@ -70,19 +73,52 @@ static bool ask_stream(struct gp_copies *copies)
 	return !copies->unknown;
 }
 
+// Sleeping until a small piece has ended would take as long again. One that does not end in time, as on a GPU that stands still,
+// is no reason to keep a processor from others.
+static CUresult wait_event(CUevent event, bool soon)
+{
+	for (uint64_t until = gp_now_ns() + SPIN_NS; soon && gp_now_ns() < until; sched_yield()) {
+		CUresult result = gp_driver.cuEventQuery(event);
+		if (result != CUDA_ERROR_NOT_READY)
+			return result;
+	}
+	return gp_driver.cuEventSynchronize(event);
+}
+
 bool gp_copies_wait(struct gp_copies *copies, uint64_t upto)
 {
 	while (copies->ended < upto) {
 		if (copies->unknown)
 			return false;
-		if (gp_driver.cuEventSynchronize(copies->event[copies->ended % GP_PIECES_IN_FLIGHT]))
+		if (wait_event(copies->event[copies->ended % GP_PIECES_IN_FLIGHT], copies->small))
 			return ask_stream(copies);
 		copies->ended++;
 	}
 	return true;
 }
 
-// False: the end of what is in flight will not be known.
+// Slots of the latency-critical processes that this one's copies may hurt.
+static uint64_t served(const struct gp_gpu *g) { return g->higher | (gp_settings.level < GP_LEVELS - 1 ? g->same : 0); }
+
+// How copies go now.
+struct way {
+	bool small;      // pieces
+	uint64_t others; // pieces in flight beside the next one
+};
+
+// Where a latency-critical process waits for the room, it has closed its window: only those that are at work need all the care.
+static struct way way_of(const struct gp_copies *copies)
+{
+	struct gp_segment *s = copies->gpu->segment;
+	uint64_t beside = s ? served(copies->gpu) & s->members : 0;
+	if (!beside)
+		return (struct way){false, GP_PIECES_IN_FLIGHT - 1};
+	if (copies->urgent && !gp_windows_open(s, beside))
+		return (struct way){false, 1};
+	return (struct way){true, 0};
+}
+
+// Pauses while a higher level has its window open. False: it will not be known when what is in flight ends.
 static bool give_way(struct gp_copies *copies)
 {
 	struct gp_gpu *g = copies->gpu;
@@ -101,25 +137,30 @@ static bool give_way(struct gp_copies *copies)
 	return true;
 }
 
-bool gp_copies_add(struct gp_copies *copies, const struct gp_chunk *chunk, size_t offset, bool to_device)
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+size_t gp_copies_add(struct gp_copies *copies, const struct gp_chunk *chunk, size_t offset, bool to_device)
 {
-	size_t left = chunk->bytes - offset, bytes = left < GP_PIECE_BYTES ? left : GP_PIECE_BYTES;
+	size_t in_one_place = least(chunk->bytes - offset, GP_CHUNK_BYTES - offset % GP_CHUNK_BYTES);
 	char *host = (char *)chunk->host[offset / GP_CHUNK_BYTES] + offset % GP_CHUNK_BYTES;
 	CUdeviceptr device = chunk->address + offset;
 
 	if (copies->unknown || !give_way(copies))
-		return false;
-	if (copies->begun - copies->ended == GP_PIECES_IN_FLIGHT && !gp_copies_wait(copies, copies->ended + 1))
-		return false;
+		return 0;
+	struct way way = way_of(copies);
+	size_t bytes = least(in_one_place, way.small ? GP_SMALL_PIECE_BYTES : GP_PIECE_BYTES);
+	if (copies->begun - copies->ended > way.others && !gp_copies_wait(copies, copies->begun - way.others))
+		return 0;
 	if (to_device ? gp_driver.cuMemcpyHtoDAsync(device, host, bytes, copies->stream) :
 			gp_driver.cuMemcpyDtoHAsync(host, device, bytes, copies->stream))
-		return false;
+		return 0;
 	copies->begun++;
-	if (gp_driver.cuEventRecord(copies->event[(copies->begun - 1) % GP_PIECES_IN_FLIGHT], copies->stream))
-		return ask_stream(copies);
-	return true;
+	copies->small = way.small;
+	if (gp_driver.cuEventRecord(copies->event[(copies->begun - 1) % GP_PIECES_IN_FLIGHT], copies->stream) &&
+	    !ask_stream(copies))
+		return 0;
+	return bytes;
 }
-_Static_assert(GP_CHUNK_BYTES % GP_PIECE_BYTES == 0, "a piece lies in one place of the arena");
 
 static size_t places_of(const struct gp_chunk *chunk) { return (chunk->bytes + GP_CHUNK_BYTES - 1) / GP_CHUNK_BYTES; }
 

@@ -1,14 +1,15 @@
 // drain.c - waits until the GPU has nothing of this process to do.
 //
 // The driver's wait for a context has no time limit. So a thread of its own waits, and the mover waits for that thread, up to
-// its deadline. If it passes, the thread waits on, which does no harm: it only asks, and the mover alone decides what follows.
+// its deadline. If that passes, the thread waits on. That does no harm: it only waits, and the mover alone decides what
+// follows.
 #define _GNU_SOURCE
 #include "preempt/memory/move.h"
 
 #include <limits.h>
 #include <signal.h>
 
-static _Atomic uint32_t asked, answered; // numbers of drains; futexes. Equal: the thread has nothing to do
+static _Atomic uint32_t asked, answered; // numbers of drains, both futexes; if they are equal the thread has nothing to do
 static _Atomic CUresult answer;
 static bool runs; // the mover's
 
@@ -43,7 +44,7 @@ static void *drain_forever(void *unused)
 			continue;
 		}
 		CUresult worst = CUDA_SUCCESS;
-		// The gate is open again: the mover has given up, and captures may begin, which this would end.
+		// Once the gate is open again the mover has given up. Then captures may begin, which a wait would end.
 		for (int i = 0; i < GP_CONTEXTS && gp_memory_closed(); i++) {
 			CUresult result = synchronize(&gp_context[i]);
 			worst = worst ? worst : result;

@@ -81,8 +81,8 @@ static bool is_done(const struct gp_range *r, bool wait)
 	return !r->freed || !(wait ? gp_driver.cuEventSynchronize(r->freed) : gp_driver.cuEventQuery(r->freed));
 }
 
-// Asks about the event of a range, and destroys it if it has happened, or if it goes with its context. Without gp_memory_lock
-// meanwhile: the range stays in the list, and its event is nobody else's.
+// Asks about the event of a range, and destroys it if it has happened or if its context goes. Meanwhile gp_memory_lock is not
+// held: the range stays in the list, and no other thread uses its event.
 static bool ask(struct gp_range *r, bool wait, bool goes)
 {
 	r->asked_about = true;
@@ -98,7 +98,7 @@ static bool ask(struct gp_range *r, bool wait, bool goes)
 	return done;
 }
 
-// Takes those that are done out of the list, and returns a list of them.
+// Takes the ranges whose event has happened out of the list, and returns a list of them.
 static struct gp_range *take_done(bool wait)
 {
 	struct gp_range *done = NULL;
@@ -132,7 +132,8 @@ static bool end_done(bool wait)
 	return any;
 }
 
-// Where streams are captured nothing is asked: that could end a capture. Who asks is not cancelled: others wait for the answer.
+// While a stream is captured nothing is asked, since that could end the capture. The thread that asks is not cancelled: others
+// wait for the answer.
 bool gp_freed_look(bool wait)
 {
 	int cancel;
@@ -144,7 +145,7 @@ bool gp_freed_look(bool wait)
 	return any;
 }
 
-// The context takes its events with it. So none of them is used from here on, also by threads that look at this time.
+// The context takes its events with it. So from here on no thread uses one of them, not even one that is asking right now.
 void gp_freed_context_destroying(CUcontext context)
 {
 	int cancel;

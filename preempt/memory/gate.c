@@ -110,7 +110,7 @@ static void end(void *unused)
 
 static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }
 
-// What the first call of a thread does beside what all do, so that launches need not ask which one they are.
+// What the first call of a thread does beside what every call does. So launches need not ask whether they are the first.
 static void begin(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;

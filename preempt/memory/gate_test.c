@@ -1,6 +1,6 @@
 // gate_test.c - with preempt/memory/gate.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
 //
-// Threads pass the gate while another closes it. What the mover changes is no atomic: the thread sanitizer sees whether the
+// Threads pass the gate while another closes it. What the mover changes is not atomic, so the thread sanitizer sees whether the
 // gate orders it.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
@@ -109,7 +109,7 @@ static void test_depth(void)
 	CHECK(!is_inside());
 }
 
-// Who left a call by longjmp is inside until the next one. That one counts as the outermost.
+// A thread that left a call by longjmp is inside until its next call, which counts as the outermost.
 static void test_longjmp(void)
 {
 	if (!setjmp(back))
@@ -152,7 +152,7 @@ static void *pass_once(void *unused)
 	return NULL;
 }
 
-// Who waits is counted at the GPUs that were known when it began to, and only while it waits.
+// A thread that waits is counted at the GPUs that were known when it began to wait, and only while it waits.
 static void test_waits(void)
 {
 	pthread_t thread;

@@ -118,7 +118,7 @@ static struct gp_gpu *gpu_of(const struct gp_allocation_properties *q)
 	return NULL;
 }
 
-// The GPU whose memory may go; NULL: the driver gets the call as it is.
+// The GPU on which the memory is to be, if it is memory that may go; NULL: the driver gets the call as it is.
 static struct gp_gpu *swappable(const unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q,
 				unsigned long long flags)
 {
@@ -249,8 +249,9 @@ CUresult gp_cuMemGetAllocationPropertiesFromHandle(struct gp_allocation_properti
 	return gp_driver.cuMemGetAllocationPropertiesFromHandle(q, handle);
 }
 
-// The driver's handle of a number, which is not remade from now on. Memory in several chunks is given by its first one, for the
-// driver to refuse, a number that is none (any more) by 0. Handles of the driver stay as they are.
+// The driver's handle for a number. The memory is pinned, so the handle stays. For memory in several chunks it is the handle of
+// the first, for the driver to refuse; for a number that stands for nothing (any more) it is 0. Handles of the driver are
+// returned as they are.
 static unsigned long long pinned(unsigned long long handle, enum gp_pin pin)
 {
 	pthread_mutex_lock(&gp_memory_lock);

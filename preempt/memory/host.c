@@ -57,7 +57,7 @@ static bool number_behind(const char *text, const char *word, uint64_t *number)
 		const char *digits = line + length + strspn(line + length, ": \t");
 		if (*digits < '0' || *digits > '9')
 			return false;
-		*number = strtoull(digits, NULL, 10); // the largest one where it is larger
+		*number = strtoull(digits, NULL, 10); // a larger number becomes the largest one
 		return true;
 	}
 	return false;
@@ -74,7 +74,7 @@ static bool read_number(const char *directory, const char *file, const char *wor
 	return found;
 }
 
-// What a group leaves. Its files in memory that were not used lately are taken back when memory is wanted.
+// What a group leaves. Cached files that were not used lately count as free: the kernel takes them back when memory is wanted.
 static uint64_t left_by(const struct hierarchy *h, const char *directory)
 {
 	uint64_t limit = UINT64_MAX, number, used, reclaimable = 0;

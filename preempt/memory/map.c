@@ -27,7 +27,7 @@ static bool checked_whole(CUdeviceptr address, size_t bytes)
 	return is;
 }
 
-// Memory that is mapped twice, or in part: the handles go back to where all its mappings find them.
+// For memory that is mapped twice or in part: moves the handles to where all its mappings find them.
 static void share(struct gp_physical *p)
 {
 	gp_physical_pin(p, GP_PIN_SHARED);
@@ -154,7 +154,7 @@ static void record(struct gp_range *r, const struct gp_access *a)
 	if (r->accesses < GP_GPUS)
 		r->access[r->accesses++] = *a;
 	else
-		gp_range_pin(r, GP_PIN_SHARED); // more than a restore could repeat
+		gp_range_pin(r, GP_PIN_SHARED); // a restore could not repeat so many
 }
 
 static bool open_to_own(const struct gp_range *r)
@@ -193,13 +193,13 @@ CUresult gp_cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct gp_ac
 
 CUresult gp_cuMemAddressFree(CUdeviceptr address, size_t bytes)
 {
-	gp_memory_enter(); // what is out is not mapped, but the program's all the same
+	gp_memory_enter(); // what is out is the program's, though it is not mapped
 	CUresult result = gp_driver.cuMemAddressFree(address, bytes);
 	gp_memory_leave();
 	return result;
 }
 
-// False: memory of cuMemAlloc is among it, which can not be bound.
+// False: memory of cuMemAlloc is among it, which cannot be bound.
 static bool pin_all(CUdeviceptr address, size_t bytes)
 {
 	bool may = true;

@@ -22,9 +22,10 @@
 // A multiple of the driver's granularity of 2 MiB. Pinning 512 MiB or more in one call may stall every process of the machine.
 #define GP_CHUNK_BYTES (256ull << 20)
 #define GP_GRANULE (2ull << 20)
-// Numbers of ranges (CU_POINTER_ATTRIBUTE_BUFFER_ID) begin above it: none is one that the driver gave to other memory.
+// Numbers of ranges (CU_POINTER_ATTRIBUTE_BUFFER_ID) begin here, so that none is a number that the driver gave to other memory.
 #define GP_RANGE_IDS (1ull << 48)
-// Smaller allocations stay the driver's: they would take 2 MiB each.
+// Allocations of up to so many bytes are left to the driver. It puts several of them into 2 MiB, where each of ours would take
+// 2 MiB, and makes one in 1 us, where mapping takes 70 us (H200, driver 580).
 #define GP_SMALL_BYTES (1ull << 20)
 
 enum gp_chunk_state {
@@ -39,7 +40,7 @@ struct gp_chunk {
 	size_t bytes;
 	unsigned long long handle; // the driver's; 0 while OUT
 	_Atomic uint32_t state;    // enum gp_chunk_state
-	void **host; // its places in the arena, for each GP_CHUNK_BYTES begun; NULL: none, as while the gate is open
+	void **host; // its places in the arena, one for each GP_CHUNK_BYTES begun; NULL: it has none, as while the gate is open
 	struct gp_range *range;
 };
 
@@ -73,20 +74,20 @@ struct gp_range {
 	uint32_t pins;     // enum gp_pin
 	uint64_t id;       // CU_POINTER_ATTRIBUTE_BUFFER_ID
 	bool sync_memops;
-	struct gp_allocation_properties properties; // with which each of its chunks is created, again too
+	struct gp_allocation_properties properties; // with which its chunks are created, also by a restore
 	uint32_t accesses;
 	struct gp_access access[GP_GPUS];
-	bool ending;                  // one thread makes it, or frees it: it is not to be freed by another
+	bool ending;                  // a thread makes it or frees it; no other thread may free it
 	bool doomed;                  // its context is being destroyed
 	struct gp_physical *physical; // of the program's handle (own.h); NULL: it has none
-	CUevent freed; // by cuMemFreeAsync, once this has happened, an event of freed_in; NULL: at any time
+	CUevent freed;                // by cuMemFreeAsync, once this event of freed_in has happened; NULL: at any time
 	CUcontext freed_in;
-	bool asked_about; // by one thread, which has that event to itself meanwhile
+	bool asked_about; // a thread asks about that event, and has it to itself meanwhile
 	struct gp_range *next_freed;
-	struct { // another process's, by a ticket (ticket.c)
+	struct { // memory of another process, opened by a ticket (ticket.c)
 		uint8_t process[16];
 		uint64_t number;
-		uint32_t opened; // how often; 0: it is our own
+		uint32_t opened; // how often it is open; 0: it is our own memory
 	} import;
 	size_t chunks;
 	struct gp_chunk *chunk;
@@ -95,13 +96,13 @@ struct gp_range {
 // What a process has on a GPU, in bytes. The agent publishes it. resident and pinned are counted as ranges come, go and are
 // pinned; move.c takes from resident what it adds to swapped.
 struct gp_memory {
-	_Atomic uint64_t resident; // in ranges that could be evicted, device memory in use
+	_Atomic uint64_t resident; // device memory of ranges that can be evicted
 	_Atomic uint64_t swapped;  // of ranges whose contents are in host memory
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
-	// 1 + what may still be allocated before room has to be asked for, though the driver has some: others wait for that, or
-	// it is kept for higher levels. 0: no bound. The agent sets it, allocations take from it.
+	// 1 + the bytes that may still be allocated before room has to be asked for. The driver may have more, which others
+	// wait for or which is kept for higher levels. 0: no bound. The agent sets it, allocations take from it.
 	_Atomic uint64_t allowance;
 	// Ever growing.
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
@@ -121,11 +122,9 @@ struct gp_memory_settings {
 };
 extern struct gp_memory_settings gp_memory_settings;
 
-// gate.c
-// Counted in: the calling thread may use device memory until gp_memory_leave. Waits while the gate is closed. Nested calls
-// pass. Costs one load while swap is not used.
-// Both are called in one function: its frame tells nested calls from one that the program left by longjmp. frame: an address
-// in the frame of the caller that is there until gp_memory_leave.
+// gate.c Counts the calling thread in: it may use device memory until gp_memory_leave. Waits while the gate is closed. Nested
+// calls pass. Costs one load while swap is not used. Both are called in one function: its frame tells nested calls from one
+// that the program left by longjmp. frame: an address in the frame of the caller that is there until gp_memory_leave.
 void gp_memory_enter_slowly(const void *frame);
 void gp_memory_enter_again(const void *frame); // the same; nested if the thread is counted in, whatever its frame
 void gp_memory_leave_slowly(void);
@@ -152,8 +151,8 @@ bool gp_memory_closed(void);
 // ranges.c: a table of ranges, ordered by address. Under gp_memory_lock, except as said.
 extern pthread_mutex_t gp_memory_lock;
 struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or NULL
-// Cut into chunks of GP_CHUNK_BYTES, the last of the rest; a single one may be larger. No GPU yet. NULL: there is no memory,
-// or another range lies there.
+// A new range, cut into chunks of GP_CHUNK_BYTES, the last of which has the rest; a single chunk may be larger. It has no GPU
+// yet. NULL: there is no memory, or another range lies there.
 struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks);
 void gp_range_drop(struct gp_range *);       // frees it
 struct gp_range *gp_range_from(CUdeviceptr); // the first one that ends behind an address, or NULL
@@ -162,7 +161,8 @@ struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *aft
 
 // substitutes.c: functions in the place of the driver's, see substitutes.h.
 void gp_memory_substitute(void (*install)(const char *name, void *function));
-// Contexts come and go: when nobody works there yet; before the driver destroys it; after it did, or refused.
+// Contexts come and go. Called before anybody works in one, before the driver destroys it, and after the driver has destroyed
+// it or refused to.
 CUresult gp_memory_prepare(struct gp_context *);
 void gp_memory_context_destroying(CUcontext);
 void gp_memory_context_destroyed(CUcontext, bool is);
@@ -171,14 +171,15 @@ void gp_memory_context_destroyed(CUcontext, bool is);
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
 // may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
-// The same for a call that was carried out by the driver itself, and whose need is not known. g: NULL: it is not known either.
+// The same for a call that the driver itself carried out, so that it is not known how much it needs. g: NULL where the GPU is
+// not known either.
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
 // A substitute returns CUDA_ERROR_OUT_OF_MEMORY for want of other memory than the device's: this call is not made again.
 void gp_memory_no_room_helps(void);
-// By the agent. Waiters try again; enough: as much is free as they want. Who waits for more bytes than most does so in vain, and is
-// told so. most 0: nobody is to wait, now and later.
+// Called by the agent: waiters try again. enough: as much is free as they want. Calls that want more than most bytes wait in
+// vain, and are told so. most 0: no call is to wait, now or later.
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
-// What the program may have beside what it has: up to its limit, or to what there is.
+// How much more the program may have: up to its limit, or to what the GPU has.
 uint64_t gp_memory_left(const struct gp_gpu *);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
@@ -188,13 +189,13 @@ void gp_arena_give(void *, size_t bytes);
 uint64_t gp_arena_pinned(void);                      // bytes
 bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until so much is free; by the mover's thread
 void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
-void gp_arena_context_destroying(CUcontext);         // what was pinned in it is not any more
+void gp_arena_context_destroying(CUcontext);         // what was pinned in it is pinned no longer
 
 // host.c: bytes that can be pinned so that the machine and every control group of the process keep a share. prefix: in front
 // of all paths, "" but for tests.
 uint64_t gp_host_left(const char *prefix);
 
-// What houses that are not known here do for memory. Set before gp_memory_on.
+// What other houses, which this one does not know, do for memory. Set before gp_memory_on.
 struct gp_memory_others {
 	void (*hold_back)(bool on);              // no hold runs in this process while this is on
 	bool (*wait_log)(uint64_t deadline_ns);  // gp_blp_wait_empty
@@ -206,8 +207,8 @@ extern struct gp_memory_others gp_memory_others;
 uint64_t gp_pools_reserved(const struct gp_gpu *);
 void gp_pools_trim(const struct gp_gpu *);
 
-// copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none, or it is
-// pinned by another thread and the caller does not want to wait.
+// copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none, or another
+// thread has pinned it and wait is false.
 struct gp_context *gp_memory_use_context(const struct gp_gpu *, bool wait);
 void gp_memory_leave_context(struct gp_context *);
 
@@ -219,17 +220,21 @@ enum gp_move_result {
 	GP_MOVE_NO_ROOM, // restore: the device has no memory; what came back stays, the rest is out, the gate is closed
 	GP_MOVE_FAILED, // the driver refused a call; every chunk is whole, in or out; the gate is open only if all are in
 };
-// Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out.
+// Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out. The process's
+// work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
-enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t deadline_ns, bool urgent);
-// Brings everything back, or as much as fits in most bytes (then GP_MOVE_NO_ROOM), and opens the gate of the process once
-// nothing is out on any GPU.
+enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t drain_ns, bool urgent);
+// Brings everything back, or as much as fits in most bytes, and opens the gate of the process once nothing is out on any GPU.
+// GP_MOVE_NO_ROOM: some is out still, and gp_memory_grant has not allowed more for a while.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);
+// While memory comes back: as much may come as makes so many bytes in gp_memory.in_bytes. For the agent, as others leave.
+void gp_memory_grant(const struct gp_gpu *, uint64_t upto);
 // For a thread that frees, and is not inside. True: the gate is closed, nothing of the process runs, and no move begins until
-// gp_memory_let_moves, which opens the gate if nothing is out any more. False: it is to be counted in, as for any call.
+// gp_memory_let_moves, which opens the gate if nothing is out any more. False: the caller has to be counted in, as for any
+// call.
 bool gp_memory_keep_moves_away(void);
 void gp_memory_let_moves(void);
-void gp_chunk_give_host(struct gp_chunk *); // its places in the arena
+void gp_chunk_give_host(struct gp_chunk *); // gives back its places in the arena
 // Closes the gate, which stays closed though all is in, until it is told otherwise. False: work or a call did not end in time.
 bool gp_memory_suspend(bool on, uint64_t deadline_ns);
 

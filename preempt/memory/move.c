@@ -13,8 +13,9 @@
 #include <stdlib.h>
 
 enum {
-	RUN = 4,   // chunks that get their access by one call, which is the dear one
-	AHEAD = 8, // chunks that are made before their copies begin
+	RUN = 4,                // chunks that get their access by one call, which is the dear one
+	AHEAD = 8,              // chunks that are made before their copies begin
+	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of the agent
 };
 
 static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
@@ -41,7 +42,7 @@ static void list_free(struct list *l)
 	free(l->ends);
 }
 
-// Whether the range's own GPU may read and write it: what no kernel can reach cannot be copied either.
+// Whether the range's own GPU may read and write it. Memory that no kernel can reach cannot be copied.
 static bool reachable(const struct gp_range *r)
 {
 	for (uint32_t i = 0; i < r->accesses; i++)
@@ -53,7 +54,7 @@ static bool reachable(const struct gp_range *r)
 
 static bool evictable(const struct gp_range *r) { return !r->pins && reachable(r); }
 
-// Chunks in a state, of ranges that can be evicted. The gate is closed, or gp_memory_lock is held.
+// Counts chunks in a state, of ranges that can be evicted. The gate is closed, or gp_memory_lock is held.
 static size_t count_chunks(const struct gp_gpu *g, enum gp_chunk_state state, uint64_t *bytes)
 {
 	size_t count = 0;
@@ -103,8 +104,8 @@ static CUresult give_access(const struct gp_range *r, CUdeviceptr address, size_
 	return gp_driver.cuMemSetAccess(address, bytes, r->access, r->accesses);
 }
 
-// Gives the memory of a chunk back. False: the driver refused, and it is as before, unless the driver refuses that, too: then it
-// is unmapped, and its memory is lost to everybody until the process ends.
+// Gives the memory of a chunk back. False: the driver refused, and the chunk is mapped as before. If the driver refuses to map
+// it again, its memory is lost to everybody until the process ends.
 static bool unmap(struct gp_chunk *c)
 {
 	if (gp_driver.cuMemUnmap(c->address, c->bytes))
@@ -135,8 +136,8 @@ static void leave(const struct gp_gpu *g, struct gp_chunk *c, enum gp_move_resul
 	gp_count(&memory_of(g)->out_bytes, c->bytes);
 }
 
-// A chunk whose copy did not end, or will not be known to have ended, stays. Then its place in the arena may still be written
-// to, and is never used again.
+// A chunk whose copy failed stays on the device. If it is not known whether the copy has ended, its place in the arena may
+// still be written to, and is never used again.
 static void stay(struct gp_chunk *c, bool known)
 {
 	if (known)
@@ -161,8 +162,8 @@ static enum gp_move_result copy_out(struct gp_copies *copies, struct list *l)
 	for (; adding && begun < l->count; begun++) {
 		struct gp_chunk *c = l->chunk[begun];
 		c->state = GP_CHUNK_LEAVING;
-		for (size_t at = 0; adding && at < c->bytes; at += GP_PIECE_BYTES) {
-			adding = gp_copies_add(copies, c, at, false);
+		for (size_t at = 0, added; adding && at < c->bytes; at += added) {
+			adding = (added = gp_copies_add(copies, c, at, false)) > 0;
 			gone = leave_up_to(copies, l, gone, begun, &result);
 		}
 		l->ends[begun] = adding ? copies->begun : UINT64_MAX;
@@ -196,7 +197,7 @@ static bool choose(struct gp_gpu *g, struct list *l, uint64_t bytes)
 	return true;
 }
 
-// What the driver keeps of memory that the program has freed.
+// Makes the driver give up what it keeps of memory that the program has freed.
 static void trim(const struct gp_gpu *g)
 {
 	gp_pools_trim(g);
@@ -232,7 +233,7 @@ static enum gp_move_result move_out(struct gp_gpu *g, uint64_t bytes, bool urgen
 	return result;
 }
 
-// Closes the gate and waits until nothing of the process runs. Otherwise the gate is open again.
+// Closes the gate and waits until nothing of the process runs. If it does not succeed, the gate is open again.
 static enum gp_move_result make_quiet(const struct gp_gpu *g, uint64_t deadline_ns)
 {
 	CUresult drained = CUDA_SUCCESS;
@@ -268,16 +269,16 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 	return some;
 }
 
-static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
 	if (lost)
 		return GP_MOVE_FAILED;
-	if (gp_memory_draining()) // still, from a time before
+	if (gp_memory_draining()) // a drain of an earlier eviction is still under way
 		return GP_MOVE_BUSY;
 	if (!gp_memory_closed()) {
 		if (!prepare_host(g, bytes))
 			return GP_MOVE_NO_HOST;
-		enum gp_move_result quiet = make_quiet(g, deadline_ns);
+		enum gp_move_result quiet = make_quiet(g, gp_now_ns() + drain_ns);
 		if (quiet != GP_MOVED)
 			return quiet;
 	}
@@ -291,11 +292,11 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t dead
 	return result;
 }
 
-enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t deadline_ns, bool urgent)
+enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
 	pthread_mutex_lock(&moving);
 	int mode = gp_relax_captures();
-	enum gp_move_result result = evict(g, bytes, deadline_ns, urgent);
+	enum gp_move_result result = evict(g, bytes, drain_ns, urgent);
 	gp_unrelax_captures(mode);
 	pthread_mutex_unlock(&moving);
 	return result;
@@ -306,13 +307,50 @@ enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t d
 // What a restore of one GPU has done so far: chunks below made are mapped, those below ready can be copied to, those below begun
 // are being copied, those below came are IN.
 struct coming {
+	uint64_t taken; // what has come to the GPU ever, and what was made since
 	struct gp_copies copies;
 	struct list list;
 	size_t made, ready, begun, came;
 	enum gp_move_result result;
 };
 
-// Takes back what was made for a chunk. Its contents are in the host's memory.
+// How far chunks of a GPU may be made: the agent's word, which grows while others leave, and falls where the room is needed for
+// what goes first. In terms of gp_memory.in_bytes.
+static struct {
+	_Atomic uint64_t upto;
+	_Atomic uint32_t changes; // futex; stored last
+} granted[GP_GPUS];
+
+void gp_memory_grant(const struct gp_gpu *g, uint64_t upto)
+{
+	ptrdiff_t i = g - gp_gpu;
+	granted[i].upto = upto;
+	granted[i].changes++;
+	gp_futex_wake(&granted[i].changes, 1, false);
+}
+
+static bool may_make(const struct coming *in)
+{
+	uint64_t upto = granted[in->copies.gpu - gp_gpu].upto, left = in->taken < upto ? upto - in->taken : 0;
+	return in->made < in->list.count && in->list.chunk[in->made]->bytes <= left;
+}
+
+// Waits until the next chunk may be made. False: nobody has left for a while.
+static bool wait_for_grant(const struct coming *in)
+{
+	_Atomic uint32_t *changes = &granted[in->copies.gpu - gp_gpu].changes;
+	uint64_t until = gp_now_ns() + PATIENCE_NS, now;
+	for (;;) {
+		uint32_t seen = *changes;
+		if (may_make(in))
+			return true;
+		if ((now = gp_now_ns()) >= until)
+			return false;
+		gp_futex_wait(changes, seen, until - now, false);
+	}
+}
+
+// Takes back what was made for a chunk, whose contents stay in the host's memory.
 static void unmake(struct coming *in, struct gp_chunk *c)
 {
 	if (!unmap(c)) // it keeps its handle, and make finds it
@@ -341,6 +379,7 @@ static void make(struct coming *in)
 		failed(in->copies.gpu, &in->result);
 	} else {
 		c->state = GP_CHUNK_COMING;
+		in->taken += c->bytes;
 		in->made++;
 	}
 }
@@ -366,10 +405,10 @@ static bool continues(const struct coming *in)
 	return in->made - in->ready < RUN && next->range == last->range && next->address == last->address + last->bytes;
 }
 
-// Does one thing that brings later chunks forward. False: there is none.
+// Does one step towards later chunks: makes one, or gives some access. False: there is nothing to do.
 static bool prepare(struct coming *in)
 {
-	bool more = in->result == GP_MOVED && in->made < in->list.count && in->made < in->begun + AHEAD;
+	bool more = in->result == GP_MOVED && in->made < in->begun + AHEAD && may_make(in);
 	if (more && continues(in))
 		make(in);
 	else if (in->made > in->ready)
@@ -395,8 +434,8 @@ static void come_up_to(struct coming *in)
 static bool begin_copy(struct coming *in)
 {
 	const struct gp_chunk *c = in->list.chunk[in->begun];
-	for (size_t at = 0; at < c->bytes; at += GP_PIECE_BYTES) {
-		if (!gp_copies_add(&in->copies, c, at, true))
+	for (size_t at = 0, added; at < c->bytes; at += added) {
+		if (!(added = gp_copies_add(&in->copies, c, at, true)))
 			return false;
 		prepare(in);
 		come_up_to(in);
@@ -405,15 +444,24 @@ static bool begin_copy(struct coming *in)
 	return true;
 }
 
+// Nothing is ready. What is copied comes to its end, and is counted, before more may come. False: no more will.
+static bool rest(struct coming *in)
+{
+	bool known = gp_copies_wait(&in->copies, in->copies.begun);
+	come_up_to(in);
+	return known && wait_for_grant(in);
+}
+
 static void copy_in(struct coming *in)
 {
 	bool adding = true;
 	while (adding && in->begun < in->list.count) {
 		while (in->ready <= in->begun && prepare(in))
 			;
-		if (in->ready <= in->begun)
+		if (in->ready > in->begun)
+			adding = begin_copy(in);
+		else if (in->result != GP_MOVED || !rest(in))
 			break;
-		adding = begin_copy(in);
 	}
 	bool known = gp_copies_wait(&in->copies, in->copies.begun);
 	come_up_to(in);
@@ -424,8 +472,8 @@ static void copy_in(struct coming *in)
 		unmake(in, in->list.chunk[--in->made]);
 }
 
-// Chunks of a GPU that are out, of so many bytes in all at most. False: no memory for the list.
-static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
+// Lists chunks of a GPU that are out. False: there is no memory for the list.
+static bool list_out(struct gp_gpu *g, struct list *l)
 {
 	size_t count = 0;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
@@ -434,14 +482,12 @@ static bool list_out(struct gp_gpu *g, struct list *l, uint64_t most)
 		return false;
 	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
 		for (size_t i = 0; i < r->chunks; i++)
-			if (r->chunk[i].state == GP_CHUNK_OUT && r->chunk[i].bytes <= most) {
-				most -= r->chunk[i].bytes;
+			if (r->chunk[i].state == GP_CHUNK_OUT)
 				l->chunk[l->count++] = &r->chunk[i];
-			}
 	return true;
 }
 
-// Makes a context current in which copies can be made. One of several may have met an error.
+// Makes a context current in which copies can be made: of several, some may have met an error.
 static struct gp_context *open_copies(struct gp_copies *copies)
 {
 	struct gp_context *c = NULL;
@@ -472,10 +518,11 @@ static void give_up_if_lost(const struct gp_gpu *g)
 
 static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
-	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
+	struct coming in = {.taken = memory_of(g)->in_bytes, .copies = {.gpu = g, .urgent = urgent}};
 	uint64_t began = gp_now_ns();
 
-	if (!list_out(g, &in.list, most)) {
+	gp_memory_grant(g, most < UINT64_MAX - in.taken ? in.taken + most : UINT64_MAX);
+	if (!list_out(g, &in.list)) {
 		failed(g, &in.result);
 	} else if (in.list.count) {
 		struct gp_context *c = open_copies(&in.copies);
@@ -529,11 +576,11 @@ bool gp_memory_suspend(bool on, uint64_t deadline_ns)
 
 static int cancel_state; // whether the thread that keeps moves away may be cancelled. Under the lock of moves
 
-// A thread that is cancelled meanwhile, in the driver, ends only when it lets moves: nobody else would.
+// A thread that is cancelled meanwhile ends only after gp_memory_let_moves, which nobody else would call.
 bool gp_memory_keep_moves_away(void)
 {
 	int before;
-	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may wait for who is inside
+	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may be waiting for a thread that is inside
 		return false;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&moving);

@@ -1,4 +1,4 @@
-// own.h - what the files of this folder share that make and change ranges.
+// own.h - what the files that make and change ranges share.
 #ifndef GPREEMPT_MEMORY_OWN_H
 #define GPREEMPT_MEMORY_OWN_H
 
@@ -9,7 +9,7 @@
 
 static inline struct gp_memory *gp_memory_of(const struct gp_gpu *gpu) { return &gp_memory[gpu - gp_gpu]; }
 
-// Gives something of ours back to the driver. If it refuses, once more: nobody else would do it.
+// Gives something of ours back to the driver, and tries once more if the driver refuses: nobody else would.
 #define GP_GIVE_BACK(call) \
 	do { \
 		if (call) \
@@ -24,11 +24,11 @@ void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t byte
 uint64_t gp_account_own(const struct gp_gpu *); // the sum
 // Allocations that are the driver's own stay counted as pinned until they are freed.
 void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
-CUresult gp_native_free(CUdeviceptr); // also of what was not counted
+CUresult gp_native_free(CUdeviceptr); // also frees what was not counted
 CUresult gp_native_free_async(CUdeviceptr, CUstream);
 void gp_native_context_destroying(CUcontext);
-// The range is not evicted from now on, which the log says. The caller is counted in, and has gp_memory_lock. Not one that is
-// ending: who ends it has found in which account it is.
+// From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that is
+// ending is left as it is: the thread that ends it has already found out in which account it is.
 void gp_range_pin(struct gp_range *, enum gp_pin);
 
 void gp_pin_say(enum gp_pin); // in the log, once for each
@@ -37,21 +37,22 @@ void gp_pin_say(enum gp_pin); // in the log, once for each
 // (gp_memory_keep_moves_away), and has no lock. Both do all or nothing.
 CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
 CUresult gp_chunks_free(struct gp_range *);
-void gp_chunks_empty(struct gp_range *, size_t count, size_t bytes); // gives the first ones back, of which so much is mapped
-void gp_chunks_forget(struct gp_range *);                            // its record and its addresses; nothing is mapped
-// Whether the driver has as much, where it can be said without taking it; the current context says of which GPU that is asked.
+void gp_chunks_empty(struct gp_range *, size_t count,
+		     size_t bytes);       // gives the first count chunks back, of which so many bytes are mapped
+void gp_chunks_forget(struct gp_range *); // gives back its record and its addresses; nothing is mapped there
+// Whether the driver has so many bytes, as far as that can be told without taking them. The current context says on which GPU.
 CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *);
 uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
 
 // Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread
 // frees it; *r is the one that the address is in, or NULL.
 bool gp_range_claim(CUdeviceptr, struct gp_range **r);
-// Frees a claimed range, for which nothing waits any more. The same as gp_chunks_free, and accounts for it. whatever: also
-// where the driver refuses, since it has ended what is mapped there with its context (cuDevicePrimaryCtxReset).
+// Frees a claimed range that no work uses any more, and accounts for it. whatever: also where the driver refuses, since what
+// was mapped there has ended with its context (cuDevicePrimaryCtxReset).
 CUresult gp_range_end(struct gp_range *, bool whatever);
 
-// free_async.c: frees what cuMemFreeAsync has let go and no work uses any more, or waits for it all. The caller is counted in.
-// True: some was freed.
+// free_async.c: frees what cuMemFreeAsync has let go and no work uses any more; wait: all of it, when it is so far. The caller
+// is counted in. True: some was freed.
 bool gp_freed_look(bool wait);
 void gp_freed_context_destroying(CUcontext);
 
@@ -64,12 +65,12 @@ struct gp_ticket {
 	uint8_t gpu[16]; // its UUID
 };
 _Static_assert(sizeof(struct gp_ticket) == sizeof(struct gp_ipc_handle), "CUipcMemHandle");
-// ticket.c: a descriptor of a chunk for another process; -1: there is none (any more). By the thread that serves.
+// ticket.c: a descriptor of a chunk for another process; -1: there is none (any more). Called by the thread that serves.
 int gp_ticket_export(uint64_t number, size_t chunk);
 // ticket_socket.c
 const uint8_t *gp_ticket_process(void); // what this process is called in tickets; NULL: nobody can serve them
 bool gp_ticket_is_own(const uint8_t process[16]);
-int gp_ticket_connect(const struct gp_ticket *); // to the process that gave it; -1: it does not answer
+int gp_ticket_connect(const struct gp_ticket *); // connects to the process that gave it; -1: it does not answer
 int gp_ticket_receive(int socket);               // the next chunk's descriptor; -1: there is none
 
 // peers.c: fills in who has access to memory that is allocated in a context.
@@ -79,11 +80,13 @@ void gp_peers_context_destroying(CUcontext);
 CUresult gp_peers_synchronize(const struct gp_range *);
 
 // sample.c: a little memory that never moves, about which the driver is asked instead of memory that does.
-#define GP_SAMPLE_BYTES ((size_t)256) // of cuMemAlloc
-// In a context that nobody works in yet.
+// Of cuMemAlloc: as ranges, it has 2 MiB of its own, and takes nothing of those that small allocations of the program share. Not a
+// multiple of the granularity: what was asked for and what was mapped are told apart.
+#define GP_SAMPLE_BYTES ((size_t)3 << 19)
+// Called for a context that nobody works in yet.
 CUresult gp_sample_make(struct gp_context *);
 bool gp_sample_properties(const struct gp_gpu *, struct gp_allocation_properties *); // false: no range can be made there
-CUdeviceptr gp_sample_of(const struct gp_range *); // of its kind, and its context. 0: there is none
+CUdeviceptr gp_sample_of(const struct gp_range *); // a sample of the same kind and context; 0: there is none
 void gp_sample_context_destroying(CUcontext);
 
 // ask.c: from now on the library's own questions about addresses are answered as the program's.
@@ -98,8 +101,8 @@ struct gp_physical {
 	uint32_t references; // of the program
 	uint32_t mappings;
 	uint32_t pins;             // enum gp_pin, of all its mappings
-	_Atomic uint64_t *account; // of gp_memory, in which its bytes are
-	struct gp_range *range;    // its only mapping, as a whole: the driver's handles are there then, not here
+	_Atomic uint64_t *account; // the account of gp_memory in which its bytes are
+	struct gp_range *range; // its only mapping, if that is the whole of it; then the driver's handles are there, not here
 	size_t chunks;
 	unsigned long long chunk[]; // the driver's handles
 };
@@ -108,7 +111,7 @@ struct gp_physical *gp_physical_of(unsigned long long number); // NULL: a handle
 unsigned long long gp_physical_handle(const struct gp_physical *, size_t chunk);
 size_t gp_physical_chunk_bytes(const struct gp_physical *, size_t chunk);
 void gp_physical_pin(struct gp_physical *, enum gp_pin);
-// Accounts for it as what it is now. True: nobody has it any more, and the caller is to end it.
+// Moves its bytes to the account that is right now. True: nobody has it any more, and the caller has to end it.
 bool gp_physical_settle(struct gp_physical *);
 void gp_physical_end(struct gp_physical *);
 bool gp_physical_is_number(unsigned long long handle); // ours; without the lock

@@ -1,6 +1,7 @@
 // peers.c - contexts that may use each other's memory, and waiting for all of them.
 //
-// Between two GPUs cuCtxEnablePeerAccess gives access to all memory of the other context; memory that is mapped gets it here.
+// cuCtxEnablePeerAccess gives access to all memory of the other context. Memory that is mapped does not get it from the driver,
+// but here.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
@@ -48,7 +49,7 @@ static bool reaches(const struct gp_gpu *gpu, const struct gp_context *owner)
 	return false;
 }
 
-// All ranges of a context, whose address is above one; NULL: no more.
+// The first range of a context from an address on; NULL: there is none.
 static struct gp_range *range_of(CUcontext context, CUdeviceptr from)
 {
 	struct gp_range *r = gp_range_from(from);
@@ -99,7 +100,8 @@ static CUresult enable(CUcontext peer, unsigned flags)
 		return result;
 	pthread_mutex_lock(&gp_memory_lock);
 	bool had = user->gpu == owner->gpu || reaches(user->gpu, owner);
-	may_use[place_of(user)][place_of(owner)] = true; // first: allocations of other threads from here on have it
+	may_use[place_of(user)][place_of(owner)] =
+		true; // before the ranges: allocations that other threads make from here on have it
 	pthread_mutex_unlock(&gp_memory_lock);
 	if (!had && (result = set_access(peer, user->gpu, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))) {
 		pthread_mutex_lock(&gp_memory_lock);
@@ -152,8 +154,8 @@ void gp_peers_context_destroying(CUcontext context)
 	pthread_mutex_unlock(&gp_memory_lock);
 }
 
-// The driver's cuMemFree waits for the context also during a capture, which a synchronization would end. So a little memory
-// is allocated there for it to free. The thread's mode decides as ever whether it may.
+// The driver's cuMemFree waits for the context even during a capture, where a synchronization would end the capture. So a
+// little memory is allocated and freed there. As without us, the thread's capture mode decides whether that is allowed.
 static CUresult wait_in_capture(void)
 {
 	CUdeviceptr little;

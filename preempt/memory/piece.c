@@ -1,6 +1,6 @@
 // piece.c - host memory that the driver may copy to at the full rate.
 //
-// Most of the time of pinning goes into making pages, one after the other. So a few threads touch them first, huge ones where
+// Pinning spends most of its time on making pages, one after the other. So a few threads touch them before, as huge pages where
 // the machine has them.
 #define _GNU_SOURCE
 #include "preempt/memory/arena.h"
@@ -45,7 +45,7 @@ static void touch_all(char *memory)
 			pthread_join(thread[i], NULL);
 }
 
-// Preferred, not bound: a full node must not end the process. Containers may forbid the call.
+// The node is preferred, not bound, since a full node must not end the process. Containers may forbid the call.
 static void put_near(const struct gp_gpu *g, void *memory)
 {
 	int node = -1;
@@ -58,7 +58,7 @@ static void put_near(const struct gp_gpu *g, void *memory)
 
 void *gp_piece_make(const struct gp_gpu *g)
 {
-	// Aligned to huge pages: what is too much in front and behind goes back.
+	// Aligned to huge pages. What is too much in front and behind is given back.
 	size_t room = GP_CHUNK_BYTES + GP_GRANULE;
 	char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)

@@ -6,6 +6,6 @@ PIN(IMPORTED, "it is another process's")
 PIN(REGISTERED, "a device on the bus may know its physical pages")
 PIN(MULTICAST, "it is bound to a multicast object")
 PIN(SHARED, "its handle is mapped more than once, or in part")
-PIN(CLOSED, NULL) // its own GPU may not read and write it, so it can not be copied; mostly not yet
+PIN(CLOSED, NULL) // its own GPU may not read and write it, so it cannot be copied; often only for now
 
 #undef PIN

@@ -30,7 +30,7 @@ static void remember(void *pool, const struct gp_gpu *gpu)
 	pthread_mutex_unlock(&lock);
 }
 
-// NULL: it was not known.
+// Returns the GPU of the pool; NULL: the pool was not known.
 static const struct gp_gpu *forget(const void *pool)
 {
 	const struct gp_gpu *gpu = NULL;
@@ -63,7 +63,7 @@ CUresult gp_cuMemPoolCreate(void **pool, const struct gp_pool_properties *q)
 
 CUresult gp_cuMemPoolDestroy(void *pool)
 {
-	const struct gp_gpu *gpu = forget(pool); // first: another may get its place as soon as it is gone
+	const struct gp_gpu *gpu = forget(pool); // before it is gone: then another pool may get its address
 	CUresult result = gp_driver.cuMemPoolDestroy(pool);
 	if (result && gpu)
 		remember(pool, gpu);
@@ -86,7 +86,7 @@ static uint64_t trim(void *pool)
 	return 0;
 }
 
-// The sum of what is done with each pool of a GPU, whose default pool is there always.
+// Calls what for each pool of a GPU, and sums up. The default pool is always there.
 static uint64_t each(const struct gp_gpu *gpu, uint64_t (*what)(void *pool))
 {
 	void *initial;

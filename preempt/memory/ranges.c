@@ -52,7 +52,7 @@ static bool make_room(void)
 	return true;
 }
 
-// All of GP_CHUNK_BYTES but the last. A single one is as large as the range.
+// All chunks but the last have GP_CHUNK_BYTES. A single one is as large as the range.
 static void cut(struct gp_range *r)
 {
 	for (size_t i = 0; i < r->chunks; i++) {

@@ -1,7 +1,8 @@
 // room.c - what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 //
-// Who waits first lets lower levels run: their work must end before their memory can go. It says how much it wants in
-// gp_memory, and rings the segment's bell. Agents make room, and the waiting process's own agent says when to try again.
+// A thread that waits first lets lower levels run, since their work must end before their memory can go. It says in gp_memory
+// how much it wants, and rings the segment's bell. Agents make room, and the agent of the waiting process says when to try
+// again.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
@@ -19,11 +20,11 @@ enum {
 static struct {
 	_Atomic uint32_t changes;       // a futex
 	_Atomic bool enough;            // as much is free as waiters want
-	_Atomic uint64_t least_refused; // who waits for so many bytes or more does so in vain; 0: nobody does
+	_Atomic uint64_t least_refused; // waiting for so many bytes or more is in vain; 0: for no number
 	_Atomic bool unanswered;        // nobody makes room, or would say so to a call that waits
 } room[GP_GPUS];
 
-// A substitute has asked for this call, in vain, or knows that it would: the interceptor around it must not ask.
+// A substitute has waited for this call in vain, or knows that it would: the interceptor around it must not wait.
 static __thread bool in_vain __attribute__((tls_model("initial-exec")));
 
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough)
@@ -71,15 +72,15 @@ static uint64_t need_of(const struct gp_retry *r, uint64_t bytes)
 	return rounded < UINT64_MAX / 2 ? rounded + more : rounded;
 }
 
-// told: by an answer that came while this call waited. An older one is of what there was then: the program may have freed
-// memory since, as programs do that are out of memory, before they try again.
+// told: the answer came while this call waited. An older answer does not count: since then the program may have freed memory,
+// as programs that are out of memory do before they try again.
 static uint64_t most_of(const struct gp_gpu *g, bool told)
 {
 	uint64_t least = told ? room[g - gp_gpu].least_refused : 0, left = gp_memory_left(g);
 	return least && least - 1 < left ? least - 1 : left;
 }
 
-// 0: none.
+// 0: there is none.
 static uint64_t deadline(uint64_t began_ns)
 {
 	bool bounded = gp_settings.level != LOWEST_LEVEL && gp_memory_settings.wait_ns;
@@ -98,7 +99,7 @@ static bool wait_change(int gpu, uint32_t seen, uint64_t until_ns)
 	return true;
 }
 
-// False: not before the deadline, or nobody is to have so much.
+// False: nothing changed before the deadline, or no call is to have so much.
 static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 {
 	int gpu = (int)(g - gp_gpu);
@@ -119,7 +120,7 @@ static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 	return changed;
 }
 
-// Who waits learns how much there can be at most. A call that may need less than it was thought to is made once more with that.
+// A thread that waits learns how much there can be at most. A call that may need less than was guessed is made once more.
 static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 {
 	for (int told = 0; told < 2; told++) {

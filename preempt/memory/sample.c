@@ -23,7 +23,8 @@ static bool has(const struct gp_gpu *gpu, int attribute)
 	return !gp_driver.cuDeviceGetAttribute(&value, attribute, gpu->device) && value;
 }
 
-// Memory can leave the process as a descriptor, for a ticket, and be read by other devices, as memory of cuMemAlloc can.
+// The memory can leave the process as a descriptor, for tickets, and other devices can read it, as they can memory of
+// cuMemAlloc.
 static struct gp_allocation_properties wanted(const struct gp_gpu *gpu)
 {
 	return (struct gp_allocation_properties){
@@ -37,7 +38,7 @@ static struct gp_allocation_properties wanted(const struct gp_gpu *gpu)
 	};
 }
 
-// What the attributes promise may be refused all the same.
+// The driver may refuse what its attributes promise. Then less is asked of it.
 static CUresult create(unsigned long long *handle, struct gp_allocation_properties *p)
 {
 	for (;;) {
@@ -69,7 +70,7 @@ static CUresult map(const struct gp_allocation_properties *p, unsigned long long
 	return result;
 }
 
-// A GPU that is full may do, but has no sample.
+// A full GPU may have all that is needed, but has no room for a sample.
 static void try_gpu(const struct gp_gpu *gpu)
 {
 	int i = (int)(gpu - gp_gpu);

@@ -1,4 +1,4 @@
-// substitutes.c - puts the functions of this folder in the place of the driver's, and tells its parts of contexts.
+// substitutes.c - puts the functions of this folder in the place of the driver's, and tells them when contexts come and go.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 

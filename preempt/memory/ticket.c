@@ -14,7 +14,7 @@
 
 static size_t chunks_of(uint64_t bytes) { return (bytes + GP_CHUNK_BYTES - 1) / GP_CHUNK_BYTES; }
 
-// Under gp_memory_lock: nobody ends the range meanwhile.
+// Has gp_memory_lock throughout, so nobody ends the range meanwhile.
 static int export_chunk(uint64_t number, size_t chunk)
 {
 	for (struct gp_range *r = gp_range_from(0); r; r = gp_range_from(r->address + r->bytes)) {
@@ -40,7 +40,7 @@ int gp_ticket_export(uint64_t number, size_t chunk)
 
 enum kind { NOT_OURS, ALLOCATED, REFUSED };
 
-// What an address is to cuIpcGetMemHandle. Of memory of cuMemAlloc the ticket is filled in, and it stays from now on.
+// What an address is to cuIpcGetMemHandle. For memory of cuMemAlloc it fills in the ticket and pins the memory.
 static enum kind take(CUdeviceptr at, struct gp_ticket *t, CUdeviceptr *sample)
 {
 	pthread_mutex_lock(&gp_memory_lock);
@@ -94,7 +94,7 @@ static struct gp_gpu *gpu_of(const struct gp_ticket *t, struct gp_gpu *current)
 	return current;
 }
 
-// It was opened in this context before: the same address again.
+// Where the ticket is already open in this context, the address is the same.
 static bool open_again(const struct gp_ticket *t, CUcontext context, CUdeviceptr *out)
 {
 	bool is = false;
@@ -203,7 +203,7 @@ CUresult gp_cuIpcOpenMemHandle_v2(CUdeviceptr *out, struct gp_ipc_handle handle,
 	if (t.magic != MAGIC || !out)
 		return gp_driver.cuIpcOpenMemHandle(out, handle, flags);
 	struct gp_context *c = gp_current_context();
-	if (!c || gp_ticket_is_own(t.process)) // as the driver says
+	if (!c || gp_ticket_is_own(t.process)) // as the driver answers
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !is_sound(&t) || !gp_driver.cuMemImportFromShareableHandle)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -220,7 +220,8 @@ CUresult gp_cuIpcOpenMemHandle(CUdeviceptr *out, struct gp_ipc_handle handle, un
 	return gp_cuIpcOpenMemHandle_v2(out, handle, flags);
 }
 
-// Counts one use less. The last one is the caller's to end; *r is NULL otherwise. False: the address is not from a ticket.
+// Counts one use less. After the last one *r is the range, for the caller to end; else it is NULL. False: the address is not
+// from a ticket.
 static bool let_go(CUdeviceptr at, struct gp_range **r)
 {
 	pthread_mutex_lock(&gp_memory_lock);

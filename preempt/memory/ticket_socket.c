@@ -1,4 +1,4 @@
-// ticket_socket.c - by which way memory goes from one process to another: descriptors over a Unix socket.
+// ticket_socket.c - how memory gets from one process to another: as descriptors, over a Unix socket.
 //
 // A thread of ours sleeps in accept from the first ticket on. The socket has no place in the file system; its name is random,
 // and only processes of the same user are served. Each packet is one chunk's descriptor. Whoever is at the other end may lie,
@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -49,7 +48,7 @@ static bool is_same_user(int fd)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes) && other.uid == geteuid();
 }
 
-// The system calls themselves: a function of libc that this library intercepts would count as the program's.
+// Makes the system call itself: this library intercepts libc's functions, and would take a call of them for the program's.
 static ssize_t packet(long call, int fd, struct msghdr *m, int flags)
 {
 	ssize_t done;
@@ -64,7 +63,7 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-// A packet of some bytes; with a descriptor, if one is given.
+// Sends a packet of some bytes, with a descriptor if one is given.
 static bool send_packet(int to, const void *data, size_t bytes, int fd)
 {
 	struct iovec part = {(void *)data, bytes};
@@ -116,10 +115,11 @@ static bool is_listener(void)
 	return !fstat(listener, &now) && now.st_dev == made.st_dev && now.st_ino == made.st_ino;
 }
 
-// Descriptors or memory are short, as long as the program has many.
+// Whether descriptors or memory are short, which may pass.
 static bool is_short(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
-// A program that closes what it does not know may have a socket of its own at that number afterwards, whose clients are not ours.
+// A program that closes descriptors which it does not know may later have a socket of its own at that number. Its clients are
+// not ours.
 static void *serve_forever(void *unused)
 {
 	while (is_listener()) {
@@ -143,7 +143,7 @@ static bool start(void)
 	struct sockaddr_un address;
 	pthread_t thread;
 	sigset_t all, before;
-	if (getrandom(process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
+	if (syscall(SYS_getrandom, process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
 		return false;
 	socklen_t bytes = name_of(process, &address);
 	bool runs =

@@ -31,6 +31,17 @@ void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared)
 	syscall(SYS_futex, word, FUTEX_WAKE | (shared ? 0 : FUTEX_PRIVATE_FLAG), count, NULL, NULL, 0);
 }
 
+void gp_count_time(struct gp_histogram *h, uint64_t ns)
+{
+	const uint64_t second = 1000000000;
+	uint32_t i = 0;
+	while (i < GP_TIME_BUCKETS - 1 &&
+	       (i < GP_FIRST_BUCKET ? ns > second >> (GP_FIRST_BUCKET - i) : ns > second << (i - GP_FIRST_BUCKET)))
+		i++;
+	gp_count(&h->buckets[i], 1);
+	gp_count(&h->sum_ns, ns);
+}
+
 int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
 {
 	struct timespec t = {(time_t)(timeout_ns / 1000000000ull), (long)(timeout_ns % 1000000000ull)};

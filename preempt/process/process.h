@@ -54,7 +54,8 @@ struct gp_gpu {
 	uint32_t giving_way;     // under lock: threads for which lower levels are to run, although a window is open
 	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
 	bool probing;            // under lock: the busy bit asks for a turn although no work is known
-	struct gp_stop_counters stops; // the agent copies these into the slot
+	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
+	struct gp_histogram drain_times, stop_times;
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
 	_Atomic uint32_t refusal;      // what it returned
 };
@@ -81,6 +82,7 @@ struct gp_hold {
 		uint32_t chain;  // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
 		uint32_t stepped_to; // sequence of the link that took over at the last step
+		uint64_t switches;   // of the slot, when a first link was last seen to run
 		bool asked;          // a probe asked for the last step
 	} probe;
 };
@@ -182,13 +184,14 @@ void gp_notify(void); // gp_events
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	return s ? gp_slot_of(s, __atomic_load_n(&g->slot, __ATOMIC_RELAXED), __atomic_load_n(&g->paged, __ATOMIC_RELAXED)) :
-		   NULL;
+	if (!s)
+		return NULL;
+	return gp_slot_of(s, __atomic_load_n((uint32_t *)&g->slot, __ATOMIC_RELAXED), __atomic_load_n((uint32_t *)&g->paged, __ATOMIC_RELAXED));
 }
 // There is a segment.
 static inline struct gp_line *gp_own_line(struct gp_gpu *g)
 {
-	return &gp_own_slot(g)->line[__atomic_load_n(&g->slot, __ATOMIC_RELAXED) % GP_LINES];
+	return &gp_own_slot(g)->line[__atomic_load_n((uint32_t *)&g->slot, __ATOMIC_RELAXED) % GP_LINES];
 }
 // Whether another process of this level has a window open. Lower levels are off the GPU then.
 static inline bool gp_equals_open(struct gp_gpu *g)
@@ -200,6 +203,8 @@ static inline void gp_count(_Atomic uint64_t *counter, uint64_t by)
 {
 	__atomic_fetch_add((uint64_t *)counter, by, __ATOMIC_RELAXED);
 }
+
+void gp_count_time(struct gp_histogram *, uint64_t ns);
 
 // log_line.c
 // Leaves a line for the log. Any thread of the program may call it at any time but in a signal handler. A text is said once,

@@ -3,7 +3,7 @@
 package rewriter
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
-// #cgo LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
 // #include "preempt/bridge.h"
 // #include "preempt/code/request.h"
 import "C"

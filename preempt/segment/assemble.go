@@ -32,7 +32,7 @@ func Assemble(gpu [16]byte, path string, parts []Part) (Snapshot, error) {
 			h.MemoryTurn.Store(NextTurn(0, p.Slot, false))
 		}
 	}
-	s := describe(image, func(slot int) bool { return alive&(1<<slot) != 0 })
+	s := describe(image, func(slot int) (int32, bool) { return slotAt(image, slot).Pid.Load(), alive&(1<<slot) != 0 })
 	s.GPU, s.Path = UUID(gpu), path
 	return s, nil
 }

@@ -20,12 +20,15 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 7
+	Version = 8
 	Slots   = 64
 	Levels  = 8
 
 	HintRoom = 7 // configs.HintRows, and room for more
 	Refusals = 8 // RefusalNames, and room for more
+
+	TimeBuckets = 24
+	FirstBucket = 17 // its upper bound is 1 s / 2^17
 
 	linesAt = 1984 // bytes, in a slot
 	lines   = 32
@@ -160,6 +163,23 @@ type SlotCounters[N any] struct {
 	BusyNs        N `json:"busy_ns"`
 }
 
+// Histogram is struct gp_histogram.
+type Histogram[N any] struct {
+	SumNs   N              `json:"sum_ns"`
+	Buckets [TimeBuckets]N `json:"buckets"`
+}
+
+// SlotTimes is struct gp_slot_times.
+type SlotTimes[N any] struct {
+	Windows  Histogram[N] `json:"windows"`
+	Switches Histogram[N] `json:"switches"`
+	Drains   Histogram[N] `json:"drains"`
+	Stops    Histogram[N] `json:"stops"`
+}
+
+// Times is a copy of a slot's histograms.
+type Times = SlotTimes[uint64]
+
 // Counters is a copy of a slot's counters.
 type Counters = SlotCounters[uint64]
 
@@ -246,7 +266,9 @@ type Slot struct {
 	HintSwitchUs atomic.Uint32
 	HintSpunNs   atomic.Uint64
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
-	Pad5         [pageSize - 720]byte
+	Pad5         [48]byte
+	Times        SlotTimes[atomic.Uint64]
+	Pad6         [pageSize - 1568]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.
@@ -332,9 +354,12 @@ func (s *Slot) Hints() []Hints {
 // Counters reads the counters one by one.
 func (s *Slot) Counters() Counters { return load[Counters](&s.SlotCounters) }
 
+// ReadTimes reads the histograms one by one.
+func (s *Slot) ReadTimes() Times { return load[Times](&s.Times) }
+
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory), words(&s.Times)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}

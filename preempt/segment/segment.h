@@ -16,11 +16,13 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 7u
+#define GP_SEGMENT_VERSION 8u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
 #define GP_REFUSALS 8u  // enum gp_refusal, and room for more
+#define GP_TIME_BUCKETS 24u
+#define GP_FIRST_BUCKET 17u // its upper bound is 1 s / 2^17, 7.6 us
 // Bytes of a page of its own: the most that any kernel of the architecture has.
 #ifdef __x86_64__
 #define GP_PAGE 4096u
@@ -73,6 +75,21 @@ struct gp_stop_counters {
 	_Atomic uint64_t drain_max_ns;
 	_Atomic uint64_t given_up; // domains that pass everything after an error
 	_Atomic uint64_t beside;   // launches whose blocks waited for others that a stop had kept from beginning
+};
+
+// How long something took each time. Bucket i counts times up to 2^i / 2^GP_FIRST_BUCKET seconds that no bucket before it counts,
+// the last one all that are longer. gp_count_time writes it.
+struct gp_histogram {
+	_Atomic uint64_t sum_ns;
+	_Atomic uint64_t buckets[GP_TIME_BUCKETS];
+};
+
+// Written where something ends: by the watcher, who stops blocks, or who waits for that. Launches do not.
+struct gp_slot_times {
+	struct gp_histogram windows; // from opening to closing
+	struct gp_histogram switches; // from the launch of a hold that takes the GPU from a lower level until it ran, as the watcher saw it
+	struct gp_histogram drains; // from a stop until nothing ran any more
+	struct gp_histogram stops;  // from a stop until what it cut was launched again
 };
 
 enum gp_memory_state {     // of what a process has of the GPU's memory
@@ -207,7 +224,9 @@ struct gp_slot {
 	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
-	uint8_t pad5[GP_PAGE - 720];
+	uint8_t pad5[48];
+	struct gp_slot_times times;
+	uint8_t pad6[GP_PAGE - 1568];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)

@@ -179,7 +179,8 @@ func TestLayout(t *testing.T) {
 	program.WriteString("#include \"segment.h\"\n#include \"preempt/memory/memory.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
 	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_line": reflect.TypeFor[Line](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]]()} {
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]](),
+		"gp_histogram": reflect.TypeFor[Histogram[atomic.Uint64]](), "gp_slot_times": reflect.TypeFor[SlotTimes[atomic.Uint64]]()} {
 		for _, f := range reflect.VisibleFields(typ) {
 			if f.Anonymous {
 				continue // its fields follow
@@ -200,7 +201,7 @@ func TestLayout(t *testing.T) {
 		"sizeof(struct gp_segment)": memorySize, "sizeof(struct gp_slot)": slotSize, "offsetof(struct gp_segment, slot)": headerSize, "GP_PAGE": pageSize,
 		"((char *)gp_line_of((void *)0, 37) - (char *)0)": headerSize + 37*slotSize + linesAt + 37%lines*64,
 		"GP_SEGMENT_MAGIC": Magic, "GP_SEGMENT_VERSION": Version, "GP_SLOTS": Slots, "GP_LEVELS": Levels, "GP_HINT_ROOM": HintRoom, "GP_HINT_SOURCES": uint64(len(configs.HintRows)),
-		"GP_REFUSALS": Refusals, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
+		"GP_REFUSALS": Refusals, "GP_TIME_BUCKETS": TimeBuckets, "GP_FIRST_BUCKET": FirstBucket, "GP_REFUSED_FORM": RefusedForm, "GP_REFUSED_ROOM": RefusedRoom, "GP_REFUSED_PEERS": RefusedPeers,
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
 		"GP_MEMORY_RUNNING": MemoryRunning, "GP_MEMORY_LEAVING": MemoryLeaving, "GP_MEMORY_OUT": MemoryOut, "GP_MEMORY_COMING": MemoryComing,
 		"GP_MEMORY_STUCK": MemoryStuck, "GP_MEMORY_SUSPENDED": MemorySuspended, "GP_MEMORY_SUSPENDED + 1": uint64(len(memoryStates)),
@@ -238,7 +239,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
 	}
 	// Copies have the names of segment.h.
-	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]](), reflect.TypeFor[Histogram[uint64]](), reflect.TypeFor[Times]()} {
 		for i := range typ.NumField() {
 			if f := typ.Field(i); f.Tag.Get("json") != "-" && f.Tag.Get("json") != field(f.Name) {
 				t.Errorf("%s is named %q", f.Name, f.Tag.Get("json"))
@@ -303,14 +304,17 @@ func TestClaimForgetsMemory(t *testing.T) {
 	for i := range words(&slot.Memory) {
 		words(&slot.Memory)[i].Store(1)
 	}
+	for i := range words(&slot.Times) {
+		words(&slot.Times)[i].Store(1)
+	}
 	slot.StartedNs.Store(1 << 40)
 	slot.ask(1<<40, AskedSuspend)
 	if slot.ReadMemory() == nil || slot.Request().What() != AskedSuspend {
 		t.Error("what the last owner has is not seen")
 	}
 	claim(t, s)
-	if slot.ReadMemory() != nil || slot.Asked.Load() != 0 {
-		t.Errorf("%+v, asked %#x", slot.ReadMemory(), slot.Asked.Load())
+	if slot.ReadMemory() != nil || slot.Asked.Load() != 0 || slot.ReadTimes() != (Times{}) {
+		t.Errorf("%+v, asked %#x, times %+v", slot.ReadMemory(), slot.Asked.Load(), slot.ReadTimes())
 	}
 	slot.ask(1<<40, AskedSuspend) // by somebody who looked before
 	if r := slot.Request(); r != 0 {
@@ -838,6 +842,8 @@ func TestSnapshots(t *testing.T) {
 	}
 	slot.Memory.Pins.Store(1<<2 | 1<<20)
 	slot.Memory.State.Store(MemoryStuck)
+	slot.Times.Drains.SumNs.Store(77)
+	slot.Times.Stops.Buckets[TimeBuckets-1].Store(78)
 	s.MemoryTurn.Store(1<<16 | uint64(p.slot+1))
 	slot.Kernels.Images.Store(11)
 	slot.Kernels.Cached.Store(12)
@@ -859,10 +865,11 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("Snapshots() = %+v, %v", all, err)
 	}
 	got, want := all[0].Peers[0], Peer{
-		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
+		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Owner: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
 		WindowOpen: true, WindowOpenedNs: 6, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
+		Times:    Times{Drains: Histogram[uint64]{SumNs: 77}, Stops: Histogram[uint64]{Buckets: [TimeBuckets]uint64{TimeBuckets - 1: 78}}},
 		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
@@ -911,8 +918,8 @@ func FuzzHeader(f *testing.F) {
 		for offset := headerSize; len(b) > 64 && offset < memorySize; offset += slotSize {
 			copy(image[offset:offset+slotSize], b[64:])
 		}
-		s := describe(image, func(slot int) bool { return slot%2 == 0 })
-		if len(s.Peers) < Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) || s.MemoryTurn != nil && (*s.MemoryTurn < 0 || *s.MemoryTurn >= Slots) {
+		s := describe(image, func(slot int) (int32, bool) { return int32(slot), slot%2 == 0 })
+		if len(s.Peers) != Slots/2 || len(s.Gone) > Slots/2 || s.Turn != nil && (*s.Turn < 0 || *s.Turn >= Slots) || s.MemoryTurn != nil && (*s.MemoryTurn < 0 || *s.MemoryTurn >= Slots) {
 			t.Fatalf("%+v", s)
 		}
 		for _, p := range s.Peers {

@@ -293,7 +293,15 @@ func setLock(fd int, kind int16, start, length int) error {
 
 // isHeld says whether another process holds the lock of a slot.
 func isHeld(fd, slot int) bool {
+	_, held := holder(fd, slot)
+	return held
+}
+
+// holder is isHeld, and says which process it is: its pid in this PID namespace, 0 where it has none there.
+func holder(fd, slot int) (pid int32, held bool) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slot), Len: 1}
-	err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l)
-	return err != nil || l.Type != unix.F_UNLCK
+	if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil {
+		return 0, true
+	}
+	return max(l.Pid, 0), l.Type != unix.F_UNLCK
 }

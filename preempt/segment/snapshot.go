@@ -2,17 +2,8 @@ package segment
 
 import (
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
@@ -27,12 +18,15 @@ type Snapshot struct {
 	// The slot whose turn it is to have its memory in, of those that do not fit together.
 	MemoryTurn *int   `json:"memory_turn,omitempty"`
 	Peers      []Peer `json:"peers"`
+	// What slots still say of processes that have ended. Others may take such a slot at any time.
+	Gone []Peer `json:"-"`
 }
 
 // Peer is a process in a Snapshot.
 type Peer struct {
 	Slot           int               `json:"slot"`
 	Pid            int32             `json:"pid"` // in the PID namespace of the process
+	Owner          int32             `json:"-"`   // in the reader's, as the kernel says it; 0: not to be seen there
 	Name           string            `json:"name"`
 	Level          uint32            `json:"level"`
 	Role           string            `json:"role"`
@@ -53,6 +47,7 @@ type Peer struct {
 	InForce        configs.Mechanism `json:"-"` // the same as bits
 	Lacks          configs.Fallback  `json:"-"`
 	Counters       Counters          `json:"counters"`
+	Times          Times             `json:"times"`
 	Hints          []Hints           `json:"hints"`
 	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
 	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
@@ -69,31 +64,9 @@ func Snapshots(base string, uid int) ([]Snapshot, error) {
 
 // SnapshotsIn does the same for one directory, as of GroupDirectory.
 func SnapshotsIn(dir string) ([]Snapshot, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list segments: %w", err)
-	}
-	var all []Snapshot
-	for _, entry := range entries {
-		gpu, ok := parseName(entry.Name())
-		if !ok {
-			continue
-		}
-		path := filepath.Join(dir, entry.Name())
-		snapshot, err := take(path, gpu)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			snapshot = Snapshot{Error: err.Error(), Peers: []Peer{}}
-		}
-		snapshot.GPU, snapshot.Path = UUID(gpu), path
-		all = append(all, snapshot)
-	}
-	return all, nil
+	w := Watch{}
+	defer w.Close()
+	return w.lookIn(dir)
 }
 
 // parseName is the inverse of UUID(gpu) + ".seg".
@@ -108,82 +81,30 @@ func parseName(name string) (gpu [16]byte, ok bool) {
 	return gpu, UUID(gpu)+".seg" == name
 }
 
-func take(path string, gpu [16]byte) (Snapshot, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return Snapshot{}, fmt.Errorf("%w: is a symbolic link", ErrUnsafe)
-	}
-	if err != nil {
-		return Snapshot{}, fmt.Errorf("open: %w", err)
-	}
-	defer unix.Close(fd)
-	line := make([]byte, fileSize)
-	n, err := unix.Pread(fd, line, 0)
-	if err != nil {
-		return Snapshot{}, fmt.Errorf("read: %w", err)
-	}
-	if n != fileSize {
-		return Snapshot{}, fmt.Errorf("%w: not of %d bytes", ErrCorrupt, fileSize)
-	}
-	if err := validateHeader(line, gpu); err != nil {
-		return Snapshot{}, err
-	}
-	image, err := copyMemory(fd, filepath.Dir(path), filepath.Base(path), gpu)
-	if err != nil {
-		return Snapshot{}, err
-	}
-	return describe(image, func(slot int) bool { return isHeld(fd, slot) }), nil
-}
-
-// copyMemory copies what a member hands out. Without members there is nothing: all zeros.
-func copyMemory(fd int, dir, name string, gpu [16]byte) ([]byte, error) {
-	image := newImage()
-	for deadline := time.Now().Add(answerWithin); ; time.Sleep(time.Millisecond) {
-		held := heldSlots(fd)
-		if held == 0 {
-			return image, nil
-		}
-		id, err := inForce(fd)
-		if err != nil {
-			return nil, err
-		}
-		memory, err := ask(dir, name, gpu, id, held)
-		if err == nil {
-			defer unix.Close(memory)
-			if n, err := unix.Pread(memory, image, 0); err != nil || n != len(image) {
-				return nil, fmt.Errorf("read: %w", errors.Join(err, io.ErrUnexpectedEOF))
-			}
-			return image, nil
-		}
-		if time.Now().After(deadline) { // else one that joins or ends just now
-			return nil, err
-		}
-	}
-}
-
-func describe(image []byte, alive func(slot int) bool) Snapshot {
+// describe reads a copy of a memory. owner says which process has a slot's lock.
+func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapshot {
 	h := header(image)
 	s := Snapshot{TakenNs: Now(), Peers: []Peer{}}
-	owner, owned := TurnOwner(h.Turn.Load())
+	turn, owned := TurnOwner(h.Turn.Load())
 	if owned {
-		s.Turn = &owner
+		s.Turn = &turn
 	}
 	if owner, owned := TurnOwner(h.MemoryTurn.Load()); owned {
 		s.MemoryTurn = &owner
 	}
 	for i := range Slots {
-		lives := alive(i)
-		if !lives {
+		pid, lives := owner(i)
+		p := slotAt(image, i)
+		if !lives && p.StartedNs.Load() == 0 {
 			continue
 		}
-		p := slotAt(image, i)
 		level, line := h.Level[i].Load(), lineAt(image, i)
-		s.Peers = append(s.Peers, Peer{
-			Slot: i, Pid: p.Pid.Load(), Name: printable(p.Name[:]),
+		peer := Peer{
+			Slot: i, Pid: p.Pid.Load(), Owner: pid, Name: printable(p.Name[:]),
 			Level: level, Role: role(level), Alive: lives,
 			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
 			WindowOpen: line.WindowOpenedNs.Load() != 0, WindowOpenedNs: line.WindowOpenedNs.Load(),
-			Busy: line.Busy.Load() != 0, Turn: owned && owner == i, Suspended: p.Suspended.Load() != 0,
+			Busy: line.Busy.Load() != 0, Turn: owned && turn == i, Suspended: p.Suspended.Load() != 0,
 			RanNs: p.RanNs.Load(), RanAtNs: p.RanAtNs.Load(),
 			TimesliceUs: p.TimesliceUs.Load(),
 			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
@@ -192,9 +113,15 @@ func describe(image []byte, alive func(slot int) bool) Snapshot {
 			InForce:     configs.Mechanism(p.Mechanisms.Load()),
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
+			Times:       p.ReadTimes(),
 			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
-		})
+		}
+		if lives {
+			s.Peers = append(s.Peers, peer)
+		} else {
+			s.Gone = append(s.Gone, peer)
+		}
 	}
 	return s
 }

@@ -17,7 +17,7 @@ const onlyBLP = "mechanisms = [\"blp\"]\n"
 
 // underMPS lets all workers be clients of a server of our own.
 func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
-	mps, err := startMPS(ctx, s.files)
+	mps, err := s.startMPS(ctx, s.files)
 	if err != nil {
 		return nil, err
 	}

@@ -276,53 +276,74 @@ func demangled(ctx context.Context, reasons map[string]string) (map[string]strin
 	return plain, nil
 }
 
-// measureThroughput has both processes live throughout and take short turns on the same processors, so that what drifts
-// does so for both: a step of training keeps a processor busy for two thirds of its time, and processors differ by more
-// than the library costs.
-func (s *session) measureThroughput(ctx context.Context, name, kind string) error {
-	config, err := s.blpConfig("throughput-"+kind, "cache")
-	if err != nil {
-		return err
-	}
+// withAndWithout is the rate of a BE program under the library relative to the same one without it; note says from what.
+// Look sees the former before it ends. Both processes live throughout and take short turns on the same processors, so that
+// what drifts does so for both: a step of training keeps a processor busy for two thirds of its time, and processors differ
+// by more than the library costs.
+func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker) error) (be *result.Share, note string, err error) {
 	cores, err := lastCores(4)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
 	plain.cores, ours.cores = cores, cores
 	workers, err := s.startScripts(ctx, plain, ours)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	defer s.finishAll(workers)
-	for _, w := range workers {
-		if _, err := w.rateAlone(ctx, time.Second); err != nil {
-			return err
-		}
-	}
-	var rates [2][]float64
-	for round := range throughputRounds {
-		for turn := range workers {
-			i := (round + turn) % 2
-			rate, err := workers[i].rateAlone(ctx, throughputTurn)
-			if err != nil {
-				return err
-			}
-			rates[i] = append(rates[i], rate)
-		}
-	}
-	c, err := s.counters(ctx, config, workers[1])
+	rates, err := inTurns(ctx, workers)
 	if err != nil {
-		return err
+		return nil, "", err
+	}
+	if err := look(workers[1]); err != nil {
+		return nil, "", err
 	}
 	var ratios []float64
 	for i := range rates[0] {
 		ratios = append(ratios, rates[1][i]/rates[0][i])
 	}
-	be := rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
+	be = rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
 	be.Share = result.Round(result.Median(ratios), 4)
-	row := result.Row{Case: name, System: "gpreempt", BE: be, BLP: &c, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %d launches covered, %d not",
-		throughputRounds, slices.Min(ratios), slices.Max(ratios), c.Launches, c.Uncovered) + notInForce(c)}
+	return be, fmt.Sprintf("median of %d rounds from %.4f to %.4f", throughputRounds, slices.Min(ratios), slices.Max(ratios)), nil
+}
+
+// inTurns are the rates of two workers that take short turns, which one first changing from round to round.
+func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err error) {
+	for _, w := range workers {
+		if _, err := w.rateAlone(ctx, time.Second); err != nil {
+			return rates, err
+		}
+	}
+	for round := range throughputRounds {
+		for turn := range workers {
+			i := (round + turn) % 2
+			rate, err := workers[i].rateAlone(ctx, throughputTurn)
+			if err != nil {
+				return rates, err
+			}
+			rates[i] = append(rates[i], rate)
+		}
+	}
+	return rates, nil
+}
+
+// measureThroughput is a BE program's rate where nobody preempts.
+func (s *session) measureThroughput(ctx context.Context, name, kind string) error {
+	config, err := s.blpConfig("throughput-"+kind, "cache")
+	if err != nil {
+		return err
+	}
+	var c result.Counted
+	be, note, err := s.withAndWithout(ctx, kind, config, func(ours *worker) (err error) {
+		c, err = s.counters(ctx, config, ours)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	row := result.Row{Case: name, System: "gpreempt", BE: be, BLP: &c,
+		Note: fmt.Sprintf("%s; %d launches covered, %d not", note, c.Launches, c.Uncovered) + notInForce(c)}
 	s.add(row.Judged(fmt.Sprintf("BE >= %g of without the library", costShare), be.Share >= costShare && c.Launches > 0))
 	return nil
 }

@@ -301,7 +301,7 @@ func members(w workload.Workload, lc, be bool) []member {
 // start gets the processes of a system running, all at once.
 func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
 	if system.MPS && e.mps == nil {
-		mps, err := startMPS(ctx, e.folder)
+		mps, err := e.session.startMPS(ctx, e.folder)
 		if err != nil {
 			return err
 		}
@@ -411,7 +411,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			}
 			stopped = true
 		}
-		a, err := m.program.answerGo(ctx, startAhead+length+result.Drain+answerLimit)
+		a, err := m.program.answerGo(ctx, startAhead+length+result.Drain+m.program.limits.answer)
 		if err != nil {
 			return run, err
 		}

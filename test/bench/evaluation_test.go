@@ -47,12 +47,13 @@ func TestPartsCoverAll(t *testing.T) {
 
 // A stand-in for nvidia-smi that answers from files.
 func TestGPUBusy(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	script := "#!/bin/sh\ncase \"$*\" in *compute-apps*) cat " + folder + "/apps;; *) head -n 1 " + folder + "/used; sed -i 1d " + folder + "/used;; esac\n"
 	if err := os.WriteFile(filepath.Join(folder, "nvidia-smi"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	s := &session{options: Options{tests: forTests{tools: folder}}}
 	for _, test := range []struct{ apps, used, want string }{
 		{"", "0\n", ""}, {"", "60\n4\n", ""}, {"12, python3\n", "0\n", "processes use it: 12, python3"},
 		{"", "60\n70\n80\n", "80 % utilised"}, {"", "[N/A]\n", ""},
@@ -62,15 +63,16 @@ func TestGPUBusy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := gpuBusy(context.Background(), 0); got != test.want {
+		if got := s.gpuBusy(context.Background(), 0); got != test.want {
 			t.Errorf("%+v: %q", test, got)
 		}
 	}
 }
 
-// fakeMPS is a stand-in for the MPS control daemon, in a folder: it ends when it is told to, with a child that does not.
-func fakeMPS(t *testing.T, folder string) {
+// fakeMPS makes a folder with a stand-in for the MPS control daemon: it ends when it is told to, with a child that does not.
+func fakeMPS(t *testing.T) (folder string) {
 	t.Helper()
+	folder = t.TempDir()
 	script := "#!/bin/sh\ncd" + ` "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
 if [ "$1" = -f ]; then
 	sleep 1000 & echo $! > server
@@ -82,14 +84,14 @@ read line && echo "$line" > "$(dirname "$0")/told" && echo "$line" > quit
 	if err := os.WriteFile(filepath.Join(folder, "nvidia-cuda-mps-control"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	return folder
 }
 
 func TestMPSDaemon(t *testing.T) {
-	tools := t.TempDir()
-	fakeMPS(t, tools)
-	folder := t.TempDir()
-	m, err := startMPS(context.Background(), folder)
+	t.Parallel()
+	tools, folder := fakeMPS(t), t.TempDir()
+	s := &session{options: Options{tests: forTests{tools: tools}}}
+	m, err := s.startMPS(context.Background(), folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,17 +122,18 @@ func TestMPSDaemon(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tools, "nvidia-cuda-mps-control"), []byte("#!/bin/sh\necho no GPU >&2; exit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := startMPS(context.Background(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no GPU") {
+	if _, err := s.startMPS(context.Background(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no GPU") {
 		t.Errorf("a daemon that ends: %v", err)
 	}
 }
 
 // The smoke workload on the simulated driver, which stops in between and goes on.
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
-	simulate(t)
+	t.Parallel()
 	var progress bytes.Buffer
 	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "sequential", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true}
+		Systems: []string{"default", "sequential", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true,
+		tests: forTests{environment: simulated(t)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -185,8 +188,8 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	}
 }
 
-// standInTorch is a Python whose PyTorch is a stand-in that does nothing.
-func standInTorch(t *testing.T) (python string) {
+// standInTorch is a Python whose PyTorch is a stand-in that does nothing, in this environment.
+func standInTorch(t *testing.T) (python string, environment []string) {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -196,18 +199,17 @@ func standInTorch(t *testing.T) (python string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PYTHONPATH", stub)
-	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
-	return python
+	return python, []string{"PYTHONPATH=" + stub, "PYTHONDONTWRITEBYTECODE=1"}
 }
 
 // The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
 func TestTorchProgramsServe(t *testing.T) {
-	python := standInTorch(t)
-	simulate(t)
+	t.Parallel()
+	python, torch := standInTorch(t)
 	var progress bytes.Buffer
 	options := Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http"}, Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true}
+		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true,
+		tests: forTests{environment: append(simulated(t), torch...)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -232,61 +234,79 @@ func TestTorchProgramsServe(t *testing.T) {
 	}
 }
 
+// failing is an evaluation whose programs fail as the stand-in for PyTorch is told to.
+func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
+	t.Helper()
+	python, torch := standInTorch(t)
+	return Options{Suite: "paper", Only: []string{"A"}, Library: builtLibrary(t), Progress: progress, Systems: []string{"default"},
+		Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python, Busy: true,
+		tests: forTests{environment: slices.Concat(simulated(t), torch, stub)}}
+}
+
 // What goes wrong in one system is told in its case, and costs the others nothing.
 func TestFailuresAreTheirOwn(t *testing.T) {
-	python := standInTorch(t)
-	simulate(t)
-	folder := t.TempDir()
-	fakeMPS(t, folder)
-	defer func(start, answer time.Duration) { startLimit, answerLimit = start, answer }(startLimit, answerLimit)
-	startLimit, answerLimit = 10*time.Second, 3*time.Second // waited for by three that hang, and enough for those that do not
-	systems := []string{"default"}
-	for name, text := range map[string]string{
-		"ends":    "about = \"x\"\nmps = true\n[lc]\nSTUB_FAILS = \"in-run\"\n",
-		"beside":  "about = \"x\"\nmps = true\n",
-		"waits":   "about = \"x\"\n[lc]\nSTUB_FAILS = \"hangs-in-run\"\n",
-		"refuses": "about = \"x\"\n[be]\nSTUB_FAILS = \"at-start\"\n",
-		"never":   "about = \"x\"\n[be]\nSTUB_FAILS = \"hangs-at-start\"\n",
-	} {
-		path := filepath.Join(folder, name+".toml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		systems = append(systems, path)
-	}
-	var progress bytes.Buffer
-	options := Options{Suite: "paper", Only: []string{"A", "B"}, Library: builtLibrary(t), Progress: &progress,
-		Systems: systems, Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python, Busy: true}
-	results, err := evaluate(t.Context(), options)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &progress)
-	}
-	for _, test := range []struct {
+	t.Parallel()
+	type row struct {
 		workload, system string
 		runs             int
 		note             string
-	}{
-		{"A", "alone", 2, ""}, {"A", "be-alone", 1, ""}, {"A", "default", 2, ""}, {"A", "beside", 2, ""}, {"B", "default", 2, ""}, {"B", "beside", 2, ""},
-		{"A", "ends", 0, "repeat 2: lc vgg19 (ends): the program ended: as told"}, {"B", "ends", 0, "as told"},
-		{"A", "waits", 0, "repeat 2: lc vgg19 (waits): no answer in"}, {"B", "waits", 0, "not tried: it did not answer in earlier workloads"},
-		{"A", "refuses", 0, "be resnet152 (refuses): the program ended: as told"},
-		{"A", "never", 0, "be resnet152 (never): no answer in"}, {"B", "never", 0, "be resnet152 (never): no answer in"},
-	} {
-		c := results.Of(test.workload, test.system)
-		if c == nil || len(c.Runs) != test.runs || !strings.Contains(c.Note, test.note) || test.note == "" && c.Note != "" {
-			t.Errorf("%s under %s: %+v, want %d runs and %q", test.workload, test.system, c, test.runs, test.note)
-		}
 	}
+	const mps, ofLC, ofBE = "mps = true\n", "[lc]\nSTUB_FAILS = ", "[be]\nSTUB_FAILS = "
+	for name, test := range map[string]struct {
+		systems map[string]string
+		rows    []row
+	}{
+		"in a run": {map[string]string{"ends": mps + ofLC + `"in-run"`, "beside": mps, "waits": ofLC + `"hangs-in-run"`}, []row{
+			{"A", "default", 2, ""}, {"A", "beside", 2, ""}, {"B", "default", 2, ""}, {"B", "beside", 2, ""},
+			{"A", "ends", 0, "repeat 2: lc vgg19 (ends): the program ended: as told"}, {"B", "ends", 0, "as told"},
+			{"A", "waits", 0, "repeat 2: lc vgg19 (waits): no answer in"}, {"B", "waits", 0, "not tried: it did not answer in earlier workloads"},
+		}},
+		"at the start": {map[string]string{"refuses": ofBE + `"at-start"`, "never": ofBE + `"hangs-at-start"`}, []row{
+			{"A", "alone", 2, ""}, {"A", "be-alone", 1, ""}, {"A", "default", 2, ""}, {"B", "default", 2, ""},
+			{"A", "refuses", 0, "be resnet152 (refuses): the program ended: as told"},
+			{"A", "never", 0, "be resnet152 (never): no answer in"}, {"B", "never", 0, "be resnet152 (never): no answer in"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var progress bytes.Buffer
+			options, folder := failing(t, &progress), t.TempDir()
+			options.Only = []string{"A", "B"}
+			options.tests.tools = fakeMPS(t)
+			options.tests.limits = limits{start: 15 * time.Second, answer: 5 * time.Second} // waited for by those that hang, and enough for others
+			for system, text := range test.systems {
+				path := filepath.Join(folder, system+".toml")
+				if err := os.WriteFile(path, []byte("about = \"x\"\n"+text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				options.Systems = append(options.Systems, path)
+			}
+			results, err := evaluate(t.Context(), options)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, &progress)
+			}
+			for _, want := range test.rows {
+				c := results.Of(want.workload, want.system)
+				if c == nil || len(c.Runs) != want.runs || !strings.Contains(c.Note, want.note) || want.note == "" && c.Note != "" {
+					t.Errorf("%s under %s: %+v, want %d runs and %q", want.workload, want.system, c, want.runs, want.note)
+				}
+			}
+		})
+	}
+}
 
-	// Programs that several systems share are started again for the others.
-	once := filepath.Join(folder, "once")
+// Programs that several systems share are started again for the others.
+func TestSharedProgramThatFailedOnce(t *testing.T) {
+	t.Parallel()
+	once := filepath.Join(t.TempDir(), "once")
 	if err := os.WriteFile(once, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("STUB_ONCE", once)
-	t.Setenv("STUB_FAILS", "in-run")
-	options.Systems, options.Only, options.Folder = []string{"default", "sequential"}, []string{"A"}, t.TempDir()
-	if results, err = evaluate(t.Context(), options); err != nil {
+	var progress bytes.Buffer
+	options := failing(t, &progress, "STUB_ONCE="+once, "STUB_FAILS=in-run")
+	options.Systems = append(options.Systems, "sequential")
+	results, err := evaluate(t.Context(), options)
+	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
 	runs, notes := 0, 0
@@ -299,12 +319,15 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 	if notes != 1 || runs < 6 {
 		t.Errorf("a program that failed once: %d runs of at most 7, %d notes\n%s", runs, notes, &progress)
 	}
+}
 
-	// A workload whose programs do not even run alone.
-	t.Setenv("STUB_ONCE", "")
-	t.Setenv("STUB_FAILS", "at-start")
-	options.Folder = t.TempDir()
-	if results, err = evaluate(t.Context(), options); err == nil || results == nil {
+// A workload whose programs do not even run alone is tried again.
+func TestProgramsThatDoNotStart(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	options := failing(t, &progress, "STUB_FAILS=at-start")
+	results, err := evaluate(t.Context(), options)
+	if err == nil || results == nil {
 		t.Fatalf("no program starts: %v, %+v", err, results)
 	}
 	for _, c := range results.Cases {
@@ -312,7 +335,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 			t.Errorf("A under %s: %q", c.System, c.Note)
 		}
 	}
-	t.Setenv("STUB_FAILS", "")
+	options.tests.environment = append(options.tests.environment, "STUB_FAILS=")
 	if results, err = evaluate(t.Context(), options); err != nil || results.Of("A", "default").LC == nil {
 		t.Errorf("tried again: %v\n%s", err, &progress)
 	}
@@ -330,8 +353,8 @@ func builtLibrary(t *testing.T) string {
 	return library
 }
 
-// simulate gives programs the simulated driver.
-func simulate(t *testing.T) {
+// simulated is an environment with a simulated driver, whose GPUs are of this call.
+func simulated(t *testing.T) (environment []string) {
 	t.Helper()
 	driver, err := filepath.Abs("../../build/sim/libcuda.so.1")
 	if err != nil {
@@ -340,9 +363,7 @@ func simulate(t *testing.T) {
 	if _, err := os.Stat(driver); err != nil {
 		t.Skipf("not built: %v; make builds it", err)
 	}
-	t.Setenv("LD_PRELOAD", driver)
-	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(driver))
-	t.Setenv("SIMCUDA_DIR", t.TempDir())
+	return []string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver), "SIMCUDA_DIR=" + t.TempDir()}
 }
 
 func TestTwoGPUs(t *testing.T) {
@@ -411,13 +432,26 @@ func TestPlan(t *testing.T) {
 
 // Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
 func TestRunsEnd(t *testing.T) {
-	simulate(t)
-	stub, err := filepath.Abs("testdata/python")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PYTHONPATH", stub)
-	e := newEvaluation(Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard, Busy: true})
+	t.Parallel()
+	options := Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard, Busy: true}
+	t.Run("C", func(t *testing.T) {
+		t.Parallel()
+		options := options
+		options.tests.environment = simulated(t)
+		runsEnd(t, options, "spin-short")
+	})
+	t.Run("Python", func(t *testing.T) {
+		t.Parallel()
+		python, torch := standInTorch(t)
+		options := options
+		options.Python, options.tests.environment = python, append(simulated(t), torch...)
+		runsEnd(t, options, "vgg19")
+	})
+}
+
+func runsEnd(t *testing.T, options Options, program string) {
+	t.Helper()
+	e := newEvaluation(options)
 	defer e.close()
 	if err := e.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -426,38 +460,33 @@ func TestRunsEnd(t *testing.T) {
 	if err := os.WriteFile(stop, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	p, err := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.end()
+	started := []member{{program: p}}
+	if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
+		t.Fatal(err)
+	}
 	arrivals := make([]time.Duration, 3) // all when the run begins and ends
-	for _, name := range []string{"spin-short", "vgg19"} {
-		if e.session.python == "" && name == "vgg19" {
-			t.Skip("no Python")
-		}
-		p, err := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: name})
+	for _, test := range []struct {
+		stop     string
+		unserved int
+	}{{stop, 3}, {"-", 0}, {filepath.Join(e.folder, "none"), 0}} {
+		now, err := monotonic()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.end()
-		started := []member{{program: p}}
-		if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
+		if err := p.send(goOrder(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
 			t.Fatal(err)
 		}
-		for _, test := range []struct {
-			stop     string
-			unserved int
-		}{{stop, 3}, {"-", 0}, {filepath.Join(e.folder, "none"), 0}} {
-			now, err := monotonic()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.send(goOrder(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
-				t.Fatal(err)
-			}
-			a, err := p.answerGo(t.Context(), time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(a.DoneNs) != len(arrivals)-test.unserved || a.Unserved != test.unserved {
-				t.Errorf("%s, stop %q: %d done, %d unserved", name, filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
-			}
+		a, err := p.answerGo(t.Context(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.DoneNs) != len(arrivals)-test.unserved || a.Unserved != test.unserved {
+			t.Errorf("stop %q: %d done, %d unserved", filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
 		}
 	}
 }

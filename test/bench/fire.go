@@ -148,6 +148,14 @@ type rounds struct {
 	Seconds   float64 `json:"seconds"`
 }
 
+// beside says how many rounds there were under fire and how much longer they took; nothing where there is nothing to compare.
+func (r rounds) beside(quiet rounds) string {
+	if r.Rounds == 0 || quiet.Seconds <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d rounds under fire, each %.1f x as long", r.Rounds, r.Seconds/float64(r.Rounds)/(quiet.Seconds/float64(quiet.Rounds)))
+}
+
 // fire is a case while it is measured.
 type fire struct {
 	*session
@@ -281,11 +289,8 @@ func (f *fire) alone(ctx context.Context) (first []string, err error) {
 	return steps[0], nil
 }
 
-// underLibrary lets the program run as BE, undisturbed and under fire.
-func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired rounds, err error) {
-	if f.config, err = f.blpConfig(f.program, "cache"); err != nil {
-		return quiet, fired, err
-	}
+// asBE lets the program run as BE, undisturbed and then under fire.
+func (f *fire) asBE(ctx context.Context, first []string, underFire func(ctx context.Context, w *worker) (rounds, error)) (quiet, fired rounds, err error) {
 	w, err := f.begin(ctx, "be")
 	if err != nil {
 		return quiet, fired, err
@@ -302,13 +307,26 @@ func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired r
 	if quiet, err = f.rounds(ctx, w, "as BE, undisturbed", func() error { return pause(ctx, fireUndisturbed) }); err != nil {
 		return quiet, fired, err
 	}
+	fired, err = underFire(ctx, w)
+	return quiet, fired, err
+}
+
+// underLibrary lets an LC process stop the program at random.
+func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired rounds, err error) {
+	if f.config, err = f.blpConfig(f.program, "cache"); err != nil {
+		return quiet, fired, err
+	}
+	return f.asBE(ctx, first, f.stopAtRandom)
+}
+
+func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err error) {
 	before := f.count(w).Stops
 	if !slices.Contains(f.counted.Mechanisms, "blp") {
 		f.note("in force: %s, not in force: %s", list(f.counted.Mechanisms), list(f.counted.Fallbacks))
 	}
 	peer, err := f.startPeer(ctx)
 	if err != nil {
-		return quiet, fired, err
+		return fired, err
 	}
 	defer f.finish(peer)
 	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
@@ -326,14 +344,14 @@ func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired r
 	f.count(w)
 	f.counted.Stops -= min(before, f.counted.Stops)
 	if err != nil {
-		return quiet, fired, err
+		return fired, err
 	}
 	var served lcResult
 	if err := peer.ask(ctx, answerLimit, &served, "stop"); err != nil {
-		return quiet, fired, fmt.Errorf("the LC process: %w", err)
+		return fired, fmt.Errorf("the LC process: %w", err)
 	}
 	f.peerRequests = len(served.LatenciesNs)
-	return quiet, fired, nil
+	return fired, nil
 }
 
 // startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
@@ -368,9 +386,8 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 			notes = append(notes, note)
 		}
 	}
-	if fired.Rounds > 0 && quiet.Seconds > 0 {
-		slower := fired.Seconds / float64(fired.Rounds) / (quiet.Seconds / float64(quiet.Rounds))
-		notes = append(notes, fmt.Sprintf("%d rounds under fire, each %.1f x as long; %d LC requests", fired.Rounds, slower, f.peerRequests))
+	if beside := fired.beside(quiet); beside != "" {
+		notes = append(notes, fmt.Sprintf("%s; %d LC requests", beside, f.peerRequests))
 	}
 	if c.Launches > 0 {
 		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",

@@ -150,7 +150,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
 	}
 	if err == nil && !killed {
-		_, err = p.answerGo(ctx, startAhead+length+result.Drain+answerLimit)
+		_, err = p.answerGo(ctx, startAhead+length+result.Drain+p.limits.answer)
 	} else if err == nil {
 		_ = pause(ctx, stay) // where it ends early, so does the visit
 	}

@@ -103,7 +103,7 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 				if alone, err = s.load(ctx, server, facts.Port, count); err != nil {
 					return err
 				}
-				if beRate, err = be.rateAlone(ctx, beAloneFor); err != nil {
+				if beRate, err = s.beAlone(ctx, be, 1); err != nil {
 					return err
 				}
 				gpuRows = append(gpuRows, result.Row{Case: name + "-gpu", System: "alone", LC: result.LatencyOf(alone.gpu.LatenciesNs)})
@@ -149,7 +149,7 @@ func measureHTTP(ctx context.Context, s *session, name string) error {
 
 // hintsOf is what became of a process's hints, warm-up included.
 func hintsOf(config string, pid int) (*result.Hints, error) {
-	p, err := peer(config, pid)
+	p, _, err := peer(config, pid)
 	if err != nil || p == nil {
 		return &result.Hints{}, err
 	}

@@ -93,7 +93,8 @@ func withSwap(_ context.Context, s *session) (end func(), err error) {
 
 const (
 	gb           = 1e9
-	memoryOf     = 80 // GB of the GPU that the cases' sizes are of
+	nearlyAll    = .97 // of the GPU's memory: what contexts leave of it
+	memoryOf     = 80  // GB of the GPU that the cases' sizes are of
 	memoryUnit   = 2 << 20
 	swapRounds   = 3
 	swapAnswer   = 2 * time.Minute // of a process that is asked to swap
@@ -225,30 +226,21 @@ type interval struct {
 func (i interval) seconds() float64 { return float64(i.EndedNs-i.BeganNs) / 1e9 }
 
 // memoryPeer finds a process that swaps, and its segment.
-func memoryPeer(config string, pid int) (path string, found segment.Peer, err error) {
-	settings, err := configs.Load(config)
+func memoryPeer(config string, w *worker) (found *segment.Peer, path string, err error) {
+	if found, path, err = peer(config, w.pid()); err == nil && found == nil {
+		err = errors.New("not under the library")
+	}
 	if err != nil {
-		return "", found, fmt.Errorf("look at memory: %w", err)
+		return nil, "", fmt.Errorf("%s: %w", w.name, err)
 	}
-	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
-	if err != nil {
-		return "", found, fmt.Errorf("look at memory: %w", err)
-	}
-	for _, snapshot := range snapshots {
-		for _, p := range snapshot.Peers {
-			if int(p.Pid) == pid {
-				return snapshot.Path, p, nil
-			}
-		}
-	}
-	return "", found, fmt.Errorf("process %d is not under the library", pid)
+	return found, path, nil
 }
 
 // memory is what the library says of a process's memory.
 func (s *session) memory(config string, w *worker) (segment.Memory, error) {
-	_, p, err := memoryPeer(config, w.pid())
+	p, _, err := memoryPeer(config, w)
 	if err != nil {
-		return segment.Memory{}, fmt.Errorf("%s: %w", w.name, err)
+		return segment.Memory{}, err
 	}
 	if p.Memory == nil || p.InForce&configs.Swap == 0 {
 		return segment.Memory{}, fmt.Errorf("%s: swap is not in force; in force: %s, not in force: %s", w.name, list(p.Mechanisms), list(p.Fallbacks))
@@ -287,7 +279,7 @@ func (s *session) swap(ctx context.Context, config string, w *worker, what segme
 	if err != nil {
 		return moved, err
 	}
-	path, p, err := memoryPeer(config, w.pid())
+	p, path, err := memoryPeer(config, w)
 	if err != nil {
 		return moved, err
 	}

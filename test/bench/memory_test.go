@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,19 +54,12 @@ func TestMemorySizes(t *testing.T) {
 
 // The programs of PyTorch serve what the suite asks of them, PyTorch itself being a stand-in.
 func TestMemoryProgramsServe(t *testing.T) {
-	python := standInTorch(t)
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memorySuite, &progress)
+	t.Parallel()
+	python, torch := standInTorch(t)
+	options := simulatedOptions(t, memorySuite, &bytes.Buffer{})
 	options.Python = python
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	options.tests.environment = append(options.tests.environment, torch...)
+	s := prepared(t, options)
 	for _, kind := range []string{"adds", "training", "gemm", "nvshare-add", "nvshare-matmul"} {
 		p := &pairOfPrograms{session: s, kind: kind, bytes: 1 << 30}
 		p.options.Seconds = 1e-5
@@ -91,6 +83,7 @@ func TestMemoryProgramsServe(t *testing.T) {
 
 // The programs of C hold what they are told to hold, alone and without the library.
 func TestHolding(t *testing.T) {
+	t.Parallel()
 	var progress bytes.Buffer
 	s := newSession(simulatedOptions(t, memorySuite, &progress))
 	if err := s.prepare(t.Context(), 1); err != nil {
@@ -142,56 +135,62 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// smallGPU is a device with little memory, on a slow bus.
-func smallGPU(t *testing.T) {
-	t.Helper()
-	t.Setenv("SIMCUDA_MEMORY_MB", "256")
-	t.Setenv("SIMCUDA_CONTEXT_MB", "4")
-	t.Setenv("SIMCUDA_COPY_GBS", "2")
-}
+// smallGPU makes the simulated device one with little memory, on a slow bus.
+var smallGPU = []string{"SIMCUDA_MEMORY_MB=640", "SIMCUDA_CONTEXT_MB=2", "SIMCUDA_COPY_GBS=2"}
 
 // All that needs no PyTorch is measured to its end, and no contents change.
 func TestMemorySuite(t *testing.T) {
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memorySuite, &progress, "swap-20", "grow", "idle-lc", "allocation-calls", "pair-steps", "services")
-	options.Seconds = 3
-	smallGPU(t)
-	report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
-	if err != nil || len(report.Failed()) != 0 {
-		t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
-	}
-	rows := map[string]result.Row{}
-	for _, row := range report.Cases {
-		rows[row.Case] = row
-	}
-	for name, note := range map[string]string{"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways",
-		"grow": "of BE went out; limit", "grow-with-reserve": "0.0 GB of BE went out", "idle-lc": "median of 3", "allocation-calls": "cuMemFree of 2048 KiB", "pair-steps": "; identical"} {
-		if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
-			t.Errorf("%s: %+v\n%s", name, row, &progress)
+	t.Parallel()
+	measured := func(t *testing.T, only ...string) (rows map[string]result.Row) {
+		t.Helper()
+		var progress bytes.Buffer
+		options := simulatedOptions(t, memorySuite, &progress, only...)
+		options.Seconds = 3
+		options.tests.environment = append(options.tests.environment, smallGPU...)
+		report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
+		if err != nil || len(report.Failed()) != 0 {
+			t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
 		}
+		rows = map[string]result.Row{}
+		for _, row := range report.Cases {
+			rows[row.Case] = row
+		}
+		return rows
 	}
-	if strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
-		t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)
+	for only, notes := range map[string]map[string]string{
+		"swap-20": {"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways"},
+		"grow":    {"grow": " s ahead; limit", "grow-with-reserve": "0.0 GB of BE went out"},
+		"idle-lc": {"idle-lc": "median of 3"}, "allocation-calls": {"allocation-calls": "cuMemFree of 2048 KiB"}, "pair-steps": {"pair-steps": "; identical"},
+	} {
+		t.Run(only, func(t *testing.T) {
+			t.Parallel()
+			rows := measured(t, only)
+			for name, note := range notes {
+				if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
+					t.Errorf("%s: %+v", name, row)
+				}
+			}
+			if only == "grow" && strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
+				t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)
+			}
+		})
 	}
-	if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
-		t.Errorf("services: %+v, first answers %+v", all, out)
-	}
+	t.Run("services", func(t *testing.T) {
+		t.Parallel()
+		rows := measured(t, "services")
+		if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
+			t.Errorf("services: %+v, first answers %+v", all, out)
+		}
+	})
 }
 
 // Two programs swap all the time while another is served.
 func TestBesideSwappers(t *testing.T) {
+	t.Parallel()
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memorySuite, &progress)
-	smallGPU(t)
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	options.tests.environment = append(options.tests.environment, smallGPU...)
+	s := prepared(t, options)
 	if _, err := withSwap(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -244,31 +243,10 @@ func TestBesideSwappers(t *testing.T) {
 
 // A program under fire is evicted again and again, and what it computes wrong is found.
 func TestMemoryFire(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	var progress bytes.Buffer
-	options := simulatedOptions(t, memoryFireSuite, &progress)
-	options.Python, options.Seconds = python, 2
-	smallGPU(t)
-	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remove()
+	t.Parallel()
+	s := fireSession(t, memoryFireSuite, smallGPU...)
+	s.options.Seconds = 2
 	s.mechanisms = memoryMechanisms
-	text, err := os.ReadFile("testdata/fire_program.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
 		var f *memoryFire
 		var row result.Row
@@ -288,7 +266,7 @@ func TestMemoryFire(t *testing.T) {
 			t.Errorf("%s: %+v", program, row)
 		}
 		if program == "kernels" && (*row.Value < 5 || f.different || f.memory.InBytes == 0) {
-			t.Errorf("%+v, %+v\n%s", row, f.memory, &progress)
+			t.Errorf("%+v, %+v", row, f.memory)
 		}
 	}
 }

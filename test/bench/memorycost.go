@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
@@ -78,61 +79,24 @@ func (s *session) callTimes(ctx context.Context, role, config string) (t allocat
 	return t, w.ask(ctx, workerLimit, &t, "run")
 }
 
-// measureQuiet is a BE program's rate where there is room for all, beside the same without the library.
+// measureQuiet is a BE program's rate where there is room for all.
 func (s *session) measureQuiet(ctx context.Context, name, kind string) error {
 	config, err := s.swapConfig(name, "be")
 	if err != nil {
 		return err
 	}
-	cores, err := lastCores(4)
+	var m segment.Memory
+	be, note, err := s.withAndWithout(ctx, kind, config, func(ours *worker) (err error) {
+		m, err = s.memory(config, ours)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
-	plain.cores, ours.cores = cores, cores
-	workers, err := s.startScripts(ctx, plain, ours)
-	if err != nil {
-		return err
-	}
-	defer s.finishAll(workers)
-	rates, err := s.inTurns(ctx, workers)
-	if err != nil {
-		return err
-	}
-	m, err := s.memory(config, workers[1])
-	if err != nil {
-		return err
-	}
-	var ratios []float64
-	for i := range rates[0] {
-		ratios = append(ratios, rates[1][i]/rates[0][i])
-	}
-	be := rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
-	be.Share = result.Round(result.Median(ratios), 4)
-	row := result.Row{Case: name, System: "gpreempt", BE: be, Note: fmt.Sprintf("median of %d rounds from %.4f to %.4f; %.1f GB can go out, %.1f GB cannot",
-		throughputRounds, slices.Min(ratios), slices.Max(ratios), float64(m.Resident)/gb, float64(m.Pinned)/gb)}
+	row := result.Row{Case: name, System: "gpreempt", BE: be,
+		Note: fmt.Sprintf("%s; %.1f GB can go out, %.1f GB cannot", note, float64(m.Resident)/gb, float64(m.Pinned)/gb)}
 	s.add(row.Judged(quietGoal.text, quietGoal.reached(be.Share) && m.Evictions == 0))
 	return nil
-}
-
-// inTurns are the rates of two workers that take short turns, which one first changing from round to round.
-func (s *session) inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err error) {
-	for _, w := range workers {
-		if _, err := w.rateAlone(ctx, time.Second); err != nil {
-			return rates, err
-		}
-	}
-	for round := range throughputRounds {
-		for turn := range workers {
-			i := (round + turn) % 2
-			rate, err := workers[i].rateAlone(ctx, throughputTurn)
-			if err != nil {
-				return rates, err
-			}
-			rates[i] = append(rates[i], rate)
-		}
-	}
-	return rates, nil
 }
 
 // measureStart starts programs in turns, with and without the library.

@@ -15,7 +15,7 @@ import (
 
 // Programs under fire whose memory goes out at random moments, and comes back by itself when they go on.
 
-const memoryFireSeconds = 100 // the longest under fire
+const memoryFireSeconds = 200 // the longest under fire: an eviction waits for the work that is queued
 
 // Programs that are under fire only here, of memory_programs.py; and ways in which PyTorch allocates.
 var (
@@ -67,10 +67,9 @@ func (f *memoryFire) measure(ctx context.Context, name string) error {
 	if err != nil {
 		notes = append(notes, err.Error())
 	}
-	if fired.Rounds > 0 && quiet.Seconds > 0 {
-		slower := fired.Seconds / float64(fired.Rounds) / (quiet.Seconds / float64(quiet.Rounds))
-		notes = append(notes, fmt.Sprintf("%d rounds under fire, each %.1f x as long; %.1f GB went out, %.1f GB came in, %d calls waited, %d moves failed",
-			fired.Rounds, slower, float64(m.OutBytes)/gb, float64(m.InBytes)/gb, m.Waits, m.Failures))
+	if beside := fired.beside(quiet); beside != "" {
+		notes = append(notes, fmt.Sprintf("%s; %.1f GB went out, %.1f GB came in, %d calls waited, %d moves failed",
+			beside, float64(m.OutBytes)/gb, float64(m.InBytes)/gb, m.Waits, m.Failures))
 	}
 	passed := err == nil && !f.different
 	if said := f.said(f.name); !passed && said != "" {
@@ -84,32 +83,18 @@ func (f *memoryFire) measure(ctx context.Context, name string) error {
 	return nil
 }
 
-// evicted lets the program run as BE, undisturbed and while its memory is sent out.
+// evicted sends the program's memory out at random.
 func (f *memoryFire) evicted(ctx context.Context, first []string) (quiet, fired rounds, err error) {
 	if f.config, err = f.swapConfig(f.name, "be"); err != nil {
 		return quiet, fired, err
 	}
-	w, err := f.begin(ctx, "be")
-	if err != nil {
-		return quiet, fired, err
-	}
-	defer f.finish(w)
-	steps, err := f.ready(ctx, w, "as BE")
-	if err != nil {
-		return quiet, fired, err
-	}
-	if i := firstDifference(first, steps); i >= 0 {
-		f.different = true
-		f.note("as BE: different from step %d of %d on", i, len(first))
-	}
-	if quiet, err = f.rounds(ctx, w, "as BE, undisturbed", func() error { return pause(ctx, fireUndisturbed) }); err != nil {
-		return quiet, fired, err
-	}
-	fired, err = f.rounds(ctx, w, "under fire", func() error { return f.evictAtRandom(ctx, w) })
-	if now, lookErr := f.session.memory(f.config, w); lookErr == nil {
-		f.memory = now
-	}
-	return quiet, fired, err
+	return f.asBE(ctx, first, func(ctx context.Context, w *worker) (rounds, error) {
+		fired, err := f.rounds(ctx, w, "under fire", func() error { return f.evictAtRandom(ctx, w) })
+		if now, lookErr := f.session.memory(f.config, w); lookErr == nil {
+			f.memory = now
+		}
+		return fired, err
+	})
 }
 
 // evictAtRandom asks for evictions, some of which the program's work holds up.

@@ -226,7 +226,7 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) error {
 
 // callsThatWaited is how many calls of a program found no room at once, whether or not its own memory may go.
 func callsThatWaited(config string, w *worker) (uint64, error) {
-	_, p, err := memoryPeer(config, w.pid())
+	p, _, err := memoryPeer(config, w)
 	if err != nil || p.Memory == nil {
 		return 0, err
 	}

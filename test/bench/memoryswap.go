@@ -162,12 +162,12 @@ func measureGrowth(ctx context.Context, s *session, name string) error {
 }
 
 func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, reserve bool, alone float64, copies pinned) error {
-	world, reserved, rest := name, uint64(0), s.part(.9)
+	world, reserved, rest := name, uint64(0), s.part(nearlyAll)
 	if reserve {
 		world, reserved = name+"-reserve", bytes
 		rest -= bytes
 	}
-	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+999_999)/1_000_000)}
+	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20)}
 	config, err := s.swapConfig(world, "all", settings...)
 	if err != nil {
 		return err
@@ -185,6 +185,12 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 	if err := be.ask(ctx, holdAnswer, nil, "start"); err != nil {
 		return err
 	}
+	var ahead float64
+	if !reserve {
+		if ahead, err = s.pinnedAhead(ctx, config, be, bytes); err != nil {
+			return err
+		}
+	}
 	took, err := lc.grow(ctx, bytes)
 	if err != nil {
 		return err
@@ -199,8 +205,8 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 	if err := be.ask(ctx, holdAnswer, &beResult{}, "stop"); err != nil {
 		return err
 	}
-	note := fmt.Sprintf("%.1f GB in %.0f ms while BE works in %.1f GB, alone in %.0f ms; %.1f GB of BE went out", float64(bytes)/gb, took,
-		float64(rest)/gb, alone, float64(m.OutBytes)/gb)
+	note := fmt.Sprintf("%.1f GB in %.0f ms while BE works in %.1f GB, alone in %.0f ms; %.1f GB of BE went out; pinned %.1f s ahead", float64(bytes)/gb, took,
+		float64(rest)/gb, alone, float64(m.OutBytes)/gb, ahead)
 	if reserve {
 		g := reserveGoal
 		s.add(valued(name+"-with-reserve", took, "ms", g, m.OutBytes == 0 && took <= 2*alone+20, "%s", note))
@@ -209,6 +215,26 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 	limit := float64(bytes)/gb/copies.out*1000 + 100
 	s.add(valued(name, took, "ms", growGoal, took <= limit, "%s; limit %.0f ms, of pinned copies at %.1f GB/s", note, limit, copies.out))
 	return nil
+}
+
+// pinnedAhead waits until a program has pinned the host memory for so many bytes, and gives the seconds.
+func (s *session) pinnedAhead(ctx context.Context, config string, w *worker, bytes uint64) (seconds float64, err error) {
+	for began := time.Now(); ; {
+		m, err := s.memory(config, w)
+		if err != nil {
+			return 0, err
+		}
+		took := time.Since(began)
+		if m.Host >= bytes {
+			return took.Seconds(), nil
+		}
+		if took > swapAnswer {
+			return 0, fmt.Errorf("%s has pinned %.1f GB of host memory in %.0f s, and needs %.1f", w.name, float64(m.Host)/gb, took.Seconds(), float64(bytes)/gb)
+		}
+		if err := pause(ctx, pollInterval); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // client is a connection to a program that serves.
@@ -278,44 +304,50 @@ func measureReturn(ctx context.Context, s *session, name string) error {
 		}
 		usual = append(usual, took.Seconds()*1000)
 	}
-	rest := s.part(.9) - bytes
-	be, err := s.hold(ctx, "be", config, rest)
+	be, err := s.hold(ctx, "be", config, s.part(nearlyAll)-bytes)
 	if err != nil {
 		return err
 	}
 	defer s.finish(be)
-	var first []float64
+	if _, err := s.pinnedAhead(ctx, config, lc, bytes); err != nil {
+		return err
+	}
+	if _, err := s.pinnedAhead(ctx, config, be, bytes); err != nil {
+		return err
+	}
+	var first, out []float64
 	for range returnRounds {
-		took, err := s.firstAnswer(ctx, config, lc, be, service, bytes)
+		took, gone, err := s.firstAnswer(ctx, config, lc, be, service, bytes)
 		if err != nil {
 			return err
 		}
-		first = append(first, took)
+		first, out = append(first, took), append(out, float64(gone)/gb)
 	}
-	took, limit := result.Median(first), float64(bytes)/gb/copies.in*1000+50
-	s.add(valued(name, took, "ms", returnGoal, took <= limit, "%.1f GB, median of %d; limit %.0f ms, of pinned copies at %.1f GB/s; an answer otherwise %.1f ms",
-		float64(bytes)/gb, returnRounds, limit, copies.in, result.Median(usual)))
+	took, limit := result.Median(first), result.Median(out)/copies.in*1000+50
+	s.add(valued(name, took, "ms", returnGoal, took <= limit, "%.1f of %.1f GB were out, median of %d; limit %.0f ms, of pinned copies at %.1f GB/s; both ways at once they run at %.1f in all; an answer otherwise %.1f ms",
+		result.Median(out), float64(bytes)/gb, returnRounds, limit, copies.in, copies.both, result.Median(usual)))
 	return nil
 }
 
-// firstAnswer has BE grow over an idle LC program, and gives the milliseconds of LC's next answer.
-func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker, service *client, bytes uint64) (ms float64, err error) {
+// firstAnswer has BE grow over an idle LC program, and gives the milliseconds of LC's next answer, and how much
+// of LC's memory was out before.
+func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker, service *client, bytes uint64) (ms float64, gone uint64, err error) {
 	if err := pause(ctx, 1100*time.Millisecond); err != nil { // it is idle then
-		return 0, err
+		return 0, 0, err
 	}
 	if _, err := be.grow(ctx, bytes); err != nil {
-		return 0, fmt.Errorf("BE in the room of the idle LC: %w", err)
+		return 0, 0, fmt.Errorf("BE in the room of the idle LC: %w", err)
 	}
 	m, err := s.memory(config, lc)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	if m.Swapped < bytes/2 {
-		return 0, fmt.Errorf("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes)
+	if m.Swapped < bytes/4*3 {
+		return 0, 0, fmt.Errorf("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes)
 	}
 	took, err := service.request() // BE's memory goes out while LC's comes in
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return took.Seconds() * 1000, be.ask(ctx, holdAnswer, nil, "shrink")
+	return took.Seconds() * 1000, m.Swapped, be.ask(ctx, holdAnswer, nil, "shrink")
 }

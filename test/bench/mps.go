@@ -17,7 +17,10 @@ import (
 // driverTools is where containers have the driver's programs that are not on the PATH.
 const driverTools = "/usr/local/nvidia/bin"
 
-func findTool(name string) (string, error) {
+func (s *session) findTool(name string) (string, error) {
+	if folder := s.options.tests.tools; folder != "" {
+		return exec.LookPath(filepath.Join(folder, name))
+	}
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
@@ -36,8 +39,8 @@ type mpsDaemon struct {
 	gone        chan struct{}
 }
 
-func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
-	tool, err := findTool("nvidia-cuda-mps-control")
+func (s *session) startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
+	tool, err := s.findTool("nvidia-cuda-mps-control")
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +51,7 @@ func startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
 		}
 	}
 	m := &mpsDaemon{tool: tool, pipes: pipes, gone: make(chan struct{}),
-		environment: append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
+		environment: append(s.inherited(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
 	stderr := &lastBytes{}
 	m.cmd = exec.Command(tool, "-f") // in the foreground: ours to end
 	m.cmd.Env, m.cmd.Stderr = m.environment, stderr
@@ -97,8 +100,8 @@ func (m *mpsDaemon) stop() {
 }
 
 // gpuBusy says what makes measurements on a GPU meaningless, or "".
-func gpuBusy(ctx context.Context, id int) string {
-	tool, err := findTool("nvidia-smi")
+func (s *session) gpuBusy(ctx context.Context, id int) string {
+	tool, err := s.findTool("nvidia-smi")
 	if err != nil {
 		return ""
 	}

@@ -71,11 +71,11 @@ func (s *session) measureMPSTorch(ctx context.Context, kind, target string) erro
 	}
 	defer s.finishAll(workers)
 	be := map[string]*worker{mpsSystem: workers[2], mpsOrdered: workers[3], "gpreempt": workers[4]}
-	beRate, err := be[mpsSystem].rateAlone(ctx, beAloneFor/2)
+	beRate, err := s.beAlone(ctx, be[mpsSystem], .5)
 	if err != nil {
 		return err
 	}
-	under, err := be["gpreempt"].rateAlone(ctx, beAloneFor/2)
+	under, err := s.beAlone(ctx, be["gpreempt"], .5)
 	if err != nil {
 		return err
 	}

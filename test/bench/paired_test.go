@@ -35,9 +35,10 @@ func TestCompareRounds(t *testing.T) {
 }
 
 func TestPairedOnTheSimulatedDriver(t *testing.T) {
-	simulate(t)
+	t.Parallel()
 	var progress bytes.Buffer
-	options := Options{Suite: PairedSuite, Only: []string{"launch-be", "lc-1x40us"}, Library: builtLibrary(t), Progress: &progress, Repeats: 2, Requests: 20, Folder: t.TempDir(), Busy: true}
+	options := Options{Suite: PairedSuite, Only: []string{"launch-be", "lc-1x40us"}, Library: builtLibrary(t), Progress: &progress, Repeats: 2, Requests: 20, Folder: t.TempDir(), Busy: true,
+		tests: forTests{environment: simulated(t)}}
 	suite := suiteOfCases(t, PairedSuite)
 	if _, err := suite.measure(context.Background(), options); err == nil || !strings.Contains(err.Error(), "--against") {
 		t.Errorf("with one build: %v", err)

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -107,6 +108,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	for name, value := range environment {
 		p.environment = append(p.environment, name+"="+value)
 	}
+	p.limits = e.options.tests.limits
 	w, err := p.start(ctx)
 	if err != nil {
 		return nil, err
@@ -170,11 +172,9 @@ func (w *worker) answerGo(ctx context.Context, limit time.Duration) (answer, err
 	return a, nil
 }
 
-var inMemory = "/dev/shm" // a file system; a variable for tests
-
-// temporaryFolder makes one on a file system in memory, where segments are best kept.
-func temporaryFolder() (string, error) {
-	parent := inMemory
+// temporaryFolder makes one on a file system in memory, where segments are best kept, unless a parent is named.
+func temporaryFolder(parent string) (string, error) {
+	parent = cmp.Or(parent, "/dev/shm")
 	if _, err := os.Stat(parent); err != nil {
 		parent = os.TempDir()
 	}

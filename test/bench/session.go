@@ -42,6 +42,17 @@ type Options struct {
 	Command  string // the command line, for the report
 	Version  string // of the tree that the command was built from, for the report
 	Progress io.Writer
+
+	tests forTests
+}
+
+// forTests is what tests that run at the same time have each for themselves; the zero value changes nothing.
+type forTests struct {
+	environment []string // of what is started, beside our own
+	tools       string   // folder with stand-ins for the driver's programs
+	temporary   string   // folder of temporary folders
+	limits      limits   // of programs that are waited for in vain
+	beAlone     time.Duration
 }
 
 // session is one run of a suite. A case has a copy of its own.
@@ -131,7 +142,7 @@ func (s *session) prepare(ctx context.Context, devices int) error {
 		return err
 	}
 	for id := range devices {
-		if busy := gpuBusy(ctx, id); busy != "" && !s.options.Busy {
+		if busy := s.gpuBusy(ctx, id); busy != "" && !s.options.Busy {
 			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
 		}
 	}
@@ -180,10 +191,13 @@ func CheckFile(path string) error {
 	return nil
 }
 
+// inherited is the environment of what is started, before anything is made of it. Of two entries the later one counts.
+func (s *session) inherited() []string { return append(os.Environ(), s.options.tests.environment...) }
+
 // environment is the worker's: the role decides whether the library is preloaded ("" = not).
 func (s *session) environment(role string) []string {
 	var environment, preloads []string
-	for _, entry := range os.Environ() {
+	for _, entry := range s.inherited() {
 		switch name, value, _ := strings.Cut(entry, "="); name {
 		case "GPREEMPT_PRIORITY":
 		case "GPREEMPT_CONFIG":
@@ -310,10 +324,10 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 
 // makeFolders makes the temporary folders, until remove.
 func (s *session) makeFolders() (remove func(), err error) {
-	if s.folder, err = temporaryFolder(); err != nil {
+	if s.folder, err = temporaryFolder(s.options.tests.temporary); err != nil {
 		return nil, err
 	}
-	if s.files, err = os.MkdirTemp("", "gpreempt-bench-"); err != nil {
+	if s.files, err = os.MkdirTemp(s.options.tests.temporary, "gpreempt-bench-"); err != nil {
 		os.RemoveAll(s.folder)
 		return nil, fmt.Errorf("make a temporary folder: %w", err)
 	}
@@ -361,29 +375,29 @@ func (s *session) configure(section string) (undo func(), err error) {
 	return func() { s.config = before }, nil
 }
 
-// peer is a process under the library, as others see it; nil where there is no such process.
-func peer(config string, pid int) (*segment.Peer, error) {
+// peer is a process under the library, as others see it, and the path of its segment; nil where there is no such process.
+func peer(config string, pid int) (found *segment.Peer, path string, err error) {
 	settings, err := configs.Load(config)
 	if err != nil {
-		return nil, fmt.Errorf("what the library counted: %w", err)
+		return nil, "", fmt.Errorf("what the library counted: %w", err)
 	}
 	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
 	if err != nil {
-		return nil, fmt.Errorf("what the library counted: %w", err)
+		return nil, "", fmt.Errorf("what the library counted: %w", err)
 	}
 	for _, snapshot := range snapshots {
 		for _, p := range snapshot.Peers {
 			if int(p.Pid) == pid {
-				return &p, nil
+				return &p, snapshot.Path, nil
 			}
 		}
 	}
-	return nil, nil
+	return nil, "", nil
 }
 
 // count is what the library counted so far in a process with a configuration; nil where there is no such process.
 func (s *session) count(config string, pid int) *result.Counted {
-	p, err := peer(config, pid)
+	p, _, err := peer(config, pid)
 	if err != nil {
 		s.log("%v", err)
 	}

@@ -221,12 +221,12 @@ func TestStallsInTheReadme(t *testing.T) {
 
 func stallOptions(t *testing.T, progress *bytes.Buffer, only string) Options {
 	return Options{Suite: result.StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress,
-		Folder: t.TempDir(), Python: "python3", Busy: true}
+		Folder: t.TempDir(), Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
 }
 
 // Results are of all calls with the same folder, and what is complete is not measured again.
 func TestStallsOnTheSimulatedDriver(t *testing.T) {
-	simulate(t)
+	t.Parallel()
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "spin")
 	options.Seconds = .6
@@ -277,7 +277,7 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 
 // An interruption leaves what there was, and guests end with the case.
 func TestStallsInterrupted(t *testing.T) {
-	simulate(t)
+	t.Parallel()
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "spin")
 	options.Systems, options.Seconds = []string{"gpreempt"}, .6
@@ -295,10 +295,11 @@ func TestStallsInterrupted(t *testing.T) {
 
 // The program with PyTorch tells what the one in C tells.
 func TestStallsOfATorchProgram(t *testing.T) {
-	python := standInTorch(t)
-	simulate(t)
+	t.Parallel()
+	python, torch := standInTorch(t)
 	var progress bytes.Buffer
 	options := stallOptions(t, &progress, "load-50")
+	options.tests.environment = append(options.tests.environment, torch...)
 	options.Python, options.Requests, options.Systems = python, 60, []string{result.LCAlone, "gpreempt-hints"}
 	report, err := measureStalls(context.Background(), options)
 	if err != nil {

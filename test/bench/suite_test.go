@@ -18,13 +18,13 @@ import (
 // simulatedOptions are those of a suite on the simulated driver.
 func simulatedOptions(t *testing.T, suite string, progress *bytes.Buffer, only ...string) Options {
 	t.Helper()
-	simulate(t)
 	return Options{Suite: suite, Only: only, Library: builtLibrary(t), Version: "test", Progress: progress, Folder: t.TempDir(),
-		Python: "python3", Busy: true}
+		Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
 }
 
 // What a folder has is not measured again, what failed is, and results of several calls are one.
 func TestPartialResults(t *testing.T) {
+	t.Parallel()
 	suite := suiteOfCases(t, PairedSuite)
 	var progress bytes.Buffer
 	options := simulatedOptions(t, suite.name, &progress, "launch-off")
@@ -83,15 +83,9 @@ func TestPartialResults(t *testing.T) {
 	}
 }
 
-// preparedSession is one of a suite with programs in Python, on the simulated driver.
-func preparedSession(t *testing.T, suite string) *session {
+// prepared is a session that has looked at its GPU and has its folders.
+func prepared(t *testing.T, options Options) *session {
 	t.Helper()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	options := simulatedOptions(t, suite, &bytes.Buffer{})
-	options.Python = python
 	s := newSession(options)
 	if err := s.prepare(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -104,18 +98,39 @@ func preparedSession(t *testing.T, suite string) *session {
 	return s
 }
 
-// A program that computes what it is told to stands in for those of PyTorch: what it does wrong is found.
-func TestFireFindsWhatIsWrong(t *testing.T) {
-	s := preparedSession(t, "blp-fire")
-	s.options.Seconds = .2
-	s.mechanisms = `["blp"]`
+// preparedSession is one of a suite with programs in Python, on the simulated driver.
+func preparedSession(t *testing.T, suite string, environment ...string) *session {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("no Python: %v", err)
+	}
+	options := simulatedOptions(t, suite, &bytes.Buffer{})
+	options.Python = python
+	options.tests.environment = append(options.tests.environment, environment...)
+	return prepared(t, options)
+}
+
+// fireSession is one in which a program that computes what it is told to stands in for those of PyTorch.
+func fireSession(t *testing.T, suite string, environment ...string) *session {
+	t.Helper()
+	s := preparedSession(t, suite, environment...)
 	text, err := os.ReadFile("testdata/fire_program.py")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return s
+}
+
+// What a program under fire computes wrong is found.
+func TestFireFindsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	s := fireSession(t, "blp-fire")
+	s.options.Seconds = .2
+	s.mechanisms = `["blp"]`
 	for program, want := range map[string]string{
 		"same":             "rounds under fire",
 		"different-as-be":  "as BE: different from step 1 of 3 on",
@@ -163,6 +178,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 }
 
 func TestIdentityComparesWhatIsPrinted(t *testing.T) {
+	t.Parallel()
 	s := preparedSession(t, "identity")
 	for program, test := range map[string]struct {
 		text, note string
@@ -192,10 +208,8 @@ func TestIdentityComparesWhatIsPrinted(t *testing.T) {
 
 // The suites with PyTorch, which is a stand-in that does nothing.
 func TestTorchSuites(t *testing.T) {
-	python := standInTorch(t)
-	fakeMPS(t, t.TempDir())
-	defer func(length time.Duration) { beAloneFor = length }(beAloneFor)
-	beAloneFor = 300 * time.Millisecond
+	t.Parallel()
+	python, torch := standInTorch(t)
 	for _, test := range []struct {
 		suite, only string
 		systems     []string
@@ -205,49 +219,49 @@ func TestTorchSuites(t *testing.T) {
 		{"blp-mps-pytorch", "mps-beside-infer", []string{"gpreempt", "alone", "mps", "mps-priority", "gpreempt"}},
 		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
 	} {
-		var progress bytes.Buffer
-		options := simulatedOptions(t, test.suite, &progress, test.only)
-		options.Python, options.Requests = python, 10
-		report, err := suiteOfCases(t, test.suite).measure(t.Context(), options)
-		if err != nil || len(report.Failed()) != 0 {
-			t.Errorf("%s: %v, %+v\n%s", test.suite, err, report, &progress)
-			continue
-		}
-		var systems []string
-		for _, row := range report.Cases {
-			systems = append(systems, row.System)
-			if row.LC != nil && row.LC.N < 10 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
-				t.Errorf("%s: %+v", test.suite, row)
+		t.Run(test.suite, func(t *testing.T) {
+			t.Parallel()
+			var progress bytes.Buffer
+			options := simulatedOptions(t, test.suite, &progress, test.only)
+			options.Python, options.Requests = python, 10
+			options.tests.environment = append(options.tests.environment, torch...)
+			options.tests.tools, options.tests.beAlone = fakeMPS(t), 600*time.Millisecond
+			report, err := suiteOfCases(t, test.suite).measure(t.Context(), options)
+			if err != nil || len(report.Failed()) != 0 {
+				t.Fatalf("%v, %+v\n%s", err, report, &progress)
 			}
-		}
-		if slices.Sort(systems); !slices.Equal(systems, slices.Sorted(slices.Values(test.systems))) {
-			t.Errorf("%s: rows under %v", test.suite, systems)
-		}
+			var systems []string
+			for _, row := range report.Cases {
+				systems = append(systems, row.System)
+				if row.LC != nil && row.LC.N < 10 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
+					t.Errorf("%+v", row)
+				}
+			}
+			if slices.Sort(systems); !slices.Equal(systems, slices.Sorted(slices.Values(test.systems))) {
+				t.Errorf("rows under %v", systems)
+			}
+		})
 	}
 }
 
 // An interruption leaves no process, no MPS server and no file behind.
 func TestSuiteInterrupted(t *testing.T) {
-	fakeMPS(t, t.TempDir())
-	defer func(path string) { inMemory = path }(inMemory)
-	inMemory = t.TempDir()
-	t.Setenv("TMPDIR", t.TempDir())
+	t.Parallel()
 	for suite, only := range map[string]string{"foundation": "four-be", "blp-mps": "mps-1x40us-beside-10us-blocks"} {
 		var progress bytes.Buffer
 		options := simulatedOptions(t, suite, &progress, only)
+		options.tests.tools, options.tests.temporary = fakeMPS(t), t.TempDir()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		report, err := suiteOfCases(t, suite).measure(ctx, options)
 		cancel()
 		if err == nil || report != nil {
 			t.Errorf("%s: %v, %+v\n%s", suite, err, report, &progress)
 		}
-		for _, folder := range []string{inMemory, os.TempDir()} {
-			if left, err := filepath.Glob(filepath.Join(folder, "gpreempt-bench-*")); err != nil || len(left) > 0 {
-				t.Errorf("%s: %v are left, %v", suite, left, err)
-			}
+		if left, err := os.ReadDir(options.tests.temporary); err != nil || len(left) > 0 {
+			t.Errorf("%s: %v are left, %v", suite, left, err)
 		}
 		for deadline := time.Now().Add(time.Minute); ; { // what is killed may be there for a while
-			left := processesWith(t, "SIMCUDA_DIR="+os.Getenv("SIMCUDA_DIR"))
+			left := processesWith(t, options.tests.environment)
 			if len(left) == 0 {
 				break
 			}
@@ -258,17 +272,17 @@ func TestSuiteInterrupted(t *testing.T) {
 	}
 }
 
-// processesWith are the processes with a variable in their environment, but this one.
-func processesWith(t *testing.T, variable string) (found []string) {
+// processesWith are the processes that were started with this environment's simulated driver.
+func processesWith(t *testing.T, environment []string) (found []string) {
 	t.Helper()
+	variable := environment[slices.IndexFunc(environment, func(entry string) bool { return strings.HasPrefix(entry, "SIMCUDA_DIR=") })]
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range all {
 		text, err := os.ReadFile(path)
-		own, _ := os.Readlink("/proc/self")
-		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), variable) && filepath.Base(filepath.Dir(path)) != own {
+		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), variable) {
 			found = append(found, path)
 		}
 	}

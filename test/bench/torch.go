@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -121,7 +122,11 @@ func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r 
 	return r, be.rate(r.StartNs, r.EndNs), nil
 }
 
-var beAloneFor = 4 * time.Second // a variable for tests
+// beAlone is the rate of a BE worker that has the GPU to itself for a part of the usual time.
+func (s *session) beAlone(ctx context.Context, be *worker, part float64) (float64, error) {
+	usual := cmp.Or(s.options.tests.beAlone, 4*time.Second)
+	return be.rateAlone(ctx, time.Duration(part*float64(usual)))
+}
 
 const (
 	graphRequests       = 200
@@ -161,7 +166,7 @@ func (s *session) measureGraph(ctx context.Context, name, kind, target string) e
 					return err
 				}
 			}
-			unshared, err := be.rateAlone(ctx, beAloneFor)
+			unshared, err := s.beAlone(ctx, be, 1)
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ type worker struct {
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
 	mps     bool   // it is a client of the MPS server
+	limits  limits
 
 	starting, initialising bool // it has not answered init; it has been sent it
 }
@@ -43,6 +45,7 @@ type program struct {
 	module      []byte // of the workers in C: the code that they load
 	credential  *syscall.Credential
 	cores       *unix.CPUSet // nil: all
+	limits      limits       // zero: the usual ones
 }
 
 // lastBytes keeps the end of what is written to it.
@@ -77,7 +80,8 @@ const endLimit = 5 * time.Second // of a worker that is asked to end
 // start starts a worker. It is the first of a process group: what it leaves behind ends with it, and what a terminal
 // sends to the command does not reach it.
 func (p program) start(ctx context.Context) (*worker, error) {
-	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true}
+	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true,
+		limits: cmp.Or(p.limits, limits{start: startLimit, answer: answerLimit})}
 	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
 	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.credential}
@@ -192,10 +196,13 @@ var (
 	errNoAnswer = errors.New("no answer")
 )
 
-var ( // variables for tests, which wait for them in vain
+const (
 	startLimit  = 80 * time.Second // until init is answered: dozens start at once, each makes a context
 	answerLimit = 10 * time.Second // after the drain
 )
+
+// limits are how long a worker is waited for.
+type limits struct{ start, answer time.Duration }
 
 // line waits for the worker's next line.
 func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) {
@@ -263,7 +270,7 @@ func (w *worker) awaitReady(ctx context.Context, facts any) error {
 	if !w.starting {
 		return nil
 	}
-	if err := w.answer(ctx, startLimit, facts); err != nil {
+	if err := w.answer(ctx, w.limits.start, facts); err != nil {
 		return err
 	}
 	w.starting = false

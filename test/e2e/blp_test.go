@@ -43,24 +43,37 @@ func (m *machine) stops(p *process) uint64 {
 
 // fire makes requests of the latency-critical worker, each of which opens a window, until done is closed.
 func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
+	i := -1
+	return repeat(done, func() bool {
+		i++
+		return lc.answers("lc 5 %d %d %d stream", 1+i%2, 30+i%50, 300+37*(i%40))
+	})
+}
+
+// repeat does something again and again, until done is closed or it says that there is no more to do.
+func repeat(done <-chan struct{}, something func() bool) (ended <-chan struct{}) {
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
-		for i := 0; ; i++ {
+		for more := true; more; {
 			select {
 			case <-done:
 				return
 			default:
-			}
-			if _, err := fmt.Fprintf(lc.stdin, "lc 5 %d %d %d stream\n", 1+i%2, 30+i%50, 300+37*(i%40)); err != nil {
-				return
-			}
-			if _, ok := <-lc.lines; !ok {
-				return
+				more = something()
 			}
 		}
 	}()
 	return end
+}
+
+// answers says whether a process answers a command. It may have ended.
+func (p *process) answers(format string, arguments ...any) bool {
+	if _, err := fmt.Fprintf(p.stdin, format+"\n", arguments...); err != nil {
+		return false
+	}
+	_, answered := <-p.lines
+	return answered
 }
 
 // A launch runs unchanged if blocks of one of its clusters might be separated.

@@ -344,6 +344,14 @@ func (m *machine) peer(p *process) segment.Peer {
 	return segment.Peer{}
 }
 
+// times is how many times a histogram counts.
+func times(h segment.Histogram[uint64]) (n uint64) {
+	for _, count := range h.Buckets {
+		n += count
+	}
+	return n
+}
+
 // glance is peer for another goroutine than the test's: that a process cannot be seen is no fault.
 func (m *machine) glance(p *process) segment.Peer {
 	all, err := m.look()
@@ -446,6 +454,19 @@ func TestPreemption(t *testing.T) {
 	}
 	if us := m.peer(be).TimesliceUs; us != 1 {
 		t.Errorf("timeslice of BE is %d us while LC lives", us)
+	}
+	m.until("windows and switches are timed", func() bool { // the watcher need not see each switch
+		lc.request(11, 1, "stream")
+		peer = m.peer(lc)
+		return times(peer.Times.Windows) > 0 && times(peer.Times.Switches) > 0
+	})
+	// The copy is not made at once: what ends meanwhile may be in one and not yet in the other.
+	m.until("each window that closed is timed", func() bool {
+		peer = m.peer(lc)
+		return !peer.WindowOpen && times(peer.Times.Windows) == peer.Counters.Windows && peer.Times.Windows.SumNs == peer.Counters.WindowNs
+	})
+	if n := times(peer.Times.Switches); n > peer.Counters.Switches {
+		t.Errorf("%d switches are timed, of %d", n, peer.Counters.Switches)
 	}
 	lc.finish()
 	m.until("BE gets its timeslice back", func() bool { return m.peer(be).TimesliceUs == 2048 })

@@ -82,4 +82,11 @@ func TestMemsetsAndCopiesStop(t *testing.T) {
 	if b := blp(); b.GivenUp != 0 || b.DrainNs < b.DrainMaxNs || b.Stops == 0 {
 		t.Errorf("%+v", b)
 	}
+	lc.finish()
+	m.until("each stop is timed", func() bool {
+		peer := m.peer(p)
+		h := peer.Times
+		return peer.BLP != nil && times(h.Stops) == peer.BLP.Stops && times(h.Drains) > 0 && times(h.Drains) <= peer.BLP.Stops &&
+			h.Drains.SumNs == peer.BLP.DrainNs && h.Stops.SumNs >= h.Drains.SumNs
+	})
 }

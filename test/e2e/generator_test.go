@@ -76,24 +76,9 @@ func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 
 // disturb has a latency-critical process open windows at random, until done is closed.
 func disturb(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
-	end := make(chan struct{})
-	go func() {
-		defer close(end)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			if _, err := fmt.Fprintf(lc.stdin, "lc %d %d %d %d stream\n", 1+rand.IntN(8), 1+rand.IntN(3), 10+rand.IntN(100), rand.IntN(3000)); err != nil {
-				return
-			}
-			if _, ok := <-lc.lines; !ok {
-				return
-			}
-		}
-	}()
-	return end
+	return repeat(done, func() bool {
+		return lc.answers("lc %d %d %d %d stream", 1+rand.IntN(8), 1+rand.IntN(3), 10+rand.IntN(100), rand.IntN(3000))
+	})
 }
 
 type outcome struct {

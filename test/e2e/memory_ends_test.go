@@ -45,8 +45,7 @@ func TestFullGPU(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"lc", "be"} {
 		m := newSmall(t, "reserve_mb = 0\n", "SIMCUDA_CONTEXT_MB=64")
-		full := m.startMemory("be")
-		full.filled("memory", 160<<20, 1)
+		full := m.startFilled("be", 160<<20, 1)
 		m.joined(full)
 		late := m.startMemory(role)
 		late.filled("memory", 10<<20, 2)

@@ -101,23 +101,15 @@ func (m *machine) asksIdle(p *process, what segment.Asked) (answers []segment.An
 
 // evictUntil has the memory of a process leave at random times, and come back when it is needed or asked for.
 func (m *machine) evictUntil(p *process, done <-chan struct{}) (ended <-chan struct{}) {
-	end := make(chan struct{})
-	go func() {
-		defer close(end)
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Duration(rand.IntN(5000)) * time.Microsecond):
-			}
-			what := segment.AskedOut
-			if rand.IntN(4) == 0 {
-				what = segment.AskedIn
-			}
-			m.request(p, what)
+	return repeat(done, func() bool {
+		what := segment.AskedOut
+		if rand.IntN(4) == 0 {
+			what = segment.AskedIn
 		}
-	}()
-	return end
+		m.request(p, what)
+		time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
+		return true
+	})
 }
 
 // evictions of a process on all GPUs.

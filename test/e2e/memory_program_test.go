@@ -14,6 +14,14 @@ func (m *machine) startMemory(role string, arguments ...string) *process {
 	return m.startAs(m.command(role, memoryProgram(), arguments...))
 }
 
+// startFilled starts it with a buffer of so many bytes, filled with what a number says.
+func (m *machine) startFilled(role string, bytes uint64, contents int) *process {
+	m.t.Helper()
+	p := m.startMemory(role)
+	p.filled("memory", bytes, contents)
+	return p
+}
+
 func memoryProgram() string { return filepath.Join(filepath.Dir(worker), "memory") }
 
 // allocate returns the buffer's number and what the driver returned.
@@ -111,7 +119,7 @@ func TestMemoryProgram(t *testing.T) {
 	}
 	p.right(len(ways))
 	before, _ := p.free()
-	p.working(1<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
+	p.working(2<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
 	p.rounds("stop")
 	p.right(len(ways))
 	if after, _ := p.free(); after != before {
@@ -179,7 +187,7 @@ func TestMemoryProgramPeers(t *testing.T) {
 	m := newMachine(t, "", "SIMCUDA_DEVICES=2")
 	p := m.startMemory("be")
 	p.onTwoGPUs()
-	p.working(1<<20, "chains", "peers")
+	p.working(2<<20, "chains", "peers")
 	p.rounds("stop")
 	p.finish()
 }

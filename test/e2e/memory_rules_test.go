@@ -57,8 +57,7 @@ func TestEachWayIsFreedWhileOut(t *testing.T) {
 func TestWorkThatDoesNotEndStays(t *testing.T) {
 	t.Parallel()
 	m := newSwapping(t, "")
-	p := m.startMemory("be")
-	p.filled("memory", 5_000_000, 1)
+	p := m.startFilled("be", 5_000_000, 1)
 	var launched int
 	if p.ask("blocked 0", "launched %d", &launched); launched != 0 {
 		t.Fatalf("launched %d", launched)
@@ -77,8 +76,7 @@ func TestWorkThatDoesNotEndStays(t *testing.T) {
 func TestCapturedMemoryStays(t *testing.T) {
 	t.Parallel()
 	m := newSwapping(t, "")
-	p := m.startMemory("be")
-	p.filled("memory", 5_000_000, 1)
+	p := m.startFilled("be", 5_000_000, 1)
 	p.carriesOut("capture 0")
 	if answers := m.asks(p, segment.AskedOut); !slices.Equal(answers, []segment.Answer{segment.AnswerBusy}) {
 		t.Errorf("answers %v", answers)
@@ -177,8 +175,7 @@ func TestFreeDoesNotMoveWithOthers(t *testing.T) {
 	one := m.startMemory("be")
 	free, total := one.free()
 	one.filled("memory", 100<<20, 1)
-	other := m.startMemory("be")
-	other.filled("memory", 100<<20, 1)
+	other := m.startFilled("be", 100<<20, 1)
 	same := func(when string) {
 		t.Helper()
 		if now, nowTotal := one.free(); now != free-100<<20 || nowTotal != total {
@@ -246,8 +243,7 @@ func TestBothWantAll(t *testing.T) {
 func TestHostMemoryEnds(t *testing.T) {
 	t.Parallel()
 	m := newSwapping(t, "[memory]\nhost_mb = 20\nwait_ms = 100\n", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
-	be := m.startMemory("be")
-	be.filled("memory", 300<<20, 1)
+	be := m.startFilled("be", 300<<20, 1)
 	if answers := m.asksIdle(be, segment.AskedOut); !slices.Equal(answers, []segment.Answer{segment.AnswerNoHost}) {
 		t.Errorf("answers %v", answers)
 	}

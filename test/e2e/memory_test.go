@@ -57,7 +57,7 @@ func TestSwapMemoryProgram(t *testing.T) {
 	p.carriesOut("step %d 3", p.filled("memory", 600<<20+5, 77))
 	p.right(len(ways) + 1)
 	before, total := p.free()
-	p.working(1<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
+	p.working(2<<20, "chains", "graphs", "captures", "copies", "streams", "per_thread", "contexts", "growing", "churn")
 	p.rounds("stop")
 	p.right(len(ways) + 1)
 	if after, _ := p.free(); after != before {
@@ -72,7 +72,7 @@ func TestSwapMemoryProgramPeers(t *testing.T) {
 	m := newMachine(t, swap, "SIMCUDA_DEVICES=2")
 	p := m.startMemory("be")
 	p.onTwoGPUs()
-	p.working(1<<20, "chains", "peers")
+	p.working(2<<20, "chains", "peers")
 	p.rounds("stop")
 	p.finish()
 }

@@ -65,8 +65,7 @@ func TestTwoThatDoNotFit(t *testing.T) {
 	if s := m.memory(a); s.Evictions != 0 || s.Swapped != 0 {
 		t.Errorf("alone it was swapped: %+v", s)
 	}
-	b := m.startMemory("be")
-	b.filled("memory", 170<<20, 7)
+	b := m.startFilled("be", 170<<20, 7)
 	for range 3 {
 		b.works(1)
 		a.works(1)
@@ -83,10 +82,9 @@ func TestTwoThatDoNotFit(t *testing.T) {
 func TestTwoThatWorkAllTheTime(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
-	a, b := m.holding("be", 150), m.startMemory("be")
-	b.filled("memory", 150<<20, 7)
+	a, b := m.holding("be", 150), m.startFilled("be", 150<<20, 7)
 	for _, p := range []*process{a, b} {
-		p.working(1<<20, "chains", "copies")
+		p.working(2<<20, "chains", "copies")
 	}
 	for range 3 {
 		for _, p := range []*process{a, b} {
@@ -106,8 +104,7 @@ func TestThreeOfWhichTwoFit(t *testing.T) {
 	m := newSmall(t, "")
 	var all []*process
 	for i := range 3 {
-		p := m.startMemory("be")
-		p.filled("memory", 90<<20, i)
+		p := m.startFilled("be", 90<<20, i)
 		all = append(all, p)
 	}
 	for range 2 {
@@ -251,7 +248,7 @@ func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	m := newSmall(t, "")
 	random := rand.New(rand.NewPCG(13, 1))
 	small := m.holding("be", 20)
-	small.working(1<<20, "chains")
+	small.working(2<<20, "chains")
 	b := m.holding("be", 150)
 	for i := range 4 {
 		a := m.startMemory("be")
@@ -325,8 +322,7 @@ func TestSwapBesideOtherMechanisms(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "mechanisms = "+c.mechanisms+"\n[memory]\nturn_min_ms = 100\n", "SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4", c.environment)
 			a := m.holding("be", 150)
-			b := m.startMemory("be")
-			b.filled("memory", 150<<20, 7)
+			b := m.startFilled("be", 150<<20, 7)
 			for range 2 {
 				a.works(1)
 				b.works(1)

@@ -3,10 +3,13 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,13 +23,13 @@ type result struct {
 }
 
 func run(cmd *exec.Cmd) (result, error) {
-	var out, errors bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errors
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); cmd.ProcessState == nil {
 		return result{}, err
 	}
-	return result{out.String(), errors.String(), cmd.ProcessState.ExitCode()}, nil
+	return result{out.String(), said.String(), cmd.ProcessState.ExitCode()}, nil
 }
 
 // Programs that never touch CUDA behave as without the library. They run many times: a fault in their signals and forks
@@ -485,20 +488,71 @@ print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in children])
 	}
 }
 
-// Installed under a prefix, the command finds the library that lies beside it.
+// Installed under a prefix, the command finds the library that lies below it. Uninstalled, nothing is left but what somebody else
+// put there. Under a DESTDIR the same files are made.
 func TestInstall(t *testing.T) {
 	t.Parallel()
-	prefix := t.TempDir()
-	if out, err := exec.Command("make", "-s", "-C", root, "install", "PREFIX="+prefix, "DESTDIR=").CombinedOutput(); err != nil {
-		t.Fatalf("make install: %v\n%s", err, out)
+	prefix, staged := t.TempDir(), t.TempDir()
+	before := filepath.Join(prefix, "lib", "libgpreempt.so") // of version 0.1.0, a link since
+	foreign := filepath.Join(prefix, "share", "doc", "gpreempt", "notes")
+	for _, file := range []string{before, foreign} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	install := func(action string, variables ...string) {
+		t.Helper()
+		if out, err := exec.Command("make", slices.Concat([]string{"-s", "-C", root, action}, variables)...).CombinedOutput(); err != nil {
+			t.Fatalf("make %s: %v\n%s", action, err, out)
+		}
+	}
+	install("install", "PREFIX="+prefix, "DESTDIR=")
+	install("install", "PREFIX=/usr", "DESTDIR="+staged)
+	tryInstalled(t, prefix)
+	below := ours(t, prefix)
+	if staged := slices.Sorted(slices.Values(append(ours(t, staged+"/usr"), "share/doc/gpreempt/notes"))); len(below) < 20 || !slices.Equal(below, staged) {
+		t.Errorf("below PREFIX %q, below DESTDIR %q", below, staged)
+	}
+	install("uninstall", "PREFIX="+prefix, "DESTDIR=")
+	install("uninstall", "PREFIX=/usr", "DESTDIR="+staged)
+	if left := ours(t, prefix); !slices.Equal(left, []string{"share/doc/gpreempt", "share/doc/gpreempt/notes"}) {
+		t.Errorf("left: %q", left)
+	}
+	if left := ours(t, staged); len(left) > 0 {
+		t.Errorf("left below DESTDIR: %q", left)
+	}
+}
+
+// ours lists the files below a folder, and the folders that the system has none of, by path from there.
+func ours(t *testing.T, folder string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if name := strings.TrimPrefix(path, folder+"/"); err == nil && (!entry.IsDir() || strings.Contains(name, "/gpreempt")) && path != folder {
+			list = append(list, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func tryInstalled(t *testing.T, prefix string) {
+	t.Helper()
 	gpreempt := filepath.Join(prefix, "bin", "gpreempt")
+	for _, lib := range []string{"lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"} { // $LIB of Arch, Fedora and SUSE, Debian
+		if _, err := os.Stat(filepath.Join(prefix, "lib", "gpreempt", lib, "libgpreempt.so")); err != nil {
+			t.Error(err)
+		}
+	}
 	for _, c := range []struct {
 		arguments []string
 		want      string
 	}{
 		{[]string{"run", "--priority", "be", "--", "true"}, ""},
-		{[]string{"run", "--priority", "be", "--", "sh", "-c", `echo "$LD_PRELOAD $GPREEMPT_PRIORITY"`}, filepath.Join(prefix, "lib", "libgpreempt.so") + " be\n"},
+		{[]string{"run", "--priority", "be", "--", "sh", "-c", `echo "$LD_PRELOAD $GPREEMPT_PRIORITY"`}, filepath.Join(prefix, "lib", "gpreempt", "$LIB", "libgpreempt.so") + " be\n"},
 		{[]string{"run", "--priority", "lc", "--", "grep", "-o", "-m", "1", "libgpreempt.so", "/proc/self/maps"}, "libgpreempt.so\n"},
 	} {
 		cmd := exec.Command(gpreempt, c.arguments...)
@@ -507,6 +561,10 @@ func TestInstall(t *testing.T) {
 		if got, err := run(cmd); err != nil || got != (result{c.want, "", 0}) {
 			t.Errorf("%v: %+v, %v; want %q", c.arguments, got, err, c.want)
 		}
+	}
+	said, err := exec.Command(gpreempt, "version").Output()
+	if library := "\nlibrary   " + filepath.Join(prefix, "lib/gpreempt/lib/libgpreempt.so") + ", "; err != nil || !strings.Contains(string(said), library) || strings.Contains(string(said), "unknown") {
+		t.Errorf("version: %v; %s", err, said)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got, err := run(exec.Command(gpreempt, "completion", shell)); err != nil || got.status != 0 || !strings.Contains(got.stdout, "gpreempt") {

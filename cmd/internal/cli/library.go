@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -13,6 +14,9 @@ import (
 )
 
 const libraryName = "libgpreempt.so"
+
+// tree is the library's folder where it is installed, below lib.
+const tree = "gpreempt/lib"
 
 // FindLibrary returns the absolute path of libgpreempt.so.
 func FindLibrary() (string, error) {
@@ -34,7 +38,7 @@ func FindLibrary() (string, error) {
 		return "", fmt.Errorf("find own executable: %w", err)
 	}
 	beside := filepath.Dir(executable)
-	folders := []string{beside, filepath.Join(beside, "../lib"), filepath.Join(beside, "../lib/gpreempt"), "/usr/local/lib"}
+	folders := []string{beside, filepath.Join(beside, "../lib", tree), filepath.Join(beside, "../lib"), "/usr/local/lib/" + tree, "/usr/lib/" + tree}
 	for _, folder := range folders {
 		path := filepath.Join(folder, libraryName)
 		if _, err := os.Stat(path); err == nil {
@@ -44,6 +48,38 @@ func FindLibrary() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s is in none of %s; set GPREEMPT_LIBRARY to its path", libraryName, strings.Join(folders, ", "))
+}
+
+// LibraryVersion reads the version of a library from its file, which has it in the form of shim/main.go.
+func LibraryVersion(path string) (string, error) {
+	const most = 256 << 20 // bytes
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, most))
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := bytes.Cut(data, []byte("@(#)"+libraryName+"("))
+	version, _, found := bytes.Cut(rest[:min(len(rest), 100)], []byte(")"))
+	if !found || bytes.ContainsFunc(version, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("the file does not say")
+	}
+	return string(version), nil
+}
+
+// Preload returns what LD_PRELOAD should name for the library at a path, after CheckLibrary. Where links for every value of the
+// loader's $LIB are beside it, that is a name that leaves programs of musl alone: their loader does not know $LIB, and would end
+// them over a library of glibc.
+func Preload(path string) (string, error) {
+	if root, is := strings.CutSuffix(path, "/"+tree+"/"+libraryName); is {
+		if name := root + "/gpreempt/$LIB/" + libraryName; CheckLibrary(name) == nil {
+			return name, nil
+		}
+	}
+	return path, CheckLibrary(path)
 }
 
 // CheckLibrary sees that the dynamic loader accepts the library, which otherwise says so only on the

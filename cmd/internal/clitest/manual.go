@@ -74,6 +74,14 @@ func (p *Page) Commands(commands ...*cobra.Command) {
 	}
 }
 
+// All are the commands below one, those of a command after it.
+func All(root *cobra.Command) (all []*cobra.Command) {
+	for _, c := range root.Commands() {
+		all = append(append(all, c), All(c)...)
+	}
+	return all
+}
+
 // Flags describes the flags of a command.
 func (p *Page) Flags(c *cobra.Command) {
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {

@@ -22,7 +22,7 @@ class Kernels:
         self.check("cuCtxSetCurrent", context)
         self.check("cuModuleLoadData", ctypes.byref(module), image)
         self.check("cuModuleGetFunction", ctypes.byref(self.function), module, b"bench_work")
-        self.check("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(1 << 20))
+        self.check("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(2 << 20))
 
     def check(self, name, *arguments):
         status = getattr(self.cuda, name)(*arguments)

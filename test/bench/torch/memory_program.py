@@ -78,7 +78,7 @@ def training(memory):
             value = loss(model(images), labels)
         value.backward()
         optimizer.step()
-    return step, lambda: [torch.nn.utils.parameters_to_vector(model.parameters())]
+    return step, lambda: [torch.nn.utils.parameters_to_vector(p.contiguous() for p in model.parameters())]
 
 
 KINDS = {"adds": adds, "nvshare-add": nvshare_add, "nvshare-matmul": nvshare_matmul, "gemm": gemm, "training": training}

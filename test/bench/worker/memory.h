@@ -307,7 +307,7 @@ static void command_copies(void)
 	}
 }
 
-static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
+static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 3 << 19, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
 enum { ALLOCATED = sizeof allocated_bytes / sizeof *allocated_bytes };
 
 static void print_numbers(const char *name, const double *values, int count)
@@ -325,12 +325,14 @@ static void command_allocate(void)
 	int count = 0;
 	set_up(CU_CTX_SCHED_AUTO);
 	CHECK(cuDeviceTotalMem_v2(&memory_bytes, device));
-	uint64_t rounds = number("rounds", 50);
-	double *taken[2] = {calloc(rounds + 1, sizeof(double)), calloc(rounds + 1, sizeof(double))};
-	if (!rounds || !taken[0] || !taken[1])
-		fail("--rounds %llu: cannot do that many", (unsigned long long)rounds);
+	uint64_t most = number("rounds", 400);
+	double *taken[2] = {calloc(most + 1, sizeof(double)), calloc(most + 1, sizeof(double))};
+	if (!most || !taken[0] || !taken[1])
+		fail("--rounds %llu: cannot do that many", (unsigned long long)most);
 	await_begin();
 	for (int size = 0; size < ALLOCATED && allocated_bytes[size] <= memory_bytes / 4; size++, count++) {
+		// Calls of 1 us are told apart by many of them; those of 1 ms need fewer.
+		uint64_t rounds = allocated_bytes[size] <= 2 << 20 || most < 8 ? most : most / 8;
 		for (uint64_t round = 0; round < rounds; round++) {
 			CUdeviceptr p;
 			uint64_t began = monotonic_ns();

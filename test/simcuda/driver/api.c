@@ -1,4 +1,4 @@
-// api.c - the exported driver API but for modules (modules.c), capture and graphs (capture.c) and lookup (symbols.c).
+// api.c - the exported driver API: initialisation, devices, contexts, streams, events, memory, launches. Other files have the rest.
 #define _GNU_SOURCE
 #include "../../../kernels/guard/guard.h"
 #include "sim.h"
@@ -87,7 +87,7 @@ static void __attribute__((destructor)) unloaded(void)
 {
 	if (!initialized || forked)
 		return;
-	// exit() may have been called by a handler that interrupted one of our calls: do not wait for ever
+	// A signal handler that interrupted one of our calls may have called exit(): the wait for the lock is bounded.
 	struct timespec limit;
 	clock_gettime(CLOCK_REALTIME, &limit);
 	limit.tv_sec++;
@@ -312,7 +312,7 @@ CALL(cuDeviceComputeCapability, (int *major, int *minor, CUdevice d), (major, mi
 
 // ---- contexts
 
-// Called without sim_lock: RM calls leave the library.
+// The caller does not hold sim_lock: RM calls leave the library.
 static CUresult context_make(int device, unsigned flags, bool is_primary, struct CUctx_st **out)
 {
 	int tsg = engine_add(device, machine.timeslice_us * 1000);
@@ -369,7 +369,7 @@ static CUresult context_new(int device, unsigned flags, bool is_primary, struct 
 	return r;
 }
 
-// sim_lock held; released.
+// The caller holds sim_lock, which is released.
 static CUresult context_end(struct CUctx_st *c)
 {
 	context_wait(c);
@@ -992,7 +992,7 @@ CALL(cuMemAllocPitch_v2, (CUdeviceptr * out, size_t *pitch, size_t width, size_t
 	return r;
 }
 
-// It moves by itself on a GPU; here it counts nowhere.
+// On a GPU it moves by itself; here no device is charged for it.
 CALL(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned flags), (out, bytes, flags))
 {
 	uint64_t p;
@@ -1011,7 +1011,7 @@ CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, fl
 	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = memset((void *)p, 0xa5, bytes); // what it held before is anything
+	*out = memset((void *)p, 0xa5, bytes); // a program must not count on zeros
 	sim_pin(bytes);
 	return CUDA_SUCCESS;
 }
@@ -1126,7 +1126,7 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t bytes, CUstream h, enum 
 COPY(cuMemcpyHtoD, CUdeviceptr, const void *, TO_DEVICE)
 COPY(cuMemcpyDtoH, void *, CUdeviceptr, TO_HOST)
 
-// On the device the host does not wait.
+// A copy within the device does not make the host wait.
 CALL(cuMemcpyDtoD_v2, (CUdeviceptr d, CUdeviceptr f, size_t n), (d, f, n))
 {
 	return copy(d, f, n, STREAM_LEGACY, ON_DEVICE, false);
@@ -1195,7 +1195,7 @@ DUAL(cuMemsetD16Async, _ptsz, (CUdeviceptr d, unsigned short v, size_t n, CUstre
 	return set(d, v, 2, n, s);
 }
 
-// Row after row.
+// Sets row after row.
 static CUresult set_rows(CUdeviceptr d, size_t pitch, uint32_t value, int width, size_t n, size_t rows, CUstream s)
 {
 	CUresult r = rows > 1 && pitch < n * (size_t)width ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -1328,7 +1328,8 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	uint64_t resident = (uint64_t)machine.sms * (uint64_t)kernel_blocks_per_sm(w->kernel, threads, shared);
 	if ((uint64_t)grid[0] * grid[1] * grid[2] > resident)
 		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-	bool cut = w->hidden && (w->hidden & GPREEMPT_SHIFT) != GPREEMPT_WHOLE; // though its blocks wait for each other
+	// A stop can cut it, though its blocks wait for each other.
+	bool cut = w->hidden && (w->hidden & GPREEMPT_SHIFT) != GPREEMPT_WHOLE;
 	return cut ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#define BLOCK_LOOK_NS 20000 // a block that waits looks at its word
+#define BLOCK_LOOK_NS 20000 // how often a block that waits looks at its word
 
 static bool carry_out(const struct work *w, uint64_t from, uint64_t to)
 {
@@ -16,7 +16,8 @@ static bool carry_out(const struct work *w, uint64_t from, uint64_t to)
 				return false;
 		return true;
 	}
-	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument); // with the last block
+	// The effect comes with the last block.
+	return from == to || to != blocks_of(w) || !k->finish || k->finish(w->argument);
 }
 
 // The effect of the blocks from .. to - 1, which have ended.
@@ -49,14 +50,14 @@ static bool stopped(const struct gpreempt_record *record)
 	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
 }
 
-// Of count and state as one word.
+// Count and state of a record, as one word.
 static _Atomic uint64_t *both(struct gpreempt_record *record) { return (_Atomic uint64_t *)record; }
 
 static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
 
 static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
 
-// Counts a window in an open state. Returns the word before.
+// Counts a window, if the state is open. Returns what the word was before.
 static uint64_t count(struct gpreempt_record *record, uint64_t number)
 {
 	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
@@ -107,12 +108,12 @@ static uint64_t windows_done(const struct gpreempt_record *record)
 }
 
 static uint64_t blocks_at_once(const struct work *w)
-{ // as many as the machine holds
+{ // as many as the machine has room for
 	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
 	return (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
 }
 
-// Hands out blocks until as many run as the machine holds. Those that exit at once take no time.
+// Hands out blocks until the machine is full. Blocks that exit at once take no time.
 static void begin_wave(struct op *o)
 {
 	struct gpreempt_record *record = record_of(o->work.hidden);
@@ -126,7 +127,7 @@ static void begin_wave(struct op *o)
 	o->wave_from = o->wave_to = o->next_block;
 	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
 		if (must_exit(record, o->next_block >> shift)) {
-			o->next_block = blocks; // frozen: so do all behind it
+			o->next_block = blocks; // the record is frozen: all later blocks exit too
 		} else {
 			o->wave_to = ++o->next_block;
 		}
@@ -138,7 +139,7 @@ static void begin_wave(struct op *o)
 
 bool step_guarded(struct pass *p, struct op *o)
 {
-	if (!record_valid(o->work.hidden)) { // at any time: it may have been unmapped
+	if (!record_valid(o->work.hidden)) { // asked each time: the program may have unmapped it
 		fault(p->c);
 		return true;
 	}
@@ -171,7 +172,7 @@ static enum progress proceed(const struct work *w, struct place *b)
 	return progress;
 }
 
-// Hands out blocks, one after the other, while there is room. Those that a stop makes exit at once take neither time nor
+// Hands out blocks, one after the other, while there is room. Blocks that exit at once because of a stop take neither time nor
 // room.
 static void begin_blocks(struct pass *p, struct op *o)
 {
@@ -199,7 +200,7 @@ static void begin_waiting(struct op *o)
 		abort();
 }
 
-// Every block keeps its place while it waits; those behind it begin only where a place is free.
+// Every block keeps its place while it waits. Later blocks begin only where a place is free.
 bool step_waiting(struct pass *p, struct op *o)
 {
 	if (!p->running)

@@ -2,7 +2,7 @@
 #include "sim.h"
 
 // A launch of another thread waits for that lock. So a call that begins between the launches of a chain of holds makes
-// the second launch wait for the first link's limit. Seen so on an H100 (580.159.04), each call behind a hold of 80 ms and
+// the second launch wait for the first link's limit. Seen on an H100 (580.159.04), each call behind a hold of 80 ms and
 // a launch of another thread 5 ms later; questions about streams never wait.
 static const struct {
 	bool waits, locks;

@@ -128,7 +128,7 @@ static CUresult begin(CUstream s, int mode, CUgraph into)
 
 DUAL(cuStreamBeginCapture_v2, _ptsz, (CUstream s, int mode), (s, mode)) { return begin(s, mode, NULL); }
 
-// Of 13.3. The callback, which would be asked about nodes whose parameters changed, is not simulated.
+// A function of CUDA 13.3. The callback, which a driver asks about nodes whose parameters changed, is not called.
 DUAL(cuStreamBeginRecaptureToGraph, _ptsz, (CUstream s, int mode, CUgraph graph, void *callback, void *user),
      (s, mode, graph, callback, user))
 {

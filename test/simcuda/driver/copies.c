@@ -4,12 +4,12 @@
 // Processes share a direction evenly. The bytes move as the time goes by, so a copy that is cut short has moved a part.
 #include "executor.h"
 
-#define LOOK_NS 500000 // a copy on the bus asks who else is there
+#define LOOK_NS 500000 // how often a copy on the bus asks who else is there
 #define DEVICES 8
 
 static struct op *on_bus[DEVICES][2]; // of this process
 
-// What the bus has carried of a copy since the last look, at the rate of then; and the rate from now on.
+// Moves what the bus has carried of a copy since the last look, at the rate of that time, and sets the rate from now on.
 bool step_bus(struct pass *p, struct op *o)
 {
 	struct work *w = &o->work;

@@ -1,13 +1,12 @@
 // engine.c - the compute engine of each device, shared by the processes that use it.
 //
-// The state is one small struct. A process copies it, brings the copy up to date, writes it to a
-// buffer of its own and publishes that by a compare-and-swap of `head`. So nobody ever waits for a
-// process that was killed or stopped, at whatever instruction, and any process can move time on.
+// The state is one small struct. A process copies it, brings the copy up to date, writes it to a buffer of its own and publishes
+// that by a compare-and-swap of `head`. So a process that is killed or stopped, at whatever instruction, keeps nobody waiting, and
+// any process can bring the state up to date.
 //
-// Under MPS all processes share one TSG: if n of them have something to run, the run clock of each goes at an nth of real
-// time.
+// Under MPS nothing is switched: if n processes have something to run, the run clock of each goes at an nth of real time.
 //
-// A process that lives holds a POSIX record lock on the byte of its index.
+// A living process holds a POSIX record lock on the byte of its index.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -30,10 +29,9 @@
 
 struct shared {
 	_Atomic uint64_t head; // generation << 16 | buffer
-	_Atomic uint32_t ready;
-	uint32_t pad[13];
+	uint32_t pad[14];
 	_Atomic uint32_t bell[ENGINE_TSGS];
-	struct engine buffer[2 * ENGINE_PROCESSES]; // two of each process: one may be the head
+	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
 };
 
 static struct device {
@@ -80,7 +78,7 @@ int engine_attach(int index)
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	// A sparse file of zeros is a valid initial state except for current and next; ready says whether those are set.
+	// A file of zeros is a device whose state nobody has published yet (head == 0).
 	if (ftruncate(fd, sizeof(struct shared)) != 0) {
 		close(fd);
 		return -1;
@@ -169,7 +167,7 @@ bool engine_running(const struct engine *e, int tsg)
 	return e->current == tsg && e->next < 0 && e->tsg[tsg].used && !e->tsg[tsg].off;
 }
 
-// When the loaded TSG, if it stays, reaches a point of its run clock, not before a time.
+// When the loaded TSG, if it stays loaded, has reached run_ns of its run clock; not before until.
 static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t until)
 {
 	const struct tsg *t = &e->tsg[e->current];
@@ -178,15 +176,15 @@ static uint64_t both_reached(const struct engine *e, uint64_t run_ns, uint64_t u
 }
 
 static uint64_t work_end(const struct engine *e)
-{ // of what the loaded TSG can run as long as it stays
+{ // when the loaded TSG, if it stays loaded, has nothing more to run
 	const struct tsg *t = &e->tsg[e->current];
 	if (!runnable(t, e->at))
 		return e->at;
 	return e->turned ? both_reached(e, t->begun_ns, t->begun_until) : both_reached(e, t->work_ns, t->hold_until);
 }
 
-// When the host engine turns to another TSG, since it has found nothing to fetch in any channel of the loaded one. Kernels
-// that were fetched run on; later submissions are fetched when the TSG is loaded again.
+// When the host engine turns to another TSG because it finds nothing to fetch in any channel of the loaded one. Kernels that were
+// fetched run on; later submissions are fetched when the TSG is loaded again.
 static uint64_t turn_end(const struct engine *e)
 {
 	const struct tsg *t = &e->tsg[e->current];
@@ -310,7 +308,7 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 		int32_t current = e.current, next = e.next;
 		uint64_t contended = e.contended;
 		unsigned sharing = sharers(&e);
-		for (int i = 0; i < ENGINE_TSGS; i++) // the next in turn must be alive
+		for (int i = 0; i < ENGINE_TSGS; i++) // the turn must not go to a dead process
 			if (i != e.current && runnable(&e.tsg[i], e.at) && !process_alive(d, e.tsg[i].process))
 				e.tsg[i].used = 0;
 		advance(&e, now);
@@ -319,7 +317,7 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 			change(&e, argument);
 			advance(&e, e.at);
 		}
-		bool sooner = engine_next(&e) < before; // than those who wait know
+		bool sooner = engine_next(&e) < before; // than those who sleep until then know
 		unsigned mine = 2 * (unsigned)d->process;
 		if (mine == buffer)
 			mine++;
@@ -327,7 +325,7 @@ void engine_update(int index, void (*change)(struct engine *, void *), void *arg
 		uint64_t published = ((head >> 16) + 1) << 16 | mine;
 		if (!atomic_compare_exchange_strong(&s->head, &head, published))
 			continue;
-		// Whoever waits for the engine, and whoever has it, must look again.
+		// The process that has the engine and those that wait for it must look again.
 		if (sooner || current != e.current || next != e.next || (contended == 0) != (e.contended == 0) ||
 		    (sim_mps() && sharing != sharers(&e)))
 			for (int i = 0; i < ENGINE_TSGS; i++)
@@ -439,7 +437,7 @@ bool engine_take_memory(int index, uint64_t bytes, uint64_t total)
 {
 	struct demand d = {devices[index].process, bytes, total, false};
 	engine_update(index, take_memory, &d, NULL);
-	if (!d.met) { // somebody may have died
+	if (!d.met) { // a process may have died with its memory
 		engine_reap(index);
 		engine_update(index, take_memory, &d, NULL);
 	}

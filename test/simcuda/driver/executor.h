@@ -1,5 +1,5 @@
-// executor.h - what the thread that carries out a context's work (stream.c) and the launches whose blocks count one
-// by one (blocks.c) share.
+// executor.h - what stream.c (the thread that carries out a context's work) shares with blocks.c (launches whose blocks count
+// one by one) and copies.c (the bus).
 #ifndef SIM_EXECUTOR_H
 #define SIM_EXECUTOR_H
 
@@ -17,7 +17,7 @@ struct pass { // one look of the executor at all that its context has to do
 	struct op *hold[HOLDS];
 	int holds;
 	bool completed;
-	bool fetched;           // something left its channel: what is behind it may begin
+	bool fetched;           // something left its channel, so what is behind it may begin
 	bool turned, unfetched; // the host engine has turned from our TSG, and something waits to be fetched
 };
 
@@ -35,7 +35,7 @@ static inline void fault(struct CUctx_st *c)
 		c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-// Each: true when the launch is over, be it because it was stopped.
+// Each says whether the operation is over. A launch that a stop cut is over.
 bool step_guarded(struct pass *, struct op *); // it has a record
 bool step_waiting(struct pass *, struct op *); // its blocks wait for each other
 bool step_bus(struct pass *, struct op *);     // a copy over a bus with a rate

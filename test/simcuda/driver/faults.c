@@ -13,7 +13,7 @@
 
 static struct rule {
 	char name[64];
-	unsigned from; // the first call that it is for, counted from 1
+	unsigned from; // the number of the first call that the rule is for, from 1
 	bool onward;   // all later ones too
 	bool kill;
 	CUresult error;
@@ -45,7 +45,7 @@ static bool exists(const char *name)
 	return false;
 }
 
-// "NAME:N", "NAME:N+", "NAME:N:ERROR", "NAME:N+:ERROR".
+// Reads "NAME:N", "NAME:N+", "NAME:N:ERROR" or "NAME:N+:ERROR".
 static bool read_rule(char *text, bool kill)
 {
 	struct rule *r = &rules[count];

@@ -1,5 +1,5 @@
-// fill.h - a block of each kernel of kernels/fill.cu, with their arguments in order. Apart from sim.h, as cpu.h defines
-// names of CUDA.
+// fill.h - a block of each kernel of kernels/fill.cu, with their arguments in order. It does not include sim.h,
+// since cpu.h defines names of CUDA.
 #ifndef SIM_FILL_H
 #define SIM_FILL_H
 

@@ -1,5 +1,5 @@
-// graph.c - graphs. A graph is a list in the order in which its nodes were made, and a launch puts that list on the
-// stream: branches of one graph do not overlap here.
+// graph.c - graphs. A graph is the list of its nodes in the order in which they were made. A launch puts them on the
+// stream in that order: branches of one graph do not overlap here.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -83,7 +83,7 @@ CALL(cuGraphDestroy, (CUgraph g), (g))
 	return leave(CUDA_SUCCESS);
 }
 
-// The newest first: CUDA promises no order.
+// Gives the newest first, since CUDA promises no order.
 CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n))
 {
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
@@ -105,7 +105,7 @@ CALL(cuGraphGetNodes, (CUgraph g, CUgraphNode *out, size_t *n), (g, out, n))
 	return leave(CUDA_SUCCESS);
 }
 
-// Each node comes behind the one that was made before it.
+// Each node has an edge from the one that was made before it.
 CALL(cuGraphGetEdges, (CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n), (g, from, to, n))
 {
 	CUresult r = n ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
@@ -349,7 +349,7 @@ CALL(cuGraphChildGraphNodeGetGraph, (CUgraphNode n, CUgraph *out), (n, out))
 	return leave(CUDA_SUCCESS);
 }
 
-// How many nodes a graph has with those of its children; they are put into at, if that is not NULL.
+// Counts the nodes of a graph and of the graphs in it, and puts them into at unless that is NULL.
 static int all_nodes(CUgraph g, CUgraphNode *at)
 {
 	int count = 0;
@@ -367,7 +367,7 @@ static int all_nodes(CUgraph g, CUgraphNode *at)
 
 struct CUgraphExec_st {
 	struct work *work;
-	CUgraphNode *node; // of the graph that it was made from
+	CUgraphNode *node; // the nodes of the graph that it was made from
 	int n;
 	struct op *last; // latest launch: launches of one executable graph do not overlap
 };

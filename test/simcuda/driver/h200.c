@@ -147,7 +147,7 @@ bool sim_mps(void)
 	return state == 2;
 }
 
-// What a test sets instead of the machine's, in such units.
+// The value of an environment variable, times unit; where it is not set, otherwise.
 static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise)
 {
 	if (*ns == UINT64_MAX) {
@@ -198,7 +198,7 @@ void sim_doorbell(const struct kernel *k)
 	take_ns(ns);
 }
 
-static double bus_rate[3]; // to the device, from it, of each while both go
+static double bus_rate[3]; // to the device, from it, each of the two while both go
 static pthread_once_t bus_once = PTHREAD_ONCE_INIT;
 
 static void read_bus_rate(void)

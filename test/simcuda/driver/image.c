@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define SM (10 * machine.cc_major + machine.cc_minor)
-#define LIMIT (1ull << 30) // of an image whose length is not given: what its headers may reach
+#define LIMIT (1ull << 30) // of an image whose length is not given: how far its headers may reach
 
 enum { // elf.h, and what cuobjdump shows
 	SHT_SYMTAB = 2,
@@ -151,7 +151,7 @@ static bool read_parameters(struct definition *d, const struct section *info)
 	return highest == found - 1;
 }
 
-// What the kernel does: that of the name, with or without a hidden parameter behind its own.
+// Finds what the kernel does by its name and parameters; a hidden parameter may follow those.
 static void recognise(struct definition *d)
 {
 	const struct kernel *k = kernel_find(d->name);
@@ -183,7 +183,7 @@ static bool read_variable(struct image *image, const struct cubin *c, const char
 	struct section s;
 	uint64_t at = u64(symbol + 8), bytes = u64(symbol + 16);
 	if (!section_at(c, u16(symbol + 6), &s) || strncmp(s.name, ".nv.global", 10) != 0 || !bytes)
-		return true; // none that has an address, or defined elsewhere
+		return true; // it has no address, or is defined elsewhere
 	if (at > s.bytes || bytes > s.bytes - at)
 		return false;
 	struct variable *v = &image->variable[image->variables++];
@@ -232,7 +232,7 @@ static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes
 // ---- fatbins: a header {u32 magic, u16 version, u16 header size, u64 size} and entries, each with a header
 // {u16 kind, ..., u32 header size at 4, u64 stored at 8, u32 sm at 28, u64 flags at 40}.
 
-// Finds the entry that suits the machine best, NULL if none does, and one with PTX.
+// Finds the entry that suits the machine best, and one with PTX; NULL where there is none.
 static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **best, const uint8_t **ptx)
 {
 	*best = *ptx = NULL;
@@ -279,7 +279,7 @@ static CUresult read_fatbin(struct image *image, const uint8_t *p, uint64_t byte
 // ----
 
 static bool begins(const void *data, uint64_t bytes, uint32_t magic)
-{ // never reads behind the end of a string
+{ // reads no further than the first byte that differs, which may end a string
 	for (unsigned i = 0; i < 4; i++)
 		if (i >= bytes || ((const uint8_t *)data)[i] != (uint8_t)(magic >> (8 * i)))
 			return false;

@@ -1,4 +1,4 @@
-// kernels.c - what the kernels do that the simulated GPU knows, by name.
+// kernels.c - the kernels that the simulated GPU knows, by name, and what they do.
 #include "fill.h"
 #include "sim.h"
 
@@ -86,7 +86,7 @@ static uint64_t chain_duration(const uint64_t *a, uint64_t blocks)
 }
 
 static uint32_t *part(const uint64_t *a, uint64_t number)
-{ // of the block, or NULL
+{ // the words of the block; NULL: an illegal address
 	uint64_t bytes = (uint32_t)a[1] * 4ull;
 	if ((int32_t)a[1] < 0 || number > (UINT64_MAX - a[0]) / 4 / 0x80000000u || !address_valid(a[0], 1) ||
 	    !address_valid(a[0] + number * bytes, bytes))
@@ -110,7 +110,7 @@ static bool chain_block(const uint64_t *a, uint64_t number)
 	return at != NULL;
 }
 
-// Those whose blocks wait for each other, with (unsigned *word, int *data, int n_per_block, unsigned us_total).
+// Kernels whose blocks wait for each other, with the parameters (unsigned *word, int *data, int n_per_block, unsigned us_total).
 static enum progress increment_and(enum progress next, const uint64_t *a, uint64_t number)
 {
 	return increment_block((uint64_t[]){a[1], a[2]}, number) ? next : FAULTS;
@@ -214,7 +214,7 @@ static bool narrow_copy(const uint64_t *a, uint64_t number)
 // gpreempt_hold(volatile uint64_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint64_t lease_ns,
 //	uint32_t *expired, uint64_t *place)
 
-// What a running link knows: when it saw the beat change. By word, of which one link runs at a time.
+// What a running link keeps in its registers: when it last saw the beat change. One for each word: one link runs on it at a time.
 static struct lease {
 	_Atomic uint64_t word;
 	_Atomic uint32_t sequence, beat;

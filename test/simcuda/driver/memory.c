@@ -1,5 +1,5 @@
-// memory.c - what is allocated. Device memory is host memory; device pointers are host pointers. What a device has is
-// shared by the processes (engine.c). Host memory that nobody touches is not used.
+// memory.c - what is allocated. Device memory is host memory, and device pointers are host pointers. Processes share the memory that
+// a device has (engine.c). The host gives pages only where something is written.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -8,10 +8,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define LARGE (2ull << 20) // as on a GPU, whose pages of 2 MiB begin a large allocation; smaller ones share pages
+#define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
 #define DEVICES 8
 #define PAGE 4096ull
-#define BESIDE 512 // where a small allocation begins in its first page: no page is its own on a GPU
+#define BESIDE 512 // offset of a small allocation in its first page: on a GPU it shares that page with others
 
 __thread const struct CUctx_st *memory_user;
 
@@ -53,7 +53,7 @@ void memory_discharge(int device, uint64_t bytes)
 		engine_give_memory(device, before - after);
 }
 
-// What is freed, until it is scrubbed. One after the other, so in the order of their times.
+// What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
 static struct scrub {
 	struct scrub *next;
 	int device;
@@ -71,7 +71,7 @@ static void *scrubber(void *nothing)
 			pthread_cond_wait(&scrub_work, &sim_lock);
 		} else if (s->due_ns > now) {
 			pthread_mutex_unlock(&sim_lock);
-			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // nobody else takes it off
+			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // only this thread takes it off the list
 			pthread_mutex_lock(&sim_lock);
 		} else {
 			memory_discharge(s->device, s->bytes);
@@ -135,7 +135,7 @@ static bool in_mappings(enum memory_kind kind, uint64_t bytes)
 	return (kind == MEMORY_DEVICE || kind == MEMORY_MANAGED) && bytes >= LARGE;
 }
 
-// The pages of device memory, which another process may be given.
+// Where the pages of device memory begin. Another process can be given pages.
 static uint64_t page_of(const struct block *b) { return b->address / PAGE * PAGE; }
 
 static uint64_t length_of(const struct block *b)
@@ -181,7 +181,7 @@ uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *poo
 {
 	struct CUctx_st *c = context_current();
 	int device = c ? c->device : 0;
-	bool charged = kind == MEMORY_DEVICE && !pool; // a pool's own is charged for
+	bool charged = kind == MEMORY_DEVICE && !pool; // a pool has been charged for what comes from it
 	if (charged && !memory_charge(device, bytes))
 		return 0;
 	struct block b = {.bytes = bytes, .kind = kind, .pool = pool};
@@ -307,7 +307,7 @@ bool address_known(uint64_t address, uint64_t bytes)
 	return bytes == 0 || in_block(address, bytes) || virtual_reserved(address, bytes);
 }
 
-// Whether the user's kernels may use memory of an allocation: its own device's, of peers, of pools that its device may use.
+// Whether memory_user may use an allocation: of its own device, of a peer, or of a pool that its device may use.
 static bool reached(const struct block *b)
 {
 	if (!memory_user || b->kind != MEMORY_DEVICE || b->device == memory_user->device)

@@ -8,9 +8,9 @@
 
 struct CUmod_st { // also a CUlibrary
 	struct image *image;
-	struct CUmod_st *library;        // of the module of a library: the library
+	struct CUmod_st *library;        // of a library's module: the library
 	struct CUmod_st *modules, *next; // of a library: its modules, one per context
-	uint64_t context;                // of the module of a library: CUctx_st.id
+	uint64_t context;                // of a library's module: CUctx_st.id
 	struct CUfunc_st *functions;
 	uint64_t *variable; // addresses, 0 = none yet
 };
@@ -162,7 +162,7 @@ static CUresult enter_module(struct CUmod_st *m, enum handle_kind kind)
 	return r == CUDA_SUCCESS && !handle_is(m, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }
 
-// The module that a library is in the current context.
+// The module of a library in the current context.
 static CUresult module_of(struct CUmod_st *library, struct CUmod_st **out)
 {
 	struct CUctx_st *c = context_current();
@@ -531,7 +531,7 @@ CALL(cuLinkAddData_v2,
 	if (!text)
 		return leave(CUDA_ERROR_NOT_SUPPORTED);
 	if (type == 1 && strnlen(text, bytes) + 1 < bytes)
-		return leave(CUDA_ERROR_INVALID_PTX); // more than a text
+		return leave(CUDA_ERROR_INVALID_PTX); // there is something behind the text
 	const char *path = getenv("SIMCUDA_CUBIN");
 	l->cubin = path ? read_file(path, &l->bytes) : NULL;
 	if (!l->cubin)

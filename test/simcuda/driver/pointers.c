@@ -1,4 +1,4 @@
-// pointers.c - what the driver says about an address. Memory of cuMemAlloc belongs to a context; what cuMemMap put somewhere
+// pointers.c - what the driver says about an address. Memory of cuMemAlloc belongs to a context; memory that cuMemMap put there
 // belongs to none, and an address that is only reserved is no memory.
 #include "sim.h"
 

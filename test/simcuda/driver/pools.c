@@ -1,4 +1,4 @@
-// pools.c - memory pools, and arrays: as far as what they take of the device's memory goes. A pool keeps what is freed until
+// pools.c - memory pools, and arrays: what they take of the device's memory, and no more. A pool keeps what is freed until
 // the program synchronizes, as far as that is above the pool's threshold, or trims it.
 #include "sim.h"
 
@@ -11,7 +11,7 @@
 struct pool {
 	struct pool *next;
 	int device;
-	bool destroyed;          // it goes with its last allocation
+	bool destroyed;          // it ends with its last allocation
 	uint8_t access[DEVICES]; // of the other devices, CUmemAccess_flags
 	uint64_t used, reserved, used_high, reserved_high, threshold, most;
 	int reuse[3];
@@ -256,7 +256,7 @@ CALL(cuMemPoolGetAccess, (int *out, struct pool *p, const struct location *l), (
 	return leave(CUDA_SUCCESS);
 }
 
-// There are no memory nodes, so graphs keep nothing.
+// Memory nodes are not simulated, so graphs keep no memory.
 CALL(cuDeviceGraphMemTrim, (CUdevice d), (d))
 {
 	CUresult r = enter_device(d, &d);

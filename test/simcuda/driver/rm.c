@@ -1,4 +1,4 @@
-// rm.c - the resource manager behind the simulated nvidiactl: objects, and the controls on them.
+// rm.c - the resource manager behind the simulated nvidiactl: objects, and controls on them.
 //
 // The driver above allocates its objects by calling ioctl() through the PLT, so that a preloaded
 // interposer sees what it would see of libcuda; the call ends up in ioctl() below, which answers for
@@ -109,7 +109,7 @@ static ino_t control_ino;
 static uint32_t client, device_handle[8], subdevice_handle[8];
 static int pending_tsg; // slot of the compute TSG that this thread's driver call is allocating
 static pthread_mutex_t emit_lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread bool own_control; // the control being sent is the driver's: the RM refuses those to nobody
+static __thread bool own_control; // the control that this thread sends is the driver's own, which is never refused
 
 static struct object *find(uint32_t hClient, uint32_t handle)
 {
@@ -367,7 +367,7 @@ static int answer(uint32_t number, uint32_t size, void *argument)
 	} else if (number == NV_ESC_RM_FREE && size == sizeof(NVOS00_PARAMETERS)) {
 		NVOS00_PARAMETERS *a = argument;
 		a->status = release(a->hRoot, a->hObjectOld);
-		free_takes(); // it is gone, and who waits for the call does not know it yet
+		free_takes(); // the object is gone, and the caller does not know it yet
 	} else {
 		errno = EINVAL;
 		return -1;
@@ -400,7 +400,7 @@ static int send(uint32_t number, void *argument, uint32_t size)
 	return ioctl(control_file, _IOC(_IOC_READ | _IOC_WRITE, 'F', number, size), argument);
 }
 
-// old: by NVOS21, else NVOS64; libcuda uses both.
+// old: with NVOS21, else with NVOS64. libcuda uses both.
 static uint32_t emit_alloc(bool old, uint32_t parent, uint32_t class, void *params, uint32_t size)
 {
 	if (old) {
@@ -467,7 +467,7 @@ struct rm_context *rm_context_create(int device, int tsg)
 		struct timespec allocation = {0, 2 * (long)machine.control_ns};
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &allocation, NULL);
 	}
-	// libcuda sets the defaults itself, which undoes what an interposer set when it saw a TSG come.
+	// libcuda sets the defaults itself. That undoes what an interposer set as it saw the TSG come.
 	for (int i = 0; i < 4; i++) {
 		uint64_t us = i ? machine.copy_timeslice_us : machine.timeslice_us;
 		uint8_t schedule[3] = {1}; // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS.bEnable
@@ -487,7 +487,7 @@ void rm_context_destroy(struct rm_context *c)
 	free(c);
 }
 
-// For tests: the timeslice in force of this process's compute TSG, counted from 0; 0 where there is none.
+// For tests: the timeslice in force of this process's compute TSG number index, from 0; 0: there is none.
 API uint64_t simcuda_timeslice_ns(int index)
 {
 	uint64_t ns = 0;

@@ -1,4 +1,4 @@
-// sharing.c - who else may use memory: peers, other processes by legacy IPC, devices on the bus. Multicast there is none.
+// sharing.c - who else may use memory: peers, other processes by legacy IPC, devices on the bus. There is no multicast.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -44,7 +44,7 @@ static CUresult enter_peer(CUcontext peer, struct CUctx_st **c, uint32_t *bit)
 	return peer->device == (*c)->device ? leave(CUDA_ERROR_INVALID_DEVICE) : CUDA_SUCCESS;
 }
 
-// For all that cuMemAlloc gives there, now and later; not for memory of cuMemCreate, nor of pools.
+// Opens all memory of cuMemAlloc there, of now and of later; not memory of cuMemCreate or of pools.
 CALL(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), (peer, flags))
 {
 	struct CUctx_st *c;
@@ -71,7 +71,7 @@ CALL(cuCtxDisablePeerAccess, (CUcontext peer), (peer))
 	return leave(CUDA_SUCCESS);
 }
 
-// ---- legacy IPC: a process opens the file of the other by its descriptor there, while that one lives
+// ---- legacy IPC: a process opens the file of the other by the descriptor that it has there, as long as the other lives
 
 #define MARK 0x6970632d61647563ull
 typedef struct {

@@ -1,11 +1,8 @@
-// sim.h - what the parts of the simulated driver share.
+// sim.h - what the parts of the simulated driver share, file by file. ../README.md says what each file is for.
 //
-// machine data: h200.c; the engine that processes share: engine.c; RM objects and controls: rm.c;
-// what kernels do: kernels.c; what images say: image.c; streams and their executor: stream.c; the exported
-// driver API: api.c, modules.c, capture.c, graph.c, symbols.c.
-//
-// Locks: no lock is taken while sim_lock (one per process) is held, and nothing is called back. The engine is lock-free.
-// rm.c has a lock of its own, which is never held while a call leaves the library.
+// Locks: sim_lock, one per process, protects all but the machine data, the engine, and RM objects. Under it only locks of single
+// files are taken (update_lock of engine.c, in_use of vmm.c), and the program is not called back. The engine is lock-free between
+// processes. rm.c has a lock of its own, which it never holds while a call leaves the library.
 #ifndef SIM_H
 #define SIM_H
 
@@ -17,8 +14,8 @@
 
 #define API __attribute__((visibility("default")))
 
-// What the device reads and writes between these two is no thread's access: the thread sanitizer looks away, as it does from a
-// GPU. They nest.
+// Between these two a thread acts as the device: the thread sanitizer ignores what it reads and writes, as it cannot see what a
+// GPU does. The pairs nest.
 #ifdef __SANITIZE_THREAD__
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -107,7 +104,7 @@ struct machine {
 	uint64_t switch_busy_ns; // leaving a TSG in the middle of a kernel
 	uint64_t switch_idle_ns; // leaving a TSG that has no methods
 	uint64_t load_ns;        // a timeslice shorter than this gives no run time at all
-	uint64_t look_ns;        // without methods for so long, the loaded TSG is turned from
+	uint64_t look_ns;        // the engine turns away from a loaded TSG that has had no methods for so long
 	uint64_t timeslice_us, copy_timeslice_us;
 	uint64_t control_ns; // one RM control, synchronous
 	uint64_t copy_latency_ns;
@@ -126,13 +123,13 @@ int sim_devices(void);
 int sim_driver_version(void);
 uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
-double sim_bus_rate(int direction,
-		    bool both); // bytes per ns to the device (0) and from it (1), or of each while both go; 0 = none is set
-void sim_pin(uint64_t bytes);          // takes the time of page-locking
-void sim_create(uint64_t bytes);       // and of cuMemCreate
-uint64_t sim_scrub_ns(uint64_t bytes); // until memory that was freed is free
+// Bytes per ns to the device (direction 0) or from it (1); both: while copies go both ways. 0: no rate is set.
+double sim_bus_rate(int direction, bool both);
+void sim_pin(uint64_t bytes);          // sleeps as long as page-locking takes
+void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
+uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many bytes
 int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
-bool sim_mps(void);                    // processes are clients of an MPS server
+bool sim_mps(void);                    // whether processes are clients of an MPS server
 uint64_t sim_look_ns(void);            // as machine.look_ns, or as a test wants it
 uint64_t sim_block_ns(void);           // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
@@ -147,9 +144,9 @@ struct tsg {
 	uint32_t pad;
 	uint64_t slice_ns;
 	uint64_t ran_ns;                    // run clock: how long this TSG has been running
-	uint64_t work_ns;                   // the run clock at which the kernels it is known to have end
+	uint64_t work_ns;                   // run clock when the last kernel with a known end is over
 	uint64_t hold_until;                // CLOCK_MONOTONIC; until then a kernel without a known end runs
-	uint64_t begun_ns, begun_until;     // the same of the kernels that have been fetched
+	uint64_t begun_ns, begun_until;     // the same two, of the kernels that have been fetched
 	uint64_t methods_ns, methods_until; // until when, by either clock, its channels have methods to fetch
 };
 struct engine {
@@ -173,9 +170,9 @@ void engine_leave(void); // take all of this process's TSGs off
 // Brings the state up to now and applies change (may be NULL) to it.
 void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
 bool engine_running(const struct engine *, int tsg);
-bool engine_turned(const struct engine *, int tsg); // it runs what was fetched, and fetches nothing
+bool engine_turned(const struct engine *, int tsg); // what was fetched runs on, nothing more is fetched
 uint64_t engine_next(const struct engine *);        // time of the next transition, UINT64_MAX = none
-uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG has run so much more
+uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG will have run for so much longer
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
@@ -184,23 +181,23 @@ bool engine_take_memory(int device, uint64_t bytes, uint64_t total); // false: a
 void engine_give_memory(int device, uint64_t bytes);
 uint64_t engine_memory(int device); // what all processes have
 struct bus_users {
-	int beside, opposite; // other processes in this direction, all in the other
+	int beside, opposite; // other processes in this direction; all processes in the other one
 };
-struct bus_users engine_bus(int device, int direction, uint64_t until); // this process keeps the bus busy until then
+struct bus_users engine_bus(int device, int direction, uint64_t until); // says that this process keeps the bus busy until then
 
 // ---- RM (rm.c)
 struct rm_context;
 int rm_open(void);                                         // client, devices, subdevices
-struct rm_context *rm_context_create(int device, int tsg); // emits the TSG, its channels and objects
+struct rm_context *rm_context_create(int device, int tsg); // allocates the TSG, its channels and objects
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
 
 // ---- what kernels do, by name (kernels.c)
 #define KERNEL_PARAMETERS 8
 enum progress { WAITS, PROCEEDS, ENDS, FAULTS };
-struct place {                  // where a block runs, of a kernel whose blocks wait for each other
-	uint64_t number, until; // run clock: until then it is at work
-	uint64_t target;        // what it waits for, the kernel's own; 0 at first
+struct place {                  // a running block of a kernel whose blocks wait for each other
+	uint64_t number, until; // until: run clock; the block is at work until then
+	uint64_t target;        // what the block waits for, in the kernel's own terms; 0 at first
 };
 struct kernel {
 	const char *name;
@@ -211,16 +208,17 @@ struct kernel {
 	bool (*over)(const uint64_t *argument, uint64_t ran_ns);
 	uint64_t (*limit_ns)(const uint64_t *argument);
 	bool (*finish)(const uint64_t *argument); // the effect of all blocks together; false: illegal address
-	bool (*block)(const uint64_t *argument, uint64_t number);                            // or of each
-	enum progress (*proceed)(const uint64_t *argument, uint64_t blocks, struct place *); // or its blocks wait for each other
+	bool (*block)(const uint64_t *argument, uint64_t number); // or: the effect of one block
+	// or: a step of a block that waits for others
+	enum progress (*proceed)(const uint64_t *argument, uint64_t blocks, struct place *);
 };
 const struct kernel *kernel_find(const char *name);
 const struct kernel *kernel_at(int index);                           // NULL behind the last
-extern const struct kernel kernel_unknown;                           // what all others do: nothing, for a while
-bool kernel_stands(const struct kernel *, const uint64_t *argument); // a hold that nobody has told to end
+extern const struct kernel kernel_unknown;                           // any other kernel: it does nothing, for a while
+bool kernel_stands(const struct kernel *, const uint64_t *argument); // whether it is a hold that nobody has told to end
 int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
 
-void sim_doorbell(const struct kernel *); // behind a launch: the time to the next doorbell; NULL: a graph's
+void sim_doorbell(const struct kernel *); // after a launch: sleeps for SIMCUDA_DOORBELL_US; NULL: a graph was launched
 
 // ---- what images say (image.c)
 struct parameter { uint16_t offset, size; };
@@ -238,14 +236,14 @@ struct variable {
 	void *initial; // NULL: zeros
 };
 struct image {
-	bool read; // false: not a form that is read, and so all of kernels.c
+	bool read; // false: the form is not one that is read; the image has all kernels of kernels.c
 	int definitions, variables;
 	struct definition *definition;
 	struct variable *variable;
 };
 // The text of a fatbin's PTX, where the machine has no cubin in it; NULL: it is compressed, or there is none.
 const char *fatbin_ptx(const void *fatbin, uint64_t *bytes);
-struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes 0: not known
+struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes = 0: the length is not known
 void image_free(struct image *);
 
 // ---- operations and streams (stream.c)
@@ -262,9 +260,9 @@ struct work { // what an operation does; also a graph node
 	void *staged;              // copy: private source, freed with the operation
 	uint32_t value, flags;     // memset pattern, wait or write value
 	int width;                 // memset
-	bool host;                 // copy over the host link
-	bool from_device;          // and this way
-	bool known_dst, known_src; // copy: these were memory of the driver's when it was submitted
+	bool host;                 // copy: it goes over the bus
+	bool from_device;          // copy: its direction, if it goes over the bus
+	bool known_dst, known_src; // copy: the driver knew these as its memory when the copy was submitted
 	void (*callback)(void *);
 	void *user;
 };
@@ -275,10 +273,10 @@ struct op {
 	bool queued;        // in its channel, not fetched yet
 	uint64_t number;    // in the order of submission
 	bool blocked;       // waits for more than kernels before it in its stream
-	uint64_t rung_ns;   // when its doorbell rang or, if later, when nothing but such kernels was left to wait for
+	uint64_t rung_ns;   // when its doorbell rang or, if later, when it stopped being blocked
 	struct work work;
 	uint64_t end_ns;      // copy: when it is over
-	double rate, carried; // copy over a bus with a rate: bytes per ns, and bytes until carried_ns
+	double rate, carried; // copy over a bus with a rate: bytes per ns, and the bytes carried until carried_ns
 	uint64_t carried_ns, moved;
 	uint64_t start_run, end_run; // kernel: run clock
 	uint64_t next_block;         // of a kernel with a record: the first that has not been handed out
@@ -320,7 +318,7 @@ struct CUctx_st {
 	CUresult error; // sticky
 	struct CUstream_st *streams, *legacy;
 	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
-	unsigned streams_of[PRIORITIES]; // so many have been put on channels
+	unsigned streams_of[PRIORITIES]; // how many streams have been put on channels, by priority
 	uint64_t next_number;
 	bool locked; // a call keeps all submissions of the context waiting (calls.c)
 	struct rm_context *rm;
@@ -357,7 +355,7 @@ enum call {
 	CALL_UNLOAD,
 	CALL_FIRST_LAUNCH
 };
-void call_wait(struct CUctx_st *, enum call); // what the call waits for, with the lock or without
+void call_wait(struct CUctx_st *, enum call); // waits as this call does
 
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
@@ -366,14 +364,14 @@ struct block { // what cuMemAlloc and its like gave, or what is registered
 	uint64_t address, bytes;
 	enum memory_kind kind;
 	int device;
-	struct CUctx_st *owner; // whose context was current
-	struct pool *pool;      // that it came from
-	uint64_t id;            // of no other, ever
+	struct CUctx_st *owner; // the context that was current
+	struct pool *pool;      // it came from; NULL = none
+	uint64_t id;            // never given twice
 	bool sync_memops;
-	bool exported; // its pages are those of file
+	bool exported; // its pages are in file
 	int file;
-	uint64_t owner_id; // of what is imported: the id that it has in its process
-	unsigned opened;   // and how often
+	uint64_t owner_id; // imported: its id in the process that it comes from
+	unsigned opened;   // imported: how often it is open
 };
 bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
 uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
@@ -385,23 +383,23 @@ bool memory_known(uint64_t address, enum memory_kind kind);
 bool memory_pinned(uint64_t address); // memory that the device reaches directly
 bool memory_is_device(uint64_t address);
 struct block *memory_block(uint64_t address);         // what it lies in; NULL = none, or memory that cuMemMap put there
-void memory_owner_ends(const struct CUctx_st *owner); // all that it owns goes
+void memory_owner_ends(const struct CUctx_st *owner); // frees all that it owns
 bool memory_charge(int device, uint64_t bytes);       // false: beyond what the device has
 void memory_discharge(int device, uint64_t bytes);
-void memory_freed(int device, uint64_t bytes); // discharged once it is scrubbed
+void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
 uint64_t memory_next_id(void);
-bool address_known(uint64_t address, uint64_t bytes); // what a submission asks: an allocation, or reserved
-bool address_valid(uint64_t address, uint64_t bytes); // what an operation asks as it is carried out: it can be accessed
-bool address_copied(uint64_t address, uint64_t bytes); // the same by a copy, which goes between devices that are no peers
-extern __thread const struct CUctx_st *memory_user;    // the context that the calling thread carries out operations of
+bool address_known(uint64_t address, uint64_t bytes);  // as an operation is submitted: it is allocated or reserved
+bool address_valid(uint64_t address, uint64_t bytes);  // as an operation is carried out: memory_user can access it
+bool address_copied(uint64_t address, uint64_t bytes); // the same of a copy, which needs no peers
+extern __thread const struct CUctx_st *memory_user;    // the context whose operations the calling thread carries out
 
 // ---- pools and arrays (pools.c); sim_lock held
 struct pool *pool_current(int device);              // NULL = no host memory
-bool pool_reached(const struct pool *, int device); // its memory may be used by that device
+bool pool_reached(const struct pool *, int device); // that device may use its memory
 bool pool_take(struct pool *, uint64_t bytes);      // false: beyond what the device or the pool has
 void pool_take_back(struct pool *, uint64_t bytes);
 void pools_synchronized(void);                  // pools give back what is above their threshold
-void pools_owner_ends(const struct CUctx_st *); // its arrays go, and what no pool needs
+void pools_owner_ends(const struct CUctx_st *); // frees its arrays; then as pools_synchronized
 
 // ---- virtual memory management (vmm.c); sim_lock held
 struct physical;
@@ -416,12 +414,12 @@ unsigned virtual_handle_types(const struct mapping *);
 bool virtual_rdma(const struct mapping *);
 bool virtual_reserved(uint64_t address, uint64_t bytes); // in one reservation
 bool virtual_accessible(uint64_t address, uint64_t bytes, int device);
-// Between the two no mapping changes; the second is called without sim_lock, and soon.
+// Between these two no mapping changes. The first is called with sim_lock, the second without it, soon after.
 void virtual_hold(void);
 void virtual_let_go(void);
-void virtual_change_begin(void); // with sim_lock: nobody is between those two, until the change ends
+void virtual_change_begin(void); // with sim_lock; keeps everybody from between those two, until the change ends
 void virtual_change_end(void);
-bool virtual_whole(uint64_t address, uint64_t bytes); // it is mapped all over
+bool virtual_whole(uint64_t address, uint64_t bytes); // all of it is mapped
 
 uint64_t now_ns(void);
 
@@ -452,8 +450,8 @@ CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_
 CUresult leave(CUresult);                  // releases it
 CUresult enter_stream(CUstream, struct CUstream_st **);     // enter, with the stream
 CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
-CUresult enter_unsafe(struct CUctx_st **);                  // enter, for what is illegal beside a capture
-struct CUctx_st *context_current(void);                     // NULL = none
+CUresult enter_unsafe(struct CUctx_st **); // enter, for a call that is illegal while something captures
+struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
@@ -475,8 +473,8 @@ extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribu
 	} \
 	static CUresult name##_body parameters
 
-// Defines name for a NULL stream = legacy and name<suffix> for a NULL stream = per-thread; the stream
-// parameter is called s. The body follows.
+// Defines two exported functions with the same body, which follows: for name a NULL stream is the legacy one, for name<suffix>
+// the one of the calling thread. The stream parameter is called s.
 #define DUAL(name, suffix, parameters, arguments) \
 	static CUresult name##_common parameters; \
 	CALL(name, parameters, arguments) \
@@ -501,7 +499,7 @@ struct CUfunc_st { // also a CUkernel
 };
 bool is_function(const void *);
 bool sim_lazy(void);                               // code is loaded by the first launch
-void function_load(CUfunction, struct CUctx_st *); // unless it is; may wait for the context
+void function_load(CUfunction, struct CUctx_st *); // unless it is loaded; may wait for the context
 // Makes the work that a launch of the function is. sim_lock held.
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
 		     bool cooperative, void **parameters, void **extra);
@@ -529,7 +527,7 @@ struct capture {
 struct CUgraphNode_st {
 	struct work work;
 	CUgraphNode next;
-	CUgraph child; // a node of its own, a copy
+	CUgraph child; // of a node that is a graph: a copy of that graph; else NULL
 	void *parameters[KERNEL_PARAMETERS + 1];
 };
 struct CUgraph_st {
@@ -538,7 +536,7 @@ struct CUgraph_st {
 };
 CUgraph graph_new(void);
 void graph_free(CUgraph);
-bool graph_replace(CUgraph to, CUgraph from); // its nodes' parameters; false: other nodes
+bool graph_replace(CUgraph to, CUgraph from); // only the nodes' parameters; false: the nodes differ in more
 CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
 CUresult capture_unsafe(struct CUctx_st *);   // a call that is illegal while something captures

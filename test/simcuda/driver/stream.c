@@ -1,7 +1,7 @@
 // stream.c - streams, the operations on them, and the thread of each context that carries them out.
 //
-// A stream is a queue; its head runs when what it depends on is done. Kernels advance with the run
-// clock of the context's TSG (engine.c), everything else with real time.
+// A stream is a queue. Its head runs when what it depends on is done. Kernels advance with the run clock of the context's TSG
+// (engine.c), everything else with real time.
 #define _GNU_SOURCE
 #include "executor.h"
 
@@ -13,9 +13,9 @@
 
 #define NEVER UINT64_MAX
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
-#define POLL_NS 2000             // a running kernel without a known end looks at its word
-#define WAIT_VALUE_NS 20000      // the host engine looks at a word that a stream waits for
-#define PIECE (1u << 20)         // bytes that are moved without looking whether they may be
+#define POLL_NS 10000            // how often a running kernel without a known end looks at its word
+#define WAIT_VALUE_NS 20000      // how often the host engine looks at a word that a stream waits for
+#define PIECE (1u << 20)         // bytes that are moved before it is asked again whether they may be
 #define LIVENESS_NS 5000000      // longest sleep while another process has the engine
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -57,7 +57,7 @@ static void add_dependency(struct op *o, struct op *on)
 
 // ---- channels: the streams of a context share them
 
-// Which one a new stream is put on.
+// The channel that a new stream is put on.
 static int pick_channel(struct CUctx_st *c, int priority)
 {
 	int class = priority < 0 ? -priority % PRIORITIES : 0;
@@ -207,7 +207,7 @@ static bool hold_over(const struct kernel *k, const uint64_t *argument, uint64_t
 	return over;
 }
 
-// True when the kernel at the head of s is over.
+// Says whether the kernel at the head of s is over.
 static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 {
 	const struct kernel *k = o->work.kernel;
@@ -282,7 +282,7 @@ static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
 	       (!w->known_src || w->staged || address_copied(w->src + from, bytes));
 }
 
-// Moves a part, piece by piece: another thread may unmap the memory meanwhile.
+// Moves the bytes from .. to - 1 in pieces, since another thread may unmap the memory meanwhile.
 bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to)
 {
 	for (; from < to; from += PIECE) {
@@ -343,7 +343,7 @@ static void write_value(const struct work *w)
 	device_acted();
 }
 
-// True when the head of s is over.
+// Says whether the head of s is over.
 static bool step(struct pass *p, struct CUstream_st *s, struct op *o)
 {
 	struct work *w = &o->work;
@@ -436,7 +436,7 @@ static void publish(struct engine *e, void *argument)
 	t->begun_until = n->begun_until;
 	t->methods_ns = n->methods_ns;
 	t->methods_until = n->methods_until;
-	// This thread may hear of a doorbell late: one that rang before the engine turned was in time.
+	// This thread may hear of a doorbell late. One that rang before the engine turned was in time: the engine has not turned.
 	if (engine_turned(e, n->tsg) && n->rung_ns < e->turned)
 		e->dry = e->turned = 0;
 }
@@ -447,7 +447,7 @@ static void later(uint64_t *end, uint64_t at)
 		*end = at;
 }
 
-// Whether a channel has methods behind the kernel. Records of events and nodes of its own graph are not methods.
+// Whether the channel has methods behind the kernel. Records of events, and nodes of the same graph, are none.
 static bool followed(const struct op *kernel)
 {
 	for (const struct op *o = kernel->next; o; o = o->next)
@@ -477,7 +477,7 @@ static uint64_t last_moment(const struct pass *p, const struct op *o, uint64_t s
 	uint64_t until = (o->started_ns ? o->started_ns : now + (start_run - p->run)) +
 			 o->work.kernel->limit_ns(o->work.argument);
 	if (until < now + 2 * LIVENESS_NS && !p->running)
-		until = now + 2 * LIVENESS_NS; // it has to run once more to see that it is over
+		until = now + 2 * LIVENESS_NS; // it has to run once more to notice its limit
 	return until;
 }
 
@@ -508,14 +508,14 @@ static void stream_outlook(const struct pass *p, struct CUstream_st *s, struct p
 		end = o->started ? o->end_run : end + kernel_ns(&o->work);
 		if (o->started)
 			later(&n->begun_ns, end);
-		bool kernel_next = o->next && o->next->work.kind == OP_KERNEL; // it tells the engine itself
+		bool kernel_next = o->next && o->next->work.kind == OP_KERNEL; // which tells the engine itself
 		if (!kernel_next && followed(o))
 			later(&n->methods_ns, end);
 	}
 	later(&n->work_ns, end);
 }
 
-// Kernels that wait for nothing but kernels before them.
+// Marks the operations that wait for nothing but kernels before them.
 static void unblock(struct CUstream_st *s)
 {
 	for (struct op *o = s->head; o && dependencies_done(o); o = o->next) {
@@ -527,7 +527,7 @@ static void unblock(struct CUstream_st *s)
 	}
 }
 
-// Returns what our TSG has to run, for the engine, as far as that is known without asking the host again.
+// What the engine is told of our TSG: what it has to run until the host has to do something.
 static struct publication outlook(const struct pass *p)
 {
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
@@ -556,7 +556,7 @@ static void run_streams(struct pass *p)
 {
 	for (bool again = true; again;) {
 		again = false;
-		p->holds = 0; // those of the round before may have ended in it
+		p->holds = 0; // holds of the round before may have ended in it
 		for (struct CUstream_st **at = &p->c->streams; *at;) {
 			struct CUstream_st *s = *at;
 			while (s->head && step(p, s, s->head)) {
@@ -566,7 +566,7 @@ static void run_streams(struct pass *p)
 			again |= p->fetched;
 			p->fetched = false;
 			if (s->destroyed && !s->head) {
-				// New streams are put in front: find our place again.
+				// New streams are put in front, so our place is looked for again.
 				for (at = &p->c->streams; *at != s;)
 					at = &(*at)->next;
 				*at = s->next;
@@ -579,7 +579,7 @@ static void run_streams(struct pass *p)
 	}
 }
 
-// Runs without the lock until a hold ends, something else is due or somebody rings.
+// Polls, without sim_lock, until a hold ends, something else is due, or the bell rings.
 static void poll_holds(struct pass *p, uint32_t seen)
 {
 	const struct kernel *k[HOLDS];
@@ -632,7 +632,7 @@ static void *executor(void *argument)
 		uint64_t ran_ns = t->ran_ns;
 		if (!published(t, &n)) {
 			look(&p, &n);
-			// The engine was free, or has come and gone since the first look: compute anew what is due, or done.
+			// The TSG has had the engine since the first look: what is due or done is computed anew.
 			bool ran = p.running || p.engine.tsg[c->tsg].ran_ns > ran_ns;
 			if ((!was_running && ran) || (was_turned && !p.turned))
 				continue;

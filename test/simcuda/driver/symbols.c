@@ -1,12 +1,12 @@
-// symbols.c - lookup of the driver's functions: which symbol a name stands for from which version on.
+// symbols.c - lookup of the driver's functions: the symbol that a name stands for, from a version on.
 #include "sim.h"
 
 #include <string.h>
 
 typedef void function(void);
 
-// NAME(name, version, symbol): the same for every default stream.
-// PAIR(name, version, symbol, per-thread symbol)
+// NAME(name, version, symbol): one symbol, whatever the default stream is.
+// PAIR(name, version, symbol, per-thread symbol): two.
 #define SYMBOLS(NAME, PAIR) \
 	NAME(cuArray3DCreate, 3020, cuArray3DCreate_v2) \
 	NAME(cuArray3DGetDescriptor, 3020, cuArray3DGetDescriptor_v2) \

@@ -25,7 +25,7 @@ static void *const cudart[10] = {
 	(void *)nothing,
 };
 
-// ---- for tools, which are told that none listens
+// ---- for the hooks of tools: the runtime is told that none listens
 
 static uint32_t callbacks[1024], more_callbacks[14];
 

@@ -44,8 +44,8 @@ struct physical { // what cuMemCreate made
 	CUmemGenericAllocationHandle handle;
 	uint64_t bytes, offset; // offset: in its file
 	CUmemAllocationProp properties;
-	unsigned handles, mappings; // it goes when neither is left
-	int fd;                     // of a file of its own, -1 = it is in the process's
+	unsigned handles, mappings; // it is freed when neither is left
+	int fd;                     // its own file; -1 = it is in the file of the process
 	bool imported;              // the process that made it is charged for it
 };
 struct reservation { uint64_t address, bytes; };
@@ -59,7 +59,7 @@ static pthread_rwlock_t in_use = PTHREAD_RWLOCK_INITIALIZER; // mappings change 
 
 void virtual_hold(void)
 {
-	pthread_rwlock_rdlock(&in_use); // with sim_lock, so nobody changes anything
+	pthread_rwlock_rdlock(&in_use); // the caller has sim_lock, so no change is under way
 }
 
 void virtual_let_go(void) { pthread_rwlock_unlock(&in_use); }
@@ -242,7 +242,7 @@ CALL(cuMemCreate,
      (CUmemGenericAllocationHandle * out, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags),
      (out, bytes, properties, flags))
 {
-	static uint64_t end; // of what has been given out of the file
+	static uint64_t end; // the part of the file before it has been given out
 	CUresult r = out && bytes && aligned(bytes) && !flags ? check_properties(properties) : CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = enter(NULL);
@@ -302,7 +302,7 @@ CALL(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * out, CUmemGe
 	return leave(CUDA_SUCCESS);
 }
 
-// The handle of what cuMemMap put there: memory of cuMemAlloc and of pools has none.
+// The handle of memory that cuMemMap put there. Memory of cuMemAlloc and of pools has none.
 CALL(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address), (out, address))
 {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
@@ -370,7 +370,7 @@ bool virtual_whole(uint64_t address, uint64_t bytes)
 	return at >= address + bytes;
 }
 
-// Whether a range is mapped all over, and no mapping lies in it in part.
+// Whether a range consists of whole mappings.
 static bool whole(uint64_t address, uint64_t bytes)
 {
 	if (!bytes || !virtual_reserved(address, bytes))
@@ -407,7 +407,7 @@ CALL(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes))
 }
 
 static int accessor_of(const CUmemLocation *l)
-{ // index in mapping.access, -1 = no such
+{ // index in mapping.access, -1 = there is no such place
 	switch (l->type) {
 	case LOCATION_DEVICE: return l->id >= 0 && l->id < sim_devices() ? l->id : -1;
 	case LOCATION_HOST:
@@ -451,7 +451,7 @@ CALL(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CU
 	return leave(CUDA_SUCCESS);
 }
 
-// ---- sharing: what is exported moves to a file of its own, which ends with what it is
+// ---- sharing: exported memory moves to a file of its own, whose last bytes say what it is
 
 #define MARK 0x6d656d2d61647563ull
 struct label {

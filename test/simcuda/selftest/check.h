@@ -1,9 +1,28 @@
-// check.h - what fails a test of the simulated driver.
+// check.h - what runs a test of the simulated driver, and what fails it.
 #ifndef SELFTEST_CHECK_H
 #define SELFTEST_CHECK_H
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+struct test {
+	const char *name;
+	void (*run)(void);
+};
+
+// The rest of main: runs the test that the program's argument names.
+static inline int run_test(int argc, char **argv, const struct test *tests, size_t count)
+{
+	for (size_t i = 0; argc == 2 && i < count; i++)
+		if (strcmp(tests[i].name, argv[1]) == 0) {
+			tests[i].run();
+			printf("simulated: %s ok\n", argv[1]);
+			return 0;
+		}
+	fprintf(stderr, "usage: %s NAME\n", argv[0]);
+	return 2;
+}
 
 #define CHECK(condition) \
 	do { \

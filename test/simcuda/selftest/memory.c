@@ -853,10 +853,7 @@ static void between(void)
 	CHECK(now_us() - from >= 190000);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
 	{"failing", failing}, {"killing", killing},   {"misspelt", misspelt}, {"size", size},
 	{"huge", huge},       {"shared", shared},     {"racing", racing},     {"pools", pools},
 	{"virtual", virtual}, {"contents", contents}, {"faulting", faulting}, {"unmapping", unmapping},
@@ -864,14 +861,4 @@ static const struct {
 	{"rates", rates},     {"behind", behind},     {"between", between},
 };
 
-int main(int argc, char **argv)
-{
-	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
-		if (strcmp(tests[i].name, argv[1]) == 0) {
-			tests[i].run();
-			printf("simulated: %s ok\n", argv[1]);
-			return 0;
-		}
-	fprintf(stderr, "usage: memory NAME\n");
-	return 2;
-}
+int main(int argc, char **argv) { return run_test(argc, argv, tests, sizeof tests / sizeof *tests); }

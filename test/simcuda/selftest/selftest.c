@@ -1741,10 +1741,7 @@ static void idle(void)
 	TIMED(cpu_us() - before < 5000);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
 	{"ordering", ordering},
 	{"events", events},
 	{"capture", capture},
@@ -1778,14 +1775,4 @@ static const struct {
 	{"idle", idle},
 };
 
-int main(int argc, char **argv)
-{
-	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
-		if (strcmp(tests[i].name, argv[1]) == 0) {
-			tests[i].run();
-			printf("simulated: %s ok\n", argv[1]);
-			return 0;
-		}
-	fprintf(stderr, "usage: selftest NAME\n");
-	return 2;
-}
+int main(int argc, char **argv) { return run_test(argc, argv, tests, sizeof tests / sizeof *tests); }

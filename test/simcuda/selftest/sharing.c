@@ -360,10 +360,7 @@ static void creating(void)
 	CHECK(now_ms() - from >= 200);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
 	{"peers", peers},
 	{"strangers", strangers},
 	{"pool_strangers", pool_strangers},
@@ -374,14 +371,4 @@ static const struct {
 	{"creating", creating},
 };
 
-int main(int argc, char **argv)
-{
-	for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)
-		if (strcmp(tests[i].name, argv[1]) == 0) {
-			tests[i].run();
-			printf("simulated: %s ok\n", argv[1]);
-			return 0;
-		}
-	fprintf(stderr, "usage: sharing NAME\n");
-	return 2;
-}
+int main(int argc, char **argv) { return run_test(argc, argv, tests, sizeof tests / sizeof *tests); }

@@ -1,4 +1,5 @@
-"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself.
+"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself. Who waits for the GPU
+sleeps for a millisecond.
 
 STUB_FAILS is what goes wrong, once where STUB_ONCE is a file, which then goes: "at-start" and "in-run" end the program,
 "hangs-at-start" and "hangs-in-run" let it wait.
@@ -58,7 +59,15 @@ class Graph(Anything):
             fail_at("in-run")
 
 
-class Cuda(Anything):
+class Stream(Anything):
+    def synchronize(self):
+        time.sleep(.001)
+
+
+class Cuda(Stream):
+    def current_stream(self):
+        return self
+
     def CUDAGraph(self):
         fail_at("at-start")
         return Graph()

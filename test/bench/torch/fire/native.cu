@@ -397,12 +397,13 @@ static Round in_place()
 
 static Round atomic_operations()
 {
-	Atomics *a = device<Atomics>(1);
+	const Word count = 16; // more than 1 MiB: less would not be swapped
+	Atomics *a = device<Atomics>(count);
 	return [=](Steps &steps) {
-		CHECK(cudaMemsetAsync(a, 0, sizeof *a));
+		CHECK(cudaMemsetAsync(a, 0, count * sizeof *a));
 		for (Word i = 0; i < 100; i++) {
-			atomics<<<BLOCKS / 4, THREADS>>>(a, ROUNDS, i);
-			steps.add(a, sizeof *a);
+			atomics<<<BLOCKS / 4, THREADS>>>(a + i % count, ROUNDS, i);
+			steps.add(a, count * sizeof *a);
 		}
 	};
 }

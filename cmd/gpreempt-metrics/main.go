@@ -1,0 +1,82 @@
+// Command gpreempt-metrics gives Prometheus metrics of the segments of this user. It is `gpreempt top --prometheus` and
+// `gpreempt top --listen`.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/spf13/cobra"
+
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/metrics"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// version is set by the Makefile.
+var version string
+
+func rootCommand() *cobra.Command {
+	var config, listen string
+	command := &cobra.Command{
+		Use:   "gpreempt-metrics",
+		Short: "Print or serve Prometheus metrics of the GPUs and processes under the library",
+		Long: `Prints the metrics of this user's GPUs in Prometheus' text format. With --listen it serves them at /metrics, and at
+/healthz whether the segments can be read, until SIGINT or SIGTERM.
+
+Each series is of a GPU, a level, and the container and pod that /proc/PID/cgroup names; none is of a process. What
+processes counted stays in the sums when they have ended, as long as this program serves them. Without --listen the
+sums are those of the processes that are there.`,
+		Args:    cobra.NoArgs,
+		Version: cli.Version(version),
+		RunE: func(command *cobra.Command, _ []string) error {
+			settings, _, _, err := cli.LoadConfig(config)
+			if err != nil {
+				return cli.Usage(err)
+			}
+			watch := segment.NewWatch(settings.Segment.Directory, settings.Segment.Group)
+			defer watch.Close()
+			collector := metrics.New(watch.Look, metrics.ByCgroup("/proc"), command.Version)
+			if !command.Flags().Changed("listen") {
+				return printText(command.OutOrStdout(), collector)
+			}
+			if err := checkAddress(listen); err != nil {
+				return cli.Usage(err)
+			}
+			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return serve(ctx, listen, collector, command.ErrOrStderr())
+		},
+	}
+	command.Flags().StringVar(&listen, "listen", "", "serve at this `address`, as 127.0.0.1:9405 or :9405")
+	command.Flags().StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
+	return command
+}
+
+func printText(out io.Writer, collector *metrics.Collector) error {
+	if err := collector.Look(); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		return err
+	}
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(out, family); errors.Is(err, syscall.EPIPE) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+	}
+	return nil
+}
+
+func main() { os.Exit(cli.Run(rootCommand())) }

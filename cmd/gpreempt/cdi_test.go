@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// The description of devices, for a library and a command of an x86-64 host. -update writes it.
+func TestCDIIsGolden(t *testing.T) {
+	files := cdiFiles{
+		library: "/usr/lib/gpreempt/lib/libgpreempt.so", command: "/usr/bin/gpreempt",
+		segmentHost: "/dev/shm/gpreempt-1000", segmentInside: "/dev/shm/gpreempt-0",
+	}
+	for name, spec := range map[string]any{
+		"role": cdiSpec(files, true), "files": cdiSpec(files, false),
+		"preload": cdiSpec(cdiFiles{library: files.library, command: files.command, preload: []string{"/usr/lib/libjemalloc.so.2", "/x.so"}}, true),
+	} {
+		got, err := json.MarshalIndent(spec, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(got), triplets[runtime.GOARCH], triplets["amd64"]) + "\n"
+		golden := filepath.Join("testdata", "cdi", name+".json")
+		if *update {
+			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
+			t.Errorf("%s is not current (%v): go test ./cmd/gpreempt -run TestCDI -update", golden, err)
+		}
+	}
+}
+
+const otherVendor = `{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "all", "containerEdits": {
+	"env": ["NVIDIA_VISIBLE_DEVICES=void"], "mounts": [{"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1"}]}}]}`
+
+// generated runs the command, and returns a cache of what it wrote beside another vendor's device.
+func generated(t *testing.T, arguments ...string) (folder string, cache *cdi.Cache) {
+	t.Helper()
+	folder = t.TempDir()
+	config := write(t, "gpreempt.toml", fmt.Sprintf("[segment]\ndirectory = %q\n", folder))
+	r := gpreempt(t, []string{"GPREEMPT_CONFIG=" + config}, append([]string{"cdi", "generate", "--glibc", "2.99", "--output", filepath.Join(folder, "cdi")}, arguments...)...)
+	if r.status != 0 || r.stderr != "" || strings.Count(r.stdout, "\n") != 2 {
+		t.Fatalf("cdi generate: %+v", r)
+	}
+	for path := range strings.Lines(r.stdout) {
+		info, err := os.Stat(strings.TrimSpace(path))
+		if err != nil || info.Mode() != 0o644 {
+			t.Errorf("%s: mode %v, %v", path, info.Mode(), err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "cdi", "nvidia.json"), []byte(otherVendor), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(filepath.Join(folder, "cdi")), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, errs := range cache.GetErrors() {
+		t.Errorf("%s: %v", path, errs)
+	}
+	return folder, cache
+}
+
+// A container gets its role, and what the image says stays but for LD_PRELOAD, which the library of CDI replaces.
+func TestCDIIsInjected(t *testing.T) {
+	folder, cache := generated(t)
+	const ours, images = "LD_PRELOAD=/opt/gpreempt/$LIB/libgpreempt.so", "LD_PRELOAD=/jemalloc.so"
+	for _, c := range []struct{ device, priority, preload string }{
+		{"gpreempt.io/role=lc", "lc", ours}, {"gpreempt.io/role=be", "be", ours}, {"gpreempt.io/role=0", "0", ours}, {"gpreempt.io/role=7", "7", ours},
+		{"gpreempt.io/files=lc", "lc", images}, {"gpreempt.io/files=3", "3", images},
+	} {
+		container := &specs.Spec{Process: &specs.Process{Env: []string{"PATH=/bin", images}}, Mounts: []specs.Mount{{Destination: "/dev/shm", Type: "tmpfs", Source: "shm"}}}
+		if unknown, err := cache.InjectDevices(container, "nvidia.com/gpu=all", c.device); err != nil || len(unknown) > 0 {
+			t.Fatalf("%s: %q, %v", c.device, unknown, err)
+		}
+		for _, want := range []string{"PATH=/bin", c.preload, "GPREEMPT_PRIORITY=" + c.priority, "NVIDIA_VISIBLE_DEVICES=void"} {
+			if !slices.Contains(container.Process.Env, want) {
+				t.Errorf("%s: no %s in %q", c.device, want, container.Process.Env)
+			}
+		}
+		if len(container.Process.Env) != 4 {
+			t.Errorf("%s: %q", c.device, container.Process.Env)
+		}
+		sources := map[string]string{}
+		shm, segments := -1, -1
+		for i, m := range container.Mounts {
+			sources[m.Destination] = m.Source
+			switch m.Destination {
+			case "/dev/shm":
+				shm = i
+			case "/dev/shm/gpreempt-0":
+				segments = i
+			}
+			if readonly := slices.Contains(m.Options, "ro"); readonly != strings.HasPrefix(m.Destination, "/opt/gpreempt/") {
+				t.Errorf("%s: %+v", c.device, m)
+			}
+		}
+		directory := segment.Directory(folder, os.Geteuid())
+		for inside, host := range map[string]string{
+			"/opt/gpreempt/lib/libgpreempt.so": built + "/libgpreempt.so", "/opt/gpreempt/lib64/libgpreempt.so": built + "/libgpreempt.so",
+			"/opt/gpreempt/lib/" + triplets[runtime.GOARCH] + "/libgpreempt.so": built + "/libgpreempt.so",
+			"/opt/gpreempt/bin/gpreempt":                                        built + "/gpreempt",
+			"/dev/shm/gpreempt-0":                                               directory, "/usr/lib/libcuda.so.1": "/usr/lib/libcuda.so.1",
+		} {
+			if sources[inside] != host {
+				t.Errorf("%s: %s is %q, must be %s", c.device, inside, sources[inside], host)
+			}
+		}
+		if shm > segments {
+			t.Errorf("%s: /dev/shm is mounted over the segments: %+v", c.device, container.Mounts)
+		}
+		if err := segment.CheckDirectory(directory, -1); err != nil {
+			t.Errorf("the library refuses the directory: %v", err)
+		}
+	}
+	if unknown, err := cache.InjectDevices(&specs.Spec{}, "gpreempt.io/role=off"); err == nil {
+		t.Errorf("role=off is a device: %q", unknown)
+	}
+}
+
+func TestCDIOptions(t *testing.T) {
+	_, cache := generated(t, "--no-segment", "--with-preload", "/a.so", "--with-preload", "/b.so")
+	container := &specs.Spec{}
+	if _, err := cache.InjectDevices(container, "gpreempt.io/role=be"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "LD_PRELOAD=/a.so:/b.so:/opt/gpreempt/$LIB/libgpreempt.so"; !slices.Contains(container.Process.Env, want) {
+		t.Errorf("%q lacks %s", container.Process.Env, want)
+	}
+	if n := len(container.Mounts); n != 4 {
+		t.Errorf("%d mounts without segments: %+v", n, container.Mounts)
+	}
+}
+
+// A directory of somebody else, or open to others, is mounted into no container.
+func TestCDIRefusesDirectories(t *testing.T) {
+	folder := t.TempDir()
+	config := write(t, "gpreempt.toml", fmt.Sprintf("[segment]\ndirectory = %q\n", folder))
+	if err := os.Mkdir(segment.Directory(folder, os.Geteuid()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := gpreempt(t, []string{"GPREEMPT_CONFIG=" + config}, "cdi", "generate", "--glibc", "2.99", "--output", filepath.Join(folder, "cdi"))
+	if _, err := os.Stat(filepath.Join(folder, "cdi")); r.status == 0 || !strings.Contains(r.stderr, "mode 0755; must be") || !os.IsNotExist(err) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestCDIRefuses(t *testing.T) {
+	file := write(t, "file", "")
+	for _, c := range []struct {
+		arguments []string
+		want      []string
+	}{
+		{[]string{"cdi"}, []string{"gpreempt cdi generate"}},
+		{[]string{"cdi", "generate", "--with-preload", "a.so"}, []string{`--with-preload "a.so"`, "absolute path"}},
+		{[]string{"cdi", "generate", "--with-preload", "/a.so:/b.so"}, []string{`--with-preload "/a.so:/b.so"`, "colons"}},
+		{[]string{"cdi", "generate", "--user", "-1"}, []string{"--user -1", "from 0 on"}},
+		{[]string{"cdi", "generate", "--glibc", "new"}, []string{`--glibc "new"`, "like 2.17"}},
+		{[]string{"cdi", "generate", "--glibc", "2.1"}, []string{"needs glibc 2.", "make dist", "--glibc 2."}},
+		{[]string{"cdi", "generate", "--no-segment", "--glibc", "2.99", "--output", file + "/below"}, []string{"--output", file}},
+		{[]string{"cdi", "generate", "more"}, []string{`"more"`}},
+	} {
+		r := gpreempt(t, nil, c.arguments...)
+		if r.status == 0 || r.stdout != "" {
+			t.Errorf("%q: %+v", c.arguments, r)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(r.stderr, want) {
+				t.Errorf("%q: %q lacks %q", c.arguments, r.stderr, want)
+			}
+		}
+	}
+}

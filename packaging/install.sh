@@ -1,0 +1,31 @@
+#!/bin/sh
+# Puts the files of a list below a prefix, or takes them away again, with the folders that are gpreempt's alone.
+#   packaging/install.sh install|uninstall PREFIX BUILT LIST...
+# BUILT is the folder with the binaries. A file that somebody else put into one of the folders stays, and its folder.
+set -eu
+action=$1 prefix=$2 built=$3
+shift 3
+
+put() { # MODE SOURCE PLACE
+	if [ "$1" = link ]; then
+		mkdir -p "$(dirname "$3")"
+		ln -sfn "$2" "$3"
+	else
+		install -D -m "$1" "$2" "$3"
+	fi
+}
+
+take() { # PLACE, below the prefix
+	rm -f "$prefix/$1"
+	folder=$(dirname "$1")
+	while case $folder in *gpreempt*) ;; *) false ;; esac && rmdir "$prefix/$folder" 2>/dev/null; do
+		folder=$(dirname "$folder")
+	done
+}
+
+sed '/^#/d' "$@" | while read -r mode source place; do
+	case $action in
+	install) put "$mode" "$(printf '%s\n' "$source" | sed "s|^BUILT/|$built/|")" "$prefix/$place" ;;
+	uninstall) take "$place" ;;
+	esac
+done

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/deb" // registers itself
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+const (
+	homepage    = "https://github.com/gpreempt/gpreempt"
+	license     = "Apache-2.0"
+	maintainer  = "The gpreempt authors <" + homepage + ">"
+	summary     = "preempts best-effort CUDA programs for latency-critical ones"
+	description = "Runs best-effort GPU work (training, batch inference) beside a\n" +
+		"latency-critical service on one NVIDIA GPU, with unmodified programs and\n" +
+		"the stock driver. libgpreempt.so is preloaded into CUDA programs;\n" +
+		"gpreempt run does that, gpreempt doctor says what works."
+)
+
+// writeNative writes a deb or an rpm. It runs nothing when it is installed or removed.
+func (j *job) writeNative(form, arch string, p part, list []file, programs []program) error {
+	packager, err := nfpm.Get(form)
+	if err != nil {
+		return err
+	}
+	info := nfpm.WithDefaults(&nfpm.Info{
+		Name: p.name, Arch: arch, Platform: "linux", Version: j.version.native(), VersionSchema: "none",
+		Section: "utils", Priority: "optional", Maintainer: maintainer, Description: p.summary + "\n" + p.description, Homepage: homepage, License: license,
+		MTime: j.time, DisableGlobbing: true,
+		Overridables: nfpm.Overridables{Contents: contents(form, list), RPM: nfpm.RPM{BuildHost: "localhost", Summary: p.summary}},
+	})
+	glibc := newestGlibc(programs)
+	if form == "deb" {
+		info.Depends = []string{fmt.Sprintf("libc6 (>= %s)", glibc)}
+	} else {
+		info.Release = "1"
+		info.Depends = []string{fmt.Sprintf("libc.so.6(GLIBC_%s)(64bit)", glibc)} // as rpm's own tools say it
+	}
+	if err := info.Validate(); err != nil {
+		return err
+	}
+	return j.create(packager.ConventionalFileName(info), func(out *os.File) error { return packager.Package(info, out) })
+}
+
+// contents are the files of a deb or an rpm. Folders that are gpreempt's alone are removed with it.
+func contents(form string, list []file) (all files.Contents) {
+	add := func(place, source, kind string, mode os.FileMode) {
+		all = append(all, &files.Content{Source: source, Destination: "/usr/" + place, Type: kind,
+			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode}})
+	}
+	for _, folder := range folders(list, false) {
+		add(folder, "", files.TypeDir, 0o755)
+	}
+	for _, f := range list {
+		switch {
+		case f.link != "":
+			add(f.place, f.link, files.TypeSymlink, 0o777)
+		case f.place == "share/doc/gpreempt/copyright" && form == "rpm":
+			add(f.place, f.source, files.TypeRPMLicense, f.mode)
+		default:
+			add(f.place, f.source, files.TypeFile, f.mode)
+		}
+	}
+	if form == "rpm" { // where the loader looks for names without a path
+		add("lib64/libgpreempt.so", "../lib/gpreempt/lib/libgpreempt.so", files.TypeSymlink, 0o777)
+	}
+	return all
+}
