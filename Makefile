@@ -118,10 +118,10 @@ DIST_GLIBC := 2.17
 DIST_amd64 := x86_64-linux-gnu.$(DIST_GLIBC)
 DIST_arm64 := aarch64-linux-gnu.$(DIST_GLIBC)
 DIST_ARCHS := amd64 arm64
-DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics
+DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics gpreemptd
 dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
 dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
-	./test/glibc.sh $(DIST_GLIBC) $^
+	./test/glibc.sh $(DIST_GLIBC) $(filter-out %/gpreemptd,$^)
 check-dist: ## tests of the portable builds, with emulators and runtimes of Debian's packages
 check-dist: dist
 	$(GO_TEST) -v ./test/dist
@@ -150,6 +150,9 @@ build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable
 build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench build/dist/$(1)/gpreempt-metrics: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
 	@mkdir -p $$(@D)
 	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
+build/dist/$(1)/gpreemptd: build/version $$(GO_SOURCES)
+	@mkdir -p $$(@D)
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/gpreemptd
 endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
