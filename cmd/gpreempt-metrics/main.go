@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/metrics"
+	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -42,7 +43,8 @@ sums are those of the processes that are there.`,
 			}
 			watch := segment.NewWatch(settings.Segment.Directory, settings.Segment.Group)
 			defer watch.Close()
-			collector := metrics.New(watch.Look, metrics.ByCgroup("/proc"), command.Version)
+			read := func() ([]segment.Snapshot, error) { return member.Both(watch.Look, settings.Segment.Broker) }
+			collector := metrics.New(read, metrics.ByCgroup("/proc"), command.Version)
 			if !command.Flags().Changed("listen") {
 				return printText(command.OutOrStdout(), collector)
 			}

@@ -177,16 +177,9 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for before := (map[peerKey]reading{}); ; {
-		snapshots, err := segment.ReadAll(config.Segment.Directory, config.Segment.Group)
+		snapshots, err := readSegments(config)
 		if err != nil {
 			return err
-		}
-		if config.Segment.Broker != "" {
-			byBroker, err := member.Snapshots(config.Segment.Broker)
-			if err != nil && !errors.Is(err, member.ErrNone) {
-				return fmt.Errorf("ask the broker: %w", err)
-			}
-			snapshots = append(snapshots, byBroker...)
 		}
 		var now sample
 		now, before = measure(snapshots, before)
@@ -205,6 +198,14 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 		case <-ticker.C:
 		}
 	}
+}
+
+// readSegments reads those by files and those of a broker.
+func readSegments(config configs.Config) ([]segment.Snapshot, error) {
+	files := func() ([]segment.Snapshot, error) {
+		return segment.ReadAll(config.Segment.Directory, config.Segment.Group)
+	}
+	return member.Both(files, config.Segment.Broker)
 }
 
 type peerKey struct {

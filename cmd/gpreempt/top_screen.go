@@ -9,7 +9,6 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // taken is a sample, or why there is none.
@@ -26,7 +25,7 @@ func sampler(ctx context.Context, config configs.Config, interval time.Duration)
 		defer ticker.Stop()
 		for before := (map[peerKey]reading{}); ; {
 			var t taken
-			snapshots, err := segment.ReadAll(config.Segment.Directory, config.Segment.Group)
+			snapshots, err := readSegments(config)
 			if err == nil {
 				t.sample, before = measure(snapshots, before)
 			}

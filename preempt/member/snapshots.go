@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +25,23 @@ func Reach(directory string, do func(path string) error) error {
 	return fmt.Errorf("%w in %s", ErrNone, directory)
 }
 
+// Both reads segments by files, and by a broker if a directory of its sockets is named and one can be reached.
+func Both(files func() ([]segment.Snapshot, error), broker string) ([]segment.Snapshot, error) {
+	all, err := files()
+	if err != nil || broker == "" {
+		return all, err
+	}
+	shared, err := Snapshots(broker)
+	if err != nil && !errors.Is(err, ErrNone) {
+		return nil, fmt.Errorf("ask the broker: %w", err)
+	}
+	return append(all, shared...), nil
+}
+
 // Snapshots reads what a broker lets this user see of its clients, by GPU.
 func Snapshots(directory string) ([]segment.Snapshot, error) {
 	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}
-	var from string
 	err := Reach(directory, func(path string) error {
-		from = path
 		return join.List(path, func(e *wire.Entry, pages []int) error {
 			if e.Member == 0 || len(pages) != 2 {
 				return nil
@@ -54,7 +66,7 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 	}
 	var all []segment.Snapshot
 	for _, gpu := range order {
-		s, err := segment.Assemble(gpu, from, parts[gpu])
+		s, err := segment.Assemble(gpu, filepath.Join(directory, segment.UUID(gpu)), parts[gpu])
 		if err != nil {
 			return nil, err
 		}

@@ -11,7 +11,7 @@ type Part struct {
 	State, Counters []byte // its pages, whatever is in them
 }
 
-// Assemble is the snapshot of members of one GPU, as of a file. The path is where they were read.
+// Assemble is the snapshot of members of one GPU, as of a file. The path is one that no other segment has.
 func Assemble(gpu [16]byte, path string, parts []Part) (Snapshot, error) {
 	image, alive := newImage(), uint64(0)
 	h := header(image)

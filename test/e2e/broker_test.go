@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -156,6 +157,9 @@ func TestBrokerDecidesLevels(t *testing.T) {
 	}
 	if table := asked(0, "top", "--once"); !strings.Contains(table, pid) {
 		t.Errorf("top shows\n%s", table)
+	}
+	if text := asked(0, "top", "--prometheus"); !regexp.MustCompile(`(?m)^gpreempt_processes{.*level="be".*} 1$`).MatchString(text) {
+		t.Errorf("the metrics are\n%s", text)
 	}
 	for want, arguments := range map[string][]string{
 		"no process of this number":     {"set", "1", "--clear"},
