@@ -505,6 +505,9 @@ func TestPeople(t *testing.T) {
 	if _, err := set(wire.Set{Fields: wire.SetPaused, Paused: 1}); !refused(err, wire.RefusedPolicy) {
 		t.Errorf("another user pauses it: %v", err)
 	}
+	if there, err := join.Ask(socket, &wire.Ask{ID: p.Welcome.ID, Request: uint64(wire.AskSuspend)}); there || !refused(err, wire.RefusedPolicy) {
+		t.Errorf("another user suspends it: %t, %v", there, err)
+	}
 	b.uid.Store(0)
 	if n, err := set(wire.Set{Fields: wire.SetShare, Share: 600_000}); n != 1 || err != nil {
 		t.Error(n, err)

@@ -29,6 +29,7 @@ type client struct {
 	facts          policy.Facts
 	grant          policy.Grant
 	set            wire.Set    // what people changed
+	asked          uint64      // by people, of its memory: the last request
 	inForce        wire.Policy // of all these
 
 	// What it has been told.
@@ -231,7 +232,7 @@ func (c *client) judge(s *Server) {
 		share = c.set.Share
 	}
 	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Share: share,
-		MaxHoldUs: grant.MaxHoldMs * 1000, MemoryMB: grant.MemoryMB, QuantumMs: s.policy.QuantumMs}
+		MaxHoldUs: grant.MaxHoldMs * 1000, MemoryMB: grant.MemoryMB, QuantumMs: s.policy.QuantumMs, Asked: c.asked}
 	if c.member {
 		c.gpu.words().Level[c.slot].Store(uint32(level))
 		c.gpu.changed = true

@@ -153,7 +153,7 @@ func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
 			s.drop(c.client)
 			return
 		}
-	case *wire.List, *wire.Set, *wire.Policies, *wire.Query:
+	case *wire.List, *wire.Set, *wire.Policies, *wire.Query, *wire.Ask:
 		if c.client == nil {
 			s.people(c, m, now)
 			return

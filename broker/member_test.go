@@ -124,6 +124,52 @@ func TestPeopleAndSegments(t *testing.T) {
 	})
 }
 
+// What people ask of a process's memory reaches it as they asked, so that they know the answer. A suspended process is paused.
+func TestRequestsOfPeople(t *testing.T) {
+	b := start(t, "[default]\nlevel = 0")
+	s, slot := b.member(7)
+	ask := func(what segment.Asked) {
+		t.Helper()
+		all, err := member.Snapshots(b.directory)
+		if err != nil || len(all) != 1 || len(all[0].Peers) != 1 {
+			t.Fatal(all, err)
+		}
+		p := &all[0].Peers[0]
+		request := p.Next(what)
+		if there, err := join.Ask(all[0].Broker, &wire.Ask{ID: p.Client, Request: uint64(request)}); !there || err != nil {
+			t.Fatal(there, err)
+		}
+		s.Next() // as an agent looks that was woken
+		eventually(t, "it is told", func() bool { return s.Slot(slot).Request() == request })
+		if request.What() != what || request == p.Asked {
+			t.Errorf("%x follows %x", request, p.Asked)
+		}
+	}
+	paused := func() (paused uint8) {
+		t.Helper()
+		if err := join.List(join.SocketIn(b.directory, 0), func(e *wire.Entry, _ []int) error { paused = e.Policy.Paused; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return paused
+	}
+	ask(segment.AskedOut)
+	ask(segment.AskedOut)
+	if paused() != 0 {
+		t.Error("what is out is paused")
+	}
+	ask(segment.AskedSuspend)
+	if paused() != 1 {
+		t.Error("what is suspended is not paused")
+	}
+	ask(segment.AskedResume)
+	if paused() != 0 {
+		t.Error("what goes on is paused")
+	}
+	if there, err := join.Ask(join.SocketIn(b.directory, 0), &wire.Ask{ID: 1 << 40, Request: uint64(segment.AskedOut)}); there || err != nil {
+		t.Error("nobody was asked", there, err)
+	}
+}
+
 func TestLevelsByABroker(t *testing.T) {
 	b := start(t, "[default]\nlevel = 4\n[[rule]]\nname='no'\nwhen='wanted == 1'\nadmit=false")
 	for wanted, want := range map[int]int{0: 4, 4: 4, 6: 6} {

@@ -40,6 +40,8 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 		}
 	case *wire.Set:
 		c.send(s.set(c, m))
+	case *wire.Ask:
+		c.send(s.ask(c, m))
 	}
 	s.reply(c, now)
 }
@@ -152,4 +154,25 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 	}
 	s.log.Info().Uint32("by", c.who.uid).Int32("pid", m.Pid).Uint8("fields", m.Fields).Int("clients", len(targets)).Msg("set")
 	return &wire.Done{Count: uint32(len(targets))}
+}
+
+// ask passes a request on to a client. Whether it is suspended is a pause, however that was said.
+func (s *Server) ask(c *connection, m *wire.Ask) wire.Message {
+	target := s.clients[m.ID]
+	if target == nil || !target.member {
+		return &wire.Done{}
+	}
+	if !s.may(c, target) {
+		return &wire.Refused{Reason: wire.RefusedPolicy}
+	}
+	target.asked = m.Request
+	switch m.What() {
+	case wire.AskSuspend:
+		target.set.Paused, target.set.Fields = 1, target.set.Fields|wire.SetPaused
+	case wire.AskResume:
+		target.set.Paused, target.set.Fields = 0, target.set.Fields&^wire.SetPaused
+	}
+	target.judge(s)
+	s.log.Info().Uint32("by", c.who.uid).Uint64("client", m.ID).Uint8("what", m.What()).Msg("asked")
+	return &wire.Done{Count: 1}
 }

@@ -397,7 +397,7 @@ func flood(socket string) {
 				junk[i] = byte(random.Uint32())
 			}
 			var m wire.Message = hello
-			switch random.IntN(6) {
+			switch random.IntN(7) {
 			case 0:
 				m = &wire.Mapped{}
 			case 1:
@@ -407,6 +407,8 @@ func flood(socket string) {
 			case 3:
 				m = &wire.Set{Pid: int32(random.IntN(9999) + 1), Fields: wire.SetPaused, Paused: 1}
 			case 4:
+				m = &wire.Ask{ID: random.Uint64N(100), Request: random.Uint64()}
+			case 5:
 				_ = unix.Sendmsg(fd, junk, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			}
 			_ = wire.Send(fd, m, open[:min(len(open), random.IntN(200))]...)

@@ -83,6 +83,15 @@ func Set(path string, m *wire.Set) (clients int, err error) {
 	return int(done.Count), nil
 }
 
+// Ask passes a request on to a client. It returns false where there is no such client any more.
+func Ask(path string, m *wire.Ask) (there bool, err error) {
+	done, err := ask(path, m, func(m wire.Message, _ []int) error { return fmt.Errorf("%w: %s", ErrBroker, wire.Name(m)) })
+	if err != nil {
+		return false, err
+	}
+	return done.Count > 0, nil
+}
+
 // Policy is the policy that is in force, as it was written.
 func Policy(path string) (string, error) {
 	var text strings.Builder

@@ -38,6 +38,7 @@ const (
 	TypeSet
 	TypePolicies
 	TypeQuery
+	TypeAsk
 )
 
 // What the broker says.
@@ -111,6 +112,8 @@ type Policy struct {
 	MaxHoldUs uint32 // 0: the client's own setting
 	MemoryMB  uint32 // 0: no limit
 	QuantumMs uint32 // of turns
+	_         [4]uint8
+	Asked     uint64 // by people, of its memory: the last Ask's request; 0: nothing
 }
 
 // Welcome takes a client in. Two descriptors: its state, its counters. Neither if it is Back, and has them.
@@ -223,6 +226,24 @@ type Set struct {
 	Share  uint32 // millionths
 }
 
+// The requests of an Ask: enum gp_asked of preempt/segment/segment.h, in bits 0 to 7.
+const (
+	AskOut uint8 = iota + 1
+	AskIn
+	AskSuspend
+	AskResume
+)
+
+// Ask asks a client for something about its memory. Which client it is for, and which request it is, the rest of the request says: see
+// segment.Request. The broker passes it on. The answer is Done or Refused.
+type Ask struct {
+	ID      uint64
+	Request uint64
+}
+
+// What is asked.
+func (m *Ask) What() uint8 { return uint8(m.Request) }
+
 // Entry describes a client to people. Two descriptors, state and counters, where the asker is root or the client's user.
 type Entry struct {
 	ID     uint64
@@ -263,6 +284,7 @@ var messages = map[Type]func() Message{
 	TypeSet:      func() Message { return new(Set) },
 	TypePolicies: func() Message { return new(Policies) },
 	TypeQuery:    func() Message { return new(Query) },
+	TypeAsk:      func() Message { return new(Ask) },
 	TypeWelcome:  func() Message { return new(Welcome) },
 	TypeCommon:   func() Message { return new(Common) },
 	TypePeer:     func() Message { return new(Peer) },
@@ -284,6 +306,7 @@ func (*List) Type() Type     { return TypeList }
 func (*Set) Type() Type      { return TypeSet }
 func (*Policies) Type() Type { return TypePolicies }
 func (*Query) Type() Type    { return TypeQuery }
+func (*Ask) Type() Type      { return TypeAsk }
 func (*Welcome) Type() Type  { return TypeWelcome }
 func (*Common) Type() Type   { return TypeCommon }
 func (*Peer) Type() Type     { return TypePeer }
@@ -345,6 +368,12 @@ func (m *Set) check() error {
 		return fmt.Errorf("%w: set pid %d, fields %#x", ErrForm, m.Pid, m.Fields)
 	}
 	return within(limit{"fields", uint64(m.Fields), uint64(setAll)}, level("level", m.Level), flag("paused", m.Paused), limit{"share", uint64(m.Share), millionths - 1})
+}
+func (m *Ask) check() error {
+	if m.What() == 0 {
+		return fmt.Errorf("%w: nothing is asked", ErrForm)
+	}
+	return within(limit{"request", uint64(m.What()), uint64(AskResume)})
 }
 func (m *Welcome) check() error {
 	return within(append(m.Policy.limits(), slot(m.Slot), flag("back", m.Back), flag("weaker", m.Weaker))...)

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -118,7 +120,7 @@ func (o *ordering) snapshots() []segment.Snapshot {
 	if err != nil {
 		return nil
 	}
-	all, _ := segment.ReadAll(settings.Segment.Directory, settings.Segment.Group)
+	all, _ := readSegments(settings)
 	return all
 }
 
@@ -146,9 +148,7 @@ func (o *ordering) run(command *cobra.Command, what segment.Asked, process strin
 	if err != nil {
 		return cli.Usage(err)
 	}
-	read := func() ([]segment.Snapshot, error) {
-		return segment.ReadAll(settings.Segment.Directory, settings.Segment.Group)
-	}
+	read := func() ([]segment.Snapshot, error) { return readSegments(settings) }
 	snapshots, err := read()
 	if err != nil {
 		return err
@@ -179,6 +179,7 @@ func (o *ordering) run(command *cobra.Command, what segment.Asked, process strin
 // request is what is asked of a process on one GPU.
 type request struct {
 	gpu, path string
+	broker    string // its socket; empty: by a file
 	before    segment.Peer
 	number    segment.Request
 	began     time.Time
@@ -205,7 +206,7 @@ func find(snapshots []segment.Snapshot, pid int32, gpu string) (list []request, 
 			case slices.ContainsFunc(list, func(r request) bool { return r.path == s.Path }):
 				return nil, fmt.Errorf("process %d: two processes in different PID namespaces have this number on %s", pid, s.GPU)
 			}
-			r := request{gpu: s.GPU, path: s.Path, before: p}
+			r := request{gpu: s.GPU, path: s.Path, broker: s.Broker, before: p}
 			if p.InForce&configs.Swap == 0 {
 				return nil, fmt.Errorf("%s has no swap: %s", r.who(), whyNoSwap(p))
 			}
@@ -235,6 +236,9 @@ func whyNoSwap(p segment.Peer) string {
 }
 
 func (r *request) ask(what segment.Asked) error {
+	if r.broker != "" {
+		return r.askBroker(what)
+	}
 	reader, err := segment.OpenReader(r.path)
 	if err != nil {
 		return err
@@ -244,6 +248,19 @@ func (r *request) ask(what segment.Asked) error {
 		return fmt.Errorf("%s: %w", r.who(), err)
 	}
 	r.began = time.Now()
+	return nil
+}
+
+// askBroker lets the broker pass the request on: only the process itself writes its slot.
+func (r *request) askBroker(what segment.Asked) error {
+	r.number, r.began = r.before.Next(what), time.Now()
+	there, err := join.Ask(r.broker, &wire.Ask{ID: r.before.Client, Request: uint64(r.number)})
+	if err == nil && !there {
+		err = segment.ErrEnded
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.who(), err)
+	}
 	return nil
 }
 

@@ -155,7 +155,10 @@ func (m *member) take(e join.Event) error {
 	case *wire.Gone:
 		return m.segment.Place(int(told.Slot), -1)
 	case *wire.Changed:
-		if told.Policy.Paused != m.policy.Paused {
+		switch {
+		case told.Policy.Asked != m.policy.Asked: // a pause comes of it
+			m.segment.With(func() { m.segment.Obey(segment.Request(told.Policy.Asked)) })
+		case told.Policy.Paused != m.policy.Paused:
 			m.segment.With(func() { m.segment.Pause(told.Policy.Paused == 1) })
 		}
 		m.policy = told.Policy

@@ -41,12 +41,14 @@ func Both(files func() ([]segment.Snapshot, error), broker string) ([]segment.Sn
 // Snapshots reads what a broker lets this user see of its clients, by GPU.
 func Snapshots(directory string) ([]segment.Snapshot, error) {
 	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}
+	var broker string
 	err := Reach(directory, func(path string) error {
+		broker = path
 		return join.List(path, func(e *wire.Entry, pages []int) error {
 			if e.Member == 0 || len(pages) != 2 {
 				return nil
 			}
-			p := segment.Part{Slot: int(e.Slot), Pid: e.Pid, Level: uint32(e.Policy.Level),
+			p := segment.Part{Slot: int(e.Slot), Client: e.ID, Pid: e.Pid, Level: uint32(e.Policy.Level),
 				Turn: e.Turns&(1<<wire.TurnRun) != 0, Memory: e.Turns&(1<<wire.TurnMemory) != 0}
 			for i, to := range []*[]byte{&p.State, &p.Counters} {
 				*to = make([]byte, page.Size())
@@ -70,6 +72,7 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.Broker = broker
 		all = append(all, s)
 	}
 	return all, nil

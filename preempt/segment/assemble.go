@@ -5,7 +5,8 @@ import "fmt"
 // Part is what a broker tells of a member, for people.
 type Part struct {
 	Slot            int
-	Pid             int32 // as the reader sees the process
+	Client          uint64 // its id
+	Pid             int32  // as the reader sees the process
 	Level           uint32
 	Turn, Memory    bool   // it has the turn, the memory turn
 	State, Counters []byte // its pages, whatever is in them
@@ -25,6 +26,7 @@ func Assemble(gpu [16]byte, path string, parts []Part) (Snapshot, error) {
 		alive |= 1 << p.Slot
 		slotAt(image, p.Slot).Pid.Store(p.Pid)
 		h.Level[p.Slot].Store(p.Level)
+		h.Client[p.Slot].Store(p.Client)
 		if p.Turn {
 			h.Turn.Store(NextTurn(0, p.Slot, false))
 		}

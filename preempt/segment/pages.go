@@ -51,6 +51,9 @@ func (s *Segment) Pause(on bool) {
 	own.ask(own.StartedNs.Load(), what)
 }
 
+// Obey makes a request of people the process's own. One that is meant for another process is not read later.
+func (s *Segment) Obey(r Request) { s.Slot(s.slot).Asked.Store(uint64(r)) }
+
 // Limits are what a broker's policy says of this process. What is 0 it does not say.
 type Limits struct {
 	Share     float64 // the least part of the GPU's time

@@ -58,11 +58,19 @@ func (s *Slot) Request() Request {
 	return 0
 }
 
+// next is a request that follows r, of the owner that registered at a time.
+func (r Request) next(startedNs uint64, what Asked) Request {
+	return ownerOf(startedNs) | (r+1<<8)&sequenceBits | Request(what)
+}
+
+// Next is the request of a process that follows the one that was made last.
+func (p *Peer) Next(what Asked) Request { return p.Asked.next(p.StartedNs, what) }
+
 // ask makes a request of the owner that registered at a time. A later one does not take it for its own.
 func (s *Slot) ask(startedNs uint64, what Asked) Request {
 	for {
 		old := Request(s.Asked.Load())
-		next := ownerOf(startedNs) | (old+1<<8)&sequenceBits | Request(what)
+		next := old.next(startedNs, what)
 		if s.Asked.CompareAndSwap(uint64(old), uint64(next)) {
 			return next
 		}

@@ -20,6 +20,8 @@ type Snapshot struct {
 	Peers      []Peer `json:"peers"`
 	// What slots still say of processes that have ended. Others may take such a slot at any time.
 	Gone []Peer `json:"-"`
+	// The socket of the broker that was asked; empty: read by a file.
+	Broker string `json:"-"`
 }
 
 // Peer is a process in a Snapshot.
@@ -44,6 +46,8 @@ type Peer struct {
 	Mechanisms     []string          `json:"mechanisms"`
 	Fallbacks      []string          `json:"fallbacks"`
 	Published      bool              `json:"-"` // what is in force is known
+	Client         uint64            `json:"-"` // its id, given by the broker; 0: found by a file
+	Asked          Request           `json:"-"` // what people asked of it last
 	InForce        configs.Mechanism `json:"-"` // the same as bits
 	Lacks          configs.Fallback  `json:"-"`
 	Counters       Counters          `json:"counters"`
@@ -110,6 +114,8 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
 			Fallbacks:   names(p.Fallbacks.Load(), configs.FallbackNames()),
 			Published:   p.Job.Load() != 0,
+			Client:      h.Client[i].Load(),
+			Asked:       Request(p.Asked.Load()),
 			InForce:     configs.Mechanism(p.Mechanisms.Load()),
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
