@@ -596,7 +596,7 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 			m.switchNs, m.switchIn = now, c.inBytes
 		}
 		// A higher level waits for what goes, never for what comes to the lowest one.
-		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: a.core.level.Load() < lowestLevel})
+		begun = mover.begin(move{gpu: a.gpu, kind: moveIn, bytes: p.bring, urgent: a.core.levelNow() < lowestLevel})
 	default:
 		a.answerPeople(c, now)
 		return a.pinAhead(c, v, now)
