@@ -3,8 +3,20 @@
 #   packaging/install.sh install|uninstall PREFIX BUILT LIST...
 # BUILT is the folder with the binaries. A file that somebody else put into one of the folders stays, and its folder.
 set -eu
+usage() {
+	echo "usage: $0 install|uninstall PREFIX BUILT LIST..." >&2
+	exit 2
+}
+[ $# -ge 4 ] || usage
 action=$1 prefix=$2 built=$3
 shift 3
+case $action in install | uninstall) ;; *) usage ;; esac
+for list; do # before anything is put or taken
+	[ -r "$list" ] || {
+		echo "$0: cannot read the list $list" >&2
+		exit 1
+	}
+done
 
 put() { # MODE SOURCE PLACE
 	if [ "$1" = link ]; then

@@ -523,6 +523,24 @@ func TestInstall(t *testing.T) {
 	}
 }
 
+// What cannot be done is said before anything is put or taken.
+func TestInstallRefuses(t *testing.T) {
+	t.Parallel()
+	script, list, none := filepath.Join(root, "packaging", "install.sh"), filepath.Join(root, "packaging", "gpreempt.files"), filepath.Join(t.TempDir(), "none")
+	for want, arguments := range map[string][]string{
+		"usage: ":                       {"remove", none, "build", list},
+		"cannot read the list /no/list": {"install", none, "build", list, "/no/list"},
+	} {
+		out, err := exec.Command(script, arguments...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%q: %v, %s", arguments, err, out)
+		}
+	}
+	if _, err := os.Stat(none); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it began: %v", err)
+	}
+}
+
 // ours lists the files below a folder, and the folders that the system has none of, by path from there.
 func ours(t *testing.T, folder string) (list []string) {
 	t.Helper()
