@@ -483,17 +483,7 @@ func TestReport(t *testing.T) {
 
 // Somebody else made the directory of this user's segments.
 func TestSquatter(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give directories away")
-	}
-	base := t.TempDir()
-	dir := segment.Directory(base, os.Getuid())
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(dir, 4711, 4711); err != nil {
-		t.Fatal(err)
-	}
+	base, dir := clitest.Squat(t)
 	config := write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n")
 	want := "directory " + dir + ": unsafe segment: owned by user 4711, must be 0; have it removed (user 4711, who owns it, and root can), or set segment.directory to another place"
 	if r := gpreempt(t, nil, "top", "--once", "--config", config); r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, want) {

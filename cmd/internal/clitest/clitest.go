@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Version is what Build gives a command as its version.
@@ -64,4 +66,18 @@ func Write(t *testing.T, name, content string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// Squat makes the directory of this user's segments below a base, and gives it to user 4711.
+func Squat(t *testing.T) (base, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give directories away")
+	}
+	base = t.TempDir()
+	dir = segment.Directory(base, os.Getuid())
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 4711, 4711)); err != nil {
+		t.Fatal(err)
+	}
+	return base, dir
 }
