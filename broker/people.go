@@ -70,8 +70,18 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 	return true
 }
 
-// list sends an Entry of each client that the asker may see.
+// list sends an Entry of each client that the asker may see, and of those that have ended, whose pages are kept.
 func (s *Server) list(c *connection) {
+	for _, target := range s.ended {
+		if (c.who.uid == 0 || c.who.uid == target.who.uid) && s.may(c, target) {
+			c.answer = append(c.answer, func() error {
+				if !slices.Contains(s.ended, target) {
+					return nil // its pages are given up
+				}
+				return wire.Send(c.fd, s.entry(c, target), target.state, target.counters)
+			})
+		}
+	}
 	ids := make([]uint64, 0, len(s.clients))
 	for id, target := range s.clients {
 		if s.may(c, target) {
@@ -101,7 +111,13 @@ func (s *Server) entry(c *connection, target *client) *wire.Entry {
 	if target.member {
 		e.Member = 1
 	}
+	if !target.endedUntil.IsZero() {
+		e.Ended = 1
+	}
 	for which := range target.wantsSince {
+		if e.Ended == 1 {
+			break // its GPU may be given up too
+		}
 		word, _ := target.gpu.turnWords(uint8(which))
 		if owner, owned := segment.TurnOwner(word.Load()); owned && owner == target.slot {
 			e.Turns |= 1 << which

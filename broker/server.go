@@ -59,6 +59,7 @@ type Server struct {
 	connections map[int]*connection
 	dying       map[int]*client // by pidfd
 	clients     map[uint64]*client
+	ended       []*client // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
@@ -232,6 +233,7 @@ func (s *Server) expire(now time.Time) {
 			s.drop(c)
 		}
 	}
+	s.expireEnded(now)
 	if len(s.gpus) > 0 && !s.beat.After(now) {
 		s.beat = now.Add(heartbeat)
 		for _, g := range s.gpus {
@@ -257,6 +259,9 @@ func (s *Server) patience(now time.Time) int {
 		if c.connection == nil {
 			sooner(c.backUntil)
 		}
+	}
+	if len(s.ended) > 0 {
+		sooner(s.ended[0].endedUntil)
 	}
 	if len(s.gpus) > 0 {
 		sooner(s.beat)
@@ -284,6 +289,9 @@ func (s *Server) hear(on bool) {
 func (s *Server) close() {
 	for _, c := range s.clients {
 		s.drop(c)
+	}
+	for len(s.ended) > 0 {
+		s.forgetEnded()
 	}
 	for _, c := range s.connections {
 		s.end(c)
