@@ -32,6 +32,10 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 		}
 		c.send(&wire.Done{})
 	case *wire.Query:
+		if m.Layout != s.layout { // it could not join
+			c.send(&wire.Refused{Reason: wire.RefusedVersion})
+			break
+		}
 		asker := &client{socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
 		if asker.judge(s); asker.grant.Admit {
 			c.send(&wire.Changed{Policy: asker.inForce})

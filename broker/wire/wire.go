@@ -203,7 +203,8 @@ type Policies struct{}
 // Query asks what a client of this process would get, on any GPU. The answer is a Changed.
 type Query struct {
 	Wanted uint8 // level
-	_      [7]uint8
+	_      [3]uint8
+	Layout uint32 // as in Hello
 }
 
 // Which fields of a Set are meant.

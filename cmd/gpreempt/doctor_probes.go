@@ -168,10 +168,15 @@ func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		be, lc = d.peers(bePid), d.peers(lcPid)
-		if settled(be) && settled(lc) && !slices.ContainsFunc(be, d.waitsForTimeslice) || time.Now().After(deadline) {
+		if settled(be) && settled(lc) && !(preempted(be, lc) && slices.ContainsFunc(be, d.waitsForTimeslice)) || time.Now().After(deadline) {
 			return be, lc
 		}
 	}
+}
+
+// preempted says whether the latency-critical probe has a higher level: a broker may give both the same.
+func preempted(be, lc []segment.Peer) bool {
+	return len(be) > 0 && len(lc) > 0 && lc[0].Level < be[0].Level
 }
 
 // waitsForTimeslice: it heard of the latency-critical probe a moment ago.
@@ -180,7 +185,7 @@ func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
 }
 
 func (d *doctor) peers(pid int) (found []segment.Peer) {
-	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := d.snapshots()
 	if err != nil {
 		return nil
 	}

@@ -95,7 +95,7 @@ func connect(o Options) (m *member, err error) {
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	return level, Reach(directory, func(path string) error {
-		p, err := join.Query(path, wanted, answersWithin)
+		p, err := join.Query(path, wanted, segment.Version, answersWithin)
 		if err == nil {
 			level = int(p.Level)
 		}
