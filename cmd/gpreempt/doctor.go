@@ -91,6 +91,7 @@ func (d *doctor) examine(config string) {
 	d.checkMPS()
 	d.checkMemory()
 	d.checkWorlds()
+	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {
 		d.tryLibrary(config)
 	}

@@ -138,7 +138,7 @@ func (d *doctor) checkDevices() {
 		return
 	}
 	defer p.end()
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	for _, line := range lines {
 		d.readProbe(line)
 	}

@@ -134,7 +134,7 @@ func (d *doctor) tryRole(config, role string) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	for _, line := range lines {
 		if text, isError := strings.CutPrefix(line, "error "); isError && err == nil {
 			err = errors.New(text)

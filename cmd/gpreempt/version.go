@@ -101,7 +101,7 @@ func cudaVersion() (string, error) {
 		return "", err
 	}
 	defer p.end()
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	said := ""
 	for _, line := range lines {
 		if version, is := strings.CutPrefix(line, "driver "); is {
