@@ -55,7 +55,7 @@ static struct gp_rings *own_rings(struct gp_gpu *g)
 	struct gp_segment *s = g->segment;
 	if (!s)
 		return NULL;
-	return g->paged ? &gp_own_line(g)->rings : &s->rings;
+	return g->paged ? &gp_own_line(g)->rings : &gp_view_of(s)->shared;
 }
 
 static void ring(_Atomic uint32_t *word)

@@ -184,10 +184,7 @@ void gp_notify(void); // gp_events
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	if (!s)
-		return NULL;
-	return gp_slot_of(s, __atomic_load_n((uint32_t *)&g->slot, __ATOMIC_RELAXED),
-			  __atomic_load_n((uint32_t *)&g->paged, __ATOMIC_RELAXED));
+	return s ? &gp_view_of(s)->own : NULL;
 }
 // There is a segment.
 static inline struct gp_line *gp_own_line(struct gp_gpu *g)

@@ -36,6 +36,9 @@ const (
 	headerSize = pageSize
 	slotSize   = 2 * pageSize
 	memorySize = headerSize + slotSize*Slots
+	ringsAt    = memorySize           // struct gp_view: the header once more, if all members can write it
+	ownAt      = ringsAt + headerSize // this process's slot
+	rangeSize  = ownAt + slotSize
 	fileSize   = 64 // the identity
 )
 

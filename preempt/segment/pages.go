@@ -12,8 +12,8 @@ import (
 )
 
 // A segment has one of two makers. By a file, its memory is one, and every member can write all of it. By a broker, it is put together of
-// pages in one range of addresses: those of other slots, and the header, can only be read, and the own two are behind the slots. What
-// is to be written elsewhere is asked of the broker.
+// pages in one range of addresses: those of other slots, and the header, can only be read. What is to be written there is asked of the
+// broker. Of either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
 
 // Pages is the connection to a broker.
 type Pages interface {
@@ -96,6 +96,13 @@ func (s *Segment) Next() (next *Segment, slot int) {
 	return next, next.slot
 }
 
+// OwnSlot is the slot that this process has, -1: none.
+func (s *Segment) OwnSlot() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.slot
+}
+
 // With runs something while no other segment takes this one's memory; if one has, it does nothing.
 func (s *Segment) With(do func()) {
 	s.mutex.Lock()
@@ -116,13 +123,18 @@ func (s *Segment) Place(slot, fd int) error {
 	return a.Place(slot, fd)
 }
 
-// Replace lets a segment's memory take the place of the one before, at the same address: move does it.
+// Replace lets a segment's memory take the place of the one before, at the same address: move does it. A slot that this process still
+// has in a file is given back; that is seen when the lock goes, with the file.
 func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
 	before.mutex.Lock()
 	defer before.mutex.Unlock()
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.Paged() != before.Paged() || !move(s.Pointer()) {
+	if before.pages == nil && before.slot >= 0 && before.relock() == nil {
+		before.retract(before.slot)
+		before.Ring()
+	}
+	if !move(s.Pointer()) {
 		return false
 	}
 	s.memory, s.Header = before.memory, before.Header

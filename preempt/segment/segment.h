@@ -263,11 +263,20 @@ _Static_assert(sizeof(struct gp_line) == 64, "a line of the cache");
 _Static_assert(sizeof(struct gp_slot) == 2 * GP_PAGE, "slot layout");
 _Static_assert(sizeof(struct gp_segment) == GP_PAGE + 2 * GP_PAGE * GP_SLOTS, "segment layout");
 
-// Where the owner of a slot writes. Pages of its own are behind the slots, so that they stay when the slot is another one.
-static inline struct gp_slot *gp_slot_of(struct gp_segment *s, uint32_t slot, uint32_t paged)
-{
-	return paged ? s->slot + GP_SLOTS : &s->slot[slot];
-}
+// What a process has mapped of it, at one address for as long as it lives. What is there may be replaced, and be of the other kind
+// then. All that the process writes is behind the segment, where it can be written whatever is there.
+struct gp_view {
+	struct gp_segment segment;
+	uint8_t pad0[64];
+	struct gp_rings shared; // the segment's, where all share one memory; else nobody's
+	uint8_t pad1[GP_PAGE - 76];
+	struct gp_slot own; // this process's slot
+};
+
+_Static_assert(__builtin_offsetof(struct gp_segment, rings) == 64, "the view has the header again");
+_Static_assert(sizeof(struct gp_view) == sizeof(struct gp_segment) + 3 * GP_PAGE, "view layout");
+
+static inline struct gp_view *gp_view_of(struct gp_segment *s) { return (struct gp_view *)s; }
 
 static inline struct gp_line *gp_line_of(struct gp_segment *s, uint32_t slot)
 {

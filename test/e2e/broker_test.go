@@ -110,6 +110,37 @@ func TestBroker(t *testing.T) {
 	}
 }
 
+// A broker that stands still while programs start, and then goes on: they share the GPU by their user's file, and by the broker when
+// it takes them, whatever they do meanwhile.
+func TestBrokerIsLate(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	directory := m.broker
+	if err := m.running.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	m.broker = "" // it is looked at what is in the file
+	be, lc := m.sharing()
+	m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > 2 })
+	counted := m.peer(lc).Counters.Windows
+	if err := m.running.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.until("the file has nobody", func() bool { lc.request(1, 1, "stream"); return len(m.peers()) == 0 })
+	m.broker = directory
+	m.joined(be, lc)
+	m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > counted })
+	m.yields(be)
+	m.until("LC preempts", func() bool { return m.peer(lc).TimesliceUs > 10_000 })
+	n := be.count()
+	m.until("BE progresses", func() bool { return be.count() > n })
+	be.finish()
+	lc.finish()
+}
+
 // The policy decides about levels, and people change them while programs run.
 func TestBrokerDecidesLevels(t *testing.T) {
 	t.Parallel()
