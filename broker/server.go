@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -63,7 +64,9 @@ type Server struct {
 	gpus        map[[16]byte]*gpu
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
-	beat        time.Time // the next heartbeat
+	beat        time.Time                 // the next heartbeat
+	others      map[string]map[int32]bool // PIDs of processes that work and are no clients, by GPU
+	inUse       atomic.Int32              // GPUs
 
 	mutex    sync.Mutex
 	commands []func() // to be run by the loop
@@ -193,6 +196,7 @@ func (s *Server) handle(fd int, events uint32, now time.Time) {
 
 // settle tells clients what has changed.
 func (s *Server) settle(now time.Time) {
+	s.inUse.Store(int32(len(s.gpus)))
 	for _, g := range s.gpus {
 		if !g.changed {
 			continue

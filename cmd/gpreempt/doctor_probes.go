@@ -181,7 +181,7 @@ func preempted(be, lc []segment.Peer) bool {
 
 // waitsForTimeslice: it heard of the latency-critical probe a moment ago.
 func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
-	return be.TimesliceUs != 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
+	return be.TimesliceUs != 0 && be.Lacks&configs.FallbackOthers == 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
 }
 
 func (d *doctor) peers(pid int) (found []segment.Peer) {

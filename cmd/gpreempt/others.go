@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -22,17 +22,12 @@ import (
 
 // user is a process on a GPU, as the management library says. What is not known is nil, or empty.
 type user struct {
-	PID     int     `json:"pid"`
+	cli.User
 	Name    string  `json:"name,omitempty"`
 	UID     *uint32 `json:"uid,omitempty"`
-	Bytes   *uint64 `json:"bytes,omitempty"`
-	Percent *uint64 `json:"percent,omitempty"` // of the SMs' time lately
 	Seen    bool    `json:"seen"`              // there is a process of that PID here
 	Library *bool   `json:"library,omitempty"` // it has loaded libgpreempt.so
 }
-
-// usersLimit is how long an answer may take: the first one initialises every GPU, unless something uses it.
-const usersLimit = 30 * time.Second
 
 // askUsers asks once.
 func askUsers() (map[string][]user, error) {
@@ -46,36 +41,22 @@ func askUsers() (map[string][]user, error) {
 
 // readUsers reads an answer: by the UUID of a GPU who is on it.
 func readUsers(p *probe) (map[string][]user, error) {
-	lines, err := p.report(usersLimit)
+	lines, err := p.report(cli.UsersLimit)
 	if err != nil {
 		return nil, fmt.Errorf("the probe of libnvidia-ml.so.1 %w", err)
 	}
+	listed, err := cli.ReadUsers(lines)
+	if err != nil {
+		return nil, err
+	}
 	all := map[string][]user{}
-	for _, line := range lines {
-		what, rest, _ := strings.Cut(line, " ")
-		f := strings.Fields(rest)
-		switch {
-		case what == "error":
-			return nil, errors.New(probeError(rest))
-		case what == "gpu" && len(f) == 1:
-			all[f[0]] = []user{}
-		case what == "process" && len(f) == 4:
-			pid, err := strconv.ParseUint(f[1], 10, 31)
-			if err != nil {
-				continue
-			}
-			all[f[0]] = append(all[f[0]], user{PID: int(pid), Bytes: amountOf(f[2]), Percent: amountOf(f[3])})
+	for gpu, on := range listed {
+		all[gpu] = []user{}
+		for _, u := range on {
+			all[gpu] = append(all[gpu], user{User: u})
 		}
 	}
 	return all, nil
-}
-
-func amountOf(text string) *uint64 {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return nil
-	}
-	return &n
 }
 
 // others are those of a GPU that no segment has, whichever world it is of. proc is /proc.
@@ -151,9 +132,6 @@ func sayOthers(list []user) string {
 	return strings.Join(texts, ", ")
 }
 
-// usersEvery is how often a watch asks: that of the management library's samples is a sixth to one second.
-const usersEvery = 2 * time.Second
-
 // userWatch asks again and again, beside those who want to know.
 type userWatch struct {
 	first chan struct{} // closed once there is an answer
@@ -185,7 +163,7 @@ func watchUsers(ctx context.Context) *userWatch {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(usersEvery):
+			case <-time.After(cli.UsersEvery):
 			}
 			if _, err := p.stdin.Write([]byte{'\n'}); err != nil {
 				w.set(nil, fmt.Errorf("ask the probe of libnvidia-ml.so.1: %w", err))

@@ -108,7 +108,7 @@ func cudaVersion() (string, error) {
 			return version, nil
 		}
 		if text, is := strings.CutPrefix(line, "error "); is {
-			said = probeError(text)
+			said = cli.ProbeError(text)
 		}
 	}
 	return "", errors.New(cmp.Or(said, fmt.Sprintf("the probe of libcuda.so.1 %v", err)))

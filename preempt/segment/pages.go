@@ -81,6 +81,9 @@ func (s *Segment) Attended() bool {
 	return s.pages == nil || now-min(now, s.BrokerHeartbeatNs.Load()) < uint64(brokerSilent)
 }
 
+// OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
+func (s *Segment) OthersWork() bool { return s.pages != nil && s.Attended() && s.Others.Load() != 0 }
+
 // Paged says whether each process has pages of its own.
 func (s *Segment) Paged() bool { return s.pages != nil }
 

@@ -47,6 +47,7 @@ func (m *machine) runBroker() {
 		_ = m.running.Wait()
 	}
 	c := exec.Command(built("gpreemptd"), "--directory", m.broker, "--policy", filepath.Join(m.broker, "policy.toml"))
+	c.Env = append(os.Environ(), m.brokers...)
 	out, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()

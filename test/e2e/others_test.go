@@ -3,8 +3,11 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // other is a process on a GPU that no segment has, as `gpreempt top --json` says.
@@ -76,7 +79,7 @@ func TestOthersOnTheGPU(t *testing.T) {
 	for failing, want := range map[string]string{
 		"SIMNVML_FAIL=nvmlInit_v2:9":                               "nvmlInit_v2: Driver Not Loaded (9)",
 		"SIMNVML_FAIL=nvmlDeviceGetComputeRunningProcesses_v3:999": "nvmlDeviceGetComputeRunningProcesses: Unknown Error (999)",
-		"LD_LIBRARY_PATH=": "libnvidia-ml.so.1: cannot open shared object file",
+		"LD_LIBRARY_PATH=":                                         "libnvidia-ml.so.1: cannot open shared object file",
 	} {
 		list, table := m.others(failing)
 		if list != nil || !strings.Contains(table, "\nOTHERS  not known: "+want) {
@@ -84,4 +87,37 @@ func TestOthersOnTheGPU(t *testing.T) {
 		}
 		doctor("ok    others     which other processes use the GPUs is not known: "+want, failing)
 	}
+}
+
+// While a process without gpreempt works, a broker's best-effort processes have the fair timeslice, and get on: with the shortest one they
+// would stand still beside it. They yield again when it has ended.
+func TestBestEffortBesideOthers(t *testing.T) {
+	t.Parallel()
+	const fairUs, yieldingUs = 2048, 1
+	m := newMachine(t, "")
+	m.brokers = []string{"LD_LIBRARY_PATH=" + filepath.Dir(built("sim/libcuda.so.1")), "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim")}
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	} else {
+		m.runBroker()
+	}
+	be, _ := m.sharing()
+	if p := m.peer(be); p.TimesliceUs != yieldingUs || p.Lacks&configs.FallbackOthers != 0 {
+		t.Errorf("alone: %+v", p)
+	}
+	stranger := m.start("")
+	stranger.runBestEffort()
+	m.until("BE has the fair timeslice", func() bool {
+		p := m.peer(be)
+		return p.TimesliceUs == fairUs && p.Lacks&configs.FallbackOthers != 0
+	})
+	for range 3 {
+		n, of := be.count(), stranger.count()
+		m.until("both get on", func() bool { return be.count() > n && stranger.count() > of })
+	}
+	stranger.finish()
+	m.until("it yields again", func() bool {
+		p := m.peer(be)
+		return p.TimesliceUs == yieldingUs && p.Lacks&configs.FallbackOthers == 0
+	})
 }
