@@ -301,9 +301,9 @@ demo: all
 COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
 install: ## the library, the commands, manuals and completions, into PREFIX
 install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics $(COMPLETIONS)
-	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
 uninstall: ## takes from PREFIX what install put there
-	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
 
 build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
 	@mkdir -p $(@D)
