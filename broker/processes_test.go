@@ -45,6 +45,8 @@ func act(what, socket string) {
 		actor.run()
 	case "flood":
 		flood(socket)
+	case "crowd":
+		crowd(socket)
 	default:
 		if step, err := strconv.Atoi(what); err == nil {
 			dieAt(step, socket)
@@ -163,7 +165,7 @@ func (a *actor) listen() {
 
 // process is an actor, from outside.
 type process struct {
-	t     *testing.T
+	t     testing.TB
 	c     *exec.Cmd
 	in    io.WriteCloser
 	lines *bufio.Scanner
@@ -171,7 +173,7 @@ type process struct {
 }
 
 // begin starts the test's binary as an actor. Attributes may be nil.
-func begin(t *testing.T, what, socket string, attributes *syscall.SysProcAttr) *process {
+func begin(t testing.TB, what, socket string, attributes *syscall.SysProcAttr) *process {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), actAs+"="+what, socketOf+"="+socket)

@@ -76,22 +76,28 @@ func request(fd int, m wire.Message) error {
 	return nil
 }
 
+// connect is Dial, for receive.
+func connect(path string, within time.Duration) (fd int, err error) {
+	if fd, err = Dial(path, within); err != nil {
+		return -1, err
+	}
+	if err = unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return fd, nil
+}
+
 // receive waits for a message, with up to two descriptors, which are checked to be as many as belong to it.
 func receive(fd int, until time.Time) (wire.Message, []int, error) {
 	for {
-		wait := max(time.Until(until), 0)
-		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(ready, int((wait+time.Millisecond-1)/time.Millisecond))
-		if err == nil && n == 0 && wait == 0 {
-			return nil, nil, ErrTime
-		}
-		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
-			continue
-		}
-		if err != nil {
+		m, fds, err := wire.Receive(fd, wire.MaxDescriptors)
+		if errors.Is(err, unix.EAGAIN) {
+			if err = await(fd, until); err == nil {
+				continue
+			}
 			return nil, nil, err
 		}
-		m, fds, err := wire.Receive(fd, wire.MaxDescriptors)
 		if errors.Is(err, wire.ErrUnknown) || errors.Is(err, unix.ECONNRESET) { // the latter comes once, before what was sent
 			continue
 		}
@@ -108,6 +114,20 @@ func receive(fd int, until time.Time) (wire.Message, []int, error) {
 		}
 		return m, fds, nil
 	}
+}
+
+// await waits until something can be read; ErrTime: nothing in time.
+func await(fd int, until time.Time) error {
+	wait := max(time.Until(until), 0)
+	if wait == 0 {
+		return ErrTime
+	}
+	ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	_, err := unix.Poll(ready, int((wait+time.Millisecond-1)/time.Millisecond))
+	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	return err
 }
 
 // descriptors is how many belong to a message; fixed is false where that is not always the same.
@@ -155,7 +175,7 @@ func (o *Options) hello() *wire.Hello {
 // Join makes this process a client. Its pages are mapped then, and it is a member for others at once.
 func Join(path string, o Options) (*Client, error) {
 	until := time.Now().Add(o.Within)
-	fd, err := Dial(path, o.Within)
+	fd, err := connect(path, o.Within)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +216,7 @@ func (c *Client) greet(until time.Time) error {
 // broker does not know the client: then the program has to Join anew.
 func (c *Client) Back(path string) error {
 	until := time.Now().Add(c.options.Within)
-	fd, err := Dial(path, c.options.Within)
+	fd, err := connect(path, c.options.Within)
 	if err != nil {
 		return err
 	}

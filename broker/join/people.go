@@ -15,7 +15,7 @@ const answersWithin = 2 * time.Second
 
 // ask makes a request and calls each with the messages of the answer until Done, which it returns.
 func ask(path string, question wire.Message, each func(wire.Message, []int) error) (*wire.Done, error) {
-	fd, err := Dial(path, answersWithin)
+	fd, err := connect(path, answersWithin)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func List(path string, each func(e *wire.Entry, pages []int) error) error {
 
 // Query is what a client of this process with a layout of pages would get on any GPU, if it wanted a level.
 func Query(path string, wanted int, layout uint32, within time.Duration) (wire.Policy, error) {
-	fd, err := Dial(path, within)
+	fd, err := connect(path, within)
 	if err != nil {
 		return wire.Policy{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -123,6 +124,9 @@ func serve(out io.Writer, o options) error {
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn().Err(err).Msg("systemd could not be told")
 	}
+	// It is small, and is to stay so beside many clients: most of what it allocates is for the policy, once, and for messages.
+	debug.SetGCPercent(25)
+	debug.FreeOSMemory()
 	log.Info().Str("version", cli.Version(version)).Str("policy", p.Path).Msg("serving")
 	err = server.Run()
 	log.Info().Msg("ended")

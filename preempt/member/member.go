@@ -28,8 +28,9 @@ const (
 	thereEvery = time.Second
 	// patience is how long a broker may take to answer one who goes on without meanwhile.
 	patience = 5 * time.Second
-	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again.
-	firstAgain, lastAgain = 100 * time.Millisecond, 5 * time.Second
+	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again: between half of it and
+	// one and a half times. So all have joined within a second of the next one's start.
+	firstAgain, lastAgain = 100 * time.Millisecond, 600 * time.Millisecond
 	// refusedAgain is when one asks again at the latest whom the broker refused.
 	refusedAgain = time.Minute
 )

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -139,6 +142,80 @@ func TestBrokerIsLate(t *testing.T) {
 	n := be.count()
 	m.until("BE progresses", func() bool { return be.count() > n })
 	be.finish()
+	lc.finish()
+}
+
+// kills is how often TestBrokerKilledAtRandom kills the broker.
+func kills(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("GPREEMPT_TEST_KILLS")
+	if text == "" {
+		return 4
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The broker is killed at random, also while programs join, and stays away for a while: none fails, all results are right, and with the
+// next broker each sees the others again. How long that took is in the test's output.
+//
+//	GPREEMPT_TEST_KILLS=200 go test -run TestBrokerKilledAtRandom -v -timeout 1h ./test/e2e
+func TestBrokerKilledAtRandom(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	be, lc := m.sharing()
+	other := m.start("be")
+	other.runBestEffort()
+	m.joined(other)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	batches := uint32(0)
+	serve := func(atLeast time.Duration) {
+		for end := time.Now().Add(atLeast); ; {
+			const requests = 3
+			batches++
+			if _, hash := lc.request(requests, 2, "stream"); hash != sums(batches*requests*(requests+1)/2) {
+				t.Fatalf("batch %d: hash %d", batches, hash)
+			}
+			if time.Now().After(end) {
+				return
+			}
+		}
+	}
+	took := make([]time.Duration, 0, kills(t))
+	for range cap(took) {
+		before := m.peer(lc).Counters
+		joining := m.start([]string{"be", "lc"}[random.IntN(2)])
+		serve(time.Duration(random.Int64N(int64(200 * time.Millisecond)))) // the random point
+		if err := m.running.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		serve(time.Duration(random.Int64N(int64(300 * time.Millisecond))))
+		m.runBroker()
+		began := time.Now()
+		m.until("all see each other", func() bool {
+			serve(0)
+			now := m.peer(lc).Counters // of what the new broker shows, which is 0 until LC writes there
+			return now.Windows > before.Windows && now.Switches > before.Switches && m.peer(be).TimesliceUs == 1 && m.peer(other).TimesliceUs == 1
+		})
+		took = append(took, time.Since(began))
+		m.joined(joining)
+		joining.finish()
+	}
+	slices.Sort(took)
+	t.Logf("%d kills: windows are seen again after %v (median), %v (longest)", len(took), took[len(took)/2], took[len(took)-1])
+	for _, p := range []*process{be, other} {
+		n := p.count()
+		m.until("BE progresses", func() bool { return p.count() > n })
+		p.finish()
+	}
 	lc.finish()
 }
 
