@@ -116,7 +116,7 @@ func (d *doctor) checkWorlds() {
 		}
 		if len(others) > 0 && len(s.Peers) > 0 {
 			d.say("broker", warned, fmt.Sprintf("%s: processes that found each other by files (%s) and by the broker (%s) do not know of each other", s.GPU, strings.Join(others, ", "), strings.Join(ownersOf(s.Peers), ", ")),
-				"restart those by files: they started before the broker, or it refused them, as their log says")
+				"those by files join once the broker takes them: their log says why it does not")
 		}
 	}
 }

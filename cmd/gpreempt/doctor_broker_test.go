@@ -109,7 +109,7 @@ func TestDoctorOfBothWorlds(t *testing.T) {
 		report := filepath.Join(t.TempDir(), "report")
 		r := gpreempt(t, []string{"GPREEMPT_CONFIG=" + config, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--report", report)
 		pid := fmt.Sprint(os.Getpid())
-		says := "warn  broker     " + segment.UUID([16]byte{1}) + ": processes that found each other by files (" + pid + ") and by the broker (" + pid + ") do not know of each other; restart"
+		says := "warn  broker     " + segment.UUID([16]byte{1}) + ": processes that found each other by files (" + pid + ") and by the broker (" + pid + ") do not know of each other; those by files join once"
 		if strings.Contains(r.stdout, says) != want || strings.Contains(r.stdout, "do not know of each other") != want {
 			t.Errorf("%v: %q in\n%s", want, says, r.stdout)
 		}
