@@ -80,6 +80,8 @@ func (d *doctor) sayMechanisms(peers []segment.Peer) {
 			d.say(row.Name, ok, "not in use: "+uses+" where there is no MPS server", "")
 		case !m.UseAt(row.Bit, underMPS):
 			d.say(row.Name, ok, "not in use: "+uses+" under an MPS server", "")
+		case row.Bit == configs.Hold && d.broker && !slices.ContainsFunc(peers, func(p segment.Peer) bool { return p.Level < segment.Levels-1 }):
+			d.say(row.Name, ok, "not in force: the broker lets no program of this user be above best effort", "")
 		case reasons != "":
 			d.say(row.Name, warned, "not in force: "+reasons, advice)
 		default:

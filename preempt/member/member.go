@@ -130,7 +130,7 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 			return m
 		}
 		if failed != nil && !errors.Is(err, ErrNone) {
-			failed(err)
+			go failed(err) // on another thread: the standard error of this one is /dev/null
 			failed = nil
 		}
 		pause := wait/2 + rand.N(wait) // not all at once
