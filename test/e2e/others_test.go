@@ -20,8 +20,17 @@ type other struct {
 	Library *bool
 }
 
-// others runs `gpreempt top` and returns who else is on the GPU.
+// others runs `gpreempt top` and returns who else is on the GPU. It does so again where the management library was too slow to answer.
 func (m *machine) others(environment ...string) (list []other, table string) {
+	m.t.Helper()
+	m.until("it is known who is on the GPU", func() bool {
+		list, table = m.othersOnce(environment)
+		return list != nil || strings.Contains(table, "\nOTHERS  not known: ")
+	})
+	return list, table
+}
+
+func (m *machine) othersOnce(environment []string) (list []other, table string) {
 	m.t.Helper()
 	var said [2]string
 	for i, how := range []string{"--json", "--once"} {
