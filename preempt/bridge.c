@@ -22,6 +22,8 @@ void gp_bridge_set_armed(void *armed, uint32_t on)
 
 void *gp_bridge_allocate(size_t bytes) { return malloc(bytes); }
 
+void gp_bridge_set_clock(int64_t ahead_ns) { gp_clock_ahead_ns = ahead_ns; }
+
 uint32_t gp_bridge_events(void) { return gp_events; }
 
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns) { gp_futex_wait(&gp_events, seen, timeout_ns, false); }

@@ -12,6 +12,7 @@ const char *gp_bridge_resolve(void *lookup);
 void gp_bridge_set_armed(void *armed, uint32_t on);
 void *gp_bridge_allocate(size_t bytes); // unlike C.malloc, which ends the process, it fails
 
+void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
 uint32_t gp_bridge_events(void);
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns);
 void gp_bridge_wake_to_the_microsecond(void); // the calling thread: the default timer slack is 50 us

@@ -246,6 +246,7 @@ func (a *agent) adopt(next *segment.Segment, slot int) {
 		a.sought = a.core.seekBroker(a.gpu)
 		return
 	}
+	next.Poke() // its bells have not been heard until now
 	a.log.Info().Str("segment", next.Path()).Msg("joined the broker")
 }
 

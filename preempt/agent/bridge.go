@@ -38,6 +38,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	if missing := C.gp_bridge_resolve(driver.Symbol); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}
+	C.gp_bridge_set_clock(C.int64_t(segment.ClockAhead()))
 	m := config.Mechanisms
 	settings := &C.gp_settings
 	setLevel(config, level)

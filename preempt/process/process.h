@@ -3,6 +3,7 @@
 #define GPREEMPT_PROCESS_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "preempt/driver/hooks.h"
 #include "preempt/driver/driver.h"
@@ -162,7 +163,9 @@ extern _Atomic uint32_t gp_away;
 extern _Atomic uint32_t gp_recalled; // the agents take it
 void gp_recall(void);
 
-uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
+extern int64_t gp_clock_ahead_ns; // of this process's CLOCK_MONOTONIC, in a time namespace, of the host's. Set before all else
+uint64_t gp_now_ns(void);         // CLOCK_MONOTONIC of the host, in which processes tell each other times
+struct timespec gp_kernel_time(uint64_t ns); // a time of gp_now_ns as the kernel takes it from this process
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -75,10 +76,25 @@ func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 // brokerSilent is how old the broker's heartbeat is at most while it lives.
 const brokerSilent = 3 * time.Second
 
+// beats is the broker's heartbeat as it was last seen to change. What time it says does not matter.
+type beats struct {
+	mutex sync.Mutex
+	last  uint64
+	at    time.Time
+}
+
+func (b *beats) silent(beat uint64) time.Duration {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if beat != b.last || b.at.IsZero() {
+		b.last, b.at = beat, time.Now()
+	}
+	return time.Since(b.at)
+}
+
 // Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
 func (s *Segment) Attended() bool {
-	now := Now()
-	return s.pages == nil || now-min(now, s.BrokerHeartbeatNs.Load()) < uint64(brokerSilent)
+	return s.pages == nil || s.beats.silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
 }
 
 // OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
@@ -92,11 +108,18 @@ func (s *Segment) Next() (next *Segment, slot int) {
 	if s.pages == nil {
 		return nil, -1
 	}
-	s.pages.Poke()
+	s.Poke()
 	if next = s.pages.Next(); next == nil {
 		return nil, -1
 	}
 	return next, next.slot
+}
+
+// Poke makes it be looked at what the broker has sent.
+func (s *Segment) Poke() {
+	if s.pages != nil {
+		s.pages.Poke()
+	}
 }
 
 // OwnSlot is the slot that this process has, -1: none.

@@ -172,7 +172,7 @@ struct gp_line {
 
 // Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
 struct gp_slot {
-	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
+	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC of the host, as all times are: at registration
 	_Atomic uint64_t heartbeat_ns;
 	_Atomic uint32_t timeslice_us; // in force; 0 = the driver's default
 	_Atomic uint32_t mechanisms;   // bit set, see configs/mechanisms.go

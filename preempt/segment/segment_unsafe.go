@@ -152,7 +152,7 @@ func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) boo
 	for i := range words {
 		list[i] = waiter{value: uint64(seen[i]), address: uint64(uintptr(unsafe.Pointer(words[i]))), flags: futexSize32}
 	}
-	until := unix.NsecToTimespec(int64(Now()) + timeout.Nanoseconds())
+	until := unix.NsecToTimespec(monotonic() + timeout.Nanoseconds())
 	_, _, errno := unix.Syscall6(futexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, uintptr(unsafe.Pointer(&until)), unix.CLOCK_MONOTONIC, 0)
 	return errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
 }
@@ -187,13 +187,4 @@ func (a *Arena) PlaceOwn(state, counters unsafe.Pointer) error {
 		}
 	}
 	return nil
-}
-
-// Now is CLOCK_MONOTONIC, the clock of the segment's times, in nanoseconds.
-func Now() uint64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return uint64(t.Nano())
 }

@@ -344,6 +344,59 @@ func TestSetTakesEffect(t *testing.T) {
 	m.yields(be)
 }
 
+// Processes in time namespaces, whose clocks are hours behind and ahead of the others', are as any other.
+func TestTimeNamespaces(t *testing.T) {
+	t.Parallel()
+	apart := func(seconds int) []string {
+		return []string{"--time", "--monotonic", strconv.Itoa(seconds), "--fork", "--kill-child"}
+	}
+	const behind, ahead = -60, 100_000
+	if out, err := exec.Command("unshare", append(apart(behind), "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine does not let this user make time namespaces: unshare: %v: %s", err, out)
+	}
+	for _, brokered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broker=%v", brokered), func(t *testing.T) {
+			m := newMachine(t, "")
+			if brokered && m.broker == "" {
+				m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+			}
+			start := func(role string, seconds int) *process {
+				return m.startAs(m.command(role, "unshare", append(apart(seconds), worker)...))
+			}
+			only := func(role string) (found segment.Peer) {
+				for _, p := range m.peers() {
+					if p.Alive && p.Role == role && p.TimesliceUs != 0 {
+						found = p
+					}
+				}
+				return found
+			}
+			lc, be, other := start("lc", ahead), start("be", behind), start("be", ahead)
+			be.runBestEffort()
+			other.runBestEffort()
+			m.until("LC preempts", func() bool { return only("lc").TimesliceUs > 10_000 })
+			m.until("BE yields", func() bool { return only("be").TimesliceUs == 1 })
+			windows := only("lc").Counters.Windows
+			m.until("windows open", func() bool { lc.request(1, 1, "stream"); return only("lc").Counters.Windows > windows })
+			for _, p := range []*process{be, other} {
+				n := p.count()
+				m.until("each has turns", func() bool { return p.count() > n+10 })
+			}
+			for _, p := range m.peers() {
+				if age := time.Duration(p.HeartbeatAgeNs); age > patience/2 {
+					t.Errorf("%s, process %d: its heartbeat is %v old", p.Role, p.Pid, age)
+				}
+				if p.StartedNs > segment.Now() {
+					t.Errorf("%s, process %d: it started in the future", p.Role, p.Pid)
+				}
+			}
+			for _, p := range []*process{lc, be, other} {
+				p.finish()
+			}
+		})
+	}
+}
+
 // Two users, each in user, PID, mount, network and IPC namespaces of its own: one's service preempts the other's work, whose processes
 // take turns with it, and neither has a file.
 func TestUsersInNamespaces(t *testing.T) {
