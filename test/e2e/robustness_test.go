@@ -357,7 +357,7 @@ func killed(m *machine, rounds int, random *rand.Rand) error {
 		if i%4 < 2 { // else it is killed while it starts
 			deadline := time.Now().Add(patience)
 			for joined := false; !joined; time.Sleep(200 * time.Microsecond) {
-				all, err := segment.SnapshotsIn(m.segments())
+				all, err := m.look()
 				if err != nil {
 					return fmt.Errorf("round %d: %w", i, err)
 				}
