@@ -70,7 +70,7 @@ func benchmarkJoin(b *testing.B, daemon string, gpus int) {
 	b.Cleanup(func() { _ = broker.Process.Kill(); _ = broker.Wait() })
 	socket := join.SocketIn(directory, 7)
 	for end := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		if _, err := join.Query(socket, 7, time.Second); err == nil {
+		if _, err := join.Query(socket, 7, layout, time.Second); err == nil {
 			break
 		} else if time.Now().After(end) {
 			b.Fatal(err)

@@ -34,7 +34,7 @@ const policyPath = "/etc/gpreempt/policy.toml"
 
 type options struct {
 	directory, policy, group string
-	check                    bool
+	check, others            bool
 	level                    string
 }
 
@@ -60,6 +60,7 @@ systemd, sockets of such paths come from a socket unit. SIGHUP reads the policy 
 	flags.StringVar(&o.directory, "directory", join.Directory, "where the sockets are made, unless systemd made them")
 	flags.StringVar(&o.policy, "policy", "", "TOML file of who may do what; "+policyPath+" if that is there, else everybody is best effort")
 	flags.StringVar(&o.group, "group", "", "only root and this group may reach the sockets of levels above the lowest")
+	flags.BoolVar(&o.others, "others", true, "look for processes on the GPUs that are no clients, by gpreempt and NVIDIA's management library")
 	flags.BoolVar(&o.check, "check", false, "read the policy, say what is wrong with it, and end")
 	flags.StringVar(&o.level, "log", "info", "debug, info, warn or error: what is written to standard error")
 	return command
@@ -117,6 +118,9 @@ func serve(out io.Writer, o options) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go obey(server, o, log, signals, ended)
+	if o.others {
+		go watchOthers(server, log, ended)
+	}
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn().Err(err).Msg("systemd could not be told")
 	}

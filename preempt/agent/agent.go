@@ -167,6 +167,7 @@ func (a *agent) step() time.Duration {
 	wait = min(wait, a.swap(now))
 	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
 	a.applyTimeslice()
+	a.own().SetLacks(configs.FallbackOthers, a.besideOthers(p))
 	switch {
 	case turns:
 		wait = min(wait, a.turn(p, now))
@@ -354,12 +355,20 @@ func (a *agent) timeslice(p peers, turns bool) uint64 {
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
 	seized := a.segment.Turn.Load()&segment.TurnSeized != 0
 	switch {
+	case a.besideOthers(p):
+		return max(t.FairUs, a.boostUs)
 	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
 		return max(t.YieldingUs, a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	}
 	return t.FairUs
+}
+
+// besideOthers says whether this process is one that yields, and others that do not know of it have work: beside their timeslices the
+// shortest one would be next to nothing. A higher level waits for their timeslices in any case.
+func (a *agent) besideOthers(p peers) bool {
+	return p.higher != 0 && p.lower == 0 && a.segment.OthersWork()
 }
 
 func (a *agent) mine() []TSG {

@@ -130,7 +130,7 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 			return m
 		}
 		if failed != nil && !errors.Is(err, ErrNone) {
-			failed(err)
+			go failed(err) // on another thread: the standard error of this one is /dev/null
 			failed = nil
 		}
 		pause := wait/2 + rand.N(wait) // not all at once
@@ -163,7 +163,7 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	return level, Reach(directory, func(path string) error {
-		p, err := join.Query(path, wanted, answersWithin)
+		p, err := join.Query(path, wanted, segment.Version, answersWithin)
 		if err == nil {
 			level = int(p.Level)
 		}

@@ -210,7 +210,8 @@ type Header struct {
 	// Of the broker; 0 where there is none.
 	Generation        uint64
 	BrokerHeartbeatNs atomic.Uint64
-	Pad2              [8]byte
+	Others            atomic.Uint32 // processes that have work on the GPU and are no members
+	Pad2              [4]byte
 
 	Level  [Slots]atomic.Uint32 // of the slots' owners
 	Client [Slots]atomic.Uint64 // their ids, given by the broker

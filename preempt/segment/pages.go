@@ -97,6 +97,9 @@ func (s *Segment) Attended() bool {
 	return s.pages == nil || s.beats.silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
 }
 
+// OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
+func (s *Segment) OthersWork() bool { return s.pages != nil && s.Attended() && s.Others.Load() != 0 }
+
 // Paged says whether each process has pages of its own.
 func (s *Segment) Paged() bool { return s.pages != nil }
 

@@ -57,6 +57,7 @@ func (m *machine) runBroker() {
 		_ = m.running.Wait()
 	}
 	c := exec.Command(built("gpreemptd"), "--directory", m.broker, "--policy", filepath.Join(m.broker, "policy.toml"))
+	c.Env = append(os.Environ(), m.brokers...)
 	out, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -292,6 +293,27 @@ func TestBrokerDecidesLevels(t *testing.T) {
 		if said := asked(status, arguments...); !strings.Contains(said, want) {
 			t.Errorf("gpreempt %q said %s", arguments, said)
 		}
+	}
+}
+
+// A process that the broker refuses runs on with a file of its user's, and says once why.
+func TestRefusedByTheBroker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	if err := os.WriteFile(filepath.Join(m.broker, "policy.toml"), []byte("[default]\nadmit = false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.runBroker()
+	p := m.start("be")
+	p.runBestEffort()
+	p.says("the broker does not take this process for now: it shares the GPU with programs of this user only", 1)
+	p.says("the policy does not admit it", 1)
+	all, err := segment.SnapshotsIn(m.segments())
+	if err != nil || len(all) != 1 || len(all[0].Peers) != 1 || int(all[0].Peers[0].Pid) != p.pid() {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 

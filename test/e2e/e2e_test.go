@@ -59,7 +59,8 @@ func buildAndRun(m *testing.M) (int, error) {
 type machine struct {
 	t           *testing.T
 	dir, config string
-	broker      string // the directory of its sockets; "": there is none
+	broker      string   // the directory of its sockets; "": there is none
+	brokers     []string // further variables of the broker's environment
 	running     *exec.Cmd
 	environment []string
 }
