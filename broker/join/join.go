@@ -153,12 +153,14 @@ type Options struct {
 	Name     string
 	Injected bool
 	Within   time.Duration // the broker answers within it
+	Shared   bool          // the program may close the connection's descriptor, and have another file of that number
 }
 
 // Client is a process on one GPU, at the broker. It is not safe for several goroutines, but for Turn.
 type Client struct {
 	options         Options
 	fd              int
+	inode           uint64       // of the socket
 	Welcome         wire.Welcome // as it was last told
 	State, Counters page.Mapping // its own
 }
@@ -180,11 +182,30 @@ func Join(path string, o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{options: o, fd: fd}
-	if err := c.greet(until); err != nil {
+	if c.inode, err = inode(fd); err == nil {
+		err = c.greet(until)
+	}
+	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("join by %s: %w", path, err)
 	}
 	return c, nil
+}
+
+func inode(fd int) (uint64, error) {
+	var stat unix.Stat_t
+	err := unix.Fstat(fd, &stat)
+	return stat.Ino, err
+}
+
+// connected says whether the connection's descriptor is still that.
+func (c *Client) connected() bool {
+	if c.options.Shared && c.fd >= 0 {
+		if is, err := inode(c.fd); err != nil || is != c.inode {
+			c.fd = -1 // another file's
+		}
+	}
+	return c.fd >= 0
 }
 
 func (c *Client) greet(until time.Time) error {
@@ -238,7 +259,8 @@ func (c *Client) Back(path string) error {
 	}
 	c.disconnect()
 	c.fd, c.Welcome = fd, *m.(*wire.Welcome)
-	return nil
+	c.inode, err = inode(fd)
+	return err
 }
 
 // ErrForgotten says that the broker has no such client any more.
@@ -253,6 +275,9 @@ type Event struct {
 
 // Next waits for what the broker says next. ErrTime says that it says nothing.
 func (c *Client) Next(wait time.Duration) (Event, error) {
+	if !c.connected() {
+		return Event{FD: -1}, wire.ErrClosed
+	}
 	m, fds, err := receive(c.fd, time.Now().Add(wait))
 	if err != nil {
 		return Event{FD: -1}, err
@@ -276,6 +301,9 @@ func (c *Client) Next(wait time.Duration) (Event, error) {
 
 // Turn asks for a turn to be changed that was seen so. What became of it is in the common page.
 func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
+	if !c.connected() {
+		return wire.ErrClosed
+	}
 	if to < 0 {
 		to = wire.Slots
 	}
@@ -286,7 +314,7 @@ func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
 func (c *Client) FD() int { return c.fd }
 
 func (c *Client) disconnect() {
-	if c.fd >= 0 {
+	if c.connected() {
 		unix.Close(c.fd)
 		c.fd = -1
 	}
@@ -294,7 +322,7 @@ func (c *Client) disconnect() {
 
 // Leave says goodbye, and closes.
 func (c *Client) Leave() {
-	if c.fd >= 0 {
+	if c.connected() {
 		_ = wire.Send(c.fd, &wire.Bye{}) // else the end of the process says it
 	}
 	c.Close()

@@ -42,6 +42,7 @@ type Options struct {
 	Level     int // wanted
 	Name      string
 	Injected  bool
+	shared    bool // its thread has the program's descriptors
 }
 
 // ErrNone says that there is no broker.
@@ -69,8 +70,7 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		ownThread()
-		m, err := connect(o, answersWithin)
+		m, err := connect(ownThread(o), answersWithin)
 		done <- result{m, err}
 		m.serveAll()
 	}()
@@ -82,9 +82,10 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 }
 
 // ownThread gives the goroutine a thread, for good: it ends with this.
-func ownThread() {
+func ownThread(o Options) Options {
 	runtime.LockOSThread()
-	segment.OwnDescriptors()
+	o.shared = !segment.OwnDescriptors()
+	return o
 }
 
 // Sought is a segment that there is once a broker takes this process.
@@ -108,8 +109,7 @@ func Seek(o Options, found func(), failed func(error)) *Sought {
 		for !there(o.Directory) { // without a thread
 			time.Sleep(thereEvery)
 		}
-		ownThread()
-		m := seek(o, func() bool { return false }, failed)
+		m := seek(ownThread(o), func() bool { return false }, failed)
 		s.next.Store(m.segment)
 		found()
 		m.serveAll()
@@ -147,7 +147,7 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 func connect(o Options, within time.Duration) (m *member, err error) {
 	until := time.Now().Add(within)
 	return m, Reach(o.Directory, func(path string) error {
-		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until)})
+		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until), Shared: o.shared})
 		if err != nil {
 			return err
 		}

@@ -21,9 +21,16 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// byBroker makes every machine of these tests have a broker, by which its processes find each other: GPREEMPT_TEST_BROKER=1 (make
-// e2e-broker).
+// byBroker makes every machine of these tests have a broker, by which its processes find each other: GPREEMPT_TEST_BROKER=1.
 var byBroker = os.Getenv("GPREEMPT_TEST_BROKER") != ""
+
+// isOfFiles passes over a test of the file by which processes find each other without a broker.
+func isOfFiles(t *testing.T) {
+	t.Helper()
+	if byBroker {
+		t.Skip("processes have a broker, and no file")
+	}
+}
 
 // startBroker starts a broker that lets everybody have any level, and returns where its sockets are.
 func (m *machine) startBroker() (directory string) {
