@@ -905,7 +905,10 @@ CALL(cuEventQuery, (CUevent e), (e))
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
 		return r;
-	return leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
+	r = leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
+	if (r == CUDA_ERROR_NOT_READY)
+		pause_answer();
+	return r;
 }
 
 CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to))

@@ -455,6 +455,10 @@ struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
+// ---- pauses that tests ask for (pauses.c)
+void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
+void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
+
 // ---- exported functions, and the calls that fail or kill (faults.c)
 CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
 bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
