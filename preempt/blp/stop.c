@@ -45,24 +45,18 @@ static bool set_flag(struct gp_domain *d, uint32_t value)
 static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 {
 	CUresult result;
-	struct { // CUDA_MEMCPY2D, cuda.h
-		size_t x, y;
-		unsigned type;
-		const void *host;
-		CUdeviceptr device;
-		void *array;
-		size_t pitch;
-	} from = {.type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
-	  to = {.type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)};
+	_Static_assert(GPREEMPT_FROZEN == 1, "what d->word holds");
+	struct gp_copy_2d copy = {
+		.from = {.memory_type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
+		.to = {.memory_type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)},
+		.width_bytes = sizeof *d->word,
+	};
 
 	for (uint32_t rows; count; first += rows, count -= rows) {
 		rows = count < BLP_LOG ? count : BLP_LOG;
-		to.device = d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
-		struct {
-			__typeof__(from) from, to;
-			size_t width, rows;
-		} copy = {from, to, sizeof *d->word, rows};
-		_Static_assert(sizeof copy == 128 && GPREEMPT_FROZEN == 1, "CUDA_MEMCPY2D, and what d->word holds");
+		copy.to.device =
+			d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
+		copy.height = rows;
 		TRY(cuMemcpy2DAsync, &copy, d->stream);
 	}
 	return true;
