@@ -1336,6 +1336,11 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	return cut ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static _Thread_local uint32_t holds_launched;
+
+// For tests: how many links of holds the calling thread has launched.
+API uint32_t simcuda_holds_launched(void) { return holds_launched; }
+
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
 		       bool cooperative, void **parameters, void **extra)
 {
@@ -1353,6 +1358,7 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	struct work w = {0};
 	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
 	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
+	holds_launched += r == CUDA_SUCCESS && w.kernel->over;
 	sim_doorbell(w.kernel);
 	return r;
 }
