@@ -14,7 +14,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './p
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
-	check-generated readme man gpu-patch bench-check results
+	check-generated readme man gpu-patch bench-check results tvm
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
 
@@ -308,6 +308,11 @@ packages: dist build/packager $(COMPLETIONS)
 check-packages: ## tests of packages: what is in them, that they install, work, and leave nothing
 check-packages: dist all $(COMPLETIONS)
 	env -u MAKEFLAGS GPREEMPT_BINARIES='$(PACKAGED)' $(GO) test -C packaging -count=1 -timeout 1h ./...
+
+# What suite `tvm` runs: it downloads 100 MB, and the machine with the GPU needs build/tvm alone.
+tvm: ## networks compiled by TVM for TVM_ARCH (sm_90), and what runs them on Python TVM_PYTHON (3.12), into build/tvm/
+tvm: build/sim/libcuda.so.1
+	./test/bench/tvm/build.sh build/tvm
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.
