@@ -149,7 +149,8 @@ endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
 # What a driver and a machine do to memory that comes and goes (test/gpu/README.md).
-build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) preempt/driver/cuda.h kernels/bench.fatbin test/simcuda/kernels/sim.cubin
+build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) kernels/bench.fatbin test/simcuda/kernels/sim.cubin
+build/memory-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(C_FLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "probe.h"
+#include "memory.h"
 
 // What a swap does to its memory, one at a time.
 enum movement { NOTHING, CREATE_RELEASE, MAP_UNMAP, ALL, ALLOC_FREE, MOVEMENTS };
