@@ -57,7 +57,8 @@ typedef void *handle;
 DRIVER(DECLARE)
 static uint64_t (*simcuda_timeslice_ns)(int);        // ../../simcuda/driver/rm.c
 static uint32_t (*simcuda_calls_behind_holds)(void); // ../../simcuda/driver/calls.c
-static uint32_t (*simcuda_holds_launched)(void);     // ../../simcuda/driver/api.c
+static uint32_t (*simcuda_cooperative_beside_holds)(void);
+static uint32_t (*simcuda_holds_launched)(void); // ../../simcuda/driver/api.c
 
 #define OK(call) \
 	do { \
@@ -102,6 +103,7 @@ static void start(void)
 	DRIVER(FIND)
 	simcuda_timeslice_ns = (uint64_t (*)(int))symbol(library, "simcuda_timeslice_ns");
 	simcuda_calls_behind_holds = (uint32_t (*)(void))symbol(library, "simcuda_calls_behind_holds");
+	simcuda_cooperative_beside_holds = (uint32_t (*)(void))symbol(library, "simcuda_cooperative_beside_holds");
 	simcuda_holds_launched = (uint32_t (*)(void))symbol(library, "simcuda_holds_launched");
 	OK(cuInit(0));
 	const char *device = getenv("WORKER_DEVICE");
@@ -290,13 +292,14 @@ static void cooperative(unsigned n, const char *how)
 	enum { SMS = 132 };
 	uint64_t us = 40;
 	void *parameters[] = {&us};
+	uint32_t before = simcuda_cooperative_beside_holds();
 	for (unsigned i = 0; i < n; i++) {
 		OK(cuLaunchCooperativeKernel(spin_kernel, 2 * SMS, 1, 1, 1024, 1, 1, 0, stream, parameters));
 		if (strcmp(how, "each") == 0)
 			OK(cuStreamSynchronize(stream));
 	}
 	OK(cuStreamSynchronize(stream));
-	printf("done %u\n", n);
+	printf("done %u beside holds %u\n", n, simcuda_cooperative_beside_holds() - before);
 }
 
 // The timeslices in force of all compute TSGs.

@@ -1357,6 +1357,8 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		return r;
 	struct work w = {0};
 	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
+	if (r == CUDA_SUCCESS && cooperative)
+		call_cooperative(s->ctx);
 	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
 	holds_launched += r == CUDA_SUCCESS && w.kernel->over;
 	sim_doorbell(w.kernel);

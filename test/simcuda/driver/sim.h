@@ -355,7 +355,8 @@ enum call {
 	CALL_UNLOAD,
 	CALL_FIRST_LAUNCH
 };
-void call_wait(struct CUctx_st *, enum call); // waits as this call does
+void call_wait(struct CUctx_st *, enum call);   // waits as this call does
+void call_cooperative(const struct CUctx_st *); // a cooperative launch is submitted
 
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
