@@ -60,7 +60,7 @@ func expectRow(t *testing.T, found probed, table, column, value string, want map
 // A quick run pairs each kind of best-effort work with one of requests, and the first with the last one, too.
 var quickCells = map[string]int{
 	"beside: priority": 8, "beside: none": 8, "beside: blocks of 100 us": 2, "beside: blocks of 40 us": 2, "beside: blocks of 2 us": 2,
-	"cap: 1 an SM": 8, "cap: half": 5,
+	"cap: 1 an SM": 8, "cap: half": 5, "throttle: 10 us asleep": 2, "throttle: 40 us asleep": 2,
 	"persistent: 64 SMs' worth": 8, "persistent: 16 SMs' worth": 8, "persistent: 112 SMs' worth": 8,
 	"windows: 1 wave": 8, "windows: half a wave": 8, "windows: 4 waves": 8,
 }
@@ -84,7 +84,7 @@ var spatialLacks = map[string]string{
 
 func TestSpatialProbeFindsEverything(t *testing.T) {
 	found, table, err := probe(t, "spatial-probe", nil)
-	if err != nil || found.Mode != "streams" || len(found.Sections) != 15 {
+	if err != nil || found.Mode != "streams" || len(found.Sections) != 16 {
 		t.Fatalf("%v, %+v\n%s", err, found.Sections, table)
 	}
 	for name, ending := range found.Sections {

@@ -97,6 +97,7 @@ static const char *limited(const struct be_plan *p, struct work *w, CUstream *st
 		*stream = green.stream;
 		break;
 	}
+	case SLEEP: w->kernel = STREAM_SLEEPS; break; // there is no other that does
 	default: break;
 	}
 	return NULL;
@@ -128,6 +129,8 @@ static const char *local_begin(const struct be_plan *p)
 	if (!feeder.lane.board)
 		lane_make(&feeder.lane, stream);
 	feeder.lane.stream = stream;
+	if (p->how == SLEEP)
+		lane_sleep(&feeder.lane, p->width);
 	uint64_t first = feeder.lane.last;
 	CUresult result = lane_try(&feeder.lane, &feeder.work);
 	if (result != CUDA_SUCCESS)

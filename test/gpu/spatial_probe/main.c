@@ -36,6 +36,7 @@ static const struct section sections[] = {
 	{"beside", section_beside, 70, "matrix: priority, none, length of blocks"},
 	{"cap", section_cap, 40, "matrix: resident blocks an SM, by padded shared memory"},
 	{"width", section_width, 80, "matrix: green contexts of 16 to 112 SMs"},
+	{"throttle", section_throttle, 20, "matrix: blocks that stream and then sleep"},
 	{"rivals", section_rivals, 75, "matrix: MPS client priority and active thread percentage (--mps)"},
 	{"persistent", section_persistent, 65, "matrix: blocks in flight, a grid that goes round"},
 	{"windows", section_windows, 65, "matrix: the grid in windows"},

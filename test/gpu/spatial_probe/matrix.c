@@ -136,7 +136,11 @@ static void matrix(const char *table, const struct limit *limits, size_t count)
 }
 
 #define MATRIX(table, limits) matrix(table, limits, sizeof limits / sizeof *limits)
-enum { FMA_AND_STREAM = 1 << 1 | 1 << 2, FOUR_OR_MORE = 1 << 0 | 1 << 2 | 1 << 5 | 1 << 6 }; // fit on an SM
+enum {
+	FMA_AND_STREAM = 1 << 1 | 1 << 2,
+	STREAMS = 1 << 2 | 1 << 6,
+	FOUR_OR_MORE = 1 << 0 | 1 << 2 | 1 << 5 | 1 << 6
+}; // fit on an SM
 
 void section_beside(void)
 {
@@ -187,6 +191,16 @@ void section_windows(void)
 		{.name = "4 waves", .how = WINDOW, .width = 4},
 	};
 	MATRIX("windows", limits);
+}
+
+// A block that sleeps for as long as it works asks for half of the memory's bandwidth.
+void section_throttle(void)
+{
+	static const struct limit limits[] = {
+		{.name = "10 us asleep", .how = SLEEP, .width = 10, .kinds = STREAMS},
+		{.name = "40 us asleep", .how = SLEEP, .width = 40, .kinds = STREAMS},
+	};
+	MATRIX("throttle", limits);
 }
 
 void section_rivals(void)

@@ -14,6 +14,7 @@ enum kernel {
 	FMA,
 	FMA_GATED,
 	STREAM,
+	STREAM_SLEEPS,
 	SHARED,
 	REGISTERS,
 	TENSOR,
@@ -54,6 +55,7 @@ bool lane_has_begun(const struct lane *, uint64_t name);
 bool lane_has_ended(const struct lane *, uint64_t name);
 void lane_wait(struct lane *, uint64_t name); // ends the process where the stream has an error
 void lane_gate(struct lane *, uint32_t width);
+void lane_sleep(struct lane *, double us);
 void spin_us(double);                                 // without giving the processor away
 unsigned resident(const struct work *);               // blocks on an SM
 unsigned padding(const struct work *, unsigned most); // bytes of shared memory with which no more fit there
@@ -90,11 +92,11 @@ bool lc_is_long(int kind);
 // be.c: what goes on beside them
 enum { BE_KINDS = 7 };
 extern const char *const be_name[BE_KINDS];
-enum how { FREE, CAP, PERSISTENT, WINDOW, GREEN };
+enum how { FREE, CAP, PERSISTENT, WINDOW, GREEN, SLEEP };
 struct be_plan {
 	int kind;
 	enum how how;
-	double width; // CAP: a part of the resident blocks, 0: one; PERSISTENT, GREEN: SMs; WINDOW: waves
+	double width; // CAP: a part of the resident blocks, 0: one; PERSISTENT, GREEN: SMs; WINDOW: waves; SLEEP: us
 	double us;    // of a block
 };
 void be_prepare(void);                        // in the process that does it
@@ -124,6 +126,7 @@ void section_cap(void);
 void section_width(void);
 void section_persistent(void);
 void section_windows(void);
+void section_throttle(void);
 void section_rivals(void);
 void section_clusters(void);
 

@@ -10,12 +10,19 @@ CUfunction kernel[KERNELS];
 struct gpu gpu;
 
 static const char *const names[KERNELS] = {
-	[SPIN] = "spatial_spin",           [FMA] = "spatial_fma",
-	[FMA_GATED] = "spatial_fma_gated", [STREAM] = "spatial_stream",
-	[SHARED] = "spatial_shared",       [REGISTERS] = "spatial_registers",
-	[TENSOR] = "spatial_tensor",       [WAITS] = "spatial_waits",
-	[CLUSTER] = "spatial_cluster",     [UNGATED] = "spatial_ungated",
-	[GATE_EACH] = "spatial_gate_each", [GATE_ONE] = "spatial_gate_one",
+	[SPIN] = "spatial_spin",
+	[FMA] = "spatial_fma",
+	[FMA_GATED] = "spatial_fma_gated",
+	[STREAM] = "spatial_stream",
+	[STREAM_SLEEPS] = "spatial_stream_sleeps",
+	[SHARED] = "spatial_shared",
+	[REGISTERS] = "spatial_registers",
+	[TENSOR] = "spatial_tensor",
+	[WAITS] = "spatial_waits",
+	[CLUSTER] = "spatial_cluster",
+	[UNGATED] = "spatial_ungated",
+	[GATE_EACH] = "spatial_gate_each",
+	[GATE_ONE] = "spatial_gate_one",
 };
 
 __asm__(".section .rodata\n"
@@ -82,7 +89,7 @@ void lane_make(struct lane *l, CUstream stream)
 	CHECK(cuMemcpyHtoD(l->board, &board, sizeof board));
 }
 
-void lane_gate(struct lane *l, uint32_t width)
+static void change(struct lane *l, size_t offset, uint32_t value)
 {
 	static CUstream stream;
 	static uint32_t *word;
@@ -90,9 +97,16 @@ void lane_gate(struct lane *l, uint32_t width)
 		stream = stream_of(gpu.high);
 		CHECK(cuMemHostAlloc((void **)&word, sizeof *word, CU_MEMHOSTALLOC_PORTABLE));
 	}
-	*word = width;
-	CHECK(cuMemcpyHtoDAsync(l->board + offsetof(struct spatial_board, width), word, sizeof *word, stream));
+	*word = value;
+	CHECK(cuMemcpyHtoDAsync(l->board + offset, word, sizeof *word, stream));
 	CHECK(cuStreamSynchronize(stream));
+}
+
+void lane_gate(struct lane *l, uint32_t width) { change(l, offsetof(struct spatial_board, width), width); }
+
+void lane_sleep(struct lane *l, double us)
+{
+	change(l, offsetof(struct spatial_board, sleep_ns), (uint32_t)(us * 1000));
 }
 
 CUresult lane_try(struct lane *l, const struct work *w)

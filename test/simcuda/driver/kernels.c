@@ -212,7 +212,8 @@ static bool narrow_copy(const uint64_t *a, uint64_t number)
 	return true;
 }
 
-// The kernels of test/gpu/spatial_probe/kernels/spatial.cu. Their blocks go round the SMs, two on each at once, whatever they need.
+// The kernels of test/gpu/spatial_probe/kernels/spatial.cu. Their blocks go round the SMs, two on each at once, whatever they
+// need, and none sleeps.
 static uint64_t spatial_duration(const uint64_t *a, uint64_t blocks)
 {
 	uint64_t resident = (uint64_t)machine.sms * 2, at_once = blocks < resident ? blocks : resident;
@@ -318,6 +319,7 @@ static const struct kernel kernels[] = {
 	{"spatial_fma", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_fma_gated", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_stream", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_stream_sleeps", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_waits", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 19, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_shared", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_registers", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 255, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},

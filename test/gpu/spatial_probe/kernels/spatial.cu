@@ -109,17 +109,30 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spatial_fma_gated(WORK)
 }
 
 // Reads and writes memory, each piece the next of it: all of it before any again.
+static __device__ __forceinline__ void stream(float *data, unsigned long long bytes, unsigned long long iterations,
+					      unsigned long long number)
+{
+	unsigned long long piece = iterations * blockDim.x, pieces_in_all = bytes / sizeof(float4) / piece;
+	float4 *at = (float4 *)data + number % pieces_in_all * piece + threadIdx.x;
+#pragma unroll 4
+	for (unsigned long long i = 0; i < iterations; i++) {
+		float4 v = at[i * blockDim.x];
+		at[i * blockDim.x] = make_float4(v.x + 1, v.y + 1, v.z + 1, v.w + 1);
+	}
+}
+
 extern "C" __global__ void __launch_bounds__(1024, 2) spatial_stream(WORK)
 {
+	pieces<false>(PASS_ON, [=](unsigned long long number) { stream(data, bytes, iterations, number); });
+}
+
+// The same, and then the block keeps its place and does nothing for a time.
+extern "C" __global__ void __launch_bounds__(1024, 2) spatial_stream_sleeps(WORK)
+{
 	pieces<false>(PASS_ON, [=](unsigned long long number) {
-		float4 *all = (float4 *)data;
-		unsigned long long piece = iterations * blockDim.x, pieces_in_all = bytes / sizeof(float4) / piece;
-		float4 *at = all + number % pieces_in_all * piece + threadIdx.x;
-#pragma unroll 4
-		for (unsigned long long i = 0; i < iterations; i++) {
-			float4 v = at[i * blockDim.x];
-			at[i * blockDim.x] = make_float4(v.x + 1, v.y + 1, v.z + 1, v.w + 1);
-		}
+		stream(data, bytes, iterations, number);
+		if (threadIdx.x == 0)
+			__nanosleep(board->sleep_ns);
 	});
 }
 

@@ -14,7 +14,7 @@ struct spatial_board {
 	uint64_t done;             // blocks that have ended, of all launches
 	struct spatial_said *said; // page-locked host memory
 	uint32_t width;            // blocks of a gated kernel from this number on do nothing
-	uint32_t unused;
+	uint32_t sleep_ns;         // after each piece of work of a kernel that sleeps
 };
 
 // What a launch tells the host. Each word is the launch's name.
