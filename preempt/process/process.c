@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 struct gp_context gp_context[GP_CONTEXTS];
+_Atomic uint32_t gp_context_places;
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_settings gp_settings;
 struct gp_kernel_counters gp_kernels;
