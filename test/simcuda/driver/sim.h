@@ -466,6 +466,8 @@ bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL na
 extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
 extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
 
+void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
+
 // Defines an exported function. The body follows.
 #define CALL(name, parameters, arguments) \
 	static CUresult name##_body parameters; \
@@ -473,8 +475,11 @@ extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribu
 	API CUresult name parameters; \
 	API CUresult name parameters \
 	{ \
-		CUresult failed = sim_called(name##_row); \
-		return failed ? failed : name##_body arguments; \
+		trace_line("begin", name##_row, 0); \
+		CUresult returned = sim_called(name##_row); \
+		returned = returned ? returned : name##_body arguments; \
+		trace_line("end", name##_row, 0); \
+		return returned; \
 	} \
 	static CUresult name##_body parameters
 
