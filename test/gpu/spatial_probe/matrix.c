@@ -32,12 +32,13 @@ static struct summary ask(int lc, bool urgent)
 {
 	static struct samples s;
 	double began = now_us();
-	for (unsigned i = 0; i < requests(lc) && now_us() - began < CELL_SECONDS * 1e6; i++) {
+	unsigned asked = 0;
+	do {
 		gap();
-		double asked = now_us();
+		double at = now_us();
 		lc_request(lc, urgent);
-		add(&s, now_us() - asked);
-	}
+		add(&s, now_us() - at);
+	} while (++asked < requests(lc) && now_us() - began < CELL_SECONDS * 1e6);
 	return sum_up(&s);
 }
 
