@@ -210,12 +210,14 @@ static void test_pieces(void)
 	struct gp_chunk *c = range[4]->chunk; // of 34 MiB
 	CHECK(s && gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));
 	gpu->segment = s;
-	for (int i = 0; i < 16; i++) {
-		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 8;
+	for (int i = 0; i < 24; i++) { // the last ones become urgent meanwhile
+		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 24;
 		gpu->higher = higher ? 4 : 0;
 		s->members = member ? 5 : 1;
 		s->open = member && open ? 4 : 0;
-		copies.urgent = urgent;
+		copies.urgent = i & 8;
+		if (i & 16)
+			gp_memory_hurry(gpu);
 		bool small = higher && member && (open || !urgent);
 		for (size_t at = 0, added; at < c->bytes; at += added) {
 			added = gp_copies_add(&copies, c, at, false);
