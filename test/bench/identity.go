@@ -120,7 +120,7 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return "", fmt.Errorf("no end in %s", run.limit)
-	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks:
+	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks, strings.HasPrefix(lastLine(string(said)), "ModuleNotFoundError: "):
 		return "", leftOut(lastLine(string(said)))
 	case err != nil:
 		return "", fmt.Errorf("%w: %s", err, lastLines(said))

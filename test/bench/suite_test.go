@@ -222,6 +222,7 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		"other":  {"print(bool(blp))", "be same, blp different, blp-fire different, fire same, lc same, off same, swap same, not evicted", "blp: printed"},
 		"fails":  {"sys.exit('as told' if role == 'lc' else 0)", "be same, blp same, blp-fire same, not stopped, fire same, lc fails, off same, swap same, not evicted", "lc: exit status 1: as told"},
 		"random": {"print(os.urandom(4))", "", "NOT DETERMINISTIC without the library"},
+		"import": {"import there_is_no_such_module", "", "without the library: ModuleNotFoundError"},
 		"lacks":  {"print('no such package', file=sys.stderr); sys.exit(77)", "", "without the library: no such package"},
 		"more":   {"print(42)", "", "needs 2 GPUs"},
 	} {
@@ -237,7 +238,7 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		err := one.measureWays(t.Context(), "program-"+program, listed)
 		if test.ways == "" {
 			var left leftOut
-			if err == nil || !strings.Contains(err.Error(), test.note) || errors.As(err, &left) != (program == "lacks" || program == "more") {
+			if err == nil || !strings.Contains(err.Error(), test.note) || errors.As(err, &left) != slices.Contains([]string{"lacks", "more", "import"}, program) {
 				t.Errorf("%s: %v", program, err)
 			}
 			continue
