@@ -26,7 +26,7 @@ def plain():
 
 def compiled(source, *options):
     """The program's path. It is compiled once for all who run it at the same time."""
-    program = FOLDER / pathlib.Path(source + "".join(options).replace("/", "")).with_suffix(".program")
+    program = FOLDER / (pathlib.Path(source).stem + "".join(options) + ".program")
     with open(program.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():

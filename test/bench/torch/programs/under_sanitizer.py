@@ -13,7 +13,7 @@ for tool, planted in (("memcheck", ""), ("memcheck", "out-of-bounds"), ("raceche
     run = subprocess.run([sanitizer, "--tool", tool, program, *planted.split()], capture_output=True, text=True)
     said = run.stdout + run.stderr
     summary = re.search(r"SUMMARY: (\d+) (errors?|hazards?)", said)
-    found = re.search(r"(Invalid __global__ write|hazard).* (looked_at|races)", said.replace("\n", " "))
+    found = re.search(r"(Invalid __global__ write|Race reported).* (looked_at|races)", said.replace("\n", " "))
     checksum = re.findall(r"^[0-9a-f]{16}$", said, re.MULTILINE)
     if not summary:
         sys.exit(f"{tool} {planted}: no summary: {said[-600:]}")

@@ -5,7 +5,10 @@ import sys
 
 try:
     from cuda.bindings import driver
-    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+    try:
+        from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+    except ImportError:  # before 0.5
+        from cuda.core.experimental import Device, LaunchConfig, Program, ProgramOptions, launch
 except ImportError as lack:
     print(lack, file=sys.stderr)
     sys.exit(77)
