@@ -171,6 +171,37 @@ func TestRequestsOfPeople(t *testing.T) {
 	}
 }
 
+// A request and a pause may be told by one message. Both are obeyed; a request to suspend is the pause.
+func TestARequestBesideAPause(t *testing.T) {
+	b := start(t, "[default]\nlevel = 0")
+	s, slot := b.member(7)
+	request := func(what segment.Asked) uint64 { // as the command line makes it
+		return s.Slot(slot).StartedNs.Load()>>10<<16 | uint64(what)
+	}
+	both := func(asked uint64, paused uint8) {
+		t.Helper()
+		b.do(func(server *Server) {
+			for _, c := range server.clients {
+				c.asked, c.set.Paused, c.set.Fields = asked, paused, c.set.Fields|wire.SetPaused
+				c.judge(server)
+			}
+		})
+		s.Poke()
+	}
+	is := func(what segment.Asked) func() bool {
+		return func() bool { return s.Slot(slot).Request().What() == what }
+	}
+	both(request(segment.AskedOut), 1)
+	eventually(t, "it is suspended", is(segment.AskedSuspend))
+	both(request(segment.AskedIn), 0)
+	eventually(t, "it goes on", is(segment.AskedResume))
+	both(1<<60|uint64(segment.AskedSuspend), 1) // for an earlier process
+	eventually(t, "it is suspended again", is(segment.AskedSuspend))
+	resume := request(segment.AskedResume) | 7<<8
+	both(resume, 0)
+	eventually(t, "it goes on, as was asked", func() bool { return uint64(s.Slot(slot).Request()) == resume })
+}
+
 func TestLevelsByABroker(t *testing.T) {
 	b := start(t, "[default]\nlevel = 4\n[[rule]]\nname='no'\nwhen='wanted == 1'\nadmit=false")
 	for wanted, want := range map[int]int{0: 4, 4: 4, 6: 6} {

@@ -80,6 +80,7 @@ type agent struct {
 	counted                    usage // when the process's part of the GPU was counted last
 	countedBusy, countedHigher uint64
 	memory                     agentMemory
+	beats                      [segment.Slots]segment.Beats // of members of a broker
 }
 
 // peers is who else is on the GPU.
@@ -282,7 +283,8 @@ func (a *agent) gates() bool {
 }
 
 func (a *agent) peers() (p peers) {
-	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
+	ended := a.unseen()
+	for members := a.segment.Members.Load() &^ (1 << a.slot) &^ ended; members != 0; members &= members - 1 {
 		slot := bits.TrailingZeros64(members)
 		bit := uint64(1) << slot
 		switch level := int(a.segment.Level[slot].Load()); {
@@ -302,6 +304,24 @@ func (a *agent) peers() (p peers) {
 		}
 	}
 	return p
+}
+
+// unseen is which members may have ended, although they are in the header: their broker does not live, and would have said so. Their
+// heartbeats have not changed for so long. With a file the lock says so.
+func (a *agent) unseen() (slots uint64) {
+	if !a.segment.Paged() {
+		return 0
+	}
+	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
+		slot := bits.TrailingZeros64(members)
+		if a.beats[slot].Silent(a.segment.Slot(slot).HeartbeatNs.Load()) > time.Duration(stoodStill) {
+			slots |= 1 << slot
+		}
+	}
+	if a.segment.Attended() {
+		return 0
+	}
+	return slots
 }
 
 // giveWay takes this process off the GPU while a higher level's window is open. A short timeslice cannot do that: this

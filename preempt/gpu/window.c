@@ -137,28 +137,25 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	pthread_spin_unlock(&g->lock);
 }
 
-// Puts a view in the place of another, page by page, since it may consist of several mappings. The own pages go first: without
-// them nothing has changed.
-static bool replace(struct gp_view *view, struct gp_view *next)
+// Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first.
+static bool replace(struct gp_view *view, struct gp_view *next, size_t from, size_t to)
 {
-	const size_t own = __builtin_offsetof(struct gp_view, own);
 	size_t page = (size_t)sysconf(_SC_PAGESIZE); // all words are in the first of a GP_PAGE
-	for (size_t at = sizeof *next; at > 0; at -= GP_PAGE) {
-		char *from = (char *)next + at - GP_PAGE, *to = (char *)view + at - GP_PAGE;
-		bool moved = mremap(from, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED;
-		if (!moved && at > own)
-			return false;
+	bool all = true;
+	for (size_t at = to; at > from; at -= GP_PAGE) {
+		char *is = (char *)next + at - GP_PAGE, *was = (char *)view + at - GP_PAGE;
+		all = mremap(is, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, was) != MAP_FAILED && all;
 	}
-	munmap(next, sizeof *next);
-	return true;
+	return all;
 }
 
 // Replaces the segment's memory by another, of either kind, in which this process has a slot or which nobody else sees. The address
-// stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either memory,
-// and write at the same places in either: in pages of its own, or where all ring. Nothing is decided by that.
+// stays, so that no pointer dangles. A slot that is still owned is copied. What it writes itself is replaced under the lock, which
+// launches wait for; the rest, 129 pages, after it: threads read either memory meanwhile. Nothing is decided by that.
 bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool owned)
 {
 	struct gp_view *view = gp_view_of(g->segment), *next = memory;
+	const size_t own = sizeof view->segment; // from here on it writes itself
 
 	pthread_spin_lock(&g->lock);
 	uint64_t now = gp_now_ns();
@@ -169,7 +166,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		for (size_t page = 0; page < sizeof next->own; page += GP_PAGE)
 			memcpy((char *)&next->own + page, (char *)&view->own + page, 4096); // all of its words
 	}
-	bool moved = replace(view, next);
+	bool moved = replace(view, next, own, sizeof *next);
 	if (moved) {
 		g->slot = slot;
 		g->paged = paged;
@@ -178,6 +175,10 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		gp_own_line(g)->busy = 1;
 	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
 	pthread_spin_unlock(&g->lock);
+	if (moved) {
+		replace(view, next, 0, own); // fails for no mapping that is there
+		munmap(next, sizeof *next);
+	}
 	gp_window_wake(g, wakes);
 	return moved;
 }

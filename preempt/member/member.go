@@ -223,16 +223,27 @@ func (m *member) take(e join.Event) error {
 	case *wire.Gone:
 		return m.segment.Place(int(told.Slot), -1)
 	case *wire.Changed:
-		switch {
-		case told.Policy.Asked != m.policy.Asked: // a pause comes of it
-			m.segment.With(func() { m.segment.Obey(segment.Request(told.Policy.Asked)) })
-		case told.Policy.Paused != m.policy.Paused:
-			m.segment.With(func() { m.segment.Pause(told.Policy.Paused == 1) })
-		}
+		m.segment.With(func() { m.obey(m.policy, told.Policy) })
 		m.policy = told.Policy
 		m.limit()
 	}
 	return nil
+}
+
+// obey makes what people want of the process now its own: a request, and whether it is paused. One message may have both. A request to
+// suspend or resume is the pause itself, unless it is for an earlier process of the slot.
+func (m *member) obey(was, is wire.Policy) {
+	own := m.segment.Own()
+	if is.Asked != was.Asked {
+		m.segment.Obey(segment.Request(is.Asked))
+	}
+	if is.Paused == was.Paused {
+		return
+	}
+	asked := own.Request().What()
+	if is.Asked == was.Asked || asked != segment.AskedSuspend && is.Paused == 1 || asked != segment.AskedResume && is.Paused == 0 {
+		m.segment.Pause(is.Paused == 1)
+	}
 }
 
 func (m *member) limit() {

@@ -76,14 +76,15 @@ func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 // brokerSilent is how old the broker's heartbeat is at most while it lives.
 const brokerSilent = 3 * time.Second
 
-// beats is the broker's heartbeat as it was last seen to change. What time it says does not matter.
-type beats struct {
+// Beats is a heartbeat as it was last seen to change. What time it says does not matter.
+type Beats struct {
 	mutex sync.Mutex
 	last  uint64
 	at    time.Time
 }
 
-func (b *beats) silent(beat uint64) time.Duration {
+// Silent is for how long the heartbeat has not changed, which is this one now.
+func (b *Beats) Silent(beat uint64) time.Duration {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	if beat != b.last || b.at.IsZero() {
@@ -94,7 +95,7 @@ func (b *beats) silent(beat uint64) time.Duration {
 
 // Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
 func (s *Segment) Attended() bool {
-	return s.pages == nil || s.beats.silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
+	return s.pages == nil || s.beats.Silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
 }
 
 // OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.

@@ -226,6 +226,41 @@ func TestBrokerKilledAtRandom(t *testing.T) {
 	lc.finish()
 }
 
+// A latency-critical program ends with its window open, and there is no broker any more to tell of that: it keeps nobody from the GPU.
+func TestPeerThatDiesAfterItsBroker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"gate\", \"turns\", \"blp\"]\n[share]\nmin_be = 0.0\n")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("mechanisms = [\"timeslice\", \"hold\", \"gate\", \"turns\", \"blp\"]\n[share]\nmin_be = 0.0\n[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	be, lc := m.sharing()
+	lc.say("lc 100000 3 40 100 stream")
+	m.until("it is stopped in a window", func() bool {
+		if err := lc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		open := m.peer(lc).WindowOpen
+		if !open {
+			_ = lc.cmd.Process.Signal(syscall.SIGCONT)
+		}
+		return open
+	})
+	if err := m.running.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = m.running.Wait()
+	_ = lc.cmd.Process.Kill()
+	for range 3 {
+		n := be.count()
+		for deadline := time.Now().Add(patience); be.count() < n+100; time.Sleep(2 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d kernels in %v", be.count()-n, patience)
+			}
+		}
+	}
+	be.finish()
+}
+
 // The policy decides about levels, and people change them while programs run.
 func TestBrokerDecidesLevels(t *testing.T) {
 	t.Parallel()
