@@ -329,6 +329,165 @@ func TestAnotherFileOfThatNumber(t *testing.T) {
 	}
 }
 
+// lingering is a socket whose last close waits until somebody reads what it has sent, which nobody does.
+func lingering(t *testing.T) int {
+	t.Helper()
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(listener, 1))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(listener) })
+	address, err := unix.Getsockname(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Connect(fd, address), unix.SetNonblock(fd, true))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = unix.Write(fd, make([]byte, 1<<16))
+	}
+	if err := errors.Join(unix.SetNonblock(fd, false), unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 60})); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// A descriptor that a client sends may take a minute to be closed. The broker does not wait for that, whether it reads the packet or
+// ends the connection before, and who sent it counts as connected until then.
+func TestDescriptorsThatAreSlowToClose(t *testing.T) {
+	for _, unread := range []bool{false, true} {
+		b := start(t, "", func(s *Server) { s.bare = false })
+		fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held chan struct{}
+		if unread { // it refuses the first message when the second is there too
+			held = make(chan struct{})
+			b.server.command(func() { <-held })
+			if err := wire.Send(fd, &wire.Mapped{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slow := lingering(t)
+		if err := wire.Send(fd, &wire.List{}, slow); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(slow)
+		if unread {
+			close(held)
+		}
+		m, _, err := wire.Receive(fd, 0)
+		if errors.Is(err, unix.ECONNRESET) { // comes once, before what was sent
+			m, _, err = wire.Receive(fd, 0)
+		}
+		if refused, is := m.(*wire.Refused); err != nil || !is || refused.Reason != wire.RefusedForm {
+			t.Fatal(m, err)
+		}
+		b.do(func(s *Server) { // it answers
+			if unread && s.byUID[uint32(os.Getuid())] != 1 {
+				t.Errorf("%d connections are counted", s.byUID[uint32(os.Getuid())])
+			}
+		})
+		unix.Close(fd)
+	}
+}
+
+// Where the kernel can refuse descriptors, nobody sends any.
+func TestNobodySendsDescriptors(t *testing.T) {
+	b := start(t, "")
+	if !b.server.bare {
+		t.Skip("this kernel lets everybody send descriptors")
+	}
+	fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := wire.Send(fd, &wire.List{}, fd); !errors.Is(err, unix.EPERM) {
+		t.Errorf("sent: %v", err)
+	}
+}
+
+// A member that waits to come back counts as the connection that it had: there are never more clients of a user than it may have
+// connections, on however many GPUs it says that it is.
+func TestMembersWithoutConnectionCount(t *testing.T) {
+	const most = 8
+	b := start(t, fmt.Sprintf("[quota]\nconnections_per_uid = %d\nconnections_per_cgroup = %d", most, most))
+	joined := 0
+	for gpu := range byte(3 * most) {
+		c, err := join.Join(join.SocketIn(b.directory, 7), options(gpu, 7))
+		if err != nil {
+			continue
+		}
+		joined++
+		c.Close()
+	}
+	if joined == 0 || b.clients() > most {
+		t.Errorf("%d joined, %d are there", joined, b.clients())
+	}
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			s.drop(c)
+		}
+	})
+	eventually(t, "nothing is counted any more", func() (none bool) {
+		b.do(func(s *Server) { none = len(s.byUID) == 0 && len(s.byCgroup) == 0 })
+		return none
+	})
+}
+
+// Who joins again and again does so at a bounded rate: all others are told each time.
+func TestJoinsAreBounded(t *testing.T) {
+	const most = 8
+	b := start(t, fmt.Sprintf("[quota]\nconnections_per_uid = %d", most))
+	began, joined := time.Now(), 0
+	var refused join.RefusedError
+	for range 10 * most {
+		c, err := join.Join(join.SocketIn(b.directory, 7), options(1, 7))
+		switch {
+		case err == nil:
+			joined++
+			c.Leave()
+		case !errors.As(err, &refused) || refused.Reason != wire.RefusedRate:
+			t.Fatal(err)
+		}
+	}
+	if bound := most + 1 + int(time.Since(began).Seconds()*joinsPerSecond); joined < 1 || joined > bound {
+		t.Errorf("%d joins, must be at most %d", joined, bound)
+	}
+}
+
+// A container is known by its cgroup where a runtime of the system made that, and not where a user can.
+func TestContainerOf(t *testing.T) {
+	id := strings.Repeat("0af9", 16)
+	for path, want := range map[string]string{
+		"": "", "/": "", "/user.slice": "", "/docker/": "", id: "", "/" + id: "",
+		"/docker/" + id:                           id,
+		"/system.slice/docker-" + id + ".scope":   id,
+		"/machine.slice/libpod-" + id + ".scope":  id,
+		"/kubepods/besteffort/pod1234-5678/" + id: id,
+		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_34.slice/cri-containerd-" + id + ".scope": id,
+		"/kubepods.slice/kubepods-pod12_34.slice/crio-" + id + ".scope":                                              id,
+		"/user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + id + ".scope":                            "",
+		"/user.slice/user-1000.slice/user@1000.service/docker/" + id:                                                 "",
+		"/system.slice/a.service/docker-" + id + ".scope":                                                            "",
+		"/docker/" + id + "0": "", "/docker/" + id[1:]: "", "/docker/" + strings.ToUpper(id): "",
+	} {
+		if got := containerOf(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestLevels(t *testing.T) {
 	b := start(t, `
 [[rule]]

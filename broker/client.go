@@ -20,6 +20,7 @@ type client struct {
 	slot       int
 	connection *connection // nil: it ended, and the process may come back
 	backUntil  time.Time
+	holds      holds     // of the connection that ended
 	endedUntil time.Time // its pages are kept; zero: it has not ended
 	member     bool
 
@@ -59,6 +60,10 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	}
 	if before != nil { // exec, or a connection that was forgotten
 		s.drop(before)
+	}
+	if wait := s.joins(c.who.uid, now); wait > 0 {
+		s.refuse(c, wire.RefusedRate, wait)
+		return
 	}
 	member, reason := s.newClient(c, m)
 	if member == nil {
@@ -110,6 +115,8 @@ func (s *Server) takeBack(member *client, c *connection, now time.Time) {
 		old.client = nil
 		s.end(old)
 	}
+	s.release(member.holds)
+	member.holds = holds{}
 	member.connection, c.client, c.deadline = c, member, time.Time{}
 	member.common, member.ready, member.peers = false, false, [wire.Slots]uint64{}
 	if err := wire.Send(c.fd, s.welcome(member, 1)); err != nil {
@@ -194,6 +201,7 @@ func (s *Server) drop(c *client) {
 	delete(s.dying, c.who.pidfd) // closing it ends the watch
 	c.gpu.leave(c)
 	s.forget(c.gpu)
+	s.release(c.holds)
 	c.release()
 	if c.member {
 		s.keep(c, time.Now())

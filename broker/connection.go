@@ -11,15 +11,16 @@ import (
 
 // connection is a socket. It becomes a client's by HELLO, or people ask by it.
 type connection struct {
-	fd     int
-	level  int // of the socket that it came to
-	uid    uint32
-	counts bool // among those of its cgroup
-	who    identity
-	seen   bool // who is known
-	client *client
-	told   bool           // people were answered
-	answer []func() error // of people: what is still to be sent
+	fd      int
+	level   int // of the socket that it came to
+	uid     uint32
+	counted bool // among those of its user
+	counts  bool // among those of its cgroup
+	who     identity
+	seen    bool // who is known
+	client  *client
+	told    bool           // people were answered
+	answer  []func() error // of people: what is still to be sent
 
 	bucket   bucket
 	full     bool      // it does not read: it is looked at when it does
@@ -46,6 +47,9 @@ func (s *Server) accept(listener, level int, now time.Time) {
 }
 
 func (s *Server) admit(fd, level int, now time.Time) {
+	if s.bare {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, soPassRights, 0) // as the listening socket has it
+	}
 	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
 	case err != nil:
@@ -56,7 +60,7 @@ func (s *Server) admit(fd, level int, now time.Time) {
 		unix.Close(fd)
 		return
 	}
-	c := &connection{fd: fd, level: level, uid: credentials.Uid, who: identity{pidfd: -1}, deadline: now.Add(s.limits.hello)}
+	c := &connection{fd: fd, level: level, uid: credentials.Uid, counted: true, who: identity{pidfd: -1}, deadline: now.Add(s.limits.hello)}
 	if err := s.watch(fd, unix.EPOLLIN); err != nil {
 		s.byUID.remove(c.uid)
 		unix.Close(fd)
@@ -108,7 +112,12 @@ func (s *Server) read(c *connection, now time.Time) bool {
 		s.interest(c)
 		return false
 	}
-	m, _, err := wire.Receive(c.fd, 0)
+	m, sent, err := wire.ReceiveAll(c.fd)
+	if len(sent) > 0 { // none of our messages has any
+		s.closer.close(c.uid, func() {}, sent...)
+		s.refuse(c, wire.RefusedForm, time.Minute)
+		return false
+	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		c.bucket.left++ // there was none
@@ -197,6 +206,7 @@ func (s *Server) refuse(c *connection, reason wire.Reason, retry time.Duration) 
 func (s *Server) lost(c *connection, now time.Time) {
 	if member := c.client; member != nil && member.member {
 		member.connection, member.backUntil = nil, now.Add(s.limits.back)
+		member.holds, c.counted, c.counts = holds{c.uid, c.counted, c.who.cgroup, c.counts}, false, false // who waits for it counts as it
 		c.client = nil
 	} else if member != nil {
 		s.drop(member)
@@ -211,12 +221,32 @@ func (s *Server) end(c *connection) {
 		return
 	}
 	delete(s.connections, c.fd)
-	s.byUID.remove(c.uid)
-	if c.counts {
-		s.byCgroup.remove(c.who.cgroup)
-	}
 	if c.who.pidfd >= 0 {
 		unix.Close(c.who.pidfd)
 	}
-	unix.Close(c.fd)
+	held := holds{c.uid, c.counted, c.who.cgroup, c.counts}
+	if s.bare {
+		unix.Close(c.fd)
+		s.release(held)
+		return
+	}
+	_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_DEL, c.fd, nil) // it is watched
+	s.closer.close(c.uid, func() { s.command(func() { s.release(held) }) }, c.fd)
+}
+
+// holds is what a connection, or a member without one, counts as.
+type holds struct {
+	uid      uint32
+	ofUID    bool
+	cgroup   string
+	ofCgroup bool
+}
+
+func (s *Server) release(h holds) {
+	if h.ofUID {
+		s.byUID.remove(h.uid)
+	}
+	if h.ofCgroup {
+		s.byCgroup.remove(h.cgroup)
+	}
 }

@@ -134,7 +134,9 @@ func parseCgroup(lines []byte) (path string) {
 	return path
 }
 
-var containers = regexp.MustCompile(`(?:^|[/-])([0-9a-f]{64})(?:\.scope)?$`)
+// containers are the paths that runtimes of the system make, of which the last part is the id. Below another one, as a user's own slice,
+// anybody can name a cgroup like that.
+var containers = regexp.MustCompile(`^/(?:(?:docker|kubepods[^/]*)/(?:[^/]+/)*|(?:system|machine)\.slice/|kubepods\.slice/(?:kubepods-[^/]+\.slice/)*)(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?$`)
 
 // containerOf is the container's id in the path of its cgroup; "" where there is none.
 func containerOf(cgroup string) string {

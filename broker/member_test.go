@@ -121,7 +121,7 @@ func TestPeopleAndSegments(t *testing.T) {
 	set(wire.Set{Fields: wire.SetClear})
 	s.Next()
 	eventually(t, "it is told again", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedResume && s.Limits() == (segment.Limits{Share: 0.5, MaxHoldUs: 20_000, MemoryMB: 9}) && s.Level[slot].Load() == 7
+		return s.Slot(slot).Request().What() == segment.AskedResume && s.Limits() == (segment.Limits{Share: 0.5, MaxHoldUs: 20_000, MemoryMB: 9, QuantumMs: 100}) && s.Level[slot].Load() == 7
 	})
 }
 

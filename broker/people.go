@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -54,9 +56,17 @@ func (c *connection) send(m wire.Message) {
 	c.answer = append(c.answer, func() error { return wire.Send(c.fd, m) })
 }
 
+// answeredAtOnce is how many parts of an answer are sent before others have their turn.
+const answeredAtOnce = 64
+
 // reply sends what is left of an answer. It returns false where the connection is not to be read.
 func (s *Server) reply(c *connection, now time.Time) bool {
-	for len(c.answer) > 0 {
+	for parts := 0; len(c.answer) > 0; parts++ {
+		if parts == answeredAtOnce { // others have their turn
+			c.again = now.Add(time.Millisecond)
+			s.interest(c)
+			return false
+		}
 		err := c.answer[0]()
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
 			c.full = true
@@ -74,39 +84,39 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 	return true
 }
 
-// list sends an Entry of each client that the asker may see, and of those that have ended, whose pages are kept.
+// list sends an Entry of each client that the asker may see, and of those that have ended, whose pages are kept. Who may see which is
+// found out when it is sent: conditions take their time.
 func (s *Server) list(c *connection) {
+	count := uint32(0)
+	sends := func(target *client, ended bool) func() error {
+		return func() error {
+			own := c.who.uid == 0 || c.who.uid == target.who.uid
+			switch {
+			case ended && (!own || !slices.Contains(s.ended, target)): // its pages are given up
+				return nil
+			case !ended && s.clients[target.id] != target: // it left meanwhile
+				return nil
+			case !s.may(c, target):
+				return nil
+			}
+			var pages []int
+			if own && (ended || target.member) { // the first of its two pages says how it is, the second what it has done
+				pages = []int{target.state, target.counters}
+			}
+			err := wire.Send(c.fd, s.entry(c, target), pages...)
+			if err == nil && !ended {
+				count++
+			}
+			return err
+		}
+	}
 	for _, target := range s.ended {
-		if (c.who.uid == 0 || c.who.uid == target.who.uid) && s.may(c, target) {
-			c.answer = append(c.answer, func() error {
-				if !slices.Contains(s.ended, target) {
-					return nil // its pages are given up
-				}
-				return wire.Send(c.fd, s.entry(c, target), target.state, target.counters)
-			})
-		}
+		c.answer = append(c.answer, sends(target, true))
 	}
-	ids := make([]uint64, 0, len(s.clients))
-	for id, target := range s.clients {
-		if s.may(c, target) {
-			ids = append(ids, id)
-		}
+	for _, target := range slices.SortedFunc(maps.Values(s.clients), func(a, b *client) int { return cmp.Compare(a.id, b.id) }) {
+		c.answer = append(c.answer, sends(target, false))
 	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		c.answer = append(c.answer, func() error {
-			target := s.clients[id]
-			if target == nil {
-				return nil // it left meanwhile
-			}
-			// The first of its two pages says how it is, the second what it has done. Only its own user is told that.
-			if target.member && (c.who.uid == 0 || c.who.uid == target.who.uid) {
-				return wire.Send(c.fd, s.entry(c, target), target.state, target.counters)
-			}
-			return wire.Send(c.fd, s.entry(c, target))
-		})
-	}
-	c.send(&wire.Done{Count: uint32(len(ids))})
+	c.answer = append(c.answer, func() error { return wire.Send(c.fd, &wire.Done{Count: count}) })
 }
 
 func (s *Server) entry(c *connection, target *client) *wire.Entry {

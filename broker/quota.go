@@ -28,11 +28,15 @@ type bucket struct {
 
 // take takes one message. A wait says that there is none left, and when there is.
 func (b *bucket) take(now time.Time, perSecond int) (wait time.Duration) {
-	rate := float64(perSecond)
+	return b.takeOf(now, float64(perSecond), float64(perSecond))
+}
+
+// takeOf takes one where there are so many a second, and so many at once.
+func (b *bucket) takeOf(now time.Time, rate, most float64) (wait time.Duration) {
 	if b.at.IsZero() {
-		b.left = rate
+		b.left = most
 	} else {
-		b.left = min(b.left+now.Sub(b.at).Seconds()*rate, rate)
+		b.left = min(b.left+now.Sub(b.at).Seconds()*rate, most)
 	}
 	b.at = now
 	if b.left < 1 {
@@ -40,4 +44,27 @@ func (b *bucket) take(now time.Time, perSecond int) (wait time.Duration) {
 	}
 	b.left--
 	return 0
+}
+
+// joinsPerSecond is how many clients of a user join in a second, when so many at once as it may have connections have joined: all
+// members of a GPU are told of each.
+const joinsPerSecond = 64
+
+// joins takes a join of a user. A wait says that it has had its part, and when it has more.
+func (s *Server) joins(uid uint32, now time.Time) (wait time.Duration) {
+	b := s.joining[uid]
+	if b == nil {
+		b = &bucket{}
+		s.joining[uid] = b
+	}
+	return b.takeOf(now, joinsPerSecond, float64(s.policy.Quota.ConnectionsPerUID))
+}
+
+// forgetJoins forgets users who have all of their part again.
+func (s *Server) forgetJoins(now time.Time) {
+	for uid, b := range s.joining {
+		if now.Sub(b.at).Seconds()*joinsPerSecond >= float64(s.policy.Quota.ConnectionsPerUID) {
+			delete(s.joining, uid)
+		}
+	}
 }

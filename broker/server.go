@@ -64,6 +64,9 @@ type Server struct {
 	gpus        map[[16]byte]*gpu
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
+	joining     map[uint32]*bucket // by user
+	bare        bool               // the kernel lets nobody send descriptors
+	closer      closer
 	beat        time.Time                 // the next heartbeat
 	others      map[string]map[int32]bool // PIDs of processes that work and are no clients, by GPU
 	inUse       atomic.Int32              // GPUs
@@ -76,7 +79,7 @@ type Server struct {
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 	s := &Server{limits: limits{hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}}
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -116,6 +119,9 @@ func (s *Server) Listen(socket, level int) error {
 	if err := unix.SetNonblock(socket, true); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	if s.bare {
+		s.bare = unix.SetsockoptInt(socket, unix.SOL_SOCKET, soPassRights, 0) == nil
+	}
 	if err := s.watch(socket, unix.EPOLLIN); err != nil {
 		return err
 	}
@@ -145,8 +151,11 @@ func (s *Server) SetPolicy(p *policy.Policy) {
 
 func (s *Server) command(do func()) {
 	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.wake < 0 { // it has ended
+		return
+	}
 	s.commands = append(s.commands, do)
-	s.mutex.Unlock()
 	_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if it is full: then it wakes
 }
 
@@ -165,6 +174,7 @@ func (s *Server) Run() error {
 		now = time.Now()
 		for _, event := range events[:max(n, 0)] {
 			s.handle(int(event.Fd), event.Events, now)
+			s.live()
 		}
 	}
 	return nil
@@ -238,12 +248,20 @@ func (s *Server) expire(now time.Time) {
 		}
 	}
 	s.expireEnded(now)
-	if len(s.gpus) > 0 && !s.beat.After(now) {
-		s.beat = now.Add(heartbeat)
-		for _, g := range s.gpus {
-			g.words().BrokerHeartbeatNs.Store(segment.Now())
-		}
+	s.live()
+}
+
+// live shows that the broker lives: between any two things that it does, if it is time.
+func (s *Server) live() {
+	now := time.Now()
+	if len(s.gpus) == 0 || s.beat.After(now) {
+		return
 	}
+	s.beat = now.Add(heartbeat)
+	for _, g := range s.gpus {
+		g.words().BrokerHeartbeatNs.Store(segment.Now())
+	}
+	s.forgetJoins(now)
 }
 
 // patience is how long there is nothing to do by itself, in milliseconds; -1: for ever.
@@ -303,6 +321,9 @@ func (s *Server) close() {
 	for fd := range s.listeners {
 		unix.Close(fd)
 	}
-	unix.Close(s.wake)
 	unix.Close(s.epoll)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	unix.Close(s.wake)
+	s.wake = -1
 }

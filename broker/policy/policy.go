@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/interpreter"
 )
 
 // Levels is how many there are; 0 is the highest (lc), Levels-1 the lowest (be).
@@ -103,7 +104,8 @@ func Load(path string) (*Policy, error) {
 func (p *Policy) String() string { return p.text }
 
 // Grant says what a client gets: what the first rule says whose condition holds. An error names rules whose condition could not
-// be evaluated, which count as not holding; the grant is valid all the same.
+// be evaluated, which count as not holding; the grant is valid all the same. Where a condition takes too long nothing is granted: a
+// client may have so many groups that a rule fails which takes something away.
 func (p *Policy) Grant(f Facts) (Grant, error) {
 	var errs []error
 	values := f.values("")
@@ -111,6 +113,10 @@ func (p *Policy) Grant(f Facts) (Grant, error) {
 		holds, err := eval(r.when, values)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("rule %q: %w", r.grant.Rule, err))
+		}
+		var ended interpreter.EvalCancelledError
+		if errors.As(err, &ended) {
+			return Grant{Rule: r.grant.Rule, Level: Levels - 1}, errors.Join(errs...)
 		}
 		if holds {
 			return r.grant, errors.Join(errs...)

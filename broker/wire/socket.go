@@ -29,6 +29,22 @@ var ErrClosed = errors.New("the connection is closed")
 // returned and are the caller's; all others are closed. The message is nil exactly if there is an error, and then there are no
 // descriptors.
 func Receive(socket, most int) (m Message, descriptors []int, err error) {
+	if m, descriptors, err = ReceiveAll(socket); err != nil {
+		most = 0
+	}
+	if len(descriptors) > most {
+		CloseAll(descriptors[most:])
+		descriptors = descriptors[:most]
+	}
+	if err != nil {
+		descriptors = nil
+	}
+	return m, descriptors, err
+}
+
+// ReceiveAll is Receive with all descriptors that came, also if there is an error. They are the caller's, and to close the last
+// descriptor of a file may take long.
+func ReceiveAll(socket int) (m Message, descriptors []int, err error) {
 	packet := make([]byte, MaxSize+1)
 	control := make([]byte, unix.CmsgSpace(4*253)) // SCM_MAX_FD
 	var n, controlled, flags int
@@ -42,11 +58,6 @@ func Receive(socket, most int) (m Message, descriptors []int, err error) {
 		return nil, nil, err
 	}
 	descriptors = rights(control[:controlled])
-	for len(descriptors) > most {
-		last := len(descriptors) - 1
-		unix.Close(descriptors[last])
-		descriptors = descriptors[:last]
-	}
 	switch {
 	case n == 0 && controlled == 0:
 		err = ErrClosed // an empty packet says the same: it is no message
@@ -56,8 +67,7 @@ func Receive(socket, most int) (m Message, descriptors []int, err error) {
 		m, err = Decode(packet[:n])
 	}
 	if err != nil {
-		CloseAll(descriptors)
-		return nil, nil, err
+		return nil, descriptors, err
 	}
 	return m, descriptors, nil
 }

@@ -618,7 +618,7 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 
 // drainFor is how long work that was submitted may take to end before memory goes.
 func (a *agent) drainFor() time.Duration {
-	turns := 2 * bits.OnesCount64(a.segment.Members.Load()) * int(a.core.config.Turns.QuantumMs)
+	turns := 2 * bits.OnesCount64(a.segment.Members.Load()) * int(a.quantumMs())
 	return drainFor + time.Duration(turns)*time.Millisecond
 }
 

@@ -13,10 +13,16 @@ import (
 // seizeAfter is how late an owner may be after its quantum, beyond the time of an RM control.
 const seizeAfter = 250 * time.Millisecond
 
+// quantumMs is how long a turn is: a broker's policy says, whose clients all have the same, or the configuration.
+func (a *agent) quantumMs() uint64 {
+	const most = 10_000
+	return min(cmp.Or(uint64(a.segment.Limits().QuantumMs), a.core.config.Turns.QuantumMs), most)
+}
+
 // turn takes, keeps or hands on the turn among processes of the lowest level, and returns when to look again. A process that
 // is not on its turn is off the runlist, whatever it has submitted.
 func (a *agent) turn(p peers, now uint64) time.Duration {
-	quantum := time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+	quantum := time.Duration(a.quantumMs()) * time.Millisecond
 	turn := a.segment.Turn.Load()
 	owner, owned := segment.TurnOwner(turn)
 	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
@@ -42,6 +48,9 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		if a.countedTurn != turn { // taken, or handed to this process
 			a.countedTurn = turn
 			a.own().Turns.Add(1)
+			if turn&segment.TurnSeized != 0 {
+				a.own().TurnsSeized.Add(1)
+			}
 		}
 		if a.off && !a.schedule(true) {
 			return heartbeat
@@ -80,7 +89,6 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 			return a.take(turn, false)
 		}
 	case want && late > 3*quantum+seizeAfter:
-		a.own().TurnsSeized.Add(1)
 		return a.take(turn, true)
 	case want:
 		if !a.off {
@@ -143,7 +151,7 @@ func (a *agent) take(seen uint64, seized bool) time.Duration {
 		a.schedule(true)
 	}
 	a.segment.Ring()
-	return time.Duration(a.core.config.Turns.QuantumMs) * time.Millisecond
+	return time.Duration(a.quantumMs()) * time.Millisecond
 }
 
 // pass hands the turn to a slot, or to nobody (-1).

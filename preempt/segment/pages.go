@@ -60,6 +60,7 @@ type Limits struct {
 	Share     float64 // the least part of the GPU's time
 	MaxHoldUs uint32
 	MemoryMB  uint32
+	QuantumMs uint32 // of turns
 }
 
 // Limits returns what was told last.
