@@ -16,7 +16,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -82,10 +82,12 @@ build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
-# The broker is without C: it runs on any distribution, and alone in an image.
-build/gpreemptd: build/version $(GO_SOURCES)
+# The services are without C: they run on any distribution, and alone in an image. Metrics are what `gpreempt top --prometheus` and
+# `--listen` run.
+SERVICES := gpreemptd gpreempt-nri gpreempt-metrics
+$(SERVICES:%=build/%): build/%: build/version $(GO_SOURCES)
 	@mkdir -p build
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreemptd
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
 
 # The benchmarks, which `gpreempt bench` runs.
 BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
@@ -93,11 +95,6 @@ BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/wo
 build/gpreempt-bench: build/version $(BENCH_SOURCES)
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
-
-# Prometheus metrics, which `gpreempt top --prometheus` and `--listen` run.
-build/gpreempt-metrics: build/version $(GO_SOURCES)
-	@mkdir -p build
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-metrics
 
 # Builds for other machines than this one, by a pinned compiler that comes with the C libraries of all versions: amd64 runs
 # from glibc 2.17 on, and arm64 from the first glibc that it has, which is 2.17 too. Two builds of one commit are the same, bit by
@@ -118,10 +115,10 @@ DIST_GLIBC := 2.17
 DIST_amd64 := x86_64-linux-gnu.$(DIST_GLIBC)
 DIST_arm64 := aarch64-linux-gnu.$(DIST_GLIBC)
 DIST_ARCHS := amd64 arm64
-DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics gpreemptd
+DIST_FILES := libgpreempt.so gpreempt gpreempt-bench $(SERVICES)
 dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
 dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
-	./test/glibc.sh $(DIST_GLIBC) $(filter-out %/gpreemptd,$^)
+	./test/glibc.sh $(DIST_GLIBC) $(filter-out $(SERVICES:%=\%/%),$^)
 check-dist: ## tests of the portable builds, with emulators and runtimes of Debian's packages
 check-dist: dist
 	$(GO_TEST) -v ./test/dist
@@ -147,12 +144,12 @@ build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable
 	CGO_LDFLAGS='$$(CURDIR)/build/portable/$(1)/exports.a $$(CURDIR)/build/portable/$(1)/core.a' $$(DIST_GO_$(1)) -buildmode=c-shared -overlay $$(OVERLAY) \
 		-ldflags '-s -w -buildid= -B none $$(LIBRARY_VERSION) -extldflags "$$(LIBRARY_LDFLAGS) -Wl,--build-id=sha1"' -o $$@ ./shim
 	@rm -f $$(@:.so=.h)
-build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench build/dist/$(1)/gpreempt-metrics: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
+build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
 	@mkdir -p $$(@D)
 	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
-build/dist/$(1)/gpreemptd: build/version $$(GO_SOURCES)
+$(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_SOURCES)
 	@mkdir -p $$(@D)
-	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/gpreemptd
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/$$*
 endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
@@ -296,7 +293,7 @@ demo: all
 
 COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
 install: ## the library, the commands, manuals and completions, into PREFIX
-install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics $(COMPLETIONS)
+install: build/libgpreempt.so build/gpreempt build/gpreempt-bench $(SERVICES:%=build/%) $(COMPLETIONS)
 	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
 uninstall: ## takes from PREFIX what install put there
 	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
