@@ -10,10 +10,10 @@ $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] |
 GO ?= go
 CC ?= gcc
 
-GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*') go.mod go.sum
+GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*' -not -path './charts/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
@@ -237,7 +237,7 @@ computed: all
 	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 vet: ## gofmt and go vet
 vet: all
-	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging); \
+	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging charts); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 unit: ## tests of packages and of the simulated driver
@@ -272,6 +272,7 @@ lint: ## golangci-lint, shellcheck, ruff and clang-format, pinned, in build/
 lint: vet $(LINTERS_INSTALLED)
 	GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(LINTERS)/golangci-lint run ./...
 	cd packaging && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
+	cd charts && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
 	$(LINTERS)/shellcheck .ci/run $$(git ls-files '*.sh')
 	$(LINTERS)/ruff check --no-cache --quiet $$(git ls-files '*.py')
 	$(if $(FORMATTED),$(LINTERS)/clang-format --dry-run --Werror $(C_FILES))
@@ -314,6 +315,10 @@ packages: dist build/packager $(COMPLETIONS)
 check-packages: ## tests of packages: what is in them, that they install, work, and leave nothing
 check-packages: dist all $(COMPLETIONS)
 	env -u MAKEFLAGS GPREEMPT_BINARIES='$(PACKAGED)' $(GO) test -C packaging -count=1 -timeout 1h ./...
+
+# The chart of charts/gpreempt, rendered by Helm's library and read by Kubernetes' types: a module of its own, since they are large.
+check-chart: ## tests of the Helm chart, without a cluster
+	env -u MAKEFLAGS $(GO) test -C charts -count=1 -timeout 1h ./...
 
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.
