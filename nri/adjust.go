@@ -83,7 +83,7 @@ func (c *Config) wish(pod *api.PodSandbox, container *api.Container) (level int,
 	}
 	level = rule.Role
 	if role != "" {
-		known := false
+		var known bool
 		if level, known = inject.Level(role); !known {
 			return 0, Invalid
 		}

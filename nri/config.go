@@ -71,7 +71,8 @@ func Parse(name string, text []byte) (*Config, error) {
 
 // rule puts what a file says over what holds otherwise.
 func (f ruleFile) rule(otherwise Rule) (Rule, error) {
-	rule, known := otherwise, false
+	rule := otherwise
+	var known bool
 	if f.Level != nil {
 		if rule.Best, known = inject.Level(fmt.Sprint(f.Level)); !known {
 			return rule, fmt.Errorf(`level = "%v", must be %s`, f.Level, allowed)
