@@ -16,7 +16,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -78,7 +78,7 @@ build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) -ldflags '-s -w $(LIBRARY_VERSION) -extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: build/version $(GO_SOURCES) kernels/guard/guard.json
+build/gpreempt: build/version $(GO_SOURCES) $(wildcard cmd/gpreempt/*.[ch]) kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
@@ -163,6 +163,10 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
+
+build/sim/libnvidia-ml.so.1: test/simcuda/nvml/nvml.c test/simcuda/driver/sim.h
+	@mkdir -p build/sim
+	$(CC) -O2 -std=gnu11 -Wall -Wextra -shared -fPIC -fvisibility=hidden -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
 
 # The library and the simulated driver with a sanitizer of the compiler, thread or address, in their C parts; Go's part
 # is as it is. A sanitizer looks up libc's functions before code that it watches may run, so the lookups that the library
@@ -295,9 +299,9 @@ demo: all
 COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
 install: ## the library, the commands, manuals and completions, into PREFIX
 install: build/libgpreempt.so build/gpreempt build/gpreempt-bench $(SERVICES:%=build/%) $(COMPLETIONS)
-	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
 uninstall: ## takes from PREFIX what install put there
-	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files
+	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
 
 build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
 	@mkdir -p $(@D)

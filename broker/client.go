@@ -20,6 +20,7 @@ type client struct {
 	slot       int
 	connection *connection // nil: it ended, and the process may come back
 	backUntil  time.Time
+	endedUntil time.Time // its pages are kept; zero: it has not ended
 	member     bool
 
 	state, counters int          // descriptors
@@ -194,17 +195,21 @@ func (s *Server) drop(c *client) {
 	c.gpu.leave(c)
 	s.forget(c.gpu)
 	c.release()
+	if c.member {
+		s.keep(c, time.Now())
+	}
 	if c.connection != nil {
 		c.connection.client = nil
 		s.end(c.connection)
 	}
 }
 
-// release gives up what a client has of the kernel, but for its pidfd if it did not get so far that this is its own.
+// release gives up what a client has of the kernel, but for its pidfd if it did not get so far that this is its own, and for the pages
+// of a member.
 func (c *client) release() {
 	c.view.Unmap()
 	for _, fd := range []int{c.state, c.counters} {
-		if fd >= 0 {
+		if fd >= 0 && !c.member {
 			unix.Close(fd)
 		}
 	}

@@ -20,6 +20,7 @@ type identity struct {
 	groups   []uint32
 	cgroup   string
 	nested   []int32 // its pids, from the broker's PID namespace to its own
+	space    string  // its PID namespace, where that is another one than the broker's; "": it cannot be told
 	pidfd    int     // readable once it has ended
 }
 
@@ -69,6 +70,9 @@ func peerOf(socket int) (who identity, err error) {
 	var uid uint32
 	uid, who.groups, who.nested = parseStatus(status)
 	who.cgroup = parseCgroup(cgroups)
+	if len(who.nested) > 1 {
+		who.space, _ = os.Readlink(filepath.Join(folder, "ns/pid")) // else its pid is told to nobody in there
+	}
 	if !known && uid != who.uid { // the pid was given to another process; one of the same user is no worse
 		return who, fmt.Errorf("process %d is user %d's, and was user %d's when it connected", who.pid, uid, who.uid)
 	}
@@ -151,20 +155,8 @@ func pidFor(asker, target *identity) int32 {
 	}
 	// The asker is in a namespace below the broker's: so must the target be, or in one below that. A process of the same depth
 	// can be in another one.
-	if !sameNamespace(asker.pid, target.pid) {
+	if asker.space == "" || asker.space != target.space {
 		return 0
 	}
 	return target.nested[depth-1]
-}
-
-func sameNamespace(a, b int32) bool {
-	of := func(pid int32) string {
-		link, err := os.Readlink(filepath.Join(proc, strconv.Itoa(int(pid)), "ns/pid"))
-		if err != nil {
-			return ""
-		}
-		return link
-	}
-	first := of(a)
-	return first != "" && first == of(b)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -265,12 +266,69 @@ func TestNextBroker(t *testing.T) {
 	current.stop()
 }
 
+// A process that began without a broker joins when there is one. Its slot in the file is free then, and what it writes is where it was.
+func TestBrokerThatComesLater(t *testing.T) {
+	directory, err := os.MkdirTemp("", "gpreempt-broker-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(directory)
+	file, err := segment.Open(filepath.Join(t.TempDir(), "segments"), [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot, err := file.Claim(7, "member")
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, own, path := file.Pointer(), file.Own(), file.Path()
+	own.Mechanisms.Store(uint32(configs.Turns))
+	found := make(chan struct{})
+	sought := member.Seek(member.Options{Directory: directory, GPU: [16]byte{1}, Level: 7, Name: "member"}, func() { close(found) }, func(err error) { t.Error(err) })
+	if next, _ := sought.Next(); next != nil {
+		t.Fatal("it has joined a broker that is not there")
+	}
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() { // launches count and ring all the time, whatever is there
+		defer close(done)
+		shared := (*atomic.Uint32)(unsafe.Add(unsafe.Pointer(own), 64-os.Getpagesize())) // gp_view.shared
+		for !stop.Load() {
+			own.GateWaits.Add(1)
+			shared.Add(1)
+		}
+	}()
+	b := &bench{}
+	b.again(t, &bench{directory: directory, server: &Server{identify: peerOf}})
+	defer b.stop()
+	<-found
+	next, at := sought.Next()
+	if !next.Replace(file, func(from unsafe.Pointer) bool { return moved(from, memory, own, next.Own()) }) {
+		t.Fatal("the memory was not replaced")
+	}
+	stop.Store(true)
+	<-done
+	if !next.Paged() || next.Pointer() != memory || next.Own() != own || !own.Has(configs.Turns) || own.GateWaits.Load() == 0 {
+		t.Error("it is at another place, or has forgotten")
+	}
+	eventually(t, "others see it", func() bool { return next.Members.Load() == 1<<at && next.Attended() })
+	other, err := segment.Open(filepath.Dir(path), [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := other.Claim(7, "other"); again != slot || err != nil {
+		t.Errorf("its slot in the file is not free: %d, %v", again, err)
+	}
+	other.Close()
+	next.Close()
+}
+
 // moved is what gp_gpu_move does to memory.
 func moved(from, to unsafe.Pointer, before, after *segment.Slot) bool {
 	after.Mechanisms.Store(before.Mechanisms.Load())
 	after.GateWaits.Store(before.GateWaits.Load())
 	page := uintptr(os.Getpagesize())
-	for i := range uintptr(1 + 2*(segment.Slots+1)) {
+	for i := range uintptr(2*(1+segment.Slots) + 2) {
 		if _, err := unix.MremapPtr(unsafe.Add(from, i*page), page, unsafe.Add(to, i*page), page, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
 			return false
 		}

@@ -32,6 +32,10 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 		}
 		c.send(&wire.Done{})
 	case *wire.Query:
+		if m.Layout != s.layout { // it could not join
+			c.send(&wire.Refused{Reason: wire.RefusedVersion})
+			break
+		}
 		asker := &client{socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
 		if asker.judge(s); asker.grant.Admit {
 			c.send(&wire.Changed{Policy: asker.inForce})
@@ -70,8 +74,18 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 	return true
 }
 
-// list sends an Entry of each client that the asker may see.
+// list sends an Entry of each client that the asker may see, and of those that have ended, whose pages are kept.
 func (s *Server) list(c *connection) {
+	for _, target := range s.ended {
+		if (c.who.uid == 0 || c.who.uid == target.who.uid) && s.may(c, target) {
+			c.answer = append(c.answer, func() error {
+				if !slices.Contains(s.ended, target) {
+					return nil // its pages are given up
+				}
+				return wire.Send(c.fd, s.entry(c, target), target.state, target.counters)
+			})
+		}
+	}
 	ids := make([]uint64, 0, len(s.clients))
 	for id, target := range s.clients {
 		if s.may(c, target) {
@@ -101,7 +115,13 @@ func (s *Server) entry(c *connection, target *client) *wire.Entry {
 	if target.member {
 		e.Member = 1
 	}
+	if !target.endedUntil.IsZero() {
+		e.Ended = 1
+	}
 	for which := range target.wantsSince {
+		if e.Ended == 1 {
+			break // its GPU may be given up too
+		}
 		word, _ := target.gpu.turnWords(uint8(which))
 		if owner, owned := segment.TurnOwner(word.Load()); owned && owner == target.slot {
 			e.Turns |= 1 << which

@@ -45,6 +45,8 @@ func act(what, socket string) {
 		actor.run()
 	case "flood":
 		flood(socket)
+	case "crowd":
+		crowd(socket)
 	default:
 		if step, err := strconv.Atoi(what); err == nil {
 			dieAt(step, socket)
@@ -163,7 +165,7 @@ func (a *actor) listen() {
 
 // process is an actor, from outside.
 type process struct {
-	t     *testing.T
+	t     testing.TB
 	c     *exec.Cmd
 	in    io.WriteCloser
 	lines *bufio.Scanner
@@ -171,7 +173,7 @@ type process struct {
 }
 
 // begin starts the test's binary as an actor. Attributes may be nil.
-func begin(t *testing.T, what, socket string, attributes *syscall.SysProcAttr) *process {
+func begin(t testing.TB, what, socket string, attributes *syscall.SysProcAttr) *process {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), actAs+"="+what, socketOf+"="+socket)
@@ -232,6 +234,17 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
+// descriptors is how many this process has, without those of pages that the broker keeps.
+func (b *bench) descriptors() int {
+	b.t.Helper()
+	kept := 0
+	b.do(func(s *Server) { kept = len(s.ended) })
+	if kept > mostEnded {
+		b.t.Fatalf("%d pages are kept", kept)
+	}
+	return descriptors(b.t) - 2*kept
+}
+
 // isolated are the attributes of a process that is a user of its own, in namespaces of its own.
 func isolated(uid int) *syscall.SysProcAttr {
 	id := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
@@ -287,7 +300,7 @@ func TestNamespaces(t *testing.T) {
 // A process may die after any step: its slot is free, others are told, and the broker has no descriptor more.
 func TestDeathAtEachStep(t *testing.T) {
 	b := start(t, "", real)
-	before := descriptors(t)
+	before := b.descriptors()
 	for step := range steps {
 		for range 3 {
 			p := begin(t, strconv.Itoa(step), join.SocketIn(b.directory, 7), nil)
@@ -303,7 +316,7 @@ func TestDeathAtEachStep(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before })
+	eventually(t, "no descriptor is left", func() bool { return b.descriptors() <= before })
 }
 
 // A process that closes all its descriptors stays the member that it was. One that executes another program is a new one, and
@@ -347,7 +360,7 @@ func TestClosingAllAndExec(t *testing.T) {
 func TestStormOfClients(t *testing.T) {
 	const most, kills = 12, 120
 	b := start(t, "", real)
-	before := descriptors(t)
+	before := b.descriptors()
 	random := rand.New(rand.NewPCG(1, 2))
 	var all []*process
 	for range kills {
@@ -371,7 +384,7 @@ func TestStormOfClients(t *testing.T) {
 	})
 	fresh.Leave()
 	eventually(t, "nothing is left of them", func() bool { return b.clients() == 0 })
-	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before+1 }) // the common page of fresh
+	eventually(t, "no descriptor is left", func() bool { return b.descriptors() <= before+1 }) // the common page of fresh
 }
 
 // flood does what a hostile process can: connects without end, sends anything in any order, with descriptors, and does not read.
@@ -426,7 +439,7 @@ func TestHostileUser(t *testing.T) {
 		t.Skip("only root makes processes of other users")
 	}
 	b := start(t, "[quota]\nmembers_per_uid = 16\nmembers_per_cgroup = 64\nconnections_per_uid = 300\nconnections_per_cgroup = 1000\nmessages_per_second = 100", real)
-	before := descriptors(t)
+	before := b.descriptors()
 	var hostile []*process
 	for range 2 {
 		hostile = append(hostile, begin(t, "flood", join.SocketIn(b.directory, 0), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4242, Gid: 4242}}))
@@ -467,7 +480,7 @@ func TestHostileUser(t *testing.T) {
 			}
 		}
 	})
-	if now, own := descriptors(t), 50+4*4+4; now > before+own { // of the clients; state, counters, pidfd and socket of 4; their GPUs
+	if now, own := b.descriptors(), 50+4*4+4; now > before+own { // of the clients; state, counters, pidfd and socket of 4; their GPUs
 		t.Errorf("%d descriptors, %d before", now, before)
 	}
 }
@@ -478,7 +491,7 @@ func TestThousandClients(t *testing.T) {
 	light = true // a process may not have so many mappings
 	defer func() { light = false }()
 	b := start(t, "[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64\nconnections_per_uid = 2000\nconnections_per_cgroup = 2000")
-	before := descriptors(t)
+	before := b.descriptors()
 	all := make([]*peer, 0, gpus*wire.Slots)
 	took := make([]time.Duration, 0, cap(all))
 	var group sync.WaitGroup
@@ -511,7 +524,7 @@ func TestThousandClients(t *testing.T) {
 		p.Leave()
 	}
 	eventually(t, "all have left", func() bool { return b.clients() == 0 })
-	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before })
+	eventually(t, "no descriptor is left", func() bool { return b.descriptors() <= before })
 }
 
 func (p *peer) count() (n int) {

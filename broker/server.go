@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -59,10 +60,13 @@ type Server struct {
 	connections map[int]*connection
 	dying       map[int]*client // by pidfd
 	clients     map[uint64]*client
+	ended       []*client // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
-	beat        time.Time // the next heartbeat
+	beat        time.Time                 // the next heartbeat
+	others      map[string]map[int32]bool // PIDs of processes that work and are no clients, by GPU
+	inUse       atomic.Int32              // GPUs
 
 	mutex    sync.Mutex
 	commands []func() // to be run by the loop
@@ -192,6 +196,7 @@ func (s *Server) handle(fd int, events uint32, now time.Time) {
 
 // settle tells clients what has changed.
 func (s *Server) settle(now time.Time) {
+	s.inUse.Store(int32(len(s.gpus)))
 	for _, g := range s.gpus {
 		if !g.changed {
 			continue
@@ -232,6 +237,7 @@ func (s *Server) expire(now time.Time) {
 			s.drop(c)
 		}
 	}
+	s.expireEnded(now)
 	if len(s.gpus) > 0 && !s.beat.After(now) {
 		s.beat = now.Add(heartbeat)
 		for _, g := range s.gpus {
@@ -257,6 +263,9 @@ func (s *Server) patience(now time.Time) int {
 		if c.connection == nil {
 			sooner(c.backUntil)
 		}
+	}
+	if len(s.ended) > 0 {
+		sooner(s.ended[0].endedUntil)
 	}
 	if len(s.gpus) > 0 {
 		sooner(s.beat)
@@ -284,6 +293,9 @@ func (s *Server) hear(on bool) {
 func (s *Server) close() {
 	for _, c := range s.clients {
 		s.drop(c)
+	}
+	for len(s.ended) > 0 {
+		s.forgetEnded()
 	}
 	for _, c := range s.connections {
 		s.end(c)

@@ -539,9 +539,13 @@ func TestExamples(t *testing.T) {
 
 // What the pods run is in the image, which has the package's files below /usr.
 func TestCommandsAreInTheImage(t *testing.T) {
-	list, err := os.ReadFile("../packaging/gpreempt.files")
-	if err != nil {
-		t.Fatal(err)
+	var list []byte
+	for _, name := range []string{"gpreempt.files", "gpreemptd.files"} {
+		text, err := os.ReadFile(filepath.Join("../packaging", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, text...)
 	}
 	texts, err := render(t, apis)
 	if err != nil {

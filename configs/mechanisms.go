@@ -138,6 +138,7 @@ const (
 	FallbackSuspendRefused
 	FallbackNoVMM
 	FallbackNoHostMemory
+	FallbackOthers
 )
 
 // FallbackRow is all that is said of a fallback outside of the code that finds it.
@@ -159,6 +160,8 @@ var FallbackRows = [...]FallbackRow{
 	{FallbackSuspendRefused, "suspend_refused", Turns, "the driver refused to disable channels", ""},
 	{FallbackNoVMM, "no_vmm", Swap, "the driver or the GPU lacks virtual memory management", "memory stays as the driver has it; a driver of CUDA 11.2 or newer has it"},
 	{FallbackNoHostMemory, "no_host_memory", Swap, "no host memory can be page-locked", "give the process more memory (a limit of its cgroup?), or less to memory.host_mb of others"},
+	{FallbackOthers, "others", Timeslice, "processes without gpreempt have work on the GPU: best-effort programs have the fair timeslice, so that they get on beside those",
+		"start them by gpreempt run --priority be"},
 }
 
 // FallbackNames are the names in the order of the bits.

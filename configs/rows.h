@@ -12,6 +12,7 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_SUSPEND_REFUSED = 1u << 4, // the driver refused to disable channels
 	GP_FALLBACK_NO_VMM = 1u << 5, // the driver or the GPU lacks virtual memory management
 	GP_FALLBACK_NO_HOST_MEMORY = 1u << 6, // no host memory can be page-locked
+	GP_FALLBACK_OTHERS = 1u << 7, // processes without gpreempt have work on the GPU: best-effort programs have the fair timeslice, so that they get on beside those
 };
 
 enum gp_hint_source {

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
 #include "hints/source.h"
+#include "preempt/process/process.h"
 
 #include <dlfcn.h>
 #include <stddef.h>
@@ -73,7 +74,7 @@ static void begun(const char *name)
 	for (uint32_t i = 0; i < count; i++) {
 		if (strcmp(names[i], name))
 			continue;
-		uint64_t now = gp_clock_ns();
+		uint64_t now = gp_now_ns();
 		gp_hint_fn *give = gp_give;
 		// A range that the user named is trusted before anything is learnt, but not so often that wrong hints would
 		// switch the source off.

@@ -4,6 +4,7 @@
 // by connection: a server's metrics may be asked for on the port of its requests.
 #define _GNU_SOURCE
 #include "hints/source.h"
+#include "preempt/process/process.h"
 #include "hints/socket_hooks.h"
 
 #include <errno.h>
@@ -133,7 +134,7 @@ static void readable(int fd, bool ready)
 		kind = look(fd, c);
 	if (kind != STREAM)
 		return;
-	uint64_t now = gp_clock_ns();
+	uint64_t now = gp_now_ns();
 	// An end of file makes a socket ready too.
 	if (ready && !has_data(fd))
 		return;

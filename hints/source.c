@@ -1,8 +1,7 @@
 // source.c - explicit hints, and announcements, which work follows after a delay that is learnt.
 #define _GNU_SOURCE
 #include "hints/source.h"
-
-#include <time.h>
+#include "preempt/process/process.h"
 
 struct gp_estimate gp_estimate[GP_KEYS];
 struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
@@ -10,13 +9,6 @@ _Atomic uint32_t gp_announcements;
 _Atomic(gp_hint_fn *) gp_give;
 double gp_least_likely;
 _Atomic uint32_t gp_sources;
-
-uint64_t gp_clock_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 // gpreempt.h
 __attribute__((visibility("default"))) int gpreempt_hint(int64_t delay_us, double confidence)
@@ -26,7 +18,7 @@ __attribute__((visibility("default"))) int gpreempt_hint(int64_t delay_us, doubl
 		return -1;
 	enum { MOST_us = 3600 * 1000 * 1000u }; // no overflow; the core takes much less
 	uint64_t us = delay_us < (int64_t)MOST_us ? (uint64_t)delay_us : MOST_us;
-	give(GP_HINT_EXPLICIT, gp_clock_ns() + us * 1000, 0, confidence);
+	give(GP_HINT_EXPLICIT, gp_now_ns() + us * 1000, 0, confidence);
 	return 0;
 }
 

@@ -34,7 +34,6 @@ extern _Atomic(gp_hint_fn *) gp_give;
 extern double gp_least_likely;
 extern _Atomic uint32_t gp_sources; // bit set of the sources that are listened to
 
-uint64_t gp_clock_ns(void);
 uint32_t gp_estimate_for(uint64_t key, uint64_t now);
 // likely_ppm of a connection, or UINT32_MAX where only its key is known.
 void gp_announce(enum gp_hint_source, uint32_t estimate, uint64_t key, uint32_t fd, uint32_t generation,

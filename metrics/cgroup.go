@@ -23,9 +23,13 @@ var (
 )
 
 // ByCgroup finds out from /proc/PID/cgroup, below root, in which container and pod a process is: of the container the beginning of
-// its ID, of the pod its UID. The kernel says which process it is, not the segment.
+// its ID, of the pod its UID. The kernel says which process it is, not the segment. Of a member of a broker, which may have ended, the
+// broker has read it.
 func ByCgroup(root string) Finder {
 	return func(p *segment.Peer) Group {
+		if p.Cgroup != "" {
+			return groupOf("0::" + p.Cgroup)
+		}
 		if p.Owner <= 0 {
 			return Group{}
 		}
@@ -33,9 +37,13 @@ func ByCgroup(root string) Finder {
 		if err != nil { // it has ended
 			return Group{}
 		}
-		container, pod := ParseCgroup(string(text))
-		return Group{Pod: pod, Container: container[:min(len(container), shownDigits)]}
+		return groupOf(string(text))
 	}
+}
+
+func groupOf(cgroup string) Group {
+	container, pod := ParseCgroup(cgroup)
+	return Group{Pod: pod, Container: container[:min(len(container), shownDigits)]}
 }
 
 // ParseCgroup reads the ID of a container and the UID of a pod from /proc/PID/cgroup, of version 1 or 2. Both are empty where there

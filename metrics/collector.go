@@ -6,6 +6,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,10 +22,14 @@ import (
 const (
 	// MostGroups of a GPU have series of their own. Those of further ones are summed up as Other.
 	MostGroups = 256
-	// Other is the namespace, pod and container of groups that are too many.
+	// MostGPUs have series of their own. A client of a broker names its GPU itself.
+	MostGPUs = 128
+	// Other is the namespace, pod and container of groups that are too many, and the UUID of GPUs that are.
 	Other = "other"
 	// forgetAfter a group's last process has ended, its series go. Prometheus looks back as far (5 min).
 	forgetAfter = 5 * time.Minute
+	// mostAbsent processes of a segment are remembered that are not there: one that comes back goes on counting where it was.
+	mostAbsent = 256
 )
 
 // Group is whose a process is. All are empty where it is in no container.
@@ -39,6 +44,7 @@ type Collector struct {
 	find    Finder
 	version string
 	started time.Time
+	clock   func() uint64 // as segment.Now
 
 	descs          []*prometheus.Desc // of rows
 	readable, info *prometheus.Desc
@@ -49,12 +55,13 @@ type Collector struct {
 	groups   map[groupKey]*group
 }
 
-// watched is a segment.
+// watched is a segment, for forgetAfter if it is not there.
 type watched struct {
-	gpu       string
-	readable  bool
-	lastNs    uint64 // when it was read last
-	processes map[processKey]*process
+	gpu             string
+	there, readable bool
+	lastNs          uint64 // when it was read last
+	goneNs          uint64 // since when it is not there
+	processes       map[processKey]*process
 }
 
 // processKey stays if a process moves to another slot, or to another memory.
@@ -64,9 +71,10 @@ type processKey struct {
 }
 
 type process struct {
-	of      Group
-	sinceNs uint64   // it may have counted since then
-	taken   []uint64 // of each cell
+	of       Group
+	sinceNs  uint64   // it may have counted since then
+	taken    []uint64 // of each cell
+	absentNs uint64   // since when it has no slot; 0: it has one
 }
 
 type groupKey struct {
@@ -100,7 +108,7 @@ var firstCell = func() []int {
 
 // New makes a Collector of what read reads. find may be nil: then all processes are in no container.
 func New(read func() ([]segment.Snapshot, error), find Finder, version string) *Collector {
-	c := &Collector{read: read, find: find, version: version, started: time.Now(), segments: map[string]*watched{}, groups: map[groupKey]*group{}}
+	c := &Collector{read: read, find: find, version: version, started: time.Now(), clock: segment.Now, segments: map[string]*watched{}, groups: map[groupKey]*group{}}
 	for _, r := range rows {
 		c.descs = append(c.descs, prometheus.NewDesc(Prefix+r.name, r.help, append(groupLabels(), r.labels...), nil))
 	}
@@ -125,16 +133,21 @@ func (c *Collector) look() error {
 	for _, g := range c.groups {
 		g.startLook()
 	}
-	there := map[string]bool{}
-	now := c.lastNs
-	for i := range snapshots {
-		s := &snapshots[i]
-		there[s.Path] = true
-		c.take(s)
-		now = max(now, s.TakenNs)
+	for _, w := range c.segments {
+		w.there = false
 	}
-	for path := range c.segments {
-		if !there[path] {
+	now := max(c.lastNs, c.clock())
+	for i := range snapshots {
+		c.take(&snapshots[i])
+		now = max(now, snapshots[i].TakenNs)
+	}
+	for path, w := range c.segments {
+		switch {
+		case w.there:
+			w.goneNs = 0
+		case w.goneNs == 0:
+			w.goneNs = max(now, 1)
+		case now-w.goneNs > uint64(forgetAfter):
 			delete(c.segments, path)
 		}
 	}
@@ -147,9 +160,10 @@ func (c *Collector) look() error {
 func (c *Collector) take(s *segment.Snapshot) {
 	w := c.segments[s.Path]
 	if w == nil {
-		w = &watched{gpu: s.GPU, lastNs: c.lastNs, processes: map[processKey]*process{}}
+		w = &watched{gpu: c.nameOf(s.GPU), lastNs: c.lastNs, processes: map[processKey]*process{}}
 		c.segments[s.Path] = w
 	}
+	w.there = true
 	if w.readable = s.Error == ""; !w.readable {
 		return
 	}
@@ -161,12 +175,52 @@ func (c *Collector) take(s *segment.Snapshot) {
 	for i := range s.Gone {
 		p := &s.Gone[i]
 		key := processKey{p.Pid, p.StartedNs}
-		// Of one that was never seen alive it is not known whose it was; nor, of one that ended before, whether it was counted.
+		// Of one that was never seen alive it is not known whose it was, unless a broker says it; nor, of one that ended before, whether
+		// it was counted.
 		if seen[key] == nil && (w.processes[key] != nil || w.lastNs != 0 && p.StartedNs > w.lastNs) {
 			c.takeProcess(w, seen, p, s.TakenNs, false)
 		}
 	}
-	w.processes, w.lastNs = seen, s.TakenNs
+	w.remember(seen, s.TakenNs)
+	w.lastNs = s.TakenNs
+}
+
+// remember keeps those that were seen, and of the others the last that had a slot. One that lost its slot and joins anew has counted
+// what it counted before.
+func (w *watched) remember(seen map[processKey]*process, now uint64) {
+	var absent []processKey
+	for key, of := range w.processes {
+		switch {
+		case seen[key] != nil:
+			of.absentNs = 0
+			continue
+		case of.absentNs == 0:
+			of.absentNs = max(now, 1)
+		}
+		absent = append(absent, key)
+	}
+	slices.SortFunc(absent, func(a, b processKey) int { // those that left last come first
+		return cmp.Compare(w.processes[b].absentNs, w.processes[a].absentNs)
+	})
+	for _, key := range absent[:min(len(absent), mostAbsent)] {
+		seen[key] = w.processes[key]
+	}
+	w.processes = seen
+}
+
+// nameOf is the UUID of a GPU, or that of all further ones.
+func (c *Collector) nameOf(gpu string) string {
+	known := map[string]bool{}
+	for _, w := range c.segments {
+		known[w.gpu] = true
+	}
+	for key := range c.groups {
+		known[key.uuid] = true
+	}
+	if !known[gpu] && len(known) >= MostGPUs {
+		return Other
+	}
+	return gpu
 }
 
 func (c *Collector) takeProcess(w *watched, seen map[processKey]*process, p *segment.Peer, takenNs uint64, live bool) {
@@ -178,7 +232,7 @@ func (c *Collector) takeProcess(w *watched, seen map[processKey]*process, p *seg
 	if of == nil {
 		// It may have counted since it started, but not before the segment was read without it.
 		of = &process{sinceNs: max(min(p.StartedNs, takenNs), w.lastNs), taken: make([]uint64, firstCell[len(rows)])}
-		if live && c.find != nil {
+		if (live || p.Cgroup != "") && c.find != nil {
 			found := c.find(p)
 			of.of = Group{label(found.Namespace), label(found.Pod), label(found.Container)}
 		}
@@ -277,15 +331,19 @@ func (g *group) startLook() {
 	}
 }
 
-// forget drops groups that have been over for long.
+// forget drops groups that have been over for long. Those of a GPU that has no segment any more all go.
 func (c *Collector) forget(now uint64) {
+	there := map[string]bool{}
+	for _, w := range c.segments {
+		there[w.gpu] = true
+	}
 	for key, g := range c.groups {
 		switch {
 		case g.processes > 0:
 			g.endedNs, g.collected = 0, false
 		case g.endedNs == 0:
 			g.endedNs = max(now, 1)
-		case g.mayGo(key) && now-min(now, g.endedNs) > uint64(forgetAfter):
+		case (g.mayGo(key) || g.collected && !there[key.uuid]) && now-min(now, g.endedNs) > uint64(forgetAfter):
 			delete(c.groups, key)
 		}
 	}
@@ -311,6 +369,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, label(c.version))
 	readable := map[string]bool{}
 	for _, w := range c.segments {
+		if !w.there {
+			continue
+		}
 		before, known := readable[w.gpu]
 		readable[w.gpu] = w.readable && (before || !known)
 	}

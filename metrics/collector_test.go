@@ -27,17 +27,20 @@ type world struct {
 	snapshots []segment.Snapshot
 	err       error
 	of        map[int32]Group
+	nowNs     uint64
 	*Collector
 }
 
 func newWorld(t *testing.T, peers ...segment.Peer) *world {
-	w := &world{t: t, of: map[int32]Group{}, snapshots: []segment.Snapshot{{GPU: gpu, Path: "a.seg", TakenNs: 100 * second, Peers: peers}}}
+	w := &world{t: t, of: map[int32]Group{}, nowNs: 100 * second, snapshots: []segment.Snapshot{{GPU: gpu, Path: "a.seg", TakenNs: 100 * second, Peers: peers}}}
 	w.Collector = New(func() ([]segment.Snapshot, error) { return w.snapshots, w.err }, func(p *segment.Peer) Group { return w.of[p.Owner] }, "v1")
+	w.clock = func() uint64 { return w.nowNs }
 	return w
 }
 
 // later lets time pass.
 func (w *world) later(ns uint64) *world {
+	w.nowNs += ns
 	for i := range w.snapshots {
 		w.snapshots[i].TakenNs += ns
 	}
@@ -227,6 +230,11 @@ func TestShortLives(t *testing.T) {
 	for range 2 {
 		w.later(second).says("later", map[string]float64{`windows_total{level="lc"}`: 3, `processes{level="lc"}`: 0})
 	}
+	known := between // of a broker it is known whose it was
+	known.Pid, known.StartedNs, known.Cgroup = 3, w.nowNs+1, "/known"
+	w.find = func(p *segment.Peer) Group { return Group{Container: p.Cgroup} }
+	w.snapshots[0].Gone = append(w.snapshots[0].Gone, known)
+	w.later(second).says("known", map[string]float64{`windows_total{container="/known",level="lc"}`: 3, `windows_total{level="lc"}`: 3})
 }
 
 // A process cannot have counted more than time allows, whatever it writes.
@@ -341,6 +349,61 @@ func TestForgotten(t *testing.T) {
 	w.later(second).says("and ends", map[string]float64{of: 3})
 	w.later(uint64(forgetAfter)-1).says("soon after", map[string]float64{of: 3})
 	w.later(2).says("too long ago", map[string]float64{of: math.NaN()})
+}
+
+// A process that loses its slot and joins anew, as one that was stopped, is counted once. Its GPU may have had no segment meanwhile.
+func TestComesBack(t *testing.T) {
+	p := segment.Peer{Pid: 1, Owner: 1, Level: 7, Role: "be", StartedNs: 90 * second, Counters: segment.Counters{Turns: 3}}
+	w := newWorld(t, p)
+	w.says("at first", map[string]float64{`turns_total{level="be"}`: 3})
+	there := w.snapshots
+	for i, without := range [][]segment.Snapshot{{{GPU: gpu, Path: "a.seg", TakenNs: 100 * second}}, nil} {
+		w.snapshots = without
+		w.later(second).says("it is away", map[string]float64{`turns_total{level="be"}`: float64(3 + i), `processes{level="be"}`: 0})
+		w.snapshots = there
+		there[0].TakenNs = w.nowNs
+		there[0].Peers[0].Counters.Turns++
+		w.later(second).says("it is back", map[string]float64{`processes{level="be"}`: 1})
+	}
+	w.says("at the end", map[string]float64{`turns_total{level="be"}`: 5})
+
+	// No more are remembered than may be, and those that left last are.
+	for i := range int32(2 * mostAbsent) {
+		there[0].Peers = []segment.Peer{{Pid: 100 + i, Role: "be", Level: 7, StartedNs: w.nowNs, Counters: segment.Counters{Turns: 1}}}
+		if err := w.later(second).Look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(w.segments["a.seg"].processes); n != mostAbsent+1 {
+		t.Errorf("%d processes are remembered", n)
+	}
+	w.says("many", map[string]float64{`turns_total{level="be"}`: 5 + 2*mostAbsent})
+	there[0].Peers[0].Pid--
+	there[0].Peers[0].StartedNs -= second
+	w.later(second).says("the last but one is back", map[string]float64{`turns_total{level="be"}`: 5 + 2*mostAbsent})
+}
+
+// All series of a GPU go that is not there any more, and there are no more GPUs than may be, whatever clients call theirs.
+func TestGPUsGo(t *testing.T) {
+	w := newWorld(t, segment.Peer{Pid: 1, Level: 7, Role: "be", StartedNs: second, Counters: segment.Counters{Turns: 3}})
+	w.says("at first", map[string]float64{`turns_total{level="be"}`: 3, "segment_readable{}": 1})
+	w.snapshots = nil
+	w.later(second).says("it has gone", map[string]float64{`turns_total{level="be"}`: 3, "segment_readable{}": math.NaN()})
+	w.later(uint64(forgetAfter)+second).says("its segment is forgotten", map[string]float64{"segment_readable{}": math.NaN()})
+	w.later(second).says("later", map[string]float64{`turns_total{level="be"}`: math.NaN()})
+	if len(w.segments)+len(w.groups) != 0 {
+		t.Errorf("left: %v, %v", w.segments, w.groups)
+	}
+	for i := range 3 * MostGPUs {
+		name := fmt.Sprint("GPU-", i)
+		w.snapshots = []segment.Snapshot{{GPU: name, Path: name, TakenNs: w.nowNs, Peers: []segment.Peer{{Pid: 1, Level: 7, Role: "be", StartedNs: w.nowNs}}}}
+		if err := w.later(second / 1000).Look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(w.groups) != MostGPUs+1 {
+		t.Errorf("%d groups", len(w.groups))
+	}
 }
 
 // drain takes metrics until the test ends.

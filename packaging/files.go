@@ -34,9 +34,9 @@ type part struct {
 	summary, description string
 }
 
-var parts = []part{{"gpreempt", "packaging/gpreempt.files", summary, description}}
+var parts = []part{{"gpreempt", "packaging/gpreempt.files", summary, description}, {brokerName, "packaging/gpreemptd.files", brokerSummary, brokerDescription}}
 
-// files reads the lists of some parts, for an architecture. The first has the licenses too.
+// files reads the lists of some parts, for an architecture. Each has the licenses too.
 func (j *job) files(arch string, some ...part) (list []file, err error) {
 	for _, p := range some {
 		text, err := os.ReadFile(filepath.Join(j.root, p.list))
@@ -55,9 +55,7 @@ func (j *job) files(arch string, some ...part) (list []file, err error) {
 			}
 		}
 		list = append(list, files...)
-		if p.name == parts[0].name {
-			list = append(list, file{place: "share/doc/gpreempt/" + licensesName, source: filepath.Join(j.generated, licensesName), mode: 0o644})
-		}
+		list = append(list, file{place: "share/doc/" + p.name + "/" + licensesName, source: filepath.Join(j.generated, licensesName), mode: 0o644})
 	}
 	slices.SortFunc(list, func(a, b file) int { return cmp.Compare(a.place, b.place) })
 	for i, f := range list[1:] {

@@ -103,7 +103,7 @@ const (
 const gone = "share/gpreempt/of-1.2.2"
 
 // older makes a deb or an rpm of version 1.2.2, for this machine.
-func older(t *testing.T, form string) (path string) {
+func older(t *testing.T, form string, p part) (path string) {
 	t.Helper()
 	j := newJob(t.TempDir(), "v1.2.2")
 	j.generated, j.out = t.TempDir(), t.TempDir()
@@ -111,12 +111,12 @@ func older(t *testing.T, form string) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := j.files(runtime.GOARCH, parts[0])
+	files, err := j.files(runtime.GOARCH, p)
 	if err == nil {
 		err = j.writeLicenses(programs)
 	}
 	if err == nil {
-		err = j.writeNative(form, runtime.GOARCH, parts[0], append(files, file{place: gone, source: "packaging_test.go", mode: 0o644}), programs[runtime.GOARCH])
+		err = j.writeNative(form, runtime.GOARCH, p, append(files, file{place: gone, source: "packaging_test.go", mode: 0o644}), programs[runtime.GOARCH])
 	}
 	found, globErr := filepath.Glob(filepath.Join(j.out, "*."+form))
 	if err := errors.Join(err, globErr); err != nil || len(found) != 1 {
@@ -157,7 +157,7 @@ func TestDebianInstalls(t *testing.T) {
 			t.Fatalf("dpkg %s: %v\n%s", arguments, err, said)
 		}
 	}
-	before, after := older(t, "deb"), only(t, "gpreempt_*_"+runtime.GOARCH+".deb")
+	before, after := older(t, "deb", parts[0]), only(t, "gpreempt_*_"+runtime.GOARCH+".deb")
 
 	status("2.16-1")
 	if said, err := dpkg("--install", after); err == nil || !strings.Contains(said, "gpreempt depends on libc6 (>= ") {
@@ -179,6 +179,26 @@ func TestDebianInstalls(t *testing.T) {
 	if said, err := dpkg("--verify", "gpreempt"); err != nil || said != "" {
 		t.Errorf("verify: %v, %s", err, said)
 	}
+	must("--install", older(t, "deb", parts[1]))
+	policy := filepath.Join(root, policyPlace)
+	changed := []byte("[default]\nlevel = 3\n")
+	if err := os.WriteFile(policy, changed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	kept := func(when string) {
+		t.Helper()
+		if text, err := os.ReadFile(policy); err != nil || !bytes.Equal(text, changed) {
+			t.Errorf("%s: the policy is %q, %v", when, text, err)
+		}
+	}
+	must("--install", only(t, "gpreemptd_*_"+runtime.GOARCH+".deb"))
+	kept("upgraded")
+	if said := do(t, nil, root+"/usr/sbin/gpreemptd", "--check", "--policy", policy); said != policy+": no mistakes\n" {
+		t.Error(said)
+	}
+	must("--remove", "gpreemptd")
+	kept("removed")
+	must("--purge", "gpreemptd")
 	must("--remove", "gpreempt")
 	must("--purge", "gpreempt")
 	if left := system(t, root); !maps.Equal(left, empty) {
@@ -219,7 +239,7 @@ func TestRPMInstalls(t *testing.T) {
 		})
 		return all
 	}
-	run("--install", "--nodeps", older(t, "rpm"))
+	run("--install", "--nodeps", older(t, "rpm", parts[0]))
 	use(t, root+"/usr", installed, byName, "1.2.2")
 	run("--upgrade", "--nodeps", path)
 	use(t, root+"/usr", installed, byName, "1.2.3")

@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"path"
+	"path/filepath"
+	"slices"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // registers itself
@@ -19,6 +22,16 @@ const (
 		"latency-critical service on one NVIDIA GPU, with unmodified programs and\n" +
 		"the stock driver. libgpreempt.so is preloaded into CUDA programs;\n" +
 		"gpreempt run does that, gpreempt doctor says what works."
+
+	brokerName        = "gpreemptd"
+	brokerSummary     = "lets programs of several users share GPUs under gpreempt"
+	brokerDescription = "A broker: programs of several users and containers share NVIDIA GPUs by it,\n" +
+		"without trusting each other. Its policy says who may be latency-critical.\n" +
+		"systemctl enable --now gpreemptd.socket starts it when a program asks."
+
+	// policyPlace is the policy that the broker reads; what somebody has changed in it stays.
+	policyPlace  = "/etc/gpreempt/policy.toml"
+	policySource = "share/doc/gpreemptd/policy.toml"
 )
 
 // writeNative writes a deb or an rpm. It runs nothing when it is installed or removed.
@@ -33,12 +46,17 @@ func (j *job) writeNative(form, arch string, p part, list []file, programs []pro
 		MTime: j.time, DisableGlobbing: true,
 		Overridables: nfpm.Overridables{Contents: contents(form, list), RPM: nfpm.RPM{BuildHost: "localhost", Summary: p.summary}},
 	})
-	glibc := newestGlibc(programs)
-	if form == "deb" {
+	if form == "rpm" {
+		info.Release = "1"
+	}
+	if glibc := newestGlibc(of(list, programs)); glibc == "" { // nothing in it has C
+	} else if form == "deb" {
 		info.Depends = []string{fmt.Sprintf("libc6 (>= %s)", glibc)}
 	} else {
-		info.Release = "1"
 		info.Depends = []string{fmt.Sprintf("libc.so.6(GLIBC_%s)(64bit)", glibc)} // as rpm's own tools say it
+	}
+	if p.name == brokerName { // which looks for programs without gpreempt by its command
+		info.Recommends = []string{parts[0].name}
 	}
 	if err := info.Validate(); err != nil {
 		return err
@@ -46,12 +64,23 @@ func (j *job) writeNative(form, arch string, p part, list []file, programs []pro
 	return j.create(packager.ConventionalFileName(info), func(out *os.File) error { return packager.Package(info, out) })
 }
 
+// of are the programs that are in a list.
+func of(list []file, programs []program) (some []program) {
+	for _, p := range programs {
+		if slices.ContainsFunc(list, func(f file) bool { return f.built && filepath.Base(f.source) == p.name }) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
 // contents are the files of a deb or an rpm. Folders that are gpreempt's alone are removed with it.
 func contents(form string, list []file) (all files.Contents) {
-	add := func(place, source, kind string, mode os.FileMode) {
-		all = append(all, &files.Content{Source: source, Destination: "/usr/" + place, Type: kind,
+	put := func(place, source, kind string, mode os.FileMode) {
+		all = append(all, &files.Content{Source: source, Destination: place, Type: kind,
 			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode}})
 	}
+	add := func(place, source, kind string, mode os.FileMode) { put("/usr/"+place, source, kind, mode) }
 	for _, folder := range folders(list, false) {
 		add(folder, "", files.TypeDir, 0o755)
 	}
@@ -59,13 +88,17 @@ func contents(form string, list []file) (all files.Contents) {
 		switch {
 		case f.link != "":
 			add(f.place, f.link, files.TypeSymlink, 0o777)
-		case f.place == "share/doc/gpreempt/copyright" && form == "rpm":
+		case path.Base(f.place) == "copyright" && form == "rpm":
 			add(f.place, f.source, files.TypeRPMLicense, f.mode)
 		default:
 			add(f.place, f.source, files.TypeFile, f.mode)
 		}
+		if f.place == policySource {
+			put(path.Dir(policyPlace), "", files.TypeDir, 0o755)
+			put(policyPlace, f.source, files.TypeConfigNoReplace, f.mode)
+		}
 	}
-	if form == "rpm" { // where the loader looks for names without a path
+	if form == "rpm" && slices.ContainsFunc(list, func(f file) bool { return f.place == "lib/libgpreempt.so" }) { // where the loader looks for names without a path
 		add("lib64/libgpreempt.so", "../lib/gpreempt/lib/libgpreempt.so", files.TypeSymlink, 0o777)
 	}
 	return all

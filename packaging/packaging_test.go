@@ -75,10 +75,13 @@ type entry struct {
 	sum  string
 }
 
-// listed is what gpreempt.files says, below a prefix.
-func listed(t *testing.T, arch, prefix string) map[string]entry {
+// listed is what the lists of some parts say, below a prefix; all if none is named.
+func listed(t *testing.T, arch, prefix string, some ...part) map[string]entry {
 	t.Helper()
-	files, err := made.files(arch, parts...)
+	if len(some) == 0 {
+		some = parts
+	}
+	files, err := made.files(arch, some...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +95,7 @@ func listed(t *testing.T, arch, prefix string) map[string]entry {
 		}
 		all[prefix+f.place] = e
 	}
-	if len(all) < 20 {
+	if len(all) < 7 || len(some) > 1 && len(all) < 30 {
 		t.Fatalf("only %d files are listed", len(all))
 	}
 	return all
@@ -204,10 +207,28 @@ func builtNames(t *testing.T, arch string) (names []string) {
 	return names
 }
 
-func TestDeb(t *testing.T) {
+// packages calls check for each package of a distribution.
+func packages(t *testing.T, check func(t *testing.T, arch string, p part)) {
+	t.Helper()
 	for arch := range made.binaries {
+		for _, p := range parts {
+			t.Run(p.name+"_"+arch, func(t *testing.T) { check(t, arch, p) })
+		}
+	}
+}
+
+// withPolicy adds the policy that the package of the broker has beside the documented one.
+func withPolicy(files map[string]entry) map[string]entry {
+	if policy, is := files["/usr/"+policySource]; is {
+		files[policyPlace] = policy
+	}
+	return files
+}
+
+func TestDeb(t *testing.T) {
+	packages(t, func(t *testing.T, arch string, p part) {
 		members := map[string][]byte{}
-		for archive := ar.NewReader(open(t, only(t, "gpreempt_1.2.3~rc1+4.gabcdef0_"+arch+".deb"))); ; {
+		for archive := ar.NewReader(open(t, only(t, p.name+"_1.2.3~rc1+4.gabcdef0_"+arch+".deb"))); ; {
 			head, err := archive.Next()
 			if errors.Is(err, io.EOF) {
 				break
@@ -223,31 +244,38 @@ func TestDeb(t *testing.T) {
 			t.Fatalf("members %q", names)
 		}
 		control, _, texts := unzipped(t, bytes.NewReader(members["control.tar.gz"]))
-		if names := slices.Sorted(maps.Keys(control)); !slices.Equal(names, []string{"/control", "/md5sums"}) { // no scripts
+		parts, needs := []string{"/control", "/md5sums"}, "Depends: libc6 (>= "+glibcOfArch(t, arch)+")\n" // no scripts
+		if p.name == brokerName {
+			parts, needs = []string{"/conffiles", "/control", "/md5sums"}, "Recommends: gpreempt\n"
+			if texts["/conffiles"] != policyPlace+"\n" || strings.Contains(texts["/control"], "Depends: ") {
+				t.Errorf("%q\n%s", texts["/conffiles"], texts["/control"])
+			}
+		}
+		if names := slices.Sorted(maps.Keys(control)); !slices.Equal(names, parts) {
 			t.Errorf("control members %q", names)
 		}
-		for _, want := range []string{"Package: gpreempt\n", "Version: 1.2.3~rc1+4.gabcdef0\n", "Architecture: " + arch + "\n", "Depends: libc6 (>= " + glibcOfArch(t, arch) + ")\n",
-			"Maintainer: ", "Description: " + summary + "\n"} {
+		for _, want := range []string{"Package: " + p.name + "\n", "Version: 1.2.3~rc1+4.gabcdef0\n", "Architecture: " + arch + "\n", needs,
+			"Maintainer: ", "Description: " + p.summary + "\n"} {
 			if !strings.Contains(texts["/control"], want) {
 				t.Errorf("no %q in\n%s", want, texts["/control"])
 			}
 		}
 		files, folders, _ := unzipped(t, bytes.NewReader(members["data.tar.gz"]))
-		same(t, files, listed(t, arch, "/usr/"))
-		if !slices.Contains(folders, "/usr/lib/gpreempt/lib64") {
+		same(t, files, withPolicy(listed(t, arch, "/usr/", p)))
+		if own := map[string]string{"gpreempt": "/usr/lib/gpreempt/lib64", brokerName: "/etc/gpreempt"}[p.name]; !slices.Contains(folders, own) {
 			t.Errorf("folders %q", folders)
 		}
-	}
+	})
 }
 
 func TestRPM(t *testing.T) {
-	for arch := range made.binaries {
-		p, err := rpm.OpenPackageFile(only(t, "gpreempt-1.2.3~rc1+4.gabcdef0-1."+architectures[arch].machine+".rpm"))
+	packages(t, func(t *testing.T, arch string, of part) {
+		p, err := rpm.OpenPackageFile(only(t, of.name+"-1.2.3~rc1+4.gabcdef0-1."+architectures[arch].machine+".rpm"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := []string{p.Name(), p.Version(), p.Release(), p.Architecture(), p.License(), p.URL(), p.BuildHost(), p.Summary()}
-		if want := []string{"gpreempt", "1.2.3~rc1+4.gabcdef0", "1", architectures[arch].machine, license, homepage, "localhost", summary}; !slices.Equal(got, want) {
+		if want := []string{of.name, "1.2.3~rc1+4.gabcdef0", "1", architectures[arch].machine, license, homepage, "localhost", of.summary}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		if !p.BuildTime().Equal(made.time) {
@@ -260,7 +288,7 @@ func TestRPM(t *testing.T) {
 		for _, need := range p.Requires() {
 			needs += need.Name() + "\n"
 		}
-		if want := "libc.so.6(GLIBC_" + glibcOfArch(t, arch) + ")(64bit)\n"; !strings.Contains(needs, want) {
+		if want := "libc.so.6(GLIBC_" + glibcOfArch(t, arch) + ")(64bit)\n"; strings.Contains(needs, want) == (of.name == brokerName) {
 			t.Errorf("needs %q, not %q", needs, want)
 		}
 		links, sums := p.GetStrings(1, 1036), p.GetStrings(1, 1035) // RPMTAG_FILELINKTOS, RPMTAG_FILEDIGESTS
@@ -278,21 +306,30 @@ func TestRPM(t *testing.T) {
 				t.Errorf("%s: of %s, %s, time %v", f.Name(), f.Owner(), f.Group(), f.ModTime())
 			}
 		}
-		want := listed(t, arch, "/usr/")
-		want["/usr/lib64/libgpreempt.so"] = entry{mode: fs.ModeSymlink | 0o777, link: "../lib/gpreempt/lib/libgpreempt.so"}
+		want := withPolicy(listed(t, arch, "/usr/", of))
+		if of.name != brokerName {
+			want["/usr/lib64/libgpreempt.so"] = entry{mode: fs.ModeSymlink | 0o777, link: "../lib/gpreempt/lib/libgpreempt.so"}
+		}
 		same(t, files, want)
 		var ours []string // folders that no other package has
 		for place := range want {
-			for folder := filepath.Dir(place); strings.Contains(folder, "gpreempt"); folder = filepath.Dir(folder) {
+			for folder := filepath.Dir(place); strings.Contains(folder, "/gpreempt"); folder = filepath.Dir(folder) {
 				ours = append(ours, folder)
 			}
 		}
 		slices.Sort(own)
 		slices.Sort(ours)
-		if ours = slices.Compact(ours); len(ours) < 8 || !slices.Equal(own, ours) {
+		if ours = slices.Compact(ours); len(ours) < 2 || !slices.Equal(own, ours) {
 			t.Errorf("its folders are %q, must be %q", own, ours)
 		}
-	}
+		config := p.GetInts(1, 1037) // RPMTAG_FILEFLAGS
+		for i, f := range p.Files() {
+			const configNoReplace = 1 | 16
+			if is := i < len(config) && config[i]&configNoReplace == configNoReplace; is != (f.Name() == policyPlace) {
+				t.Errorf("%s: flags %v", f.Name(), config)
+			}
+		}
+	})
 }
 
 func TestArchive(t *testing.T) {

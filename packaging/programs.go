@@ -88,8 +88,11 @@ func glibcOf(binary *elf.File) (newest string, err error) {
 	return newest, err
 }
 
-// newestGlibc is the glibc that all of some programs run with.
+// newestGlibc is the glibc that all of some programs run with, "" if they are static.
 func newestGlibc(programs []program) string {
+	if len(programs) == 0 {
+		return ""
+	}
 	return slices.MaxFunc(programs, func(a, b program) int { return compareVersions(a.glibc, b.glibc) }).glibc
 }
 

@@ -22,6 +22,8 @@ void gp_bridge_set_armed(void *armed, uint32_t on)
 
 void *gp_bridge_allocate(size_t bytes) { return malloc(bytes); }
 
+void gp_bridge_set_clock(int64_t ahead_ns) { gp_clock_ahead_ns = ahead_ns; }
+
 uint32_t gp_bridge_events(void) { return gp_events; }
 
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns) { gp_futex_wait(&gp_events, seen, timeout_ns, false); }
@@ -54,15 +56,21 @@ void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot, bool paged)
 	gp_gpu_attached(&gp_gpu[i]);
 }
 
-bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool owned)
+bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool paged, bool owned)
 {
-	return gp_gpu_move(&gp_gpu[i], memory, slot, owned);
+	return gp_gpu_move(&gp_gpu[i], memory, slot, paged, owned);
 }
 
 void *gp_bridge_nobodys_memory(void)
 {
-	void *memory = mmap(NULL, sizeof(struct gp_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	return memory == MAP_FAILED ? NULL : memory;
+	struct gp_view *view = mmap(NULL, sizeof *view, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (view == MAP_FAILED)
+		return NULL;
+	void *shared = &view->pad0; // its page is the header's once more
+	if (mremap(view, 0, GP_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, shared) != MAP_FAILED)
+		return view;
+	munmap(view, sizeof *view);
+	return NULL;
 }
 
 void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,

@@ -12,6 +12,7 @@ const char *gp_bridge_resolve(void *lookup);
 void gp_bridge_set_armed(void *armed, uint32_t on);
 void *gp_bridge_allocate(size_t bytes); // unlike C.malloc, which ends the process, it fails
 
+void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
 uint32_t gp_bridge_events(void);
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns);
 void gp_bridge_wake_to_the_microsecond(void); // the calling thread: the default timer slack is 50 us
@@ -23,7 +24,7 @@ void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes); // 0 byt
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Other memory in the place of the segment; owned: the slot there is still this process's.
-bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool owned);
+bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool paged, bool owned);
 void *gp_bridge_nobodys_memory(void); // a segment that nobody else has; NULL: there is no memory
 void gp_bridge_gpu_peers(int gpu, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
 			 uint64_t lower, uint64_t same, uint64_t higher);

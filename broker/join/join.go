@@ -76,22 +76,28 @@ func request(fd int, m wire.Message) error {
 	return nil
 }
 
+// connect is Dial, for receive.
+func connect(path string, within time.Duration) (fd int, err error) {
+	if fd, err = Dial(path, within); err != nil {
+		return -1, err
+	}
+	if err = unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return fd, nil
+}
+
 // receive waits for a message, with up to two descriptors, which are checked to be as many as belong to it.
 func receive(fd int, until time.Time) (wire.Message, []int, error) {
 	for {
-		wait := max(time.Until(until), 0)
-		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(ready, int((wait+time.Millisecond-1)/time.Millisecond))
-		if err == nil && n == 0 && wait == 0 {
-			return nil, nil, ErrTime
-		}
-		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
-			continue
-		}
-		if err != nil {
+		m, fds, err := wire.Receive(fd, wire.MaxDescriptors)
+		if errors.Is(err, unix.EAGAIN) {
+			if err = await(fd, until); err == nil {
+				continue
+			}
 			return nil, nil, err
 		}
-		m, fds, err := wire.Receive(fd, wire.MaxDescriptors)
 		if errors.Is(err, wire.ErrUnknown) || errors.Is(err, unix.ECONNRESET) { // the latter comes once, before what was sent
 			continue
 		}
@@ -108,6 +114,20 @@ func receive(fd int, until time.Time) (wire.Message, []int, error) {
 		}
 		return m, fds, nil
 	}
+}
+
+// await waits until something can be read; ErrTime: nothing in time.
+func await(fd int, until time.Time) error {
+	wait := max(time.Until(until), 0)
+	if wait == 0 {
+		return ErrTime
+	}
+	ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	_, err := unix.Poll(ready, int((wait+time.Millisecond-1)/time.Millisecond))
+	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	return err
 }
 
 // descriptors is how many belong to a message; fixed is false where that is not always the same.
@@ -133,12 +153,14 @@ type Options struct {
 	Name     string
 	Injected bool
 	Within   time.Duration // the broker answers within it
+	Shared   bool          // the program may close the connection's descriptor, and have another file of that number
 }
 
 // Client is a process on one GPU, at the broker. It is not safe for several goroutines, but for Turn.
 type Client struct {
 	options         Options
 	fd              int
+	inode           uint64       // of the socket
 	Welcome         wire.Welcome // as it was last told
 	State, Counters page.Mapping // its own
 }
@@ -155,16 +177,35 @@ func (o *Options) hello() *wire.Hello {
 // Join makes this process a client. Its pages are mapped then, and it is a member for others at once.
 func Join(path string, o Options) (*Client, error) {
 	until := time.Now().Add(o.Within)
-	fd, err := Dial(path, o.Within)
+	fd, err := connect(path, o.Within)
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{options: o, fd: fd}
-	if err := c.greet(until); err != nil {
+	if c.inode, err = inode(fd); err == nil {
+		err = c.greet(until)
+	}
+	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("join by %s: %w", path, err)
 	}
 	return c, nil
+}
+
+func inode(fd int) (uint64, error) {
+	var stat unix.Stat_t
+	err := unix.Fstat(fd, &stat)
+	return stat.Ino, err
+}
+
+// connected says whether the connection's descriptor is still that.
+func (c *Client) connected() bool {
+	if c.options.Shared && c.fd >= 0 {
+		if is, err := inode(c.fd); err != nil || is != c.inode {
+			c.fd = -1 // another file's
+		}
+	}
+	return c.fd >= 0
 }
 
 func (c *Client) greet(until time.Time) error {
@@ -196,7 +237,7 @@ func (c *Client) greet(until time.Time) error {
 // broker does not know the client: then the program has to Join anew.
 func (c *Client) Back(path string) error {
 	until := time.Now().Add(c.options.Within)
-	fd, err := Dial(path, c.options.Within)
+	fd, err := connect(path, c.options.Within)
 	if err != nil {
 		return err
 	}
@@ -218,7 +259,8 @@ func (c *Client) Back(path string) error {
 	}
 	c.disconnect()
 	c.fd, c.Welcome = fd, *m.(*wire.Welcome)
-	return nil
+	c.inode, err = inode(fd)
+	return err
 }
 
 // ErrForgotten says that the broker has no such client any more.
@@ -233,6 +275,9 @@ type Event struct {
 
 // Next waits for what the broker says next. ErrTime says that it says nothing.
 func (c *Client) Next(wait time.Duration) (Event, error) {
+	if !c.connected() {
+		return Event{FD: -1}, wire.ErrClosed
+	}
 	m, fds, err := receive(c.fd, time.Now().Add(wait))
 	if err != nil {
 		return Event{FD: -1}, err
@@ -256,6 +301,9 @@ func (c *Client) Next(wait time.Duration) (Event, error) {
 
 // Turn asks for a turn to be changed that was seen so. What became of it is in the common page.
 func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
+	if !c.connected() {
+		return wire.ErrClosed
+	}
 	if to < 0 {
 		to = wire.Slots
 	}
@@ -266,7 +314,7 @@ func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
 func (c *Client) FD() int { return c.fd }
 
 func (c *Client) disconnect() {
-	if c.fd >= 0 {
+	if c.connected() {
 		unix.Close(c.fd)
 		c.fd = -1
 	}
@@ -274,7 +322,7 @@ func (c *Client) disconnect() {
 
 // Leave says goodbye, and closes.
 func (c *Client) Leave() {
-	if c.fd >= 0 {
+	if c.connected() {
 		_ = wire.Send(c.fd, &wire.Bye{}) // else the end of the process says it
 	}
 	c.Close()

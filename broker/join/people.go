@@ -15,7 +15,7 @@ const answersWithin = 2 * time.Second
 
 // ask makes a request and calls each with the messages of the answer until Done, which it returns.
 func ask(path string, question wire.Message, each func(wire.Message, []int) error) (*wire.Done, error) {
-	fd, err := Dial(path, answersWithin)
+	fd, err := connect(path, answersWithin)
 	if err != nil {
 		return nil, err
 	}
@@ -52,14 +52,14 @@ func List(path string, each func(e *wire.Entry, pages []int) error) error {
 	return err
 }
 
-// Query is what a client of this process would get on any GPU, if it wanted a level.
-func Query(path string, wanted int, within time.Duration) (wire.Policy, error) {
-	fd, err := Dial(path, within)
+// Query is what a client of this process with a layout of pages would get on any GPU, if it wanted a level.
+func Query(path string, wanted int, layout uint32, within time.Duration) (wire.Policy, error) {
+	fd, err := connect(path, within)
 	if err != nil {
 		return wire.Policy{}, err
 	}
 	defer unix.Close(fd)
-	if err := request(fd, &wire.Query{Wanted: uint8(wanted)}); err != nil {
+	if err := request(fd, &wire.Query{Wanted: uint8(wanted), Layout: layout}); err != nil {
 		return wire.Policy{}, err
 	}
 	m, fds, err := receive(fd, time.Now().Add(within))

@@ -122,11 +122,12 @@ func check(fd int, weaker bool) error {
 	return nil
 }
 
-// Own checks a page that the broker sent to its owner, which is not sealed yet.
+// Own checks a page that the broker sent to its owner, which is not sealed yet. From then on it keeps its size: whoever maps it need not
+// trust the broker with that.
 func Own(fd int) error {
 	var stat unix.Stat_t
 	var on unix.Statfs_t
-	if err := errors.Join(unix.Fstat(fd, &stat), unix.Fstatfs(fd, &on)); err != nil {
+	if err := errors.Join(addSeals(fd, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW), unix.Fstat(fd, &stat), unix.Fstatfs(fd, &on)); err != nil {
 		return fmt.Errorf("%w: %w", ErrPage, err)
 	}
 	if stat.Size != int64(Size()) || on.Type != unix.TMPFS_MAGIC {

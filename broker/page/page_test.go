@@ -311,3 +311,24 @@ func TestWaitingOnAReadOnlyPage(t *testing.T) {
 		t.Fatalf("a wake-up was lost after %d rounds", seen.Load())
 	}
 }
+
+// A page that its owner has taken keeps its size, whatever the broker that made it does. It is sealed as any other later.
+func TestAnOwnersPageKeepsItsSize(t *testing.T) {
+	fd, err := Make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Own(fd); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{0, 1, int64(Size()) + 1} {
+		if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EPERM) {
+			t.Errorf("it was made %d bytes long: %v", size, err)
+		}
+	}
+	fd, _, err = Seal(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+}

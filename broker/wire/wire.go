@@ -203,7 +203,8 @@ type Policies struct{}
 // Query asks what a client of this process would get, on any GPU. The answer is a Changed.
 type Query struct {
 	Wanted uint8 // level
-	_      [7]uint8
+	_      [3]uint8
+	Layout uint32 // as in Hello
 }
 
 // Which fields of a Set are meant.
@@ -256,7 +257,8 @@ type Entry struct {
 	Wanted uint8
 	Set    uint8 // SetLevel, SetShare, SetPaused: what people changed
 	Turns  uint8 // bit TurnRun, TurnMemory: it has that turn
-	_      [2]uint8
+	Ended  uint8 // 1: it is a member no more, and its pages say what it counted
+	_      uint8
 	Policy Policy
 	// How often a turn was taken from it by force.
 	Overstays uint32
@@ -387,7 +389,7 @@ func (m *Refused) check() error {
 	return within(limit{"reason", uint64(m.Reason), uint64(reasons - 1)})
 }
 func (m *Entry) check() error {
-	return within(append(m.Policy.limits(), slot(m.Slot), flag("member", m.Member), level("socket", m.Socket), level("wanted", m.Wanted))...)
+	return within(append(m.Policy.limits(), slot(m.Slot), flag("member", m.Member), flag("ended", m.Ended), level("socket", m.Socket), level("wanted", m.Wanted))...)
 }
 func (m *Text) check() error { return within(limit{"length", uint64(m.Length), uint64(len(m.Text))}) }
 func (*Done) check() error   { return nil }

@@ -17,7 +17,7 @@ func examples(t testing.TB) []Message {
 	p := Policy{Level: 3, Best: 2, Paused: 1, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Asked: 1 << 63}
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
-		&Mapped{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7},
+		&Mapped{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
 		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused, Level: 7, Paused: 1, Share: 999_999},
 		&Ask{ID: 5, Request: 1<<63 | uint64(AskResume)},
 		&Welcome{ID: 5, Generation: 6, Slot: 63, Back: 1, Weaker: 1, Policy: p},

@@ -22,6 +22,7 @@ import (
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/nri"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // version is set by the Makefile.
@@ -153,7 +154,7 @@ func probeCommand() *cobra.Command {
 const lowest = 7 // everybody may have that level
 
 func probeBroker(directory string) error {
-	if _, err := join.Query(join.SocketIn(directory, lowest), lowest, requestIn); err != nil {
+	if _, err := join.Query(join.SocketIn(directory, lowest), lowest, segment.Version, requestIn); err != nil {
 		return fmt.Errorf("the broker does not answer, so programs of different pods do not know of each other: %w", err)
 	}
 	return nil

@@ -140,7 +140,12 @@ gives them. A star marks what people changed. For root the policy itself follows
 
 func showPolicy(out io.Writer, path string) error {
 	var entries []wire.Entry
-	if err := join.List(path, func(e *wire.Entry, _ []int) error { entries = append(entries, *e); return nil }); err != nil {
+	if err := join.List(path, func(e *wire.Entry, _ []int) error {
+		if e.Ended == 0 {
+			entries = append(entries, *e)
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
 	slices.SortFunc(entries, func(a, b wire.Entry) int {

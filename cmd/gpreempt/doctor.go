@@ -34,6 +34,7 @@ type doctor struct {
 	config   configs.Config
 	library  string
 	devices  []device
+	broker   bool // there is one that lets this user's programs join
 }
 
 func (d *doctor) say(check string, s status, reason, advice string) {
@@ -82,12 +83,15 @@ func doctorCommand() *cobra.Command {
 func (d *doctor) examine(config string) {
 	d.checkConfig(config)
 	d.checkDirectory()
+	d.checkBroker()
 	d.checkLibrary()
 	d.checkKernelDriver()
 	d.checkDevices()
 	d.checkControlFile()
 	d.checkMPS()
 	d.checkMemory()
+	d.checkWorlds()
+	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {
 		d.tryLibrary(config)
 	}

@@ -138,7 +138,7 @@ func (d *doctor) checkDevices() {
 		return
 	}
 	defer p.end()
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	for _, line := range lines {
 		d.readProbe(line)
 	}
@@ -168,18 +168,8 @@ func (d *doctor) readProbe(line string) {
 			d.devices[i].memory, _ = strconv.ParseUint(f[2], 10, 64)
 		}
 	case what == "error":
-		d.say("driver", failed, probeError(rest), "install the NVIDIA driver, or pass the GPU into this container")
+		d.say("driver", failed, cli.ProbeError(rest), "install the NVIDIA driver, or pass the GPU into this container")
 	}
-}
-
-// probeError is what a line of probe.c says that begins with error.
-func probeError(rest string) string {
-	name, rest, _ := strings.Cut(rest, " ")
-	code, text, _ := strings.Cut(rest, " ")
-	if code == "0" {
-		return text
-	}
-	return fmt.Sprintf("%s: %s (%s)", name, text, code)
 }
 
 func gpuUUID(digits string) string {

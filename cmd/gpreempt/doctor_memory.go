@@ -23,9 +23,9 @@ func (d *doctor) checkMemory() {
 		d.sayDeviceMemory(v)
 	}
 	d.sayHostMemory()
-	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := d.snapshots()
 	if err != nil {
-		return // which checkDirectory said
+		return // which checkDirectory or checkBroker said
 	}
 	for _, s := range snapshots {
 		d.sayProcesses(s)

@@ -80,6 +80,8 @@ func (d *doctor) sayMechanisms(peers []segment.Peer) {
 			d.say(row.Name, ok, "not in use: "+uses+" where there is no MPS server", "")
 		case !m.UseAt(row.Bit, underMPS):
 			d.say(row.Name, ok, "not in use: "+uses+" under an MPS server", "")
+		case row.Bit == configs.Hold && d.broker && !slices.ContainsFunc(peers, func(p segment.Peer) bool { return p.Level < segment.Levels-1 }):
+			d.say(row.Name, ok, "not in force: the broker lets no program of this user be above best effort", "")
 		case reasons != "":
 			d.say(row.Name, warned, "not in force: "+reasons, advice)
 		default:
@@ -134,7 +136,7 @@ func (d *doctor) tryRole(config, role string) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	for _, line := range lines {
 		if text, isError := strings.CutPrefix(line, "error "); isError && err == nil {
 			err = errors.New(text)
@@ -168,19 +170,24 @@ func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		be, lc = d.peers(bePid), d.peers(lcPid)
-		if settled(be) && settled(lc) && !slices.ContainsFunc(be, d.waitsForTimeslice) || time.Now().After(deadline) {
+		if settled(be) && settled(lc) && !(preempted(be, lc) && slices.ContainsFunc(be, d.waitsForTimeslice)) || time.Now().After(deadline) {
 			return be, lc
 		}
 	}
 }
 
+// preempted says whether the latency-critical probe has a higher level: a broker may give both the same.
+func preempted(be, lc []segment.Peer) bool {
+	return len(be) > 0 && len(lc) > 0 && lc[0].Level < be[0].Level
+}
+
 // waitsForTimeslice: it heard of the latency-critical probe a moment ago.
 func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
-	return be.TimesliceUs != 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
+	return be.TimesliceUs != 0 && be.Lacks&configs.FallbackOthers == 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
 }
 
 func (d *doctor) peers(pid int) (found []segment.Peer) {
-	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := d.snapshots()
 	if err != nil {
 		return nil
 	}

@@ -1,11 +1,11 @@
-// probe.c - `gpreempt doctor-probe [context|version]`: what the CUDA driver says of itself and its devices, on
+// probe.c - `gpreempt doctor-probe [context|version|processes]`: what the CUDA driver says of itself and its devices, on
 // standard output, for gpreempt doctor to read. Hidden, and a process of its own: a driver that crashes
 // or hangs takes nothing with it.
 //
 // It runs from a constructor, before the Go runtime of this command would start: under the preloaded
 // library the process then is what any CUDA program is. With "context" it makes a context on each
 // device, puts work on it, and then stays until its standard input ends. With "version" it says only the
-// driver's version, for which nothing is initialised.
+// driver's version, for which nothing is initialised. With "processes" it is what nvml.c says.
 //
 //   driver <CUDA version>
 //   device <UUID as hex> <compute capability> <compute mode> <name>
@@ -14,6 +14,8 @@
 //   error <function> <CUresult or 0> <text>
 //   ready
 #define _GNU_SOURCE
+#include "nvml.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,6 +150,10 @@ __attribute__((constructor)) static void doctor_probe(int argc, char **argv)
 {
 	if (argc < 2 || strcmp(argv[1], "doctor-probe") != 0)
 		return;
+	if (argc > 2 && strcmp(argv[2], "processes") == 0) {
+		probe_processes();
+		_exit(0);
+	}
 	int context = argc > 2 && strcmp(argv[2], "context") == 0;
 	probe(context, argc > 2 && strcmp(argv[2], "version") == 0);
 	printf("ready\n");

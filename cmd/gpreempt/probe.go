@@ -13,7 +13,7 @@ import (
 // probe is a process that runs probe.c.
 type probe struct {
 	command *exec.Cmd
-	stdin   io.Closer
+	stdin   io.WriteCloser
 	lines   chan string
 	stderr  bytes.Buffer
 }
@@ -51,9 +51,9 @@ func startProbe(env []string, arguments ...string) (*probe, error) {
 
 func (p *probe) pid() int { return p.command.Process.Pid }
 
-// report returns the probe's lines, and an error unless the last one was "ready".
-func (p *probe) report() (lines []string, err error) {
-	limit := time.After(probeLimit)
+// report returns the probe's lines, and an error unless the last one was "ready" and came within a time.
+func (p *probe) report(within time.Duration) (lines []string, err error) {
+	limit := time.After(within)
 	for {
 		select {
 		case line, more := <-p.lines:
@@ -65,7 +65,7 @@ func (p *probe) report() (lines []string, err error) {
 			}
 			lines = append(lines, line)
 		case <-limit:
-			return lines, fmt.Errorf("did not answer for %v", probeLimit)
+			return lines, fmt.Errorf("did not answer for %v", within)
 		}
 	}
 }

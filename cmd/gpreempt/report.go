@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The report of gpreempt doctor: one file to attach to a bug report.
@@ -34,7 +33,7 @@ var sections = []section{
 	{"doctor", "what gpreempt doctor found", func(out io.Writer, d *doctor, _ string) error { return d.print(out, false) }},
 	{"configuration", "every setting, and the file that it comes from", writeConfiguration},
 	{"environment", "variables that begin with GPREEMPT_, CUDA_ or NVIDIA_, and LD_PRELOAD; not the values of those that may be secrets", writeEnvironment},
-	{"segment", "this user's processes under the library, with their names and counters", writeSegments},
+	{"segment", "this user's processes under the library, found by files and by a broker, with their names and counters", writeSegments},
 	{"log", "the last lines of the log, where GPREEMPT_LOG or log.file names a file", writeLog},
 	{"nvidia-smi", "what it prints, with the processes that use the GPU", writeSMI},
 }
@@ -122,7 +121,7 @@ func writeEnvironment(out io.Writer, _ *doctor, _ string) error {
 }
 
 func writeSegments(out io.Writer, d *doctor, _ string) error {
-	snapshots, err := segment.ReadAll(d.config.Segment.Directory, d.config.Segment.Group)
+	snapshots, err := d.snapshots()
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,8 @@ Elsewhere, and with --once, it prints these tables:
   /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
           gate, and turns taken, per second
   NOT IN FORCE  fallbacks, with why
+  OTHERS  processes on the GPU that are none of these, as NVIDIA's management library says: without gpreempt, or another
+          user's or container's; with their device memory, and the part of the SMs' time that they had lately
 
 For processes that hint at coming work, by source of hints and since the process's start:
   HIT     work came while the GPU was kept for it; LATE: before; WRONG: not in time
@@ -140,7 +142,8 @@ func isTerminal(file *os.File) bool {
 }
 
 type sample struct {
-	GPUs []gpuSample `json:"gpus"`
+	GPUs   []gpuSample `json:"gpus"`
+	noUser error       // why it is not known who else is on the GPUs
 }
 
 type gpuSample struct {
@@ -150,6 +153,8 @@ type gpuSample struct {
 	LCShare float64      `json:"lc_share"`
 	BEShare float64      `json:"be_share"`
 	Peers   []peerSample `json:"peers"`
+	// Others use the GPU, and are none of the peers. nil: it is not known who does.
+	Others []user `json:"others"`
 }
 
 type peerSample struct {
@@ -176,13 +181,11 @@ func ratedCounters() []rated {
 func top(ctx context.Context, out io.Writer, config configs.Config, interval time.Duration, once bool, show func(io.Writer, sample) error) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for before := (map[peerKey]reading{}); ; {
-		snapshots, err := readSegments(config)
+	for of := (taker{config: config, patience: firstUsers}); ; {
+		now, err := of.take(ctx)
 		if err != nil {
 			return err
 		}
-		var now sample
-		now, before = measure(snapshots, before)
 		if err := show(out, now); err != nil {
 			if errors.Is(err, syscall.EPIPE) {
 				return nil
@@ -198,6 +201,44 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 		case <-ticker.C:
 		}
 	}
+}
+
+// firstUsers is how long the first sample waits to hear who else is on the GPUs.
+const firstUsers = 5 * time.Second
+
+// taker takes samples.
+type taker struct {
+	config   configs.Config
+	patience time.Duration // for the first answer of users
+	before   map[peerKey]reading
+	users    *userWatch
+}
+
+func (t *taker) take(ctx context.Context) (now sample, err error) {
+	snapshots, err := readSegments(t.config)
+	if err != nil {
+		return sample{}, err
+	}
+	now, t.before = measure(snapshots, t.before)
+	if len(snapshots) == 0 {
+		return now, nil
+	}
+	if t.users == nil {
+		t.users = watchUsers(ctx)
+		select {
+		case <-t.users.first:
+		case <-ctx.Done():
+		case <-time.After(t.patience):
+		}
+	}
+	users, err := t.users.get()
+	now.noUser = err
+	for i := range now.GPUs {
+		if on, known := users[now.GPUs[i].GPU]; known {
+			now.GPUs[i].Others = others(on, snapshots, "/proc")
+		}
+	}
+	return now, nil
 }
 
 // readSegments reads those by files and those of a broker.

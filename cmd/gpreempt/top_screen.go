@@ -23,13 +23,9 @@ func sampler(ctx context.Context, config configs.Config, interval time.Duration)
 	go func() {
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
-		for before := (map[peerKey]reading{}); ; {
+		for of := (taker{config: config}); ; {
 			var t taken
-			snapshots, err := readSegments(config)
-			if err == nil {
-				t.sample, before = measure(snapshots, before)
-			}
-			t.err = err
+			t.sample, t.err = of.take(ctx)
 			select {
 			case <-ctx.Done():
 				return

@@ -36,6 +36,9 @@ func printTable(out io.Writer, s sample) error {
 			continue
 		}
 		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare)
+		if text := sayOthers(gpu.Others); text != "" {
+			fmt.Fprintf(w, "OTHERS  %s\n", text)
+		}
 		fmt.Fprint(w, "PID\tNAME\tROLE\tSTATE\tSLICE\tSHARE")
 		for _, of := range ratedCounters() {
 			fmt.Fprint(w, "\t"+of.title)
@@ -52,6 +55,9 @@ func printTable(out io.Writer, s sample) error {
 		printHints(w, gpu.Peers)
 		printBLP(w, gpu.Peers)
 		printMemory(w, gpu.Peers)
+	}
+	if s.noUser != nil {
+		fmt.Fprintf(w, "OTHERS  not known: %v\n", s.noUser)
 	}
 	return w.Flush()
 }

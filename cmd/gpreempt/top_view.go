@@ -325,7 +325,11 @@ func (v *view) table(width int) (body []line, at int) {
 			body = append(body, line{{pad(clean(gpu.GPU+"  cannot be read: "+gpu.Error), width, false), warning}})
 			continue
 		}
-		body = append(body, line{{pad(gpu.GPU, width, false), bold}}, v.shares(gpu, width), v.titles(shown, width))
+		body = append(body, line{{pad(gpu.GPU, width, false), bold}}, v.shares(gpu, width))
+		if text := sayOthers(gpu.Others); text != "" {
+			body = append(body, line{{pad(clean("OTHERS  "+text), width, false), warning}})
+		}
+		body = append(body, v.titles(shown, width))
 		for _, r := range v.ordered(gpu) {
 			as := plain
 			if keyOf(r.gpu, r.p) == v.selected {

@@ -101,14 +101,14 @@ func cudaVersion() (string, error) {
 		return "", err
 	}
 	defer p.end()
-	lines, err := p.report()
+	lines, err := p.report(probeLimit)
 	said := ""
 	for _, line := range lines {
 		if version, is := strings.CutPrefix(line, "driver "); is {
 			return version, nil
 		}
 		if text, is := strings.CutPrefix(line, "error "); is {
-			said = probeError(text)
+			said = cli.ProbeError(text)
 		}
 	}
 	return "", errors.New(cmp.Or(said, fmt.Sprintf("the probe of libcuda.so.1 %v", err)))

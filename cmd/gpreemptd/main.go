@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -33,7 +34,7 @@ const policyPath = "/etc/gpreempt/policy.toml"
 
 type options struct {
 	directory, policy, group string
-	check                    bool
+	check, others            bool
 	level                    string
 }
 
@@ -59,6 +60,7 @@ systemd, sockets of such paths come from a socket unit. SIGHUP reads the policy 
 	flags.StringVar(&o.directory, "directory", join.Directory, "where the sockets are made, unless systemd made them")
 	flags.StringVar(&o.policy, "policy", "", "TOML file of who may do what; "+policyPath+" if that is there, else everybody is best effort")
 	flags.StringVar(&o.group, "group", "", "only root and this group may reach the sockets of levels above the lowest")
+	flags.BoolVar(&o.others, "others", true, "look for processes on the GPUs that are no clients, by gpreempt and NVIDIA's management library")
 	flags.BoolVar(&o.check, "check", false, "read the policy, say what is wrong with it, and end")
 	flags.StringVar(&o.level, "log", "info", "debug, info, warn or error: what is written to standard error")
 	return command
@@ -116,9 +118,15 @@ func serve(out io.Writer, o options) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go obey(server, o, log, signals, ended)
+	if o.others {
+		go watchOthers(server, log, ended)
+	}
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn().Err(err).Msg("systemd could not be told")
 	}
+	// It is small, and is to stay so beside many clients: most of what it allocates is for the policy, once, and for messages.
+	debug.SetGCPercent(25)
+	debug.FreeOSMemory()
 	log.Info().Str("version", cli.Version(version)).Str("policy", p.Path).Msg("serving")
 	err = server.Run()
 	log.Info().Msg("ended")

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -44,6 +45,7 @@ type agent struct {
 	gpu     int
 	uuid    [16]byte
 	segment *segment.Segment
+	sought  *member.Sought // a broker's, where this one is a file's; nil: none is sought
 	slot    int
 	log     zerolog.Logger
 	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
@@ -87,7 +89,7 @@ type peers struct {
 	stoppable           uint64 // lower ones whose kernels stop when a window opens
 }
 
-func (a *agent) own() *segment.Slot { return a.segment.Slot(a.slot) }
+func (a *agent) own() *segment.Slot { return a.segment.Own() }
 
 func (a *agent) lacks(fallback configs.Fallback) {
 	a.mutex.Lock()
@@ -165,6 +167,7 @@ func (a *agent) step() time.Duration {
 	wait = min(wait, a.swap(now))
 	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
 	a.applyTimeslice()
+	a.own().SetLacks(configs.FallbackOthers, a.besideOthers(p))
 	switch {
 	case turns:
 		wait = min(wait, a.turn(p, now))
@@ -188,7 +191,7 @@ func (a *agent) step() time.Duration {
 // file was removed (logind removes a user's files at the last logout), others could not get this memory and made a new
 // one, or the application closed our descriptor and another process took the slot.
 func (a *agent) belongs() bool {
-	if next, slot := a.segment.Next(); next != nil {
+	if next, slot := a.nextByBroker(); next != nil {
 		a.adopt(next, slot)
 	}
 	gone, lost := a.segment.Check(), error(nil)
@@ -217,27 +220,46 @@ func (a *agent) belongs() bool {
 	if a.memory.suspended {
 		next.Slot(slot).Repeat(a.memory.request)
 	}
-	a.segment.Release()
-	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, owned) }) {
+	if !a.replace(next, slot, owned) {
+		return false
+	}
+	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
+	return true
+}
+
+// nextByBroker is what a broker made for this process: the next one, or the first.
+func (a *agent) nextByBroker() (next *segment.Segment, slot int) {
+	if next, slot = a.segment.Next(); next == nil && a.sought != nil {
+		next, slot = a.sought.Next()
+	}
+	return next, slot
+}
+
+// adopt changes to what a broker made, which knows of this process already.
+func (a *agent) adopt(next *segment.Segment, slot int) {
+	a.sought = nil
+	if a.memory.suspended {
+		next.Slot(slot).Repeat(a.memory.request)
+	}
+	if !a.replace(next, slot, !a.alone) {
+		a.log.Error().Msg("the pages of a broker could not be mapped: no preemption with others for now")
+		a.sought = a.core.seekBroker(a.gpu)
+		return
+	}
+	next.Poke() // its bells have not been heard until now
+	a.log.Info().Str("segment", next.Path()).Msg("joined the broker")
+}
+
+// replace lets a segment, in which this process has a slot, take the place of the one before. owned says whether it still has a slot
+// in that one.
+func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
+	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, next.Paged(), owned) }) {
 		next.Close()
 		return false
 	}
 	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
 	a.log = a.core.logOf(a.gpu, slot)
-	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
 	return true
-}
-
-// adopt changes to what a new broker made, which knows of this process already.
-func (a *agent) adopt(next *segment.Segment, slot int) {
-	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, true) }) {
-		next.Close()
-		a.log.Error().Msg("the pages of a new broker could not be mapped: no preemption with others")
-		return
-	}
-	a.segment, a.slot, a.used, a.countedHigher = next, slot, nil, 0
-	a.log = a.core.logOf(a.gpu, slot)
-	a.log.Info().Str("segment", next.Path()).Msg("joined the next broker")
 }
 
 // leave ends all that this process does on the GPU: its slot may be another process's by now.
@@ -333,12 +355,20 @@ func (a *agent) timeslice(p peers, turns bool) uint64 {
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
 	seized := a.segment.Turn.Load()&segment.TurnSeized != 0
 	switch {
+	case a.besideOthers(p):
+		return max(t.FairUs, a.boostUs)
 	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
 		return max(t.YieldingUs, a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	}
 	return t.FairUs
+}
+
+// besideOthers says whether this process is one that yields, and others that do not know of it have work: beside their timeslices the
+// shortest one would be next to nothing. A higher level waits for their timeslices in any case.
+func (a *agent) besideOthers(p peers) bool {
+	return p.higher != 0 && p.lower == 0 && a.segment.OthersWork()
 }
 
 func (a *agent) mine() []TSG {

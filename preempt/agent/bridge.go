@@ -38,6 +38,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	if missing := C.gp_bridge_resolve(driver.Symbol); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}
+	C.gp_bridge_set_clock(C.int64_t(segment.ClockAhead()))
 	m := config.Mechanisms
 	settings := &C.gp_settings
 	setLevel(config, level)
@@ -164,16 +165,16 @@ func attachGPU(i int, segment unsafe.Pointer, slot int, paged bool) {
 	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot), C.bool(paged))
 }
 
-// moveGPU replaces the memory of a GPU's segment by another mapping, which is used up; owned says whether the slot in the
-// old memory is still this process's.
-func moveGPU(i int, memory unsafe.Pointer, slot int, owned bool) bool {
-	return bool(C.gp_bridge_gpu_move(C.int(i), memory, C.uint32_t(slot), C.bool(owned)))
+// moveGPU replaces the memory of a GPU's segment by another mapping, which is used up; paged is as in attachGPU, and owned says whether
+// the slot in the old memory is still this process's.
+func moveGPU(i int, memory unsafe.Pointer, slot int, paged, owned bool) bool {
+	return bool(C.gp_bridge_gpu_move(C.int(i), memory, C.uint32_t(slot), C.bool(paged), C.bool(owned)))
 }
 
 // isolateGPU gives this process a segment of its own: its slot is another process's.
 func isolateGPU(i int) bool {
 	memory := C.gp_bridge_nobodys_memory()
-	return memory != nil && moveGPU(i, memory, 0, false)
+	return memory != nil && moveGPU(i, memory, 0, false, false)
 }
 
 // busyNs is for how long this process has had unfinished work on the GPU, in nanoseconds.

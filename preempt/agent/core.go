@@ -194,27 +194,45 @@ func Level(config configs.Config, wanted int, log zerolog.Logger) int {
 	return level
 }
 
-// joinBroker joins by a broker. Without one, or where it refuses, there is no segment, and a file of this user's is used.
+// joinBroker joins by a broker. Without one, or where it does not take this process at once, there is no segment: a file of this user's is
+// used until it does.
 func (c *Core) joinBroker(gpu int) (s *segment.Segment, slot int) {
 	if c.config.Segment.Broker == "" {
 		return nil, -1
 	}
-	s, slot, err := member.Join(member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""})
+	s, slot, err := member.Join(c.client(gpu))
 	if err != nil && !errors.Is(err, member.ErrNone) {
-		c.log.Warn().Err(err).Msg("the broker does not take this process: it shares the GPU with programs of this user only")
+		c.log.Info().Err(err).Msg("not joined the broker at once")
 	}
 	return s, slot
 }
 
+// seekBroker joins by a broker when there is one that takes this process.
+func (c *Core) seekBroker(gpu int) *member.Sought {
+	if c.config.Segment.Broker == "" {
+		return nil
+	}
+	return member.Seek(c.client(gpu), func() { ringBell(gpu) }, func(err error) {
+		c.log.Warn().Err(err).Msg("the broker does not take this process for now: it shares the GPU with programs of this user only")
+	})
+}
+
+// client is this process as it joins by a broker.
+func (c *Core) client(gpu int) member.Options {
+	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""}
+}
+
 func (c *Core) attach(gpu int) (*agent, error) {
 	s, slot := c.joinBroker(gpu)
+	var sought *member.Sought
 	if s == nil {
 		var err error
 		if s, slot, err = c.join(gpu); err != nil {
 			return nil, err
 		}
+		sought = c.seekBroker(gpu)
 	}
-	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot,
+	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sought: sought,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
 	a.log = c.logOf(gpu, slot)

@@ -217,7 +217,7 @@ uint64_t blp_patience(void)
 
 bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
 {
-	struct timespec t = {(time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000)};
+	struct timespec t = gp_kernel_time(deadline_ns);
 	while (d->epoch % 2 && d->context) {
 		if (!deadline_ns)
 			pthread_cond_wait(&d->resumed, &d->lock);

@@ -14,7 +14,7 @@ uint64_t gp_window_watch(struct gp_context *, uint64_t now);
 // While it is on, this process's window on the GPU is not published: lower levels run. May be on several times.
 void gp_gpu_give_way(struct gp_gpu *, bool on);
 void gp_gpu_rescind(struct gp_gpu *); // peers came or went: publishes the window, or takes it back
-bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool owned);
+bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool paged, bool owned);
 uint64_t gp_gpu_busy_ns(struct gp_gpu *);
 void gp_gpu_attached(struct gp_gpu *);       // the segment is there: publishes a window that is open
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known

@@ -16,7 +16,7 @@ enum { NVOS64_BYTES = 48, NVOS54_BYTES = 32, MS = 1000000 };
 
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_settings gp_settings = {.fair_us = 2048};
-static struct gp_segment segment;
+static struct gp_view view;
 static uint64_t now_ns = 1000000000000;
 static int rings, controls;
 static uint32_t refuse; // with which status schedules are refused
@@ -30,7 +30,7 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 	(void)word, (void)seen, (void)timeout_ns, (void)shared;
 	abort(); // the thread does not run here
 }
-void gp_ring(struct gp_gpu *g) { rings += g->segment == &segment; }
+void gp_ring(struct gp_gpu *g) { rings += g->segment == &view.segment; }
 void gp_notify(void) {}
 
 // The driver.
@@ -82,9 +82,9 @@ static uint64_t look_after(uint64_t ns)
 
 int main(void)
 {
-	gp_gpu[GPU].segment = &segment;
+	gp_gpu[GPU].segment = &view.segment;
 	gp_gpu[GPU].slot = SLOT;
-	struct gp_slot *slot = &segment.slot[SLOT];
+	struct gp_slot *slot = &view.own;
 	slot->heartbeat_ns = now_ns;
 	make(DEVICE, SUBDEVICE, 0x2080);
 	make(DEVICE, TSG, 0xA06C);

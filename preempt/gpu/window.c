@@ -137,44 +137,43 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	pthread_spin_unlock(&g->lock);
 }
 
-// Puts memory in the place of the segment: in one piece, or page by page, where it consists of several mappings. The own pages go
-// first: without them nothing has changed.
-static bool replace(struct gp_segment *s, struct gp_segment *next, bool paged)
+// Puts a view in the place of another, page by page, since it may consist of several mappings. The own pages go first: without
+// them nothing has changed.
+static bool replace(struct gp_view *view, struct gp_view *next)
 {
-	if (!paged)
-		return mremap(next, sizeof *next, sizeof *next, MREMAP_MAYMOVE | MREMAP_FIXED, s) != MAP_FAILED;
-	const size_t all = sizeof *next + sizeof next->slot[0];
+	const size_t own = __builtin_offsetof(struct gp_view, own);
 	size_t page = (size_t)sysconf(_SC_PAGESIZE); // all words are in the first of a GP_PAGE
-	for (size_t at = all; at > 0; at -= GP_PAGE) {
-		char *from = (char *)next + at - GP_PAGE, *to = (char *)s + at - GP_PAGE;
+	for (size_t at = sizeof *next; at > 0; at -= GP_PAGE) {
+		char *from = (char *)next + at - GP_PAGE, *to = (char *)view + at - GP_PAGE;
 		bool moved = mremap(from, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED;
-		if (!moved && at > sizeof *next)
+		if (!moved && at > own)
 			return false;
 	}
-	munmap(next, all);
+	munmap(next, sizeof *next);
 	return true;
 }
 
-// Replaces the segment's memory by another mapping of the same kind, in which this process has a slot or which nobody else sees. The
-// address stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either
-// memory, or count in another process's slot; nothing is decided by that. Where each process has pages of its own, these stay at one
-// address whatever slot they are for, so nobody writes at another process's.
-bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool owned)
+// Replaces the segment's memory by another, of either kind, in which this process has a slot or which nobody else sees. The address
+// stays, so that no pointer dangles. A slot that is still owned is copied. A thread without the lock may meanwhile read either memory,
+// and write at the same places in either: in pages of its own, or where all ring. Nothing is decided by that.
+bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool owned)
 {
-	struct gp_segment *s = g->segment, *next = memory;
+	struct gp_view *view = gp_view_of(g->segment), *next = memory;
 
 	pthread_spin_lock(&g->lock);
 	uint64_t now = gp_now_ns();
 	if (owned) {
 		if (g->open_contexts)
 			unpublish(g, now);
-		char *from = (char *)gp_slot_of(s, g->slot, g->paged), *to = (char *)gp_slot_of(next, slot, g->paged);
-		for (size_t page = 0; page < sizeof(struct gp_slot); page += GP_PAGE)
-			memcpy(to + page, from + page, 4096); // all of its words
+		gp_own_line(g)->busy = 0; // the next slot may have another line
+		for (size_t page = 0; page < sizeof next->own; page += GP_PAGE)
+			memcpy((char *)&next->own + page, (char *)&view->own + page, 4096); // all of its words
 	}
-	bool moved = replace(s, next, g->paged);
-	if (moved)
+	bool moved = replace(view, next);
+	if (moved) {
 		g->slot = slot;
+		g->paged = paged;
+	}
 	if (g->probing)
 		gp_own_line(g)->busy = 1;
 	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;

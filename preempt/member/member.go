@@ -3,6 +3,7 @@
 package member
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -23,8 +24,15 @@ const (
 	answersWithin = 200 * time.Millisecond
 	// looksEvery is how often the connection is looked at if nobody pokes.
 	looksEvery = 500 * time.Millisecond
-	// firstAgain and lastAgain bound how long it is until a lost broker is asked again.
-	firstAgain, lastAgain = 100 * time.Millisecond, 5 * time.Second
+	// thereEvery is how often it is looked whether there is a broker.
+	thereEvery = time.Second
+	// patience is how long a broker may take to answer one who goes on without meanwhile.
+	patience = 5 * time.Second
+	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again: between half of it and
+	// one and a half times. So all have joined within a second of the next one's start.
+	firstAgain, lastAgain = 100 * time.Millisecond, 600 * time.Millisecond
+	// refusedAgain is when one asks again at the latest whom the broker refused.
+	refusedAgain = time.Minute
 )
 
 // Options say who joins, and where brokers are.
@@ -34,6 +42,7 @@ type Options struct {
 	Level     int // wanted
 	Name      string
 	Injected  bool
+	shared    bool // its thread has the program's descriptors
 }
 
 // ErrNone says that there is no broker.
@@ -52,7 +61,8 @@ type member struct {
 	left    atomic.Bool
 }
 
-// Join makes this process a client of a broker. The error wraps ErrNone if there is none, or is a join.RefusedError.
+// Join makes this process a client of a broker. The error wraps ErrNone if there is none, join.ErrTime if it has not answered yet, or is
+// a join.RefusedError. Seek goes on then.
 func Join(o Options) (s *segment.Segment, slot int, err error) {
 	type result struct {
 		m   *member
@@ -60,13 +70,9 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this
-		segment.OwnDescriptors()
-		m, err := connect(o)
+		m, err := connect(ownThread(o), answersWithin)
 		done <- result{m, err}
-		for m != nil && err == nil {
-			m = m.serve()
-		}
+		m.serveAll()
 	}()
 	r := <-done
 	if r.err != nil {
@@ -75,11 +81,73 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 	return r.m.segment, int(r.m.client.Welcome.Slot), nil
 }
 
+// ownThread gives the goroutine a thread, for good: it ends with this.
+func ownThread(o Options) Options {
+	runtime.LockOSThread()
+	o.shared = !segment.OwnDescriptors()
+	return o
+}
+
+// Sought is a segment that there is once a broker takes this process.
+type Sought struct {
+	next atomic.Pointer[segment.Segment]
+}
+
+// Next is that segment, once, and its slot; nil: not yet. The caller lets it take the place of the one that it has.
+func (s *Sought) Next() (next *segment.Segment, slot int) {
+	if next = s.next.Swap(nil); next == nil {
+		return nil, -1
+	}
+	return next, next.OwnSlot()
+}
+
+// Seek joins a broker, however long it takes until there is one that lets this process join. found is called then, and failed, once, where one
+// answered and did not. They are called on another goroutine.
+func Seek(o Options, found func(), failed func(error)) *Sought {
+	s := &Sought{}
+	go func() {
+		for !there(o.Directory) { // without a thread
+			time.Sleep(thereEvery)
+		}
+		m := seek(ownThread(o), func() bool { return false }, failed)
+		s.next.Store(m.segment)
+		found()
+		m.serveAll()
+	}()
+	return s
+}
+
+// there says whether a socket is there, for this user or not.
+func there(directory string) bool {
+	return slices.ContainsFunc(join.Sockets(directory), func(path string) bool { return unix.Access(path, unix.F_OK) == nil })
+}
+
+// seek joins the next broker, unless that is not wanted any more: then it returns nil.
+func seek(o Options, unwanted func() bool, failed func(error)) *member {
+	for wait := firstAgain; !unwanted(); wait = min(2*wait, lastAgain) {
+		m, err := connect(o, patience)
+		if err == nil {
+			return m
+		}
+		if failed != nil && !errors.Is(err, ErrNone) {
+			go failed(err) // on another thread: the standard error of this one is /dev/null
+			failed = nil
+		}
+		pause := wait/2 + rand.N(wait) // not all at once
+		var refused join.RefusedError
+		if errors.As(err, &refused) {
+			pause = max(pause, min(cmp.Or(refused.Retry, refusedAgain), refusedAgain))
+		}
+		time.Sleep(pause)
+	}
+	return nil
+}
+
 // connect joins by the first socket that there is.
-func connect(o Options) (m *member, err error) {
-	until := time.Now().Add(answersWithin)
+func connect(o Options, within time.Duration) (m *member, err error) {
+	until := time.Now().Add(within)
 	return m, Reach(o.Directory, func(path string) error {
-		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until)})
+		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until), Shared: o.shared})
 		if err != nil {
 			return err
 		}
@@ -95,7 +163,7 @@ func connect(o Options) (m *member, err error) {
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	return level, Reach(directory, func(path string) error {
-		p, err := join.Query(path, wanted, answersWithin)
+		p, err := join.Query(path, wanted, segment.Version, answersWithin)
 		if err == nil {
 			level = int(p.Level)
 		}
@@ -172,6 +240,13 @@ func (m *member) limit() {
 	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB})
 }
 
+// serveAll serves this member, and those that follow it, until the process leaves. Of none it serves nothing.
+func (m *member) serveAll() {
+	for m != nil {
+		m = m.serve()
+	}
+}
+
 // serve carries out what the broker says, and sends what is asked, until the process leaves: then it returns nil. If the broker is
 // lost, it returns the next member, whose segment is to take the place of this one.
 func (m *member) serve() *member {
@@ -213,23 +288,14 @@ func (m *member) hear() error {
 	}
 }
 
-// again joins the next broker, however long it takes until there is one. What was shown stays as it is meanwhile.
+// again joins the next broker. What was shown stays as it is meanwhile.
 func (m *member) again() *member {
-	for wait := firstAgain; !m.left.Load(); wait = min(2*wait, lastAgain) {
-		next, err := connect(m.options)
-		if err == nil {
-			m.next.Store(next.segment)
-			m.segment.With(m.segment.Ring)
-			return next
-		}
-		pause := wait/2 + rand.N(wait) // not all at once
-		var refused join.RefusedError
-		if errors.As(err, &refused) {
-			pause = max(pause, min(refused.Retry, lastAgain))
-		}
-		time.Sleep(pause)
+	next := seek(m.options, m.left.Load, nil)
+	if next != nil {
+		m.next.Store(next.segment)
+		m.segment.With(m.segment.Ring)
 	}
-	return nil
+	return next
 }
 
 // Turn asks for a turn.

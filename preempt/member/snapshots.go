@@ -45,10 +45,10 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 	err := Reach(directory, func(path string) error {
 		broker = path
 		return join.List(path, func(e *wire.Entry, pages []int) error {
-			if e.Member == 0 || len(pages) != 2 {
+			if e.Member == 0 && e.Ended == 0 || len(pages) != 2 {
 				return nil
 			}
-			p := segment.Part{Slot: int(e.Slot), Client: e.ID, Pid: e.Pid, Level: uint32(e.Policy.Level),
+			p := segment.Part{Slot: int(e.Slot), Client: e.ID, Pid: e.Pid, Level: uint32(e.Policy.Level), Ended: e.Ended != 0, Cgroup: wire.GetText(e.Cgroup[:]),
 				Turn: e.Turns&(1<<wire.TurnRun) != 0, Memory: e.Turns&(1<<wire.TurnMemory) != 0}
 			for i, to := range []*[]byte{&p.State, &p.Counters} {
 				*to = make([]byte, page.Size())

@@ -205,7 +205,7 @@ static void *use_memory(void *context)
 // Beside latency-critical processes the pieces are small, but where one of them waits for the room and none is at work.
 static void test_pieces(void)
 {
-	struct gp_segment *s = calloc(1, sizeof *s);
+	struct gp_segment *s = calloc(1, sizeof(struct gp_view));
 	struct gp_copies copies = {.gpu = gpu};
 	struct gp_chunk *c = range[4]->chunk; // of 34 MiB
 	CHECK(s && gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));

@@ -19,11 +19,19 @@ struct gp_kernel_counters gp_kernels;
 _Atomic uint32_t gp_wake, gp_events;
 _Atomic uint32_t gp_away, gp_recalled;
 
+int64_t gp_clock_ahead_ns;
+
 uint64_t gp_now_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec - (uint64_t)gp_clock_ahead_ns;
+}
+
+struct timespec gp_kernel_time(uint64_t ns)
+{
+	ns += (uint64_t)gp_clock_ahead_ns;
+	return (struct timespec){(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
 }
 
 void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared)
@@ -55,7 +63,7 @@ static struct gp_rings *own_rings(struct gp_gpu *g)
 	struct gp_segment *s = g->segment;
 	if (!s)
 		return NULL;
-	return g->paged ? &gp_own_line(g)->rings : &s->rings;
+	return g->paged ? &gp_own_line(g)->rings : &gp_view_of(s)->shared;
 }
 
 static void ring(_Atomic uint32_t *word)
@@ -120,8 +128,7 @@ void gp_wait_windows(const struct gp_seen *seen, uint64_t timeout_ns)
 		uint32_t flags, reserved;
 	} word[GP_SLOTS + 1];
 	if (seen->count > 1) {
-		uint64_t until = gp_now_ns() + timeout_ns;
-		struct timespec t = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
+		struct timespec t = gp_kernel_time(gp_now_ns() + timeout_ns);
 		for (uint32_t i = 0; i < seen->count; i++) {
 			word[i].value = seen->value[i];
 			word[i].address = (uintptr_t)seen->word[i];

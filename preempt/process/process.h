@@ -3,6 +3,7 @@
 #define GPREEMPT_PROCESS_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "preempt/driver/hooks.h"
 #include "preempt/driver/driver.h"
@@ -162,7 +163,9 @@ extern _Atomic uint32_t gp_away;
 extern _Atomic uint32_t gp_recalled; // the agents take it
 void gp_recall(void);
 
-uint64_t gp_now_ns(void); // CLOCK_MONOTONIC
+extern int64_t gp_clock_ahead_ns; // of this process's CLOCK_MONOTONIC, in a time namespace, of the host's. Set before all else
+uint64_t gp_now_ns(void);         // CLOCK_MONOTONIC of the host, in which processes tell each other times
+struct timespec gp_kernel_time(uint64_t ns); // a time of gp_now_ns as the kernel takes it from this process
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
@@ -184,10 +187,7 @@ void gp_notify(void); // gp_events
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
 	struct gp_segment *s = __atomic_load_n((struct gp_segment **)&g->segment, __ATOMIC_ACQUIRE);
-	if (!s)
-		return NULL;
-	return gp_slot_of(s, __atomic_load_n((uint32_t *)&g->slot, __ATOMIC_RELAXED),
-			  __atomic_load_n((uint32_t *)&g->paged, __ATOMIC_RELAXED));
+	return s ? &gp_view_of(s)->own : NULL;
 }
 // There is a segment.
 static inline struct gp_line *gp_own_line(struct gp_gpu *g)

@@ -36,6 +36,9 @@ const (
 	headerSize = pageSize
 	slotSize   = 2 * pageSize
 	memorySize = headerSize + slotSize*Slots
+	ringsAt    = memorySize           // struct gp_view: the header once more, if all members can write it
+	ownAt      = ringsAt + headerSize // this process's slot
+	rangeSize  = ownAt + slotSize
 	fileSize   = 64 // the identity
 )
 
@@ -207,7 +210,8 @@ type Header struct {
 	// Of the broker; 0 where there is none.
 	Generation        uint64
 	BrokerHeartbeatNs atomic.Uint64
-	Pad2              [8]byte
+	Others            atomic.Uint32 // processes that have work on the GPU and are no members
+	Pad2              [4]byte
 
 	Level  [Slots]atomic.Uint32 // of the slots' owners
 	Client [Slots]atomic.Uint64 // their ids, given by the broker

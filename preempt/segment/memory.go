@@ -159,11 +159,8 @@ func (k *keeper) end() {
 }
 
 // OwnDescriptors gives the calling thread a descriptor table of its own, if Isolate says so. The thread is to end with the goroutine.
-func OwnDescriptors() {
-	if Isolate {
-		_ = ownDescriptors() // else the application may close what is ours
-	}
-}
+// It returns false where the thread has the application's, which may close what is ours.
+func OwnDescriptors() bool { return Isolate && ownDescriptors() }
 
 // ownDescriptors gives the calling thread a descriptor table of its own, with only the standard ones, which lead to
 // /dev/null. It returns false if the kernel refuses.

@@ -48,6 +48,7 @@ type Segment struct {
 	keeper *keeper
 	pages  Pages // nil: all members can write all of the memory
 	limits atomic.Pointer[Limits]
+	beats  beats
 
 	replaced error
 

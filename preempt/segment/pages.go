@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -12,8 +13,8 @@ import (
 )
 
 // A segment has one of two makers. By a file, its memory is one, and every member can write all of it. By a broker, it is put together of
-// pages in one range of addresses: those of other slots, and the header, can only be read, and the own two are behind the slots. What
-// is to be written elsewhere is asked of the broker.
+// pages in one range of addresses: those of other slots, and the header, can only be read. What is to be written there is asked of the
+// broker. Of either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
 
 // Pages is the connection to a broker.
 type Pages interface {
@@ -75,11 +76,29 @@ func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 // brokerSilent is how old the broker's heartbeat is at most while it lives.
 const brokerSilent = 3 * time.Second
 
+// beats is the broker's heartbeat as it was last seen to change. What time it says does not matter.
+type beats struct {
+	mutex sync.Mutex
+	last  uint64
+	at    time.Time
+}
+
+func (b *beats) silent(beat uint64) time.Duration {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if beat != b.last || b.at.IsZero() {
+		b.last, b.at = beat, time.Now()
+	}
+	return time.Since(b.at)
+}
+
 // Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
 func (s *Segment) Attended() bool {
-	now := Now()
-	return s.pages == nil || now-min(now, s.BrokerHeartbeatNs.Load()) < uint64(brokerSilent)
+	return s.pages == nil || s.beats.silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
 }
+
+// OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
+func (s *Segment) OthersWork() bool { return s.pages != nil && s.Attended() && s.Others.Load() != 0 }
 
 // Paged says whether each process has pages of its own.
 func (s *Segment) Paged() bool { return s.pages != nil }
@@ -89,11 +108,25 @@ func (s *Segment) Next() (next *Segment, slot int) {
 	if s.pages == nil {
 		return nil, -1
 	}
-	s.pages.Poke()
+	s.Poke()
 	if next = s.pages.Next(); next == nil {
 		return nil, -1
 	}
 	return next, next.slot
+}
+
+// Poke makes it be looked at what the broker has sent.
+func (s *Segment) Poke() {
+	if s.pages != nil {
+		s.pages.Poke()
+	}
+}
+
+// OwnSlot is the slot that this process has, -1: none.
+func (s *Segment) OwnSlot() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.slot
 }
 
 // With runs something while no other segment takes this one's memory; if one has, it does nothing.
@@ -116,13 +149,18 @@ func (s *Segment) Place(slot, fd int) error {
 	return a.Place(slot, fd)
 }
 
-// Replace lets a segment's memory take the place of the one before, at the same address: move does it.
+// Replace lets a segment's memory take the place of the one before, at the same address: move does it. A slot that this process still
+// has in a file is given back; that is seen when the lock goes, with the file.
 func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
 	before.mutex.Lock()
 	defer before.mutex.Unlock()
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.Paged() != before.Paged() || !move(s.Pointer()) {
+	if before.pages == nil && before.slot >= 0 && before.relock() == nil {
+		before.retract(before.slot)
+		before.Ring()
+	}
+	if !move(s.Pointer()) {
 		return false
 	}
 	s.memory, s.Header = before.memory, before.Header

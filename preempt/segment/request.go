@@ -106,7 +106,7 @@ func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
 	if err != nil {
 		return 0, fmt.Errorf("ask slot %d: map the segment: %w", slot, err)
 	}
-	s := &Segment{Header: header(memory), memory: memory}
+	s := &Segment{Header: header(memory), memory: memory, slot: -1}
 	defer func() { _ = unmap(memory) }()
 	p := s.Slot(slot)
 	if s.Members.Load()&(1<<slot) == 0 || p.StartedNs.Load() != startedNs {

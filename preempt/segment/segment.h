@@ -172,7 +172,7 @@ struct gp_line {
 
 // Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
 struct gp_slot {
-	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC at registration
+	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC of the host, as all times are: at registration
 	_Atomic uint64_t heartbeat_ns;
 	_Atomic uint32_t timeslice_us; // in force; 0 = the driver's default
 	_Atomic uint32_t mechanisms;   // bit set, see configs/mechanisms.go
@@ -251,7 +251,8 @@ struct gp_segment {
 	// Of the broker; 0 where there is none.
 	uint64_t generation;
 	_Atomic uint64_t broker_heartbeat_ns;
-	uint8_t pad2[8];
+	_Atomic uint32_t others; // processes that have work on the GPU and are no members
+	uint8_t pad2[4];
 	_Atomic uint32_t level[GP_SLOTS];  // of the slots' owners
 	_Atomic uint64_t client[GP_SLOTS]; // their ids, given by the broker
 	uint8_t pad3[GP_PAGE - 192 - GP_SLOTS * 12];
@@ -263,11 +264,20 @@ _Static_assert(sizeof(struct gp_line) == 64, "a line of the cache");
 _Static_assert(sizeof(struct gp_slot) == 2 * GP_PAGE, "slot layout");
 _Static_assert(sizeof(struct gp_segment) == GP_PAGE + 2 * GP_PAGE * GP_SLOTS, "segment layout");
 
-// Where the owner of a slot writes. Pages of its own are behind the slots, so that they stay when the slot is another one.
-static inline struct gp_slot *gp_slot_of(struct gp_segment *s, uint32_t slot, uint32_t paged)
-{
-	return paged ? s->slot + GP_SLOTS : &s->slot[slot];
-}
+// What a process has mapped of it, at one address for as long as it lives. What is there may be replaced, and be of the other kind
+// then. All that the process writes is behind the segment, where it can be written whatever is there.
+struct gp_view {
+	struct gp_segment segment;
+	uint8_t pad0[64];
+	struct gp_rings shared; // the segment's, where all share one memory; else nobody's
+	uint8_t pad1[GP_PAGE - 76];
+	struct gp_slot own; // this process's slot
+};
+
+_Static_assert(__builtin_offsetof(struct gp_segment, rings) == 64, "the view has the header again");
+_Static_assert(sizeof(struct gp_view) == sizeof(struct gp_segment) + 3 * GP_PAGE, "view layout");
+
+static inline struct gp_view *gp_view_of(struct gp_segment *s) { return (struct gp_view *)s; }
 
 static inline struct gp_line *gp_line_of(struct gp_segment *s, uint32_t slot)
 {

@@ -53,13 +53,38 @@ func newImage() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), memorySize)
 }
 
-// mapShared maps memory. Not by unix.Mmap, which keeps a list by address: this mapping may be moved.
+// mapShared maps memory into a range. Not by unix.Mmap, which keeps a list by address: this mapping may be moved.
 func mapShared(fd int) ([]byte, error) {
-	address, err := unix.MmapPtr(fd, 0, nil, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	memory, err := reserve()
 	if err != nil {
 		return nil, err
 	}
-	return unsafe.Slice((*byte)(address), memorySize), nil
+	for offset, size := range map[int]uintptr{0: memorySize, ringsAt: headerSize} {
+		if _, err = unix.MmapPtr(fd, 0, unsafe.Pointer(&memory[offset]), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+			_ = unmap(memory)
+			return nil, fmt.Errorf("map memory: %w", err)
+		}
+	}
+	return memory, nil
+}
+
+// reserve maps a range of zeros.
+func reserve() ([]byte, error) {
+	address, err := unix.MmapPtr(-1, 0, nil, rangeSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserve addresses: %w", err)
+	}
+	return unsafe.Slice((*byte)(address), rangeSize), nil
+}
+
+// showOwn maps a slot of shared memory once more, where its owner writes.
+func showOwn(memory []byte, slot int) error {
+	const again = 0 // bytes: what is mapped stays, and is mapped there too
+	from, to := unsafe.Pointer(&memory[headerSize+slot*slotSize]), unsafe.Pointer(&memory[ownAt])
+	if _, err := unix.MremapPtr(from, again, to, slotSize, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+		return fmt.Errorf("map the own slot: %w", err)
+	}
+	return nil
 }
 
 func unmap(memory []byte) error {
@@ -69,10 +94,13 @@ func unmap(memory []byte) error {
 // Pointer is the mapping, for C.
 func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }
 
+// Own is where this process writes, at the same address whatever its slot is.
+func (s *Segment) Own() *Slot { return (*Slot)(unsafe.Pointer(&s.memory[ownAt])) }
+
 // Slot returns slot i, from 0 to Slots-1.
 func (s *Segment) Slot(i int) *Slot {
-	if s.pages != nil && i == s.slot {
-		return (*Slot)(unsafe.Pointer(&s.memory[memorySize]))
+	if i == s.slot {
+		return s.Own()
 	}
 	return slotAt(s.memory, i)
 }
@@ -82,11 +110,11 @@ func (s *Segment) Line(i int) *Line { return s.Slot(i).LineOf(i) }
 
 // Ring wakes everyone in Wait.
 func (s *Segment) Ring() {
-	bell := &s.Rings.Bell
 	if s.pages != nil {
-		bell = &s.Line(s.slot).Rings.Bell
+		ring(&s.Own().LineOf(s.slot).Rings.Bell)
+		return
 	}
-	ring(bell)
+	ring(&s.Rings.Bell)
 }
 
 // WakeGate wakes the launches that wait at the gate, and processes that are stopped, as after a closed window.
@@ -124,18 +152,21 @@ func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) boo
 	for i := range words {
 		list[i] = waiter{value: uint64(seen[i]), address: uint64(uintptr(unsafe.Pointer(words[i]))), flags: futexSize32}
 	}
-	until := unix.NsecToTimespec(int64(Now()) + timeout.Nanoseconds())
+	until := unix.NsecToTimespec(monotonic() + timeout.Nanoseconds())
 	_, _, errno := unix.Syscall6(futexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, uintptr(unsafe.Pointer(&until)), unix.CLOCK_MONOTONIC, 0)
 	return errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
 }
 
-// NewArena reserves a range of addresses.
+// NewArena reserves a range of addresses. Of the segment nothing can be written.
 func NewArena() (*Arena, error) {
-	address, err := unix.MmapPtr(-1, 0, nil, memorySize+slotSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("reserve addresses: %w", err)
+	memory, err := reserve()
+	if err == nil {
+		err = unix.Mprotect(memory[:memorySize], unix.PROT_READ)
 	}
-	return &Arena{unsafe.Slice((*byte)(address), memorySize+slotSize)}, nil
+	if err != nil {
+		return nil, err
+	}
+	return &Arena{memory}, nil
 }
 
 // Free gives the addresses back, if no segment was made of them.
@@ -150,19 +181,10 @@ func mapAt(memory []byte, offset, fd, flags int) error {
 // PlaceOwn moves the mappings of this process's pages, state and counters, to their place.
 func (a *Arena) PlaceOwn(state, counters unsafe.Pointer) error {
 	for i, from := range []unsafe.Pointer{state, counters} {
-		to := unsafe.Pointer(&a.memory[memorySize+i*pageSize])
+		to := unsafe.Pointer(&a.memory[ownAt+i*pageSize])
 		if _, err := unix.MremapPtr(from, uintptr(os.Getpagesize()), to, uintptr(os.Getpagesize()), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
 			return fmt.Errorf("place the own pages: %w", err)
 		}
 	}
 	return nil
-}
-
-// Now is CLOCK_MONOTONIC, the clock of the segment's times, in nanoseconds.
-func Now() uint64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return uint64(t.Nano())
 }

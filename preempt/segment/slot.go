@@ -35,7 +35,7 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 			continue
 		}
 		if err == nil {
-			err = s.keeper.offer(i)
+			err = errors.Join(s.keeper.offer(i), showOwn(s.memory, i))
 		}
 		if err != nil {
 			return -1, fmt.Errorf("claim slot: %w", err)

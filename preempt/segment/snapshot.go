@@ -29,6 +29,7 @@ type Peer struct {
 	Slot           int               `json:"slot"`
 	Pid            int32             `json:"pid"` // in the PID namespace of the process
 	Owner          int32             `json:"-"`   // in the reader's, as the kernel says it; 0: not to be seen there
+	Cgroup         string            `json:"-"`   // as a broker says it, or its end; empty: found by a file
 	Name           string            `json:"name"`
 	Level          uint32            `json:"level"`
 	Role           string            `json:"role"`

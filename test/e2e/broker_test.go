@@ -5,22 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// byBroker makes every machine of these tests have a broker, by which its processes find each other: GPREEMPT_TEST_BROKER=1 (make
-// e2e-broker).
+// byBroker makes every machine of these tests have a broker, by which its processes find each other: GPREEMPT_TEST_BROKER=1.
 var byBroker = os.Getenv("GPREEMPT_TEST_BROKER") != ""
+
+// isOfFiles passes over a test of the file by which processes find each other without a broker.
+func isOfFiles(t *testing.T) {
+	t.Helper()
+	if byBroker {
+		t.Skip("processes have a broker, and no file")
+	}
+}
 
 // startBroker starts a broker that lets everybody have any level, and returns where its sockets are.
 func (m *machine) startBroker() (directory string) {
@@ -47,6 +57,7 @@ func (m *machine) runBroker() {
 		_ = m.running.Wait()
 	}
 	c := exec.Command(built("gpreemptd"), "--directory", m.broker, "--policy", filepath.Join(m.broker, "policy.toml"))
+	c.Env = append(os.Environ(), m.brokers...)
 	out, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -108,6 +119,111 @@ func TestBroker(t *testing.T) {
 			t.Errorf("it said %q", said)
 		}
 	}
+}
+
+// A broker that stands still while programs start, and then goes on: they share the GPU by their user's file, and by the broker when
+// it takes them, whatever they do meanwhile.
+func TestBrokerIsLate(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	directory := m.broker
+	if err := m.running.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	m.broker = "" // it is looked at what is in the file
+	be, lc := m.sharing()
+	m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > 2 })
+	counted := m.peer(lc).Counters.Windows
+	if err := m.running.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.until("the file has nobody", func() bool { lc.request(1, 1, "stream"); return len(m.peers()) == 0 })
+	m.broker = directory
+	m.joined(be, lc)
+	m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > counted })
+	m.yields(be)
+	m.until("LC preempts", func() bool { return m.peer(lc).TimesliceUs > 10_000 })
+	n := be.count()
+	m.until("BE progresses", func() bool { return be.count() > n })
+	be.finish()
+	lc.finish()
+}
+
+// kills is how often TestBrokerKilledAtRandom kills the broker.
+func kills(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("GPREEMPT_TEST_KILLS")
+	if text == "" {
+		return 4
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The broker is killed at random, also while programs join, and stays away for a while: none fails, all results are right, and with the
+// next broker each sees the others again. How long that took is in the test's output.
+//
+//	GPREEMPT_TEST_KILLS=200 go test -run TestBrokerKilledAtRandom -v -timeout 1h ./test/e2e
+func TestBrokerKilledAtRandom(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	be, lc := m.sharing()
+	other := m.start("be")
+	other.runBestEffort()
+	m.joined(other)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	batches := uint32(0)
+	serve := func(atLeast time.Duration) {
+		for end := time.Now().Add(atLeast); ; {
+			const requests = 3
+			batches++
+			if _, hash := lc.request(requests, 2, "stream"); hash != sums(batches*requests*(requests+1)/2) {
+				t.Fatalf("batch %d: hash %d", batches, hash)
+			}
+			if time.Now().After(end) {
+				return
+			}
+		}
+	}
+	took := make([]time.Duration, 0, kills(t))
+	for range cap(took) {
+		before := m.peer(lc).Counters
+		joining := m.start([]string{"be", "lc"}[random.IntN(2)])
+		serve(time.Duration(random.Int64N(int64(200 * time.Millisecond)))) // the random point
+		if err := m.running.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		serve(time.Duration(random.Int64N(int64(300 * time.Millisecond))))
+		m.runBroker()
+		began := time.Now()
+		m.until("all see each other", func() bool {
+			serve(0)
+			now := m.peer(lc).Counters // of what the new broker shows, which is 0 until LC writes there
+			return now.Windows > before.Windows && now.Switches > before.Switches && m.peer(be).TimesliceUs == 1 && m.peer(other).TimesliceUs == 1
+		})
+		took = append(took, time.Since(began))
+		m.joined(joining)
+		joining.finish()
+	}
+	slices.Sort(took)
+	t.Logf("%d kills: windows are seen again after %v (median), %v (longest)", len(took), took[len(took)/2], took[len(took)-1])
+	for _, p := range []*process{be, other} {
+		n := p.count()
+		m.until("BE progresses", func() bool { return p.count() > n })
+		p.finish()
+	}
+	lc.finish()
 }
 
 // The policy decides about levels, and people change them while programs run.
@@ -180,6 +296,27 @@ func TestBrokerDecidesLevels(t *testing.T) {
 	}
 }
 
+// A process that the broker refuses runs on with a file of its user's, and says once why.
+func TestRefusedByTheBroker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+	}
+	if err := os.WriteFile(filepath.Join(m.broker, "policy.toml"), []byte("[default]\nadmit = false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.runBroker()
+	p := m.start("be")
+	p.runBestEffort()
+	p.says("the broker does not take this process for now: it shares the GPU with programs of this user only", 1)
+	p.says("the policy does not admit it", 1)
+	all, err := segment.SnapshotsIn(m.segments())
+	if err != nil || len(all) != 1 || len(all[0].Peers) != 1 || int(all[0].Peers[0].Pid) != p.pid() {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
 // Somebody lowers a service while it runs: it takes turns with best-effort programs, and preempts them again when it has its level
 // back.
 func TestSetTakesEffect(t *testing.T) {
@@ -212,6 +349,59 @@ func TestSetTakesEffect(t *testing.T) {
 		return p.Level == 0 && p.Counters.Windows > windows && p.TimesliceUs > 10_000
 	})
 	m.yields(be)
+}
+
+// Processes in time namespaces, whose clocks are hours behind and ahead of the others', are as any other.
+func TestTimeNamespaces(t *testing.T) {
+	t.Parallel()
+	apart := func(seconds int) []string {
+		return []string{"--time", "--monotonic", strconv.Itoa(seconds), "--fork", "--kill-child"}
+	}
+	const behind, ahead = -60, 100_000
+	if out, err := exec.Command("unshare", append(apart(behind), "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine does not let this user make time namespaces: unshare: %v: %s", err, out)
+	}
+	for _, brokered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broker=%v", brokered), func(t *testing.T) {
+			m := newMachine(t, "")
+			if brokered && m.broker == "" {
+				m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
+			}
+			start := func(role string, seconds int) *process {
+				return m.startAs(m.command(role, "unshare", append(apart(seconds), worker)...))
+			}
+			only := func(role string) (found segment.Peer) {
+				for _, p := range m.peers() {
+					if p.Alive && p.Role == role && p.TimesliceUs != 0 {
+						found = p
+					}
+				}
+				return found
+			}
+			lc, be, other := start("lc", ahead), start("be", behind), start("be", ahead)
+			be.runBestEffort()
+			other.runBestEffort()
+			m.until("LC preempts", func() bool { return only("lc").TimesliceUs > 10_000 })
+			m.until("BE yields", func() bool { return only("be").TimesliceUs == 1 })
+			windows := only("lc").Counters.Windows
+			m.until("windows open", func() bool { lc.request(1, 1, "stream"); return only("lc").Counters.Windows > windows })
+			for _, p := range []*process{be, other} {
+				n := p.count()
+				m.until("each has turns", func() bool { return p.count() > n+10 })
+			}
+			for _, p := range m.peers() {
+				if age := time.Duration(p.HeartbeatAgeNs); age > patience/2 {
+					t.Errorf("%s, process %d: its heartbeat is %v old", p.Role, p.Pid, age)
+				}
+				if p.StartedNs > segment.Now() {
+					t.Errorf("%s, process %d: it started in the future", p.Role, p.Pid)
+				}
+			}
+			for _, p := range []*process{lc, be, other} {
+				p.finish()
+			}
+		})
+	}
 }
 
 // Two users, each in user, PID, mount, network and IPC namespaces of its own: one's service preempts the other's work, whose processes

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -23,7 +25,7 @@ type order struct {
 
 // request asks a process on each GPU that it is on. None: it is on none, or it ended, or not all could be asked.
 func (m *machine) request(p *process, what segment.Asked) (orders []order) {
-	all, err := segment.SnapshotsIn(m.segments())
+	all, err := m.look()
 	if err != nil {
 		return nil
 	}
@@ -35,12 +37,7 @@ func (m *machine) request(p *process, what segment.Asked) (orders []order) {
 		if i < 0 {
 			continue
 		}
-		reader, err := segment.OpenReader(s.Path)
-		if err != nil {
-			return nil
-		}
-		r, err := reader.Ask(s.Peers[i].Slot, s.Peers[i].StartedNs, what)
-		reader.Close()
+		r, err := ask(&s, &s.Peers[i], what)
 		if err != nil {
 			return nil
 		}
@@ -49,9 +46,26 @@ func (m *machine) request(p *process, what segment.Asked) (orders []order) {
 	return orders
 }
 
+func ask(s *segment.Snapshot, p *segment.Peer, what segment.Asked) (segment.Request, error) {
+	if s.Broker != "" {
+		r := p.Next(what)
+		there, err := join.Ask(s.Broker, &wire.Ask{ID: p.Client, Request: uint64(r)})
+		if err == nil && !there {
+			err = segment.ErrEnded
+		}
+		return r, err
+	}
+	reader, err := segment.OpenReader(s.Path)
+	if err != nil {
+		return 0, err
+	}
+	defer reader.Close()
+	return reader.Ask(p.Slot, p.StartedNs, what)
+}
+
 // answer is what the process said to an order, if it did.
 func (m *machine) answer(p *process, o order) (answer segment.Answer, answered bool) {
-	all, err := segment.SnapshotsIn(m.segments())
+	all, err := m.look()
 	if err != nil {
 		return 0, false
 	}

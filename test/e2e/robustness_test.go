@@ -57,6 +57,7 @@ func TestConfigErrors(t *testing.T) {
 
 // Root works in a folder of another user, who would switch preemption off and have a file overwritten.
 func TestRootInOthersFolder(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -357,7 +358,7 @@ func killed(m *machine, rounds int, random *rand.Rand) error {
 		if i%4 < 2 { // else it is killed while it starts
 			deadline := time.Now().Add(patience)
 			for joined := false; !joined; time.Sleep(200 * time.Microsecond) {
-				all, err := segment.SnapshotsIn(m.segments())
+				all, err := m.look()
 				if err != nil {
 					return fmt.Errorf("round %d: %w", i, err)
 				}
@@ -545,6 +546,7 @@ func TestStoppedAnywhere(t *testing.T) {
 
 // Every process of this test has the same number, 1, in a namespace of its own.
 func TestPIDNamespaces(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	apart := []string{"--user", "--map-current-user", "--pid", "--fork", "--kill-child"}
 	if out, err := exec.Command("unshare", append(apart, "true")...).CombinedOutput(); err != nil {
@@ -648,6 +650,7 @@ func scan(line, format string, values ...any) bool {
 }
 
 func TestCorruptSegment(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	for _, inUse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("inUse=%v", inUse), func(t *testing.T) {
@@ -706,6 +709,7 @@ func TestCorruptSegment(t *testing.T) {
 // The file through which processes know of each other is removed while they run, as logind does with all of a user's at
 // the last logout.
 func TestRemovedSegment(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	for _, mechanisms := range []string{`"auto"`, `["blp"]`} {
 		t.Run(mechanisms, func(t *testing.T) {
@@ -754,6 +758,7 @@ func TestRemovedSegment(t *testing.T) {
 
 // A process closes the library's descriptor, by which it loses its slot, and another one takes the slot: both go on.
 func TestSlotTaken(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
@@ -792,6 +797,7 @@ func TestSlotTaken(t *testing.T) {
 
 // A peer cuts the file short, or makes it longer: nobody gets SIGBUS, and who comes later finds the others.
 func TestTruncatedSegment(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	m := newMachine(t, "")
 	be, lc := m.start("be"), m.start("lc")
@@ -827,6 +833,7 @@ func TestTruncatedSegment(t *testing.T) {
 
 // The only process that has the memory is stopped when another comes. Later they find each other.
 func TestStoppedMember(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	m := newMachine(t, "")
 	be := m.start("be")
@@ -850,6 +857,7 @@ func TestStoppedMember(t *testing.T) {
 
 // Somebody else made the directory. Once it is removed, those who wait for it join.
 func TestSquatter(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
@@ -915,6 +923,7 @@ hints.log = "`+filepath.Join(t.TempDir(), "hints")+`"
 }
 
 func TestGroupByNumber(t *testing.T) {
+	isOfFiles(t)
 	t.Parallel()
 	m := newMachine(t, "")
 	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\ngroup = \"%d\"\n", m.dir, os.Getgid()))

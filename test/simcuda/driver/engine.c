@@ -23,16 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 3u
 #define DEVICES 8
 #define NEVER UINT64_MAX
-
-struct shared {
-	_Atomic uint64_t head; // generation << 16 | buffer
-	uint32_t pad[14];
-	_Atomic uint32_t bell[ENGINE_TSGS];
-	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
-};
 
 static struct device {
 	struct shared *shared;
@@ -74,7 +66,7 @@ int engine_attach(int index)
 	else
 		snprintf(directory, sizeof directory, "/dev/shm/simcuda-%u", (unsigned)geteuid());
 	mkdir(directory, 0700);
-	snprintf(path, sizeof path, "%s/device%d.v%u", directory, index, LAYOUT);
+	snprintf(path, sizeof path, "%s/device%d.v%u", directory, index, ENGINE_LAYOUT);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;

@@ -163,6 +163,13 @@ struct engine {
 	uint64_t memory[ENGINE_PROCESSES];     // bytes of the device that each process has
 	uint64_t copying[2][ENGINE_PROCESSES]; // to the device, from it: until when the process keeps the bus busy
 };
+#define ENGINE_LAYOUT 3u
+struct shared {                // a file of SIMCUDA_DIR; a living process holds a record lock on the byte of its index
+	_Atomic uint64_t head; // generation << 16 | buffer
+	uint32_t pad[14];
+	_Atomic uint32_t bell[ENGINE_TSGS];
+	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
+};
 int engine_attach(int device);                 // 0 or -1; once per process and device
 int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
 void engine_remove(int device, int tsg);

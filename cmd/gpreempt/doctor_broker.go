@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Whether there is a broker, what it lets programs have, and who is in which world: found by it, or by files.
+
+const brokerAnswers = 2 * time.Second // programs wait 200 ms
+
+func (d *doctor) checkBroker() {
+	directory := d.config.Segment.Broker
+	if directory == "" {
+		d.say("broker", ok, `none is used: segment.broker = ""`, "")
+		return
+	}
+	wanted := configs.Priority{On: true} // the highest level
+	if p, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err == nil && p.On {
+		wanted = p
+	}
+	socket, granted := "", wire.Policy{}
+	err := member.Reach(directory, func(path string) (err error) {
+		socket = path
+		granted, err = join.Query(path, wanted.Level, segment.Version, brokerAnswers)
+		return err
+	})
+	var refused join.RefusedError
+	switch {
+	case errors.Is(err, member.ErrNone):
+		d.sayNoBroker(directory)
+	case errors.As(err, &refused):
+		advice := "ask whoever keeps its policy"
+		if refused.Reason == wire.RefusedVersion {
+			advice = "restart gpreemptd, or install the version of gpreempt that it has; programs are refused until then, and find each other by files"
+		}
+		d.say("broker", warned, socket+": "+refused.Error(), advice)
+	case err != nil:
+		d.say("broker", warned, fmt.Sprintf("%s: %v", socket, err), "restart gpreemptd: each program waits 200 ms for it when it starts, and goes on without")
+	default:
+		d.sayBroker(socket, wanted, &granted)
+	}
+}
+
+// sayNoBroker says why no socket leads to a broker.
+func (d *doctor) sayNoBroker(directory string) {
+	for _, path := range join.Sockets(directory) {
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, unix.EACCES):
+			d.say("broker", warned, path+" is not for this user", "programs of this user find each other by files; is there a group that may use it?")
+		case err == nil && info.Mode()&os.ModeSocket != 0:
+			d.say("broker", warned, path+": nobody listens", "start gpreemptd (systemctl start gpreemptd.socket), or remove the socket")
+		default:
+			continue
+		}
+		return
+	}
+	d.say("broker", ok, "none in "+directory+": programs of one user find each other by files", "")
+}
+
+func (d *doctor) sayBroker(socket string, wanted configs.Priority, granted *wire.Policy) {
+	level := configs.Priority{On: true, Level: int(granted.Level)}
+	gets := []string{fmt.Sprintf("a program that wants %s gets %s", wanted, level)}
+	if granted.Paused == 1 {
+		gets = append(gets, "and is paused")
+	}
+	for _, limit := range []struct {
+		text  string
+		value uint32
+		unit  float64
+	}{{"a share of at least %g", granted.Share, 1e6}, {"windows of at most %g ms", granted.MaxHoldUs, 1e3}, {"at most %g MB on a GPU", granted.MemoryMB, 1}} {
+		if limit.value != 0 {
+			gets = append(gets, fmt.Sprintf(limit.text, float64(limit.value)/limit.unit))
+		}
+	}
+	d.broker = true
+	about := fmt.Sprintf("%s answers (messages %d, pages %d): %s", socket, wire.Version, segment.Version, strings.Join(gets, ", "))
+	if level != wanted && os.Getenv("GPREEMPT_PRIORITY") != "" {
+		d.say("broker", warned, about, "the policy, or the socket that this user can reach, allows no more than "+configs.Priority{On: true, Level: int(granted.Best)}.String())
+		return
+	}
+	d.say("broker", ok, about, "")
+}
+
+// checkWorlds warns of GPUs with members of both worlds: they do not know of each other. Of other users' processes root alone hears.
+func (d *doctor) checkWorlds() {
+	if !d.broker {
+		return
+	}
+	byBroker, err := member.Snapshots(d.config.Segment.Broker)
+	if err != nil { // it answered a moment ago
+		d.say("broker", warned, err.Error(), "")
+		return
+	}
+	byFile := d.filesOfAll()
+	for _, s := range byBroker {
+		var others []string
+		for _, file := range byFile {
+			if file.GPU == s.GPU {
+				others = append(others, ownersOf(file.Peers)...)
+			}
+		}
+		if len(others) > 0 && len(s.Peers) > 0 {
+			d.say("broker", warned, fmt.Sprintf("%s: processes that found each other by files (%s) and by the broker (%s) do not know of each other", s.GPU, strings.Join(others, ", "), strings.Join(ownersOf(s.Peers), ", ")),
+				"those by files join once the broker takes them: their log says why it does not")
+		}
+	}
+}
+
+// snapshots are those of this user, of both worlds. A broker that does not answer is not asked again.
+func (d *doctor) snapshots() ([]segment.Snapshot, error) {
+	config := d.config
+	if !d.broker {
+		config.Segment.Broker = ""
+	}
+	return readSegments(config)
+}
+
+// filesOfAll are the segments of this user and its group, and for root those of all.
+func (d *doctor) filesOfAll() []segment.Snapshot {
+	base := d.config.Segment.Directory
+	all, err := segment.ReadAll(base, d.config.Segment.Group)
+	if err != nil || os.Geteuid() != 0 {
+		return all // checkDirectory has said why not
+	}
+	read := []string{segment.Directory(base, 0)}
+	if _, gid, err := segmentDirectory(d.config); err == nil && gid >= 0 {
+		read = append(read, segment.GroupDirectory(base, gid))
+	}
+	folders, err := filepath.Glob(filepath.Join(base, "gpreempt-*"))
+	if err != nil {
+		return all
+	}
+	for _, folder := range folders {
+		info, err := os.Lstat(folder)
+		if err != nil || !info.IsDir() || slices.Contains(read, folder) {
+			continue
+		}
+		if of, err := segment.SnapshotsIn(folder); err == nil { // else it went just now
+			all = append(all, of...)
+		}
+	}
+	return all
+}
+
+func ownersOf(peers []segment.Peer) (list []string) {
+	for i := range peers {
+		list = append(list, pidText(int64(peers[i].Owner)))
+	}
+	return list
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Who else is on a GPU: processes that NVIDIA's management library lists and no segment has. They are preempted by nobody.
+
+// user is a process on a GPU, as the management library says. What is not known is nil, or empty.
+type user struct {
+	cli.User
+	Name    string  `json:"name,omitempty"`
+	UID     *uint32 `json:"uid,omitempty"`
+	Seen    bool    `json:"seen"`              // there is a process of that PID here
+	Library *bool   `json:"library,omitempty"` // it has loaded libgpreempt.so
+}
+
+// askUsers asks once.
+func askUsers() (map[string][]user, error) {
+	p, err := startProbe(os.Environ(), "processes")
+	if err != nil {
+		return nil, err
+	}
+	defer p.end()
+	return readUsers(p)
+}
+
+// readUsers reads an answer: by the UUID of a GPU who is on it.
+func readUsers(p *probe) (map[string][]user, error) {
+	lines, err := p.report(cli.UsersLimit)
+	if err != nil {
+		return nil, fmt.Errorf("the probe of libnvidia-ml.so.1 %w", err)
+	}
+	listed, err := cli.ReadUsers(lines)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]user{}
+	for gpu, on := range listed {
+		all[gpu] = []user{}
+		for _, u := range on {
+			all[gpu] = append(all[gpu], user{User: u})
+		}
+	}
+	return all, nil
+}
+
+// others are those of a GPU that no segment has, whichever world it is of. proc is /proc.
+func others(users []user, snapshots []segment.Snapshot, proc string) []user {
+	list := []user{}
+	for _, u := range users {
+		member := slices.ContainsFunc(snapshots, func(s segment.Snapshot) bool {
+			return slices.ContainsFunc(s.Peers, func(p segment.Peer) bool { return u.PID != 0 && int(p.Owner) == u.PID })
+		})
+		if !member && !slices.ContainsFunc(list, func(before user) bool { return u.PID != 0 && before.PID == u.PID }) {
+			u.look(proc)
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// look finds out what this user may know of a process. One that is not here has ended just now, or is in another PID namespace.
+func (u *user) look(proc string) {
+	folder := filepath.Join(proc, strconv.Itoa(u.PID))
+	var stat unix.Stat_t
+	if u.PID == 0 || unix.Stat(folder, &stat) != nil {
+		return
+	}
+	u.Seen, u.UID = true, &stat.Uid
+	if name, err := os.ReadFile(filepath.Join(folder, "comm")); err == nil {
+		u.Name = clean(strings.TrimSpace(string(name)))
+	}
+	if maps, err := os.ReadFile(filepath.Join(folder, "maps")); err == nil && len(maps) > 0 {
+		loaded := bytes.Contains(maps, []byte("/libgpreempt.so"))
+		u.Library = &loaded
+	}
+}
+
+func (u *user) String() string {
+	var about []string
+	text := fmt.Sprintf("%d", u.PID)
+	if u.Name != "" {
+		text += " " + u.Name
+	}
+	if u.UID != nil && int(*u.UID) != os.Getuid() {
+		about = append(about, fmt.Sprintf("user %d", *u.UID))
+	}
+	if u.Bytes != nil {
+		about = append(about, amount(*u.Bytes))
+	}
+	if u.Percent != nil {
+		about = append(about, fmt.Sprintf("%d %%", *u.Percent))
+	}
+	if u.Library != nil && *u.Library {
+		about = append(about, "has the library, and is not among these")
+	}
+	if len(about) == 0 {
+		return text
+	}
+	return text + " (" + strings.Join(about, ", ") + ")"
+}
+
+// sayOthers is a list for people; "" where there are none.
+func sayOthers(list []user) string {
+	var texts []string
+	unseen := 0
+	for i := range list {
+		if list[i].Seen {
+			texts = append(texts, list[i].String())
+		} else {
+			unseen++
+		}
+	}
+	if unseen > 0 {
+		texts = append(texts, fmt.Sprintf("%d that cannot be seen from here (another PID namespace, or ended)", unseen))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// userWatch asks again and again, beside those who want to know.
+type userWatch struct {
+	first chan struct{} // closed once there is an answer
+	mutex sync.Mutex
+	users map[string][]user
+	err   error
+}
+
+// watchUsers asks until ctx is done, or an answer fails.
+func watchUsers(ctx context.Context) *userWatch {
+	w := &userWatch{first: make(chan struct{})}
+	go func() {
+		p, err := startProbe(os.Environ(), "processes")
+		if err != nil {
+			w.set(nil, err)
+			close(w.first)
+			return
+		}
+		defer p.end()
+		for asked := false; ; asked = true {
+			users, err := readUsers(p)
+			w.set(users, err)
+			if !asked {
+				close(w.first)
+			}
+			if err != nil {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(cli.UsersEvery):
+			}
+			if _, err := p.stdin.Write([]byte{'\n'}); err != nil {
+				w.set(nil, fmt.Errorf("ask the probe of libnvidia-ml.so.1: %w", err))
+				return
+			}
+		}
+	}()
+	return w
+}
+
+func (w *userWatch) set(users map[string][]user, err error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.users, w.err = users, err
+}
+
+// get is the last answer. Both are nil where there is none yet.
+func (w *userWatch) get() (map[string][]user, error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.users, w.err
+}
+
+// checkOthers says who is on the GPUs beside the processes under the library.
+func (d *doctor) checkOthers() {
+	if len(d.devices) == 0 {
+		return
+	}
+	users, err := askUsers()
+	if err != nil {
+		as := warned
+		if d.simulated() {
+			as = ok
+		}
+		d.say("others", as, "which other processes use the GPUs is not known: "+err.Error(), "")
+		return
+	}
+	snapshots, err := d.snapshots()
+	if err != nil {
+		return // checkDirectory or checkBroker has said it
+	}
+	for _, v := range d.devices {
+		on, known := users[v.uuid]
+		if !known { // MIG: the library lists the GPU that this is a part of
+			d.say("others", ok, v.uuid+": which other processes use it is not known", "")
+			continue
+		}
+		text := sayOthers(others(on, snapshots, "/proc"))
+		if text == "" {
+			d.say("others", ok, v.uuid+": no other process uses it", "")
+			continue
+		}
+		d.say("others", warned, v.uuid+": processes use it that are not known to those under the library: "+text,
+			"start them by gpreempt run: they yield to nobody, and have the driver's timeslice")
+	}
+}
