@@ -14,9 +14,9 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './p
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
-	check-generated readme man gpu-patch bench-check results
+	check-generated readme man gpu-patch bench-check results tvm
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -153,13 +153,15 @@ $(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_SOURCES)
 endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
-# What a driver and a machine do to memory that comes and goes (test/gpu/README.md).
-build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) preempt/driver/cuda.h kernels/bench.fatbin test/simcuda/kernels/sim.cubin
+# What a driver and a machine do to memory that comes and goes, and to work of two kinds side by side (test/gpu/README.md).
+build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) kernels/bench.fatbin test/simcuda/kernels/sim.cubin
+build/spatial-probe: $(wildcard test/gpu/spatial_probe/*.[ch] test/gpu/spatial_probe/kernels/*.h) test/gpu/spatial_probe/kernels/spatial.cubin
+build/memory-probe build/spatial-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(C_FLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
 
 build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h \
-	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h
+	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h test/gpu/spatial_probe/kernels/spatial.h
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
@@ -324,6 +326,11 @@ check-packages: dist all $(COMPLETIONS)
 check-chart: ## tests of the Helm chart, without a cluster
 	env -u MAKEFLAGS $(GO) test -C charts -count=1 -timeout 1h ./...
 
+# What suite `tvm` runs: it downloads 100 MB, and the machine with the GPU needs build/tvm alone.
+tvm: ## networks compiled by TVM for TVM_ARCH (sm_90), and what runs them on Python TVM_PYTHON (3.12), into build/tvm/
+tvm: build/sim/libcuda.so.1
+	./test/bench/tvm/build.sh build/tvm
+
 # Measures a suite again and says what is worse, beyond noise, than in the committed results of this kind of GPU. Fails
 # where something is, where something could not be measured, and where nothing was compared.
 BENCH_SUITE ?= foundation
@@ -369,16 +376,19 @@ man: ## manual pages, from the commands and default.toml
 generate: ## committed GPU code and tables, from their sources
 	GO=$(GO) ./kernels/generate.sh
 	./test/simcuda/kernels/generate.sh
+	./test/gpu/spatial_probe/kernels/generate.sh
 	sh exports/map.sh > exports/exports.map
 	$(GO) generate ./configs
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated
 check-generated: ## that the committed GPU code is what the pinned compiler makes
-	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels $(GENERATED)
+	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels test/gpu/spatial_probe/kernels $(GENERATED)
 	export GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88}; \
-		$(GENERATED)/kernels/generate.sh && $(GENERATED)/test/simcuda/kernels/generate.sh
-	@for f in kernels/*.fatbin kernels/guard/guard.json test/simcuda/kernels/sim.cubin test/simcuda/kernels/sim.fatbin; do \
+		$(GENERATED)/kernels/generate.sh && $(GENERATED)/test/simcuda/kernels/generate.sh && \
+		$(GENERATED)/test/gpu/spatial_probe/kernels/generate.sh
+	@for f in kernels/*.fatbin kernels/guard/guard.json test/simcuda/kernels/sim.cubin test/simcuda/kernels/sim.fatbin \
+		test/gpu/spatial_probe/kernels/spatial.cubin; do \
 		cmp "$$f" "$(GENERATED)/$$f" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
 	done
 

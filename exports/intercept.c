@@ -91,24 +91,13 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 		return result; \
 	}
 
-// Kernel nodes of graphs: CUgraphNodeParams, cuda.h.
-
-struct graph_node {
-	int type, reserved[3];
-	union {
-		long long size[29];
-		struct gp_kernel_node kernel;
-	} of;
-	long long reserved_too;
-};
-
-_Static_assert(sizeof(struct graph_node) == 256, "CUgraphNodeParams");
+// Kernel nodes of graphs.
 
 // The driver gets this instead of the caller's parameters.
 struct completed {
 	union {
 		struct gp_kernel_node kernel;
-		struct graph_node node;
+		struct gp_graph_node node;
 	} copy;
 	void *memory;
 };
@@ -140,7 +129,7 @@ static bool complete_v2(struct completed *c, const void *given)
 
 static bool complete_any(struct completed *c, const void *given)
 {
-	c->copy.node = *(const struct graph_node *)given;
+	c->copy.node = *(const struct gp_graph_node *)given;
 	struct gp_kernel_node *k = &c->copy.node.of.kernel;
 	return c->copy.node.type == CU_GRAPH_NODE_TYPE_KERNEL &&
 	       completes(k, k->function ? k->function : k->kernel, &c->memory);
@@ -280,19 +269,9 @@ CUresult cuInit(unsigned int flags)
 	return REAL(cuInit)(flags);
 }
 
-// cuLaunchKernelEx. CUlaunchConfig, cuda.h.
+// cuLaunchKernelEx.
 
-struct launch_config {
-	unsigned int grid[3], block[3], shared_bytes;
-	CUstream stream;
-	const struct gp_launch_attribute *attributes;
-	unsigned int attribute_count;
-};
-
-_Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
-_Static_assert(sizeof(struct launch_config) == 56, "CUlaunchConfig");
-
-static bool is_cooperative(const struct launch_config *config)
+static bool is_cooperative(const struct gp_launch_config *config)
 {
 	for (unsigned int i = 0; config->attributes && i < config->attribute_count; i++)
 		if (config->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
@@ -301,7 +280,7 @@ static bool is_cooperative(const struct launch_config *config)
 }
 
 static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx) real, CUstream default_stream,
-			  const struct launch_config *config, CUfunction f, void **params, void **extra)
+			  const struct gp_launch_config *config, CUfunction f, void **params, void **extra)
 {
 	struct gp_operation operation = {
 		.work = GP_KERNEL,
@@ -323,7 +302,7 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 }
 
 static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
-					 const struct launch_config *config, CUfunction f, void **params, void **extra)
+					 const struct gp_launch_config *config, CUfunction f, void **params, void **extra)
 {
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !config)
@@ -345,28 +324,19 @@ CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, 
 	return armed_launch_ex(REAL(cuLaunchKernelEx_ptsz), GP_STREAM_PER_THREAD, config, f, params, extra);
 }
 
-// One launch on several devices: an operation for each. CUDA_LAUNCH_PARAMS, cuda.h.
+// One launch on several devices: an operation for each.
 
-struct launch_params {
-	CUfunction function;
-	unsigned int grid[3], block[3], shared_bytes;
-	CUstream stream;
-	void **params;
-};
-
-_Static_assert(sizeof(struct launch_params) == 56, "CUDA_LAUNCH_PARAMS");
-
-static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int count, unsigned int flags)
+static COLD CUresult armed_multi_device(struct gp_launch_params *list, unsigned int count, unsigned int flags)
 {
 	DEFAULT_STREAM(GP_STREAM_LEGACY);
 	const struct gp_hooks *hooks = gp_hooks();
 	if (!hooks || !list || count > MAX_DEVICES)
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	struct gp_operation operations[MAX_DEVICES];
-	struct launch_params complete[MAX_DEVICES];
+	struct gp_launch_params complete[MAX_DEVICES];
 	void *memory[MAX_DEVICES] = {NULL};
 	for (unsigned int i = 0; i < count; i++) {
-		const struct launch_params *p = &list[i];
+		const struct gp_launch_params *p = &list[i];
 		operations[i] = (struct gp_operation){
 			.work = GP_KERNEL,
 			.joint = true,
@@ -378,14 +348,14 @@ static COLD CUresult armed_multi_device(struct launch_params *list, unsigned int
 					.block = {p->block[0], p->block[1], p->block[2]},
 					.shared_bytes = p->shared_bytes,
 					.cooperative = true,
-					.parameters = p->params,
+					.parameters = p->parameters,
 				},
 		};
 		hooks->begin(&operations[i]);
-		struct gp_arguments arguments = {.parameters = p->params};
+		struct gp_arguments arguments = {.parameters = p->parameters};
 		complete[i] = *p;
 		if (hooks->complete(p->function, &arguments)) {
-			complete[i].params = arguments.parameters;
+			complete[i].parameters = arguments.parameters;
 			memory[i] = arguments.memory;
 		}
 	}

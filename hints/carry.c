@@ -50,7 +50,7 @@ static void take_at_once(struct mail *m)
 	uint64_t now = gp_now_ns();
 	uint32_t free = 0;
 
-	if (!gp_hint_announced(m->source) || !(trusted & 1u << m->source) || in_force ||
+	if (gp_away || !gp_hint_announced(m->source) || !(trusted & 1u << m->source) || in_force ||
 	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
 	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns || m->valid_ns > MAX_VALID_NS ||
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
@@ -260,6 +260,9 @@ static void carry_out(const struct pending *p, uint64_t now)
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
 
+	// The work waits for its memory. Holding the GPU until then would only keep others from making room.
+	if (gp_away)
+		return drop(p->source, GP_DROPPED_AWAY);
 	if (!gp_hint_paid(p->source))
 		return drop(p->source, gp_hint_off(p->source) ? GP_DROPPED_OFF : GP_DROPPED_UNPAID);
 	// On each GPU, the context that had work last. A GPU without recent work is left alone.

@@ -39,6 +39,7 @@ enum gp_hint_dropped {
 	GP_DROPPED_OVERLAPS, // another hint is for the same time
 	GP_DROPPED_NOBODY,   // there is nobody to preempt
 	GP_DROPPED_WRONG,    // the wait for the work ended before it came
+	GP_DROPPED_AWAY,     // memory of the process was out: the hint brought it back instead
 };
 
 // The carrying out (carry.c, work.c).

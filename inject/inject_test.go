@@ -11,16 +11,16 @@ import (
 
 func TestAppend(t *testing.T) {
 	for before, want := range map[string]string{
-		"":                                  Preload,
-		"/jemalloc.so":                      "/jemalloc.so:" + Preload,
-		"/a.so:/b.so":                       "/a.so:/b.so:" + Preload,
-		"/a.so /b.so":                       "/a.so /b.so:" + Preload,
-		"/a.so:":                            "/a.so:" + Preload,
-		" ":                                 Preload,
-		Preload:                             Preload,
-		"/a.so:" + Preload + ":/b.so":       "/a.so:" + Preload + ":/b.so",
-		"/a.so /opt/gpreempt/$LIB/libx.so":  "/a.so /opt/gpreempt/$LIB/libx.so:" + Preload,
-		"/a.so /usr/lib/libgpreempt.so":     "/a.so /usr/lib/libgpreempt.so",
+		"":                                 Preload,
+		"/jemalloc.so":                     "/jemalloc.so:" + Preload,
+		"/a.so:/b.so":                      "/a.so:/b.so:" + Preload,
+		"/a.so /b.so":                      "/a.so /b.so:" + Preload,
+		"/a.so:":                           "/a.so:" + Preload,
+		" ":                                Preload,
+		Preload:                            Preload,
+		"/a.so:" + Preload + ":/b.so":      "/a.so:" + Preload + ":/b.so",
+		"/a.so /opt/gpreempt/$LIB/libx.so": "/a.so /opt/gpreempt/$LIB/libx.so:" + Preload,
+		"/a.so /usr/lib/libgpreempt.so":    "/a.so /usr/lib/libgpreempt.so",
 	} {
 		if got := Append(before); got != want || Append(got) != got {
 			t.Errorf("Append(%q) = %q, must be %q", before, got, want)

@@ -17,7 +17,9 @@ func TestAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file struct {
-		Groups []struct{ Rules []struct{ Alert, Expr string } }
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
 	}
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)

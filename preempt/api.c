@@ -272,10 +272,7 @@ PUBLIC int gpreempt_stream_restore(struct CUstream_st *stream, int wait)
 
 PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority)
 {
-	union { // CUstreamAttrValue, cuda.h
-		char bytes[64];
-		int priority;
-	} value = {.priority = priority};
+	union gp_stream_attribute value = {.priority = priority};
 	int least = 0, greatest = 0;
 
 	if (!gp_driver.cuCtxGetCurrent)

@@ -58,7 +58,7 @@ static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_contex
 	}
 	if (kind == GP_TAKE_MEMORY && gp_gpu[1].known)
 		gpu = gp_gpu_of_memory((CUdeviceptr)(uintptr_t)what);
-	for (int i = 0; i < GP_CONTEXTS; i++)
+	for (uint32_t i = 0; i < gp_context_places; i++)
 		if (gp_context[i].handle && (!gpu || gp_context[i].gpu == gpu))
 			places |= place_of(&gp_context[i]);
 	return places;

@@ -15,7 +15,7 @@ type Request struct {
 }
 
 // In the order of enum gp_hint_dropped.
-var dropped = [...]string{"", "doubtful", "off", "unpaid", "overlaps", "nobody", "wrong"}
+var dropped = [...]string{"", "doubtful", "off", "unpaid", "overlaps", "nobody", "wrong", "away"}
 
 func request(atNs, heldNs, dueNs uint64, ready bool, why int) Request {
 	r := Request{AtNs: atNs, Ready: ready}

@@ -31,8 +31,8 @@ type Runtime struct {
 	listener net.Listener
 	mutex    sync.Mutex
 	open     []net.Conn
-	pods    []*api.PodSandbox
-	there   []*api.Container
+	pods     []*api.PodSandbox
+	there    []*api.Container
 }
 
 // New makes a runtime that is not started.

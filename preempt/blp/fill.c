@@ -8,21 +8,6 @@
 #include "preempt/process/process.h"
 #include "kernels/fill.h"
 
-struct side_2d {
-	size_t x_bytes, y;
-	int memory_type;
-	void *host;
-	CUdeviceptr device;
-	void *array;
-	size_t pitch;
-};
-
-struct copy_2d { // CUDA_MEMCPY2D_v2
-	struct side_2d from, to;
-	size_t width_bytes, height;
-};
-_Static_assert(sizeof(struct copy_2d) == 128, "CUDA_MEMCPY2D_v2");
-
 // Rows of bytes.
 struct rows {
 	CUdeviceptr at;
@@ -59,7 +44,7 @@ static bool plain(const struct gp_context *c, CUdevice device, const struct rows
 	       r->at - start <= size && bytes <= size - (r->at - start);
 }
 
-static bool read_2d(const struct side_2d *s, size_t width, struct rows *r)
+static bool read_2d(const struct gp_copy_side *s, size_t width, struct rows *r)
 {
 	*r = (struct rows){s->device + s->y * s->pitch + s->x_bytes, s->pitch};
 	return (s->memory_type == CU_MEMORYTYPE_DEVICE || s->memory_type == CU_MEMORYTYPE_UNIFIED) &&
@@ -84,7 +69,7 @@ static bool fill_in_context(struct gp_operation *o)
 	if (!__atomic_load_n((uint32_t *)&c->fill.ready, __ATOMIC_ACQUIRE))
 		return false;
 	if (o->memory.copy_2d) {
-		const struct copy_2d *p = o->memory.copy_2d;
+		const struct gp_copy_2d *p = o->memory.copy_2d;
 		width = p->width_bytes;
 		height = p->height;
 		if (!read_2d(&p->to, width, &to) || !read_2d(&p->from, width, &from))

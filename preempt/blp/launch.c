@@ -37,18 +37,12 @@ static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *
 	if (!attribute_count)
 		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared,
 						stream, parameters, extra);
-	struct { // CUlaunchConfig, cuda.h
-		uint32_t grid[3], block[3], shared_bytes;
-		CUstream stream;
-		const struct gp_launch_attribute *attributes;
-		uint32_t attribute_count;
-	} config = {{grid[0], grid[1], grid[2]},
-		    {block[0], block[1], block[2]},
-		    shared,
-		    stream,
-		    attributes,
-		    attribute_count};
-	_Static_assert(sizeof config == 56, "CUlaunchConfig");
+	struct gp_launch_config config = {{grid[0], grid[1], grid[2]},
+					  {block[0], block[1], block[2]},
+					  shared,
+					  stream,
+					  attributes,
+					  attribute_count};
 	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
 }
 

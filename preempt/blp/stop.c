@@ -11,13 +11,15 @@ enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
 };
 
-// How long a stop waits for running blocks. Blocks that take longer gain little from stops between them, and a block that
-// waits for one that the stop holds back would never end.
+// How long a stop waits for running blocks, in time of the GPU (struct patience). Blocks that take longer gain little from stops
+// between them, and a block that waits for one that the stop holds back would never end.
 #ifndef GP_DRAIN_NS // a build for tests has another (Makefile)
 #define GP_DRAIN_NS (100 * 1000 * 1000)
 #endif
 static const uint64_t DRAIN_NS = GP_DRAIN_NS;
-static const uint64_t LONGEST_NAP_NS = 10 * 1000 * 1000;
+static const uint64_t UNCOUNTED_NS = GP_DRAIN_NS / 64; // most drains are over by then, and are spared the probes
+static const uint64_t LONGEST_NAP_NS = 2 * 1000 * 1000;
+static const uint64_t WAKING_NS = 100 * 1000;        // after a nap
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notices the end tens of microseconds late
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
@@ -43,24 +45,18 @@ static bool set_flag(struct gp_domain *d, uint32_t value)
 static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 {
 	CUresult result;
-	struct { // CUDA_MEMCPY2D, cuda.h
-		size_t x, y;
-		unsigned type;
-		const void *host;
-		CUdeviceptr device;
-		void *array;
-		size_t pitch;
-	} from = {.type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
-	  to = {.type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)};
+	_Static_assert(GPREEMPT_FROZEN == 1, "what d->word holds");
+	struct gp_copy_2d copy = {
+		.from = {.memory_type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
+		.to = {.memory_type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)},
+		.width_bytes = sizeof *d->word,
+	};
 
 	for (uint32_t rows; count; first += rows, count -= rows) {
 		rows = count < BLP_LOG ? count : BLP_LOG;
-		to.device = d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
-		struct {
-			__typeof__(from) from, to;
-			size_t width, rows;
-		} copy = {from, to, sizeof *d->word, rows};
-		_Static_assert(sizeof copy == 128 && GPREEMPT_FROZEN == 1, "CUDA_MEMCPY2D, and what d->word holds");
+		copy.to.device =
+			d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
+		copy.height = rows;
 		TRY(cuMemcpy2DAsync, &copy, d->stream);
 	}
 	return true;
@@ -280,44 +276,84 @@ static void classify(struct gp_domain *d)
 	blp_advance(d);
 }
 
-// Waits until a stream has drained, or until_ns has passed: then it is late. Spins up to awake_ns. False: the driver refused.
-static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, uint64_t until_ns)
+// How long a stop has waited for running blocks, in time in which these could run. The time between two looks counts if the
+// GPU has carried out a probe meanwhile, an event on the library's stream, and not beyond what the thread meant to sleep. So blocks
+// are not taken for ones that wait because a thread, the process or its context was kept off the CPU or the GPU.
+struct patience {
+	uint64_t looked_ns, spent_ns;
+	bool probing; // d->done is recorded behind the probe
+};
+
+// Counts the time since the look before, of which nap_ns was to be slept. False: the driver refused.
+static bool count_patience(struct gp_domain *d, struct patience *p, uint64_t nap_ns)
+{
+	uint64_t now = gp_now_ns(), passed = now - p->looked_ns, most = nap_ns + WAKING_NS;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!p->probing && passed < UNCOUNTED_NS)
+		return true;
+	p->looked_ns = now;
+	if (p->probing) {
+		if ((result = blp_query(d->done)) == CUDA_ERROR_NOT_READY)
+			return true;
+		p->spent_ns += passed < most ? passed : most;
+	}
+	if (result || (result = gp_driver.cuEventRecord(d->done, d->stream)))
+		blp_give_up(d, "cuEventRecord", result);
+	p->probing = true;
+	return !result;
+}
+
+// Waits until a stream has drained, or the patience is over: then it is late. Spins up to awake_ns. False: the driver refused.
+static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, struct patience *p)
 {
 	for (;;) {
+		bool over = d->runs_on[stream] || p->spent_ns >= DRAIN_NS; // before the driver is asked
 		CUresult result = blp_query(d->drain[stream].event);
-		uint64_t now = gp_now_ns();
-		d->late[stream] = result && now >= until_ns;
+		uint64_t now = gp_now_ns(), nap = 0;
+		d->late[stream] = result && over;
 		if (result && result != CUDA_ERROR_NOT_READY)
 			blp_give_up(d, "cuEventQuery", result);
-		if (result != CUDA_ERROR_NOT_READY || d->late[stream])
+		if (result != CUDA_ERROR_NOT_READY || over)
 			return !d->given_up;
 		if (now >= awake_ns) { // naps grow with the time that has passed
-			uint64_t nap = 10000 + (now - d->flagged_ns) / 16;
-			struct timespec t = {0, (long)(nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS)};
-			nanosleep(&t, NULL);
+			nap = 10000 + (now - d->flagged_ns) / 16;
+			nap = nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS;
+			nanosleep(&(struct timespec){0, (long)nap}, NULL);
 		}
+		if (!count_patience(d, p, nap))
+			return false;
 	}
+}
+
+// Counts a drain that is over. That of a window is waited for from the stop on, that of a stream that the program stops only when
+// somebody asks.
+static void count_drain(struct gp_domain *d, uint64_t asked_ns)
+{
+	struct gp_stop_counters *count = &d->gpu->stops;
+	uint64_t took = gp_now_ns() - (d->reasons & GP_BLP_WINDOW ? d->flagged_ns : asked_ns);
+
+	gp_count(&count->drain_ns, took);
+	gp_count_time(&d->gpu->drain_times, took);
+	if (took > count->drain_max_ns)
+		count->drain_max_ns = took;
 }
 
 // Waits until everything queued has ended, or is late. Launches that have not begun end without running. False: the driver
 // refused.
 static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 {
-	struct gp_stop_counters *count = &d->gpu->stops;
-	uint64_t awake = gp_now_ns() + awake_ns;
+	uint64_t asked = gp_now_ns();
+	struct patience patience = {.looked_ns = asked};
 
 	if (!d->flagged || d->quiet || d->given_up)
 		return !d->given_up;
 	for (uint32_t i = 0; i < d->drains; i++) {
 		d->late[i] = false;
-		if (d->drain[i].recorded && !wait_drained(d, i, awake, d->runs_on[i] ? 0 : d->flagged_ns + DRAIN_NS))
+		if (d->drain[i].recorded && !wait_drained(d, i, asked + awake_ns, &patience))
 			return false;
 	}
-	uint64_t took = gp_now_ns() - d->flagged_ns;
-	gp_count(&count->drain_ns, took);
-	gp_count_time(&d->gpu->drain_times, took);
-	if (took > count->drain_max_ns)
-		count->drain_max_ns = took;
+	count_drain(d, asked);
 	d->quiet = true;
 	return true;
 }

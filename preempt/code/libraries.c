@@ -6,14 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// CUlibraryHostUniversalFunctionAndDataTable, cuda.h
-struct host_table {
-	void *functions;
-	size_t functions_size;
-	void *data;
-	size_t data_size;
-};
-
 enum { MAX_LIBRARY_OPTIONS = 8 };
 
 struct library {
@@ -27,7 +19,7 @@ struct library {
 	unsigned options;
 	int option[MAX_LIBRARY_OPTIONS];
 	void *value[MAX_LIBRARY_OPTIONS];
-	struct host_table host_table;
+	struct gp_host_table host_table;
 	pthread_mutex_t lock; // of what follows
 	bool settled;
 };
@@ -70,7 +62,7 @@ static const char *keep_options(struct library *l, const struct gp_load *load)
 		} else if (option != CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) {
 			return "unknown option of a library";
 		} else if (value) {
-			l->host_table = *(struct host_table *)value;
+			l->host_table = *(struct gp_host_table *)value;
 			value = &l->host_table;
 		}
 		l->option[i] = option;

@@ -28,6 +28,30 @@ struct gp_launch_attribute {
 		uint32_t cluster[3];
 	} value;
 };
+_Static_assert(sizeof(struct gp_launch_attribute) == 72, "CUlaunchAttribute");
+
+// CUlaunchConfig
+struct gp_launch_config {
+	uint32_t grid[3], block[3], shared_bytes;
+	CUstream stream;
+	const struct gp_launch_attribute *attributes;
+	uint32_t attribute_count;
+};
+_Static_assert(sizeof(struct gp_launch_config) == 56, "CUlaunchConfig");
+
+// CUDA_LAUNCH_PARAMS
+struct gp_launch_params {
+	CUfunction function;
+	uint32_t grid[3], block[3], shared_bytes;
+	CUstream stream;
+	void **parameters;
+};
+_Static_assert(sizeof(struct gp_launch_params) == 56, "CUDA_LAUNCH_PARAMS");
+
+union gp_stream_attribute { // CUstreamAttrValue
+	char bytes[64];
+	int priority;
+};
 
 // CUDA_KERNEL_NODE_PARAMS_v2; the first version ends before kernel.
 struct gp_kernel_node {
@@ -39,6 +63,38 @@ struct gp_kernel_node {
 };
 _Static_assert(sizeof(struct gp_kernel_node) == 72 && offsetof(struct gp_kernel_node, kernel) == 56,
 	       "CUDA_KERNEL_NODE_PARAMS");
+
+// CUgraphNodeParams, as far as kernels go
+struct gp_graph_node {
+	int type, reserved[3];
+	union {
+		long long size[29];
+		struct gp_kernel_node kernel;
+	} of;
+	long long reserved_too;
+};
+_Static_assert(sizeof(struct gp_graph_node) == 256, "CUgraphNodeParams");
+
+// CUDA_MEMCPY2D
+struct gp_copy_2d {
+	struct gp_copy_side {
+		size_t x_bytes, y;
+		int memory_type;
+		const void *host;
+		CUdeviceptr device;
+		void *array;
+		size_t pitch;
+	} from, to;
+	size_t width_bytes, height;
+};
+_Static_assert(sizeof(struct gp_copy_2d) == 128, "CUDA_MEMCPY2D");
+
+struct gp_host_table { // CUlibraryHostUniversalFunctionAndDataTable
+	void *functions;
+	size_t functions_size;
+	void *data;
+	size_t data_size;
+};
 
 // CUmemAllocationProp
 struct gp_allocation_properties {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,8 +26,8 @@ static void publish(const _Atomic uint64_t *account)
 	struct gp_slot *slot = gp_own_slot(&gp_gpu[at / sizeof *m]);
 	if (!slot)
 		return;
-	slot->memory.resident = m->resident;
-	slot->memory.pinned = m->pinned;
+	atomic_store_explicit(&slot->memory.resident, m->resident, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.pinned, m->pinned, memory_order_relaxed);
 }
 
 static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
@@ -202,22 +203,33 @@ void gp_native_made(const struct gp_context *c, CUdeviceptr address, size_t byte
 	keep((struct native){address, bytes, c->handle, c->gpu});
 }
 
-static CUresult free_native(CUdeviceptr address, CUstream stream)
+static void freed(struct native n, CUresult result)
 {
-	struct native n;
-	// Before the driver frees it: then the address may be another allocation's.
-	bool counted = take_address(address, &n);
-	CUresult result = stream ? gp_driver.cuMemFreeAsync(address, stream) : gp_driver.cuMemFree(address);
-	if (counted && result)
+	if (result)
 		keep(n);
-	else if (counted)
+	else
 		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
-	return result;
 }
 
-CUresult gp_native_free(CUdeviceptr address) { return free_native(address, NULL); }
+// It is taken out of the table before the driver frees it: then the address may be another allocation's.
+bool gp_native_free(CUdeviceptr address, CUresult *result)
+{
+	struct native n;
+	if (!take_address(address, &n))
+		return false;
+	freed(n, *result = gp_driver.cuMemFree(address));
+	return true;
+}
 
-CUresult gp_native_free_async(CUdeviceptr address, CUstream stream) { return free_native(address, stream); }
+CUresult gp_native_free_async(CUdeviceptr address, CUstream stream)
+{
+	struct native n;
+	bool counted = take_address(address, &n);
+	CUresult result = gp_driver.cuMemFreeAsync(address, stream);
+	if (counted)
+		freed(n, result);
+	return result;
+}
 
 void gp_native_context_destroying(CUcontext context)
 {

@@ -185,13 +185,17 @@ CUresult gp_range_end(struct gp_range *r, bool whatever)
 static CUresult release(CUdeviceptr address)
 {
 	struct gp_range *r;
+	CUresult result;
+	if (gp_native_free(address, &result)) // what is small is freed most often
+		return result;
 	if (!gp_range_claim(address, &r))
-		return r ? CUDA_ERROR_INVALID_VALUE : gp_native_free(address);
-	if (!gp_current_handle()) { // the driver says what is wrong
+		return r ? CUDA_ERROR_INVALID_VALUE : gp_driver.cuMemFree(address);
+	CUcontext current = gp_current_handle();
+	if (!current) { // the driver says what is wrong
 		unclaim(r);
 		return gp_driver.cuMemFree(address);
 	}
-	CUresult result = gp_peers_synchronize(r);
+	result = gp_peers_synchronize(r, current);
 	if (!result)
 		result = gp_range_end(r, false);
 	if (result)

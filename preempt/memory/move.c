@@ -15,7 +15,8 @@
 enum {
 	RUN = 4,                // chunks that get their access by one call, which is the dear one
 	AHEAD = 8,              // chunks that are made before their copies begin
-	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of the agent
+	TELL_BYTES = 64 << 20,  // others are told each time that so much has left: a ms of the bus
+	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of an agent
 };
 
 static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
@@ -146,10 +147,25 @@ static void stay(struct gp_chunk *c, bool known)
 	c->state = GP_CHUNK_IN;
 }
 
+// Others may take the room at once: they hear of it as it becomes free, not only when this process's agent looks.
+static void tell(struct gp_gpu *g)
+{
+	struct gp_slot *slot = gp_own_slot(g);
+	if (!slot)
+		return;
+	slot->memory.resident = memory_of(g)->resident;
+	slot->memory.swapped = memory_of(g)->swapped;
+	gp_ring(g->segment);
+}
+
 static size_t leave_up_to(struct gp_copies *copies, struct list *l, size_t gone, size_t begun, enum gp_move_result *result)
 {
+	const struct gp_memory *m = memory_of(copies->gpu);
+	uint64_t before = m->out_bytes;
 	for (; gone < begun && l->ends[gone] <= copies->ended; gone++)
 		leave(copies->gpu, l->chunk[gone], result);
+	if (m->out_bytes / TELL_BYTES != before / TELL_BYTES)
+		tell(copies->gpu);
 	return gone;
 }
 
@@ -444,12 +460,15 @@ static bool begin_copy(struct coming *in)
 	return true;
 }
 
-// Nothing is ready. What is copied comes to its end, and is counted, before more may come. False: no more will.
+// Nothing is ready. More may be allowed while pieces are copied, so they are waited for one by one: the bus is to find the next
+// chunk before it has done the last one. False: no more will be ready.
 static bool rest(struct coming *in)
 {
-	bool known = gp_copies_wait(&in->copies, in->copies.begun);
+	if (in->copies.ended == in->copies.begun)
+		return wait_for_grant(in);
+	bool known = gp_copies_wait(&in->copies, in->copies.ended + 1);
 	come_up_to(in);
-	return known && wait_for_grant(in);
+	return known;
 }
 
 static void copy_in(struct coming *in)

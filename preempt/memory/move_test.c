@@ -283,6 +283,89 @@ static void test_grants(void)
 	compare_all();
 }
 
+static CUresult (*create)(unsigned long long *, size_t, const struct gp_allocation_properties *, unsigned long long);
+static CUresult (*synchronize)(CUevent);
+static unsigned copied, synchronized, in_flight; // in_flight: when the first chunk was made that was allowed later
+static bool allowed;
+
+static CUresult copy_and_count(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	copied++;
+	return copy_to_device(to, from, bytes, stream);
+}
+
+static CUresult synchronize_and_grant(CUevent event)
+{
+	CUresult result = synchronize(event);
+	synchronized++;
+	if (!allowed)
+		gp_memory_grant(gpu, UINT64_MAX);
+	allowed = true;
+	return result;
+}
+
+static CUresult create_and_look(unsigned long long *handle, size_t bytes, const struct gp_allocation_properties *p,
+				unsigned long long flags)
+{
+	if (allowed && !in_flight)
+		in_flight = copied - synchronized;
+	return create(handle, bytes, p, flags);
+}
+
+// What is allowed while pieces are on the bus is made before the last of them has ended.
+static void test_next_is_made_meanwhile(void)
+{
+	enum { FIRST = 4 }; // chunks, whose pieces are all in flight at once
+	uint64_t first = 0;
+	size_t before = free_bytes(), chunks = 0;
+	for (struct gp_range *r = NULL; chunks < FIRST && (r = gp_range_next(gpu, r));)
+		for (size_t i = 0; i < r->chunks && chunks < FIRST; i++, chunks++)
+			first += r->chunk[i].bytes;
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
+	copy_to_device = gp_driver.cuMemcpyHtoDAsync;
+	create = gp_driver.cuMemCreate;
+	synchronize = gp_driver.cuEventSynchronize;
+	gp_driver.cuMemcpyHtoDAsync = copy_and_count;
+	gp_driver.cuMemCreate = create_and_look;
+	gp_driver.cuEventSynchronize = synchronize_and_grant;
+	CHECK(gp_memory_restore(gpu, first, false) == GP_MOVED);
+	gp_driver.cuMemcpyHtoDAsync = copy_to_device;
+	gp_driver.cuMemCreate = create;
+	gp_driver.cuEventSynchronize = synchronize;
+	CHECK(allowed && in_flight >= FIRST - 1);
+	check_books(before);
+	compare_all();
+}
+
+static CUresult (*unmap)(CUdeviceptr, size_t);
+static struct gp_segment *told;
+static unsigned unmapped;
+
+static CUresult unmap_and_look(CUdeviceptr at, size_t bytes)
+{
+	const struct gp_memory_counters *m = &told->slot[0].memory;
+	if (++unmapped == 2)
+		CHECK(told->bell == 1 && m->swapped && m->swapped == gp_memory[0].swapped &&
+		      m->resident == gp_memory[0].resident);
+	return unmap(at, bytes);
+}
+
+// Others are told of room while the rest still leaves.
+static void test_others_are_told(void)
+{
+	CHECK(told = calloc(1, sizeof *told));
+	unmap = gp_driver.cuMemUnmap;
+	gp_driver.cuMemUnmap = unmap_and_look;
+	gp_memory[0].out_bytes = (64 << 20) - 1; // others are told when the first chunk has left
+	gpu->segment = told;
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && unmapped > 2);
+	gp_driver.cuMemUnmap = unmap;
+	gpu->segment = NULL;
+	free(told);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
+	compare_all();
+}
+
 static void test_cycles(void)
 {
 	pthread_t thread;
@@ -568,6 +651,8 @@ int main(int argc, char **argv)
 	test_pieces();
 	test_late_piece();
 	test_grants();
+	test_next_is_made_meanwhile();
+	test_others_are_told();
 	test_deadlines();
 	test_faults();
 	test_kills();

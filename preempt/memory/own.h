@@ -24,8 +24,8 @@ void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t byte
 uint64_t gp_account_own(const struct gp_gpu *); // the sum
 // Allocations that are the driver's own stay counted as pinned until they are freed.
 void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
-CUresult gp_native_free(CUdeviceptr); // also frees what was not counted
-CUresult gp_native_free_async(CUdeviceptr, CUstream);
+bool gp_native_free(CUdeviceptr, CUresult *);         // false: it is not counted, and not freed
+CUresult gp_native_free_async(CUdeviceptr, CUstream); // also frees what was not counted
 void gp_native_context_destroying(CUcontext);
 // From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that is
 // ending is left as it is: the thread that ends it has already found out in which account it is.
@@ -76,8 +76,8 @@ int gp_ticket_receive(int socket);               // the next chunk's descriptor;
 // peers.c: fills in who has access to memory that is allocated in a context.
 void gp_peers_of(const struct gp_context *, struct gp_range *);
 void gp_peers_context_destroying(CUcontext);
-// Waits for all work that may use the range, as cuMemFree does.
-CUresult gp_peers_synchronize(const struct gp_range *);
+// Waits for all work that may use the range, as cuMemFree does. current: the context that is.
+CUresult gp_peers_synchronize(const struct gp_range *, CUcontext current);
 
 // sample.c: a little memory that never moves, about which the driver is asked instead of memory that does.
 // Of cuMemAlloc: as ranges, it has 2 MiB of its own, and takes nothing of those that small allocations of the program share. Not a

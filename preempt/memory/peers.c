@@ -189,12 +189,11 @@ static bool uses(const struct gp_context *user, const struct gp_context *owner)
 }
 
 // The range's own context is not destroyed while the program frees there; others might be.
-CUresult gp_peers_synchronize(const struct gp_range *r)
+CUresult gp_peers_synchronize(const struct gp_range *r, CUcontext current)
 {
-	CUcontext current = gp_current_handle();
 	struct gp_context *owner = gp_find_context(r->context);
 	CUresult result = wait_for(r->context, current);
-	for (int i = 0; i < GP_CONTEXTS && !result; i++) {
+	for (uint32_t i = 0; i < gp_context_places && !result; i++) {
 		struct gp_context *user = &gp_context[i];
 		CUcontext handle = user->handle;
 		if (!handle || !uses(user, owner) || !gp_context_pin(user, handle))

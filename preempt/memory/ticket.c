@@ -244,7 +244,7 @@ CUresult gp_cuIpcCloseMemHandle(CUdeviceptr at)
 	if (!let_go(at, &r)) {
 		result = gp_driver.cuIpcCloseMemHandle(at);
 	} else if (r) {
-		result = gp_peers_synchronize(r);
+		result = gp_peers_synchronize(r, gp_current_handle());
 		if (!result)
 			result = gp_range_end(r, false);
 		if (result) {

@@ -125,6 +125,8 @@ struct gp_context *gp_context_current(CUcontext handle)
 		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
 		c->gpu = g;
 		several |= i > 0;
+		if (gp_context_places <= (uint32_t)i)
+			gp_context_places = (uint32_t)i + 1; // before its handle can be seen
 		c->handle = handle;
 		pthread_mutex_unlock(&c->query_lock);
 		added = true;

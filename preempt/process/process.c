@@ -13,6 +13,7 @@
 static const uint64_t AGAIN_NS = 1000 * 1000;
 
 struct gp_context gp_context[GP_CONTEXTS];
+_Atomic uint32_t gp_context_places;
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_settings gp_settings;
 struct gp_kernel_counters gp_kernels;

@@ -152,6 +152,8 @@ struct gp_settings {
 };
 
 extern struct gp_context gp_context[GP_CONTEXTS];
+// Places that were ever taken, the first so many. Places are pages apart: a call of the program walks no others.
+extern _Atomic uint32_t gp_context_places;
 extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots

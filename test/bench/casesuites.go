@@ -32,6 +32,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "http", about: "an HTTP service beside training, without hints and with those of its sockets", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: configured("")},
+	{name: "tvm", about: "networks that TVM compiled: beside programs of PyTorch, and those beside them", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: "blp-fire", short: "fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",

@@ -53,6 +53,7 @@ type forTests struct {
 	temporary   string   // folder of temporary folders
 	limits      limits   // of programs that are waited for in vain
 	beAlone     time.Duration
+	tvm         string // folder of its networks
 }
 
 // session is one run of a suite. A case has a copy of its own.
@@ -100,11 +101,14 @@ type lcResult struct {
 	StartNs     uint64   `json:"start_ns"`
 	EndNs       uint64   `json:"end_ns"`
 	LatenciesNs []uint64 `json:"latencies_ns"`
+	Different   int      `json:"different"` // results unlike the first, of workers that look
 }
 
 type beResult struct {
 	TimesNs []uint64 `json:"times_ns"`
 	Counts  []uint64 `json:"counts"`
+
+	Different int `json:"different"` // as of lcResult
 }
 
 type launchResult struct {

@@ -217,6 +217,7 @@ func TestTorchSuites(t *testing.T) {
 		{"pytorch", "resnet50-graph-beside-train", []string{"alone", "default", "gpreempt", "gpreempt"}},
 		{"nvtx", "nvtx-resnet50", []string{"alone", "gpreempt", "gpreempt-hints"}},
 		{"blp-mps-pytorch", "mps-beside-infer", []string{"gpreempt", "alone", "mps", "mps-priority", "gpreempt"}},
+		{"tvm", "tvm-resnet50-beside-tvm", []string{"alone", "default", "gpreempt", "gpreempt-hints"}},
 		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
 	} {
 		t.Run(test.suite, func(t *testing.T) {
@@ -225,7 +226,7 @@ func TestTorchSuites(t *testing.T) {
 			options := simulatedOptions(t, test.suite, &progress, test.only)
 			options.Python, options.Requests = python, 10
 			options.tests.environment = append(options.tests.environment, torch...)
-			options.tests.tools, options.tests.beAlone = fakeMPS(t), 600*time.Millisecond
+			options.tests.tools, options.tests.beAlone, options.tests.tvm = fakeMPS(t), 600*time.Millisecond, fakeTVM(t)
 			report, err := suiteOfCases(t, test.suite).measure(t.Context(), options)
 			if err != nil || len(report.Failed()) != 0 {
 				t.Fatalf("%v, %+v\n%s", err, report, &progress)
@@ -241,6 +242,48 @@ func TestTorchSuites(t *testing.T) {
 				t.Errorf("rows under %v", systems)
 			}
 		})
+	}
+}
+
+// fakeTVM makes a folder with what describes networks that are not there.
+func fakeTVM(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	for _, network := range []string{"resnet50", "resnet50-batch"} {
+		for name, text := range map[string]string{".so": "", ".json": `{"device": "cpu", "type": "float32", "input": [1, 3], "weights": [[3, 3], [3]]}`} {
+			if err := os.WriteFile(filepath.Join(folder, network+name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return folder
+}
+
+// A result that is another one under the library fails the case, whatever the times are; a network that is not there is
+// left out, and measured by the next call.
+func TestTVMComparesResults(t *testing.T) {
+	t.Parallel()
+	python, torch := standInTorch(t)
+	var progress bytes.Buffer
+	options := simulatedOptions(t, "tvm", &progress, "tvm-resnet50-beside-tvm", "tvm-encoder-beside-train")
+	options.Python, options.Requests = python, 10
+	options.tests.environment = slices.Concat(options.tests.environment, torch, []string{"STUB_BYTES_LC=other"})
+	options.tests.beAlone, options.tests.tvm = 600*time.Millisecond, fakeTVM(t)
+	report, err := suiteOfCases(t, "tvm").measure(t.Context(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	for _, row := range report.Cases {
+		different := row.LC != nil && strings.Contains(row.Note, "tvm_model.py")
+		if under := row.LC != nil && row.LCAlone != nil && row.System != "default"; different != under {
+			t.Errorf("%+v", row)
+		}
+		if row.LC == nil && (!strings.HasPrefix(row.Note, "left out: ") || row.Failed()) {
+			t.Errorf("a network that is not there: %+v", row)
+		}
+	}
+	if parts, err := suiteOfCases(t, "tvm").readParts(options.Folder); err != nil || len(parts) != 1 || len(report.Cases) != 5 {
+		t.Errorf("%d rows, %d parts, %v", len(report.Cases), len(parts), err)
 	}
 }
 

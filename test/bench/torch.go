@@ -83,6 +83,7 @@ func (w *worker) requests(ctx context.Context, count int) (r lcResult, err error
 	if err = w.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d", count)); err == nil && len(r.LatenciesNs) == 0 {
 		err = fmt.Errorf("%s finished no request in time", w.name)
 	}
+	w.different += r.Different
 	return r, err
 }
 
@@ -98,6 +99,7 @@ func (w *worker) rateAlone(ctx context.Context, length time.Duration) (float64, 
 	if err := w.ask(ctx, stepLimit, &r, "stop"); err != nil {
 		return 0, err
 	}
+	w.different += r.Different
 	return r.ownRate()
 }
 
@@ -119,6 +121,7 @@ func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r 
 	if err := w.ask(ctx, stepLimit, &be, "stop"); err != nil {
 		return r, 0, err
 	}
+	w.different += be.Different
 	return r, be.rate(r.StartNs, r.EndNs), nil
 }
 

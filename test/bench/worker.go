@@ -34,6 +34,8 @@ type worker struct {
 	mps     bool   // it is a client of the MPS server
 	limits  limits
 
+	different int // results unlike the first, as it said
+
 	starting, initialising bool // it has not answered init; it has been sent it
 }
 

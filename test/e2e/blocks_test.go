@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A preempted program computes the same: no block is lost, runs twice, or overtakes another.
@@ -89,6 +90,36 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p := start(t)
 		p.say("legacy 5")
 		p.hears("in order")
+		p.finish()
+	})
+	for _, who := range []string{"gpu", "thread"} { // blocks that end late for that wait for nobody
+		t.Run(who+" away", func(t *testing.T) {
+			p := start(t)
+			stops := uint64(0)
+			p.m.until("a launch is cut", func() bool { // where the machine is not slow
+				p.say("%s away", who)
+				p.hears("right")
+				stops++
+				p.m.until("the stop is counted", func() bool { return p.m.stops(p) == stops })
+				return p.m.peer(p).BLP.Cuts > 0
+			})
+			if blp := p.m.peer(p).BLP; blp.Beside != 0 {
+				t.Errorf("%+v", *blp)
+			}
+			if _, stderr := p.finish(); stderr != "" {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
+		p := start(t)
+		p.m.until("a drain counts from when it is asked for", func() bool { // where the machine is not slow
+			before := p.m.peer(p).BLP
+			p.say("unwatched")
+			p.hears("right")
+			p.m.until("the stop is counted", func() bool { return p.m.stops(p) == before.Stops+1 })
+			return p.m.peer(p).BLP.DrainNs-before.DrainNs < uint64(20*time.Millisecond)
+		})
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks

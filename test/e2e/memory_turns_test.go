@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -204,6 +205,18 @@ func TestIdleServiceComesBack(t *testing.T) {
 		}
 		lc.works(1)
 	}
+}
+
+// A hint that comes while memory is out does not take the GPU, on which others have to come to their end.
+func TestHintWhileMemoryIsOut(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "lc = true\n"+configs.HintsFrom(configs.HintExplicit))
+	lc := m.holding("lc", 20)
+	m.holding("be", 20)
+	m.until("there is somebody to preempt", func() bool { lc.works(1); return m.peer(lc).Counters.Holds > 0 })
+	m.suspended(lc)
+	lc.carriesOut("hint 0")
+	m.until("it is dropped", func() bool { h := m.hintsOf(lc, "explicit"); return h.Given == 1 && h.Dropped == 1 })
 }
 
 // Beyond its limit, and beyond what can ever be free, a process is out of memory at once; others do not notice.

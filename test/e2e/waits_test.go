@@ -63,11 +63,13 @@ func TestBlocksThatWaitForLaterOnesAreNotParted(t *testing.T) {
 			m.runStopped(be, 40, fmt.Sprintf("%s %s 132 256 40", how, kernel))
 		}
 	}
-	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
+	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 || blp.Beside != 0 {
 		t.Errorf("%+v", *blp)
 	}
 	end()
-	be.finish()
+	if _, stderr := be.finish(); stderr != "" {
+		t.Errorf("stderr %q", stderr)
+	}
 }
 
 // Where they do not fit, a stop may part them. The missing blocks are launched beside those that wait, and the kernel is not

@@ -29,6 +29,11 @@ var Documents = []struct{ Path, Results string }{
 
 const summary = "summary"
 
+// mayBeMissing says whether a document may show a suite's table before anything is measured.
+func mayBeMissing(suite string) bool {
+	return workload.IsEvaluation(suite) || slices.Contains([]string{"tvm"}, suite)
+}
+
 // FillTables returns a document with each of its tables made anew from the result files of a folder, which the document's
 // links find at the second path.
 func FillTables(document []byte, results, links string) ([]byte, error) {
@@ -61,7 +66,7 @@ func FillTables(document []byte, results, links string) ([]byte, error) {
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.
 func markdownTable(path, system, links string) (string, error) {
 	data, err := os.ReadFile(path)
-	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && workload.IsEvaluation(suite) && errors.Is(err, os.ErrNotExist) {
+	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && mayBeMissing(suite) && errors.Is(err, os.ErrNotExist) {
 		return "Not measured yet.\n", nil
 	}
 	if err != nil {

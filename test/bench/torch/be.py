@@ -8,22 +8,11 @@ import torch
 import torchvision
 
 import protocol
+import resnet
 
 
 def training():
-    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (128,), device="cuda")
-    loss = torch.nn.CrossEntropyLoss()
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            value = loss(model(images), labels)
-        value.backward()
-        optimizer.step()
-    return step
+    return resnet.training(128, 0.01)[1]
 
 
 def fp64_product():

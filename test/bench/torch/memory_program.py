@@ -13,9 +13,9 @@ import time
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch  # noqa: E402
-import torchvision  # noqa: E402
 
 import protocol  # noqa: E402
+import resnet  # noqa: E402
 
 BYTES_PER_IMAGE = 92_000_000  # of a training step of ResNet-50 with AMP
 PIECE = 1 << 24  # words of a checksum at a time
@@ -65,19 +65,7 @@ def gemm(memory):
 def training(memory):
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.manual_seed(1)
-    batch = max(int(memory / BYTES_PER_IMAGE), 1)
-    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (batch,), device="cuda")
-    loss = torch.nn.CrossEntropyLoss()
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            value = loss(model(images), labels)
-        value.backward()
-        optimizer.step()
+    model, step = resnet.training(max(int(memory / BYTES_PER_IMAGE), 1), 0.001)
     return step, lambda: [torch.nn.utils.parameters_to_vector(p.contiguous() for p in model.parameters())]
 
 

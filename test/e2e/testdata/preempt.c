@@ -24,9 +24,9 @@ static uint32_t want = 0;
 static atomic_uint launched;
 static bool stopped_at_end;
 
-static void launch(unsigned count)
+static void launch_for(unsigned count, unsigned us)
 {
-	unsigned n = 1, us = CHAIN_us;
+	unsigned n = 1;
 	for (unsigned i = 0; i < count; i++) {
 		void *parameters[] = {&memory, &n, &i, &us};
 		OK(cuLaunchKernel(chain, BLOCKS, 1, 1, 256, 1, 1, 0, background, parameters, NULL));
@@ -34,6 +34,8 @@ static void launch(unsigned count)
 		launched++;
 	}
 }
+
+static void launch(unsigned count) { launch_for(count, CHAIN_us); }
 
 static void read_memory(void)
 {
@@ -136,6 +138,37 @@ static void refused(void)
 	OK(cuStreamSynchronize(background));
 	if (right())
 		printf("at once %d next %d\n", at_once, next);
+	OK(gpreempt_stream_disable(background));
+}
+
+// Stops a launch in its middle, where its blocks take 20 ms, and right then something is kept from going on for 400 ms.
+static void kept_from(void (*going_on)(unsigned ms))
+{
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	launch(2);
+	launch_for(1, 160000);                       // which changes each word, since these did
+	while (*(volatile uint32_t *)memory != want) // the simulated driver's device memory
+		usleep(100);
+	going_on(400);
+	OK(gpreempt_stream_preempt(background, 1));
+	OK(gpreempt_stream_restore(background, 1));
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("right\n");
+	OK(gpreempt_stream_disable(background));
+}
+
+// Stops the stream, and asks what became of it 20 ms later.
+static void unwatched(void)
+{
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	launch(6);
+	OK(gpreempt_stream_preempt(background, 0));
+	wait_urgent(20000);
+	OK(gpreempt_stream_restore(background, 1));
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("right\n");
 	OK(gpreempt_stream_disable(background));
 }
 
@@ -332,6 +365,12 @@ int main(int argc, char **argv)
 			fed(level);
 		else if (sscanf(line, "legacy %u", &n) == 1)
 			legacy(n);
+		else if (strcmp(line, "gpu away\n") == 0)
+			kept_from((void (*)(unsigned))dlsym(library, "simcuda_gpu_away"));
+		else if (strcmp(line, "thread away\n") == 0)
+			kept_from((void (*)(unsigned))dlsym(library, "simcuda_answer_late"));
+		else if (strcmp(line, "unwatched\n") == 0)
+			unwatched();
 		else if (strcmp(line, "refused\n") == 0)
 			refused();
 		else if (strcmp(line, "errors\n") == 0)

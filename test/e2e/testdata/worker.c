@@ -57,6 +57,8 @@ typedef void *handle;
 DRIVER(DECLARE)
 static uint64_t (*simcuda_timeslice_ns)(int);        // ../../simcuda/driver/rm.c
 static uint32_t (*simcuda_calls_behind_holds)(void); // ../../simcuda/driver/calls.c
+static uint32_t (*simcuda_cooperative_beside_holds)(void);
+static uint32_t (*simcuda_holds_launched)(void); // ../../simcuda/driver/api.c
 
 #define OK(call) \
 	do { \
@@ -101,6 +103,8 @@ static void start(void)
 	DRIVER(FIND)
 	simcuda_timeslice_ns = (uint64_t (*)(int))symbol(library, "simcuda_timeslice_ns");
 	simcuda_calls_behind_holds = (uint32_t (*)(void))symbol(library, "simcuda_calls_behind_holds");
+	simcuda_cooperative_beside_holds = (uint32_t (*)(void))symbol(library, "simcuda_cooperative_beside_holds");
+	simcuda_holds_launched = (uint32_t (*)(void))symbol(library, "simcuda_holds_launched");
 	OK(cuInit(0));
 	const char *device = getenv("WORKER_DEVICE");
 	OK(cuDevicePrimaryCtxRetain(&context, device ? atoi(device) : 0));
@@ -159,8 +163,8 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-// Requests of n kernels each, the last one computing; every kernel is waited for.
-static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigned gap_us, const char *how)
+// Requests of n kernels each, the last one computing; every kernel is waited for, and the host pauses behind it.
+static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigned gap_us, const char *how, unsigned pause_us)
 {
 	uint64_t *t = calloc(requests, sizeof *t);
 	for (unsigned i = 0; i < requests; i++) {
@@ -173,6 +177,8 @@ static void latency_critical(unsigned requests, unsigned n, unsigned us, unsigne
 			else
 				spin(stream, us);
 			wait_by(how);
+			if (pause_us)
+				usleep(pause_us);
 		}
 		t[i] = now_us() - from;
 	}
@@ -201,7 +207,7 @@ static void *best_effort(void *unused)
 	return unused;
 }
 
-// What waits for the whole context, in the middle of a request; answers how long it took.
+// What waits for the whole context, in the middle of a request; answers how many such calls met a hold.
 static void context_wide(const char *what)
 {
 	ptr memory;
@@ -210,7 +216,7 @@ static void context_wide(const char *what)
 	OK(cuModuleLoadData(&other, "simulated image"));
 	spin(stream, 50);
 	OK(cuStreamSynchronize(stream));
-	uint64_t from = now_us();
+	uint32_t before = simcuda_calls_behind_holds();
 	if (strcmp(what, "synchronize") == 0)
 		OK(cuCtxSynchronize());
 	else if (strcmp(what, "free") == 0)
@@ -219,7 +225,7 @@ static void context_wide(const char *what)
 		OK(cuModuleLoadData(&other, "simulated image"));
 	else
 		OK(cuModuleUnload(other));
-	printf("took_us %llu\n", (unsigned long long)(now_us() - from));
+	printf("behind holds %u\n", simcuda_calls_behind_holds() - before);
 }
 
 static atomic_bool freeing;
@@ -286,13 +292,14 @@ static void cooperative(unsigned n, const char *how)
 	enum { SMS = 132 };
 	uint64_t us = 40;
 	void *parameters[] = {&us};
+	uint32_t before = simcuda_cooperative_beside_holds();
 	for (unsigned i = 0; i < n; i++) {
 		OK(cuLaunchCooperativeKernel(spin_kernel, 2 * SMS, 1, 1, 1024, 1, 1, 0, stream, parameters));
 		if (strcmp(how, "each") == 0)
 			OK(cuStreamSynchronize(stream));
 	}
 	OK(cuStreamSynchronize(stream));
-	printf("done %u\n", n);
+	printf("done %u beside holds %u\n", n, simcuda_cooperative_beside_holds() - before);
 }
 
 // The timeslices in force of all compute TSGs.
@@ -451,19 +458,22 @@ static void both(unsigned n)
 	printf("both %u\n", n);
 }
 
-// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to.
+// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to, and how many this thread
+// carried out at once.
 static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us)
 {
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
-	unsigned listened = 0;
+	unsigned listened = 0, at_once = 0;
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(gap_us);
+		uint32_t before = simcuda_holds_launched();
 		listened += hint && hint(ahead_us, 1) == 0;
+		at_once += simcuda_holds_launched() > before;
 		usleep(ahead_us);
 		spin(stream, 40);
 		wait_by("stream");
 	}
-	printf("listened %u\n", listened);
+	printf("listened %u at once %u\n", listened, at_once);
 }
 
 // Hints that nothing follows, and hints without sense; answers how many were listened to.
@@ -665,12 +675,13 @@ int main(void)
 	char line[128], word[32];
 	pthread_t thread;
 	bool running = false;
-	unsigned a, b, c, d;
+	unsigned a, b, c, d, pause_us;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	start();
 	while (fgets(line, sizeof line, stdin)) {
-		if (sscanf(line, "lc %u %u %u %u %31s", &a, &b, &c, &d, word) == 5) {
-			latency_critical(a, b, c, d, word);
+		pause_us = 0; // may be left out
+		if (sscanf(line, "lc %u %u %u %u %31s %u", &a, &b, &c, &d, word, &pause_us) >= 5) {
+			latency_critical(a, b, c, d, word, pause_us);
 		} else if (strcmp(line, "be\n") == 0) {
 			running = pthread_create(&thread, NULL, best_effort, NULL) == 0;
 			printf("running %d\n", running);

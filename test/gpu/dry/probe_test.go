@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// probed is what build/memory-probe writes.
+// probed is what a probe writes.
 type probed struct {
 	Schema   int               `json:"schema"`
 	Mode     string            `json:"mode"`
@@ -22,6 +22,7 @@ type probed struct {
 		P50, P99, Max float64
 	} `json:"figures"`
 	Facts []struct{ Name, Value string } `json:"facts"`
+	Rows  []map[string]any               `json:"rows"`
 }
 
 func build(t *testing.T, name string) string {
@@ -36,12 +37,12 @@ func build(t *testing.T, name string) string {
 	return path
 }
 
-// probe runs the program; what it prints for people comes last.
-func probe(t *testing.T, environment []string, options ...string) (found probed, table string, err error) {
+// probe runs the program of that name; what it prints for people comes last.
+func probe(t *testing.T, name string, environment []string, options ...string) (found probed, table string, err error) {
 	t.Helper()
 	driver := build(t, "sim/libcuda.so.1")
 	path := filepath.Join(t.TempDir(), "probe.json")
-	command := exec.Command(build(t, "memory-probe"), append([]string{"--quick", "--json", path}, options...)...)
+	command := exec.Command(build(t, name), append([]string{"--quick", "--json", path}, options...)...)
 	command.Env = append(os.Environ(), append([]string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver),
 		"SIMCUDA_DIR=" + t.TempDir(), "SIMCUDA_MEMORY_MB=8192"}, environment...)...)
 	printed, err := command.CombinedOutput()
@@ -75,7 +76,7 @@ var expected = map[string][]string{
 }
 
 func TestMemoryProbeFindsEverything(t *testing.T) {
-	found, table, err := probe(t, nil)
+	found, table, err := probe(t, "memory-probe", nil)
 	if err != nil || found.Schema != 1 || found.Mode != "time-sliced" || len(found.Sections) != len(expected) {
 		t.Fatalf("%v, %+v\n%s", err, found.Sections, table)
 	}
@@ -109,27 +110,28 @@ func TestMemoryProbeFindsEverything(t *testing.T) {
 
 // A section that fails costs only itself, and is told.
 func TestMemoryProbeGoesOn(t *testing.T) {
-	found, printed, err := probe(t, []string{"SIMCUDA_FAIL=cuMemMap:1+"}, "--only", "costs,graphs,machine")
+	found, printed, err := probe(t, "memory-probe", []string{"SIMCUDA_FAIL=cuMemMap:1+"}, "--only", "costs,graphs,machine")
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 || len(found.Sections) != 3 || !strings.HasPrefix(found.Sections["graphs"], "failed after ") ||
 		!strings.HasPrefix(found.Sections["costs"], "done") || !strings.Contains(printed, "CUDA_ERROR_UNKNOWN") {
 		t.Errorf("%v, %v\n%s", err, found.Sections, printed)
 	}
-	found, _, err = probe(t, []string{"SIMCUDA_KILL=cuMemAddressReserve:1"}, "--only", "graphs,costs")
+	found, _, err = probe(t, "memory-probe", []string{"SIMCUDA_KILL=cuMemAddressReserve:1"}, "--only", "graphs,costs")
 	if err == nil || !strings.HasPrefix(found.Sections["graphs"], "signal 9") || !strings.HasPrefix(found.Sections["costs"], "done") {
 		t.Errorf("%v, %v", err, found.Sections)
 	}
-	found, _, err = probe(t, nil, "--seconds", "1", "--only", "costs")
+	found, _, err = probe(t, "memory-probe", nil, "--seconds", "1", "--only", "costs")
 	if err == nil || found.Sections["costs"] != "not run: no time" {
 		t.Errorf("%v, %v", err, found.Sections)
 	}
-	if _, printed, err := probe(t, nil, "--only", "cost"); err == nil || !strings.Contains(printed, "no section cost;") {
+	if _, printed, err := probe(t, "memory-probe", nil, "--only", "cost"); err == nil || !strings.Contains(printed, "no section cost;") {
 		t.Errorf("%v, %s", err, printed)
 	}
 }
 
-// The server is the probe's own, and ends with it.
-func TestMemoryProbeUnderMPS(t *testing.T) {
+// underMPS runs the program with a server that there only seems to be. It must be the probe's own, and end with it.
+func underMPS(t *testing.T, name string, options ...string) (found probed, printed string) {
+	t.Helper()
 	folder := t.TempDir()
 	log := filepath.Join(folder, "log")
 	const tool = `#!/bin/sh
@@ -146,8 +148,9 @@ fi
 	if err := os.WriteFile(filepath.Join(folder, "nvidia-cuda-mps-control"), []byte(tool), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	found, printed, err := probe(t, []string{"PATH=" + folder + ":" + os.Getenv("PATH"), "TMPDIR=" + folder, "TOOL_LOG=" + log, "SIMCUDA_MPS=1"}, "--mps", "--only", "costs,neighbour")
-	if err != nil || found.Mode != "MPS" || len(found.Sections) != 2 {
+	environment := []string{"PATH=" + folder + ":" + os.Getenv("PATH"), "TMPDIR=" + folder, "TOOL_LOG=" + log, "SIMCUDA_MPS=1"}
+	found, printed, err := probe(t, name, environment, append([]string{"--mps"}, options...)...)
+	if err != nil || found.Mode != "MPS" {
 		t.Fatalf("%v, %+v\n%s", err, found.Sections, printed)
 	}
 	text, err := os.ReadFile(log)
@@ -158,7 +161,14 @@ fi
 	if _, err := os.Stat("/proc/" + strings.TrimPrefix(lines[0], "serves ")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the server goes on: %v", err)
 	}
-	if left, err := filepath.Glob(filepath.Join(folder, "memory-probe-*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(folder, name+"-*")); err != nil || len(left) > 0 {
 		t.Errorf("%v are left: %v", left, err)
+	}
+	return found, printed
+}
+
+func TestMemoryProbeUnderMPS(t *testing.T) {
+	if found, printed := underMPS(t, "memory-probe", "--only", "costs,neighbour"); len(found.Sections) != 2 {
+		t.Fatalf("%+v\n%s", found.Sections, printed)
 	}
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "probe.h"
+#include "memory.h"
 
 static const struct {
 	int number;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "probe.h"
+#include "memory.h"
 
 static const size_t copy_bytes[] = {4 << 10, 256 << 10};
 #define ALLOCATION (2 * MIB)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "probe.h"
+#include "memory.h"
 
 static const size_t chunks[] = {2 * MIB, 8 * MIB, 32 * MIB, 256 * MIB};
 enum { CHUNKS = sizeof chunks / sizeof *chunks, MOST_FLIGHT = 4 };
@@ -40,20 +40,20 @@ static void submit(struct bulk *b, char *host, size_t at, size_t bytes)
 
 static void pass_whole(struct bulk *b)
 {
-	submit(b, b->whole, 0, plan.bulk);
+	submit(b, b->whole, 0, amounts.bulk);
 	CHECK(cuStreamSynchronize(b->stream));
 }
 
 static void pass_chunks(struct bulk *b)
 {
 	size_t i = 0;
-	for (size_t at = 0; at < plan.bulk; at += b->chunk, i++) {
+	for (size_t at = 0; at < amounts.bulk; at += b->chunk, i++) {
 		CUevent event = b->event[i % b->flight->count];
 		if (i >= b->flight->count)
 			CHECK(cuEventSynchronize(event));
 		if (b->flight->pause_us > 0)
 			pause_us(b->flight->pause_us);
-		submit(b, b->host.address, at, plan.bulk - at < b->chunk ? plan.bulk - at : b->chunk);
+		submit(b, b->host.address, at, amounts.bulk - at < b->chunk ? amounts.bulk - at : b->chunk);
 		CHECK(cuEventRecord(event, b->stream));
 	}
 	CHECK(cuStreamSynchronize(b->stream));
@@ -69,7 +69,7 @@ static void *passes(void *argument)
 			pass_chunks(b);
 		else
 			pass_whole(b);
-		add(&b->rate, (double)plan.bulk / (now_us() - began) / 1000);
+		add(&b->rate, (double)amounts.bulk / (now_us() - began) / 1000);
 	} while (!atomic_load(&b->stop) && now_us() < b->until_us);
 	return NULL;
 }
@@ -100,9 +100,9 @@ static void bulk_make(struct bulk *b, bool out, int node)
 	CHECK(cuStreamCreate(&b->stream, CU_STREAM_NON_BLOCKING));
 	for (int i = 0; i < MOST_FLIGHT; i++)
 		CHECK(cuEventCreate(&b->event[i], CU_EVENT_DISABLE_TIMING));
-	CHECK(cuMemAlloc(&b->device, plan.bulk));
-	area_make(&b->host, plan.bulk, node, true);
-	area_touch(&b->host, plan.touchers);
+	CHECK(cuMemAlloc(&b->device, amounts.bulk));
+	area_make(&b->host, amounts.bulk, node, true);
+	area_touch(&b->host, amounts.touchers);
 	area_pin(&b->host, 256 * MIB, &us);
 	free(us.value);
 }
@@ -138,7 +138,7 @@ static void rates(struct bulk both[2], size_t chunk, const struct flight *flight
 // One copy that begins in one registration and ends in the next.
 static void across_registrations(struct bulk *b)
 {
-	if (plan.bulk <= 256 * MIB)
+	if (amounts.bulk <= 256 * MIB)
 		return;
 	CUresult result = cu.cuMemcpyHtoDAsync(b->device, b->host.address + 255 * MIB, 2 * MIB, b->stream);
 	fact(error_name(result), "a copy from memory across two registrations");
@@ -158,7 +158,7 @@ static void rates_of_node(int node, const char *where)
 				      text("%llu MiB, %s", chunks[c] / MIB, flights[f].name), where);
 	if (!*where) {
 		for (int i = 0; i < 2; i++)
-			CHECK(cuMemHostAlloc((void **)&both[i].whole, plan.bulk, CU_MEMHOSTALLOC_PORTABLE));
+			CHECK(cuMemHostAlloc((void **)&both[i].whole, amounts.bulk, CU_MEMHOSTALLOC_PORTABLE));
 		rates(both, 0, &flights[0], "whole", where);
 	}
 	for (int i = 0; i < 2; i++)
@@ -168,7 +168,7 @@ static void rates_of_node(int node, const char *where)
 void section_copies(void)
 {
 	int list[8], count = nodes(list, 8), own = node_of_device();
-	fact(text("%llu", plan.bulk / MIB), "MiB that are copied in a pass");
+	fact(text("%llu", amounts.bulk / MIB), "MiB that are copied in a pass");
 	fact(text("%d", own), "NUMA node of the device");
 	fact(text("%d", count), "NUMA nodes with memory");
 	rates_of_node(own, "");

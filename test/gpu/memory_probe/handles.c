@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "probe.h"
+#include "memory.h"
 
 static const size_t sizes[] = {2 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "probe.h"
+#include "memory.h"
 
 #define MPOL_BIND 2 // of mbind(2)
 #define PAGE 4096

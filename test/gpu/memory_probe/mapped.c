@@ -1,7 +1,7 @@
 // mapped.c - physical memory at addresses of our own, as a swap takes it away and brings it back.
 #include <stdlib.h>
 
-#include "probe.h"
+#include "memory.h"
 
 const struct properties on_device = {.type = PINNED_MEMORY, .location = {ON_DEVICE, 0}};
 

@@ -2,7 +2,7 @@
 // launches feel of it.
 #include <stdlib.h>
 
-#include "probe.h"
+#include "memory.h"
 
 static void measure(size_t piece, unsigned threads, bool huge, size_t bytes)
 {

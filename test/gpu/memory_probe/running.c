@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "probe.h"
+#include "memory.h"
 
 // What a swap does to its memory, one at a time.
 enum movement { NOTHING, CREATE_RELEASE, MAP_UNMAP, ALL, ALLOC_FREE, MOVEMENTS };
@@ -51,8 +51,9 @@ static void *keep_moving(void *argument)
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuMemAddressReserve(&address, m->bytes, 0, 0, 0));
 	CHECK(cuMemCreate(&kept, m->bytes, &on_device, 0));
-	while (!atomic_load(&m->stop))
+	do // once at least, however late the thread is
 		move_once(m, address, kept);
+	while (!atomic_load(&m->stop));
 	CHECK(cuMemRelease(kept));
 	CHECK(cuMemAddressFree(address, m->bytes));
 	return NULL;
@@ -115,13 +116,14 @@ static void *keep_launching(void *argument)
 	CUstream stream;
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	for (size_t i = 1; !atomic_load(&l->stop); i++) {
+	size_t launches = 0;
+	do { // once at least, however late the thread is
 		double began = now_us();
 		launch_small(stream, l->scratch);
 		add(&l->us, now_us() - began);
-		if (i % 4096 == 0)
+		if (++launches % 4096 == 0)
 			CHECK(cuStreamSynchronize(stream));
-	}
+	} while (!atomic_load(&l->stop));
 	CHECK(cuStreamSynchronize(stream));
 	return NULL;
 }
@@ -169,12 +171,13 @@ void section_threads(void)
 	CHECK(cuMemHostAlloc((void **)&host, bytes, 0));
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	launcher_start(&l);
-	for (double began = now_us(); now_us() - began < plan.seconds * 1e6;) {
+	double began = now_us();
+	do {
 		double at = now_us();
 		CHECK(cuMemcpyDtoHAsync(host, p, bytes, stream));
 		CHECK(cuStreamSynchronize(stream));
 		add(&copy, now_us() - at);
-	}
+	} while (now_us() - began < plan.seconds * 1e6);
 	launcher_stop(&l, text("copies of %llu MiB in another thread", bytes / MIB));
 	figure(sum_up(&copy), "us", "a copy of %llu MiB to the host, beside launches of another thread", bytes / MIB);
 	free(copy.value);

@@ -905,7 +905,10 @@ CALL(cuEventQuery, (CUevent e), (e))
 	CUresult r = enter_event(e, &c);
 	if (r != CUDA_SUCCESS)
 		return r;
-	return leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
+	r = leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
+	if (r == CUDA_ERROR_NOT_READY)
+		pause_answer();
+	return r;
 }
 
 CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to))
@@ -1333,6 +1336,11 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	return cut ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static _Thread_local uint32_t holds_launched;
+
+// For tests: how many links of holds the calling thread has launched.
+API uint32_t simcuda_holds_launched(void) { return holds_launched; }
+
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
 		       bool cooperative, void **parameters, void **extra)
 {
@@ -1349,7 +1357,10 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		return r;
 	struct work w = {0};
 	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
+	if (r == CUDA_SUCCESS && cooperative)
+		call_cooperative(s->ctx);
 	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
+	holds_launched += r == CUDA_SUCCESS && w.kernel->over;
 	sim_doorbell(w.kernel);
 	return r;
 }

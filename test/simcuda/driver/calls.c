@@ -17,10 +17,13 @@ static const struct {
 	[CALL_FIRST_LAUNCH] = {.waits = true, .locks = true},
 };
 
-static _Atomic uint32_t behind_holds;
+static _Atomic uint32_t behind_holds, beside_holds;
 
 // For tests: how many calls began to wait for a context while one of its holds was not told to end.
 API uint32_t simcuda_calls_behind_holds(void) { return behind_holds; }
+
+// The same of cooperative launches. On a GPU one that needs every SM waits for the hold.
+API uint32_t simcuda_cooperative_beside_holds(void) { return beside_holds; }
 
 static bool is_held(const struct CUctx_st *c)
 {
@@ -30,6 +33,8 @@ static bool is_held(const struct CUctx_st *c)
 				return true;
 	return false;
 }
+
+void call_cooperative(const struct CUctx_st *c) { beside_holds += is_held(c); }
 
 void call_wait(struct CUctx_st *c, enum call call)
 {

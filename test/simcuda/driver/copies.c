@@ -20,6 +20,7 @@ bool step_bus(struct pass *p, struct op *o)
 	uint64_t now = now_ns();
 	if (!*mine) {
 		*mine = o;
+		trace_line("bus", direction ? "from" : "to", w->bytes);
 		o->carried_ns = now + machine.copy_latency_ns;
 		o->rate = 0;
 	}
@@ -48,6 +49,7 @@ void leave_bus(struct op *o, int device)
 	for (int direction = 0; direction < 2; direction++)
 		if (on_bus[device][direction] == o) {
 			on_bus[device][direction] = NULL;
+			trace_line("free", direction ? "from" : "to", o->moved);
 			engine_bus(device, direction, 0);
 		}
 }

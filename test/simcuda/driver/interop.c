@@ -1,5 +1,5 @@
-// interop.c - what every driver has for OpenGL: CUDA runtimes ask for it, whether or not the program uses it. Nothing of it
-// is simulated.
+// interop.c - what every driver has and programs ask for, whether or not they use it: for OpenGL, and descriptions of tensors
+// for the bulk copies of Hopper. Nothing of it is simulated.
 #include "sim.h"
 
 DUAL(cuGLMapBufferObjectAsync_v2, _ptsz, (CUdeviceptr * p, size_t *n, unsigned buffer, CUstream s), (p, n, buffer, s))
@@ -27,5 +27,15 @@ CALL(cuGLUnmapBufferObject, (unsigned buffer), (buffer))
 CALL(cuGLUnmapBufferObjectAsync, (unsigned buffer, CUstream s), (buffer, s))
 {
 	(void)buffer, (void)s;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CALL(cuTensorMapEncodeTiled,
+     (void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides,
+      const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill),
+     (map, type, rank, address, sizes, strides, box, steps, interleave, swizzle, promotion, fill))
+{
+	(void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)box, (void)steps,
+		(void)interleave, (void)swizzle, (void)promotion, (void)fill;
 	return CUDA_ERROR_NOT_SUPPORTED;
 }

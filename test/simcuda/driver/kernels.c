@@ -1,4 +1,5 @@
 // kernels.c - the kernels that the simulated GPU knows, by name, and what they do.
+#include "../../gpu/spatial_probe/kernels/spatial.h"
 #include "fill.h"
 #include "sim.h"
 
@@ -211,6 +212,31 @@ static bool narrow_copy(const uint64_t *a, uint64_t number)
 	return true;
 }
 
+// The kernels of test/gpu/spatial_probe/kernels/spatial.cu. Their blocks go round the SMs, two on each at once, whatever they
+// need, and none sleeps.
+static uint64_t spatial_duration(const uint64_t *a, uint64_t blocks)
+{
+	uint64_t resident = (uint64_t)machine.sms * 2, at_once = blocks < resident ? blocks : resident;
+	return a[4] * ((a[6] + at_once - 1) / at_once);
+}
+
+static bool spatial_finish(const uint64_t *a)
+{
+	struct spatial_board *board = (struct spatial_board *)a[0];
+	struct spatial_record *record = (struct spatial_record *)a[1];
+	if (!address_valid(a[0], sizeof *board) || (record && !address_valid(a[1], a[6] * sizeof *record)))
+		return false;
+	for (uint64_t i = 0, sms = (uint64_t)machine.sms; record && i < a[6]; i++) {
+		uint64_t begin = 1 + i / (2 * sms) * 1000;
+		record[i] = (struct spatial_record){begin, begin + 1000, begin, begin + 1000, (uint32_t)(i % sms), 0};
+	}
+	board->done += a[6];
+	__atomic_store_n(&board->said->begun, a[7], __ATOMIC_RELEASE);
+	if (board->done == a[7])
+		__atomic_store_n(&board->said->ended, a[7], __ATOMIC_RELEASE);
+	return true;
+}
+
 // gpreempt_hold(volatile uint64_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint64_t lease_ns,
 //	uint32_t *expired, uint64_t *place)
 
@@ -289,6 +315,16 @@ static const struct kernel kernels[] = {
 	{"gpreempt_copy", 7, {8, 8, 8, 8, 8, 8, 8}, 58, 0, 0, wide_duration, NULL, NULL, NULL, wide_copy, NULL},
 	{"gpreempt_fill_narrow", 6, {8, 8, 8, 4, 4, 4}, 22, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_fill, NULL},
 	{"gpreempt_copy_narrow", 7, {8, 8, 8, 4, 4, 8, 8}, 26, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_copy, NULL},
+	{"spatial_spin", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_fma", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_fma_gated", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_stream", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_stream_sleeps", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_waits", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 19, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_shared", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_registers", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 255, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_tensor", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 46, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"spatial_cluster", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 };
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL};
 

@@ -362,7 +362,8 @@ enum call {
 	CALL_UNLOAD,
 	CALL_FIRST_LAUNCH
 };
-void call_wait(struct CUctx_st *, enum call); // waits as this call does
+void call_wait(struct CUctx_st *, enum call);   // waits as this call does
+void call_cooperative(const struct CUctx_st *); // a cooperative launch is submitted
 
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
@@ -462,11 +463,17 @@ struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
+// ---- pauses that tests ask for (pauses.c)
+void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
+void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
+
 // ---- exported functions, and the calls that fail or kill (faults.c)
 CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
 bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
 extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
 extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
+
+void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
 
 // Defines an exported function. The body follows.
 #define CALL(name, parameters, arguments) \
@@ -475,8 +482,11 @@ extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribu
 	API CUresult name parameters; \
 	API CUresult name parameters \
 	{ \
-		CUresult failed = sim_called(name##_row); \
-		return failed ? failed : name##_body arguments; \
+		trace_line("begin", name##_row, 0); \
+		CUresult returned = sim_called(name##_row); \
+		returned = returned ? returned : name##_body arguments; \
+		trace_line("end", name##_row, 0); \
+		return returned; \
 	} \
 	static CUresult name##_body parameters
 

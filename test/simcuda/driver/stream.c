@@ -616,6 +616,7 @@ static void *executor(void *argument)
 	memory_user = c;
 	pthread_mutex_lock(&sim_lock);
 	while (!c->stop && !sim_dead) {
+		pause_gpu();
 		uint32_t seen = atomic_load(c->bell);
 		struct pass p = {.c = c, .deadline = NEVER};
 		look(&p, NULL);

@@ -221,6 +221,7 @@ typedef void function(void);
 	PAIR(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz) \
 	PAIR(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz) \
 	PAIR(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz) \
+	NAME(cuTensorMapEncodeTiled, 12000, cuTensorMapEncodeTiled) \
 	NAME(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode) \
 	PAIR(cuMemcpyHereafterAsync, 13000, cuMemcpyHereafterAsync, cuMemcpyHereafterAsync_ptsz) \
 	PAIR(cuLaunchHostFunc, 13010, cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz) \

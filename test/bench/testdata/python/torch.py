@@ -1,4 +1,4 @@
-"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself. Who waits for the GPU
+"""Stands in for PyTorch, torchvision, Pillow, TVM and NumPy: whatever is asked of it does nothing and gives itself. Who waits for the GPU
 sleeps for a millisecond.
 
 STUB_FAILS is what goes wrong, once where STUB_ONCE is a file, which then goes: "at-start" and "in-run" end the program,
@@ -36,6 +36,9 @@ class Anything:
 
     def __int__(self):
         return 1
+
+    def tobytes(self):  # STUB_BYTES_LC and STUB_BYTES_BE are what programs of that role compute
+        return os.environ.get("STUB_BYTES_" + os.environ.get("GPREEMPT_PRIORITY", "").upper(), "").encode()
 
     def __add__(self, _):
         return self
@@ -89,6 +92,6 @@ class Torch(Anything):
     cuda = Cuda()
 
 
-for name in "torch", "torch.nn.functional", "torchvision", "PIL", "PIL.Image":
+for name in "torch", "torch.nn.functional", "torchvision", "PIL", "PIL.Image", "numpy", "tvm", "tvm.runtime":
     sys.modules[name] = Torch() if name == "torch" else Anything()
 sys.modules["torch.nn"] = sys.modules["torch"].nn = Network()

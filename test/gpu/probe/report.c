@@ -1,6 +1,7 @@
 // report.c - what a section tells: lines on standard output, fields separated by tabs.
 //   figure NAME UNIT COUNT P50 P99 MAX
 //   fact NAME VALUE
+//   row TABLE NAME=VALUE ...
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -66,6 +67,17 @@ void fact(const char *value, const char *format, ...)
 	vsnprintf(name, sizeof name, format, list);
 	va_end(list);
 	printf("fact\t%s\t%s\n", name, value);
+	fflush(stdout);
+}
+
+void row(const char *table, const char *format, ...)
+{
+	char values[512];
+	va_list list;
+	va_start(list, format);
+	vsnprintf(values, sizeof values, format, list);
+	va_end(list);
+	printf("row\t%s\t%s\n", table, values);
 	fflush(stdout);
 }
 

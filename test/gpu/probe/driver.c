@@ -1,4 +1,4 @@
-// driver.c - the driver, a context, and small kernels.
+// driver.c - the driver and a context.
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,17 +9,6 @@
 struct driver cu;
 CUdevice device;
 CUcontext context;
-CUfunction kernel_work, kernel_chain;
-
-// The second one's kernels are for sm_90, and known to the simulated driver, too.
-__asm__(".section .rodata\n"
-	".balign 16\n"
-	"bench_image: .incbin \"kernels/bench.fatbin\"\n"
-	".balign 16\n"
-	"chain_image: .incbin \"test/simcuda/kernels/sim.cubin\"\n"
-	".quad 0\n"
-	".previous");
-extern const char bench_image[], chain_image[];
 
 double now_us(void)
 {
@@ -38,7 +27,7 @@ void give_up(const char *format, ...)
 {
 	va_list list;
 	va_start(list, format);
-	fprintf(stderr, "memory_probe: ");
+	fprintf(stderr, "%s: ", probe.name);
 	vfprintf(stderr, format, list);
 	fprintf(stderr, "\n");
 	va_end(list);
@@ -62,12 +51,16 @@ size_t device_free(void)
 	return free_bytes;
 }
 
-// A kernel of one block, of some microseconds.
-void launch_small(CUstream stream, CUdeviceptr scratch)
+CUfunction function_of(const void *image, const char *name)
 {
-	unsigned long long iterations = 500;
-	void *parameters[] = {&scratch, &iterations};
-	CHECK(cuLaunchKernel(kernel_work, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	static const void *loaded;
+	static CUmodule module;
+	CUfunction function;
+	if (image != loaded)
+		CHECK(cuModuleLoadData(&module, image));
+	loaded = image;
+	CHECK(cuModuleGetFunction(&function, module, name));
+	return function;
 }
 
 void driver_begin(void)
@@ -81,9 +74,6 @@ void driver_begin(void)
 	CHECK(cuDeviceGet(&device, 0));
 	CHECK(cuDevicePrimaryCtxRetain(&context, device));
 	CHECK(cuCtxSetCurrent(context));
-	CUmodule module;
-	CHECK(cuModuleLoadData(&module, bench_image));
-	CHECK(cuModuleGetFunction(&kernel_work, module, "bench_work"));
-	CHECK(cuModuleLoadData(&module, chain_image));
-	CHECK(cuModuleGetFunction(&kernel_chain, module, "sim_chain"));
+	if (probe.begin)
+		probe.begin();
 }

@@ -1,12 +1,12 @@
-// probe.h - what the parts of memory_probe share. Each section runs in a process of its own, so that one that hangs, or spoils
-// its context, costs only itself. It tells its figures and facts to the process that started it, as lines (main.c).
-#ifndef MEMORY_PROBE_H
-#define MEMORY_PROBE_H
+// probe.h - what the programs that ask the driver and the machine, and not the library, have in common: memory_probe and
+// spatial_probe. Each is a list of sections; each section runs in a process of its own, so that one that hangs, or spoils its
+// context, costs only itself. It tells its figures, facts and rows to the process that started it, as lines (report.c).
+#ifndef PROBE_H
+#define PROBE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "preempt/driver/cuda.h"
 
@@ -31,6 +31,23 @@ struct access { // CUmemAccessDesc
 	int flags;
 };
 
+struct launch { // CUlaunchConfig
+	unsigned grid[3], block[3], shared_bytes;
+	CUstream stream;
+	struct gp_launch_attribute *attribute;
+	unsigned attributes;
+};
+_Static_assert(sizeof(struct launch) == 56, "CUlaunchConfig");
+struct resource { // CUdevResource of CUDA 12.4 to 13.0, of type SM
+	int type;
+	unsigned char padding[92];
+	unsigned sms, least, multiple; // smCount, minSmPartitionSize, smCoscheduledAlignment
+	unsigned char more[36];
+};
+_Static_assert(sizeof(struct resource) == 144 && offsetof(struct resource, sms) == 96, "CUdevResource");
+typedef struct resource_set *resource_set;   // CUdevResourceDesc
+typedef struct green_context *green_context; // CUgreenCtx
+
 enum {                      // of cuda.h
 	PINNED_MEMORY = 1,  // CUmemAllocationType
 	ON_DEVICE = 1,      // CUmemLocationType
@@ -54,10 +71,22 @@ enum {                      // of cuda.h
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext)) \
 	X(cuCtxSynchronize, cuCtxSynchronize, (void)) \
+	X(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext)) \
+	X(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext *)) \
+	X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *, int *)) \
 	X(cuModuleLoadData, cuModuleLoadData, (CUmodule *, const void *)) \
 	X(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
+	X(cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, CUfunction)) \
+	X(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction, int, int)) \
+	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, CUfunction, int, size_t)) \
+	X(cuOccupancyMaxActiveClusters, cuOccupancyMaxActiveClusters, (int *, CUfunction, const struct launch *)) \
+	X(cuLaunchKernelEx, cuLaunchKernelEx, (const struct launch *, CUfunction, void **, void **)) \
+	X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **)) \
 	X(cuLaunchKernel, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
 	X(cuStreamCreate, cuStreamCreate, (CUstream *, unsigned)) \
+	X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
+	X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream)) \
+	X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
 	X(cuStreamSynchronize, cuStreamSynchronize, (CUstream)) \
 	X(cuStreamQuery, cuStreamQuery, (CUstream)) \
 	X(cuStreamBeginCapture, cuStreamBeginCapture_v2, (CUstream, int)) \
@@ -96,33 +125,59 @@ enum {                      // of cuda.h
 	X(cuIpcGetMemHandle, cuIpcGetMemHandle, (void *, CUdeviceptr)) \
 	X(cuPointerGetAttribute, cuPointerGetAttribute, (void *, int, CUdeviceptr)) \
 	X(cuPointerGetAttributes, cuPointerGetAttributes, (unsigned, int *, void **, CUdeviceptr)) \
-	X(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CUdeviceptr))
+	X(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CUdeviceptr)) \
+	X(cuDeviceGetDevResource, cuDeviceGetDevResource, (CUdevice, struct resource *, int)) \
+	X(cuDevSmResourceSplitByCount, cuDevSmResourceSplitByCount, (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned)) \
+	X(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, (resource_set *, struct resource *, unsigned)) \
+	X(cuGreenCtxCreate, cuGreenCtxCreate, (green_context *, resource_set, CUdevice, unsigned)) \
+	X(cuGreenCtxDestroy, cuGreenCtxDestroy, (green_context)) \
+	X(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, green_context, unsigned, int)) \
+	X(cuGreenCtxRecordEvent, cuGreenCtxRecordEvent, (green_context, CUevent)) \
+	X(cuGreenCtxWaitEvent, cuGreenCtxWaitEvent, (green_context, CUevent)) \
+	X(cuCtxFromGreenCtx, cuCtxFromGreenCtx, (CUcontext *, green_context))
 // clang-format on
 
 #define FIELD(field, symbol, parameters) CUresult(*field) parameters;
 extern struct driver { DRIVER(FIELD) } cu;
 
-// What a section may use, and how long it measures.
-extern struct plan {
-	bool quick;        // to see that everything is measured: small sizes, few samples
-	double seconds;    // of one figure that is measured for a time
-	int samples;       // of one that is measured so many times
-	size_t bulk;       // bytes of a large copy in one direction
-	unsigned touchers; // threads that touch host memory before it is pinned
-} plan;
+// How thoroughly is measured.
+struct plan {
+	bool quick;     // to see that everything is measured: small sizes, few samples
+	double seconds; // of one figure that is measured for a time
+	int samples;    // of one that is measured so many times
+};
+extern struct plan plan;
+extern bool under_mps;         // the GPU is used through a server of our own
+extern double section_ends_us; // when the section is ended, by now_us()
+
+// What a program is.
+struct section {
+	const char *name;
+	void (*run)(void);
+	double seconds; // that it may take
+	const char *about;
+};
+extern const struct probe {
+	const char *name, *mode; // mode: without an MPS server
+	const struct section *section;
+	int sections;
+	double seconds; // that all may take, unless --seconds says
+	struct plan full, quick;
+	void (*prepare)(void);   // once the plan is known
+	void (*begin)(void);     // in each process that uses the GPU, once the context is current
+	void (*neighbour)(void); // what the second process does, after that
+} probe;
 
 extern CUdevice device;
 extern CUcontext context;
-extern CUfunction kernel_work, kernel_chain;
 
 // driver.c
-void driver_begin(void); // CUDA, the context, the kernels; ends the process where that fails
+void driver_begin(void); // CUDA and the context; ends the process where that fails
 const char *error_name(CUresult);
-CUresult missing(void *function, CUresult); // see ASK
 double now_us(void);
 void pause_us(double);
 size_t device_free(void); // bytes
-void launch_small(CUstream, CUdeviceptr scratch);
+CUfunction function_of(const void *image, const char *name);
 __attribute__((noreturn, format(printf, 1, 2))) void give_up(const char *format, ...);
 
 // A call that has to succeed.
@@ -150,6 +205,7 @@ void add(struct samples *, double);
 struct summary sum_up(struct samples *); // and empties them
 __attribute__((format(printf, 3, 4))) void figure(struct summary, const char *unit, const char *name, ...);
 __attribute__((format(printf, 2, 3))) void fact(const char *value, const char *name, ...);
+__attribute__((format(printf, 2, 3))) void row(const char *table, const char *format, ...); // NAME=VALUE, tabs between
 __attribute__((format(printf, 1, 2))) const char *text(const char *format, ...); // valid until 8 more are made
 
 // Microseconds that a call took, which has to succeed, among samples.
@@ -160,69 +216,24 @@ __attribute__((format(printf, 1, 2))) const char *text(const char *format, ...);
 		add(samples, now_us() - began_); \
 	} while (0)
 
-// mapped.c: physical memory at addresses of our own
-struct mapped {
-	CUdeviceptr address;
-	size_t bytes, handle_bytes, count;
-	mem_handle *handle;
+// collect.c: in the process that collects
+void take_line(char *line);
+struct ending { const char *section, *text; };
+void write_json(FILE *, const char *mode, double seconds, const struct ending *, int endings);
+void write_table(const struct ending *, int endings);
+
+// mps.c: a server of our own
+void start_mps(void);
+void stop_mps(void);
+
+// second.c: a second process, which takes orders and answers them, a line each
+struct second {
+	pid_t pid;
+	FILE *orders, *answers;
 };
-extern const struct properties on_device;
-struct access own_access(void);
-void mapped_make(struct mapped *, size_t handle_bytes, size_t count); // reserved, created, mapped, accessible
-void mapped_back(struct mapped *);                                    // new memory at the same addresses
-void mapped_away(struct mapped *);                                    // unmapped, released; addresses stay
-void mapped_free(struct mapped *);
-
-// host.c: host memory
-int node_of_device(void);       // -1: unknown
-int nodes(int *list, int most); // NUMA nodes that have memory
-size_t host_available(void);    // bytes that may be used: half of what the machine and the cgroup have left
-struct area {
-	char *address;
-	size_t bytes, piece;
-};
-void area_make(struct area *, size_t bytes, int node, bool huge); // not touched; node < 0: anywhere
-double area_touch(struct area *, unsigned threads);               // us
-void area_pin(struct area *, size_t piece, struct samples *us_of_each);
-void area_unpin(struct area *, struct samples *us_of_each);
-void area_free(struct area *);
-
-// beat.c: something small that is done again and again, and timed
-enum { SERIES = 4 };
-struct beat {
-	const char *kind;
-	struct samples series[SERIES];
-	pthread_t thread;
-	atomic_bool stop, began;
-	CUstream stream;
-	CUdeviceptr memory;
-	char *pinned;
-};
-// Kinds: "launch", "memset", "alloc", "copies". Comes back when the first was done.
-void beat_start(struct beat *, const char *kind);
-void beat_stop(struct beat *);
-const char *series_name(const char *kind, int series); // NULL: no more
-
-// neighbour.c: a second process that has a beat
-void neighbour_start(void);
-void neighbour_begin(const char *kind);
-void neighbour_end(const char *beside, ...) __attribute__((format(printf, 1, 2))); // tells the figures
-int neighbour_main(void);
-// The figures of a beat under the name WHO, SERIES, beside ...
-void beat_figures(const char *who, const char *kind, const struct summary *, const char *beside);
-
-// The sections.
-void section_machine(void);
-void section_costs(void);
-void section_handles(void);
-void section_scrubbing(void);
-void section_copies(void);
-void section_beside_copies(void);
-void section_neighbour(void);
-void section_pinning(void);
-void section_threads(void);
-void section_attributes(void);
-void section_rules(void);
-void section_graphs(void);
+void second_start(struct second *, char *const settings[]); // of its environment beside ours, or NULL
+__attribute__((format(printf, 2, 3))) void second_order(struct second *, const char *format, ...);
+const char *second_answer(struct second *); // without its end; valid until the next one
+void second_end(struct second *);           // when it has done what it was told
 
 #endif

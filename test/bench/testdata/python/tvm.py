@@ -1,0 +1,1 @@
+import torch  # which makes this one, too

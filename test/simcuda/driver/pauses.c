@@ -1,0 +1,44 @@
+// pauses.c - what tests ask for: the GPU, or a thread of the program, gets nowhere for a while.
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <time.h>
+
+static _Atomic uint64_t away_until;
+static _Thread_local uint64_t late_ns;
+
+static void sleep_until(uint64_t at)
+{
+	struct timespec t = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
+		;
+}
+
+// From now on, for so long, nothing of this process is carried out.
+API void simcuda_gpu_away(unsigned ms)
+{
+	pthread_mutex_lock(&sim_lock); // the executors are between two looks, or in a transfer
+	away_until = now_ns() + ms * 1000000ull;
+	pthread_mutex_unlock(&sim_lock);
+}
+
+// The next time that cuEventQuery finds an event of the calling thread's not reached, it says so that much later.
+API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
+
+// With sim_lock held, which is given up meanwhile.
+void pause_gpu(void)
+{
+	for (uint64_t until; (until = away_until) > now_ns();) {
+		pthread_mutex_unlock(&sim_lock);
+		sleep_until(until);
+		pthread_mutex_lock(&sim_lock);
+	}
+}
+
+void pause_answer(void)
+{
+	uint64_t ns = late_ns;
+	late_ns = 0;
+	if (ns)
+		sleep_until(now_ns() + ns);
+}
