@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -27,7 +28,12 @@ type Config struct {
 	Default    Rule
 	Namespaces map[string]Rule
 	Excluded   []string // namespaces that are always left alone
+	Budget     time.Duration
 }
+
+// DefaultBudget is how long a container may be kept waiting for the host's files. All containers of a node wait for each other at their
+// runtime.
+const DefaultBudget = 200 * time.Millisecond
 
 // system is a namespace whose containers are never touched: without them there is no cluster.
 const system = "kube-system"
@@ -57,7 +63,7 @@ func Parse(name string, text []byte) (*Config, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf(`%s: %s: unknown key, must be "exclude", or "level" or "role" of [default] or of [namespace.NAME]`, name, unknown[0])
 	}
-	c := &Config{Excluded: append(file.Exclude, system), Namespaces: map[string]Rule{}}
+	c := &Config{Excluded: append(file.Exclude, system), Namespaces: map[string]Rule{}, Budget: DefaultBudget}
 	if c.Default, err = file.Default.rule(defaultRule); err != nil {
 		return nil, fmt.Errorf("%s: default.%w", name, err)
 	}

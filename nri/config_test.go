@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpreempt/gpreempt/inject"
+	"github.com/gpreempt/gpreempt/nri/nritest"
 )
 
 func TestParse(t *testing.T) {
@@ -24,7 +25,7 @@ func TestParse(t *testing.T) {
 	if c.rule("prod") != (Rule{0, 7}) || c.rule("other") != c.Default {
 		t.Errorf("%+v, %+v", c.rule("prod"), c.rule("other"))
 	}
-	if c, err = Load(""); err != nil || c.Default != (Rule{7, -1}) || !slices.Equal(c.Excluded, []string{"kube-system"}) {
+	if c, err = Load(""); err != nil || c.Default != (Rule{7, -1}) || !slices.Equal(c.Excluded, []string{"kube-system"}) || c.Budget != DefaultBudget {
 		t.Errorf("without a file: %+v, %v", c, err)
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
@@ -53,6 +54,7 @@ func host(t *testing.T) (c *Config) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
+	c.Budget = nritest.Patience
 	c.Library, c.Sockets = filepath.Join(folder, "current"), filepath.Join(folder, "run")
 	err = os.Symlink("v1", c.Library)
 	for _, place := range inject.Libraries() {

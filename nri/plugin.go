@@ -18,9 +18,6 @@ import (
 	"github.com/gpreempt/gpreempt/inject"
 )
 
-// budget is how long a container may be kept waiting. All containers of a node wait for each other at their runtime.
-const budget = 200 * time.Millisecond
-
 // lookers is how many requests may look at the host's files at once. A file system that hangs keeps no more threads than that.
 const lookers = 4
 
@@ -104,7 +101,7 @@ func (p *Plugin) look(level int) ([]mount, error) {
 		mounts []mount
 		err    error
 	}
-	answers, limit := make(chan answer, 1), time.NewTimer(budget)
+	answers, limit := make(chan answer, 1), time.NewTimer(p.config.Budget)
 	defer limit.Stop()
 	select {
 	case p.looks <- struct{}{}:

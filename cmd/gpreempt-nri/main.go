@@ -31,6 +31,7 @@ var version string
 type options struct {
 	socket, config, library, sockets, listen, level string
 	exclude                                         []string
+	budget                                          time.Duration
 }
 
 func rootCommand() *cobra.Command {
@@ -52,6 +53,7 @@ When the runtime is started again, so is the registration.`,
 	flags.StringVar(&o.library, "library", inject.Folder+"/"+currentLink, "`folder` of the host that containers get as "+inject.Folder+": see gpreempt-nri install")
 	flags.StringVar(&o.sockets, "sockets", join.Directory, "`directory` of the host with the broker's sockets")
 	flags.StringArrayVar(&o.exclude, "exclude", nil, "`namespace` whose pods are left alone, beside kube-system; may be repeated")
+	flags.DurationVar(&o.budget, "budget", nri.DefaultBudget, "how long a container may wait for the host's files, and then starts without the library")
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:9406", "serve /metrics, /healthz and /readyz at this `address`")
 	flags.StringVar(&o.level, "log", "info", "debug, info, warn or error: what is written to standard error")
 	command.AddCommand(installCommand(), probeCommand())
@@ -69,7 +71,10 @@ func serve(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return cli.Usage(fmt.Errorf("--config: %w", err))
 	}
-	config.Library, config.Sockets, config.Excluded = o.library, o.sockets, append(config.Excluded, o.exclude...)
+	if o.budget <= 0 {
+		return cli.Usage(fmt.Errorf("--budget %v: must be more than 0", o.budget))
+	}
+	config.Budget, config.Library, config.Sockets, config.Excluded = o.budget, o.library, o.sockets, append(config.Excluded, o.exclude...)
 	log := zerolog.New(out).Level(level).With().Timestamp().Logger()
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {

@@ -148,6 +148,7 @@ func TestRefuses(t *testing.T) {
 		"--to is missing":            {"install"},
 		"no such file":               {"install", "--from", t.TempDir(), "--to", t.TempDir()},
 		"--log loud":                 {"--log", "loud"},
+		"--budget 0s":                {"--budget", "0s"},
 		"--config: ":                 {"--config", clitest.Write(t, "nri.toml", "speed = 1")},
 		"--listen: ":                 {"--listen", "nowhere"},
 		"probe: of what?":            {"probe"},
@@ -164,7 +165,7 @@ func TestRefuses(t *testing.T) {
 // serving runs the plugin, and returns its address.
 func serving(t *testing.T, r *nritest.Runtime, arguments ...string) (process *os.Process, url string) {
 	t.Helper()
-	c := exec.Command(command, append([]string{"--listen", "127.0.0.1:0", "--socket", r.Socket}, arguments...)...)
+	c := exec.Command(command, append([]string{"--listen", "127.0.0.1:0", "--budget", nritest.Patience.String(), "--socket", r.Socket}, arguments...)...)
 	out, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -267,9 +268,11 @@ func TestServing(t *testing.T) {
 		t.Fatal(err)
 	}
 	nritest.Until(t, "all its threads have stopped", func() bool { return stopped(t, second.Pid) })
+	nritest.WaitForPlugins(100 * time.Millisecond)
 	if create(t, r) {
 		t.Error("a stopped process answered")
 	}
+	nritest.WaitForPlugins(nritest.Patience)
 	if err := second.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

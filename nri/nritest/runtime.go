@@ -183,7 +183,13 @@ func Until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func init() { log.Set(quiet{}) }
+func init() {
+	log.Set(quiet{})
+	WaitForPlugins(Patience)
+}
+
+// WaitForPlugins sets how long runtimes wait for an answer: by default until a machine that is slow and busy has it.
+func WaitForPlugins(limit time.Duration) { adaptation.SetPluginRequestTimeout(limit) }
 
 type quiet struct{}
 

@@ -62,7 +62,8 @@ func TestPods(t *testing.T) {
 	m.serve("gpreemptd", "--directory", sockets, "--policy", policy)
 	r.Start()
 	var plugin struct{ Address string }
-	line := m.serve("gpreempt-nri", "--socket", r.Socket, "--config", roles, "--library", filepath.Join(opt, "current"), "--sockets", sockets, "--listen", "127.0.0.1:0")
+	line := m.serve("gpreempt-nri", "--socket", r.Socket, "--config", roles, "--library", filepath.Join(opt, "current"), "--sockets", sockets, "--listen", "127.0.0.1:0",
+		"--budget", nritest.Patience.String())
 	if err := json.Unmarshal([]byte(line), &plugin); err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
