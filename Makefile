@@ -324,6 +324,7 @@ check-packages: dist all $(COMPLETIONS)
 
 # The chart of charts/gpreempt, rendered by Helm's library and read by Kubernetes' types: a module of its own, since they are large.
 check-chart: ## tests of the Helm chart, without a cluster
+check-chart: $(SERVICES:%=build/%)
 	env -u MAKEFLAGS $(GO) test -C charts -count=1 -timeout 1h ./...
 
 # What suite `tvm` runs: it downloads 100 MB, and the machine with the GPU needs build/tvm alone.

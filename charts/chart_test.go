@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -562,6 +563,11 @@ func TestCommandsAreInTheImage(t *testing.T) {
 		}
 		for _, command := range all {
 			commands++
+			// A flag that the program does not know is an error, with --help too.
+			program := exec.Command(filepath.Join("../build", filepath.Base(command[0])), append(command[1:len(command):len(command)], "--help")...)
+			if out, err := program.CombinedOutput(); err != nil {
+				t.Errorf("%s: %q (make first): %v %s", c.Name, program.Args, err, out)
+			}
 			if place, below := strings.CutPrefix(command[0], "/usr/"); !below || !regexp.MustCompile(`(?m)^0755 BUILT/\S+ +`+regexp.QuoteMeta(place)+`$`).Match(list) {
 				t.Errorf("%s: %s is not in the image", c.Name, command[0])
 			}

@@ -159,7 +159,11 @@ func probeCommand() *cobra.Command {
 const lowest = 7 // everybody may have that level
 
 func probeBroker(directory string) error {
-	if _, err := join.Query(join.SocketIn(directory, lowest), lowest, segment.Version, requestIn); err != nil {
+	_, err := join.Query(join.SocketIn(directory, lowest), lowest, segment.Version, requestIn)
+	if refused := (join.RefusedError{}); errors.As(err, &refused) {
+		return nil // for a quota, or by the policy: that is an answer
+	}
+	if err != nil {
 		return fmt.Errorf("the broker does not answer, so programs of different pods do not know of each other: %w", err)
 	}
 	return nil

@@ -19,11 +19,16 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/gpreempt/gpreempt/broker"
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/nri/nritest"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 var (
@@ -61,6 +66,42 @@ func prefix(t *testing.T, text string) string {
 		}
 	}
 	return from
+}
+
+// A broker that refuses answers; one that says nothing does not.
+func TestProbeOfABroker(t *testing.T) {
+	directory, err := os.MkdirTemp("", "gpreempt-") // the paths of sockets are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	none, err := policy.Parse("policy.toml", []byte("[default]\nadmit = false\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := broker.New(segment.Version, none, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := broker.Bind(join.SocketIn(directory, lowest), 0o755, -1)
+	if err == nil {
+		err = server.Listen(fd, lowest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run() }()
+	if status, _, said := clitest.Run(t, command, nil, "probe", "--broker", directory); status != 0 {
+		t.Errorf("a broker that refuses: %d, %s", status, said)
+	}
+	server.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if status, _, said := clitest.Run(t, command, nil, "probe", "--broker", directory); status != 1 || !strings.Contains(said, "the broker does not answer") {
+		t.Errorf("a broker that has ended: %d, %s", status, said)
+	}
 }
 
 // processes is a /proc with processes that have mounted some folders.
