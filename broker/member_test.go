@@ -298,6 +298,7 @@ func TestBrokerThatComesLater(t *testing.T) {
 			shared.Add(1)
 		}
 	}()
+	eventually(t, "launches count", func() bool { return own.GateWaits.Load() > 0 })
 	b := &bench{}
 	b.again(t, &bench{directory: directory, server: &Server{identify: peerOf}})
 	defer b.stop()

@@ -30,12 +30,9 @@ func benchCommand() *cobra.Command {
 
 // findProgram looks for a program of gpreempt beside this command, then on the PATH.
 func findProgram(name string) (string, error) {
-	executable, err := os.Executable()
-	if err == nil {
-		executable, err = filepath.EvalSymlinks(executable)
-	}
+	executable, err := cli.Executable()
 	if err != nil {
-		return "", fmt.Errorf("find own executable: %w", err)
+		return "", err
 	}
 	beside := filepath.Join(filepath.Dir(executable), name)
 	if _, err := os.Stat(beside); err == nil {

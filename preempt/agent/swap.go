@@ -127,7 +127,11 @@ func (a *agent) swap(now uint64) time.Duration {
 		return heartbeat
 	}
 	m, e := &a.memory, shared.mover.take(a.gpu)
-	c := readMemory(a.gpu) // after the end of the move is known: what it left
+	_, moves := shared.mover.moving(a.gpu)
+	c := readMemory(a.gpu)        // after the end of the move is known: what it left
+	if !moves && c.swapped == 0 { // nothing went, all came back, or the program has freed what was out
+		shared.setOut(a.gpu, false)
+	}
 	a.ended(e, c, now)
 	a.hear(now)
 	a.noteDemand(c, now)
@@ -245,7 +249,6 @@ func (a *agent) came(e *ended, c memoryCounters, now uint64) {
 		}
 	}
 	if c.swapped == 0 {
-		a.core.memory.setOut(a.gpu, false)
 		m.wanted = false
 	}
 }

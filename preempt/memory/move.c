@@ -155,7 +155,7 @@ static void tell(struct gp_gpu *g)
 		return;
 	slot->memory.resident = memory_of(g)->resident;
 	slot->memory.swapped = memory_of(g)->swapped;
-	gp_ring(g->segment);
+	gp_ring(g);
 }
 
 static size_t leave_up_to(struct gp_copies *copies, struct list *l, size_t gone, size_t begun, enum gp_move_result *result)

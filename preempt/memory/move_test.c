@@ -338,14 +338,14 @@ static void test_next_is_made_meanwhile(void)
 }
 
 static CUresult (*unmap)(CUdeviceptr, size_t);
-static struct gp_segment *told;
+static struct gp_view *told;
 static unsigned unmapped;
 
 static CUresult unmap_and_look(CUdeviceptr at, size_t bytes)
 {
-	const struct gp_memory_counters *m = &told->slot[0].memory;
+	const struct gp_memory_counters *m = &told->own.memory;
 	if (++unmapped == 2)
-		CHECK(told->bell == 1 && m->swapped && m->swapped == gp_memory[0].swapped &&
+		CHECK(told->shared.bell == 1 && m->swapped && m->swapped == gp_memory[0].swapped &&
 		      m->resident == gp_memory[0].resident);
 	return unmap(at, bytes);
 }
@@ -357,7 +357,7 @@ static void test_others_are_told(void)
 	unmap = gp_driver.cuMemUnmap;
 	gp_driver.cuMemUnmap = unmap_and_look;
 	gp_memory[0].out_bytes = (64 << 20) - 1; // others are told when the first chunk has left
-	gpu->segment = told;
+	gpu->segment = &told->segment;
 	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && unmapped > 2);
 	gp_driver.cuMemUnmap = unmap;
 	gpu->segment = NULL;

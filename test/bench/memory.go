@@ -24,6 +24,7 @@ const (
 	memorySuite      = "memory"
 	memoryFireSuite  = "memory-fire"
 	memoryMechanisms = `["timeslice", "hold", "turns", "swap"]`
+	restMechanisms   = `["timeslice", "hold", "turns"]`
 )
 
 // goal is what a figure must reach: at least, or at most.
@@ -63,7 +64,7 @@ func memoryCases() []Case {
 		one("grow", growGoal, 40, measureGrowth),
 		one("idle-lc", returnGoal, 40, measureReturn),
 		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
-		one("allocation-calls", callsGoal, 15, measureCalls),
+		one("allocation-calls", callsGoal, 20, measureCalls),
 		one("pair-steps", pairGoal, 150, pairCase("", nil, pairGoal)),
 	}
 	for _, kind := range []string{"adds", "training", "gemm"} {

@@ -23,17 +23,24 @@ type allocationTimes struct {
 	FreeNs  []float64 `json:"free_ns"`
 }
 
-// measureCalls compares medians of calls in programs that run in turns.
+// measureCalls compares medians of calls in programs that run in turns: without the library, with swap, and with all but swap,
+// which says where the cost of the second one is.
 func measureCalls(ctx context.Context, s *session, name string) error {
 	config, err := s.swapConfig(name, "be")
 	if err != nil {
 		return err
 	}
+	rest := *s
+	rest.mechanisms = restMechanisms
+	others, err := rest.swapConfig(name+"-not-swapping", "be")
+	if err != nil {
+		return err
+	}
 	const turns = 3
-	var times [2][]allocationTimes
+	var times [3][]allocationTimes
 	for range turns {
-		for i, role := range []string{"", "be"} {
-			t, err := s.callTimes(ctx, role, []string{"", config}[i])
+		for i, config := range []string{"", config, others} {
+			t, err := s.callTimes(ctx, config, i == 1)
 			if err != nil {
 				return err
 			}
@@ -54,7 +61,8 @@ func measureCalls(ctx context.Context, s *session, name string) error {
 			"cuMemFree": func(t allocationTimes) []float64 { return t.FreeNs }} {
 			before, now := median(0, of), median(1, of)
 			worst = max(worst, now/max(before, 1))
-			notes = append(notes, fmt.Sprintf("%s of %d KiB %.1f us, %.1f without", call, bytes>>10, now/1000, before/1000))
+			notes = append(notes, fmt.Sprintf("%s of %d KiB %.1f us, %.1f without, %.1f with all but swap", call, bytes>>10, now/1000, before/1000,
+				median(2, of)/1000))
 		}
 	}
 	slices.Sort(notes)
@@ -62,15 +70,18 @@ func measureCalls(ctx context.Context, s *session, name string) error {
 	return nil
 }
 
-func (s *session) callTimes(ctx context.Context, role, config string) (t allocationTimes, err error) {
-	configured := *s
-	configured.config = config
+// callTimes starts a program without the library where there is no configuration.
+func (s *session) callTimes(ctx context.Context, config string, swaps bool) (t allocationTimes, err error) {
+	configured, role := *s, ""
+	if configured.config = config; config != "" {
+		role = "be"
+	}
 	w, err := configured.start(ctx, role, "allocate")
 	if err != nil {
 		return t, err
 	}
 	defer s.finish(w)
-	if err = w.awaitReady(ctx, nil); err == nil && role != "" {
+	if err = w.awaitReady(ctx, nil); err == nil && swaps {
 		err = s.inForce(ctx, config, w)
 	}
 	if err != nil {

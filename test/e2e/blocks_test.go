@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // A preempted program computes the same: no block is lost, runs twice, or overtakes another.
@@ -114,7 +116,10 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
 		p := start(t)
 		p.m.until("a drain counts from when it is asked for", func() bool { // where the machine is not slow
-			before := p.m.peer(p).BLP
+			before := segment.BLP{} // it may not have told of anything yet
+			if blp := p.m.peer(p).BLP; blp != nil {
+				before = *blp
+			}
 			p.say("unwatched")
 			p.hears("right")
 			p.m.until("the stop is counted", func() bool { return p.m.stops(p) == before.Stops+1 })

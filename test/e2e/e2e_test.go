@@ -483,7 +483,7 @@ func TestHoldInGaps(t *testing.T) {
 	const requests = 20
 	for _, sync := range []string{"stream", "event", "context", "copy"} {
 		t.Run(sync, func(t *testing.T) {
-			m := newMachine(t, "")
+			m := newMachine(t, "[window]\ngrace_max_us = 2000\n") // room to learn, below the time between requests
 			be, lc := m.sharing()
 			m.until("windows last for requests", func() bool { // in gaps that the machine leaves as short as they are meant to be
 				before := m.peer(lc).Counters

@@ -207,7 +207,8 @@ func TestIdleServiceComesBack(t *testing.T) {
 	}
 }
 
-// A hint that comes while memory is out does not take the GPU, on which others have to come to their end.
+// A hint that comes while memory is out does not take the GPU, on which others have to come to their end. One that comes
+// later does, also where the memory did not come back because the program has freed it.
 func TestHintWhileMemoryIsOut(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "lc = true\n"+configs.HintsFrom(configs.HintExplicit))
@@ -217,6 +218,14 @@ func TestHintWhileMemoryIsOut(t *testing.T) {
 	m.suspended(lc)
 	lc.carriesOut("hint 0")
 	m.until("it is dropped", func() bool { h := m.hintsOf(lc, "explicit"); return h.Given == 1 && h.Dropped == 1 })
+	lc.carriesOut("free 0")
+	m.does(lc, "", "resume")
+	lc.filled("memory", 1<<20, 3)
+	m.until("one is carried out", func() bool {
+		lc.carriesOut("hint 0")
+		h := m.hintsOf(lc, "explicit")
+		return h.Hit+h.Late+h.Wrong != 0
+	})
 }
 
 // Beyond its limit, and beyond what can ever be free, a process is out of memory at once; others do not notice.

@@ -18,6 +18,18 @@ const libraryName = "libgpreempt.so"
 // tree is the library's folder where it is installed, below lib.
 const tree = "gpreempt/lib"
 
+// Executable returns the path of the program that runs, whatever links lead to it.
+func Executable() (string, error) {
+	executable, err := os.Executable()
+	if err == nil {
+		executable, err = filepath.EvalSymlinks(executable)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	return executable, nil
+}
+
 // FindLibrary returns the absolute path of libgpreempt.so.
 func FindLibrary() (string, error) {
 	if path := os.Getenv("GPREEMPT_LIBRARY"); path != "" {
@@ -30,12 +42,9 @@ func FindLibrary() (string, error) {
 		}
 		return path, nil
 	}
-	executable, err := os.Executable()
-	if err == nil {
-		executable, err = filepath.EvalSymlinks(executable)
-	}
+	executable, err := Executable()
 	if err != nil {
-		return "", fmt.Errorf("find own executable: %w", err)
+		return "", err
 	}
 	beside := filepath.Dir(executable)
 	folders := []string{beside, filepath.Join(beside, "../lib", tree), filepath.Join(beside, "../lib"), "/usr/local/lib/" + tree, "/usr/lib/" + tree}

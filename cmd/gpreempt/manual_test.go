@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the manual pages")
 
 const (
 	manual   = "../../docs/man"
-	maker    = "cmd/gpreempt/man_test.go"
+	maker    = "cmd/gpreempt/manual_test.go"
 	defaults = "../../configs/default.toml"
 )
 

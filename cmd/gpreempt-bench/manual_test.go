@@ -52,7 +52,7 @@ The GPUs that may be used, as for every CUDA program.`
 // commandPage is gpreempt-bench(1).
 func commandPage(root *cobra.Command) []byte {
 	var p clitest.Page
-	p.Head("gpreempt-bench", 1, "m"+root.Short[1:], "cmd/gpreempt-bench/man_test.go")
+	p.Head("gpreempt-bench", 1, "m"+root.Short[1:], "cmd/gpreempt-bench/manual_test.go")
 	p.Synopsis(append([]*cobra.Command{root}, root.Commands()...)...)
 	p.Line(".SH DESCRIPTION\n.I gpreempt bench\nruns this program.\n.PP")
 	p.Text(root.Long)
