@@ -213,6 +213,8 @@ int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent)
 	return (int)gp_memory_restore(&gp_gpu[gpu], most, urgent);
 }
 
+void gp_bridge_memory_hurry(int gpu) { gp_memory_hurry(&gp_gpu[gpu]); }
+
 void gp_bridge_memory_grant(int gpu, uint64_t upto) { gp_memory_grant(&gp_gpu[gpu], upto); }
 
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns) { return gp_memory_suspend(on, gp_now_ns() + timeout_ns); }

@@ -63,6 +63,7 @@ bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Thr
 // enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent);
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);
+void gp_bridge_memory_hurry(int gpu); // an eviction under way
 void gp_bridge_memory_grant(int gpu, uint64_t upto);
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns);
 // Waiters try again; enough: as much is free as they want. Who waits for more than most gives up. most 0: nobody waits any more.

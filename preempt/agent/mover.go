@@ -60,6 +60,7 @@ type ended struct {
 type mover struct {
 	carry func(move) moveResult
 	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have come ever
+	urge  func(gpu int)              // a move out is urgent from here on
 	ring  func(gpu int)              // tells the agent of a GPU that a move has ended
 	moves chan move
 
@@ -71,8 +72,8 @@ type mover struct {
 	noPin [maxGPUs]bool   // host memory could not be pinned
 }
 
-func newMover(carry func(move) moveResult, grant func(int, uint64), ring func(int)) *mover {
-	return &mover{carry: carry, grant: grant, ring: ring, moves: make(chan move, 1)}
+func newMover(carry func(move) moveResult, grant func(int, uint64), urge, ring func(int)) *mover {
+	return &mover{carry: carry, grant: grant, urge: urge, ring: ring, moves: make(chan move, 1)}
 }
 
 // run carries moves out for as long as the process lives.
@@ -121,6 +122,15 @@ func (m *mover) bring(gpu int, came, more uint64) {
 		more = 0
 	}
 	m.grant(gpu, saturate(came, more))
+}
+
+// hurry makes a move out urgent that is under way: a higher level waits for the room now.
+func (m *mover) hurry(gpu int) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.busy && m.now.gpu == gpu && m.now.kind == moveOut {
+		m.urge(gpu)
+	}
 }
 
 // moving is the move under way on a GPU.

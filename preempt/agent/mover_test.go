@@ -16,6 +16,7 @@ type hardware struct {
 	mutex   sync.Mutex
 	carried []move
 	granted []uint64
+	hurried int
 	results chan moveResult
 	rung    chan int
 }
@@ -27,7 +28,7 @@ func newHardware() (h *hardware, m *mover) {
 		h.carried = append(h.carried, x)
 		h.mutex.Unlock()
 		return <-h.results
-	}, func(_ int, upto uint64) { h.granted = append(h.granted, upto) }, func(gpu int) { h.rung <- gpu })
+	}, func(_ int, upto uint64) { h.granted = append(h.granted, upto) }, func(int) { h.hurried++ }, func(gpu int) { h.rung <- gpu })
 	go m.run()
 	return h, m
 }
@@ -143,6 +144,31 @@ func TestOnlyHigherLevelsComeInUrgently(t *testing.T) {
 		ends(t, a.core.memory.mover)
 		if got := h.moves(); len(got) != 1 || got[0].kind != moveIn || got[0].urgent != (level != lowestLevel) {
 			t.Errorf("level %d: %+v", level, got)
+		}
+	}
+}
+
+// A move out becomes urgent when a higher level comes to wait for it; a move in never does.
+func TestMoveOutBecomesUrgent(t *testing.T) {
+	for _, kind := range []moveKind{moveOut, moveIn} {
+		a, h := newMemoryAgent(t, lowestLevel)
+		m := a.core.memory.mover
+		if !m.begin(move{gpu: a.gpu, kind: kind, bytes: gigabyte}) {
+			t.Fatal("no move begins")
+		}
+		for urgent, want := range []int{0, 1} {
+			a.begin(memoryPlan{urgent: urgent != 0, to: -1}, memoryCounters{}, &memoryView{}, 1e12)
+			if kind == moveIn {
+				want = 0
+			}
+			if h.hurried != want {
+				t.Errorf("%v, urgent %d: it was hurried %d times", kind, urgent, h.hurried)
+			}
+		}
+		h.results <- moved
+		ends(t, m)
+		if m.hurry(a.gpu); kind == moveOut && h.hurried != 1 {
+			t.Error("it is hurried though it has ended")
 		}
 	}
 }

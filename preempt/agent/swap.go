@@ -578,6 +578,9 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 	m, mover := &a.memory, a.core.memory.mover
 	if _, busyMoving := mover.moving(a.gpu); busyMoving {
 		mover.bring(a.gpu, c.inBytes, p.room)
+		if p.urgent {
+			mover.hurry(a.gpu)
+		}
 		return moveLook
 	}
 	movable, stuck := m.movable(c), m.stuckTo > now

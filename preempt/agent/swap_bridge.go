@@ -66,6 +66,9 @@ func allowMemory(gpu int, bytes uint64) { C.gp_bridge_memory_allow(C.int(gpu), C
 // grantMemory lets memory that comes back go on until so many bytes have come ever.
 func grantMemory(gpu int, upto uint64) { C.gp_bridge_memory_grant(C.int(gpu), C.uint64_t(upto)) }
 
+// hurryMemory makes memory that leaves urgent.
+func hurryMemory(gpu int) { C.gp_bridge_memory_hurry(C.int(gpu)) }
+
 func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }
 
 // setAway says whether hints bring memory back; recalled, told once, that one came.

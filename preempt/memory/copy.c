@@ -37,9 +37,16 @@ void gp_memory_leave_context(struct gp_context *c)
 	gp_context_unpin(c);
 }
 
+static _Atomic bool hurried[GP_GPUS]; // what moves there has become urgent meanwhile
+
+void gp_memory_hurry(const struct gp_gpu *g) { hurried[g - gp_gpu] = true; }
+
+static bool is_urgent(const struct gp_copies *copies) { return copies->urgent || hurried[copies->gpu - gp_gpu]; }
+
 bool gp_copies_open(struct gp_copies *copies)
 {
 	int least = 0, greatest;
+	hurried[copies->gpu - gp_gpu] = false;
 	gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest);
 	if (gp_driver.cuStreamCreateWithPriority(&copies->stream, CU_STREAM_NON_BLOCKING, least)) {
 		copies->stream = NULL;
@@ -113,7 +120,7 @@ static struct way way_of(const struct gp_copies *copies)
 	uint64_t beside = s ? served(copies->gpu) & s->members : 0;
 	if (!beside)
 		return (struct way){false, GP_PIECES_IN_FLIGHT - 1};
-	if (copies->urgent && !gp_windows_open(s, beside))
+	if (is_urgent(copies) && !gp_windows_open(s, beside))
 		return (struct way){false, 1};
 	return (struct way){true, 0};
 }
@@ -123,7 +130,7 @@ static bool give_way(struct gp_copies *copies)
 {
 	struct gp_gpu *g = copies->gpu;
 	struct gp_segment *s = g->segment;
-	if (copies->urgent || !s || !gp_windows_open(s, g->higher))
+	if (is_urgent(copies) || !s || !gp_windows_open(s, g->higher))
 		return true;
 	if (!gp_copies_wait(copies, copies->begun))
 		return false;

@@ -224,6 +224,8 @@ enum gp_move_result {
 // work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
 enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t drain_ns, bool urgent);
+// An eviction under way is urgent from here on. For the agent, which says it again as long as that is so.
+void gp_memory_hurry(const struct gp_gpu *);
 // Brings everything back, or as much as fits in most bytes, and opens the gate of the process once nothing is out on any GPU.
 // GP_MOVE_NO_ROOM: some is out still, and gp_memory_grant has not allowed more for a while.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);

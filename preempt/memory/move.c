@@ -348,7 +348,10 @@ void gp_memory_grant(const struct gp_gpu *g, uint64_t upto)
 static bool may_make(const struct coming *in)
 {
 	uint64_t upto = granted[in->copies.gpu - gp_gpu].upto, left = in->taken < upto ? upto - in->taken : 0;
-	return in->made < in->list.count && in->list.chunk[in->made]->bytes <= left;
+	if (in->made == in->list.count)
+		return false;
+	const struct gp_chunk *c = in->list.chunk[in->made];
+	return c->handle || c->bytes <= left; // it has its memory where the driver refused to take that back
 }
 
 // Waits until the next chunk may be made. False: nobody has left for a while.

@@ -210,12 +210,14 @@ static void test_pieces(void)
 	struct gp_chunk *c = range[4]->chunk; // of 34 MiB
 	CHECK(s && gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));
 	gpu->segment = s;
-	for (int i = 0; i < 16; i++) {
-		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 8;
+	for (int i = 0; i < 24; i++) { // the last ones become urgent meanwhile
+		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 24;
 		gpu->higher = higher ? 4 : 0;
 		s->members = member ? 5 : 1;
 		gp_line_of(s, 2)->window_opened_ns = member && open;
-		copies.urgent = urgent;
+		copies.urgent = i & 8;
+		if (i & 16)
+			gp_memory_hurry(gpu);
 		bool small = higher && member && (open || !urgent);
 		for (size_t at = 0, added; at < c->bytes; at += added) {
 			added = gp_copies_add(&copies, c, at, false);
@@ -501,6 +503,29 @@ static void test_faults(void)
 	CHECK(!gp_memory[0].resident && gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 }
 
+// A chunk whose memory the driver did not take back needs no room to come in.
+static void test_kept_memory(void)
+{
+	size_t before = free_bytes();
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
+	uint64_t out = gp_memory[0].swapped;
+	error = CUDA_ERROR_UNKNOWN;
+	dead = true;
+	install_cuMemSetAccess(true);
+	install_cuMemUnmap(true);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_FAILED);
+	dead = false;
+	install_cuMemSetAccess(false);
+	install_cuMemUnmap(false);
+	size_t kept = before + out - free_bytes();
+	CHECK(kept && gp_memory[0].swapped == out);
+	CHECK(gp_memory_restore(gpu, 0, false) == GP_MOVE_NO_ROOM && gp_memory[0].resident == kept);
+	check_books(before);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
+	check_books(before);
+	compare_all();
+}
+
 // Processes that end in the middle.
 
 static void run(const char *mode, const char *kill, bool killed)
@@ -655,6 +680,7 @@ int main(int argc, char **argv)
 	test_others_are_told();
 	test_deadlines();
 	test_faults();
+	test_kept_memory();
 	test_kills();
 	test_cycles();
 	test_lost();

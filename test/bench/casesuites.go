@@ -36,6 +36,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
+	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
+		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: "blp-fire", short: "fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: fireAlone},
 	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",

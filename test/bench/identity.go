@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Programs that print what they computed, without the library and with it in each role, all four at once on one GPU. They
@@ -20,22 +21,12 @@ import (
 
 const identityLimit = 120 * time.Second // of a program
 
-// identityPrograms are those of torch/programs.
-func identityPrograms() (names []string) {
-	entries, err := torchPrograms.ReadDir("torch/programs")
-	if err != nil {
-		panic(err) // they are part of this program
-	}
-	for _, entry := range entries {
-		if name, isProgram := strings.CutSuffix(entry.Name(), ".py"); isProgram {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 func identityCases() (cases []Case) {
-	for _, program := range identityPrograms() {
+	for _, one := range workload.Programs {
+		if !one.Identity {
+			continue
+		}
+		program := one.Name
 		cases = append(cases, Case{"identity-" + program, "identical with role off, lc and be", []string{"identity"}, 40,
 			func(ctx context.Context, s *session, name string) error { return s.measureProgram(ctx, name, program) }})
 	}
@@ -47,7 +38,9 @@ func (s *session) measureProgram(ctx context.Context, name, program string) erro
 	printed, problems := make([]string, len(roles)), make([]error, len(roles))
 	var all sync.WaitGroup
 	for i, role := range roles {
-		all.Go(func() { printed[i], problems[i] = s.output(ctx, program, role) })
+		all.Go(func() {
+			printed[i], problems[i] = s.output(ctx, programRun{program: program, role: role, limit: identityLimit})
+		})
 	}
 	all.Wait()
 	if ctx.Err() != nil {
@@ -75,8 +68,19 @@ func (s *session) measureProgram(ctx context.Context, name, program string) erro
 	return nil
 }
 
+// programRun is a run of a program of torch/programs.
+type programRun struct {
+	program, role string
+	limit         time.Duration
+	beside        func(pid int) (end func()) // what goes on while it runs; may be nil
+}
+
+// lacks is the exit status of a program that cannot run on this machine; its last line on standard error says what it lacks.
+const lacks = 77
+
 // output runs a program and returns what it prints.
-func (s *session) output(ctx context.Context, program, role string) (string, error) {
+func (s *session) output(ctx context.Context, run programRun) (string, error) {
+	program := run.program
 	if s.python == "" {
 		return "", fmt.Errorf("%s needs %s with PyTorch; name it with --python", program, s.options.Python)
 	}
@@ -84,11 +88,11 @@ func (s *session) output(ctx context.Context, program, role string) (string, err
 	if err != nil {
 		return "", fmt.Errorf("make a folder for %s: %w", program, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, identityLimit)
+	ctx, cancel := context.WithTimeout(ctx, run.limit)
 	defer cancel()
 	command := inGroup(ctx, s.python, filepath.Join(s.files, "programs", program+".py"))
 	command.Dir = folder
-	command.Env = append(s.environment(role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+	command.Env = append(s.environment(run.role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
 		"XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTHONHASHSEED=0")
 	for _, cache := range []string{"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR"} {
 		command.Env = append(command.Env, cache+"="+filepath.Join(folder, strings.ToLower(cache))) // nothing compiled by one run serves another
@@ -102,7 +106,12 @@ func (s *session) output(ctx context.Context, program, role string) (string, err
 		defer outputs[i].Close()
 	}
 	command.Stdout, command.Stderr = outputs[0], outputs[1]
-	err = command.Run()
+	if err = command.Start(); err == nil {
+		if run.beside != nil {
+			defer run.beside(command.Process.Pid)()
+		}
+		err = command.Wait()
+	}
 	if command.Process != nil {
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it left behind, if anything
 	}
@@ -110,7 +119,9 @@ func (s *session) output(ctx context.Context, program, role string) (string, err
 	said, _ := os.ReadFile(outputs[1].Name())
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return "", fmt.Errorf("no end in %s", identityLimit)
+		return "", fmt.Errorf("no end in %s", run.limit)
+	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks, strings.HasPrefix(lastLine(string(said)), "ModuleNotFoundError: "):
+		return "", leftOut(lastLine(string(said)))
 	case err != nil:
 		return "", fmt.Errorf("%w: %s", err, lastLines(said))
 	}

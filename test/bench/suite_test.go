@@ -3,6 +3,8 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -12,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // simulatedOptions are those of a suite on the simulated driver.
@@ -201,8 +205,123 @@ func TestIdentityComparesWhatIsPrinted(t *testing.T) {
 			t.Errorf("%s: %g of 3, %+v", program, *row.Value, row)
 		}
 	}
-	if names := identityPrograms(); !slices.Contains(names, "training") || len(names) != len(identityCases()) {
-		t.Errorf("programs %v", names)
+}
+
+// Programs say by what they are told how they are run, on the simulated driver.
+func TestProgramsAreComparedInEachWay(t *testing.T) {
+	t.Parallel()
+	s := preparedSession(t, programsSuite)
+	undo, err := s.configure("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer undo()
+	const settings = "import os, sys; role = os.environ.get('GPREEMPT_PRIORITY', ''); blp = role and '[\"blp\"]' in open(os.environ['GPREEMPT_CONFIG']).read()\n"
+	for program, test := range map[string]struct{ text, ways, note string }{
+		"same":   {"print(42)", "be same, blp same, blp-fire same, not stopped, fire same, lc same, off same, swap same, not evicted", ""},
+		"other":  {"print(bool(blp))", "be same, blp different, blp-fire different, fire same, lc same, off same, swap same, not evicted", "blp: printed"},
+		"fails":  {"sys.exit('as told' if role == 'lc' else 0)", "be same, blp same, blp-fire same, not stopped, fire same, lc fails, off same, swap same, not evicted", "lc: exit status 1: as told"},
+		"random": {"print(os.urandom(4))", "", "NOT DETERMINISTIC without the library"},
+		"import": {"import there_is_no_such_module", "", "without the library: ModuleNotFoundError"},
+		"lacks":  {"print('no such package', file=sys.stderr); sys.exit(77)", "", "without the library: no such package"},
+		"more":   {"print(42)", "", "needs 2 GPUs"},
+	} {
+		if err := os.WriteFile(filepath.Join(s.files, "programs", program+".py"), []byte(settings+test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		one := s
+		one.report = &result.Report{}
+		listed := workload.Program{Name: program}
+		if program == "more" {
+			listed.GPUs = 2
+		}
+		err := one.measureWays(t.Context(), "program-"+program, listed)
+		if test.ways == "" {
+			var left leftOut
+			if err == nil || !strings.Contains(err.Error(), test.note) || errors.As(err, &left) != slices.Contains([]string{"lacks", "more", "import"}, program) {
+				t.Errorf("%s: %v", program, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ways []string
+		for _, way := range slices.Sorted(maps.Keys(one.report.Cases[0].Ways)) {
+			ways = append(ways, way+" "+one.report.Cases[0].Ways[way])
+		}
+		row := one.report.Cases[0]
+		if got := strings.Join(ways, ", "); got != test.ways || *row.Pass != (program == "same") || !strings.HasPrefix(row.Note, test.note) {
+			t.Errorf("%s: %s, %+v", program, got, row)
+		}
+	}
+}
+
+// What the library does in a program's processes is seen while they run, and their memory goes out.
+func TestProgramsAreWatched(t *testing.T) {
+	t.Parallel()
+	s := preparedSession(t, programsSuite)
+	s.mechanisms = memoryMechanisms
+	path, err := s.swapConfig("watched", "be")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.hold(t.Context(), "be", path, 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.finish(w)
+	before, err := w.sum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := configs.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var what seen
+	what.stops, what.evictions = map[int32]uint64{}, map[int32]uint64{}
+	for deadline := time.Now().Add(time.Minute); what.text() == "" || !strings.Contains(what.text(), " evictions"); {
+		if lookAt(settings.Segment.Directory, w.pid(), true, &what); time.Now().After(deadline) {
+			t.Fatalf("seen: %q", what.text())
+		}
+		if err := pause(t.Context(), pollInterval); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := w.sum(t.Context()); err != nil || after != before {
+		t.Errorf("%s, before %s, %v", after, before, err)
+	}
+	var others seen
+	others.stops, others.evictions = map[int32]uint64{}, map[int32]uint64{}
+	if lookAt(settings.Segment.Directory, os.Getpid(), true, &others); len(others.evictions) > 0 {
+		t.Errorf("of another group: %v", others)
+	}
+}
+
+// Each program has a row, and each row a program.
+func TestProgramsAreThere(t *testing.T) {
+	files, err := torchPrograms.ReadDir("torch/programs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, file := range files {
+		if name, isProgram := strings.CutSuffix(file.Name(), ".py"); isProgram {
+			there[name] = true
+		}
+	}
+	for _, program := range workload.Programs {
+		if !there[program.Name] {
+			t.Errorf("%s is not there", program.Name)
+		}
+		delete(there, program.Name)
+	}
+	if len(there) > 0 {
+		t.Errorf("no rows for %v", there)
+	}
+	if len(identityCases()) != 11 || len(programCases()) != len(workload.Programs) {
+		t.Errorf("%d and %d cases", len(identityCases()), len(programCases()))
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 )
 
 // Tables in a document stand between these lines. The first one names the result file and, where it is not gpreempt, the
-// system to show beside alone and default, or summary for the evaluation's systems in a line each.
+// system to show beside alone and default, summary for the evaluation's systems in a line each, or compatibility for what became
+// of programs in each way to run them.
 const (
 	tableBegin = "<!-- results "
 	tableEnd   = "<!-- end of results -->"
@@ -25,6 +26,7 @@ const (
 var Documents = []struct{ Path, Results string }{
 	{"README.md", "test/bench/results"},
 	{"docs/results.md", "../test/bench/results"},
+	{"docs/compatibility.md", "../test/bench/results"},
 }
 
 const summary = "summary"
@@ -66,6 +68,9 @@ func FillTables(document []byte, results, links string) ([]byte, error) {
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.
 func markdownTable(path, system, links string) (string, error) {
 	data, err := os.ReadFile(path)
+	if system == compatibility && errors.Is(err, os.ErrNotExist) {
+		return compatibilityTable(nil), nil
+	}
 	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && mayBeMissing(suite) && errors.Is(err, os.ErrNotExist) {
 		return "Not measured yet.\n", nil
 	}
@@ -78,6 +83,9 @@ func markdownTable(path, system, links string) (string, error) {
 	}
 	if workload.IsEvaluation(report.Benchmark) {
 		return evaluationTable(path, system, links)
+	}
+	if system == compatibility {
+		return compatibilityTable(report.Cases) + origin(report.Head, path), nil
 	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))

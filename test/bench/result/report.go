@@ -51,6 +51,8 @@ type Row struct {
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
 
+	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
+
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
 	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name

@@ -19,7 +19,7 @@ func TestPlansCanBeRun(t *testing.T) {
 	}
 	// What says how it is run, and not what is measured.
 	runs := regexp.MustCompile(`--busy|--(against|minutes|out|json) \S+`)
-	line := regexp.MustCompile(`^(\d+) +(\d+) +([\w-]+) +(build/\S+) (.*)$`)
+	line := regexp.MustCompile(`^(\d+) +(\d+) +([\w-]+) +(?:CUDA_VISIBLE_DEVICES=[\d,]+ )?(build/\S+) (.*)$`)
 	for _, plan := range plans {
 		text, err := os.ReadFile(plan)
 		if err != nil {

@@ -1,0 +1,8 @@
+"""Compiles and runs green_contexts.cu."""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import native_program  # noqa: E402
+
+native_program.run("green_contexts.cu")

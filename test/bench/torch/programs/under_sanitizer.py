@@ -1,0 +1,20 @@
+"""compute-sanitizer finds nothing in a right program, and in wrong ones what was planted."""
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import native_program  # noqa: E402
+
+sanitizer = native_program.tool("compute-sanitizer")
+program = native_program.compiled("tools.cu", "-lineinfo")
+for tool, planted in (("memcheck", ""), ("memcheck", "out-of-bounds"), ("racecheck", ""), ("racecheck", "race")):
+    run = subprocess.run([sanitizer, "--tool", tool, program, *planted.split()], capture_output=True, text=True)
+    said = run.stdout + run.stderr
+    summary = re.search(r"SUMMARY: (\d+) (errors?|hazards?)", said)
+    found = re.search(r"(Invalid __global__ write|Race reported).* (looked_at|races)", said.replace("\n", " "))
+    checksum = re.findall(r"^[0-9a-f]{16}$", said, re.MULTILINE)
+    if not summary:
+        sys.exit(f"{tool} {planted}: no summary: {said[-600:]}")
+    print(tool, planted or "nothing", "clean" if summary[1] == "0" else "found", found[2] if found else "-", *checksum)
