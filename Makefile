@@ -10,13 +10,13 @@ $(shell mkdir -p build; [ "$$(cat build/version 2>/dev/null)" = "$(VERSION)" ] |
 GO ?= go
 CC ?= gcc
 
-GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*') go.mod go.sum
+GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*' -not -path './charts/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist check-dist packages check-packages help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results tvm
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -82,10 +82,12 @@ build/gpreempt: build/version $(GO_SOURCES) $(wildcard cmd/gpreempt/*.[ch]) kern
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
-# The broker is without C: it runs on any distribution, and alone in an image.
-build/gpreemptd: build/version $(GO_SOURCES)
+# The services are without C: they run on any distribution, and alone in an image. Metrics are what `gpreempt top --prometheus` and
+# `--listen` run.
+SERVICES := gpreemptd gpreempt-nri gpreempt-metrics
+$(SERVICES:%=build/%): build/%: build/version $(GO_SOURCES)
 	@mkdir -p build
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreemptd
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
 
 # The benchmarks, which `gpreempt bench` runs.
 BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
@@ -93,11 +95,6 @@ BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/wo
 build/gpreempt-bench: build/version $(BENCH_SOURCES)
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-bench
-
-# Prometheus metrics, which `gpreempt top --prometheus` and `--listen` run.
-build/gpreempt-metrics: build/version $(GO_SOURCES)
-	@mkdir -p build
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/gpreempt-metrics
 
 # Builds for other machines than this one, by a pinned compiler that comes with the C libraries of all versions: amd64 runs
 # from glibc 2.17 on, and arm64 from the first glibc that it has, which is 2.17 too. Two builds of one commit are the same, bit by
@@ -118,10 +115,10 @@ DIST_GLIBC := 2.17
 DIST_amd64 := x86_64-linux-gnu.$(DIST_GLIBC)
 DIST_arm64 := aarch64-linux-gnu.$(DIST_GLIBC)
 DIST_ARCHS := amd64 arm64
-DIST_FILES := libgpreempt.so gpreempt gpreempt-bench gpreempt-metrics gpreemptd
+DIST_FILES := libgpreempt.so gpreempt gpreempt-bench $(SERVICES)
 dist: ## portable builds for amd64 and arm64, glibc 2.17 or newer, into build/dist/
 dist: $(foreach a,$(DIST_ARCHS),$(DIST_FILES:%=build/dist/$(a)/%))
-	./test/glibc.sh $(DIST_GLIBC) $(filter-out %/gpreemptd,$^)
+	./test/glibc.sh $(DIST_GLIBC) $(filter-out $(SERVICES:%=\%/%),$^)
 check-dist: ## tests of the portable builds, with emulators and runtimes of Debian's packages
 check-dist: dist
 	$(GO_TEST) -v ./test/dist
@@ -147,12 +144,12 @@ build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable
 	CGO_LDFLAGS='$$(CURDIR)/build/portable/$(1)/exports.a $$(CURDIR)/build/portable/$(1)/core.a' $$(DIST_GO_$(1)) -buildmode=c-shared -overlay $$(OVERLAY) \
 		-ldflags '-s -w -buildid= -B none $$(LIBRARY_VERSION) -extldflags "$$(LIBRARY_LDFLAGS) -Wl,--build-id=sha1"' -o $$@ ./shim
 	@rm -f $$(@:.so=.h)
-build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench build/dist/$(1)/gpreempt-metrics: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
+build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
 	@mkdir -p $$(@D)
 	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
-build/dist/$(1)/gpreemptd: build/version $$(GO_SOURCES)
+$(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_SOURCES)
 	@mkdir -p $$(@D)
-	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/gpreemptd
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/$$*
 endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
@@ -246,7 +243,7 @@ computed: all
 	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 vet: ## gofmt and go vet
 vet: all
-	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging); \
+	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging charts); \
 		if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 unit: ## tests of packages and of the simulated driver
@@ -281,6 +278,7 @@ lint: ## golangci-lint, shellcheck, ruff and clang-format, pinned, in build/
 lint: vet $(LINTERS_INSTALLED)
 	GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(LINTERS)/golangci-lint run ./...
 	cd packaging && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
+	cd charts && GOLANGCI_LINT_CACHE=$(CURDIR)/build/lint/cache $(CURDIR)/$(LINTERS)/golangci-lint run ./...
 	$(LINTERS)/shellcheck .ci/run $$(git ls-files '*.sh')
 	$(LINTERS)/ruff check --no-cache --quiet $$(git ls-files '*.py')
 	$(if $(FORMATTED),$(LINTERS)/clang-format --dry-run --Werror $(C_FILES))
@@ -302,7 +300,7 @@ demo: all
 
 COMPLETIONS := $(foreach s,bash zsh fish,build/completion/gpreempt.$(s) build/completion/gpreempt-bench.$(s))
 install: ## the library, the commands, manuals and completions, into PREFIX
-install: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-bench build/gpreempt-metrics $(COMPLETIONS)
+install: build/libgpreempt.so build/gpreempt build/gpreempt-bench $(SERVICES:%=build/%) $(COMPLETIONS)
 	./packaging/install.sh install '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
 uninstall: ## takes from PREFIX what install put there
 	./packaging/install.sh uninstall '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files
@@ -323,6 +321,11 @@ packages: dist build/packager $(COMPLETIONS)
 check-packages: ## tests of packages: what is in them, that they install, work, and leave nothing
 check-packages: dist all $(COMPLETIONS)
 	env -u MAKEFLAGS GPREEMPT_BINARIES='$(PACKAGED)' $(GO) test -C packaging -count=1 -timeout 1h ./...
+
+# The chart of charts/gpreempt, rendered by Helm's library and read by Kubernetes' types: a module of its own, since they are large.
+check-chart: ## tests of the Helm chart, without a cluster
+check-chart: $(SERVICES:%=build/%)
+	env -u MAKEFLAGS $(GO) test -C charts -count=1 -timeout 1h ./...
 
 # What suite `tvm` runs: it downloads 100 MB, and the machine with the GPU needs build/tvm alone.
 tvm: ## networks compiled by TVM for TVM_ARCH (sm_90), and what runs them on Python TVM_PYTHON (3.12), into build/tvm/

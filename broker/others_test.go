@@ -6,8 +6,8 @@ import "testing"
 func TestOthersAtWork(t *testing.T) {
 	b := start(t, "")
 	p := b.join(1, 7)
-	b.do(func(*Server) {}) // all are told of the join
 	pid := b.pid.Load()    // of the client
+	b.do(func(*Server) {}) // the bell rings last of what comes with a join
 	uuid := uuidOf([16]byte{1})
 	told := func(workers map[string][]int32, want uint32) {
 		t.Helper()

@@ -450,6 +450,25 @@ func testLayer(t *testing.T, image v1.Image, platform *v1.Platform) {
 	same(t, files, listed(t, platform.Architecture, "usr/"))
 }
 
+// The services run in the image, which has no libraries of the system.
+func TestServicesAreStatic(t *testing.T) {
+	all, err := made.inspect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for arch, programs := range all {
+		static := []string{}
+		for _, p := range programs {
+			if p.glibc == "" {
+				static = append(static, p.name)
+			}
+		}
+		if slices.Sort(static); !slices.Equal(static, []string{"gpreempt-metrics", "gpreempt-nri", "gpreemptd"}) {
+			t.Errorf("%s: static are %q", arch, static)
+		}
+	}
+}
+
 func TestBill(t *testing.T) {
 	var bill cyclonedx.BOM
 	if err := cyclonedx.NewBOMDecoder(open(t, only(t, "*.cdx.json")), cyclonedx.BOMFileFormatJSON).Decode(&bill); err != nil {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"runtime"
-	"strconv"
 	"strings"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/inject"
 )
 
 // cdiFiles is what containers get, by paths of the host; inside they have the places below.
@@ -18,16 +16,6 @@ type cdiFiles struct {
 	preload          []string // libraries of the image that go before ours
 }
 
-// Folders of a container. The command finds the library, and its name with $LIB, as where it is installed.
-const (
-	insideFolder  = "/opt/gpreempt"
-	insideCommand = insideFolder + "/bin/gpreempt"
-	insidePreload = insideFolder + "/$LIB/libgpreempt.so"
-)
-
-// triplets are what Debian's $LIB ends with.
-var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
-
 // cdiSpec describes a device per priority. CDI replaces variables and cannot add to them: an image with an LD_PRELOAD of its own
 // needs preload, or the devices without LD_PRELOAD.
 func cdiSpec(files cdiFiles, preloaded bool) *specs.Spec {
@@ -35,25 +23,21 @@ func cdiSpec(files cdiFiles, preloaded bool) *specs.Spec {
 	if preloaded {
 		spec.Kind = "gpreempt.io/role"
 	}
-	for _, lib := range []string{"lib", "lib64", "lib/" + triplets[runtime.GOARCH]} { // values of $LIB
-		spec.ContainerEdits.Mounts = append(spec.ContainerEdits.Mounts, readOnly(files.library, strings.ReplaceAll(insidePreload, "$LIB", lib)))
+	for _, place := range inject.Libraries() {
+		spec.ContainerEdits.Mounts = append(spec.ContainerEdits.Mounts, readOnly(files.library, place))
 	}
-	spec.ContainerEdits.Mounts = append(spec.ContainerEdits.Mounts, readOnly(files.command, insideCommand))
+	spec.ContainerEdits.Mounts = append(spec.ContainerEdits.Mounts, readOnly(files.command, inject.Command))
 	if files.segmentHost != "" {
 		spec.ContainerEdits.Mounts = append(spec.ContainerEdits.Mounts, &specs.Mount{
 			HostPath: files.segmentHost, ContainerPath: files.segmentInside,
 			Options: []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"},
 		})
 	}
-	names := []string{"lc", "be"}
-	for level := range configs.Levels {
-		names = append(names, strconv.Itoa(level))
-	}
-	for _, name := range names {
+	for _, name := range inject.Roles() {
 		device := specs.Device{Name: name}
-		device.ContainerEdits.Env = []string{"GPREEMPT_PRIORITY=" + name}
+		device.ContainerEdits.Env = []string{inject.PriorityVariable + "=" + name}
 		if preloaded {
-			device.ContainerEdits.Env = append(device.ContainerEdits.Env, "LD_PRELOAD="+strings.Join(append(files.preload[:len(files.preload):len(files.preload)], insidePreload), ":"))
+			device.ContainerEdits.Env = append(device.ContainerEdits.Env, inject.PreloadVariable+"="+inject.Append(strings.Join(files.preload, ":")))
 		}
 		spec.Devices = append(spec.Devices, device)
 	}
@@ -62,5 +46,5 @@ func cdiSpec(files cdiFiles, preloaded bool) *specs.Spec {
 }
 
 func readOnly(host, inside string) *specs.Mount {
-	return &specs.Mount{HostPath: host, ContainerPath: inside, Options: []string{"ro", "nosuid", "nodev", "rbind", "rprivate"}}
+	return &specs.Mount{HostPath: host, ContainerPath: inside, Options: inject.ReadOnly()}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -30,7 +30,7 @@ func TestCDIIsGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(string(got), triplets[runtime.GOARCH], triplets["amd64"]) + "\n"
+		text := strings.ReplaceAll(string(got), filepath.Base(filepath.Dir(inject.Libraries()[2])), "x86_64-linux-gnu") + "\n"
 		golden := filepath.Join("testdata", "cdi", name+".json")
 		if *update {
 			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
@@ -111,9 +111,9 @@ func TestCDIIsInjected(t *testing.T) {
 		directory := segment.Directory(folder, os.Geteuid())
 		for inside, host := range map[string]string{
 			"/opt/gpreempt/lib/libgpreempt.so": built + "/libgpreempt.so", "/opt/gpreempt/lib64/libgpreempt.so": built + "/libgpreempt.so",
-			"/opt/gpreempt/lib/" + triplets[runtime.GOARCH] + "/libgpreempt.so": built + "/libgpreempt.so",
-			"/opt/gpreempt/bin/gpreempt":                                        built + "/gpreempt",
-			"/dev/shm/gpreempt-0":                                               directory, "/usr/lib/libcuda.so.1": "/usr/lib/libcuda.so.1",
+			inject.Libraries()[2]:        built + "/libgpreempt.so",
+			"/opt/gpreempt/bin/gpreempt": built + "/gpreempt",
+			"/dev/shm/gpreempt-0":        directory, "/usr/lib/libcuda.so.1": "/usr/lib/libcuda.so.1",
 		} {
 			if sources[inside] != host {
 				t.Errorf("%s: %s is %q, must be %s", c.device, inside, sources[inside], host)

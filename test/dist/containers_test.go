@@ -23,14 +23,11 @@ func containerRuntime(t *testing.T) *exec.Cmd {
 	return exec.CommandContext(t.Context(), filepath.Join(debian(t, "runc"), "usr/sbin/runc"), "--root", t.TempDir(), "run", "--bundle")
 }
 
-// container is a process in namespaces of its own with a /dev/shm of its own: programs and the driver of m, libc and tools of this
-// system, and what devices add.
-func (m *machine) container(cache *cdi.Cache, name, device string, program ...string) *exec.Cmd {
+// spec is of a process in namespaces of its own with a /dev/shm of its own: programs and the driver of m, libc and tools of this system.
+func (m *machine) spec(name string, program ...string) *specs.Spec {
 	m.t.Helper()
-	bundle := m.t.TempDir()
-	root := filepath.Join(bundle, "rootfs")
-	spec := &specs.Spec{
-		Version: "1.0.2", Root: &specs.Root{Path: root, Readonly: true}, Hostname: name,
+	return &specs.Spec{
+		Version: "1.0.2", Root: &specs.Root{Path: filepath.Join(m.t.TempDir(), "rootfs"), Readonly: true}, Hostname: name,
 		Process: &specs.Process{Args: program, Cwd: "/", Env: []string{"PATH=/usr/bin", "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim"), "LD_LIBRARY_PATH=" + m.dir}},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
@@ -41,9 +38,22 @@ func (m *machine) container(cache *cdi.Cache, name, device string, program ...st
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.MountNamespace},
 			{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace}}},
 	}
+}
+
+// container is such a process with what a device adds.
+func (m *machine) container(cache *cdi.Cache, name, device string, program ...string) *exec.Cmd {
+	m.t.Helper()
+	spec := m.spec(name, program...)
 	if unknown, err := cache.InjectDevices(spec, device); err != nil {
 		m.t.Fatalf("%s: %q, %v", device, unknown, err)
 	}
+	return m.contained(spec)
+}
+
+// contained starts a container by its specification.
+func (m *machine) contained(spec *specs.Spec) *exec.Cmd {
+	m.t.Helper()
+	root := spec.Root.Path
 	if err := os.Mkdir(root, 0o755); err != nil {
 		m.t.Fatal(err)
 	}
@@ -56,11 +66,11 @@ func (m *machine) container(cache *cdi.Cache, name, device string, program ...st
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(bundle, "config.json"), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(root), "config.json"), text, 0o600); err != nil {
 		m.t.Fatal(err)
 	}
 	command := containerRuntime(m.t)
-	command.Args = append(command.Args, bundle, fmt.Sprintf("gpreempt-%d-%s", os.Getpid(), name))
+	command.Args = append(command.Args, filepath.Dir(root), fmt.Sprintf("gpreempt-%d-%s", os.Getpid(), spec.Hostname))
 	return command
 }
 

@@ -27,7 +27,8 @@ const library = "libgpreempt.so"
 var (
 	root          string // of the repository
 	zig           string
-	files         = []string{library, "gpreempt", "gpreempt-bench", "gpreempt-metrics"}
+	files         = []string{library, "gpreempt", "gpreempt-bench"}
+	services      = []string{"gpreemptd", "gpreempt-nri", "gpreempt-metrics"} // without C
 	architectures = []string{"amd64", "arm64"}
 )
 
@@ -340,7 +341,7 @@ func TestStart(t *testing.T) {
 	for _, architecture := range architectures {
 		t.Run(architecture, func(t *testing.T) {
 			m := newMachine(t, architecture)
-			for _, command := range files[1:] {
+			for _, command := range append(files[1:len(files):len(files)], services...) {
 				if out, err := m.command("", nil, filepath.Join(m.folder, command), "--version").CombinedOutput(); err != nil || !bytes.Contains(out, []byte(" version ")) {
 					t.Errorf("%s --version: %v %s", command, err, out)
 				}
