@@ -488,6 +488,45 @@ func TestContainerOf(t *testing.T) {
 	}
 }
 
+// A broker that sends messages of an unknown type without end costs who asks it no more than it would wait.
+func TestUnknownMessagesWithoutEnd(t *testing.T) {
+	directory, err := os.MkdirTemp("", "gpreempt-broker-") // short: paths of sockets are
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(directory)
+	path := join.SocketIn(directory, 7)
+	listener, err := Bind(path, 0o755, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	if err := unix.SetNonblock(listener, false); err != nil {
+		t.Fatal(err)
+	}
+	const number = 100_000
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { sent <- n }()
+		fd, _, err := unix.Accept(listener)
+		if err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		packet := wire.Encode(&wire.Done{})
+		packet[2], packet[3] = 99, 0
+		for ; n < number && unix.Sendto(fd, packet, unix.MSG_NOSIGNAL, nil) == nil; n++ {
+		}
+	}()
+	if _, err := join.Query(path, 7, layout, time.Millisecond); !errors.Is(err, join.ErrTime) {
+		t.Error(err)
+	}
+	if n := <-sent; n == number {
+		t.Error("it has read all of them")
+	}
+}
+
 func TestLevels(t *testing.T) {
 	b := start(t, `
 [[rule]]

@@ -19,13 +19,13 @@ static void gate(struct gp_gpu *g)
 
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced) {
-		bool watched = gp_images_rewritten; // then blp/stop.c keeps this process's share
-		if (now - began > gp_settings.max_hold_ns && !watched) {
+		bool watched = gp_images_rewritten;      // then blp/stop.c keeps this process's share
+		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
+		if (now - began > most && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
 		}
-		gp_wait_gate(g, (uint32_t)__builtin_ctzll(blocking),
-			     gp_settings.max_hold_ns - (watched ? 0 : now - began) + 1, true);
+		gp_wait_gate(g, (uint32_t)__builtin_ctzll(blocking), most - (watched ? 0 : now - began) + 1, true);
 		now = gp_now_ns();
 	}
 	gp_count(&slot->gate_ns, now - began);

@@ -98,6 +98,9 @@ func receive(fd int, until time.Time) (wire.Message, []int, error) {
 			}
 			return nil, nil, err
 		}
+		if errors.Is(err, wire.ErrUnknown) && time.Now().After(until) { // however many there are
+			return nil, nil, ErrTime
+		}
 		if errors.Is(err, wire.ErrUnknown) || errors.Is(err, unix.ECONNRESET) { // the latter comes once, before what was sent
 			continue
 		}

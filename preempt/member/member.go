@@ -31,6 +31,9 @@ const (
 	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again: between half of it and
 	// one and a half times. So all have joined within a second of the next one's start.
 	firstAgain, lastAgain = 100 * time.Millisecond, 600 * time.Millisecond
+	// lostAfter is how long a broker that has not closed the connection may be busy before another one is looked for: to have all its
+	// clients join again makes it no less busy.
+	lostAfter = 10 * time.Second
 	// refusedAgain is when one asks again at the latest whom the broker refused.
 	refusedAgain = time.Minute
 )
@@ -162,13 +165,19 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 // Level is the level that a process gets that wants one: what the broker lets it have, if there is one that lets it join.
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
-	return level, Reach(directory, func(path string) error {
-		p, err := join.Query(path, wanted, segment.Version, answersWithin)
-		if err == nil {
-			level = int(p.Level)
-		}
-		return err
-	})
+	done := make(chan error)
+	go func() {
+		ownThread(Options{})
+		done <- Reach(directory, func(path string) error {
+			p, err := join.Query(path, wanted, segment.Version, answersWithin)
+			if err == nil {
+				level = int(p.Level)
+			}
+			return err
+		})
+	}()
+	err = <-done
+	return level, err
 }
 
 // passable says whether another socket may lead further: this one is not there, not for this user, or nobody listens.
@@ -268,9 +277,9 @@ func (m *member) serve() *member {
 			_ = m.client.Turn(ask.Which, ask.Kind, int(ask.To), ask.Seen)
 		case <-time.After(looksEvery):
 		}
-		attended := true // where another segment has taken the memory, this one has none
-		m.segment.With(func() { attended = m.segment.Attended() })
-		if err := m.hear(); err == nil && attended {
+		unheard := time.Duration(0) // where another segment has taken the memory, this one has none
+		m.segment.With(func() { unheard = m.segment.Unheard() })
+		if err := m.hear(); err == nil && unheard < lostAfter {
 			continue
 		}
 		m.client.Close()

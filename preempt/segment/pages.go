@@ -95,9 +95,10 @@ func (b *Beats) Silent(beat uint64) time.Duration {
 }
 
 // Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
-func (s *Segment) Attended() bool {
-	return s.pages == nil || s.beats.Silent(s.BrokerHeartbeatNs.Load()) < brokerSilent
-}
+func (s *Segment) Attended() bool { return s.pages == nil || s.Unheard() < brokerSilent }
+
+// Unheard is for how long nothing was heard of the broker.
+func (s *Segment) Unheard() time.Duration { return s.beats.Silent(s.BrokerHeartbeatNs.Load()) }
 
 // OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
 func (s *Segment) OthersWork() bool { return s.pages != nil && s.Attended() && s.Others.Load() != 0 }
