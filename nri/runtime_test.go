@@ -445,6 +445,9 @@ func TestSlowHost(t *testing.T) {
 		}
 	}
 	create(t, r, newOne(nil))
+	if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "do not answer") || len(p.looks) != lookers { // nor does a probe hang
+		t.Errorf("ready: %v", err)
+	}
 	if n := p.count(Slow); n != lookers+2 || len(p.looks) != lookers || !p.isRegistered() {
 		t.Errorf("%d were slow, %d hang, registered: %v", n, len(p.looks), p.isRegistered())
 	}
