@@ -397,12 +397,13 @@ func TestSchemaRefuses(t *testing.T) {
 		"roles.default.best=lc", "roles.namespaces.prod.level=8", "roles.namespaces.Prod.level=be", "roles.exclude=[A_b]", "roles.priorityClasses.high=fast", "nri.enabled=1", "nri.logLevel=loud",
 		"nri.socketDirectory=run", "broker.resources.limit={}", "broker.polciy=x", "metrics.podMonitor.interval=soon", "metrics.networkPolicy.to={}", "metrics.rules.on=true", "namespace.name=x",
 		"openshift.scc=true", "daemonSet.hostNetwork=true", "daemonSet.labels={a: 1}", "image.pullSecrets=[a]",
+		"daemonSet.maxUnavailable=0", `daemonSet.maxUnavailable="0%"`, "daemonSet.maxUnavailable=all", "daemonSet.maxUnavailable=-1", "host.path=/a/../b", "host.path=//", "host.path=/etc",
 	} {
 		if _, err := render(t, apis, setting); err == nil || !strings.Contains(err.Error(), "specification") && !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: %v", setting, err)
 		}
 	}
-	if _, err := render(t, apis, "global={a: 1}", "image.digest=sha256:"+strings.Repeat("0", 64), "roles.default.level=0"); err != nil {
+	if _, err := render(t, apis, "global={a: 1}", `daemonSet.maxUnavailable="10%"`, "image.digest=sha256:"+strings.Repeat("0", 64), "roles.default.level=0"); err != nil {
 		t.Error(err)
 	}
 	// Every value has a line in the schema, and the other way round.
@@ -431,6 +432,12 @@ func TestRoles(t *testing.T) {
 	if c.Default != (nri.Rule{Best: 0, Role: 5}) || len(c.Namespaces) != 3 || c.Namespaces["prod"] != (nri.Rule{Best: 0, Role: 5}) || c.Namespaces["batch"] != (nri.Rule{Best: 3, Role: 7}) ||
 		c.Namespaces["team.a"] != (nri.Rule{Best: 0, Role: 0}) || !slices.Contains(c.Excluded, "monitoring") {
 		t.Errorf("%+v", c)
+	}
+	if texts, err = render(t, apis, "roles.exclude=null"); err != nil { // takes the default away
+		t.Fatal(err)
+	}
+	if _, err := nri.Parse("nri.toml", []byte(decode(t, texts).config["nri.toml"])); err != nil {
+		t.Errorf("nothing to exclude: %v", err)
 	}
 	command := o.daemonSet.Spec.Template.Spec.Containers[1].Command
 	if i := slices.Index(command, "--exclude"); i < 0 || command[i+1] != namespace {

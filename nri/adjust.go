@@ -160,26 +160,39 @@ func adjust(container *api.Container, level int, mounts []mount) (*api.Container
 	return change, Injected
 }
 
-// What there is at the place of a mount.
+// What there is at the place of a mount, in the order of what counts.
 const (
 	free    = iota
 	taken   // it, or something in it, is a mount
 	blocked // the runtime cannot make the mount point, and would fail
 )
 
+// place finds out what there is at a destination, by its own name and by the one that most images have a link for: a volume at /var/run is
+// mounted over /run.
 func place(container *api.Container, destination string) int {
+	found := lies(container, destination)
+	if found != blocked && strings.HasPrefix(destination, "/run/") {
+		found = max(found, lies(container, "/var"+destination))
+	}
+	return found
+}
+
+func lies(container *api.Container, destination string) int {
 	found := free
 	for _, m := range container.GetMounts() {
 		other := path.Clean(m.GetDestination())
 		switch {
 		case other == destination, strings.HasPrefix(other, destination+"/"):
 			found = taken
-		case other != "/" && strings.HasPrefix(destination, other+"/"):
-			scratch := m.GetType() == "tmpfs" || strings.Contains(m.GetSource(), emptyVolumes)
-			if !scratch || slices.Contains(m.GetOptions(), "ro") {
-				return blocked
-			}
+		case strings.HasPrefix(destination, other+"/") && !writable(m):
+			return blocked
 		}
 	}
 	return found
+}
+
+// writable says that a runtime can make a mount point in a mount, and that only the pod sees it.
+func writable(m *api.Mount) bool {
+	scratch := m.GetType() == "tmpfs" || strings.Contains(m.GetSource(), emptyVolumes)
+	return scratch && !slices.ContainsFunc(m.GetOptions(), func(o string) bool { return o == "ro" || o == "rro" })
 }

@@ -140,9 +140,3 @@ func (c *Config) mounts(level int) ([]mount, error) {
 	}
 	return []mount{{library, inject.Folder}, {sockets, inject.Socket}}, nil
 }
-
-// Check says what is missing on the host.
-func (c *Config) Check() error {
-	_, err := c.mounts(defaultRule.Best)
-	return err
-}

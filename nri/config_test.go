@@ -78,9 +78,6 @@ func TestMounts(t *testing.T) {
 	if err != nil || !slices.Equal(got, []mount{{version, "/opt/gpreempt"}, {c.Sockets + "/3", "/run/gpreempt/broker"}}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if err := c.Check(); err != nil {
-		t.Error(err)
-	}
 	if _, err := c.mounts(4); err == nil || !strings.Contains(err.Error(), "sockets") {
 		t.Errorf("without a directory of sockets: %v", err)
 	}
@@ -97,7 +94,7 @@ func TestMounts(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := c.mounts(3); got != nil || err == nil || !strings.HasPrefix(err.Error(), "the library: ") || c.Check() == nil {
+		if got, err := c.mounts(3); got != nil || err == nil || !strings.HasPrefix(err.Error(), "the library: ") {
 			t.Errorf("%s: %v, %v", what, got, err)
 		}
 	}

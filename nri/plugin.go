@@ -225,7 +225,11 @@ func (p *Plugin) Ready() error {
 	if !registered {
 		return fmt.Errorf("not registered with the runtime, so pods start without the library")
 	}
-	if err := p.config.Check(); err != nil {
+	mounts, err := p.look(defaultRule.Best)
+	if err == nil && mounts == nil {
+		err = fmt.Errorf("the host's files do not answer within %v", p.config.Budget)
+	}
+	if err != nil {
 		return fmt.Errorf("pods start without the library: %w", err)
 	}
 	return nil

@@ -161,6 +161,10 @@ func TestShapes(t *testing.T) {
 		{"a tmpfs at /opt", newOne([]string{withGPU}, lc...).mounted(specs.Mount{Destination: "/opt", Type: "tmpfs", Source: "tmpfs"}), Injected, 0,
 			[]string{withGPU, preload, "GPREEMPT_PRIORITY=lc"}},
 		{"scratch space that is read-only", newOne([]string{withGPU}, lc...).mounted(empty("/run", "ro")), Conflict, 0, nil},
+		{"scratch space that is read-only, with all in it", newOne([]string{withGPU}, lc...).mounted(empty("/run", "rro")), Conflict, 0, nil},
+		{"scratch space that is the other name of /run", newOne([]string{withGPU}, lc...).mounted(empty("/var/run")), Injected, 0, []string{withGPU, preload, "GPREEMPT_PRIORITY=lc"}},
+		{"a volume at the other name of /run", newOne([]string{withGPU}, lc...).mounted(volume("/var/run")), Conflict, 0, nil},
+		{"a volume at the other name of our place", newOne([]string{withGPU}, lc...).mounted(volume("/var" + inject.Socket)), Conflict, 0, nil},
 		{"a volume at /opt", newOne([]string{withGPU}, lc...).mounted(volume("/opt")), Conflict, 0, nil},
 		{"a volume in our place", newOne([]string{withGPU}, lc...).mounted(volume(inject.Folder)), Conflict, 0, nil},
 		{"a volume below our place", newOne([]string{withGPU}, lc...).mounted(volume(inject.Folder + "/lib")), Conflict, 0, nil},
@@ -441,6 +445,9 @@ func TestSlowHost(t *testing.T) {
 		}
 	}
 	create(t, r, newOne(nil))
+	if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "do not answer") || len(p.looks) != lookers { // nor does a probe hang
+		t.Errorf("ready: %v", err)
+	}
 	if n := p.count(Slow); n != lookers+2 || len(p.looks) != lookers || !p.isRegistered() {
 		t.Errorf("%d were slow, %d hang, registered: %v", n, len(p.looks), p.isRegistered())
 	}

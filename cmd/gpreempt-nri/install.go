@@ -200,7 +200,7 @@ func clean(to, proc, current string) error {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && entry.Name() != current && time.Since(info.ModTime()) > mayBeWanted {
+		if entry.IsDir() && entry.Name() != current && made(to, entry.Name()) && time.Since(info.ModTime()) > mayBeWanted {
 			old = append(old, entry.Name())
 		}
 	}
@@ -222,6 +222,17 @@ func clean(to, proc, current string) error {
 		}
 	}
 	return nil
+}
+
+var versioned = regexp.MustCompile(`-[0-9a-f]{12}$`) // as versionName ends
+
+// made says that install has made a folder. Others have theirs beside it: the folder of the host may be /opt, or an installation's prefix.
+func made(to, name string) bool {
+	if strings.HasPrefix(name, unfinished) {
+		return true
+	}
+	info, err := os.Lstat(filepath.Join(to, name, strings.TrimPrefix(inject.Libraries()[0], inject.Folder)))
+	return versioned.MatchString(name) && err == nil && info.Mode().IsRegular()
 }
 
 // mounted lists what is mounted anywhere on the host, by its path in its own file system.

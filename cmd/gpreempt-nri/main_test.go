@@ -165,7 +165,16 @@ func TestInstall(t *testing.T) {
 	if err := errors.Join(os.Mkdir(half, 0o755), os.WriteFile(foreign, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for _, old := range []string{first, second, third, half, foreign} {
+	others := []string{filepath.Join(to, "lib"), filepath.Join(to, "v1.2.3-other-0123456789ab"), filepath.Join(to, "notes-0123456789ab")}
+	for _, folder := range others { // an installation by hand, and what somebody else keeps there
+		if err := os.MkdirAll(filepath.Join(folder, "lib"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(to, "lib/lib/libgpreempt.so"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, old := range append(others, first, second, third, half, foreign) {
 		if err := os.Chtimes(old, long, long); err != nil {
 			t.Fatal(err)
 		}
@@ -173,6 +182,11 @@ func TestInstall(t *testing.T) {
 	// The first is mounted in a container; below / of the host, or of a partition.
 	if again := installed(t, "three", to, processes(t, "/gpreempt/"+filepath.Base(first))); again != third || !there(first) || there(second) || !there(third) || there(half) || !there(foreign) {
 		t.Errorf("%s; %v, %v, %v, %v, %v", again, there(first), there(second), there(third), there(half), there(foreign))
+	}
+	for _, folder := range others {
+		if !there(folder) {
+			t.Errorf("%s is gone, which install did not make", folder)
+		}
 	}
 	if link, err := os.Readlink(filepath.Join(to, currentLink)); link != filepath.Base(third) || err != nil {
 		t.Errorf("the link holds %s, %v", link, err)
