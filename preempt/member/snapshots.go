@@ -1,6 +1,7 @@
 package member
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -67,6 +68,7 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 		return nil, err
 	}
 	var all []segment.Snapshot
+	slices.SortFunc(order, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) // as of files
 	for _, gpu := range order {
 		s, err := segment.Assemble(gpu, filepath.Join(directory, segment.UUID(gpu)), parts[gpu])
 		if err != nil {
