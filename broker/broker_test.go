@@ -480,6 +480,15 @@ func TestContainerOf(t *testing.T) {
 		"/user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + id + ".scope":                            "",
 		"/user.slice/user-1000.slice/user@1000.service/docker/" + id:                                                 "",
 		"/system.slice/a.service/docker-" + id + ".scope":                                                            "",
+		// As a broker in a pod sees them, whose cgroup namespace is its own: of another class of pods, of its own, of a pod without one, of
+		// drivers without systemd, and beside its own container.
+		"/../../../kubepods-besteffort.slice/kubepods-besteffort-pod12_34.slice/cri-containerd-" + id + ".scope": id,
+		"/../../kubepods-burstable-pod12_34.slice/cri-containerd-" + id + ".scope":                               id,
+		"/../../../kubepods-pod12_34.slice/crio-" + id + ".scope":                                                id,
+		"/../../../besteffort/pod1234-5678/" + id:                                                                id, "/../../pod1234-5678/" + id: id, "/../docker-" + id + ".scope": id, "/../../../../system.slice/docker-" + id + ".scope": id,
+		"/../../../../user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + id + ".scope":              "",
+		"/../../../../user.slice/user-1000.slice/user@1000.service/kubepods.slice/cri-containerd-" + id + ".scope": "",
+		"/../../../../system.slice/a.service/docker-" + id + ".scope": "",
 		"/docker/" + id + "0": "", "/docker/" + id[1:]: "", "/docker/" + strings.ToUpper(id): "",
 	} {
 		if got := containerOf(path); got != want {

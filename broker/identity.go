@@ -138,9 +138,21 @@ func parseCgroup(lines []byte) (path string) {
 // anybody can name a cgroup like that.
 var containers = regexp.MustCompile(`^/(?:(?:docker|kubepods[^/]*)/(?:[^/]+/)*|(?:system|machine)\.slice/|kubepods\.slice/(?:kubepods-[^/]+\.slice/)*)(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?$`)
 
+// relatives are the rest of such a path for a broker that is in a container itself: with a cgroup namespace of its own, as pods have it,
+// the kernel shows it the way from its own cgroup. What they have in common is left out, so the rest begins anywhere below kubepods, or
+// beside the broker's own container. Nobody but the system makes cgroups there.
+var relatives = regexp.MustCompile(`^/(?:kubepods-[^/]+\.slice/)*(?:(?:(?:burstable|besteffort)/)?pod[^/]+/)?(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?$`)
+
 // containerOf is the container's id in the path of its cgroup; "" where there is none.
 func containerOf(cgroup string) string {
-	if found := containers.FindStringSubmatch(cgroup); found != nil {
+	rest := cgroup
+	for strings.HasPrefix(rest, "/../") {
+		rest = rest[len("/.."):]
+	}
+	if found := containers.FindStringSubmatch(rest); found != nil {
+		return found[1]
+	}
+	if found := relatives.FindStringSubmatch(rest); found != nil && rest != cgroup {
 		return found[1]
 	}
 	return ""
