@@ -488,7 +488,7 @@ func TestContainerOf(t *testing.T) {
 		"/../../../besteffort/pod1234-5678/" + id:                                                                id, "/../../pod1234-5678/" + id: id, "/../docker-" + id + ".scope": id, "/../../../../system.slice/docker-" + id + ".scope": id,
 		"/../../../../user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + id + ".scope":              "",
 		"/../../../../user.slice/user-1000.slice/user@1000.service/kubepods.slice/cri-containerd-" + id + ".scope": "",
-		"/../../../../system.slice/a.service/docker-" + id + ".scope": "",
+		"/../../../../system.slice/a.service/docker-" + id + ".scope":                                              "",
 		"/docker/" + id + "0": "", "/docker/" + id[1:]: "", "/docker/" + strings.ToUpper(id): "",
 	} {
 		if got := containerOf(path); got != want {
