@@ -90,7 +90,7 @@ var allCases = slices.Concat([]Case{
 	mpsTorchCase("train"),
 	mpsTorchCase("infer"),
 	mpsTorchCase("gemmfp64"),
-}, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases())
+}, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases(), usersCases())
 
 // criterion is a target of an LC/BE pair.
 type criterion struct {

@@ -18,6 +18,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests"}, begin: quick},
 	{name: "unprivileged", about: "quick, as a user without privileges; for root", mode: "time-sliced",
 		flags: []string{"requests"}, begin: unprivileged},
+	{name: usersSuite, about: "processes of several users and namespaces by a broker, beside hostile ones, and while it is killed; for root", mode: "time-sliced",
+		flags: []string{"requests", "repeats", "seconds"}, begin: withBroker},
 	{name: "hints", about: "the same requests under the library without and with hints", mode: "time-sliced",
 		flags: []string{"requests"}, begin: configured("")},
 	{name: "blp-mps", about: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",

@@ -69,6 +69,8 @@ type session struct {
 	added      map[string][]string // variables of the environment, by kind of worker
 	addMPS     []string            // those that make a worker a client of our MPS server
 	credential *syscall.Credential // of the workers; nil: our own
+	namespaces bool                // the workers have namespaces of their own
+	users      *users              // of the suite of that name
 	python     string              // "": there is none
 	info       info
 	iterations map[work]uint64
@@ -240,7 +242,7 @@ func (s *session) start(ctx context.Context, role, kind string, options ...strin
 	if role != "" {
 		name += " (" + role + ")"
 	}
-	p := program{name: name, arguments: arguments, module: kernels.Bench, credential: s.credential,
+	p := program{name: name, arguments: arguments, module: kernels.Bench, credential: s.credential, namespaces: s.namespaces,
 		environment: append(s.environment(role), s.added[kind]...)}
 	return s.launch(ctx, p, role)
 }

@@ -46,6 +46,7 @@ type program struct {
 	environment []string
 	module      []byte // of the workers in C: the code that they load
 	credential  *syscall.Credential
+	namespaces  bool         // user, PID, mount, network, IPC and UTS namespaces of its own, in which the credential's user is root
 	cores       *unix.CPUSet // nil: all
 	limits      limits       // zero: the usual ones
 }
@@ -87,6 +88,9 @@ func (p program) start(ctx context.Context) (*worker, error) {
 	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
 	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.credential}
+	if p.namespaces {
+		isolate(w.cmd.SysProcAttr)
+	}
 	w.cmd.Cancel = w.killGroup
 	w.cmd.WaitDelay = endLimit
 	var err error
