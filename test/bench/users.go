@@ -644,11 +644,28 @@ func (s *session) attack(ctx context.Context, kind string, uid uint32) (end func
 	if err != nil {
 		return nil, err
 	}
-	if err := w.awaitReady(ctx, nil); err != nil {
+	err = w.awaitReady(ctx, nil)
+	if err == nil && kind != "flood" { // which is a member now and then
+		err = s.users.fallsFor(ctx, w, kind)
+	}
+	if err != nil {
 		w.kill()
 		return nil, err
 	}
 	return w.kill, nil
+}
+
+// fallsFor sees that a hostile client is a member, and that one that says so has an open window at the highest level.
+func (u *users) fallsFor(ctx context.Context, w *worker, kind string) error {
+	all, _, err := u.look(ctx)
+	if err != nil {
+		return err
+	}
+	p, is := all[w.pid()]
+	if !is || kind == "open" && (p.WindowOpenedNs == 0 || p.Role != "lc") {
+		return fmt.Errorf("%s is not what it should be: member: %v, %s, window since %d", w.name, is, p.Role, p.WindowOpenedNs)
+	}
+	return nil
 }
 
 // stopInWindow stops an LC process of a user by SIGSTOP while its window is open.
