@@ -105,10 +105,19 @@ func usersOptions(t *testing.T, progress *bytes.Buffer, only ...string) Options 
 		}
 	}
 	driver := filepath.Join(filepath.Dir(options.Library), "sim", "libcuda.so.1") // of which there is no copy
-	for path, need := driver, os.FileMode(0o4); path != "/"; path, need = filepath.Dir(path), 0o1 {
-		if info, err := os.Stat(path); err != nil || info.Mode()&need == 0 {
-			t.Skipf("other users cannot load %s: %s: %v", driver, path, err)
+	for path, need := range map[string]os.FileMode{driver: 0o4, os.TempDir(): 0o1} {
+		for at := path; at != "/"; at, need = filepath.Dir(at), 0o1 {
+			if info, err := os.Stat(at); err != nil || info.Mode()&need == 0 {
+				t.Skipf("other users do not reach %s: %s: %v", path, at, err)
+			}
 		}
+	}
+	if options.tests.temporary, err = os.MkdirTemp("", "users-"); err != nil { // the paths of sockets are short
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(options.tests.temporary) })
+	if err := os.Chmod(options.tests.temporary, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	return options
 }
@@ -119,10 +128,6 @@ func TestUsersSuite(t *testing.T) {
 	var progress bytes.Buffer
 	options := usersOptions(t, &progress)
 	options.Requests, options.Repeats, options.Seconds = 20, 2, .1
-	options.tests.temporary = t.TempDir()
-	if err := os.Chmod(filepath.Dir(options.tests.temporary), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	report, err := suiteOfCases(t, usersSuite).measure(t.Context(), options)
 	if err != nil || len(report.Failed()) != 0 {
 		t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
