@@ -98,10 +98,12 @@ type actor struct {
 	c      *join.Client
 	mutex  sync.Mutex // pages
 	pages  [wire.Slots]page.Mapping
+	lost   chan struct{} // a connection has ended, and nobody listens to it any more
 }
 
 func (a *actor) run() {
 	var err error
+	a.lost = make(chan struct{}, 1)
 	a.c, err = join.Join(a.socket, join.Options{Layout: layout, GPU: [16]byte{1}, Wanted: 0, Name: "actor", Within: soon})
 	must(err)
 	fmt.Printf("joined %d at level %d, pid %d\n", a.c.Welcome.Slot, a.c.Welcome.Policy.Level, os.Getpid())
@@ -123,7 +125,7 @@ func (a *actor) run() {
 			}
 			fmt.Println("rung enough")
 		case "close": // as daemons do, and come back
-			must(unix.CloseRange(3, 1<<20, 0))
+			a.closeAll()
 			must(a.c.Back(a.socket))
 			fmt.Printf("back %d\n", a.c.Welcome.Slot)
 			go a.listen()
@@ -133,6 +135,25 @@ func (a *actor) run() {
 			a.c.Leave()
 			return
 		}
+	}
+}
+
+// closeAll closes all descriptors but the standard ones, and but those by which Go's runtime waits: without them it ends the program.
+func (a *actor) closeAll() {
+	all, err := os.ReadDir("/proc/self/fd")
+	must(err)
+	for _, entry := range all {
+		fd, err := strconv.Atoi(entry.Name())
+		must(err)
+		what, err := os.Readlink("/proc/self/fd/" + entry.Name())
+		if err != nil || fd < 3 || strings.HasPrefix(what, "anon_inode:[event") { // an error: of the listing itself
+			continue
+		}
+		if strings.HasPrefix(what, "socket:") { // who listens ends first: the next connection has the same number
+			must(unix.Shutdown(fd, unix.SHUT_RDWR))
+			<-a.lost
+		}
+		must(unix.Close(fd))
 	}
 }
 
@@ -147,6 +168,7 @@ func (a *actor) listen() {
 		e, err := a.c.Next(time.Hour)
 		if err != nil {
 			fmt.Println("lost:", err)
+			a.lost <- struct{}{}
 			return
 		}
 		switch m := e.Message.(type) {
