@@ -139,6 +139,9 @@ func (s *Server) watch(fd int, events uint32) error {
 // Stop ends Run. It may be called from any goroutine, before Run too.
 func (s *Server) Stop() { s.command(func() { s.stopped = true }) }
 
+// Do runs something in the server's loop, between any two things that it does. It may be called from any goroutine.
+func (s *Server) Do(what func()) { s.command(what) }
+
 // SetPolicy puts another policy in force, for those that are there too.
 func (s *Server) SetPolicy(p *policy.Policy) {
 	s.command(func() {

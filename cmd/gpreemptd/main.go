@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -121,6 +122,13 @@ func serve(out io.Writer, o options) error {
 	if o.others {
 		go watchOthers(server, log, ended)
 	}
+	every, err := daemon.SdWatchdogEnabled(true)
+	if err != nil {
+		log.Warn().Err(err).Msg("systemd's watchdog: it is not told that the broker lives")
+	}
+	if every > 0 {
+		go tellAlive(server, every/3, ended)
+	}
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn().Err(err).Msg("systemd could not be told")
 	}
@@ -131,6 +139,28 @@ func serve(out io.Writer, o options) error {
 	err = server.Run()
 	log.Info().Msg("ended")
 	return err
+}
+
+// tellAlive tells systemd that the server's loop goes on, until it has ended. It tells nothing while the loop does not: systemd ends this
+// process then, and starts the next one.
+func tellAlive(server *broker.Server, every time.Duration, ended <-chan struct{}) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		went := make(chan struct{})
+		server.Do(func() { close(went) })
+		select {
+		case <-ended:
+			return
+		case <-went:
+		}
+		_, _ = daemon.SdNotify(false, daemon.SdNotifyWatchdog) // fails where systemd does not listen, and then it ends this process
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // obey does what signals say until the server has ended.

@@ -14,7 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/broker"
 	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/configs"
@@ -169,15 +174,16 @@ func TestAfterAKill(t *testing.T) {
 	}
 }
 
-// Sockets come from systemd, which is told when the broker serves and when it stops.
-func TestSocketActivation(t *testing.T) {
-	directory := t.TempDir()
-	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(directory, "notify"), Net: "unixgram"})
+// notified listens as systemd does. told waits for the next thing that it is told.
+func notified(t *testing.T, directory string) (environment string, told func() string) {
+	t.Helper()
+	path := filepath.Join(directory, "notify")
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer notify.Close()
-	told := func() string {
+	t.Cleanup(func() { notify.Close() })
+	return "NOTIFY_SOCKET=" + path, func() string {
 		t.Helper()
 		_ = notify.SetReadDeadline(time.Now().Add(soon)) // of a socket that is open
 		text := make([]byte, 100)
@@ -187,6 +193,64 @@ func TestSocketActivation(t *testing.T) {
 		}
 		return string(text[:n])
 	}
+}
+
+// systemd's watchdog is told again and again that the broker lives, and no more once it does not.
+func TestWatchdog(t *testing.T) {
+	directory := t.TempDir()
+	environment, told := notified(t, directory)
+	c := exec.Command(command, "--directory", directory, "--policy", clitest.Write(t, "policy.toml", ""))
+	c.Env = append(os.Environ(), environment, "WATCHDOG_USEC=30000")
+	run(t, c)
+	for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"} {
+		if got := told(); got != want {
+			t.Errorf("systemd was told %q instead of %q", got, want)
+		}
+	}
+}
+
+// Of a loop that stands still systemd is told nothing.
+func TestWatchdogOfAHang(t *testing.T) {
+	directory := t.TempDir()
+	environment, told := notified(t, directory)
+	name, value, _ := strings.Cut(environment, "=")
+	t.Setenv(name, value)
+	server, err := broker.New(segment.Version, policy.Default(), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stands, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	server.Do(func() {
+		close(stands)
+		<-goOn
+		if _, err := daemon.SdNotify(false, "STATUS=it goes on"); err != nil {
+			t.Error(err)
+		}
+	})
+	done := make(chan error)
+	go func() { done <- server.Run() }()
+	<-stands
+	began, returned := make(chan struct{}), make(chan struct{})
+	go func() { close(began); tellAlive(server, time.Millisecond, ended); close(returned) }()
+	<-began
+	close(goOn)
+	for _, want := range []string{"STATUS=it goes on", "WATCHDOG=1", "WATCHDOG=1"} {
+		if got := told(); got != want {
+			t.Errorf("systemd was told %q instead of %q", got, want)
+		}
+	}
+	close(ended)
+	<-returned
+	server.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Sockets come from systemd, which is told when the broker serves and when it stops.
+func TestSocketActivation(t *testing.T) {
+	directory := t.TempDir()
+	environment, told := notified(t, directory)
 	if err := os.Mkdir(filepath.Join(directory, "4"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +267,7 @@ func TestSocketActivation(t *testing.T) {
 	path := clitest.Write(t, "policy.toml", "[default]\nlevel = 0\n")
 	// The shell knows the pid that the command is going to have.
 	c := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" --policy "$1"`, command, path)
-	c.Env = append(os.Environ(), "LISTEN_FDS=1", "NOTIFY_SOCKET="+filepath.Join(directory, "notify"))
+	c.Env = append(os.Environ(), "LISTEN_FDS=1", environment)
 	c.ExtraFiles = []*os.File{file}
 	d := run(t, c)
 	if got := told(); got != "READY=1" {

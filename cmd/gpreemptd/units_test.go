@@ -42,6 +42,16 @@ func TestUnitsSayThePaths(t *testing.T) {
 	}
 }
 
+// systemd waits until the broker says that it serves, and starts another one when it does not say that it lives.
+func TestUnitSaysWhenToStartAnother(t *testing.T) {
+	service := readUnit(t, "gpreemptd.service")
+	for _, want := range []string{"Type=notify", "Restart=on-failure", "WatchdogSec=10"} {
+		if !strings.Contains(service, "\n"+want+"\n") {
+			t.Errorf("no %q in\n%s", want, service)
+		}
+	}
+}
+
 // systemd understands the units.
 func TestUnitsAreUnderstood(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
