@@ -14,10 +14,11 @@ import (
 const backlog = 4096
 
 // Bind makes a listening socket at a path that anybody may connect to who can reach it, and the folder with that mode and, unless it
-// is negative, that group. A socket that is there is replaced, so that there is always one.
+// is negative, that group. A socket that is there is replaced, so that there is always one. The caller sees to it that nobody else does this
+// at the same time: what a broker has left there that was killed meanwhile is removed.
 func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
 	const longest = 107 // of sockaddr_un
-	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
+	temporary := path + ".new"
 	if len(temporary) > longest {
 		return -1, fmt.Errorf("socket %s: the path must be at most %d bytes long", path, longest-len(temporary)+len(path))
 	}
@@ -38,6 +39,7 @@ func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
 	defer os.Remove(temporary) // fails once it is renamed
+	_ = os.Remove(temporary)   // else nobody was killed here
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: temporary})
 	if err == nil {
 		err = errors.Join(os.Chmod(temporary, 0o666), unix.Listen(fd, backlog))

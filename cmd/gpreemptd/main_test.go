@@ -16,6 +16,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker"
 	"github.com/gpreempt/gpreempt/broker/join"
@@ -155,10 +156,22 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// A killed broker leaves its sockets, and the next one takes their place.
+// A killed broker leaves its sockets, also one that is half made. The next one takes their place, and leaves nothing when it ends.
 func TestAfterAKill(t *testing.T) {
 	directory := t.TempDir()
 	path := clitest.Write(t, "policy.toml", "")
+	half := join.SocketIn(directory, 3) + ".new"
+	if err := os.Mkdir(filepath.Dir(half), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	left, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(left)
+	if err := unix.Bind(left, &unix.SockaddrUnix{Name: half}); err != nil {
+		t.Fatal(err)
+	}
 	var generation uint64
 	for range 3 {
 		d := run(t, exec.Command(command, "--directory", directory, "--policy", path))
@@ -171,6 +184,14 @@ func TestAfterAKill(t *testing.T) {
 		if err := d.Wait(); err == nil {
 			t.Error("it was not killed")
 		}
+	}
+	d := run(t, exec.Command(command, "--directory", directory, "--policy", path))
+	d.signal(syscall.SIGTERM)
+	if err := d.Wait(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(directory, "*", "*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
