@@ -929,6 +929,38 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// What has no time is not looked at by the broker each time that it wakes: members who say nothing, however many.
+func TestOnlyWhatIsDueIsLookedAt(t *testing.T) {
+	b := start(t, "", func(s *Server) { s.limits.back = time.Hour })
+	members := []*peer{b.join(1, 7), b.join(1, 7), b.join(2, 0)}
+	looked := func() (due, away int) {
+		b.do(func(s *Server) { due, away = len(s.due), len(s.away) })
+		return due, away
+	}
+	eventually(t, "nothing is due", func() bool { due, away := looked(); return due == 0 && away == 0 })
+	fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one who has said nothing is", func() bool { due, _ := looked(); return due == 1 })
+	unix.Close(fd)
+	members[0].Close()
+	eventually(t, "a member is away, and its connection is not due", func() bool { due, away := looked(); return due == 0 && away == 1 })
+	members[1].Leave()
+	eventually(t, "who has left is not away", func() bool { return b.clients() == 2 })
+	if due, away := looked(); due != 0 || away != 1 {
+		t.Errorf("%d are due, %d away", due, away)
+	}
+	b.do(func(s *Server) {
+		for c := range s.away {
+			s.drop(c)
+		}
+	})
+	if _, away := looked(); away != 0 {
+		t.Errorf("%d are away that were dropped", away)
+	}
+}
+
 // What a member is told while it does not read costs the broker nothing. When it reads, it is told what is. If it never does, it is
 // no member any more.
 func TestWhoDoesNotRead(t *testing.T) {

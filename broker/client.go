@@ -74,7 +74,8 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 		s.refuse(c, reason, retry)
 		return
 	}
-	c.client, c.deadline = member, now.Add(s.limits.mapped)
+	c.client = member
+	s.endAt(c, now.Add(s.limits.mapped))
 	err := wire.Send(c.fd, s.welcome(member, 0), member.state, member.counters)
 	switch {
 	case err == nil:
@@ -117,7 +118,9 @@ func (s *Server) takeBack(member *client, c *connection, now time.Time) {
 	}
 	s.release(member.holds)
 	member.holds = holds{}
-	member.connection, c.client, c.deadline = c, member, time.Time{}
+	member.connection, c.client = c, member
+	delete(s.away, member)
+	s.endAt(c, time.Time{})
 	member.common, member.ready, member.peers = false, false, [wire.Slots]uint64{}
 	if err := wire.Send(c.fd, s.welcome(member, 1)); err != nil {
 		s.lost(c, now)
@@ -175,7 +178,8 @@ func (s *Server) mapped(c *client, now time.Time) {
 		s.refuse(c.connection, wire.RefusedPages, time.Minute)
 		return
 	}
-	c.member, c.connection.deadline = true, time.Time{}
+	c.member = true
+	s.endAt(c.connection, time.Time{})
 	c.gpu.admit(c)
 	s.log.Debug().Int32("pid", c.who.pid).Uint32("uid", c.who.uid).Str("rule", c.grant.Rule).Uint8("level", c.inForce.Level).
 		Int("slot", c.slot).Msg("joined")
@@ -198,6 +202,7 @@ func (s *Server) drop(c *client) {
 		return
 	}
 	delete(s.clients, c.id)
+	delete(s.away, c)
 	delete(s.dying, c.who.pidfd) // closing it ends the watch
 	c.gpu.leave(c)
 	s.forget(c.gpu)
@@ -267,19 +272,19 @@ func (s *Server) tell(c *client, now time.Time) {
 	err := s.sendNews(c)
 	switch {
 	case err == nil:
-		link.deadline = time.Time{}
+		s.endAt(link, time.Time{})
 		return
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
 		link.full = true
 		s.interest(link)
 	case errors.Is(err, unix.ETOOMANYREFS): // others, or it, do not read; the socket itself has room
-		link.again = now.Add(refsAgain)
+		s.lookAgain(link, now.Add(refsAgain))
 		s.interest(link)
 	default: // it closed its side: what it said before that is still to be read, and then its end
 		return
 	}
 	if link.deadline.IsZero() {
-		link.deadline = now.Add(s.limits.read)
+		s.endAt(link, now.Add(s.limits.read))
 	}
 }
 

@@ -25,7 +25,7 @@ type connection struct {
 	bucket   bucket
 	full     bool      // it does not read: it is looked at when it does
 	again    time.Time // not looked at before; zero: it is
-	deadline time.Time // when it ends, or its client; zero: it does not
+	deadline time.Time // when it ends, or its client; zero: it does not. Both are set by endAt and lookAgain
 }
 
 // accept takes what has connected.
@@ -60,13 +60,33 @@ func (s *Server) admit(fd, level int, now time.Time) {
 		unix.Close(fd)
 		return
 	}
-	c := &connection{fd: fd, level: level, uid: credentials.Uid, counted: true, who: identity{pidfd: -1}, deadline: now.Add(s.limits.hello)}
+	c := &connection{fd: fd, level: level, uid: credentials.Uid, counted: true, who: identity{pidfd: -1}}
 	if err := s.watch(fd, unix.EPOLLIN); err != nil {
 		s.byUID.remove(c.uid)
 		unix.Close(fd)
 		return
 	}
 	s.connections[fd] = c
+	s.endAt(c, now.Add(s.limits.hello))
+}
+
+// endAt says when the connection ends; zero: it does not.
+func (s *Server) endAt(c *connection, when time.Time) {
+	c.deadline = when
+	s.remember(c)
+}
+
+// lookAgain says that the connection is not looked at before; zero: it is.
+func (s *Server) lookAgain(c *connection, when time.Time) {
+	c.again = when
+	s.remember(c)
+}
+
+// remember sees to it that the times of a connection are looked at. Those who have none are not looked at: they are many.
+func (s *Server) remember(c *connection) {
+	if !c.deadline.IsZero() || !c.again.IsZero() {
+		s.due[c] = true
+	}
 }
 
 // interest says what is to be heard of a connection.
@@ -108,7 +128,7 @@ func (s *Server) look(c *connection, events uint32, now time.Time) {
 // read reads a message. It returns false where there is none.
 func (s *Server) read(c *connection, now time.Time) bool {
 	if wait := c.bucket.take(now, s.policy.Quota.MessagesPerSecond); wait > 0 {
-		c.again = now.Add(wait)
+		s.lookAgain(c, now.Add(wait))
 		s.interest(c)
 		return false
 	}
@@ -206,6 +226,7 @@ func (s *Server) refuse(c *connection, reason wire.Reason, retry time.Duration) 
 func (s *Server) lost(c *connection, now time.Time) {
 	if member := c.client; member != nil && member.member {
 		member.connection, member.backUntil = nil, now.Add(s.limits.back)
+		s.away[member] = true
 		member.holds, c.counted, c.counts = holds{c.uid, c.counted, c.who.cgroup, c.counts}, false, false // who waits for it counts as it
 		c.client = nil
 	} else if member != nil {
@@ -221,6 +242,7 @@ func (s *Server) end(c *connection) {
 		return
 	}
 	delete(s.connections, c.fd)
+	delete(s.due, c)
 	if c.who.pidfd >= 0 {
 		unix.Close(c.who.pidfd)
 	}

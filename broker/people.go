@@ -63,7 +63,7 @@ const answeredAtOnce = 64
 func (s *Server) reply(c *connection, now time.Time) bool {
 	for parts := 0; len(c.answer) > 0; parts++ {
 		if parts == answeredAtOnce { // others have their turn
-			c.again = now.Add(time.Millisecond)
+			s.lookAgain(c, now.Add(time.Millisecond))
 			s.interest(c)
 			return false
 		}
@@ -78,7 +78,7 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 			return false
 		}
 		c.answer = c.answer[1:]
-		c.deadline = now.Add(s.limits.read)
+		s.endAt(c, now.Add(s.limits.read))
 	}
 	s.interest(c)
 	return true

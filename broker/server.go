@@ -58,7 +58,9 @@ type Server struct {
 	listeners   map[int]int // level of the socket, by descriptor
 	deaf        time.Time   // no connections are taken until then; zero: they are
 	connections map[int]*connection
-	dying       map[int]*client // by pidfd
+	due         map[*connection]bool // all that have a time when something is to be done, and some that had one
+	away        map[*client]bool     // members without a connection
+	dying       map[int]*client      // by pidfd
 	clients     map[uint64]*client
 	ended       []*client // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
@@ -78,7 +80,7 @@ type Server struct {
 
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
-	s := &Server{limits: limits{hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{},
+	s := &Server{limits: limits{hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
 		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
@@ -229,11 +231,11 @@ func (s *Server) expire(now time.Time) {
 	if !s.deaf.IsZero() && !s.deaf.After(now) {
 		s.hear(true)
 	}
-	for _, c := range s.connections {
+	for c := range s.due {
 		due := !c.deadline.IsZero() && !c.deadline.After(now)
 		switch {
 		case !c.again.IsZero() && !c.again.After(now):
-			c.again = time.Time{}
+			s.lookAgain(c, time.Time{})
 			s.interest(c)
 			s.look(c, 0, now)
 		case due && c.client != nil && c.client.member: // it does not read
@@ -243,10 +245,12 @@ func (s *Server) expire(now time.Time) {
 			s.end(c)
 		case due:
 			s.refuse(c, wire.RefusedLate, time.Second)
+		case c.deadline.IsZero() && c.again.IsZero():
+			delete(s.due, c)
 		}
 	}
-	for _, c := range s.clients {
-		if c.connection == nil && !c.backUntil.After(now) {
+	for c := range s.away {
+		if !c.backUntil.After(now) {
 			s.drop(c)
 		}
 	}
@@ -276,14 +280,12 @@ func (s *Server) patience(now time.Time) int {
 		}
 	}
 	sooner(s.deaf)
-	for _, c := range s.connections {
+	for c := range s.due {
 		sooner(c.deadline)
 		sooner(c.again)
 	}
-	for _, c := range s.clients {
-		if c.connection == nil {
-			sooner(c.backUntil)
-		}
+	for c := range s.away {
+		sooner(c.backUntil)
 	}
 	if len(s.ended) > 0 {
 		sooner(s.ended[0].endedUntil)
