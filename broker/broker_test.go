@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -871,29 +872,149 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// A user has so many connections, whatever it does with them. The newcomer is refused.
-func TestConnectionsAreCounted(t *testing.T) {
-	b := start(t, "[quota]\nconnections_per_uid = 3", func(s *Server) { s.limits.hello = time.Hour })
-	var open []int
-	for range 3 {
-		fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
-		if err != nil {
-			t.Fatal(err)
+// silent connects and says nothing.
+func (b *bench) silent() (fd int) {
+	b.t.Helper()
+	fd, err := join.Dial(join.SocketIn(b.directory, 7), soon)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func (b *bench) unfinished() (n int) {
+	b.do(func(s *Server) {
+		n = s.unfinished.Len()
+		all := 0
+		for _, of := range s.waiting {
+			all += of
 		}
-		defer unix.Close(fd)
-		open = append(open, fd)
-	}
-	connections := func() (n int) {
-		b.do(func(s *Server) { n = len(s.connections) })
-		return n
-	}
-	eventually(t, "three are taken", func() bool { return connections() == 3 })
+		if n != all || len(s.connections) != n+len(s.clients)-len(s.away) {
+			b.t.Errorf("%d connections, %d without a client, which count as %d, %d clients", len(s.connections), n, all, len(s.clients))
+		}
+	})
+	return n
+}
+
+// A user has so many clients, whatever it does with them. The newcomer is refused.
+func TestConnectionsAreCounted(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 3")
+	clients := []*peer{b.join(1, 7), b.join(1, 7), b.join(2, 7)}
 	if _, err := b.try(options(1, 7), 7); !refused(err, wire.RefusedRate) {
 		t.Errorf("a fourth: %v", err)
 	}
-	unix.Shutdown(open[0], unix.SHUT_RDWR)
-	eventually(t, "one has ended", func() bool { return connections() == 2 })
-	b.join(1, 7)
+	clients[0].Leave()
+	eventually(t, "there is room for another", func() bool { _, err := b.try(options(1, 7), 7); return err == nil })
+}
+
+// Connections that say nothing keep nobody out, of their user or of another, and are no more than there may be.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	for name, most := range map[string]struct{ quota, all int }{"of a user": {8, 100}, "of all": {100, 8}} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, fmt.Sprintf("[quota]\nconnections_per_uid = %d", most.quota), func(s *Server) {
+				s.limits.hello, s.limits.connections = time.Hour, most.all
+			})
+			const places = 8
+			fills := func(most int) func() bool {
+				for range 2 * places {
+					b.silent()
+				}
+				return func() bool {
+					n := b.unfinished()
+					return n == most || n < most && !b.server.bare // where clients can send descriptors, one that is not closed yet counts
+				}
+			}
+			joins := func() bool { _, err := b.try(options(1, 7), 7); return err == nil }
+			eventually(t, "there are as many as there may be", fills(places))
+			eventually(t, "one joins", joins)
+			eventually(t, "there are as many again", fills(places-1))
+			if b.clients() != 1 {
+				t.Error("a client had to go for those who say nothing")
+			}
+			eventually(t, "another joins", joins)
+			if n := b.unfinished(); n > places-2 || b.clients() != 2 {
+				t.Errorf("%d are left beside %d clients", n, b.clients())
+			}
+		})
+	}
+}
+
+// Who has said HELLO before the broker looked is not sent away for others, nor is who is alone of its user.
+func TestWhoSaidHelloStays(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 100", func(s *Server) { s.limits.hello, s.limits.connections = time.Hour, 3 })
+	first := b.silent()
+	eventually(t, "it is taken", func() bool { return b.unfinished() == 1 })
+	b.silent()
+	b.silent()
+	eventually(t, "all are taken", func() bool { return b.unfinished() == 3 })
+	b.do(func(s *Server) {
+		if err := wire.Send(first, &wire.Hello{Layout: layout, Wanted: 7}); err != nil {
+			t.Error(err)
+		}
+		if !s.room(uint32(os.Getuid()), time.Now()) || len(s.clients) != 1 || s.unfinished.Len() != 1 {
+			t.Errorf("%d clients and %d others", len(s.clients), s.unfinished.Len())
+		}
+		const loud, quiet = 4242, 4243                    // the users of those that are left
+		for i, uid := range []uint32{loud, loud, quiet} { // the last is the oldest
+			c := &connection{fd: -1 - i, uid: uid, who: identity{pidfd: -1}}
+			c.place = s.unfinished.PushFront(c)
+			s.connections[c.fd] = c
+			s.waiting[uid]++
+		}
+		s.room(4244, time.Now())
+		if s.waiting[loud] != 1 || s.waiting[quiet] != 1 {
+			t.Errorf("of the user with two connections are left %d, of the one with one %d", s.waiting[loud], s.waiting[quiet])
+		}
+		for _, c := range s.connections {
+			if c.fd < 0 {
+				s.end(c)
+			}
+		}
+	})
+	b.unfinished()
+}
+
+// Users who take all that they can leave room for others: who has no client gets one.
+func TestClientsLeaveRoomForOthers(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 100\nmembers_per_uid = 64\nmembers_per_cgroup = 64", func(s *Server) { s.limits.connections = 32 })
+	for uid := range uint32(4) {
+		b.uid.Store(uid)
+		got := 0
+		for range 32 {
+			if _, err := b.try(options(1, 7), 7); err == nil {
+				got++
+			} else if !refused(err, wire.RefusedRate) {
+				t.Fatal(err)
+			}
+		}
+		if got == 0 || got > 16 {
+			t.Errorf("user %d has %d of 32", uid, got)
+		}
+	}
+	eventually(t, "all that are left are clients'", func() bool { return b.unfinished() == 0 })
+}
+
+// A user that connects as fast as it can, and says nothing, keeps no other one out.
+func TestFloodOfSilence(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root makes processes of other users")
+	}
+	b := start(t, "[quota]\nconnections_per_uid = 300", func(s *Server) {
+		real(s)
+		s.limits.hello, s.limits.connections = time.Hour, 64
+	})
+	const hostile = 4242
+	p := begin(t, "silence", join.SocketIn(b.directory, 7), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: hostile, Gid: hostile}})
+	p.says("flooded")
+	for gpu := range byte(20) {
+		b.join(gpu, 7)
+	}
+	b.do(func(s *Server) {
+		if s.clientsOf[0] != 20 {
+			t.Errorf("%d clients", s.clientsOf[0])
+		}
+	})
 }
 
 // Who says nothing after it has connected, or maps nothing after it was welcomed, is sent away.

@@ -61,6 +61,10 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	if before != nil { // exec, or a connection that was forgotten
 		s.drop(before)
 	}
+	if s.clientsOf[c.who.uid] >= s.part() {
+		s.refuse(c, wire.RefusedRate, time.Second)
+		return
+	}
 	if wait := s.joins(c.who.uid, now); wait > 0 {
 		s.refuse(c, wire.RefusedRate, wait)
 		return
@@ -75,6 +79,7 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 		return
 	}
 	c.client = member
+	s.finished(c)
 	s.endAt(c, now.Add(s.limits.mapped))
 	err := wire.Send(c.fd, s.welcome(member, 0), member.state, member.counters)
 	switch {
@@ -86,6 +91,10 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 		s.refuse(c, wire.RefusedBroken, time.Second)
 	}
 }
+
+// part is how many clients a user may have at most: half as many as there is room for beside those of all. So many users have to come
+// together until one who has none finds no room.
+func (s *Server) part() int { return (s.limits.connections - len(s.clients)) / 2 }
 
 // same is the client that the process is on that GPU.
 func (s *Server) same(c *connection, m *wire.Hello) *client {
@@ -119,6 +128,7 @@ func (s *Server) takeBack(member *client, c *connection, now time.Time) {
 	s.release(member.holds)
 	member.holds = holds{}
 	member.connection, c.client = c, member
+	s.finished(c)
 	delete(s.away, member)
 	s.endAt(c, time.Time{})
 	member.common, member.ready, member.peers = false, false, [wire.Slots]uint64{}
@@ -160,6 +170,7 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	member.id, member.gpu = s.lastID, g
 	g.enter(member)
 	s.clients[member.id], s.dying[member.who.pidfd] = member, member
+	s.clientsOf[member.who.uid]++
 	return member, 0
 }
 
@@ -202,6 +213,7 @@ func (s *Server) drop(c *client) {
 		return
 	}
 	delete(s.clients, c.id)
+	s.clientsOf.remove(c.who.uid)
 	delete(s.away, c)
 	delete(s.dying, c.who.pidfd) // closing it ends the watch
 	c.gpu.leave(c)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"container/list"
 	"errors"
 	"time"
 
@@ -17,7 +18,8 @@ type connection struct {
 	counted bool // among those of its user
 	counts  bool // among those of its cgroup
 	who     identity
-	seen    bool // who is known
+	seen    bool          // who is known
+	place   *list.Element // among the unfinished; nil once it is a client's
 	client  *client
 	told    bool           // people were answered
 	answer  []func() error // of people: what is still to be sent
@@ -55,7 +57,7 @@ func (s *Server) admit(fd, level int, now time.Time) {
 	case err != nil:
 		unix.Close(fd)
 		return
-	case len(s.connections) >= mostConnections, !s.byUID.add(credentials.Uid, s.policy.Quota.ConnectionsPerUID):
+	case !s.room(credentials.Uid, now), !s.byUID.add(credentials.Uid, s.policy.Quota.ConnectionsPerUID):
 		_ = wire.Send(fd, &wire.Refused{Reason: wire.RefusedRate, RetryMs: 1000})
 		unix.Close(fd)
 		return
@@ -67,7 +69,53 @@ func (s *Server) admit(fd, level int, now time.Time) {
 		return
 	}
 	s.connections[fd] = c
+	c.place = s.unfinished.PushBack(c)
+	s.waiting[c.uid]++
 	s.endAt(c, now.Add(s.limits.hello))
+}
+
+// room makes room for a connection of a user. One that is no client's keeps nobody out: where the user's part is full the oldest of these goes,
+// and where there are as many as there may be, the oldest of the user who has most of them. So who says HELLO as soon as it has connected is
+// not kept out by others, however often they connect, unless they are as many users as there are connections. (Where clients can send
+// descriptors the one that goes counts until it is closed, so the user's next one is refused meanwhile.)
+func (s *Server) room(uid uint32, now time.Time) bool {
+	gone := false
+	for !gone && s.byUID[uid] >= s.policy.Quota.ConnectionsPerUID && s.waiting[uid] > 0 {
+		gone = s.displace(func(c *connection) bool { return c.uid == uid }, now)
+	}
+	for !gone && len(s.connections) >= s.limits.connections && s.unfinished.Len() > 0 {
+		most := 0
+		for _, n := range s.waiting {
+			most = max(most, n)
+		}
+		gone = s.displace(func(c *connection) bool { return s.waiting[c.uid] == most }, now)
+	}
+	return len(s.connections) < s.limits.connections
+}
+
+// displace reads what the oldest connection has said that is no client's, of these, and ends it unless that made it a client's.
+func (s *Server) displace(of func(c *connection) bool, now time.Time) (gone bool) {
+	for place := s.unfinished.Front(); place != nil; place = place.Next() {
+		c := place.Value.(*connection)
+		if !of(c) {
+			continue
+		}
+		s.look(c, 0, now)
+		if c.place != nil {
+			s.refuse(c, wire.RefusedRate, time.Second)
+		}
+		return c.client == nil
+	}
+	return false
+}
+
+// finished takes a connection from those that are no client's: it has one, or ends.
+func (s *Server) finished(c *connection) {
+	if c.place != nil {
+		s.unfinished.Remove(c.place)
+		s.waiting.remove(c.uid)
+		c.place = nil
+	}
 }
 
 // endAt says when the connection ends; zero: it does not.
@@ -243,6 +291,7 @@ func (s *Server) end(c *connection) {
 	}
 	delete(s.connections, c.fd)
 	delete(s.due, c)
+	s.finished(c)
 	if c.who.pidfd >= 0 {
 		unix.Close(c.who.pidfd)
 	}

@@ -45,6 +45,8 @@ func act(what, socket string) {
 		actor.run()
 	case "flood":
 		flood(socket)
+	case "silence":
+		silence(socket)
 	case "crowd":
 		crowd(socket)
 	default:
@@ -450,6 +452,20 @@ func flood(socket string) {
 			_ = wire.Send(fd, &wire.Mapped{})
 		}
 		if n == 2000 {
+			fmt.Println("flooded")
+		}
+	}
+}
+
+// silence connects without end, keeps what it got first, and says nothing.
+func silence(socket string) {
+	const kept = 100
+	for n := 0; ; n++ {
+		fd, err := join.Dial(socket, time.Second)
+		if err == nil && n >= kept {
+			unix.Close(fd)
+		}
+		if n == 4*kept {
 			fmt.Println("flooded")
 		}
 	}

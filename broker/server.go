@@ -5,6 +5,7 @@
 package broker
 
 import (
+	"container/list"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -31,12 +32,14 @@ const (
 	refsAgain = 10 * time.Millisecond
 	// atOnce is how many messages of one connection are read before others have theirs.
 	atOnce = 16
-	// mostConnections is how many there may be of all users: with four descriptors each below the usual hard limit.
+	// mostConnections is how many there may be of all users: with five descriptors each, of clients with a GPU of their own, below the limit
+	// of the unit.
 	mostConnections = 4096
 )
 
-// limits are how long clients may take.
+// limits are how many there may be, and how long they may take.
 type limits struct {
+	connections   int           // of all users
 	hello, mapped time.Duration // for the first and the second message
 	read          time.Duration // to read what they are told
 	back          time.Duration // to come back after the connection ended, if the process lives
@@ -60,10 +63,13 @@ type Server struct {
 	connections map[int]*connection
 	due         map[*connection]bool // all that have a time when something is to be done, and some that had one
 	away        map[*client]bool     // members without a connection
+	unfinished  list.List            // the connections that are no client's, the oldest first
+	waiting     counts[uint32]       // of these, by user
 	dying       map[int]*client      // by pidfd
 	clients     map[uint64]*client
 	ended       []*client // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
+	clientsOf   counts[uint32]
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
 	joining     map[uint32]*bucket // by user
@@ -80,8 +86,8 @@ type Server struct {
 
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
-	s := &Server{limits: limits{hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
+	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
