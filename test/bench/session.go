@@ -69,7 +69,7 @@ type session struct {
 	added      map[string][]string // variables of the environment, by kind of worker
 	addMPS     []string            // those that make a worker a client of our MPS server
 	credential *syscall.Credential // of the workers; nil: our own
-	namespaces bool                // the workers have namespaces of their own
+	namespaces namespaces          // of the workers, each of its own
 	users      *users              // of the suite of that name
 	python     string              // "": there is none
 	info       info

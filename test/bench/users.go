@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpreempt/gpreempt/configs"
 	peers "github.com/gpreempt/gpreempt/preempt/member" // member is another word for it here
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -202,18 +200,6 @@ func (b *brokerProcess) kill() {
 	<-b.gone
 }
 
-// isolate gives a process namespaces of its own, in which the user that it would have had is root.
-func isolate(attributes *syscall.SysProcAttr) {
-	uid, gid := 0, 0
-	if c := attributes.Credential; c != nil {
-		uid, gid = int(c.Uid), int(c.Gid)
-	}
-	attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-	attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
-	attributes.Credential = &syscall.Credential{NoSetGroups: true}
-	attributes.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-}
-
 // as is a session whose workers are a user's, with a configuration.
 func (s *session) as(uid uint32, config string) *session {
 	one := *s
@@ -226,7 +212,7 @@ type party struct {
 	what       string
 	lc, be     []uint32
 	broker     bool // they find each other by the broker; else by a file, and are one user's
-	namespaces bool
+	namespaces namespaces
 }
 
 // gathered are workers of a party that are ready; those of BE are under way.
@@ -285,32 +271,10 @@ func (s *session) gather(ctx context.Context, p party, lcOptions, beOptions []st
 	if p.broker {
 		err = s.users.joined(ctx, g)
 	}
-	if err == nil && p.namespaces {
-		err = g.apart()
+	if err == nil {
+		err = g.apart(p.namespaces)
 	}
 	return g, err
-}
-
-// apart sees that each worker is in namespaces of its own.
-func (g *gathered) apart() error {
-	pids := []string{"self"}
-	for _, w := range slices.Concat(g.lc, g.be) {
-		pids = append(pids, strconv.Itoa(w.pid()))
-	}
-	for _, kind := range []string{"user", "pid", "mnt", "net", "ipc", "uts"} {
-		seen := map[string]bool{}
-		for _, pid := range pids {
-			space, err := os.Readlink(filepath.Join("/proc", pid, "ns", kind))
-			if err == nil && seen[space] {
-				err = errors.New("it shares it with another process of these")
-			}
-			if err != nil {
-				return fmt.Errorf("namespace %s of process %s: %w", kind, pid, err)
-			}
-			seen[space] = true
-		}
-	}
-	return nil
 }
 
 const joinedWithin = 30 * time.Second // also on a machine that is busy
@@ -555,8 +519,7 @@ var (
 	oneUser     = party{what: "one user, by a file", lc: []uint32{service}, be: []uint32{service, service}}
 	threeUsers  = party{what: "three users, by the broker", lc: []uint32{service}, be: []uint32{tenant, otherTenant}, broker: true}
 	fourOfOne   = party{what: "two LC of one user, by a file", lc: []uint32{service, service}, be: []uint32{service, service}}
-	fourIsolate = party{what: "four users in namespaces, by the broker", lc: []uint32{service, otherService}, be: []uint32{tenant, otherTenant},
-		broker: true, namespaces: true}
+	fourUsers   = party{what: "four users, by the broker", lc: []uint32{service, otherService}, be: []uint32{tenant, otherTenant}, broker: true}
 )
 
 // What several users have to reach, beside the same processes of one user. How much of the time several LC processes leave is not known well
@@ -616,22 +579,6 @@ func measureOneUser(ctx context.Context, s *session, name string) error {
 		result.Row{Case: name, System: "alone", LC: s.users.latency, BE: rateOf(s.users.be, s.users.be, kernelsPerSecond)},
 		row.Judged(target.text, target.met(row)))
 	return nil
-}
-
-// measureNamespaces is left out where the machine makes no namespaces, as in a container with few rights.
-func measureNamespaces(ctx context.Context, s *session, name string) error {
-	one := s.as(tenant, s.users.byBroker)
-	one.namespaces = true
-	w, err := one.start(ctx, "", "info")
-	refused := func(number syscall.Errno) bool { return errors.Is(err, number) }
-	if slices.ContainsFunc([]syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.ENOSPC, syscall.EINVAL, syscall.ENOSYS}, refused) {
-		return leftOut(fmt.Sprintf("this machine makes no namespaces: %v", err))
-	}
-	if err != nil {
-		return err
-	}
-	w.end()
-	return s.measureParties(ctx, name, fourOfOne, fourIsolate, nil, likeFourOfIt)
 }
 
 // attack starts a hostile client, and returns when its attack is under way.

@@ -46,7 +46,7 @@ type program struct {
 	environment []string
 	module      []byte // of the workers in C: the code that they load
 	credential  *syscall.Credential
-	namespaces  bool         // user, PID, mount, network, IPC and UTS namespaces of its own, in which the credential's user is root
+	namespaces  namespaces   // of its own; with one of PIDs it is this program
 	cores       *unix.CPUSet // nil: all
 	limits      limits       // zero: the usual ones
 }
@@ -85,12 +85,11 @@ const endLimit = 5 * time.Second // of a worker that is asked to end
 func (p program) start(ctx context.Context) (*worker, error) {
 	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true,
 		limits: cmp.Or(p.limits, limits{start: startLimit, answer: answerLimit})}
-	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
+	arguments := p.namespaces.wrap(p.arguments)
+	w.cmd = exec.CommandContext(ctx, arguments[0], arguments[1:]...)
 	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.credential}
-	if p.namespaces {
-		isolate(w.cmd.SysProcAttr)
-	}
+	p.namespaces.isolate(w.cmd.SysProcAttr)
 	w.cmd.Cancel = w.killGroup
 	w.cmd.WaitDelay = endLimit
 	var err error

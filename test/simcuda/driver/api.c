@@ -3,6 +3,7 @@
 #include "../../../kernels/guard/guard.h"
 #include "sim.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +133,20 @@ struct CUctx_st *context_current(void)
 	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
 }
 
+// The driver names its threads, by the numbers that the process's own PID namespace gives them: /proc must be of that namespace.
+static bool names_threads(void)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task/%d/comm", getpid(), gettid());
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	char name[16];
+	ssize_t n = fd < 0 ? -1 : read(fd, name, sizeof name);
+	bool named = n > 0 && write(fd, name, (size_t)n - 1) == n - 1; // the name that it has
+	if (fd >= 0)
+		close(fd);
+	return named;
+}
+
 CALL(cuInit, (unsigned flags), (flags))
 {
 	if (flags)
@@ -143,6 +158,8 @@ CALL(cuInit, (unsigned flags), (flags))
 	CUresult r = CUDA_SUCCESS;
 	if (!faults_understood())
 		r = 999; // CUDA_ERROR_UNKNOWN
+	if (getenv("SIMCUDA_NAME_THREADS") && !names_threads())
+		r = 304; // CUDA_ERROR_OPERATING_SYSTEM
 	if (!initialized && r == CUDA_SUCCESS) {
 		mps_connect();
 		device_count = sim_devices();
