@@ -73,15 +73,16 @@ static void flush(const struct scope *f)
 			struct blp_stream *own = blp_find_stream(d, f->stream, false);
 			stream = own ? own->handle : f->stream;
 		}
-		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are complete for
-		// the log: a stop must not wait for them behind new work that may wait for the CPU.
+		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are forgotten: a
+		// stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work
+		// ahead of them that is not logged goes on.
 		bool cut = d->recorded || d->epoch % 2;
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
 			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
 				continue;
 			if (!cut) {
-				blp_complete_to(d, s, s->last);
+				blp_forget(d, s);
 				continue;
 			}
 			gp_count(&d->gpu->stops.barriers, 1);

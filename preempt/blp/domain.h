@@ -46,12 +46,14 @@ struct blp_stream {
 	CUstream handle;                                                   // NULL: free
 	bool blocking;                                                     // ordered with the legacy stream
 	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
-	bool behind;                // the thread's own stream has work that the next entry must come behind
-	bool tainted;               // it may wait for the CPU: the event taint is recorded behind what does
-	bool firm;                  // tainted, and its entries are not cut any more (let_run)
-	uint32_t passing;           // calls under way that put work on it past the log
-	uint64_t patience_ns;       // how long a call waits for it
-	uint64_t last, done;        // sequence + 1 of its last entry; all of its entries below done are complete
+	bool behind;          // the thread's own stream has work that the next entry must come behind
+	bool ahead;           // it has entries that the thread's own stream was not put behind
+	bool tainted;         // it may wait for the CPU: the event taint is recorded behind what does
+	bool firm;            // tainted, and its entries are not cut any more (let_run)
+	uint32_t passing;     // calls under way that put work on it past the log
+	uint64_t patience_ns; // how long a call waits for it
+	uint64_t last, done;  // sequence + 1 of its last entry; all of its entries below done are complete for the log
+	uint64_t loose;       // entries below this were forgotten: the GPU may not have reached them
 	uint64_t entries, finished; // numbers of entries, ever
 	uint64_t threads, threads_finished;
 	uint32_t unmarked;             // entries since the last marker
@@ -220,6 +222,10 @@ bool blp_related_pending(struct gp_domain *, struct blp_stream *); // and may be
 static inline bool blp_may_log(const struct blp_stream *s) { return s->handle != GP_STREAM_LEGACY || !gp_capturing(); }
 struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
+// Takes what is left of a stream out of the log: event records and waits, which the driver has, and which nothing can cut.
+void blp_forget(struct gp_domain *, struct blp_stream *);
+// Whether the GPU is known to have reached the stream's entries below upto. What is only complete for the log may be ahead of it.
+static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // records an event behind what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
@@ -278,7 +284,10 @@ struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the
 // refused), and before work is put on the thread's own stream.
 bool blp_leave_own(struct blp_stream *);
 void blp_enter_own(struct blp_stream *);
-void blp_pass_own(struct gp_domain *); // without the lock, and nothing is in the log
+// Without the lock: before a launch on the thread's own stream past the log, while that holds no launch; and before the driver
+// is asked about that stream, or waits for it.
+void blp_pass_own(struct gp_domain *);
+void blp_ask_own(struct gp_domain *);
 
 // graph.c
 bool blp_launch_graph(struct gp_operation *);   // false: the graph is a barrier

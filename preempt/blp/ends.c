@@ -86,7 +86,7 @@ void gp_blp_stream_destroying(CUstream stream)
 		if (s) {
 			blp_drop_markers(d, s);
 			if (!s->firm)
-				blp_complete_to(d, s, s->last);
+				blp_forget(d, s);
 			s->handle = s->tainted ? (CUstream)s : NULL; // what it holds goes on
 		}
 		pthread_mutex_unlock(&d->lock);

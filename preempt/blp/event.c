@@ -149,7 +149,8 @@ static bool pending(struct gp_domain *d, const struct event *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Waits for a record in the log, whatever becomes of the event meanwhile. True: it is complete.
+// Waits for a record in the log, whatever becomes of the event meanwhile. True: the GPU has reached it. False: it cannot be cut
+// any more, or the driver refused; the driver is to wait for the event.
 static bool wait_record(const struct event *e, bool bounded)
 {
 	struct gp_domain *d = e->domain;
@@ -160,7 +161,7 @@ static bool wait_record(const struct event *e, bool bounded)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		gp_count(&d->gpu->stops.barriers, 1);
 		complete = (bounded ? blp_wait_or_let_run(d, s, e->upto) : blp_wait_complete(d, s, e->upto, 0)) &&
-			   d->context && !d->given_up && e->upto <= s->done;
+			   d->context && !d->given_up && blp_reached(s, e->upto);
 	}
 	pthread_mutex_unlock(&d->lock);
 	return complete;
@@ -382,10 +383,8 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	switch (kind) {
 	case GP_WAIT_STREAM:
 		gp_blp_flush(what, current);
-		if (what == GP_STREAM_PER_THREAD && (d = enter_stream(what, current, &stream))) {
-			blp_enter_own(stream);
-			pthread_mutex_unlock(&d->lock);
-		}
+		if (what == GP_STREAM_PER_THREAD && (d = blp_domain_of(current, what)))
+			blp_ask_own(d);
 		break;
 	case GP_WAIT_EVENT: {
 		struct event e = look(what);
@@ -402,8 +401,10 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		break;
 	case GP_TAKE_MEMORY: gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what); break;
 	case GP_ASK_STREAM:
+		if (what == GP_STREAM_PER_THREAD && (d = blp_domain_of(current, what)))
+			blp_ask_own(d);
 		if ((d = enter_stream(what, current, &stream))) {
-			asked.domain = d;
+			asked.domain = blp_pending(stream) ? d : NULL;
 			asked.stream = (uint32_t)(stream - d->stream_of);
 			asked.upto = stream->last;
 			asked.handle = stream->handle;
@@ -441,8 +442,9 @@ static bool is_over(enum gp_wait kind, void *what)
 			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
-		} else if (s->thread && s->firm && kind == GP_ASK_STREAM) {
-			over = blp_query(s->taint) != CUDA_ERROR_NOT_READY;
+		} else if (s->thread && kind == GP_ASK_STREAM && s->handle == asked.handle) {
+			over = s->firm ? blp_query(s->taint) != CUDA_ERROR_NOT_READY :
+					 blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
 		}
 		pthread_mutex_unlock(&d->lock);
 	}

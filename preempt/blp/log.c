@@ -41,6 +41,7 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 				      .blocking = !(flags & CU_STREAM_NON_BLOCKING),
 				      .last = d->head,
 				      .done = d->head,
+				      .loose = d->head, // what that was, nobody knows any more
 				      .first_marker = -1,
 				      .last_marker = -1,
 				      .taint = taint,
@@ -90,6 +91,12 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		s->threads_finished = s->threads;
 		blp_drop_markers(d, s);
 	}
+}
+
+void blp_forget(struct gp_domain *d, struct blp_stream *s)
+{
+	s->loose = s->last;
+	blp_complete_to(d, s, s->last);
 }
 
 static bool has_record(const struct blp_entry *e)

@@ -3,7 +3,8 @@
 // Their handle means another stream on each thread, so no other thread can launch again what was cut on it. Logged launches go
 // to a stream of ours instead, one for each thread and domain, which the legacy stream orders as it does the thread's own. All
 // other work goes to the thread's own stream. Where one of the two must come behind the other, an event orders them; mostly
-// none is needed, since work that is not logged waits on the host for logged launches.
+// none is needed, since work that is not logged waits on the host for logged launches. Waits for events that the log forgets
+// meanwhile are not waited for.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -88,6 +89,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 	if (s) {
 		s->thread = BLP_THREAD_LIVES;
 		s->behind = true;
+		s->ahead = false;
 		own[empty].domain = d;
 		own[empty].made = d->made;
 		own[empty].place = (uint32_t)(s - d->stream_of);
@@ -108,15 +110,14 @@ bool blp_leave_own(struct blp_stream *s)
 {
 	if (s->thread && s->behind)
 		s->behind = !order(s, GP_STREAM_PER_THREAD, s->handle);
+	s->ahead = s->thread;
 	return !s->thread || !s->behind;
 }
 
-// Without the lock: nothing is in the log.
-void blp_pass_own(struct gp_domain *d)
+// Puts the thread's own stream behind the entries, where the GPU may not have reached them all. None can be cut any more.
+static void follow(struct blp_stream *s)
 {
-	for (int i = 0; i < OWN; i++)
-		if (own[i].domain == d && own[i].made == d->made)
-			d->stream_of[own[i].place].behind = true;
+	s->ahead = s->ahead && !blp_reached(s, s->last) && !order(s, s->handle, GP_STREAM_PER_THREAD);
 }
 
 void blp_enter_own(struct blp_stream *s)
@@ -124,6 +125,38 @@ void blp_enter_own(struct blp_stream *s)
 	if (!s->thread)
 		return;
 	s->behind = true;
-	if (s->firm) // what is not is complete
-		order(s, s->handle, GP_STREAM_PER_THREAD);
+	follow(s);
+}
+
+// The stream that stands for the thread's own; NULL: none yet. Nobody but the thread changes behind and ahead of it.
+static struct blp_stream *stands_for_own(struct gp_domain *d)
+{
+	for (int i = 0; i < OWN; i++)
+		if (own[i].domain == d && own[i].made == d->made)
+			return &d->stream_of[own[i].place];
+	return NULL;
+}
+
+void blp_pass_own(struct gp_domain *d)
+{
+	struct blp_stream *s = stands_for_own(d);
+	if (!s)
+		return;
+	s->behind = true;
+	if (!s->ahead)
+		return;
+	pthread_mutex_lock(&d->lock);
+	follow(s); // of what the log may still hold: waits for events, behind no launch
+	pthread_mutex_unlock(&d->lock);
+}
+
+void blp_ask_own(struct gp_domain *d)
+{
+	struct blp_stream *s = stands_for_own(d);
+	if (!s || !s->ahead)
+		return;
+	pthread_mutex_lock(&d->lock);
+	if (!blp_may_be_cut(s)) // of what may be, the log tells
+		follow(s);
+	pthread_mutex_unlock(&d->lock);
 }

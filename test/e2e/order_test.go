@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -63,5 +67,40 @@ func TestOrder(t *testing.T) {
 				t.Errorf("counters %+v", blp)
 			}
 		})
+	}
+}
+
+// What is complete for the log, since nothing can be cut any more, is not taken for what the GPU has reached. Nobody but the program
+// itself could ask for a stop.
+func TestOrderOfWhatTheLogForgets(t *testing.T) {
+	t.Parallel()
+	trace := filepath.Join(t.TempDir(), "trace")
+	m := newStoppable(t, "", "SIMCUDA_TRACE="+trace)
+	p := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin")))
+	p.hears("ready")
+	m.until("launches can be stopped", func() bool {
+		p.say("plain 1")
+		return p.hear() == "right" && m.peer(p).BLP != nil && m.peer(p).BLP.Launches > 0
+	})
+	p.say("follows 3")
+	p.hears("right")
+	for _, what := range []string{"forgets", "own"} {
+		for range 3 {
+			var thread int
+			var function string
+			p.ask(what+" 1", "%d in %s", &thread, &function)
+			m.until("a thread waits", func() bool {
+				lines, err := os.ReadFile(trace)
+				return err == nil && strings.Contains(string(lines), fmt.Sprintf(" %d begin %s", thread, function))
+			})
+			p.say("it waits")
+			p.hears("right")
+		}
+	}
+	if blp := m.peer(p).BLP; blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+	if _, stderr := p.finish(); stderr != "" {
+		t.Errorf("stderr %q", stderr)
 	}
 }

@@ -16,6 +16,7 @@
 	F(cuStreamQuery_ptsz, (handle)) \
 	F(cuStreamWaitEvent_ptsz, (handle, handle, unsigned)) \
 	F(cuEventRecord_ptsz, (handle, handle)) \
+	F(cuEventDestroy_v2, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
@@ -520,16 +521,155 @@ static void spins(unsigned rounds)
 	}
 }
 
+// An event that is recorded behind kernels which are not logged, since nobody could ask for a stop. Its record is in the log all
+// the same, as one ahead of it is left there.
+static struct {
+	struct chained b, c;
+	handle stream, other, event, exec;
+} loose;
+
+static void record_loosely(void)
+{
+	handle graph, left = new_event();
+	int n = 0;
+	unsigned us = 1;
+	if (!loose.exec) {
+		loose.b = buffer(), loose.c = buffer();
+		loose.stream = stream_of(NON_BLOCKING), loose.other = stream_of(NON_BLOCKING), loose.event = new_event();
+		OK(cuStreamBeginCapture_v2(loose.stream, RELAXED));
+		launch(&loose.c, loose.stream, 1, 1);
+		OK(cuStreamEndCapture(loose.stream, &graph));
+		OK(cuGraphInstantiateWithFlags(&loose.exec, graph, 0));
+	}
+	OK(cuGraphLaunch(loose.exec, loose.stream)); // is logged
+	OK(cuEventRecord(left, loose.stream));
+	OK(cuEventRecord(loose.event, loose.stream));
+	while (cuEventQuery(left) == NOT_READY)
+		usleep(50);
+	OK(cuStreamSynchronize(loose.other)); // the library notices that nothing is left that could be cut
+	OK(cuEventDestroy_v2(left));
+	void *parameters[] = {&word, &loose.c.data, &n, &us};
+	*(volatile uint32_t *)(uintptr_t)word = 7;
+	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, loose.stream, parameters, NULL));
+	launch(&loose.b, loose.stream, 1, 1);
+	OK(cuEventRecord(loose.event, loose.stream));
+}
+
+static void let_end(void)
+{
+	*(volatile uint32_t *)(uintptr_t)word = 0;
+	OK(cuCtxSynchronize());
+}
+
+// Long enough for what does not wait.
+static void run_another(void)
+{
+	launch(&loose.c, loose.other, 1, 2000);
+	OK(cuStreamSynchronize(loose.other));
+}
+
+// A thread's own stream waits for the event, and comes behind it with kernels that are not logged, copies, and questions.
+static void follows(unsigned rounds)
+{
+	for (unsigned r = 0; r < rounds; r++) {
+		record_loosely();
+		OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
+		launch_by(cuLaunchKernel_ptsz, &loose.b, NULL, 2, 1);
+		run_another();
+		let_end();
+		copy(&loose.b, NULL);
+		OK(cuStreamSynchronize(NULL));
+		CHECK(right(&loose.b));
+
+		record_loosely();
+		OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
+		OK(cuMemcpyDtoHAsync_v2_ptsz(loose.b.have, loose.b.data, BLOCKS * 4, NULL));
+		run_another();
+		let_end();
+		CHECK(right(&loose.b));
+
+		record_loosely();
+		OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
+		copy(&loose.c, NULL); // the log forgets the wait
+		CHECK(cuStreamQuery_ptsz(NULL) == NOT_READY);
+		let_end();
+		CHECK(cuStreamQuery_ptsz(NULL) == 0);
+	}
+}
+
+// Threads that wait. Who started the program reads in the driver's trace when one does, and says so.
+static _Atomic bool over;
+
+static void *sync_own(void *none)
+{
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
+	printf("%d in cuStreamSynchronize\n", gettid());
+	OK(cuStreamSynchronize_ptsz(NULL));
+	over = true;
+	return none;
+}
+
+static void *wait_apart(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	printf("%d in cuEventQuery\n", gettid());
+	OK(cuStreamWaitEvent(stream, loose.event, 0));
+	over = true;
+	return NULL;
+}
+
+static void begin_to_wait(pthread_t *thread, void *(*f)(void *), void *argument)
+{
+	char line[64];
+	over = false;
+	CHECK(!pthread_create(thread, NULL, f, argument));
+	CHECK(fgets(line, sizeof line, stdin));
+}
+
+static void own_is_waited_for(unsigned rounds)
+{
+	pthread_t thread;
+	for (unsigned r = 0; r < rounds; r++) {
+		record_loosely();
+		begin_to_wait(&thread, sync_own, NULL);
+		CHECK(!over);
+		let_end();
+		CHECK(!pthread_join(thread, NULL));
+	}
+}
+
+// The log forgets the record while a thread waits for it, so as to let a stream that stops by itself come behind it.
+static void forgets(unsigned rounds)
+{
+	static handle apart;
+	pthread_t thread;
+	if (!apart) {
+		apart = stream_of(NON_BLOCKING);
+		OK(gpreempt_stream_enable((stream_t)apart, GPREEMPT_LEVEL_QUEUE));
+	}
+	for (unsigned r = 0; r < rounds; r++) {
+		record_loosely();
+		begin_to_wait(&thread, wait_apart, apart);
+		copy(&loose.b, loose.stream);
+		CHECK(!pthread_join(thread, NULL));
+		CHECK(cuStreamQuery(apart) == NOT_READY);
+		let_end();
+		CHECK(cuStreamQuery(apart) == 0 && right(&loose.b));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(unsigned rounds);
 	} what[] = {
-		{"plain", plain},         {"captures", captures}, {"joins", joins},   {"stopped", stopped_beside},
-		{"events", events},       {"legacy", legacy},     {"graphs", graphs}, {"foreign", foreign},
-		{"instances", instances}, {"hops", hops},         {"asked", asked},   {"spins", spins},
-		{"threads", own_streams}, {"thread", own_stream},
+		{"plain", plain},           {"captures", captures}, {"joins", joins},     {"stopped", stopped_beside},
+		{"events", events},         {"legacy", legacy},     {"graphs", graphs},   {"foreign", foreign},
+		{"instances", instances},   {"hops", hops},         {"asked", asked},     {"spins", spins},
+		{"threads", own_streams},   {"thread", own_stream}, {"forgets", forgets}, {"follows", follows},
+		{"own", own_is_waited_for},
 	};
 	handle module;
 	char line[64], name[32];
