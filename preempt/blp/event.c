@@ -455,8 +455,11 @@ static bool is_over(enum gp_wait kind, void *what)
 			if (!asked.context || d->context != asked.context)
 				continue;
 			pthread_mutex_lock(&d->lock);
-			for (uint32_t j = 0; j < d->streams; j++)
-				over &= !(blp_may_be_cut(&d->stream_of[j]) && d->stream_of[j].blocking);
+			for (uint32_t j = 0; j < d->streams && over; j++) {
+				struct blp_stream *s = &d->stream_of[j];
+				if (s->blocking && blp_may_be_cut(s)) // as far as the log has heard
+					over = !(d->epoch % 2) && blp_has_ended(d, s, s->last);
+			}
 			pthread_mutex_unlock(&d->lock);
 		}
 	}

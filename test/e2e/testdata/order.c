@@ -209,12 +209,14 @@ static void stopped_beside(unsigned rounds)
 }
 
 // The program's own thread on the CPU, which streams wait for.
-// The legacy stream is not over while a blocking one that was stopped is not.
+// The legacy stream is not over while a blocking one that was stopped is not. While another is stopped, it is over when all
+// blocking ones are.
 static void asked(unsigned rounds)
 {
 	struct chained b = buffer(), c = buffer();
-	handle s = stream_of(0);
+	handle s = stream_of(0), one = stream_of(0), apart = stream_of(NON_BLOCKING);
 	OK(gpreempt_stream_enable((stream_t)s, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_enable((stream_t)apart, GPREEMPT_LEVEL_BLOCK));
 	for (unsigned r = 0; r < rounds; r++) {
 		launch(&c, NULL, r, 1);
 		launch(&b, s, r, 5000);
@@ -224,8 +226,14 @@ static void asked(unsigned rounds)
 		OK(gpreempt_stream_restore((stream_t)s, 0));
 		OK(cuStreamSynchronize(NULL));
 		CHECK(cuStreamQuery(NULL) == 0);
+		OK(gpreempt_stream_preempt((stream_t)apart, 1));
+		launch(&c, one, r, 300);
+		while (cuStreamQuery(NULL) == NOT_READY)
+			usleep(50);
+		OK(gpreempt_stream_restore((stream_t)apart, 0));
 	}
 	OK(gpreempt_stream_disable((stream_t)s));
+	OK(gpreempt_stream_disable((stream_t)apart));
 	OK(cuStreamDestroy_v2(s));
 	copy(&b, NULL);
 	copy(&c, NULL);
