@@ -152,6 +152,24 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	}
 }
 
+// What there was no time for shows in the table and in the exit status.
+func TestBenchSaysWhatItLeft(t *testing.T) {
+	env := simulated(t)
+	library, err := filepath.Abs("../../build/libgpreempt.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := []string{"--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", t.TempDir(), "--quiet"}
+	if r := run(t, env, append(options, "--systems", "alone")...); r.status != 0 || strings.Contains(r.stdout, "NOT WHOLE") {
+		t.Fatalf("all: %+v", r)
+	}
+	r := run(t, env, append(options, "--systems", "alone,gpreempt", "--minutes", "0.001")...)
+	if r.status != 3 || !strings.Contains(r.stdout, "alone") || !strings.Contains(r.stdout, "NOT WHOLE, there was no time for 1: spin under gpreempt\n") ||
+		!strings.Contains(r.stderr, "the same command goes on with them: spin under gpreempt\n") {
+		t.Errorf("a part: %+v", r)
+	}
+}
+
 // A library that does not load would be measured as one that costs nothing.
 func TestBenchWantsALibraryThatLoads(t *testing.T) {
 	env, none := simulated(t), clitest.Write(t, "libgpreempt.so", "no library")

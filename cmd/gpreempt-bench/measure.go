@@ -114,8 +114,14 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 	if missed := result.Missed(); missed > 0 && m.strict {
 		return fmt.Errorf("%d targets missed", missed)
 	}
+	if left := result.Unmeasured(); len(left) > 0 {
+		return cli.Exit{Status: notWhole, Err: fmt.Errorf("--minutes did not suffice for %d more, the same command goes on with them: %s", len(left), strings.Join(left, ", "))}
+	}
 	return nil
 }
+
+// notWhole is the status of a measurement that ends in time although not all is measured.
+const notWhole = 3
 
 // show prints the results and writes them to the file that is asked for.
 func (m *measurement) show(out io.Writer, result bench.Result) error {

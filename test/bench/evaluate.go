@@ -98,9 +98,13 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	}
 	began, costs := time.Now(), e.costs(todo)
 	var failed []error
+	var left []string
 	for i, w := range todo {
 		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
+			for _, w := range todo[i:] {
+				left = append(left, w.Name)
+			}
 			break
 		}
 		e.ahead.set(w.Name, result.Sum(costs[i:]))
@@ -130,6 +134,7 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	if err != nil {
 		return nil, errors.Join(append(failed, err)...)
 	}
+	results.Left = left
 	return results, errors.Join(failed...)
 }
 

@@ -180,6 +180,11 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if results, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.Of("spin", "gpreempt") == nil {
 		t.Errorf("without Python: %v, results %v", err, results)
 	}
+	options.Folder, options.Minutes = t.TempDir(), .001
+	if results, err := evaluate(context.Background(), options); err == nil || results == nil || !slices.Equal(results.Unmeasured(), []string{"spin"}) {
+		t.Errorf("no time for the second: %v, results %+v", err, results)
+	}
+	options.Minutes = 0
 	stopped, stop := context.WithCancel(context.Background())
 	stop()
 	options.Folder = t.TempDir()

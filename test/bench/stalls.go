@@ -360,10 +360,11 @@ func measureStalls(ctx context.Context, options Options) (*result.Report, error)
 		return nil, err
 	}
 	var failed []error
+	var left []string // for which there is no time
 	began := time.Now()
 	timeFor := func(seconds float64) bool {
 		limit := options.Minutes * 60
-		return limit == 0 || time.Since(began).Seconds()+seconds <= limit
+		return limit == 0 || len(left) == 0 && time.Since(began).Seconds()+seconds <= limit
 	}
 measuring:
 	for _, c := range cases {
@@ -382,12 +383,16 @@ measuring:
 				failed = append(failed, fmt.Errorf("%s under %s: %w", c.name, system.Name, err))
 				e.session.log("%v", failed[len(failed)-1])
 			case !complete:
-				e.session.log("another call with the same --out goes on with %s under %s", c.name, system.Name)
-				break measuring
+				if left = append(left, c.name+" under "+system.Name); len(left) == 1 {
+					e.session.log("another call with the same --out goes on with %s", left[0])
+				}
 			}
 		}
 	}
 	report, err := readStalls(options.Folder)
+	if report != nil {
+		report.Left = left
+	}
 	return report, errors.Join(append(failed, err)...)
 }
 

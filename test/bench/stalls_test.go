@@ -264,9 +264,13 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	if err := report.Print(&out); err != nil || !strings.Contains(out.String(), "SIMULATED") || !strings.Contains(out.String(), "gpreempt-hints") {
 		t.Errorf("%v\n%s", err, &out)
 	}
-	options.Seconds, options.Minutes = 60, .01
+	if left := report.Unmeasured(); len(left) != 0 {
+		t.Errorf("%v are left of what is measured", left)
+	}
+	options.Seconds, options.Minutes, options.Systems = 1.2, .01, []string{"default", "gpreempt", "gpreempt-hints"}
 	progress.Reset()
-	if report, err = measureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || !strings.Contains(progress.String(), "another call") {
+	if report, err = measureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || strings.Count(progress.String(), "another call") != 1 ||
+		!slices.Equal(report.Unmeasured(), []string{"spin under default", "spin under gpreempt"}) {
 		t.Errorf("no time: %v\n%s", err, &progress)
 	}
 	options.Version, options.Minutes = "another", 0

@@ -22,8 +22,9 @@ import (
 type Result interface {
 	Print(out io.Writer) error
 	Write(path string) error
-	Failed() []string // what could not be measured, or not to its end
-	Missed() int      // targets that were not reached
+	Failed() []string     // what could not be measured, or not to its end
+	Unmeasured() []string // what there was no time for
+	Missed() int          // targets that were not reached
 }
 
 // Suite is what one call measures.
@@ -256,13 +257,14 @@ func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
 // caseRun is a suite while it is measured.
 type caseRun struct {
 	caseSuite
-	s      *session
-	mutex  sync.Mutex
-	parts  map[string]*casePart
-	todo   []Case // that have not begun
-	doing  []begun
-	spent  float64 // seconds, by those that are done
-	priced float64 // what these were thought to take
+	s       *session
+	mutex   sync.Mutex
+	parts   map[string]*casePart
+	todo    []Case   // that have not begun
+	untimed []string // those for which there is no time
+	doing   []begun
+	spent   float64 // seconds, by those that are done
+	priced  float64 // what these were thought to take
 }
 
 // begun is a case that is being measured.
@@ -322,8 +324,11 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 	}
 	err = r.measureAll(ctx)
 	report, joined := c.join(r.parts)
-	if report != nil && report.Simulated {
-		report.WithdrawTargets()
+	if report != nil {
+		report.Left = r.untimed
+		if report.Simulated {
+			report.WithdrawTargets()
+		}
 	}
 	return report, errors.Join(err, joined)
 }
@@ -373,6 +378,9 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 	}
 	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+len(r.doing) > 0 && spent+r.todo[0].seconds > limit {
 		r.s.log("%d cases are left for another call with the same --out: the next is %s", len(r.todo), r.todo[0].Name)
+		for _, one := range r.todo {
+			r.untimed = append(r.untimed, one.Name)
+		}
 		r.todo = nil
 		return one, false
 	}

@@ -70,12 +70,13 @@ func TestPartialResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	progress.Reset()
-	if again, err := suite.measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
+	if again, err := suite.measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || len(again.Unmeasured()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
 		t.Errorf("what failed: %v, %v\n%s", err, again.Failed(), &progress)
 	}
 	options.Folder, options.Minutes = t.TempDir(), .01
 	progress.Reset()
-	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != 1 || !strings.Contains(progress.String(), "1 cases are left for another call") {
+	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != 1 || !strings.Contains(progress.String(), "1 cases are left for another call") ||
+		!slices.Equal(short.Unmeasured(), []string{"launch-lc"}) {
 		t.Errorf("no time for the second: %v\n%s", err, &progress)
 	}
 	if _, err := ReadParts(t.TempDir()); err == nil {

@@ -202,6 +202,9 @@ func (r *Report) printStalls(out io.Writer) error {
 	if err := t.End(); err != nil {
 		return err
 	}
+	if err := r.printLeft(out); err != nil {
+		return err
+	}
 	for _, row := range r.Cases {
 		if row.Stalls == nil || len(row.Stalls.List) == 0 {
 			continue

@@ -103,7 +103,8 @@ func TestCompare(t *testing.T) {
 func TestEvaluationsJoin(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, commit string, cases ...result.EvaluationCase) string {
-		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: commit, Command: "gpreempt bench --part " + name}, Cases: cases}
+		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: commit, Command: "gpreempt bench --part " + name,
+			Left: []string{"B", "Z"}}, Cases: cases}
 		path := filepath.Join(folder, name, "results.json")
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -122,6 +123,9 @@ func TestEvaluationsJoin(t *testing.T) {
 	}
 	if all.Commit != "abc; def" || strings.Count(all.Command, "; ") != 2 {
 		t.Errorf("commit %q, command %q", all.Commit, all.Command)
+	}
+	if !slices.Equal(all.Left, []string{"B"}) {
+		t.Errorf("%v are left, want what no file has", all.Left)
 	}
 	var names []string
 	for _, c := range all.Cases {

@@ -28,7 +28,7 @@ func (e *Evaluation) Print(out io.Writer) error {
 	if err := t.End(); err != nil {
 		return err
 	}
-	return nil
+	return e.printLeft(out)
 }
 
 // Cells are the columns of the tables.

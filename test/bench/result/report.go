@@ -28,6 +28,23 @@ type Head struct {
 	Mode      string `json:"mode"`
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
 	Raw       string `json:"raw,omitempty"`       // the file beside it with what is too much for people
+
+	// What was asked for and is not measured, or not to its end: there was no time left for it.
+	Left []string `json:"left,omitempty"`
+}
+
+// Unmeasured is what there was no time for.
+func (h *Head) Unmeasured() []string { return h.Left }
+
+// printLeft tells people that the results are not whole.
+func (h *Head) printLeft(out io.Writer) error {
+	if len(h.Left) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintf(out, "\nNOT WHOLE, there was no time for %d: %s\n", len(h.Left), strings.Join(h.Left, ", ")); err != nil {
+		return fmt.Errorf("print the results: %w", err)
+	}
+	return nil
 }
 
 // Report is the result file of a benchmark.
@@ -291,5 +308,5 @@ func (r *Report) Print(out io.Writer) error {
 	if err := t.End(); err != nil {
 		return err
 	}
-	return nil
+	return r.printLeft(out)
 }

@@ -86,6 +86,19 @@ func TestPrint(t *testing.T) {
 	if err := simulated.Print(&out); err != nil || !strings.Contains(out.String(), "[SIMULATED: no GPU") {
 		t.Errorf("simulated times are not marked: %v\n%s", err, &out)
 	}
+	short := report()
+	short.Left = []string{"graphs", "copies"}
+	for _, suite := range []string{"test", StallsSuite} {
+		short.Benchmark = suite
+		out.Reset()
+		if err := short.Print(&out); err != nil || !strings.Contains(out.String(), "\nNOT WHOLE, there was no time for 2: graphs, copies\n") {
+			t.Errorf("%s: what was cut short looks whole: %v\n%s", suite, err, &out)
+		}
+	}
+	out.Reset()
+	if err := (&Evaluation{Head: short.Head}).Print(&out); err != nil || !strings.Contains(out.String(), "no time for 2: graphs, copies\n") {
+		t.Errorf("an evaluation that was cut short looks whole: %v\n%s", err, &out)
+	}
 	if n := report().Missed(); n != 2 {
 		t.Errorf("%d targets missed, want 2", n)
 	}

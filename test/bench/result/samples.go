@@ -376,6 +376,11 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 		}
 		return SystemOrder(a.System) - SystemOrder(b.System)
 	})
+	all.Left = slices.DeleteFunc(slices.Concat(e.Left, later.Left), func(name string) bool {
+		return slices.ContainsFunc(all.Cases, func(c EvaluationCase) bool { return c.Case == name })
+	})
+	slices.Sort(all.Left)
+	all.Left = slices.Compact(all.Left)
 	return &all
 }
 
