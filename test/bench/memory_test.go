@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -78,6 +79,31 @@ func TestMemoryProgramsServe(t *testing.T) {
 	}
 	if r, err := lc.requests(t.Context(), 5); err != nil || len(r.LatenciesNs) != 5 {
 		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+// Products of large matrices are made in parts, each of whose rows comes once in a round.
+func TestProductsAreMadeInParts(t *testing.T) {
+	t.Parallel()
+	python, torch := standInTorch(t)
+	const script = `
+import sys
+sys.argv = ["", "adds", "1"]
+import memory_program
+for n in 1, 63, 64, 65, 1000, 132288:
+    rows = []
+    step = memory_program.by_rows(n, lambda a, b: rows.extend(range(a, b)))
+    steps = 0
+    while len(rows) < 2 * n and steps < 1000:
+        step()
+        steps += 1
+    assert rows == 2 * list(range(n)), (n, len(rows))
+    assert steps <= 2 * memory_program.PARTS, (n, steps)
+`
+	command := exec.Command(python, "-c", script) // which reads the end of its orders at once
+	command.Dir, command.Env = "torch", append(os.Environ(), torch...)
+	if said, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
 	}
 }
 
