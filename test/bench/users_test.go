@@ -129,12 +129,30 @@ func TestUsersSuite(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	options := usersOptions(t, &progress)
-	options.Requests, options.Repeats, options.Seconds = 20, 2, .1
+	options.Requests, options.Repeats, options.Seconds = 20, 1, .1
+	names := measureUsers(t, options, &progress)
+	want := []string{"users-one", "users-one", "users-two-before", "users-two", "users-namespaces-before", "users-namespaces",
+		"users-hostile-page-before", "users-hostile-page", "users-hostile-flood-before", "users-hostile-flood", "users-hostile-open-before",
+		"users-hostile-open", "users-hostile-stop-before", "users-hostile-stop", "users-killed", "users-broker-join", "users-broker-memory", "users-broker-cpu"}
+	if !slices.Equal(names, want) {
+		t.Errorf("rows %v\n%s", names, &progress)
+	}
+	options.Only, options.Repeats, options.Folder = []string{"users-two", "users-killed"}, 2, t.TempDir()
+	if names := measureUsers(t, options, &progress); len(names) != 3 {
+		t.Errorf("rows of two rounds %v\n%s", names, &progress)
+	}
+	if left, err := os.ReadDir(options.tests.temporary); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// measureUsers names the rows, which it looks at.
+func measureUsers(t *testing.T, options Options, progress *bytes.Buffer) (names []string) {
+	t.Helper()
 	report, err := suiteOfCases(t, usersSuite).measure(t.Context(), options)
 	if err != nil || len(report.Failed()) != 0 {
-		t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
+		t.Fatalf("%v, %+v\n%s", err, report.Failed(), progress)
 	}
-	var names []string
 	for _, row := range report.Cases {
 		if strings.HasPrefix(row.Note, "left out: no worker starts in namespaces of its own") {
 			t.Log(row.Note)
@@ -145,19 +163,18 @@ func TestUsersSuite(t *testing.T) {
 		if row.Case == "users-namespaces" && procCanBeMounted() && !strings.HasPrefix(row.Note, "four users in namespaces (user, pid, mnt, net, ipc, uts), by the broker;") {
 			t.Errorf("in %s", row.Note)
 		}
-		if row.Value == nil && (row.LC == nil || row.System != "alone" && row.LC.N < 20 || row.BE == nil || row.BE.Now <= 0) {
+		if row.Value == nil && (row.LC == nil || row.System != "alone" && row.LC.N < options.Requests || row.BE == nil || row.BE.Now <= 0) {
 			t.Errorf("%+v", row)
 		}
+		rounds := options.Repeats
+		if row.Value != nil || row.Case == "users-one" {
+			rounds = 0
+		}
+		if len(row.Rounds) != rounds || rounds > 0 && row.LC.N < rounds*options.Requests {
+			t.Errorf("%s: %d rounds, want %d: %+v", row.Case, len(row.Rounds), rounds, row.LC)
+		}
 	}
-	want := []string{"users-one", "users-one", "users-two-before", "users-two", "users-namespaces-before", "users-namespaces",
-		"users-hostile-page-before", "users-hostile-page", "users-hostile-flood-before", "users-hostile-flood", "users-hostile-open-before",
-		"users-hostile-open", "users-hostile-stop-before", "users-hostile-stop", "users-killed", "users-broker-join", "users-broker-memory", "users-broker-cpu"}
-	if !slices.Equal(names, want) {
-		t.Errorf("rows %v\n%s", names, &progress)
-	}
-	if left, err := os.ReadDir(options.tests.temporary); err != nil || len(left) > 0 {
-		t.Errorf("%v are left, %v", left, err)
-	}
+	return names
 }
 
 // procCanBeMounted says whether this machine lets the root of a user namespace mount /proc: a container may hide parts of its own.

@@ -68,11 +68,43 @@ type Row struct {
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
 
+	Rounds []OneRound `json:"rounds,omitempty"` // where the row is what OfRounds made of them
+
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
 
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
 	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
+}
+
+// OneRound is one of several measurements of the same, which took turns with those of what it is compared with.
+type OneRound struct {
+	LC *Latency `json:"lc"`
+	BE *Share   `json:"be"`
+}
+
+// OfRounds is the row of rounds with LC and BE each: how many requests in all, the longest of them, and medians of what else a round has.
+func OfRounds(rounds []Row, alone *Latency) Row {
+	row := rounds[0]
+	median := func(of func(r Row) float64, digits int) float64 {
+		var values []float64
+		for _, r := range rounds {
+			values = append(values, of(r))
+		}
+		return Round(Median(values), digits)
+	}
+	lc, be := *row.LC, *row.BE
+	lc.N = 0
+	for _, r := range rounds {
+		lc.N, lc.MaxUs = lc.N+r.LC.N, max(lc.MaxUs, r.LC.MaxUs)
+		row.Rounds = append(row.Rounds, OneRound{r.LC, r.BE})
+	}
+	lc.P50Us = median(func(r Row) float64 { return r.LC.P50Us }, 1)
+	lc.P99Us = median(func(r Row) float64 { return r.LC.P99Us }, 1)
+	be.Now = median(func(r Row) float64 { return r.BE.Now }, 3)
+	be.Share = median(func(r Row) float64 { return r.BE.Share }, 4)
+	row.LC, row.BE, row.Ratio = &lc, &be, RatioOf(&lc, alone)
+	return row
 }
 
 // Judged is the row with a target and whether it was reached.
