@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,17 +16,35 @@ import (
 
 // Guests are processes that come and go beside those that are measured: each one's turn at the GPU is a process of its own.
 
-const (
-	shortestStay, longestStay = time.Second, 8 * time.Second
-	longestAway               = 1500 * time.Millisecond
-	guestFailures             = 3 // in a row, after which there is no point in going on
+// pace is how long guests stay, and for how long there is none in the place of one that has gone.
+type pace struct{ shortestStay, longestStay, longestAway time.Duration }
+
+var (
+	nowAndThen = pace{time.Second, 8 * time.Second, 1500 * time.Millisecond}
+	allTheTime = pace{50 * time.Millisecond, 250 * time.Millisecond, 100 * time.Millisecond} // to come takes longer
 )
+
+const guestFailures = 3 // in a row, after which there is no point in going on
 
 // visit is a time in which a guest made or gave up its use of the GPU.
 type visit struct {
 	from, to uint64 // CLOCK_MONOTONIC
 	what     string
 }
+
+const comes = " comes" // the end of what, of a guest that makes its use
+
+// came is how long guests took to come, in milliseconds, of those that began to in a time and have come.
+func (w witnesses) came(from, to uint64) (ms []float64) {
+	for _, v := range w.visits {
+		if strings.HasSuffix(v.what, comes) && v.from >= from && v.from < to && v.to != underWay {
+			ms = append(ms, result.Round(us(v.from, v.to)/1000, 1))
+		}
+	}
+	return ms
+}
+
+const underWay = ^uint64(0) // the end of a visit that has none yet
 
 // visits are those of all guests.
 type visits struct {
@@ -38,7 +57,7 @@ type visits struct {
 func (v *visits) begin(what string) (end func()) {
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
-	one := &visit{segment.Now(), ^uint64(0), what}
+	one := &visit{segment.Now(), underWay, what}
 	v.list = append(v.list, one)
 	return func() {
 		v.mutex.Lock()
@@ -88,7 +107,7 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 				} else if failures+1 == guestFailures && ctx.Err() == nil {
 					m.visits.fail(fmt.Errorf("guest %d: %w", i+1, err))
 				}
-				_ = pause(ctx, time.Duration(random.Float64()*float64(longestAway)))
+				_ = pause(ctx, time.Duration(random.Float64()*float64(m.pace.longestAway)))
 			}
 		})
 	}
@@ -122,19 +141,19 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		gone()
 		m.e.session.passOn(p)
 	}
-	comes := m.visits.begin(name + " comes")
+	here := m.visits.begin(name + comes)
 	one := []member{{Task: g.task, role: g.role, program: p}}
 	err = initialise(one)
 	if err == nil {
 		err = awaitReady(ctx, one)
 	}
-	comes()
+	here()
 	if err != nil {
 		_ = p.killGroup() // it may have ended by itself
 		leave("fails")
 		return err
 	}
-	stay := shortestStay + time.Duration(random.Float64()*float64(longestStay-shortestStay))
+	stay := m.pace.shortestStay + time.Duration(random.Float64()*float64(m.pace.longestStay-m.pace.shortestStay))
 	killed := random.IntN(2) == 0
 	length := stay
 	if killed {

@@ -32,6 +32,9 @@ func (c stallCase) sumUp(p *stallPart, alone *result.Latency, limitUs float64) *
 		s.Causes[stall.Cause]++
 		s.List = append(s.List, stall)
 	}
+	if len(p.CameMs) > 0 {
+		s.Came, s.CameMs = len(p.CameMs), result.Round(result.Median(p.CameMs), 1)
+	}
 	return s
 }
 
@@ -64,6 +67,7 @@ func readStalls(folder string) (*result.Report, error) {
 	for _, c := range stallCases {
 		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
 	}
+	withoutLibrary(report.Cases)
 	if report.Simulated {
 		report.WithdrawTargets()
 	}
@@ -97,11 +101,29 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 		case row.LC == nil || p.Note != "":
 			missed := false
 			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
-		case judged && alone != nil:
+		case judged && (alone != nil || !c.target.alone):
 			met := c.target.met(row.LC, alone, row.Stalls)
 			row.Target, row.Pass = c.target.text, &met
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// withoutLibrary tells rows with guests what the guests alone cost where nobody has the library, as far as that was measured.
+func withoutLibrary(rows []result.Row) {
+	for _, c := range stallCases {
+		i := slices.IndexFunc(rows, func(row result.Row) bool {
+			return c.without != "" && row.Case == c.without && row.System == defaultSlicing && row.LC != nil
+		})
+		if i < 0 {
+			continue
+		}
+		without := result.WithoutLibrary(rows[i])
+		for j, row := range rows {
+			if row.Case == c.name && row.Stalls != nil && row.System != defaultSlicing && row.System != result.LCAlone {
+				rows[j].Stalls.Without = without
+			}
+		}
+	}
 }

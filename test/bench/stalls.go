@@ -30,6 +30,9 @@ type stallCase struct {
 	prepareUs   int
 	be          []workload.Task   // beside it all the time
 	guests      []guest           // that come and go
+	pace        pace              // at which they do
+	systems     []string          // where none are asked for
+	without     string            // the case that tells, without the library, what the guests alone cost
 	environment map[string]string // of the LC programs
 	explicit    bool              // the LC program announces its requests, where there are hints
 	requests    int               // how many are wanted; 0: as many as come in the time
@@ -43,9 +46,10 @@ type guest struct {
 	task workload.Task
 }
 
-// stallTarget judges a system with the LC program alone.
+// stallTarget judges a system, some with the LC program alone.
 type stallTarget struct {
 	text   string
+	alone  bool
 	limit  func(alone *result.Latency) float64 // of a request that is no stall, in microseconds; alone may be nil
 	judged []string                            // systems
 	met    func(lc, alone *result.Latency, s *result.Stalls) bool
@@ -58,10 +62,13 @@ const (
 	stallsP999   = 1.15
 	stallsKept   = 4000 // in a partial result
 	gemmsMeanUs  = 2150.0
+
+	defaultSlicing = "default" // the system without the library
 )
 
 var besideAlone = stallTarget{
-	text: "lc p99.9 <= 1.15 x alone, max <= alone max + 2 ms",
+	text:  "lc p99.9 <= 1.15 x alone, max <= alone max + 2 ms",
+	alone: true,
 	limit: func(alone *result.Latency) float64 {
 		if alone == nil {
 			return 0
@@ -70,7 +77,7 @@ var besideAlone = stallTarget{
 	},
 	judged: []string{"gpreempt-hints"},
 	met: func(lc, alone *result.Latency, _ *result.Stalls) bool {
-		return alone != nil && lc.P999Us <= stallsP999*alone.P999Us && lc.MaxUs <= alone.MaxUs+stallUs
+		return lc.P999Us <= stallsP999*alone.P999Us && lc.MaxUs <= alone.MaxUs+stallUs
 	},
 }
 
@@ -83,8 +90,14 @@ var allExplained = stallTarget{
 	},
 }
 
+// justMeasured has no target: what is measured under several systems is compared.
+var justMeasured = stallTarget{text: measured, limit: func(*result.Latency) float64 { return stallUs }}
+
+// The systems of a case with guests.
+var besideGuests = []string{result.LCAlone, "gpreempt-hints"}
+
 func gemmsCase(name, about, program string, connections int, seconds float64) stallCase {
-	c := stallCase{name: name, about: about, seconds: seconds, target: allExplained,
+	c := stallCase{name: name, about: about, seconds: seconds, target: allExplained, pace: nowAndThen, systems: besideGuests,
 		lc: workload.Task{Program: program, RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
 	if connections > 0 {
 		c.environment = map[string]string{"CUDA_DEVICE_MAX_CONNECTIONS": fmt.Sprint(connections)}
@@ -93,6 +106,17 @@ func gemmsCase(name, about, program string, connections int, seconds float64) st
 	for _, task := range workload.Continuous("spin-long", "spin-long", "spin-many") {
 		c.guests = append(c.guests, guest{"be", task})
 	}
+	return c
+}
+
+// guestsCase is what guests cost that have contexts with so many hardware channels, without BE: the driver's price, with the library and
+// without it. How many channels the same guests have in other cases is part of those cases' names.
+func guestsCase(connections int) stallCase {
+	name := fmt.Sprintf("guests-c%d", connections)
+	c := gemmsCase(name, fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, beside 2 other LC processes alone, which come and go all the time", connections),
+		"gemms", connections, 10)
+	c.guests = c.guests[:2]
+	c.pace, c.systems, c.without, c.target = allTheTime, []string{defaultSlicing, "gpreempt-hints"}, name, justMeasured
 	return c
 }
 
@@ -110,7 +134,7 @@ var stallCases = func() []stallCase {
 	all := []stallCase{
 		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
 			lc: workload.Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("resnet152"),
-			explicit: true, requests: 50_000, target: besideAlone},
+			explicit: true, requests: 50_000, target: besideAlone, systems: []string{result.LCAlone, "gpreempt", "gpreempt-hints"}},
 		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others, "gemms", 0, 600),
 		gemmsCase("gemms-apart", "gemms with two processors that no other program gets", "gemms", 0, 600).apart(),
 	}
@@ -120,14 +144,20 @@ var stallCases = func() []stallCase {
 			if streams == 1 {
 				program = "gemms"
 			}
-			all = append(all, gemmsCase(fmt.Sprintf("gemms-c%d-s%d", connections, streams),
-				fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, on %d streams", connections, streams), program, connections, 60))
+			c := gemmsCase(fmt.Sprintf("gemms-c%d-s%d", connections, streams),
+				fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, on %d streams", connections, streams), program, connections, 60)
+			c.systems = []string{"gpreempt-hints"}
+			if connections > 1 {
+				c.without = guestsCase(connections).name
+			}
+			all = append(all, c)
 		}
 	}
+	all = append(all, guestsCase(8), guestsCase(32))
 	// Needs no PyTorch: for tests.
 	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
 		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
-		explicit: true, seconds: 60, target: allExplained}
+		explicit: true, seconds: 60, target: allExplained, pace: nowAndThen, systems: besideGuests}
 	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
 	return append(all, spin)
 }()
@@ -162,18 +192,36 @@ func listStallCases(out io.Writer, options Options) error {
 	return nil
 }
 
-var stallSystemNames = []string{result.LCAlone, "gpreempt", "gpreempt-hints"}
-
-// skips says whether a case is measured under a system only where that is asked for.
-func (c stallCase) skips(system workload.System, options Options) bool {
-	return len(options.Systems) == 0 && len(c.guests) > 0 && system.Name == "gpreempt"
+// stalledUnder is a case under a system.
+type stalledUnder struct {
+	stallCase
+	system workload.System
 }
 
-// stallSystems are those that the cases are measured under; alone is one without the other programs.
-func stallSystems(names []string) (systems []workload.System, err error) {
-	if len(names) == 0 {
-		names = stallSystemNames
+// pickStalls picks cases and the systems that each is measured under.
+func pickStalls(options Options) (picked []stalledUnder, err error) {
+	cases, err := pickStallCases(options.Only)
+	if err != nil {
+		return nil, err
 	}
+	for _, c := range cases {
+		names := options.Systems
+		if len(names) == 0 {
+			names = c.systems
+		}
+		systems, err := stallSystems(names)
+		if err != nil {
+			return nil, err
+		}
+		for _, system := range systems {
+			picked = append(picked, stalledUnder{c, system})
+		}
+	}
+	return picked, nil
+}
+
+// stallSystems are those of names; alone is one without the other programs.
+func stallSystems(names []string) (systems []workload.System, err error) {
 	for _, name := range names {
 		if name == result.LCAlone {
 			systems = append(systems, workload.System{Name: result.LCAlone})
@@ -208,25 +256,16 @@ func (c stallCase) length(system workload.System, options Options) (seconds floa
 
 // planStalls says what measureStalls would measure and about how long that takes.
 func planStalls(out io.Writer, options Options) error {
-	cases, err := pickStallCases(options.Only)
-	if err != nil {
-		return err
-	}
-	systems, err := stallSystems(options.Systems)
+	picked, err := pickStalls(options)
 	if err != nil {
 		return err
 	}
 	t := result.NewTable(out, "case", "system", "seconds", "what")
 	total := 0.0
-	for _, c := range cases {
-		for _, system := range systems {
-			if c.skips(system, options) {
-				continue
-			}
-			seconds := c.cost(system, options)
-			total += seconds
-			t.Row(c.name, system.Name, fmt.Sprintf("%.0f", seconds), c.about)
-		}
+	for _, c := range picked {
+		seconds := c.cost(c.system, options)
+		total += seconds
+		t.Row(c.name, c.system.Name, fmt.Sprintf("%.0f", seconds), c.about)
 	}
 	if err := t.End(); err != nil {
 		return err
@@ -261,8 +300,9 @@ type stallPart struct {
 	Rounds []result.RunResult `json:"rounds"`
 	Stalls []result.Stall     `json:"stalls"` // slowest first
 	// Of all requests: how many saw what requests that stall are looked at for.
-	Seen map[string]int `json:"seen"`
-	Note string         `json:"note,omitempty"`
+	Seen   map[string]int `json:"seen"`
+	CameMs []float64      `json:"came_ms,omitempty"` // how long each guest took to come, of those that began to in a round
+	Note   string         `json:"note,omitempty"`
 }
 
 func (p *stallPart) lcRun(round int) *result.TaskRun {
@@ -330,32 +370,22 @@ func readStallPart(path string) (*stallPart, error) {
 // measureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
 // has by then. What went wrong is an error beside them.
 func measureStalls(ctx context.Context, options Options) (*result.Report, error) {
-	cases, err := pickStallCases(options.Only)
-	if err != nil {
-		return nil, err
-	}
-	systems, err := stallSystems(options.Systems)
+	picked, err := pickStalls(options)
 	if err != nil {
 		return nil, err
 	}
 	e := newEvaluation(options)
 	total := 0.0
-	for _, c := range cases {
-		for _, system := range systems {
-			if !c.skips(system, options) {
-				total += c.cost(system, options)
-			}
-		}
-	}
-	for _, system := range systems {
-		if system.Name != result.LCAlone {
-			e.systems = append(e.systems, system)
+	for _, c := range picked {
+		total += c.cost(c.system, options)
+		if c.system.Name != result.LCAlone && !slices.ContainsFunc(e.systems, func(s workload.System) bool { return s.Name == c.system.Name }) {
+			e.systems = append(e.systems, c.system)
 		}
 	}
 	defer e.close()
 	defer e.session.keepTelling(e.ahead.state)()
 	e.ahead.set(result.StallsSuite, total)
-	e.session.log("%s: %d cases, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(cases), e.ahead.left(), options.Folder)
+	e.session.log("%s: %d measurements, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(picked), e.ahead.left(), options.Folder)
 	if err := e.prepare(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -366,26 +396,22 @@ func measureStalls(ctx context.Context, options Options) (*result.Report, error)
 		limit := options.Minutes * 60
 		return limit == 0 || len(left) == 0 && time.Since(began).Seconds()+seconds <= limit
 	}
-measuring:
-	for _, c := range cases {
-		for _, system := range systems {
-			if c.skips(system, options) {
-				continue
-			}
-			total -= c.cost(system, options) // of what comes after it
-			complete, err := e.measureStallCase(ctx, c, system, total, timeFor)
-			e.keepOnly(nil)
-			switch {
-			case ctx.Err() != nil:
-				failed = append(failed, ctx.Err())
-				break measuring
-			case err != nil:
-				failed = append(failed, fmt.Errorf("%s under %s: %w", c.name, system.Name, err))
-				e.session.log("%v", failed[len(failed)-1])
-			case !complete:
-				if left = append(left, c.name+" under "+system.Name); len(left) == 1 {
-					e.session.log("another call with the same --out goes on with %s", left[0])
-				}
+	for _, c := range picked {
+		name := c.name + " under " + c.system.Name
+		total -= c.cost(c.system, options) // of what comes after it
+		complete, err := e.measureStallCase(ctx, c.stallCase, c.system, total, timeFor)
+		e.keepOnly(nil)
+		if ctx.Err() != nil {
+			failed = append(failed, ctx.Err())
+			break
+		}
+		switch {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s: %w", name, err))
+			e.session.log("%v", failed[len(failed)-1])
+		case !complete:
+			if left = append(left, name); len(left) == 1 {
+				e.session.log("another call with the same --out goes on with %s", name)
 			}
 		}
 	}
@@ -595,6 +621,7 @@ func (p *stallPart) add(run result.RunResult, limitUs float64, w witnesses) {
 	before := p.seconds()
 	p.Rounds = append(p.Rounds, run)
 	t := p.lcRun(len(p.Rounds) - 1)
+	p.CameMs = append(p.CameMs, w.came(uint64(run.Begin), uint64(run.Begin+run.Length()))...)
 	latencies, _ := t.Latencies(run.Length())
 	slices.Sort(latencies)
 	usual := result.Quantile(latencies, .5)

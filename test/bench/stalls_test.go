@@ -144,6 +144,74 @@ func TestStallTargets(t *testing.T) {
 	}
 }
 
+// What guests cost where nobody has the library is told beside what they cost with it.
+func TestGuestsWithoutTheLibrary(t *testing.T) {
+	folder := t.TempDir()
+	part := func(name, system string, slowest ...float64) {
+		p := syntheticPart(system, stallUs, append(slices.Repeat([]float64{1000}, 998), slowest...)...)
+		p.Case, p.CameMs = name, []float64{700, 500, 600}
+		if p.Stalls[len(p.Stalls)-1].Guests = "lc 1 comes"; system == result.LCAlone {
+			p.CameMs = nil
+		}
+		if err := p.write(stallPartPath(folder, name, system)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part("guests-c32", "default", 12_000, 9000) // only the latter by a guest
+	part("guests-c32", "gpreempt-hints", 8000)
+	part("gemms-c32-s8", "gpreempt-hints", 17_400)
+	part("gemms-c8-s8", "gpreempt-hints", 7000)
+	part("gemms", result.LCAlone, 2500)
+	part("gemms", "gpreempt-hints", 7000)
+	r, err := readStalls(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := result.Without{Case: "guests-c32", P999Us: 9003, MaxUs: 12_000, GuestUs: 9000, Above: 2, LimitUs: 2000}
+	for _, row := range r.Cases {
+		name := row.Case + " under " + row.System
+		told := slices.Contains([]string{"guests-c32 under gpreempt-hints", "gemms-c32-s8 under gpreempt-hints"}, name)
+		if got := row.Stalls.Without; (got != nil) != told || told && *got != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if came := row.Stalls.Came; row.System != result.LCAlone && (came != 3 || row.Stalls.CameMs != 600) || row.System == result.LCAlone && came != 0 {
+			t.Errorf("%s: %d guests came, in %g ms", name, came, row.Stalls.CameMs)
+		}
+		judged := strings.HasPrefix(name, "gemms") && row.System == "gpreempt-hints" // also without the LC program alone
+		if (row.Pass != nil) != judged || row.Failed() {
+			t.Errorf("%s: %+v", name, row)
+		}
+	}
+	var out bytes.Buffer
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "(guests came 3 times, in 600 ms (median); alone beside the same guests without the library: max 12.0 ms, by guests 9.0 ms, p99.9 9.0 ms, 2 above 2.0 ms)") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	text, err := json.Marshal(r)
+	if err != nil || !bytes.Contains(text, []byte(`"without_library":{"case":"guests-c32","p999_us":9003,"max_us":12000,`)) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+// Guests come and go beside a program without the library, and nothing else runs.
+func TestGuestsOnTheSimulatedDriver(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	options := stallOptions(t, &progress, "guests-c32")
+	options.Systems = []string{defaultSlicing}
+	for options.Seconds = .6; ; options.Seconds *= 2 { // until one came that began to in a round
+		r, err := measureStalls(t.Context(), options)
+		if err != nil || len(r.Cases) != 1 || r.Cases[0].LC == nil {
+			t.Fatalf("%v, %+v\n%s", err, r, &progress)
+		}
+		if s := r.Cases[0].Stalls; s.Came > 0 && s.CameMs > 0 {
+			return
+		}
+		if options.Seconds > 60 {
+			t.Fatalf("no guest came: %+v\n%s", r.Cases[0].Stalls, &progress)
+		}
+	}
+}
+
 // A result lists the slowest stalls, and those without a cause wherever they come.
 func TestUnknownStallsAreListed(t *testing.T) {
 	micros := slices.Repeat([]float64{1000}, 900)
@@ -343,6 +411,33 @@ func TestStallCasesArePicked(t *testing.T) {
 	var out bytes.Buffer
 	if err := planStalls(&out, Options{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s33") || strings.Contains(out.String(), "spin") {
 		t.Errorf("%v\n%s", err, &out)
+	}
+	for options, want := range map[string]string{
+		"":        "load-50 alone, load-50 gpreempt, load-50 gpreempt-hints, gemms alone, gemms gpreempt-hints, gemms-c32-s8 gpreempt-hints, guests-c32 default, guests-c32 gpreempt-hints",
+		"default": "load-50 default, gemms default, gemms-c32-s8 default, guests-c32 default",
+	} {
+		o := Options{Only: []string{"load-50", "gemms", "gemms-c32-s8", "guests-c32"}}
+		if options != "" {
+			o.Systems = []string{options}
+		}
+		picked, err := pickStalls(o)
+		var names []string
+		for _, c := range picked {
+			names = append(names, c.name+" "+c.system.Name)
+		}
+		if got := strings.Join(names, ", "); err != nil || got != want {
+			t.Errorf("%q: %v, %s", options, err, got)
+		}
+	}
+	for _, c := range stallCases {
+		for _, name := range c.systems {
+			if _, err := stallSystems([]string{name}); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if known := slices.ContainsFunc(stallCases, func(w stallCase) bool { return w.name == c.without }); len(c.systems) == 0 || c.without != "" && !known {
+			t.Errorf("%s: systems %v, compared with %s", c.name, c.systems, c.without)
+		}
 	}
 	if err := listStallCases(&out, Options{Only: []string{"load-51"}}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
 		t.Errorf("a case that there is not: %v", err)

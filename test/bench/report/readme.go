@@ -271,6 +271,9 @@ func stallsTable(r *result.Report) string {
 			if slow := slowRequests(row.Stalls); slow != "" {
 				stalls += "; **" + slow + "**"
 			}
+			if guests := row.Stalls.GuestList(); guests != "" {
+				stalls += "; " + guests
+			}
 		}
 		fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", row.Case, row.System, row.LC.N, microseconds(row.LC.P50Us),
 			microseconds(row.LC.P99Us), p999, microseconds(row.LC.MaxUs), stalls, verdict(row))

@@ -157,6 +157,44 @@ type Stalls struct {
 	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
 	Seen map[string]float64 `json:"seen_by_all"`
 	List []Stall            `json:"list"` // slowest first
+
+	Came    int      `json:"guests_came,omitempty"` // how many, and in what time, the median
+	CameMs  float64  `json:"guests_came_ms,omitempty"`
+	Without *Without `json:"without_library,omitempty"`
+}
+
+// Without is the same LC program beside the same guests and nothing else, without the library: what the driver takes for them.
+type Without struct {
+	Case    string  `json:"case"`
+	P999Us  float64 `json:"p999_us"`
+	MaxUs   float64 `json:"max_us"`
+	GuestUs float64 `json:"guest_us"` // the longest whose cause is a guest
+	Above   int     `json:"above"`
+	LimitUs float64 `json:"limit_us"`
+}
+
+// WithoutLibrary is what a row with requests, of a system without the library, tells the others.
+func WithoutLibrary(row Row) *Without {
+	w := &Without{Case: row.Case, P999Us: row.LC.P999Us, MaxUs: row.LC.MaxUs, Above: row.Stalls.Above, LimitUs: row.Stalls.LimitUs}
+	for _, stall := range row.Stalls.List {
+		if stall.Cause == causeGuest {
+			w.GuestUs = max(w.GuestUs, stall.LatencyUs)
+		}
+	}
+	return w
+}
+
+// GuestList says how many guests came, and what they cost where nobody has the library; "" where there is nothing to say.
+func (s *Stalls) GuestList() string {
+	var words []string
+	if s.Came > 0 {
+		words = append(words, fmt.Sprintf("guests came %d times, in %.0f ms (median)", s.Came, s.CameMs))
+	}
+	if w := s.Without; w != nil {
+		words = append(words, fmt.Sprintf("alone beside the same guests without the library: max %.1f ms, by guests %.1f ms, p99.9 %.1f ms, %d above %.1f ms",
+			w.MaxUs/1000, w.GuestUs/1000, w.P999Us/1000, w.Above, w.LimitUs/1000))
+	}
+	return strings.Join(words, "; ")
 }
 
 // listed are those in a result file: the slowest, and all whose cause is unknown.
@@ -197,7 +235,13 @@ func (r *Report) printStalls(out io.Writer) error {
 		if row.Stalls != nil {
 			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.CauseList()
 		}
-		t.Row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
+		verdict := row.verdict()
+		if row.Stalls != nil {
+			if guests := row.Stalls.GuestList(); guests != "" {
+				verdict = strings.TrimSpace(verdict + " (" + guests + ")")
+			}
+		}
+		t.Row(append(append([]string{row.Case, row.System}, cells...), verdict)...)
 	}
 	if err := t.End(); err != nil {
 		return err
