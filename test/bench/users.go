@@ -533,10 +533,10 @@ func p99s(rounds []result.Row) string {
 }
 
 var (
-	oneUser     = party{what: "one user, by a file", lc: []uint32{service}, be: []uint32{service, service}}
-	threeUsers  = party{what: "three users, by the broker", lc: []uint32{service}, be: []uint32{tenant, otherTenant}, broker: true}
-	fourOfOne   = party{what: "two LC of one user, by a file", lc: []uint32{service, service}, be: []uint32{service, service}}
-	fourUsers   = party{what: "four users, by the broker", lc: []uint32{service, otherService}, be: []uint32{tenant, otherTenant}, broker: true}
+	oneUser    = party{what: "one user, by a file", lc: []uint32{service}, be: []uint32{service, service}}
+	threeUsers = party{what: "three users, by the broker", lc: []uint32{service}, be: []uint32{tenant, otherTenant}, broker: true}
+	fourOfOne  = party{what: "two LC of one user, by a file", lc: []uint32{service, service}, be: []uint32{service, service}}
+	fourUsers  = party{what: "four users, by the broker", lc: []uint32{service, otherService}, be: []uint32{tenant, otherTenant}, broker: true}
 )
 
 // What several users have to reach, beside the same processes of one user. How much of the time several LC processes leave is not known well
