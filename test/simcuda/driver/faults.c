@@ -1,4 +1,5 @@
-// faults.c - calls that fail, and calls at which the process is killed, as SIMCUDA_FAIL and SIMCUDA_KILL say.
+// faults.c - calls that fail, at which the process is killed, or that take time, as SIMCUDA_FAIL, SIMCUDA_KILL and
+// SIMCUDA_CALL_US say.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -20,6 +21,11 @@ static struct rule {
 	_Atomic unsigned calls;
 } rules[RULES];
 static int count;
+static struct cost {
+	char name[64];
+	uint64_t ns;
+} costs[RULES];
+static int cost_count;
 static bool wrong;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -67,12 +73,32 @@ static bool read_rule(char *text, bool kill)
 	return true;
 }
 
-static void read_variable(const char *variable, bool kill)
+static bool read_failure(char *text) { return read_rule(text, false); }
+
+static bool read_death(char *text) { return read_rule(text, true); }
+
+// Reads "NAME:MICROSECONDS".
+static bool read_cost(char *text)
+{
+	struct cost *c = &costs[cost_count];
+	char *colon = strchr(text, ':'), *end;
+	if (!colon || cost_count == RULES || (size_t)(colon - text) >= sizeof c->name)
+		return false;
+	*colon = 0;
+	strcpy(c->name, text);
+	c->ns = strtoull(colon + 1, &end, 10) * 1000;
+	if (*end || !c->ns || !exists(c->name))
+		return false;
+	cost_count++;
+	return true;
+}
+
+static void read_variable(const char *variable, bool (*read_one)(char *text))
 {
 	const char *value = getenv(variable);
 	char *copy = strdup(value ? value : ""), *rest = copy;
 	for (char *text; copy && (text = strsep(&rest, ","));)
-		if (*text && !read_rule(text, kill)) {
+		if (*text && !read_one(text)) {
 			fprintf(stderr, "simulated CUDA driver: %s=%s: \"%s\" is no NAME:N of a function of the driver\n",
 				variable, value, text);
 			wrong = true;
@@ -82,8 +108,9 @@ static void read_variable(const char *variable, bool kill)
 
 static void read_rules(void)
 {
-	read_variable("SIMCUDA_FAIL", false);
-	read_variable("SIMCUDA_KILL", true);
+	read_variable("SIMCUDA_FAIL", read_failure);
+	read_variable("SIMCUDA_KILL", read_death);
+	read_variable("SIMCUDA_CALL_US", read_cost);
 }
 
 bool faults_understood(void)
@@ -96,6 +123,9 @@ CUresult sim_called(const char *name)
 {
 	pthread_once(&once, read_rules);
 	CUresult r = CUDA_SUCCESS;
+	for (int i = 0; i < cost_count; i++)
+		if (is_named(name, costs[i].name))
+			sim_take(costs[i].ns);
 	for (int i = 0; i < count; i++) {
 		if (!is_named(name, rules[i].name))
 			continue;

@@ -181,11 +181,16 @@ uint64_t sim_look_ns(void)
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
 }
 
-static void take_ns(uint64_t ns)
+#define SLACK_NS 100000 // a sleep ends so much late at most, mostly
+
+void sim_take(uint64_t ns)
 {
-	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-	if (ns)
+	uint64_t until = now_ns() + ns, asleep = ns > SLACK_NS ? ns - SLACK_NS : 0;
+	struct timespec t = {(time_t)(asleep / 1000000000u), (long)(asleep % 1000000000u)};
+	if (asleep)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+	while (ns && now_ns() < until)
+		;
 }
 
 void sim_doorbell(const struct kernel *k)
@@ -195,7 +200,7 @@ void sim_doorbell(const struct kernel *k)
 	const char *of = ns ? strchr(getenv("SIMCUDA_DOORBELL_US"), ':') : NULL;
 	if (of && !(k && strcmp(k->name, of + 1) == 0))
 		return;
-	take_ns(ns);
+	sim_take(ns);
 }
 
 static double bus_rate[3]; // to the device, from it, each of the two while both go
@@ -221,19 +226,29 @@ double sim_bus_rate(int direction, bool both)
 void sim_pin(uint64_t bytes)
 {
 	static _Atomic uint64_t ms = UINT64_MAX;
-	take_ns(bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000);
+	sim_take(bytes * setting(&ms, "SIMCUDA_PIN_MS_PER_GB", 1, 0) / 1000);
 }
 
 void sim_create(uint64_t bytes)
 {
 	static _Atomic uint64_t ms = UINT64_MAX;
-	take_ns(bytes * setting(&ms, "SIMCUDA_CREATE_MS_PER_GB", 1, 0) / 1000);
+	sim_take(bytes * setting(&ms, "SIMCUDA_CREATE_MS_PER_GB", 1, 0) / 1000);
 }
 
 uint64_t sim_scrub_ns(uint64_t bytes)
 {
 	static _Atomic uint64_t ms = UINT64_MAX;
 	return bytes * setting(&ms, "SIMCUDA_SCRUB_MS_PER_GB", 1, 0) / 1000;
+}
+
+bool sim_contents(void)
+{
+	static _Atomic int state; // 1 no, 2 yes
+	if (!state) {
+		const char *e = getenv("SIMCUDA_CONTENTS");
+		state = e && strcmp(e, "0") == 0 ? 1 : 2;
+	}
+	return state == 2;
 }
 
 int machine_attribute(int device, int attribute, int *value)

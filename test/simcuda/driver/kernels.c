@@ -32,7 +32,7 @@ static bool mix_finish(const uint64_t *a)
 	uint32_t *word = (uint32_t *)a[0], n = (uint32_t)a[1], rounds = (uint32_t)a[2];
 	if (!address_valid(a[0], 4ull * n))
 		return false;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; sim_contents() && i < n; i++)
 		for (uint32_t round = 0; round < rounds; round++)
 			word[i] = (word[i] ^ (word[i] >> 15)) * 0x2c1b3c6du + i + round;
 	return true;

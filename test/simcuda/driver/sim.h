@@ -125,6 +125,8 @@ uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
 // Bytes per ns to the device (direction 0) or from it (1); both: while copies go both ways. 0: no rate is set.
 double sim_bus_rate(int direction, bool both);
+void sim_take(uint64_t ns);            // takes so long
+bool sim_contents(void);               // whether copies, memsets and bench_mix change memory
 void sim_pin(uint64_t bytes);          // sleeps as long as page-locking takes
 void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
 uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many bytes

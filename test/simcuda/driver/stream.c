@@ -291,6 +291,8 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 			fault(c);
 			return false;
 		}
+		if (w->bytes >= PIECE && !sim_contents())
+			continue;
 		virtual_hold();
 		pthread_mutex_unlock(&sim_lock);
 		device_acts();

@@ -79,7 +79,8 @@ enum {
 	NOT_ENABLED = 705,
 	NOT_SUPPORTED = 801,
 	CAPTURE_UNSUPPORTED = 900,
-	CAPTURE_INVALIDATED = 901
+	CAPTURE_INVALIDATED = 901,
+	UNKNOWN = 999
 };
 #define MB (1ull << 20)
 
@@ -360,6 +361,39 @@ static void creating(void)
 	CHECK(now_ms() - from >= 200);
 }
 
+static void calling(void)
+{
+	setenv("SIMCUDA_CALL_US", "cuMemRelease:200000,cuMemCreate:300000", 1);
+	start(1);
+	uint64_t from = now_ms();
+	physical h = created(0, 2 * MB);
+	CHECK(now_ms() - from >= 300);
+	from = now_ms();
+	OK(cuMemRelease(h));
+	CHECK(now_ms() - from >= 200);
+}
+
+static void calling_misspelt(void)
+{
+	setenv("SIMCUDA_CALL_US", "cuMemReleas:2", 1);
+	REFUSED(UNKNOWN, cuInit(0));
+}
+
+static void copying_nothing(void)
+{ // but what is small
+	setenv("SIMCUDA_CONTENTS", "0", 1);
+	start(1);
+	ptr p;
+	char *host = calloc(1, 2 * MB);
+	OK(cuMemAlloc_v2(&p, 2 * MB));
+	OK(cuMemsetD32_v2(p, 7, MB / 8));
+	OK(cuMemcpyDtoH_v2(host, p, 2 * MB));
+	CHECK(host[0] == 0);
+	OK(cuMemcpyDtoH_v2(host, p, MB / 2));
+	CHECK(host[0] == 7 && host[MB / 2 - 4] == 7);
+	free(host);
+}
+
 static const struct test tests[] = {
 	{"peers", peers},
 	{"strangers", strangers},
@@ -369,6 +403,9 @@ static const struct test tests[] = {
 	{"captured", captured},
 	{"scrubbing", scrubbing},
 	{"creating", creating},
+	{"calling", calling},
+	{"calling_misspelt", calling_misspelt},
+	{"copying_nothing", copying_nothing},
 };
 
 int main(int argc, char **argv) { return run_test(argc, argv, tests, sizeof tests / sizeof *tests); }
