@@ -172,6 +172,7 @@ void gp_bridge_memory(int gpu, struct gp_bridge_memory *to)
 					.out_ns = m->out_ns,
 					.in_bytes = m->in_bytes,
 					.in_ns = m->in_ns,
+					.taken_bytes = m->taken_bytes,
 					.failures = m->failures};
 }
 

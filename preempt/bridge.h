@@ -51,7 +51,7 @@ void gp_bridge_watch_windows(int gpu); // for good
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
 struct gp_bridge_memory {                                          // struct gp_memory, as it is now
 	uint64_t resident, swapped, pinned, wanted, waiting;
-	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
+	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };
 void gp_bridge_memory(int gpu, struct gp_bridge_memory *);
 // What the driver says of the whole GPU, bytes. False: this process has no context there.

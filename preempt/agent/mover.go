@@ -59,7 +59,7 @@ type ended struct {
 // agents must show that they live.
 type mover struct {
 	carry func(move) moveResult
-	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have come ever
+	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have been taken ever
 	urge  func(gpu int)              // a move out is urgent from here on
 	ring  func(gpu int)              // tells the agent of a GPU that a move has ended
 	moves chan move
@@ -110,9 +110,9 @@ func (m *mover) begin(next move) bool {
 	return true
 }
 
-// bring tells a move in under way how much more may come, of which so much has come ever. That may be less than before. Where others
+// bring tells a move in under way how much more may come, where moves in have taken so much ever. That may be less than before. Where others
 // wait for memory of another GPU, the move comes to its end and is begun anew later: it could go on for as long as others leave.
-func (m *mover) bring(gpu int, came, more uint64) {
+func (m *mover) bring(gpu int, taken, more uint64) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if !m.busy || m.now.gpu != gpu || m.now.kind != moveIn {
@@ -121,7 +121,7 @@ func (m *mover) bring(gpu int, came, more uint64) {
 	if m.waits {
 		more = 0
 	}
-	m.grant(gpu, saturate(came, more))
+	m.grant(gpu, saturate(taken, more))
 }
 
 // hurry makes a move out urgent that is under way: a higher level waits for the room now.
@@ -170,7 +170,7 @@ type meter struct {
 type measured struct {
 	free, total uint64
 	known       bool
-	came        uint64 // what had come to this process ever when the driver was asked
+	taken       uint64 // by moves in of this process ever, when the driver was asked
 }
 
 func newMeter(ask func() measured) *meter {

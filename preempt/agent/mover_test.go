@@ -91,7 +91,7 @@ func TestMoverCarriesOneMoveOut(t *testing.T) {
 // A move in goes on as far as there is room, stops where there is none any more, and lets memory of another GPU leave.
 func TestMoveInGoesOn(t *testing.T) {
 	a, h := newMemoryAgent(t, lowestLevel)
-	m, c := a.core.memory.mover, memoryCounters{swapped: 3 * gigabyte, inBytes: 5 * gigabyte}
+	m, c := a.core.memory.mover, memoryCounters{swapped: 3 * gigabyte, takenBytes: 5 * gigabyte}
 	grant := func(room uint64) uint64 {
 		h.granted = nil
 		a.begin(memoryPlan{room: room, to: -1}, c, &memoryView{}, 1e12)
@@ -106,13 +106,13 @@ func TestMoveInGoesOn(t *testing.T) {
 	if got := grant(2 * gigabyte); got != 7*gigabyte {
 		t.Errorf("it comes in up to %d", got)
 	}
-	if got := grant(0); got != c.inBytes {
+	if got := grant(0); got != c.takenBytes {
 		t.Errorf("with no room any more it comes in up to %d", got)
 	}
 	if m.begin(move{gpu: 1, kind: moveIn}) || grant(gigabyte) != 6*gigabyte {
 		t.Error("it stops for memory of another GPU that comes in, too")
 	}
-	if m.begin(move{gpu: 1, kind: moveOut}) || grant(gigabyte) != c.inBytes {
+	if m.begin(move{gpu: 1, kind: moveOut}) || grant(gigabyte) != c.takenBytes {
 		t.Error("it goes on though memory of another GPU is to leave")
 	}
 	h.results <- movedNoRoom
@@ -181,12 +181,12 @@ func TestOldAnswerOfTheDriver(t *testing.T) {
 	v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: lowestLevel, swaps: true, swapped: 9 * gigabyte}}}
 	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 4 * gigabyte}
 	for deadline := time.Now().Add(time.Minute); !a.memory.known && time.Now().Before(deadline); {
-		a.measure(v, memoryCounters{inBytes: 3 * gigabyte})
+		a.measure(v, memoryCounters{takenBytes: 3 * gigabyte})
 	}
 	if v.free != 10*gigabyte {
 		t.Errorf("%d are free", v.free)
 	}
-	if a.measure(v, memoryCounters{inBytes: 6 * gigabyte}); v.free != 8*gigabyte {
+	if a.measure(v, memoryCounters{takenBytes: 6 * gigabyte}); v.free != 8*gigabyte {
 		t.Errorf("%d are free after 2 GiB have come", v.free)
 	}
 	close(answers)

@@ -114,9 +114,9 @@ func (a *agent) startMemory() {
 	a.memory.toldMost = math.MaxUint64
 	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
-		came := readMemory(a.gpu).inBytes
+		taken := readMemory(a.gpu).takenBytes
 		free, total, known := deviceMemory(a.gpu)
-		return measured{free, total, known, came}
+		return measured{free, total, known, taken}
 	})
 }
 
@@ -459,8 +459,8 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 	if a.needsMeasuring(v) {
 		seen, fresh := m.meter.read(measurePatience)
 		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
-		if seen.known { // an old answer: what has come since has been taken from that
-			m.free, m.total = minus(seen.free, minus(c.inBytes, seen.came)), seen.total
+		if seen.known { // an old answer: a move in has taken some of it since
+			m.free, m.total = minus(seen.free, minus(c.takenBytes, seen.taken)), seen.total
 		}
 		m.measuredNs = v.now
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
@@ -577,7 +577,7 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
 	if _, busyMoving := mover.moving(a.gpu); busyMoving {
-		mover.bring(a.gpu, c.inBytes, p.room)
+		mover.bring(a.gpu, c.takenBytes, p.room)
 		if p.urgent {
 			mover.hurry(a.gpu)
 		}

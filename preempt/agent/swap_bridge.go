@@ -26,7 +26,7 @@ func startMemory(config configs.Config, level int, driver Driver) error {
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
 	resident, swapped, pinned, wanted, waiting                                         uint64
-	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, host uint64
+	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host uint64
 }
 
 func readMemory(gpu int) memoryCounters {
@@ -35,7 +35,7 @@ func readMemory(gpu int) memoryCounters {
 	return memoryCounters{
 		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.waiting),
 		uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
-		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(C.gp_bridge_arena_pinned()),
+		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(m.taken_bytes), uint64(C.gp_bridge_arena_pinned()),
 	}
 }
 
@@ -63,7 +63,7 @@ func roomChanged(gpu int, most uint64, enough bool) {
 // allowMemory is how much may be allocated before room has to be asked for.
 func allowMemory(gpu int, bytes uint64) { C.gp_bridge_memory_allow(C.int(gpu), C.uint64_t(bytes)) }
 
-// grantMemory lets memory that comes back go on until so many bytes have come ever.
+// grantMemory lets memory that comes back go on until restores have taken so many bytes ever.
 func grantMemory(gpu int, upto uint64) { C.gp_bridge_memory_grant(C.int(gpu), C.uint64_t(upto)) }
 
 // hurryMemory makes memory that leaves urgent.

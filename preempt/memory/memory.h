@@ -101,6 +101,8 @@ struct gp_memory {
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
+	// in_bytes, and what was made for chunks that come: so much of the device's memory has been taken by restores.
+	_Atomic uint64_t taken_bytes;
 	// 1 + the bytes that may still be allocated before room has to be asked for. The driver may have more, which others
 	// wait for or which is kept for higher levels. 0: no bound. The agent sets it, allocations take from it.
 	_Atomic uint64_t allowance;
@@ -229,7 +231,7 @@ void gp_memory_hurry(const struct gp_gpu *);
 // Brings everything back, or as much as fits in most bytes, and opens the gate of the process once nothing is out on any GPU.
 // GP_MOVE_NO_ROOM: some is out still, and gp_memory_grant has not allowed more for a while.
 enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgent);
-// While memory comes back: as much may come as makes so many bytes in gp_memory.in_bytes. For the agent, as others leave.
+// While memory comes back: as much may be made as makes so many bytes in gp_memory.taken_bytes. For the agent, as others leave.
 void gp_memory_grant(const struct gp_gpu *, uint64_t upto);
 // For a thread that frees, and is not inside. True: the gate is closed, nothing of the process runs, and no move begins until
 // gp_memory_let_moves, which opens the gate if nothing is out any more. False: the caller has to be counted in, as for any

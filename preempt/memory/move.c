@@ -17,6 +17,7 @@ enum {
 	AHEAD = 8,              // chunks that are made before their copies begin
 	TELL_BYTES = 64 << 20,  // others are told each time that so much has left: a ms of the bus
 	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of an agent
+	AGAIN_NS = 250000, // until the driver is asked again for memory that it did not have: it scrubs what was released
 };
 
 static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
@@ -323,15 +324,16 @@ enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t d
 // What a restore of one GPU has done so far: chunks below made are mapped, those below ready can be copied to, those below begun
 // are being copied, those below came are IN.
 struct coming {
-	uint64_t taken; // what has come to the GPU ever, and what was made since
 	struct gp_copies copies;
 	struct list list;
 	size_t made, ready, begun, came;
+	// Since when the driver has no memory for the next chunk, and when it is asked again; 0: it has.
+	uint64_t refused_ns, again_ns;
 	enum gp_move_result result;
 };
 
 // How far chunks of a GPU may be made: the agent's word, which grows while others leave, and falls where the room is needed for
-// what goes first. In terms of gp_memory.in_bytes.
+// what goes first. In terms of gp_memory.taken_bytes.
 static struct {
 	_Atomic uint64_t upto;
 	_Atomic uint32_t changes; // futex; stored last
@@ -347,25 +349,28 @@ void gp_memory_grant(const struct gp_gpu *g, uint64_t upto)
 
 static bool may_make(const struct coming *in)
 {
-	uint64_t upto = granted[in->copies.gpu - gp_gpu].upto, left = in->taken < upto ? upto - in->taken : 0;
+	uint64_t upto = granted[in->copies.gpu - gp_gpu].upto, taken = memory_of(in->copies.gpu)->taken_bytes;
 	if (in->made == in->list.count)
 		return false;
 	const struct gp_chunk *c = in->list.chunk[in->made];
-	return c->handle || c->bytes <= left; // it has its memory where the driver refused to take that back
+	if (c->handle) // it has its memory where the driver refused to take that back
+		return true;
+	return taken < upto && c->bytes <= upto - taken && (!in->again_ns || gp_now_ns() >= in->again_ns);
 }
 
-// Waits until the next chunk may be made. False: nobody has left for a while.
-static bool wait_for_grant(const struct coming *in)
+// Waits until the next chunk may be made. False: nobody has left for a while, or the driver has had no memory for so long.
+static bool wait_for_room(const struct coming *in)
 {
 	_Atomic uint32_t *changes = &granted[in->copies.gpu - gp_gpu].changes;
-	uint64_t until = gp_now_ns() + PATIENCE_NS, now;
-	for (;;) {
+	uint64_t now = gp_now_ns(), until = (in->refused_ns ? in->refused_ns : now) + PATIENCE_NS;
+	for (;; now = gp_now_ns()) {
 		uint32_t seen = *changes;
+		if (now >= until)
+			return false;
 		if (may_make(in))
 			return true;
-		if ((now = gp_now_ns()) >= until)
-			return false;
-		gp_futex_wait(changes, seen, until - now, false);
+		uint64_t look = in->again_ns > now && in->again_ns < until ? in->again_ns : until;
+		gp_futex_wait(changes, seen, look - now, false);
 	}
 }
 
@@ -374,6 +379,7 @@ static void unmake(struct coming *in, struct gp_chunk *c)
 {
 	if (!unmap(c)) // it keeps its handle, and make finds it
 		failed(in->copies.gpu, &in->result);
+	memory_of(in->copies.gpu)->taken_bytes -= c->bytes;
 	c->state = GP_CHUNK_OUT;
 }
 
@@ -393,12 +399,15 @@ static void make(struct coming *in)
 		}
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		in->result = GP_MOVE_NO_ROOM;
+		uint64_t now = gp_now_ns();
+		in->refused_ns = in->refused_ns ? in->refused_ns : now;
+		in->again_ns = now + AGAIN_NS;
 	} else if (result) {
 		failed(in->copies.gpu, &in->result);
 	} else {
 		c->state = GP_CHUNK_COMING;
-		in->taken += c->bytes;
+		memory_of(in->copies.gpu)->taken_bytes += c->bytes;
+		in->refused_ns = in->again_ns = 0;
 		in->made++;
 	}
 }
@@ -463,12 +472,12 @@ static bool begin_copy(struct coming *in)
 	return true;
 }
 
-// Nothing is ready. More may be allowed while pieces are copied, so they are waited for one by one: the bus is to find the next
-// chunk before it has done the last one. False: no more will be ready.
+// Nothing is ready. More may be allowed, or scrubbed, while pieces are copied, so they are waited for one by one: the bus is to
+// find the next chunk before it has done the last one. False: no more will be ready.
 static bool rest(struct coming *in)
 {
 	if (in->copies.ended == in->copies.begun)
-		return wait_for_grant(in);
+		return wait_for_room(in);
 	bool known = gp_copies_wait(&in->copies, in->copies.ended + 1);
 	come_up_to(in);
 	return known;
@@ -540,10 +549,10 @@ static void give_up_if_lost(const struct gp_gpu *g)
 
 static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
-	struct coming in = {.taken = memory_of(g)->in_bytes, .copies = {.gpu = g, .urgent = urgent}};
-	uint64_t began = gp_now_ns();
+	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
+	uint64_t began = gp_now_ns(), taken = memory_of(g)->taken_bytes;
 
-	gp_memory_grant(g, most < UINT64_MAX - in.taken ? in.taken + most : UINT64_MAX);
+	gp_memory_grant(g, most < UINT64_MAX - taken ? taken + most : UINT64_MAX);
 	if (!list_out(g, &in.list)) {
 		failed(g, &in.result);
 	} else if (in.list.count) {
