@@ -297,6 +297,24 @@ func TestNextBroker(t *testing.T) {
 	current.stop()
 }
 
+// Who sees that the broker has ended wakes the others on its GPU, which look then.
+func TestTheEndOfABrokerIsToldOn(t *testing.T) {
+	b := start(t, "")
+	one, first := b.member(7)
+	two, second := b.member(7)
+	eventually(t, "they see each other", func() bool {
+		one.Next() // poke
+		two.Next()
+		return two.Slot(first).StartedNs.Load() != 0 && one.Slot(second).StartedNs.Load() != 0
+	})
+	bells := func() (sum uint32) { return two.Line(first).Rings.Bell.Load() + one.Line(second).Rings.Bell.Load() }
+	before := bells()
+	b.stop()
+	eventually(t, "one rings", func() bool { return bells() != before })
+	one.Close()
+	two.Close()
+}
+
 // A process that began without a broker joins when there is one. Its slot in the file is free then, and what it writes is where it was.
 func TestBrokerThatComesLater(t *testing.T) {
 	directory, err := os.MkdirTemp("", "gpreempt-broker-")

@@ -29,8 +29,10 @@ const (
 	// patience is how long a broker may take to answer one who goes on without meanwhile.
 	patience = 5 * time.Second
 	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again: between half of it and
-	// one and a half times. So all have joined within a second of the next one's start.
-	firstAgain, lastAgain = 100 * time.Millisecond, 600 * time.Millisecond
+	// one and a half times. It is hurriedAgain at most for as long as the next one may be expected (hurry): who looks at the worst time
+	// has joined within a third of a second of its start.
+	firstAgain, hurriedAgain, lastAgain = 100 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond
+	hurry                               = 5 * time.Second
 	// lostAfter is how long a broker that has not closed the connection may be busy before another one is looked for: to have all its
 	// clients join again makes it no less busy.
 	lostAfter = 10 * time.Second
@@ -127,7 +129,8 @@ func there(directory string) bool {
 
 // seek joins the next broker, unless that is not wanted any more: then it returns nil.
 func seek(o Options, unwanted func() bool, failed func(error)) *member {
-	for wait := firstAgain; !unwanted(); wait = min(2*wait, lastAgain) {
+	began := time.Now()
+	for wait := firstAgain; !unwanted(); wait = longer(wait, time.Since(began)) {
 		m, err := connect(o, patience)
 		if err == nil {
 			return m
@@ -144,6 +147,14 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 		time.Sleep(pause)
 	}
 	return nil
+}
+
+// longer is what comes after a wait for a broker that has been sought for so long.
+func longer(wait, sought time.Duration) time.Duration {
+	if sought < hurry {
+		return min(2*wait, hurriedAgain)
+	}
+	return min(2*wait, lastAgain)
 }
 
 // connect joins by the first socket that there is.
@@ -283,6 +294,7 @@ func (m *member) serve() *member {
 			continue
 		}
 		m.client.Close()
+		m.segment.With(m.segment.Ring) // the end of a broker wakes nobody: who sees it tells the others, and they look too
 		return m.again()
 	}
 	m.client.Leave()
