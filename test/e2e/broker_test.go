@@ -196,6 +196,10 @@ func TestBrokerKilledAtRandom(t *testing.T) {
 			}
 		}
 	}
+	yields := func(p *process) bool { // by the shortest timeslice, or one that is raised for its share, as where it gets little of the GPU
+		us := m.peer(p).TimesliceUs
+		return us > 0 && us < 2048 // which is the fair one
+	}
 	took := make([]time.Duration, 0, kills(t))
 	for range cap(took) {
 		before := m.peer(lc).Counters
@@ -210,7 +214,7 @@ func TestBrokerKilledAtRandom(t *testing.T) {
 		m.until("all see each other", func() bool {
 			serve(0)
 			now := m.peer(lc).Counters // of what the new broker shows, which is 0 until LC writes there
-			return now.Windows > before.Windows && now.Switches > before.Switches && m.peer(be).TimesliceUs == 1 && m.peer(other).TimesliceUs == 1
+			return now.Windows > before.Windows && now.Switches > before.Switches && yields(be) && yields(other)
 		})
 		took = append(took, time.Since(began))
 		m.joined(joining)
