@@ -36,9 +36,10 @@ const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
-void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes)
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share)
 {
 	gp_settings.max_hold_ns = max_hold_ns;
+	gp_settings.own_share = share;
 	gp_memory_settings.limit_bytes = memory_bytes;
 }
 

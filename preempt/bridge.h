@@ -20,7 +20,7 @@ void gp_bridge_watch_forever(void);
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
-void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes); // 0 bytes: no limit
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share); // 0 bytes: no limit
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Other memory in the place of the segment; owned: the slot there is still this process's.

@@ -12,14 +12,18 @@
 // Waits while a higher level has its window open. Memory may move meanwhile: it is that level which may want the room.
 static void gate(struct gp_gpu *g)
 {
-	uint32_t inside = gp_memory_step_out();
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t began = gp_now_ns(), now = began, blocking;
+	bool counted = !gp_images_rewritten; // else blp/stop.c keeps this process's share
 
+	if (counted && !gp_gate_enter(g, now))
+		return;
+	uint32_t inside = gp_memory_step_out();
 	gp_count(&slot->gate_waits, 1);
-	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced) {
-		bool watched = gp_images_rewritten;      // then blp/stop.c keeps this process's share
+	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced &&
+	       !(counted && gp_gate_owes(g, now))) {
+		bool watched = gp_images_rewritten;      // a module was loaded meanwhile
 		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
 		if (now - began > most && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
@@ -28,6 +32,8 @@ static void gate(struct gp_gpu *g)
 		gp_wait_gate(g, (uint32_t)__builtin_ctzll(blocking), most - (watched ? 0 : now - began) + 1, true);
 		now = gp_now_ns();
 	}
+	if (counted)
+		gp_gate_leave(g, now);
 	gp_count(&slot->gate_ns, now - began);
 	gp_memory_step_in(inside);
 }

@@ -62,6 +62,7 @@ type agent struct {
 	wantUs                     uint64            // 0: leave the driver's default
 	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
 	offSince                   uint64
+	away                       away   // for windows, of a level between others
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
 	limits                     segment.Limits // a broker's
@@ -327,26 +328,12 @@ func (a *agent) unseen() (slots uint64) {
 // giveWay takes this process off the GPU while a higher level's window is open. A short timeslice cannot do that: this
 // process has lower levels, against which its timeslice must be long. A window that outlives max_hold leaves it its share.
 func (a *agent) giveWay(p peers, now uint64) time.Duration {
-	bound := a.core.config.Hold.MaxMs * 1e6
-	least := a.core.config.Share.MinBE
-	period := bound + uint64(float64(bound)*least/(1-least))
-	away, wait := false, uint64(heartbeat)
-	for m := p.higher; m != 0; m &= m - 1 {
-		since := a.segment.Line(bits.TrailingZeros64(m)).WindowOpenedNs.Load()
-		if since == 0 || since > now {
-			continue
-		}
-		phase := (now - since) % period
-		next := period - phase
-		if phase < bound {
-			away, next = true, bound-phase
-		}
-		wait = min(wait, next)
-	}
+	l := a.segment.Limits()
+	away, wait := a.away.look(a.segment.WindowsOpen(p.higher) != 0, a.off, now, maxHoldNs(a.core.config, l), shareOf(a.core.config, l))
 	if a.off != away {
 		a.schedule(!away)
 	}
-	return time.Duration(wait)
+	return min(wait, heartbeat)
 }
 
 // takesTurns says whether this process takes turns with others of the lowest level: two processes with short timeslices

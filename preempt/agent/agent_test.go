@@ -3,6 +3,7 @@ package agent
 import (
 	"math/bits"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -24,6 +25,42 @@ func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 	} {
 		if is[0] != is[1] {
 			t.Errorf("%s: %d, the driver has %d", name, is[0], is[1])
+		}
+	}
+}
+
+// Whatever others say of their windows, a process of a level between others is on the GPU for its share, and for no more of a window that is
+// open all the time.
+func TestAwayForWindows(t *testing.T) {
+	const ms, most, seconds = uint64(time.Millisecond), 100 * uint64(time.Millisecond), 20
+	for _, c := range []struct {
+		share     float64
+		open      func(now uint64) bool
+		low, high float64 // the part of the time that it is on the GPU
+	}{
+		{0.03, func(uint64) bool { return true }, 0.029, 0.031},
+		{0.2, func(uint64) bool { return true }, 0.19, 0.21},
+		{0.2, func(now uint64) bool { return now/ms%10 != 0 }, 0.19, 0.21}, // it leaves half as much
+		{0.2, func(now uint64) bool { return now/ms%2 == 0 }, 0.49, 0.51},  // and more than its share
+		{0, func(uint64) bool { return true }, 0, 0},
+		{0.2, func(uint64) bool { return false }, 1, 1},
+	} {
+		var w away
+		on, off, now := uint64(0), false, 1000*ms
+		for end := now + seconds*1000*ms; now < end; {
+			var wait time.Duration
+			off, wait = w.look(c.open(now), off, now, most, c.share)
+			if wait <= 0 {
+				t.Fatalf("share %v: it looks again after %v", c.share, wait)
+			}
+			next := min(now+uint64(wait), (now/ms+1)*ms, end) // it is woken when a window opens or closes
+			if !off {
+				on += next - now
+			}
+			now = next
+		}
+		if got := float64(on) / float64(seconds*1000*ms); got < c.low || got > c.high {
+			t.Errorf("share %v: on the GPU for %.3f of the time, not %v to %v", c.share, got, c.low, c.high)
 		}
 	}
 }

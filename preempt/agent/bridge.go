@@ -7,6 +7,7 @@ package agent
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -74,16 +75,26 @@ func setLevel(config configs.Config, level int) {
 	C.gp_bridge_set_level(C.uint32_t(level), bit(config.Mechanisms.Use(configs.Turns) && level == lowestLevel))
 }
 
-// setLimits tells the least of what the settings and a broker say, from now on.
-func setLimits(config configs.Config, l segment.Limits) {
-	hold, memory := config.Hold.MaxMs*1e6, config.Memory.LimitMB<<20
-	if l.MaxHoldUs != 0 {
-		hold = min(hold, uint64(l.MaxHoldUs)*1e3)
+// maxHoldNs is the least of what the settings and a broker say.
+func maxHoldNs(config configs.Config, l segment.Limits) uint64 {
+	if hold := config.Hold.MaxMs * 1e6; l.MaxHoldUs == 0 || hold < uint64(l.MaxHoldUs)*1e3 {
+		return hold
 	}
+	return uint64(l.MaxHoldUs) * 1e3
+}
+
+// shareOf is the least part of the GPU's time that this process gets while higher levels work.
+func shareOf(config configs.Config, l segment.Limits) float64 {
+	return cmp.Or(l.Share, config.Share.MinBE)
+}
+
+// setLimits tells what the settings and a broker say, from now on: the least of both, but for the share.
+func setLimits(config configs.Config, l segment.Limits) {
+	memory := config.Memory.LimitMB << 20
 	if told := uint64(l.MemoryMB) << 20; told != 0 && (memory == 0 || told < memory) {
 		memory = told
 	}
-	C.gp_bridge_set_limits(C.uint64_t(hold), C.uint64_t(memory))
+	C.gp_bridge_set_limits(C.uint64_t(maxHoldNs(config, l)), C.uint64_t(memory), C.double(shareOf(config, l)))
 }
 
 var errNoMemory = errors.New("out of memory")

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"math/bits"
 	"time"
 
@@ -98,7 +97,7 @@ func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) 
 // share raises the timeslice while higher levels leave less than the configured share, and returns when
 // to look again.
 func (a *agent) share(p peers, now uint64) time.Duration {
-	least := cmp.Or(a.segment.Limits().Share, a.core.config.Share.MinBE)
+	least := shareOf(a.core.config, a.segment.Limits())
 	if least == 0 {
 		a.boostUs = 0
 		return heartbeat
@@ -117,6 +116,33 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 	}
 	a.boostUs = nextBoost(a.boostUs, us)
 	return shareCheck
+}
+
+// away is for how long a process was off the GPU for windows of higher levels, and what it is owed for that. It counts by its own clock:
+// what others say of their windows may be a lie, and one may open a window again as soon as it has closed it.
+type away struct {
+	atNs, owedNs uint64 // counted until then
+	paid         bool   // it is on the GPU until it is owed nothing
+}
+
+// look says whether the process is to be off the GPU from now on, and when to look again. It was off, or not, since the last look. Of
+// the windows that are open none is believed for longer than most (nanoseconds), if it gets a share.
+func (w *away) look(open, wasOff bool, now, most uint64, share float64) (off bool, wait time.Duration) {
+	rate := share / (1 - share)
+	limit, passed := uint64(float64(most)*rate), now-min(now, w.atNs)
+	if w.atNs = now; wasOff {
+		w.owedNs += uint64(float64(passed) * rate)
+	} else {
+		w.owedNs -= min(passed, w.owedNs)
+	}
+	w.paid = limit > 0 && (w.owedNs >= limit || w.paid && w.owedNs > 0)
+	switch {
+	case w.paid:
+		return false, time.Duration(w.owedNs)
+	case open && limit > 0:
+		return true, time.Duration(float64(limit-w.owedNs)/rate) + time.Microsecond
+	}
+	return open, heartbeat
 }
 
 // nextBoost is the raised timeslice from now on. It goes up at once, since nothing else gives the process its share, and

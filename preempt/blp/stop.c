@@ -660,7 +660,7 @@ struct debt { uint64_t ns, at_ns; };
 // Accounts for the time since the last call. Returns nanoseconds to the next look; 0: none before something happens.
 static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, uint64_t now)
 {
-	double share = gp_settings.lower_share, rate = share / (1 - share);
+	double share = gp_settings.own_share, rate = share / (1 - share);
 	uint64_t limit = (uint64_t)((double)gp_settings.max_hold_ns * rate), passed = now - debt->at_ns;
 
 	debt->at_ns = now;

@@ -19,6 +19,11 @@ uint64_t gp_gpu_busy_ns(struct gp_gpu *);
 void gp_gpu_attached(struct gp_gpu *);       // the segment is there: publishes a window that is open
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
+// owed.c
+bool gp_gate_enter(struct gp_gpu *, uint64_t now); // false: launches pass for now
+bool gp_gate_owes(struct gp_gpu *, uint64_t now);  // whether they do by now
+void gp_gate_leave(struct gp_gpu *, uint64_t now);
+
 // hold.c
 bool gp_holds(struct gp_context *); // a hold is to keep the GPU while a window is open
 const char *gp_hold_unwanted(void); // why no hold can be used in this process; NULL: it can

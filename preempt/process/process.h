@@ -28,6 +28,14 @@ struct gp_stream {
 	_Atomic uint64_t event_at;
 };
 
+// What launches are owed that waited at the gate (gpu/owed.c).
+struct gp_owed {
+	uint64_t ns;       // GPU time
+	uint64_t at_ns;    // counted until then
+	uint64_t until_ns; // launches pass until then
+	uint32_t waiting;  // threads
+};
+
 struct gp_gpu {
 	_Atomic uint32_t known; // 1 once uuid is valid
 	uint8_t uuid[16];
@@ -53,6 +61,7 @@ struct gp_gpu {
 	uint32_t open_contexts;  // under lock
 	uint64_t busy_since_ns;  // under lock: when the first of them was opened
 	uint32_t giving_way;     // under lock: threads for which lower levels are to run, although a window is open
+	struct gp_owed owed;     // under lock
 	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
 	bool probing;            // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
@@ -140,9 +149,10 @@ struct gp_settings {
 	uint32_t hold, mps;
 	uint32_t chain;
 	_Atomic uint64_t max_hold_ns; // this too
+	_Atomic double own_share;     // and this: what this process gets at least
 	uint64_t hold_step_ns;
 	uint64_t grace_min_ns, grace_max_ns;
-	double lower_share; // share.min_be
+	double lower_share; // share.min_be, for lower levels
 	uint64_t fair_us;   // the timeslice of one who takes no turns; 0: none is set
 	uint32_t hints;     // 1 once hints are taken
 	_Atomic uint32_t hint_copy;
