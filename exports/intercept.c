@@ -33,7 +33,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 		if (!hooks) \
 			return REAL(name) args; \
 		return WITH_ROOM(hooks, GP_CURRENT_DEVICE, ({ \
-					 struct gp_operation operation = {__VA_ARGS__}; \
+					 struct gp_operation operation = {__VA_ARGS__, GP_NOTHING_FOUND}; \
 					 hooks->begin(&operation) ? hooks->end(&operation, REAL(name) args) : \
 								    operation.result; \
 				 })); \
@@ -284,6 +284,9 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 {
 	struct gp_operation operation = {
 		.work = GP_KERNEL,
+		.blocking = false,
+		.cpu = false,
+		.joint = false,
 		.stream = STREAM(config->stream),
 		.launch =
 			{
@@ -297,6 +300,7 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 				.parameters = params,
 				.extra = extra,
 			},
+		GP_NOTHING_FOUND,
 	};
 	return hooks->begin(&operation) ? hooks->end(&operation, real(config, f, params, extra)) : operation.result;
 }

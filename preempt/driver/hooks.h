@@ -73,6 +73,12 @@ struct gp_operation {
 	uint64_t sequence;                       // on its stream
 	void *domain, *passing, *logging, *twin; // of preempt/blp
 };
+// What the interceptor leaves to begin. Launches name all members: what is not named gcc clears, and of a struct of this size with
+// `rep stos`, which takes 15 ns, as long as all else here.
+#define GP_NOTHING_FOUND \
+	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
+	.result = CUDA_SUCCESS, .follows = false, .loads = false, .wakes = 0, .sequence = 0, .domain = NULL, \
+	.passing = NULL, .logging = NULL, .twin = NULL
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {
