@@ -105,42 +105,45 @@ struct gp_refused_call {
 	_Atomic CUresult result; // set after call; 0: there is none
 };
 
+// Lines of the cache: what each launch reads has one of its own, and what each launch writes. While a window is open beside lower
+// levels the watcher takes query_lock, and writes what is its own, every 50 us.
 struct gp_context {
-	_Atomic(CUcontext) handle;
+	// Under it the watcher looks, streams are forgotten, and contexts leave their place and take it: a look is at one context,
+	// whose streams and hold are not destroyed meanwhile.
+	_Alignas(64) pthread_mutex_t query_lock;
+	pthread_mutex_t life_lock; // see gp_context_pin; taken before query_lock
+	_Alignas(64) _Atomic(CUcontext) handle;
 	// Stays while the context has the place. Agents, hints and waits look at places without a lock, and may find the next
 	// context's: what they do then (a hold ends, a hint is in vain) is right for any context.
 	_Atomic(struct gp_gpu *) gpu;
-	// Under it the watcher looks, streams are forgotten, and contexts leave their place and take it: a look is at one context,
-	// whose streams and hold are not destroyed meanwhile.
-	pthread_mutex_t query_lock;
-	pthread_mutex_t life_lock; // see gp_context_pin; taken before query_lock
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
 	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
-	_Atomic uint64_t activity;      // operations submitted, ever
-	_Atomic uint64_t idle_since_ns; // 0 while work may be unfinished
-	uint64_t seen_activity;         // watcher only
-	uint64_t unfinished_ns;         // watcher only: since when work has been unfinished; 0 = it is not
-	_Atomic uint32_t yielded;       // no hold until everything submitted has finished
-	_Atomic uint32_t overflow;      // more streams than GP_STREAMS, or one that can't be queried
-	_Atomic uint32_t prepared;      // what is ours in it has been made, or refused, or is not wanted
-	struct gp_refused_call hold_refusal, blp_refusal;
-	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
-	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
-	struct gp_hold hold;
-	struct { // fill.c
-		_Atomic uint32_t ready;
-		CUfunction fill, copy, fill_narrow, copy_narrow;
-	} fill;
+	_Atomic uint32_t yielded;               // no hold until everything submitted has finished
+	_Atomic uint32_t overflow;              // more streams than GP_STREAMS, or one that can't be queried
+	_Atomic uint32_t prepared;              // what is ours in it has been made, or refused, or is not wanted
+	_Atomic uint32_t ending;                // it is being destroyed, and gets no domain any more
+	struct gp_domain *_Atomic domain;       // of block-level preemption (blp.h); NULL: none
+	_Alignas(64) _Atomic uint64_t activity; // operations submitted, ever
+	_Atomic uint64_t idle_since_ns;         // 0 while work may be unfinished
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns;            // when a copy opened the window; 0 once a kernel followed
+	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
+	_Alignas(64) struct gp_refused_call hold_refusal;
+	struct gp_refused_call blp_refusal;
+	struct gp_hold hold;
+	uint64_t seen_activity; // watcher only
+	uint64_t unfinished_ns; // watcher only: since when work has been unfinished; 0 = it is not
+	struct {                // fill.c
+		_Atomic uint32_t ready;
+		CUfunction fill, copy, fill_narrow, copy_narrow;
+	} fill;
 	_Atomic uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
-	struct gp_stream stream[GP_STREAMS];
+	_Alignas(64) struct gp_stream stream[GP_STREAMS];
 };
 
 struct gp_settings {
