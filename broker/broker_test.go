@@ -1134,6 +1134,74 @@ func TestTooManyMessages(t *testing.T) {
 	eventually(t, "it leaves all the same", func() bool { return b.clients() == 0 })
 }
 
+// Many connections of a user, or of a container, have no more messages together than one, and others have theirs.
+func TestManyConnectionsMultiplyNothing(t *testing.T) {
+	const most = 20
+	b := start(t, fmt.Sprintf("[quota]\nmessages_per_second = 1000\nmessages_per_uid = %d", most))
+	b.do(func(s *Server) {
+		now := time.Now()
+		through := func(p payer, connections int) (n int) {
+			for range connections {
+				c := &connection{payer: p}
+				for s.spend(c, now) == 0 {
+					n++
+				}
+				if wait := s.spend(c, now); wait < payerAgain {
+					t.Errorf("it is read again after %v", wait)
+				}
+				if c.bucket.left < 1 {
+					t.Error("the connection has paid for what was not read")
+				}
+			}
+			return n
+		}
+		container := payer{1, strings.Repeat("a", 64)}
+		for _, p := range []payer{{uid: 1}, {uid: 2}, container} {
+			if n := through(p, 10); n != most {
+				t.Errorf("%+v: %d messages by ten connections", p, n)
+			}
+		}
+		now = now.Add(time.Second)
+		s.charge(&connection{payer: container}, most) // pays for what costs as much
+		if n := through(container, 1); n != 0 {
+			t.Errorf("%d messages of who has spent them", n)
+		}
+		if n := through(payer{uid: 1}, 3); n != most {
+			t.Errorf("%d messages a second later", n)
+		}
+		now = now.Add(time.Hour)
+		if through(payer{uid: 3}, 1); len(s.spending) != 1 {
+			t.Errorf("%d are remembered who spend nothing", len(s.spending))
+		}
+	})
+}
+
+// Who lists all clients again and again by many connections is not read for a while, and others are.
+func TestListsOfOneUser(t *testing.T) {
+	b := start(t, "[quota]\nmessages_per_uid = 50", func(s *Server) { s.limits.read, s.limits.hello = time.Hour, time.Hour })
+	b.cgroup.Store("/system.slice/docker-" + strings.Repeat("b", 64) + ".scope")
+	quiet := b.join(1, 7)
+	b.cgroup.Store("/test")
+	paused := func() (n int) {
+		b.do(func(s *Server) {
+			for _, c := range s.connections {
+				if !c.again.IsZero() && c.client == nil {
+					n++
+				}
+			}
+		})
+		return n
+	}
+	eventually(t, "a connection that said little is not read", func() bool {
+		if err := wire.Send(b.silent(), &wire.List{}); err != nil {
+			t.Fatal(err)
+		}
+		return paused() > 0
+	})
+	quiet.Leave()
+	eventually(t, "another is heard", func() bool { return b.clients() == 0 })
+}
+
 func TestBuckets(t *testing.T) {
 	var b bucket
 	now, through := time.Now(), 0

@@ -25,6 +25,7 @@ type connection struct {
 	answer  []func() error // of people: what is still to be sent
 
 	bucket   bucket
+	payer    payer
 	full     bool      // it does not read: it is looked at when it does
 	again    time.Time // not looked at before; zero: it is
 	deadline time.Time // when it ends, or its client; zero: it does not. Both are set by endAt and lookAgain
@@ -62,7 +63,7 @@ func (s *Server) admit(fd, level int, now time.Time) {
 		unix.Close(fd)
 		return
 	}
-	c := &connection{fd: fd, level: level, uid: credentials.Uid, counted: true, who: identity{pidfd: -1}}
+	c := &connection{fd: fd, level: level, uid: credentials.Uid, counted: true, who: identity{pidfd: -1}, payer: payer{uid: credentials.Uid}}
 	if err := s.watch(fd, unix.EPOLLIN); err != nil {
 		s.byUID.remove(c.uid)
 		unix.Close(fd)
@@ -175,7 +176,7 @@ func (s *Server) look(c *connection, events uint32, now time.Time) {
 
 // read reads a message. It returns false where there is none.
 func (s *Server) read(c *connection, now time.Time) bool {
-	if wait := c.bucket.take(now, s.policy.Quota.MessagesPerSecond); wait > 0 {
+	if wait := s.spend(c, now); wait > 0 {
 		s.lookAgain(c, now.Add(wait))
 		s.interest(c)
 		return false
@@ -189,6 +190,7 @@ func (s *Server) read(c *connection, now time.Time) bool {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		c.bucket.left++ // there was none
+		s.charge(c, -1)
 		return false
 	case errors.Is(err, wire.ErrUnknown):
 		return true
@@ -251,6 +253,7 @@ func (s *Server) recognise(c *connection) bool {
 		return false
 	}
 	c.who, c.seen = who, true
+	c.payer.container = containerOf(who.cgroup)
 	if !s.byCgroup.add(who.cgroup, s.policy.Quota.ConnectionsPerCgroup) {
 		s.refuse(c, wire.RefusedRate, time.Second)
 		return false

@@ -22,6 +22,7 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 	switch m := m.(type) {
 	case *wire.List:
 		s.list(c)
+		s.charge(c, len(c.answer)/4) // who may see which is found out for each
 	case *wire.Policies:
 		if c.who.uid != 0 {
 			c.send(&wire.Refused{Reason: wire.RefusedPolicy})

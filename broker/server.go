@@ -73,6 +73,8 @@ type Server struct {
 	byUID       counts[uint32] // connections
 	byCgroup    counts[string]
 	joining     map[uint32]*bucket // by user
+	spending    map[payer]*bucket  // messages
+	forgets     time.Time          // when payers are forgotten next who spend nothing
 	bare        bool               // the kernel lets nobody send descriptors
 	closer      closer
 	beat        time.Time                 // the next heartbeat
@@ -87,7 +89,7 @@ type Server struct {
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails

@@ -74,6 +74,7 @@ var quotaSettings = []setting[Quota]{
 	integer("connections_per_uid", 1, 100_000, "connections", func(to *Quota) *int { return &to.ConnectionsPerUID }),
 	integer("connections_per_cgroup", 1, 100_000, "connections", func(to *Quota) *int { return &to.ConnectionsPerCgroup }),
 	integer("messages_per_second", 10, 100_000, "messages", func(to *Quota) *int { return &to.MessagesPerSecond }),
+	integer("messages_per_uid", 10, 1_000_000, "messages a second", func(to *Quota) *int { return &to.MessagesPerUID }),
 }
 
 var turnSettings = []setting[Policy]{
@@ -99,7 +100,7 @@ func Parse(name string, data []byte) (*Policy, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	p := &Policy{Path: name, text: string(data), QuantumMs: 100, MemoryLateMs: 200_000,
-		Quota: Quota{MembersPerUID: 48, MembersPerCgroup: 48, ConnectionsPerUID: 512, ConnectionsPerCgroup: 512, MessagesPerSecond: 1000}}
+		Quota: Quota{MembersPerUID: 48, MembersPerCgroup: 48, ConnectionsPerUID: 512, ConnectionsPerCgroup: 512, MessagesPerSecond: 1000, MessagesPerUID: 4000}}
 	r := reader{name: name}
 	control, fallback := mayControl, draft{grant: Grant{Rule: "default", Admit: true, Level: Levels - 1}}
 	for _, key := range sorted(file) {

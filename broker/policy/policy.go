@@ -43,6 +43,7 @@ type Quota struct {
 	MembersPerUID, MembersPerCgroup         int // of one GPU
 	ConnectionsPerUID, ConnectionsPerCgroup int
 	MessagesPerSecond                       int // of one client
+	MessagesPerUID                          int // a second, of all clients; of a container it is all of it
 }
 
 // Policy is what one file says.
