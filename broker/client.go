@@ -171,6 +171,7 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	g.enter(member)
 	s.clients[member.id], s.dying[member.who.pidfd] = member, member
 	s.clientsOf[member.who.uid]++
+	s.takeOver(member)
 	return member, 0
 }
 
@@ -214,6 +215,7 @@ func (s *Server) drop(c *client) {
 	}
 	delete(s.clients, c.id)
 	s.clientsOf.remove(c.who.uid)
+	s.unkept = s.unkept || c.set.Fields != 0
 	delete(s.away, c)
 	delete(s.dying, c.who.pidfd) // closing it ends the watch
 	c.gpu.leave(c)

@@ -19,6 +19,7 @@ type identity struct {
 	uid, gid uint32
 	groups   []uint32
 	cgroup   string
+	started  uint64  // when, in clock ticks since the start of the machine
 	nested   []int32 // its pids, from the broker's PID namespace to its own
 	space    string  // its PID namespace, where that is another one than the broker's; "": it cannot be told
 	pidfd    int     // readable once it has ended
@@ -69,7 +70,7 @@ func peerOf(socket int) (who identity, err error) {
 	}
 	var uid uint32
 	uid, who.groups, who.nested = parseStatus(status)
-	who.cgroup = parseCgroup(cgroups)
+	who.cgroup, who.started = parseCgroup(cgroups), startOf(who.pid)
 	if len(who.nested) > 1 {
 		who.space, _ = os.Readlink(filepath.Join(folder, "ns/pid")) // else its pid is told to nobody in there
 	}

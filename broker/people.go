@@ -181,6 +181,7 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 			to.Paused = m.Paused
 		}
 		to.Fields |= m.Fields &^ wire.SetClear
+		s.unkept = true
 		target.judge(s)
 	}
 	s.log.Info().Uint32("by", c.who.uid).Int32("pid", m.Pid).Uint8("fields", m.Fields).Int("clients", len(targets)).Msg("set")
@@ -203,6 +204,7 @@ func (s *Server) ask(c *connection, m *wire.Ask) wire.Message {
 	case wire.AskResume:
 		target.set.Paused, target.set.Fields = 0, target.set.Fields&^wire.SetPaused
 	}
+	s.unkept = true
 	target.judge(s)
 	s.log.Info().Uint32("by", c.who.uid).Uint64("client", m.ID).Uint8("what", m.What()).Msg("asked")
 	return &wire.Done{Count: 1}

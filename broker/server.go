@@ -77,6 +77,10 @@ type Server struct {
 	forgets     time.Time          // when payers are forgotten next who spend nothing
 	bare        bool               // the kernel lets nobody send descriptors
 	closer      closer
+	keepsIn     string                    // a file; "": what people set is not kept
+	left        map[target]wire.Set       // what they set at an earlier broker, of processes that have not come yet
+	unkept      bool                      // it has changed
+	keepNext    time.Time                 // not written before
 	beat        time.Time                 // the next heartbeat
 	others      map[string]map[int32]bool // PIDs of processes that work and are no clients, by GPU
 	inUse       atomic.Int32              // GPUs
@@ -89,7 +93,7 @@ type Server struct {
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -180,6 +184,7 @@ func (s *Server) Run() error {
 		now := time.Now()
 		s.expire(now)
 		s.settle(now)
+		s.keepSet(now, false)
 		n, err := unix.EpollWait(s.epoll, events[:], s.patience(time.Now()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for clients: %w", err)
@@ -301,6 +306,9 @@ func (s *Server) patience(now time.Time) int {
 	if len(s.gpus) > 0 {
 		sooner(s.beat)
 	}
+	if s.unkept && s.keepsIn != "" {
+		sooner(s.keepNext)
+	}
 	if next.IsZero() {
 		return -1
 	}
@@ -322,6 +330,8 @@ func (s *Server) hear(on bool) {
 }
 
 func (s *Server) close() {
+	s.keepSet(time.Now(), true)
+	s.keepsIn = "" // that the clients are dropped says nothing about them
 	for _, c := range s.clients {
 		s.drop(c)
 	}

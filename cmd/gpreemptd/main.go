@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -116,6 +117,11 @@ func serve(out io.Writer, o options) error {
 		return err
 	}
 	defer made.remove()
+	if path := keptIn(o.directory, len(made) > 0); path != "" {
+		if err := server.Keep(path); err != nil {
+			log.Error().Err(err).Msg("what people set at an earlier broker is lost")
+		}
+	}
 	ended := make(chan struct{})
 	defer close(ended)
 	go obey(server, o, log, signals, ended)
@@ -139,6 +145,17 @@ func serve(out io.Writer, o options) error {
 	err = server.Run()
 	log.Info().Msg("ended")
 	return err
+}
+
+// keptIn is the file for what people set: in the folder that systemd made for this service, or beside the sockets, if they are this process's.
+// "": nowhere.
+func keptIn(directory string, ours bool) string {
+	if folder, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":"); folder != "" {
+		directory = folder
+	} else if !ours {
+		return ""
+	}
+	return filepath.Join(directory, "set.json")
 }
 
 // tellAlive tells systemd that the server's loop goes on, until it has ended. It tells nothing while the loop does not: systemd ends this

@@ -216,6 +216,41 @@ func notified(t *testing.T, directory string) (environment string, told func() s
 	}
 }
 
+// What people set is in force again after the broker was killed, and after it ended, wherever its sockets come from.
+func TestWhatPeopleSetStays(t *testing.T) {
+	policy := clitest.Write(t, "policy.toml", "[default]\nlevel = 1\n")
+	for _, runtimeDirectory := range []string{"", t.TempDir()} {
+		directory, kept := t.TempDir(), runtimeDirectory
+		if kept == "" {
+			kept = directory
+		}
+		serves := func() (*process, *join.Client) {
+			c := exec.Command(command, "--directory", directory, "--policy", policy)
+			c.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+runtimeDirectory)
+			return run(t, c), joined(t, directory)
+		}
+		d, c := serves()
+		if n, err := join.Set(join.SocketIn(directory, 0), &wire.Set{Pid: int32(os.Getpid()), Fields: wire.SetLevel, Level: 5}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		for end := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(kept, "set.json")); err == nil {
+				break
+			} else if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+		for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM} {
+			d.signal(how)
+			_ = d.Wait() // which of both it was does not matter
+			c.Close()
+			if d, c = serves(); c.Welcome.Policy.Level != 5 {
+				t.Errorf("after %v: %+v", how, c.Welcome.Policy)
+			}
+		}
+	}
+}
+
 // systemd's watchdog is told again and again that the broker lives, and no more once it does not.
 func TestWatchdog(t *testing.T) {
 	directory := t.TempDir()

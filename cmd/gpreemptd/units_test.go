@@ -45,7 +45,7 @@ func TestUnitsSayThePaths(t *testing.T) {
 // systemd waits until the broker says that it serves, and starts another one when it does not say that it lives.
 func TestUnitSaysWhenToStartAnother(t *testing.T) {
 	service := readUnit(t, "gpreemptd.service")
-	for _, want := range []string{"Type=notify", "Restart=on-failure", "WatchdogSec=10"} {
+	for _, want := range []string{"Type=notify", "Restart=on-failure", "WatchdogSec=10", "RuntimeDirectory=gpreemptd", "RuntimeDirectoryPreserve=yes"} {
 		if !strings.Contains(service, "\n"+want+"\n") {
 			t.Errorf("no %q in\n%s", want, service)
 		}

@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// What people set outlives the broker: it is in a file that nobody else can write, for as long as the process lives that it is about. A
+// process is known by its pid and by when it started, so nobody can take it over.
+
+const (
+	keepEvery = 100 * time.Millisecond // the file is not written more often
+	mostKept  = 1 << 20                // bytes that are read of it
+)
+
+// target is a process on a GPU.
+type target struct {
+	pid     int32
+	started uint64 // clock ticks since the start of the machine
+	gpu     [16]byte
+}
+
+// keptFile is what is in the file.
+type keptFile struct {
+	Boot string `json:"boot"` // id of the machine's start
+	Set  []kept `json:"set"`
+}
+
+type kept struct {
+	Pid     int32  `json:"pid"`
+	Started uint64 `json:"started"`
+	GPU     string `json:"gpu"` // hexadecimal
+	Fields  uint8  `json:"fields"`
+	Level   uint8  `json:"level,omitempty"`
+	Paused  uint8  `json:"paused,omitempty"`
+	Share   uint32 `json:"share,omitempty"` // millionths
+}
+
+// Keep keeps what people set in a file, and takes over what an earlier broker has left there. To be called before Run. An error says that
+// what is there cannot be trusted or read, and is not taken over.
+func (s *Server) Keep(path string) error {
+	s.keepsIn = path
+	data, err := readOwn(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var file keptFile
+	if err == nil {
+		err = json.Unmarshal(data, &file)
+	}
+	if err != nil {
+		return fmt.Errorf("read what people set: %s: %w", path, err)
+	}
+	if file.Boot != bootID() {
+		return nil
+	}
+	for _, k := range file.Set {
+		set := wire.Set{Pid: k.Pid, Fields: k.Fields, Level: k.Level, Paused: k.Paused, Share: k.Share}
+		gpu, bad := hex.DecodeString(k.GPU)
+		if _, err := wire.Decode(wire.Encode(&set)); err != nil || bad != nil || len(gpu) != 16 || k.Fields&wire.SetClear != 0 {
+			clear(s.left)
+			return fmt.Errorf("read what people set: %s: %+v makes no sense", path, k)
+		}
+		if k.Started != 0 && startOf(k.Pid) == k.Started {
+			s.left[target{k.Pid, k.Started, [16]byte(gpu)}] = set
+		}
+	}
+	return nil
+}
+
+// readOwn reads a file that only this user, or root, can have written.
+func readOwn(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var is unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &is); err != nil {
+		return nil, err
+	}
+	if is.Mode&unix.S_IFMT != unix.S_IFREG || is.Mode&0o022 != 0 || int(is.Uid) != os.Geteuid() && is.Uid != 0 {
+		return nil, errors.New("others can write it")
+	}
+	return io.ReadAll(io.LimitReader(file, mostKept))
+}
+
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // there since Linux 2.6
+	return string(bytes.TrimSpace(id))
+}
+
+// startOf is when a process started; 0: there is none.
+func startOf(pid int32) uint64 {
+	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(int(pid)), "stat"))
+	if err != nil {
+		return 0
+	}
+	const field = 22 - 3 // starttime; the first behind the name, which may hold anything, is the third
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= field {
+		return 0
+	}
+	started, err := strconv.ParseUint(fields[field], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return started
+}
+
+func (c *client) target() target { return target{c.who.pid, c.who.started, c.gpu.uuid} }
+
+// takeOver gives a new client what people set of it at an earlier broker.
+func (s *Server) takeOver(c *client) {
+	if set, is := s.left[c.target()]; is {
+		delete(s.left, c.target())
+		set.Pid = 0
+		c.set = set
+		c.judge(s)
+	}
+}
+
+// keepSet writes what has changed, if it is time; at the end whether it is or not.
+func (s *Server) keepSet(now time.Time, end bool) {
+	if !s.unkept || s.keepsIn == "" || now.Before(s.keepNext) && !end {
+		return
+	}
+	s.unkept, s.keepNext = false, now.Add(keepEvery)
+	file := keptFile{Boot: bootID()}
+	add := func(t target, set wire.Set) {
+		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu[:]), set.Fields, set.Level, set.Paused, set.Share})
+	}
+	for _, c := range s.clients {
+		if c.set.Fields != 0 {
+			add(c.target(), c.set)
+		}
+	}
+	for t, set := range s.left {
+		if startOf(t.pid) != t.started { // it has ended
+			delete(s.left, t)
+			continue
+		}
+		add(t, set)
+	}
+	if err := writeOwn(s.keepsIn, file); err != nil {
+		s.often.Error().Err(err).Msg("what people set is lost with this broker")
+	}
+}
+
+// writeOwn replaces the file, or removes it if there is nothing to be kept.
+func writeOwn(path string, file keptFile) error {
+	if len(file.Set) == 0 {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	data, err := json.Marshal(file)
+	if err != nil {
+		return err
+	}
+	temporary := path + ".new"
+	_ = os.Remove(temporary) // else no broker was killed here
+	next, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(data)
+	if err = errors.Join(err, next.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	return err
+}
