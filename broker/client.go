@@ -42,6 +42,7 @@ type client struct {
 	wantsSince [2]uint64 // a turn, by which turn; 0: it does not
 	barredNs   [2]uint64 // no turn before
 	overstays  uint32
+	inARow     [2]uint8 // of them, since it passed a turn on; of each turn
 }
 
 // hello takes a process in, or takes one back.

@@ -10,6 +10,10 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
+// mostBars is how often the time doubles for which a member takes no turns after it overstayed one, and overstays the next one again. So one
+// that never passes its turn on has it for a 17th of the time at most.
+const mostBars = 4
+
 func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
 	w := g.words()
 	if which == wire.TurnMemory {
@@ -32,9 +36,9 @@ func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {
 		return
 	}
 	if seized >= 0 {
-		from := g.slot[seized]
-		from.overstays++
-		from.barredNs[m.Which] = now + uint64(t.lateAfter)
+		g.slot[seized].overstayed(m.Which, uint64(t.lateAfter), now)
+	} else if m.Kind == wire.TurnPass {
+		c.inARow[m.Which] = 0
 	}
 	if owner, owned := segment.TurnOwner(next); owned {
 		g.slot[owner].wantsSince[m.Which] = now
@@ -42,6 +46,13 @@ func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {
 	since.Store(now) // first: a new turn is never seen with an older time
 	word.Store(next)
 	g.changed = true
+}
+
+// overstayed bars a client from a turn that was seized from it.
+func (c *client) overstayed(which uint8, lateNs, now uint64) {
+	c.overstays++
+	c.barredNs[which] = now + lateNs<<c.inARow[which]
+	c.inARow[which] = min(c.inARow[which]+1, mostBars)
 }
 
 // contenders are the members of the lowest level. What their pages say is a wish and nothing else.
@@ -55,13 +66,18 @@ func (g *gpu) contenders(which uint8, now uint64) (list []contender) {
 		if which == wire.TurnRun {
 			wants = state.Has(configs.Turns) && c.view.Line(slot).Busy.Load() != 0
 		}
-		if !wants {
-			c.wantsSince[which] = 0
-		} else if c.wantsSince[which] == 0 {
-			c.wantsSince[which] = now
-		}
+		c.noteWish(which, wants, now)
 		list = append(list, contender{slot: slot, wants: wants, sinceNs: c.wantsSince[which], barredNs: c.barredNs[which],
 			silent: passed(state.HeartbeatNs.Load(), now) > silentAfter})
 	}
 	return list
+}
+
+// noteWish takes note of since when a client wants a turn.
+func (c *client) noteWish(which uint8, wants bool, now uint64) {
+	if !wants {
+		c.wantsSince[which] = 0
+	} else if c.wantsSince[which] == 0 {
+		c.wantsSince[which] = now
+	}
 }

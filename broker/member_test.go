@@ -56,7 +56,7 @@ func TestSegmentsByABroker(t *testing.T) {
 	if be.WindowsOpen(bit) != 0 {
 		t.Error("a window is open")
 	}
-	bells := be.Listen()
+	bells := be.Listen(0)
 	lc.Line(high).WindowOpenedNs.Store(5)
 	lc.Line(high).Busy.Store(1)
 	lc.Ring()

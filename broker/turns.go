@@ -38,16 +38,29 @@ func (t *turn) of(slot int) *contender {
 	return nil
 }
 
-// starving is the member that has wanted the turn for longest, if that is longer than all who want it should need.
+// first is who gets the turn if it changes hands: the asker, or the member that has wanted it for longest, if that is longer than all who want it
+// should need. That one need not ask. If it does nothing with its turn, it is late some time, and is barred then.
+func (t *turn) first(asker *contender, now uint64) *contender {
+	if longest := t.starving(now); longest != nil {
+		return longest
+	}
+	return asker
+}
+
+// starving is the one of those that do not have the turn, if there is one.
 func (t *turn) starving(now uint64) *contender {
 	var longest *contender
 	wanting := 0
+	owner, owned := segment.TurnOwner(t.word)
 	for i := range t.contenders {
 		c := &t.contenders[i]
 		if !c.wants || c.silent || c.barredNs > now {
 			continue
 		}
 		wanting++
+		if owned && c.slot == owner {
+			continue
+		}
 		if longest == nil || c.sinceNs < longest.sinceNs {
 			longest = c
 		}
@@ -70,10 +83,10 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 	}
 	switch m.Kind {
 	case wire.TurnTake:
-		if owned || asker.barredNs > now || !t.may(asker, now) {
+		if owned || asker.barredNs > now {
 			return 0, -1, false
 		}
-		return segment.NextTurn(t.word, by, false), -1, true
+		return segment.NextTurn(t.word, t.first(asker, now).slot, false), -1, true
 	case wire.TurnPass:
 		if !owned || owner != by {
 			return 0, -1, false
@@ -82,7 +95,7 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 		if to == asker { // it would never be late
 			return 0, -1, false
 		}
-		if first := t.starving(now); first != nil && first != asker {
+		if first := t.starving(now); first != nil {
 			to = first
 		}
 		if to == nil || to.barredNs > now {
@@ -91,18 +104,12 @@ func (t *turn) decide(m *wire.Turn, by int, now uint64) (next uint64, seized int
 		return segment.NextTurn(t.word, to.slot, false), -1, true
 	case wire.TurnSeize:
 		late := passed(t.sinceNs, now) > t.lateAfter || owned && t.of(owner).silent
-		if !owned || owner == by || !late || asker.barredNs > now || !t.may(asker, now) {
+		if !owned || owner == by || !late || asker.barredNs > now {
 			return 0, -1, false
 		}
-		return segment.NextTurn(t.word, by, true), owner, true
+		return segment.NextTurn(t.word, t.first(asker, now).slot, true), owner, true
 	}
 	return 0, -1, false
-}
-
-// may says whether nobody has waited for so long that it comes before this one.
-func (t *turn) may(asker *contender, now uint64) bool {
-	first := t.starving(now)
-	return first == nil || first == asker
 }
 
 // passed is the time since then; 0 for times that lie ahead.

@@ -32,31 +32,37 @@ func TestDecisionsAboutTurns(t *testing.T) {
 		want     int // owner afterwards; -1: nobody; -2: nothing changes
 		wantFrom int // taken from by force; -1: nobody
 	}{
-		"take a free turn":                  {owner: -1, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
-		"take another's":                    {owner: 1, kind: take, by: 2, now: now, want: -2, wantFrom: -1},
-		"take another's that is late":       {owner: 1, kind: take, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
-		"take one whose owner left":         {owner: 9, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
-		"take as a higher level":            {owner: -1, kind: take, by: 9, now: now, want: -2, wantFrom: -1},
-		"take what has changed":             {owner: -1, kind: take, by: 2, now: now, stale: true, want: -2, wantFrom: -1},
-		"take while barred":                 {owner: -1, kind: take, by: 2, now: now, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: -2, wantFrom: -1},
-		"take after that":                   {owner: -1, kind: take, by: 2, now: 2 * lateNs, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: 2, wantFrom: -1},
-		"take while another starves":        {owner: -1, kind: take, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: -2, wantFrom: -1},
-		"take as the one who starves":       {owner: -1, kind: take, by: 1, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: 1, wantFrom: -1},
-		"pass":                              {owner: 1, kind: pass, by: 1, to: 3, now: now, want: 3, wantFrom: -1},
-		"pass to nobody":                    {owner: 1, kind: pass, by: 1, to: wire.Slots, now: now, want: -1, wantFrom: -1},
-		"pass to who is not there":          {owner: 1, kind: pass, by: 1, to: 9, now: now, want: -1, wantFrom: -1},
-		"pass to oneself":                   {owner: 1, kind: pass, by: 1, to: 1, now: now, want: -2, wantFrom: -1},
-		"pass another's":                    {owner: 1, kind: pass, by: 2, to: 2, now: now, want: -2, wantFrom: -1},
-		"pass to who is barred":             {owner: 1, kind: pass, by: 1, to: 3, now: now, prepare: func(t *turn) { t.of(3).barredNs = lateNs }, want: -1, wantFrom: -1},
-		"pass past who starves":             {owner: 1, kind: pass, by: 1, to: 3, now: 9 * lateNs, prepare: func(t *turn) { t.of(2).sinceNs = 0 }, want: 2, wantFrom: -1},
-		"pass past who is stopped":          {owner: 1, kind: pass, by: 1, to: 3, now: 3 * lateNs, prepare: func(t *turn) { t.of(2).silent = true }, want: 3, wantFrom: -1},
-		"seize":                             {owner: 1, kind: seize, by: 2, now: 2 * lateNs, want: 2, wantFrom: 1},
-		"seize too early":                   {owner: 1, kind: seize, by: 2, now: now, want: -2, wantFrom: -1},
-		"seize from who is stopped":         {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.of(1).silent = true }, want: 2, wantFrom: 1},
-		"seize one's own":                   {owner: 2, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
-		"seize nobody's":                    {owner: -1, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
-		"seize from a time in the future":   {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.sinceNs = 99 * lateNs }, want: -2, wantFrom: -1},
-		"seize while another starves":       {owner: 1, kind: seize, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(3).sinceNs = 0 }, want: -2, wantFrom: -1},
+		"take a free turn":                {owner: -1, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
+		"take another's":                  {owner: 1, kind: take, by: 2, now: now, want: -2, wantFrom: -1},
+		"take another's that is late":     {owner: 1, kind: take, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"take one whose owner left":       {owner: 9, kind: take, by: 2, now: now, want: 2, wantFrom: -1},
+		"take as a higher level":          {owner: -1, kind: take, by: 9, now: now, want: -2, wantFrom: -1},
+		"take what has changed":           {owner: -1, kind: take, by: 2, now: now, stale: true, want: -2, wantFrom: -1},
+		"take while barred":               {owner: -1, kind: take, by: 2, now: now, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: -2, wantFrom: -1},
+		"take after that":                 {owner: -1, kind: take, by: 2, now: 2 * lateNs, prepare: func(t *turn) { t.of(2).barredNs = lateNs }, want: 2, wantFrom: -1},
+		"take while another starves":      {owner: -1, kind: take, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: 1, wantFrom: -1},
+		"take as the one who starves":     {owner: -1, kind: take, by: 1, now: 9 * lateNs, prepare: func(t *turn) { t.of(1).sinceNs = 0 }, want: 1, wantFrom: -1},
+		"pass":                            {owner: 1, kind: pass, by: 1, to: 3, now: now, want: 3, wantFrom: -1},
+		"pass to nobody":                  {owner: 1, kind: pass, by: 1, to: wire.Slots, now: now, want: -1, wantFrom: -1},
+		"pass to who is not there":        {owner: 1, kind: pass, by: 1, to: 9, now: now, want: -1, wantFrom: -1},
+		"pass to oneself":                 {owner: 1, kind: pass, by: 1, to: 1, now: now, want: -2, wantFrom: -1},
+		"pass another's":                  {owner: 1, kind: pass, by: 2, to: 2, now: now, want: -2, wantFrom: -1},
+		"pass to who is barred":           {owner: 1, kind: pass, by: 1, to: 3, now: now, prepare: func(t *turn) { t.of(3).barredNs = lateNs }, want: -1, wantFrom: -1},
+		"pass past who starves":           {owner: 1, kind: pass, by: 1, to: 3, now: 9 * lateNs, prepare: func(t *turn) { t.of(2).sinceNs = 0 }, want: 2, wantFrom: -1},
+		"pass past who is stopped":        {owner: 1, kind: pass, by: 1, to: 3, now: 3 * lateNs, prepare: func(t *turn) { t.of(2).silent = true }, want: 3, wantFrom: -1},
+		"seize":                           {owner: 1, kind: seize, by: 2, now: 2 * lateNs, want: 2, wantFrom: 1},
+		"seize too early":                 {owner: 1, kind: seize, by: 2, now: now, want: -2, wantFrom: -1},
+		"seize from who is stopped":       {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.of(1).silent = true }, want: 2, wantFrom: 1},
+		"seize one's own":                 {owner: 2, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"seize nobody's":                  {owner: -1, kind: seize, by: 2, now: 2 * lateNs, want: -2, wantFrom: -1},
+		"seize from a time in the future": {owner: 1, kind: seize, by: 2, now: now, prepare: func(t *turn) { t.sinceNs = 99 * lateNs }, want: -2, wantFrom: -1},
+		"seize while another starves":     {owner: 1, kind: seize, by: 2, now: 9 * lateNs, prepare: func(t *turn) { t.of(3).sinceNs = 0 }, want: 3, wantFrom: 1},
+		"seize from the longest owner": {owner: 1, kind: seize, by: 2, now: 9 * lateNs, prepare: func(t *turn) {
+			t.of(1).sinceNs = 0
+			t.of(2).sinceNs = 8 * lateNs
+			t.of(0).wants = false
+			t.of(3).wants = false
+		}, want: 2, wantFrom: 1},
 		"a kind that there is not":          {owner: -1, kind: 9, by: 2, now: now, want: -2, wantFrom: -1},
 		"who wants nothing does not starve": {owner: 1, kind: pass, by: 1, to: 3, now: 3 * lateNs, prepare: func(t *turn) { t.of(2).wants = false }, want: 3, wantFrom: -1},
 	} {
@@ -82,6 +88,61 @@ func TestDecisionsAboutTurns(t *testing.T) {
 	}
 }
 
+// One that always wants a turn, and does nothing with those that it is given nor ever asks, keeps the others from theirs for as long as it
+// takes to be late, whether they are idle meanwhile or not, and less and less often.
+func TestWhoOnlyWants(t *testing.T) {
+	const liar, honest, quantumMs = 3, 0, 1
+	word, since := uint64(0), uint64(0)
+	late := 3*quantumMs*uint64(time.Millisecond) + uint64(seizeAfter)
+	members := [liar + 1]client{{slot: honest}, {slot: 1}, {slot: 2}, {slot: liar}}
+	had, of, waits, longest := uint64(0), uint64(0), uint64(0), uint64(0)
+	for now := uint64(1); now < 200*late; now += late / 8 {
+		tn := turn{word: word, sinceNs: since, lateAfter: time.Duration(late)}
+		idle := now/(8*late)%2 == 1 // for longer than anybody may keep a turn
+		for i := range members {
+			c := &members[i]
+			wants := c.slot == liar || c.slot == honest && !idle
+			c.noteWish(wire.TurnRun, wants, now)
+			tn.contenders = append(tn.contenders, contender{slot: c.slot, wants: wants, sinceNs: c.wantsSince[0], barredNs: c.barredNs[0]})
+		}
+		owner, owned := segment.TurnOwner(word)
+		kind := map[bool]uint8{false: wire.TurnTake, true: wire.TurnSeize}[owned]
+		to := uint8(0)
+		switch {
+		case owned && owner == honest && idle:
+			kind, to = wire.TurnPass, wire.Slots
+		case owned && owner == honest:
+			kind, to = wire.TurnPass, liar
+		case idle:
+			continue
+		}
+		if waits += late / 8; idle || owned && owner == honest {
+			waits = 0
+		}
+		longest = max(longest, waits)
+		if !idle {
+			of += late / 8
+			if owned && owner == liar {
+				had += late / 8
+			}
+		}
+		next, seized, changed := tn.decide(&wire.Turn{Kind: kind, To: to, Seen: word}, honest, now)
+		if !changed {
+			continue
+		}
+		if seized == liar {
+			members[liar].overstayed(wire.TurnRun, late, now)
+		}
+		if to, is := segment.TurnOwner(next); is {
+			members[to].wantsSince[0] = now
+		}
+		word, since = next, now
+	}
+	if had == 0 || float64(had) > .2*float64(of) || longest > 4*late {
+		t.Errorf("the liar had the turn for %.2f of the time; the honest one waited for %d times what one may keep it", float64(had)/float64(of), longest/late)
+	}
+}
+
 // Two that pass the turn to each other, or drop it and take it again, do not keep it from a third that wants it.
 func TestAccomplicesDoNotStarveAThird(t *testing.T) {
 	for name, ask := range map[string]func(turn *turn, owner int) *wire.Turn{
@@ -101,9 +162,6 @@ func TestAccomplicesDoNotStarveAThird(t *testing.T) {
 				m, by = ask(turn, owner), owner
 			}
 			next, _, changed := turn.decide(m, by, now)
-			if !changed && !owned { // the liar was refused: the honest one asks too
-				next, _, changed = turn.decide(&wire.Turn{Kind: wire.TurnTake, Seen: turn.word}, 2, now)
-			}
 			if !changed {
 				t.Fatalf("%s: the turn stands still", name)
 			}
