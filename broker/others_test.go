@@ -1,6 +1,13 @@
 package broker
 
-import "testing"
+import (
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
 
 // Clients are told how many processes that are none have work, once these were seen twice in a row.
 func TestOthersAtWork(t *testing.T) {
@@ -32,6 +39,33 @@ func TestOthersAtWork(t *testing.T) {
 	told(map[string][]int32{uuid: {100_002}}, 0)
 	told(map[string][]int32{uuid: {100_002}}, 1)
 	told(nil, 0)
+
+	other := b.join(1, 7) // of another process
+	q := b.pid.Load()
+	both := map[string][]int32{uuid: {pid, q}}
+	for _, one := range []*peer{p, other} {
+		one.State.State().Mechanisms.Store(uint32(configs.Turns))
+		one.State.State().HeartbeatNs.Store(segment.Now() + uint64(time.Hour))
+	}
+	told(both, 0)
+	told(both, 0)
+	other.State.State().Mechanisms.Store(0)
+	told(both, 0) // once is not enough
+	told(both, 1)
+	told(map[string][]int32{uuid: {pid}}, 0) // what it says of itself alone counts for nothing
+	told(map[string][]int32{uuid: {pid}}, 0)
+	other.State.State().Mechanisms.Store(uint32(configs.Turns))
+	other.State.State().HeartbeatNs.Store(1) // stopped
+	told(both, 0)
+	told(both, 1)
+	other.State.State().HeartbeatNs.Store(segment.Now() + uint64(time.Hour))
+	told(both, 0)
+	other.Leave()
+	eventually(t, "one is left", func() bool { return bits.OnesCount64(p.common.Common().Members.Load()) == 1 })
+	p.State.State().Mechanisms.Store(0) // beside nobody
+	told(both, 0)
+	told(map[string][]int32{uuid: {pid}}, 0)
+	told(map[string][]int32{uuid: {pid}}, 0)
 	p.Leave()
 	eventually(t, "no GPU is in use", func() bool { return b.server.InUse() == 0 })
 	b.server.SetWorkers(map[string][]int32{uuid: {100_000}})

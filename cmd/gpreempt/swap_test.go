@@ -55,7 +55,7 @@ func (w *swapper) obey(carry func(gpu int, what segment.Asked) segment.Answer) {
 			default:
 			}
 			for i, slot := range w.slot {
-				seen := w.on[i].Listen()
+				seen := w.on[i].Listen(0)
 				if r := slot.Request(); r != 0 && r != last[i] {
 					last[i] = r
 					slot.Answer(r, carry(i, r.What()))

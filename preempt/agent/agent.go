@@ -82,6 +82,9 @@ type agent struct {
 	countedBusy, countedHigher uint64
 	memory                     agentMemory
 	beats                      [segment.Slots]segment.Beats // of members of a broker
+	hearing                    hearing                      // of run alone
+	doubtTo                    uint64
+	known                      [segment.Slots]claim // of members of a broker
 }
 
 // peers is who else is on the GPU.
@@ -116,9 +119,11 @@ func (a *agent) changed() time.Duration {
 func (a *agent) run() {
 	for {
 		began := time.Now()
-		seen := a.segment.Listen()
+		deaf, until := a.hearing.deaf(segment.Now())
+		seen := a.segment.Listen(deaf)
 		wait := a.step()
-		seen.Wait(wait)
+		seen.Wait(min(wait, until))
+		a.hearing.heard(seen.Rang(), segment.Now())
 		// Peers that come and go between idle and busy ring often, and a step takes about 100 us.
 		time.Sleep(stepGap - time.Since(began))
 	}
@@ -167,7 +172,7 @@ func (a *agent) step() time.Duration {
 		a.boostUs = 0
 	}
 	wait = min(wait, a.swap(now))
-	a.wantUs = a.timeslice(p, turns && !a.crowded(p, now))
+	a.wantUs = a.timeslice(p, turns, turns && a.doubts(p, now))
 	a.applyTimeslice()
 	a.own().SetLacks(configs.FallbackOthers, a.besideOthers(p))
 	switch {
@@ -260,6 +265,7 @@ func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
 		return false
 	}
 	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
+	clear(a.known[:]) // another broker gives the same ids again
 	a.log = a.core.logOf(a.gpu, slot)
 	return true
 }
@@ -346,7 +352,22 @@ func (a *agent) canTakeTurns() bool {
 	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
 }
 
-// crowded says whether a process of the same level has work and takes no part in turns.
+// doubtFor is how long a doubt is not forgotten: so pages that change all the time make a process set its timeslice twice in that.
+const doubtFor = uint64(time.Second)
+
+// doubts says whether a process of the same level may be on the runlist beside the one whose turn it is.
+func (a *agent) doubts(p peers, now uint64) bool {
+	if a.crowded(p, now) || a.segment.Turn.Load()&segment.TurnSeized != 0 {
+		a.doubtTo = now
+		if a.segment.Paged() {
+			a.doubtTo += doubtFor
+		}
+		return true
+	}
+	return now < a.doubtTo
+}
+
+// crowded says whether a process of the same level has work and takes no part in turns, as its page says.
 func (a *agent) crowded(p peers, now uint64) bool {
 	for m := a.segment.Busy(p.same); m != 0; m &= m - 1 {
 		if !a.takesPart(bits.TrailingZeros64(m), now) {
@@ -356,16 +377,21 @@ func (a *agent) crowded(p peers, now uint64) bool {
 	return false
 }
 
-// timeslice is what the process's compute TSGs should have.
-func (a *agent) timeslice(p peers, turns bool) uint64 {
+// timeslice is what the process's compute TSGs should have, where turns are taken or not, and another one may be on the runlist in this one's
+// turn.
+func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
 	t := a.core.config.Timeslice
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
-	seized := a.segment.Turn.Load()&segment.TurnSeized != 0
+	yields := p.higher != 0 && p.lower == 0
 	switch {
 	case a.besideOthers(p):
 		return max(t.FairUs, a.boostUs)
-	case p.higher != 0 && p.lower == 0 && (p.same == 0 || turns && !seized):
+	case yields && (p.same == 0 || turns && !doubt):
 		return max(t.YieldingUs, a.boostUs)
+	case yields && turns && a.segment.Paged():
+		// It may be a lie, and a higher level waits for this timeslice. It takes as long as a switch, so beside another one that is
+		// short this process still gets on. Once the broker has seen that others work, they are waited for.
+		return max(t.YieldingUs, min(leastBoostUs, t.FairUs), a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	}

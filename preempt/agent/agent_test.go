@@ -180,14 +180,14 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 		{"two starved without turns", peers{same: 1, higher: 2}, false, 64, fair},
 	} {
 		a.boostUs = c.boost
-		if got := a.timeslice(c.p, c.turns); got != c.us {
+		if got := a.timeslice(c.p, c.turns, false); got != c.us {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.us)
 		}
 	}
 	s.Turn.Store(segment.TurnSeized | 1)
 	a.boostUs = 0
-	if got := a.timeslice(peers{same: 1, higher: 2}, true); got != fair {
-		t.Errorf("after a seized turn: %d us, want %d: two short timeslices stop each other dead", got, fair)
+	if p := (peers{same: 1, higher: 2}); a.timeslice(p, true, a.doubts(p, 1)) != fair {
+		t.Errorf("after a seized turn: want %d us: two short timeslices stop each other dead", fair)
 	}
 }
 

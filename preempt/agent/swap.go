@@ -389,8 +389,9 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 	for members := a.segment.Members.Load() | 1<<a.slot; members != 0; members &= members - 1 {
 		slot := bits.TrailingZeros64(members)
 		s := a.segment.Slot(slot)
+		job, started := a.claimOf(slot)
 		o := memoryOf{
-			slot: slot, level: int(a.segment.Level[slot].Load()), job: s.Job.Load(), startedNs: s.StartedNs.Load(),
+			slot: slot, level: int(a.segment.Level[slot].Load()), job: job, startedNs: started,
 			swaps: s.Has(configs.Swap), noHost: s.Lacks(configs.FallbackNoHostMemory),
 		}
 		if heard := s.HeartbeatNs.Load(); heard < now && now-heard > stoodStill {

@@ -172,10 +172,28 @@ func (a *agent) pick(wanted, round uint64) int {
 	var contenders []contender
 	for m := wanted; m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
-		s := a.segment.Slot(slot)
-		contenders = append(contenders, contender{s.Job.Load(), s.StartedNs.Load(), slot})
+		job, started := a.claimOf(slot)
+		contenders = append(contenders, contender{job, started, slot})
 	}
 	return pickOf(contenders, round, round)
+}
+
+// claim is what the order of a process's turns depends on, as it said it first. No member of a broker has another order whenever it likes.
+type claim struct{ client, job, started uint64 }
+
+func (a *agent) claimOf(slot int) (job, started uint64) {
+	s := a.segment.Slot(slot)
+	is := claim{a.segment.Client[slot].Load(), s.Job.Load(), s.StartedNs.Load()}
+	if !a.segment.Paged() || slot == a.slot {
+		return is.job, is.started
+	}
+	if was := a.known[slot]; was.client == is.client && was.job != 0 {
+		return was.job, was.started
+	}
+	if is.job != 0 { // it is written last
+		a.known[slot] = is
+	}
+	return is.job, is.started
 }
 
 // contender is a process that wants a turn.

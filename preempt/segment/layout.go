@@ -210,7 +210,7 @@ type Header struct {
 	// Of the broker; 0 where there is none.
 	Generation        uint64
 	BrokerHeartbeatNs atomic.Uint64
-	Others            atomic.Uint32 // processes that have work on the GPU and are no members
+	Others            atomic.Uint32 // processes that have work on the GPU and are no members, or keep to no turns
 	Pad2              [4]byte
 
 	Level  [Slots]atomic.Uint32 // of the slots' owners

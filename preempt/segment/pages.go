@@ -202,22 +202,33 @@ func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool, now ui
 type Seen struct {
 	words  []*atomic.Uint32
 	values []uint32
+	slots  []uint64 // whose bell each is, as a bit; 0: the broker's, this process's own, or that of all
 }
 
-func (s *Seen) add(word *atomic.Uint32) {
-	s.words, s.values = append(s.words, word), append(s.values, word.Load())
+func (s *Seen) add(word *atomic.Uint32, slot uint64) {
+	s.words, s.values, s.slots = append(s.words, word), append(s.values, word.Load()), append(s.slots, slot)
 }
 
-// Listen says where the bells are that are rung for this process.
-func (s *Segment) Listen() (seen Seen) {
-	seen.add(&s.Rings.Bell)
+// Listen says where the bells are that are rung for this process, but for those of members who are not listened to.
+func (s *Segment) Listen(but uint64) (seen Seen) {
+	seen.add(&s.Rings.Bell, 0)
 	if s.pages != nil {
-		seen.add(&s.Line(s.slot).Rings.Bell)
-		for slots := s.Members.Load() &^ (1 << s.slot); slots != 0; slots &= slots - 1 {
-			seen.add(&s.Line(bits.TrailingZeros64(slots)).Rings.Bell)
+		seen.add(&s.Line(s.slot).Rings.Bell, 0)
+		for slots := s.Members.Load() &^ (1 << s.slot) &^ but; slots != 0; slots &= slots - 1 {
+			seen.add(&s.Line(bits.TrailingZeros64(slots)).Rings.Bell, slots&-slots)
 		}
 	}
 	return seen
+}
+
+// Rang is which members have rung bells of their own since.
+func (s *Seen) Rang() (slots uint64) {
+	for i, word := range s.words {
+		if word.Load() != s.values[i] {
+			slots |= s.slots[i]
+		}
+	}
+	return slots
 }
 
 // changed says whether a bell was rung.
@@ -230,20 +241,27 @@ func (s *Seen) changed() bool {
 	return false
 }
 
-// pollBells is how often bells are looked at where the kernel does not wait for several.
+// pollBells is how often bells are looked at where the kernel does not wait for several, or somebody wakes without ringing.
 const pollBells = 2 * time.Millisecond
 
-// Wait waits until a bell is rung, but not longer than timeout. It may return early.
+// Wait waits until a bell is rung, but not longer than timeout. Who rings changes the word first. Who only wakes, as anybody can who reads the
+// word, costs a look at the words, and not more often than every pollBells.
 func (s *Seen) Wait(timeout time.Duration) {
 	for end := time.Now().Add(timeout); timeout > 0 && !s.changed(); timeout = time.Until(end) {
-		if len(s.words) == 1 {
-			waitWord(s.words[0], s.values[0], timeout)
-			return
+		woken, known := false, false
+		if len(s.words) > 1 {
+			woken, known = waitWords(s.words, s.values, timeout)
 		}
-		if waitWords(s.words, s.values, timeout) {
-			return
+		switch {
+		case known:
+		case len(s.words) > 1: // Linux before 5.16
+			woken = waitWord(s.words[0], s.values[0], min(timeout, pollBells))
+		default:
+			woken = waitWord(s.words[0], s.values[0], timeout)
 		}
-		waitWord(s.words[0], s.values[0], min(timeout, pollBells)) // Linux before 5.16
+		if woken && !s.changed() {
+			time.Sleep(min(pollBells, time.Until(end)))
+		}
 	}
 }
 

@@ -251,7 +251,7 @@ struct gp_segment {
 	// Of the broker; 0 where there is none.
 	uint64_t generation;
 	_Atomic uint64_t broker_heartbeat_ns;
-	_Atomic uint32_t others; // processes that have work on the GPU and are no members
+	_Atomic uint32_t others; // processes that have work on the GPU and are no members, or keep to no turns
 	uint8_t pad2[4];
 	_Atomic uint32_t level[GP_SLOTS];  // of the slots' owners
 	_Atomic uint64_t client[GP_SLOTS]; // their ids, given by the broker

@@ -391,7 +391,7 @@ func TestPeers(t *testing.T) {
 	seen := s.Rings.Bell.Load()
 	fmt.Fprintln(b.in, "ring")
 	for deadline := time.Now().Add(time.Minute); s.Rings.Bell.Load() == seen && time.Now().Before(deadline); {
-		bells := s.Listen()
+		bells := s.Listen(0)
 		if s.Rings.Bell.Load() == seen {
 			bells.Wait(time.Until(deadline))
 		}
@@ -399,7 +399,7 @@ func TestPeers(t *testing.T) {
 	if s.Rings.Bell.Load() == seen {
 		t.Error("the bell was not heard")
 	}
-	if bells := s.Listen(); bells.changed() {
+	if bells := s.Listen(0); bells.changed() {
 		t.Error("the bell is heard again")
 	} else if bells.Wait(time.Millisecond); bells.changed() {
 		t.Error("the bell was rung by nobody")
@@ -408,6 +408,29 @@ func TestPeers(t *testing.T) {
 	b.read()
 	if s.Alive(b.slot) || s.Members.Load()&(1<<b.slot) != 0 {
 		t.Error("a released slot is alive")
+	}
+}
+
+// Anybody who sees a bell can wake those that wait at it. They go on waiting until it is rung.
+func TestWokenWithoutABell(t *testing.T) {
+	s := open(t, directory(t))
+	claim(t, s)
+	bells, heard := s.Listen(0), make(chan bool, 1)
+	go func() {
+		bells.Wait(time.Minute)
+		heard <- bells.changed()
+	}()
+	for woken := 0; woken < 3; time.Sleep(time.Millisecond) {
+		woken += wake(&s.Rings.Bell)
+		select {
+		case <-heard:
+			t.Fatal("it went on though nobody rang")
+		default:
+		}
+	}
+	s.Ring()
+	if !<-heard {
+		t.Error("it did not hear the bell")
 	}
 }
 

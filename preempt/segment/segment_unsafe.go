@@ -132,18 +132,26 @@ const (
 )
 
 func ring(word *atomic.Uint32) {
-	const everyone = 1<<31 - 1
 	word.Add(1)
-	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everyone, 0, 0, 0)
+	wake(word)
 }
 
-func waitWord(word *atomic.Uint32, seen uint32, timeout time.Duration) {
+// wake wakes who waits at a word, and says how many that were.
+func wake(word *atomic.Uint32) (woken int) {
+	const everyone = 1<<31 - 1
+	n, _, _ := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everyone, 0, 0, 0)
+	return int(n)
+}
+
+// waitWord waits until the word is another one, and says whether it was woken.
+func waitWord(word *atomic.Uint32, seen uint32, timeout time.Duration) bool {
 	limit := unix.NsecToTimespec(timeout.Nanoseconds())
-	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	return errno == 0
 }
 
-// waitWords waits until one of several words is another one. It returns false where the kernel cannot do that.
-func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) bool {
+// waitWords waits until one of several words is another one, and says whether it was woken. The kernel may not know how to do that.
+func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) (woken, known bool) {
 	type waiter struct {
 		value, address uint64
 		flags, _       uint32
@@ -154,7 +162,7 @@ func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) boo
 	}
 	until := unix.NsecToTimespec(monotonic() + timeout.Nanoseconds())
 	_, _, errno := unix.Syscall6(futexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, uintptr(unsafe.Pointer(&until)), unix.CLOCK_MONOTONIC, 0)
-	return errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
+	return errno == 0, errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
 }
 
 // NewArena reserves a range of addresses. Of the segment nothing can be written.

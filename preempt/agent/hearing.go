@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// hearing bounds how often the bell of a member of a broker makes this agent look: hearAtOnce times in a row, and then every hearEvery,
+// however often it is rung. One that rang more often is not listened to until its time has come. Nothing is lost by that: a look reads
+// all that is there, and there is one when the agent listens again.
+type hearing struct {
+	due [segment.Slots]uint64 // when what was heard of each would have been spread out; a time of the segment
+}
+
+const (
+	hearEvery  = uint64(5 * time.Millisecond)
+	hearAtOnce = 64
+)
+
+// deaf is whom the agent does not listen to now, and how long until the first of them is listened to.
+func (h *hearing) deaf(now uint64) (slots uint64, until time.Duration) {
+	until = heartbeat
+	for slot, due := range h.due {
+		if ahead := due - min(due, now); ahead > hearAtOnce*hearEvery {
+			slots |= 1 << slot
+			until = min(until, time.Duration(ahead-hearAtOnce*hearEvery))
+		}
+	}
+	return slots, until
+}
+
+// heard takes note of bells that made the agent look.
+func (h *hearing) heard(slots, now uint64) {
+	for ; slots != 0; slots &= slots - 1 {
+		slot := bits.TrailingZeros64(slots)
+		h.due[slot] = max(h.due[slot], now) + hearEvery
+	}
+}
