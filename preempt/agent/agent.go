@@ -355,9 +355,17 @@ func (a *agent) canTakeTurns() bool {
 // doubtFor is how long a doubt is not forgotten: so pages that change all the time make a process set its timeslice twice in that.
 const doubtFor = uint64(time.Second)
 
+// seizedFor is how long after a turn of members of a broker was seized the one that it was taken from may be on the runlist: if it is stopped,
+// its heartbeat says so by then.
+const seizedFor = stoodStill + uint64(heartbeat)
+
 // doubts says whether a process of the same level may be on the runlist beside the one whose turn it is.
 func (a *agent) doubts(p peers, now uint64) bool {
-	if a.crowded(p, now) || a.segment.Turn.Load()&segment.TurnSeized != 0 {
+	seized := a.segment.Turn.Load()&segment.TurnSeized != 0
+	if since := a.segment.TurnSinceNs.Load(); a.segment.Paged() && now-min(now, since) > seizedFor {
+		seized = false // the turn may be kept for as long as nobody else wants one
+	}
+	if a.crowded(p, now) || seized {
 		a.doubtTo = now
 		if a.segment.Paged() {
 			a.doubtTo += doubtFor

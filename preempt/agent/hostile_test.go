@@ -124,6 +124,19 @@ func TestPagesThatLie(t *testing.T) {
 	}
 }
 
+// A turn that was seized, and that nobody else wants, is no reason for a longer timeslice for ever.
+func TestSeizedTurnIsForgotten(t *testing.T) {
+	a, _, header := amongMembers(t)
+	header.Turn.Store(segment.NextTurn(0, ownSlot, true))
+	header.TurnSinceNs.Store(fuzzedAt)
+	for after, want := range map[uint64]uint64{0: leastBoostUs, seizedFor - 1: leastBoostUs, seizedFor + doubtFor + 1: a.core.config.Timeslice.YieldingUs} {
+		a.doubtTo = 0
+		if us := a.timeslice(a.peers(), true, a.doubts(a.peers(), fuzzedAt+after)); us != want {
+			t.Errorf("%v later: %d us, want %d", time.Duration(after), us, want)
+		}
+	}
+}
+
 // What the broker has seen counts, and not what a page says.
 func TestOthersThatWorkAreWaitedFor(t *testing.T) {
 	a, liar, header := amongMembers(t)
