@@ -25,7 +25,7 @@ func startMemory(config configs.Config, level int, driver Driver) error {
 
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
-	resident, swapped, pinned, wanted, waiting                                         uint64
+	resident, swapped, pinned, wanted, waiting                                                     uint64
 	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host uint64
 }
 
