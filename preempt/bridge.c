@@ -240,6 +240,8 @@ void gp_bridge_memory_allow(int gpu, uint64_t bytes) { gp_memory[gpu].allowance 
 
 uint64_t gp_bridge_arena_pinned(void) { return gp_arena_pinned(); }
 
+void gp_bridge_arena_cut(bool on) { gp_arena_cut(on); }
+
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
 {
 	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);

@@ -76,6 +76,7 @@ void gp_bridge_memory_settings(uint64_t reserve, uint64_t host,
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound
 uint64_t gp_bridge_arena_pinned(void);
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);
+void gp_bridge_arena_cut(bool on);
 void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes); // gpu: one on which the process has a context
 
 #endif

@@ -93,7 +93,7 @@ func (c *Core) startMemory() {
 		c.log.Warn().Err(err).Msg("memory stays on the GPU")
 		return
 	}
-	c.memory = &swapping{mover: newMover(carryOut, grantMemory, hurryMemory, ringBell)}
+	c.memory = &swapping{mover: newMover(carryOut, grantMemory, hurryMemory, ringBell, cutPinning)}
 	go c.memory.mover.run()
 }
 

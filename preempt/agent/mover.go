@@ -62,18 +62,21 @@ type mover struct {
 	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have been taken ever
 	urge  func(gpu int)              // a move out is urgent from here on
 	ring  func(gpu int)              // tells the agent of a GPU that a move has ended
+	cut   func(on bool)              // host memory that is pinned, or given back, ends soon while this is on
 	moves chan move
 
 	mutex sync.Mutex // what follows
 	busy  bool
 	now   move
 	waits bool            // memory of another GPU is to leave, or nothing is to run, once this move has ended
+	cuts  bool            // it only pins host memory or gives some back, and has been cut short for another one
 	ended [maxGPUs]*ended // of moves out and in, halts and resumes; the agent takes it
 	noPin [maxGPUs]bool   // host memory could not be pinned
+	less  [maxGPUs]bool   // pinning or giving back was cut short
 }
 
-func newMover(carry func(move) moveResult, grant func(int, uint64), urge, ring func(int)) *mover {
-	return &mover{carry: carry, grant: grant, urge: urge, ring: ring, moves: make(chan move, 1)}
+func newMover(carry func(move) moveResult, grant func(int, uint64), urge, ring func(int), cut func(bool)) *mover {
+	return &mover{carry: carry, grant: grant, urge: urge, ring: ring, cut: cut, moves: make(chan move, 1)}
 }
 
 // run carries moves out for as long as the process lives.
@@ -87,9 +90,14 @@ func (m *mover) run() {
 		if tell {
 			m.ended[next.gpu] = &ended{next, result}
 		}
-		m.noPin[next.gpu] = m.noPin[next.gpu] || next.kind == movePin && result != moved
+		cut := m.cuts
+		if m.cuts = false; cut { // before the next one begins
+			m.cut(false)
+		}
+		m.less[next.gpu] = m.less[next.gpu] || cut
+		m.noPin[next.gpu] = m.noPin[next.gpu] || next.kind == movePin && result != moved && !cut
 		m.mutex.Unlock()
-		if tell {
+		if tell || cut {
 			for gpu := range maxGPUs { // those of other GPUs may wait for the mover
 				m.ring(gpu)
 			}
@@ -97,11 +105,16 @@ func (m *mover) run() {
 	}
 }
 
-// begin begins a move. False: another one is under way, or the last one's end was not taken.
+// begin begins a move. False: another one is under way, or the last one's end was not taken. What only pins host memory, or gives
+// some back, ends soon then: a service may wait for this move, and a piece takes up to 0.1 s.
 func (m *mover) begin(next move) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if m.busy || m.ended[next.gpu] != nil {
+		if m.busy && m.now.kind >= movePin && next.kind < movePin && !m.cuts {
+			m.cuts = true
+			m.cut(true)
+		}
 		m.waits = m.waits || m.busy && m.now.gpu != next.gpu && (next.kind == moveOut || next.kind == moveHalt)
 		return false
 	}
@@ -149,12 +162,13 @@ func (m *mover) take(gpu int) *ended {
 	return e
 }
 
-// pinRefused says, once, that host memory could not be pinned.
-func (m *mover) pinRefused(gpu int) (refused bool) {
+// pinRefused says, once, that host memory could not be pinned, and that pinning or giving back was cut short.
+func (m *mover) pinRefused(gpu int) (refused, less bool) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	refused, m.noPin[gpu] = m.noPin[gpu], false
-	return refused
+	refused, less = m.noPin[gpu], m.less[gpu]
+	m.noPin[gpu], m.less[gpu] = false, false
+	return refused, less
 }
 
 // meter asks the driver how much memory of a GPU is free. The driver may take its time: nobody waits for it for long.

@@ -17,6 +17,7 @@ type hardware struct {
 	carried []move
 	granted []uint64
 	hurried int
+	cuts    []bool
 	results chan moveResult
 	rung    chan int
 }
@@ -28,7 +29,8 @@ func newHardware() (h *hardware, m *mover) {
 		h.carried = append(h.carried, x)
 		h.mutex.Unlock()
 		return <-h.results
-	}, func(_ int, upto uint64) { h.granted = append(h.granted, upto) }, func(int) { h.hurried++ }, func(gpu int) { h.rung <- gpu })
+	}, func(_ int, upto uint64) { h.granted = append(h.granted, upto) }, func(int) { h.hurried++ }, func(gpu int) { h.rung <- gpu },
+		func(on bool) { h.cuts = append(h.cuts, on) })
 	go m.run()
 	return h, m
 }
@@ -83,8 +85,47 @@ func TestMoverCarriesOneMoveOut(t *testing.T) {
 		t.Error("no further move begins")
 	}
 	ends(t, m)
-	if !m.pinRefused(2) || m.pinRefused(2) || m.take(2) != nil || len(h.rung) != 0 {
-		t.Error("pinning tells too little or too much")
+	for _, want := range []bool{true, false} {
+		if refused, less := m.pinRefused(2); refused != want || less {
+			t.Errorf("pinning was refused: %t, cut short: %t", refused, less)
+		}
+	}
+	if m.take(2) != nil || len(h.rung) != 0 {
+		t.Error("pinning tells too much")
+	}
+}
+
+// Pinning of host memory, and giving it back, is cut short for a move, which the agents are told to begin then; not for more of it.
+func TestPinningMakesWay(t *testing.T) {
+	for _, kind := range []moveKind{movePin, moveUnpin} {
+		h, m := newHardware()
+		m.begin(move{gpu: 2, kind: kind})
+		if m.begin(move{gpu: 1, kind: movePin}) || len(h.cuts) != 0 {
+			t.Errorf("%v: more of it cuts it short: %v", kind, h.cuts)
+		}
+		for range 2 {
+			if m.begin(move{gpu: 1, kind: moveOut}) || !slices.Equal(h.cuts, []bool{true}) {
+				t.Errorf("%v: a move cuts it short: %v", kind, h.cuts)
+			}
+		}
+		h.results <- movedNoHost
+		for gpu := range maxGPUs {
+			if <-h.rung != gpu {
+				t.Error("an agent hears nothing")
+			}
+		}
+		refused, less := m.pinRefused(2)
+		if !slices.Equal(h.cuts, []bool{true, false}) || refused || !less || m.take(2) != nil {
+			t.Errorf("%v: its end: %v, refused: %t, cut short: %t", kind, h.cuts, refused, less)
+		}
+		h.results <- moved
+		if !m.begin(move{gpu: 1, kind: moveOut}) || m.begin(move{gpu: 1, kind: moveIn}) {
+			t.Error("the move does not begin")
+		}
+		ends(t, m)
+		if len(h.cuts) != 2 {
+			t.Errorf("a move is cut short: %v", h.cuts)
+		}
 	}
 }
 
@@ -247,15 +288,30 @@ func TestHostMemoryIsPinnedInPieces(t *testing.T) {
 	if len(got) != 3 || got[0].bytes != memoryPiece || got[1].bytes != 2*memoryPiece || got[2].bytes != c.resident {
 		t.Fatalf("pinned were %+v", got)
 	}
+	a.core.memory.mover.less[a.gpu] = true // the last piece
+	h.results <- moved
+	a.pinAhead(c, v, now)
+	ends(t, a.core.memory.mover)
+	if got = h.moves(); len(got) != 4 || got[3].bytes != c.resident {
+		t.Fatalf("pinned were %+v", got)
+	}
 	v.all[1].resident = 0
 	a.pinAhead(c, v, now+unpinAfter/2)
-	if len(h.moves()) != 3 {
+	if len(h.moves()) != 4 {
 		t.Error("it is given back at once")
 	}
 	a.pinAhead(c, v, now+2*unpinAfter)
 	ends(t, a.core.memory.mover)
-	if got = h.moves(); len(got) != 4 || got[3].kind != moveUnpin {
+	if got = h.moves(); len(got) != 5 || got[4].kind != moveUnpin {
 		t.Errorf("it is not given back: %+v", got)
+	}
+	a.core.memory.mover.less[a.gpu] = true
+	a.pinAhead(c, v, now+2*unpinAfter)
+	h.results <- moved
+	a.pinAhead(c, v, now+4*unpinAfter)
+	ends(t, a.core.memory.mover)
+	if got = h.moves(); len(got) != 6 || got[5].kind != moveUnpin {
+		t.Errorf("the rest is not given back: %+v", got)
 	}
 }
 

@@ -689,8 +689,15 @@ func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Durat
 		needed = saturate(needed, o.resident, o.pinned, o.short())
 		waiting = waiting || o.waits()
 	}
-	if mover.pinRefused(a.gpu) {
+	refused, less := mover.pinRefused(a.gpu)
+	if refused {
 		m.pinned, m.pinAfter = 0, now+uint64(heartbeat) // the context may have been in use; the arena remembers refusals
+	}
+	if less {
+		m.pinned = minus(m.pinned, memoryPiece)
+		if m.pressureNs == 0 { // the rest is to be given back
+			m.pressureNs = now
+		}
 	}
 	mayGo := a.core.levelNow() == lowestLevel || a.idleAfter() != 0
 	others := len(v.all) > 1

@@ -69,6 +69,9 @@ func grantMemory(gpu int, upto uint64) { C.gp_bridge_memory_grant(C.int(gpu), C.
 // hurryMemory makes memory that leaves urgent.
 func hurryMemory(gpu int) { C.gp_bridge_memory_hurry(C.int(gpu)) }
 
+// cutPinning lets pinning of host memory, and giving it back, end soon while it is on.
+func cutPinning(on bool) { C.gp_bridge_arena_cut(C.bool(on)) }
+
 func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }
 
 // setAway says whether hints bring memory back; recalled, told once, that one came.

@@ -25,6 +25,9 @@ static struct piece {
 static size_t pieces; // places ever used
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t pinned, refused_ns;
+static _Atomic bool cut;
+
+void gp_arena_cut(bool on) { cut = on; }
 
 static bool is_used(const struct piece *p, size_t granule) { return p->used[granule / 64] >> granule % 64 & 1; }
 
@@ -99,10 +102,11 @@ static struct piece *take_piece(void)
 	return p;
 }
 
-// Pins one more piece, in the current context. It takes long, so no lock is held.
+// Pins one more piece, in the current context. It takes long, so no lock is held. A piece whose pages are not all there, since
+// that was cut short, is the first to be pinned next time.
 static bool add_piece(const struct gp_gpu *g)
 {
-	if (refused_ns && gp_now_ns() - refused_ns < REFUSED_NS)
+	if (cut || (refused_ns && gp_now_ns() - refused_ns < REFUSED_NS))
 		return false;
 	struct piece *p = take_piece();
 	if (!p)
@@ -110,13 +114,14 @@ static bool add_piece(const struct gp_gpu *g)
 	char *memory = p->memory;
 	if (!memory && gp_host_left("") >= GP_CHUNK_BYTES)
 		memory = gp_piece_make(g);
-	bool made = memory && gp_piece_pin(memory);
-	if (memory && !made) {
+	bool whole = memory && gp_piece_touch(memory, &cut), made = whole && gp_piece_pin(memory);
+	if (whole && !made) {
 		refused_ns = gp_now_ns();
 		gp_piece_end(memory, false);
+		memory = NULL;
 	}
 	pthread_mutex_lock(&lock);
-	p->memory = made ? memory : NULL;
+	p->memory = memory;
 	p->gpu = p->memory ? g : NULL;
 	p->context = made ? gp_piece_context() : NULL;
 	p->busy = false;
@@ -189,7 +194,7 @@ static struct piece *unused_piece(uint64_t keep_bytes)
 void gp_arena_trim(uint64_t keep_bytes)
 {
 	struct piece *p;
-	while ((p = unused_piece(keep_bytes))) {
+	while (!cut && (p = unused_piece(keep_bytes))) {
 		gp_piece_end(p->memory, p->context != NULL);
 		pthread_mutex_lock(&lock);
 		pinned -= p->context ? GP_CHUNK_BYTES : 0;

@@ -29,6 +29,15 @@ void *gp_piece_make(const struct gp_gpu *g)
 	return memory;
 }
 
+static bool cuts;
+
+bool gp_piece_touch(void *memory, const _Atomic bool *cut)
+{
+	if (cuts)
+		gp_arena_cut(true);
+	return !*cut;
+}
+
 bool gp_piece_pin(void *memory)
 {
 	pinned += !refuses;
@@ -148,11 +157,29 @@ static void test_contexts(void)
 	CHECK(!made && pinned == 2);
 }
 
+// Pinning that is cut short leaves a piece that is not pinned, and that is the next one to be. Nothing is given back then.
+static void test_cut(void)
+{
+	int before = pinned;
+	cuts = true;
+	CHECK(!gp_arena_grow(&gpus[0], 2 * GP_CHUNK_BYTES) && made == 1 && pinned == before && !gp_arena_pinned());
+	CHECK(!gp_arena_grow(&gpus[0], 2 * GP_CHUNK_BYTES) && made == 1);
+	gp_arena_trim(0);
+	CHECK(made == 1);
+	cuts = false;
+	gp_arena_cut(false);
+	CHECK(gp_arena_grow(&gpus[0], 2 * GP_CHUNK_BYTES) && made == 2 && pinned == before + 2);
+	CHECK(gp_arena_pinned() == 2 * GP_CHUNK_BYTES);
+	gp_arena_trim(0);
+	CHECK(!made && pinned == before);
+}
+
 int main(void)
 {
 	test_random();
 	test_grow();
 	test_bounds();
 	test_contexts();
+	test_cut();
 	return 0;
 }

@@ -191,7 +191,9 @@ void gp_arena_give(void *, size_t bytes);
 uint64_t gp_arena_pinned(void);                      // bytes
 bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until so much is free; by the mover's thread
 void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
-void gp_arena_context_destroying(CUcontext);         // what was pinned in it is pinned no longer
+// While this is on, the two above end soon, with what they have done by then: a piece takes up to 0.1 s.
+void gp_arena_cut(bool on);
+void gp_arena_context_destroying(CUcontext); // what was pinned in it is pinned no longer
 
 // host.c: bytes that can be pinned so that the machine and every control group of the process keep a share. prefix: in front
 // of all paths, "" but for tests.

@@ -3,11 +3,14 @@
 // Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
 // call of the driver on the way is refused in turn, and a process is killed at each.
 #define _GNU_SOURCE
+#include "preempt/memory/arena.h"
 #include "preempt/memory/move.h"
 #include "test/units/check.h"
 
 #include <dlfcn.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -255,6 +258,29 @@ static void test_late_piece(void)
 	gp_chunk_give_host(c);
 	gp_copies_close(&copies);
 	gp_arena_trim(0);
+}
+
+static uint64_t page_faults(void)
+{
+	struct rusage usage;
+	CHECK(!getrusage(RUSAGE_SELF, &usage));
+	return (uint64_t)usage.ru_minflt;
+}
+
+// Pages of a piece are made as long as that is not cut short, and what was there stays.
+static void test_touch(void)
+{
+	_Atomic bool cut = true;
+	unsigned char there;
+	char *piece = gp_piece_make(gpu);
+	CHECK(piece && !gp_piece_touch(piece, &cut));
+	CHECK(!mincore(piece, 4096, &there) && !(there & 1));
+	cut = false;
+	piece[4096] = 5;
+	uint64_t faults = page_faults();
+	CHECK(gp_piece_touch(piece, &cut) && piece[4096] == 5);
+	CHECK(page_faults() - faults >= GP_CHUNK_BYTES / GP_GRANULE - 1); // one of a huge page each, but for the first
+	gp_piece_end(piece, false);
 }
 
 static CUresult (*copy_to_device)(CUdeviceptr, const void *, size_t, CUstream);
@@ -732,6 +758,7 @@ int main(int argc, char **argv)
 	test_room();
 	test_pieces();
 	test_late_piece();
+	test_touch();
 	test_grants();
 	test_next_is_made_meanwhile();
 	test_scrubbed_later();

@@ -18,31 +18,43 @@ enum {
 	ALREADY = 712,      // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 };
 
-static void *touch(void *part)
+struct part {
+	volatile char *memory;
+	const _Atomic bool *cut;
+};
+
+static void *touch(void *argument)
 {
-	volatile char *memory = part;
-	for (size_t at = 0; at < GP_CHUNK_BYTES / TOUCHERS; at += PAGE_BYTES)
-		memory[at] = 0;
+	const struct part *part = argument;
+	for (size_t at = 0; at < GP_CHUNK_BYTES / TOUCHERS; at += PAGE_BYTES) {
+		if (at % GP_GRANULE == 0 && *part->cut)
+			break;
+		part->memory[at] = part->memory[at]; // pinned before, it may have contents
+	}
 	return NULL;
 }
 
-static void touch_all(char *memory)
+bool gp_piece_touch(void *memory, const _Atomic bool *cut)
 {
 	pthread_t thread[TOUCHERS];
+	struct part part[TOUCHERS];
 	bool runs[TOUCHERS] = {false};
 	sigset_t all, before;
 
 	sigfillset(&all); // signals are the program's threads' business
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	for (int i = 1; i < TOUCHERS; i++)
-		runs[i] = !pthread_create(&thread[i], NULL, touch, memory + i * (GP_CHUNK_BYTES / TOUCHERS));
+	for (int i = 0; i < TOUCHERS; i++) {
+		part[i] = (struct part){(char *)memory + i * (GP_CHUNK_BYTES / TOUCHERS), cut};
+		runs[i] = i && !pthread_create(&thread[i], NULL, touch, &part[i]);
+	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	for (int i = 0; i < TOUCHERS; i++)
 		if (!runs[i])
-			touch(memory + i * (GP_CHUNK_BYTES / TOUCHERS));
+			touch(&part[i]);
 	for (int i = 1; i < TOUCHERS; i++)
 		if (runs[i])
 			pthread_join(thread[i], NULL);
+	return !*cut;
 }
 
 // The node is preferred, not bound, since a full node must not end the process. Containers may forbid the call.
@@ -70,7 +82,6 @@ void *gp_piece_make(const struct gp_gpu *g)
 	madvise(aligned, GP_CHUNK_BYTES, MADV_HUGEPAGE);
 	madvise(aligned, GP_CHUNK_BYTES, MADV_DONTFORK); // a child must not keep the pages
 	put_near(g, aligned);
-	touch_all(aligned);
 	return aligned;
 }
 
