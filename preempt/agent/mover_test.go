@@ -129,6 +129,24 @@ func TestPinningMakesWay(t *testing.T) {
 	}
 }
 
+// An agent begins a move although host memory is being pinned, or given back, and nothing else.
+func TestAgentCutsPinningShort(t *testing.T) {
+	for _, kind := range []moveKind{movePin, moveUnpin, moveIn} {
+		a, h := newMemoryAgent(t, lowestLevel)
+		m, c := a.core.memory.mover, memoryCounters{resident: gigabyte}
+		m.begin(move{gpu: a.gpu, kind: kind})
+		a.begin(memoryPlan{to: -1}, c, &memoryView{}, 1e12)
+		if len(h.cuts) != 0 {
+			t.Errorf("%v: it is cut short for nothing", kind)
+		}
+		if a.begin(memoryPlan{give: 1, to: -1}, c, &memoryView{}, 1e12); slices.Equal(h.cuts, []bool{true}) != (kind != moveIn) {
+			t.Errorf("%v: %v", kind, h.cuts)
+		}
+		h.results <- moved
+		ends(t, m)
+	}
+}
+
 // A move in goes on as far as there is room, stops where there is none any more, and lets memory of another GPU leave.
 func TestMoveInGoesOn(t *testing.T) {
 	a, h := newMemoryAgent(t, lowestLevel)

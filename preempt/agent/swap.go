@@ -577,7 +577,7 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 // begin begins what the plan says, if nothing moves, and returns when to look again.
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
-	if _, busyMoving := mover.moving(a.gpu); busyMoving {
+	if x, busyMoving := mover.moving(a.gpu); busyMoving && x.kind < movePin {
 		mover.bring(a.gpu, c.takenBytes, p.room)
 		if p.urgent {
 			mover.hurry(a.gpu)
