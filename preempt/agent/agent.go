@@ -28,6 +28,11 @@ const (
 	stepGap = 500 * time.Microsecond
 	// settleNs is how long after libcuda's last control of a TSG its context counts as complete.
 	settleNs = uint64(100 * time.Millisecond)
+	// quietNs is how long a young TSG, one not older than youngNs, is left alone after libcuda did something to make it. It sets a timeslice
+	// and schedules the TSG itself when the channels are there, which undoes what was set before. A control of ours takes all locks of the
+	// GPU in the driver, beside libcuda's.
+	quietNs = uint64(5 * time.Millisecond)
+	youngNs = uint64(time.Second)
 	// passingNs is how long the driver may refuse a control because something is being freed: a context with many
 	// allocations takes that long to end. The control is repeated every askAgain.
 	passingNs = uint64(2 * time.Second)
@@ -440,11 +445,24 @@ func (a *agent) settled(t TSG, now uint64) bool {
 	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
 }
 
-// settling is how long until the next of the TSGs settles, if the process has worked by then; 0 where all have.
+// made says until when libcuda is making a TSG, as far as is known; 0: it is not.
+func (t TSG) made(now uint64) (until uint64) {
+	if until = t.madeNs + quietNs; until < now || now-min(now, t.bornNs) > youngNs {
+		return 0
+	}
+	return until
+}
+
+// due says whether a TSG is to get another timeslice than it has. What libcuda is making gets one when it is made.
+func (t TSG) due(has, want, now uint64) bool { return has != want && t.made(now) == 0 }
+
+// settling is how long until the next of the TSGs is made, or settles if the process has worked by then; 0 where all have.
 func settling(tsgs []TSG, now uint64) (wait time.Duration) {
 	for _, t := range tsgs {
-		if at := t.changedNs + settleNs; at >= now && (wait == 0 || time.Duration(at+1-now) < wait) {
-			wait = time.Duration(at + 1 - now)
+		for _, at := range [...]uint64{t.made(now), t.changedNs + settleNs} {
+			if at >= now && (wait == 0 || time.Duration(at+1-now) < wait) {
+				wait = time.Duration(at + 1 - now)
+			}
 		}
 	}
 	return wait
@@ -469,7 +487,7 @@ func (a *agent) applyTimeslice() {
 		}
 		key := tsgKey{t.client, t.handle, t.resets}
 		us := a.sliceUs[key]
-		if us != want {
+		if t.due(us, want, now) {
 			if err := t.setTimeslice(want); err != nil {
 				if gone(t) {
 					continue
@@ -486,6 +504,9 @@ func (a *agent) applyTimeslice() {
 			a.own().TimesliceSets.Add(1)
 		}
 		live[key] = us
+		if us == 0 && len(mine) > 1 { // libcuda's own, until it is made
+			us = a.core.config.Timeslice.FairUs
+		}
 		longest = max(longest, us)
 	}
 	a.sliceUs = live

@@ -195,7 +195,7 @@ func TestTSGsAreLookedAtWhenTheySettle(t *testing.T) {
 	const now = uint64(5e9)
 	for _, c := range []struct {
 		name string
-		ago  []uint64 // ns since libcuda changed each
+		ago  []uint64 // ns since libcuda changed each, long after it was made
 		wait uint64
 	}{
 		{"no TSG", nil, 0},
@@ -209,6 +209,36 @@ func TestTSGsAreLookedAtWhenTheySettle(t *testing.T) {
 		}
 		if wait := settling(tsgs, now); uint64(wait) != c.wait {
 			t.Errorf("%s: %v, want %d ns", c.name, wait, c.wait)
+		}
+	}
+}
+
+// While libcuda makes a TSG its timeslice is not set, for a second at most: it would be lost.
+func TestTSGsAreLeftAloneWhileTheyAreMade(t *testing.T) {
+	const now = uint64(5e9)
+	for _, c := range []struct {
+		name       string
+		born, made uint64 // ns ago
+		until      uint64 // ns from now; 0: it is made
+		wait       uint64
+	}{
+		{"just born", 0, 0, quietNs, quietNs + 1},
+		{"its last channel came just now", settleNs, 0, quietNs, quietNs + 1},
+		{"the last moment", settleNs, quietNs - 1, 1, 2},
+		{"made", settleNs, quietNs + 1, 0, settleNs - quietNs},
+		{"its channels come and go for a second", youngNs + 1, 0, 0, settleNs + 1},
+		{"old", now, now, 0, 0},
+	} {
+		tsg := TSG{bornNs: now - c.born, madeNs: now - c.made, changedNs: now - c.made}
+		until := tsg.made(now)
+		if until != 0 {
+			until -= now
+		}
+		if wait := uint64(settling([]TSG{tsg}, now)); until != c.until || wait != c.wait {
+			t.Errorf("%s: until %d ns from now, looked at after %d, want %d and %d", c.name, until, wait, c.until, c.wait)
+		}
+		if tsg.due(1, 1, now) || tsg.due(0, 1, now) != (c.until == 0) {
+			t.Errorf("%s: a timeslice that it has is due: %v, another one: %v", c.name, tsg.due(1, 1, now), tsg.due(0, 1, now))
 		}
 	}
 }

@@ -247,6 +247,7 @@ type TSG struct {
 	fd                                int
 	client, handle, device, subdevice uint32
 	resets                            uint32 // libcuda's own controls, which may have undone ours
+	bornNs, madeNs                    uint64 // when libcuda made it, and last did something to it that has to do with that
 	changedNs                         uint64 // when libcuda last did something to it
 }
 
@@ -256,7 +257,7 @@ func tsgs() []TSG {
 	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
 	list := make([]TSG, 0, n)
 	for _, r := range raw[:n] {
-		list = append(list, TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), changedNs: uint64(r.changed_ns)})
+		list = append(list, TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), bornNs: uint64(r.born_ns), madeNs: uint64(r.made_ns), changedNs: uint64(r.changed_ns)})
 	}
 	return list
 }

@@ -74,7 +74,9 @@ void gp_mps_forget_context(CUcontext);
 struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
-	uint32_t resets;     // times that libcuda itself scheduled it or set its timeslice
+	uint32_t resets; // times that libcuda itself scheduled it or set its timeslice
+	uint64_t born_ns;
+	uint64_t made_ns;    // when it last did so, or before it first did so made a channel
 	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
 	int suspended_on;    // the GPU on which it was taken off the runlist; -1: it was not
 	uint32_t channels;   // count

@@ -57,7 +57,7 @@ _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
 struct object {
 	int fd;
 	uint32_t client, parent, handle, engine, compute, resets, suspended;
-	uint64_t changed_ns;
+	uint64_t born_ns, made_ns, changed_ns;
 }; // suspended: on GPU + 1
 
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
@@ -89,9 +89,14 @@ static bool drop(struct object *table, int size, uint32_t client, uint32_t handl
 
 static void changed_tsg(uint32_t client, uint32_t handle)
 {
-	for (int t = 0; t < TSGS; t++)
-		if (tsgs[t].handle == handle && tsgs[t].client == client)
-			tsgs[t].changed_ns = gp_now_ns();
+	for (int t = 0; t < TSGS; t++) {
+		struct object *o = &tsgs[t];
+		if (o->handle != handle || o->client != client)
+			continue;
+		o->changed_ns = gp_now_ns();
+		if (!(o->resets & 0xffff)) // one that libcuda has scheduled may get a channel at any time
+			o->made_ns = o->changed_ns;
+	}
 }
 
 static bool allocated(int fd, const NVOS21_PARAMETERS *a)
@@ -109,7 +114,7 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 		if (o.engine != NV2080_ENGINE_TYPE_GR0) // a copy engine's
 			return false;
 		o.resets = born += 1u << 16; // a handle may be used again: never for what looks like the same TSG
-		o.changed_ns = gp_now_ns();
+		o.born_ns = o.made_ns = o.changed_ns = gp_now_ns();
 		add(tsgs, TSGS, o);
 		return true;
 	}
@@ -143,7 +148,7 @@ static bool controlled(const NVOS54_PARAMETERS *c)
 	for (int i = 0; i < TSGS; i++)
 		if (tsgs[i].handle == c->hObject && tsgs[i].client == c->hClient) {
 			tsgs[i].resets++;
-			tsgs[i].changed_ns = gp_now_ns();
+			tsgs[i].made_ns = tsgs[i].changed_ns = gp_now_ns();
 			found = true;
 		}
 	pthread_mutex_unlock(&lock);
@@ -206,6 +211,8 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
 					     .engine = t->engine,
 					     .compute = t->compute,
 					     .resets = t->resets,
+					     .born_ns = t->born_ns,
+					     .made_ns = t->made_ns,
 					     .changed_ns = t->changed_ns,
 					     .suspended_on = (int)t->suspended - 1};
 			for (int s = 0; s < SUBDEVICES; s++)

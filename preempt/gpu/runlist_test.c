@@ -74,6 +74,39 @@ static void end(uint32_t parent, uint32_t handle)
 	gp_rm_ioctl(5, _IOWR('F', 0x29, p), p);
 }
 
+static void schedule(uint32_t handle)
+{
+	uint32_t p[NVOS54_BYTES / 4] = {CLIENT, handle, 0xa06c0101};
+	gp_rm_ioctl(5, _IOWR('F', 0x2A, p), p);
+}
+
+// A TSG is being made until libcuda schedules it, and set up again where it does so once more; a channel that comes later is neither.
+static void test_making(void)
+{
+	struct gp_tsg t;
+	uint64_t born = now_ns;
+
+	make(DEVICE, TSG, 0xA06C);
+	for (uint32_t i = 0; i < 3; i++) {
+		now_ns += MS;
+		make(TSG, CHANNEL + i, 0xC86F);
+		make(CHANNEL + i, COMPUTE + i, 0xCBC0);
+		CHECK(gp_rm_tsgs(&t, 1) == 1 && t.born_ns == born && t.made_ns == now_ns && t.changed_ns == now_ns);
+	}
+	now_ns += MS;
+	schedule(TSG);
+	uint64_t scheduled = now_ns;
+	now_ns += MS;
+	make(TSG, CHANNEL + 3, 0xC86F);
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.born_ns == born && t.made_ns == scheduled && t.changed_ns == now_ns &&
+	      t.channels == 4);
+	now_ns += MS;
+	schedule(TSG);
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.born_ns == born && t.made_ns == now_ns);
+	end(DEVICE, TSG);
+	CHECK(gp_rm_tsgs(&t, 1) == 0);
+}
+
 static uint64_t look_after(uint64_t ns)
 {
 	now_ns += ns;
@@ -87,6 +120,7 @@ int main(void)
 	struct gp_slot *slot = &view.own;
 	slot->heartbeat_ns = now_ns;
 	make(DEVICE, SUBDEVICE, 0x2080);
+	test_making();
 	make(DEVICE, TSG, 0xA06C);
 	make(TSG, CHANNEL, 0xC86F);
 	make(CHANNEL, COMPUTE, 0xCBC0);

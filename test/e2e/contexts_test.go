@@ -35,6 +35,21 @@ func TestTurnsGoOnWhileContextsEnd(t *testing.T) {
 	}
 }
 
+// The library sets the timeslice of a program's context once, whatever the number of its channels.
+func TestTimesliceIsSetOnce(t *testing.T) {
+	t.Parallel()
+	for _, connections := range []string{"1", "8", "32"} {
+		m := newMachine(t, "", "CUDA_DEVICE_MAX_CONNECTIONS="+connections)
+		lc := m.start("lc")
+		m.joined(lc)
+		m.until("the timeslice is set", func() bool { return m.peer(lc).Counters.TimesliceSets > 0 })
+		lc.request(5, 3, "stream")
+		if sets := m.peer(lc).Counters.TimesliceSets; sets != 1 {
+			t.Errorf("%s channels: the timeslice was set %d times", connections, sets)
+		}
+	}
+}
+
 // A process exits while its kernels are stopped: the end of its contexts is no failure of the driver.
 func TestNothingIsGivenUpAtTheEnd(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,6 @@ const struct machine machine = {
 	.compute_class = 0xCBC0, // HOPPER_COMPUTE_A, clcbc0.h
 	.compute_engine = 1,     // NV2080_ENGINE_TYPE_GRAPHICS, cl2080_notification.h
 	.copy_engine = {0xB, 0xC, 0xD},
-	.channels = 8,
 	.connections = 8,
 };
 

@@ -457,7 +457,7 @@ struct rm_context *rm_context_create(int device, int tsg)
 		uint32_t engine = i ? machine.copy_engine[i - 1] : machine.compute_engine;
 		uint32_t params[5] = {0, 0, 0, engine, 0}; // NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS
 		c->tsg[i] = emit_alloc(false, device_handle[device], KEPLER_CHANNEL_GROUP_A, params, sizeof params);
-		for (int k = 0; k < (i ? 1 : machine.channels); k++) {
+		for (int k = 0; k < (i ? 1 : sim_connections()); k++) {
 			uint8_t channel_params[368] = {0}; // NV_CHANNEL_ALLOC_PARAMS
 			uint32_t channel =
 				emit_alloc(false, c->tsg[i], machine.gpfifo_class, channel_params, sizeof channel_params);

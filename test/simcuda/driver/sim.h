@@ -114,8 +114,7 @@ struct machine {
 	uint32_t gpfifo_class, compute_class;
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
-	int channels;    // of a compute TSG
-	int connections; // channels that the streams of one priority share
+	int connections; // channels of a compute TSG, which the streams of one priority share
 };
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
