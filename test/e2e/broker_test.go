@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/page"
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -228,6 +231,47 @@ func TestBrokerKilledAtRandom(t *testing.T) {
 		p.finish()
 	}
 	lc.finish()
+}
+
+// A client opens its window again as soon as it has closed it, for ever. Launches that wait for it get their share all the same.
+func TestWhoLiesAboutWindowsLeavesAShare(t *testing.T) {
+	t.Parallel()
+	const settings = "mechanisms = [\"timeslice\", \"gate\"]\n[hold]\nmax_ms = 1000\n[share]\nmin_be = 0.5\n"
+	m := newMachine(t, settings)
+	if m.broker == "" {
+		m.configure(fmt.Sprintf("%s[segment]\ndirectory = %q\nbroker = %q\n", settings, m.dir, m.startBroker()))
+	}
+	be := m.start("be")
+	be.runBestEffort()
+	m.joined(be)
+	socket := join.SocketIn(m.broker, 0)
+	o := join.Options{Layout: segment.Version, Name: "liar", Within: patience}
+	if err := join.List(socket, func(e *wire.Entry, _ []int) error { o.GPU = e.GPU; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	liar, err := join.Join(socket, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer liar.Close()
+	line := liar.State.Line(int(liar.Welcome.Slot))
+	const rounds = 10
+	lies := func() { // for much less than max_hold each time, so that no window is too long; a kernel takes 5 ms
+		for range rounds {
+			line.WindowOpenedNs.Store(segment.Now())
+			time.Sleep(90 * time.Millisecond)
+			line.WindowOpenedNs.Store(0)
+			page.Ring(&line.Rings.Gate)
+			time.Sleep(time.Millisecond)
+		}
+	}
+	m.until("launches wait", func() bool { lies(); return m.peer(be).Counters.GateWaits > 0 })
+	m.until("it has its share", func() bool {
+		n := be.count()
+		lies()
+		return be.count()-n > 8*rounds // it had two in each, in the time that the window was closed
+	})
+	be.finish()
 }
 
 // A latency-critical program ends with its window open, and there is no broker any more to tell of that: it keeps nobody from the GPU.
