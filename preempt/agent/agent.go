@@ -89,6 +89,9 @@ type agent struct {
 	beats                      [segment.Slots]segment.Beats // of members of a broker
 	hearing                    hearing                      // of run alone
 	doubtTo                    uint64
+	before                     peers                // as last acted upon
+	turnPeers                  int                  // of them
+	rejoinTo                   uint64               // until then they may come to this broker too; 0: they need not
 	known                      [segment.Slots]claim // of members of a broker
 }
 
@@ -158,6 +161,10 @@ func (a *agent) step() time.Duration {
 	}
 	a.segment.Reap()
 	p := a.peers()
+	if left := a.rejoins(p, now); left > 0 {
+		setPeers(a.gpu, p, a.before, a.turnPeers)
+		return min(left, renewal)
+	}
 	a.count(p, now)
 	turns := a.takesTurns(p)
 	a.turns = turns
@@ -165,7 +172,8 @@ func (a *agent) step() time.Duration {
 	if turns {
 		turnPeers = bits.OnesCount64(p.same)
 	}
-	setPeers(a.gpu, p, turnPeers)
+	a.before, a.turnPeers = p, turnPeers
+	setPeers(a.gpu, p, p, turnPeers)
 	gated := p.higher != 0 && a.gates()
 	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
 	rescind(a.gpu)
@@ -250,6 +258,7 @@ func (a *agent) nextByBroker() (next *segment.Segment, slot int) {
 // adopt changes to what a broker made, which knows of this process already.
 func (a *agent) adopt(next *segment.Segment, slot int) {
 	a.sought = nil
+	again := a.segment.Paged()
 	if a.memory.suspended {
 		next.Slot(slot).Repeat(a.memory.request)
 	}
@@ -258,8 +267,26 @@ func (a *agent) adopt(next *segment.Segment, slot int) {
 		a.sought = a.core.seekBroker(a.gpu)
 		return
 	}
+	if again {
+		a.rejoinTo = segment.Now() + rejoinWithin
+	}
 	next.Poke() // its bells have not been heard until now
 	a.log.Info().Str("segment", next.Path()).Msg("joined the broker")
+}
+
+// rejoinWithin is how long clients take to come to the next broker, most of them: they ask again after 0.05 to 0.3 s.
+const rejoinWithin = uint64(time.Second)
+
+// rejoins says for how long this process still does as if all were there that were, because they may come to the next broker as it has. It
+// keeps its timeslice and its hold, and stays on the runlist or off it: else for as long as they take to come, a process alone with this broker
+// would take the GPU as if nobody else used it.
+func (a *agent) rejoins(p peers, now uint64) time.Duration {
+	fewer := func(is, was uint64) bool { return bits.OnesCount64(is) < bits.OnesCount64(was) }
+	if now >= a.rejoinTo || !fewer(p.lower, a.before.lower) && !fewer(p.same, a.before.same) && !fewer(p.higher, a.before.higher) {
+		a.rejoinTo = 0
+		return 0
+	}
+	return time.Duration(a.rejoinTo - now)
 }
 
 // replace lets a segment, in which this process has a slot, take the place of the one before. owned says whether it still has a slot
@@ -278,7 +305,7 @@ func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
 // leave ends all that this process does on the GPU: its slot may be another process's by now.
 func (a *agent) leave() {
 	a.alone = true
-	setPeers(a.gpu, peers{}, 0)
+	setPeers(a.gpu, peers{}, peers{}, 0)
 	isolateGPU(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {

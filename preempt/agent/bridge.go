@@ -210,10 +210,10 @@ func refused(i int) (call string, result int) {
 	return C.GoString(name), int(code)
 }
 
-// setPeers tells who else is on the GPU; turnPeers is how many of them turns are taken with.
-func setPeers(i int, p peers, turnPeers int) {
+// setPeers tells who else is on the GPU, and how many count as being there; turnPeers is how many turns are taken with.
+func setPeers(i int, p, counted peers, turnPeers int) {
 	count := func(slots uint64) C.uint32_t { return C.uint32_t(bits.OnesCount64(slots)) }
-	C.gp_bridge_gpu_peers(C.int(i), count(p.lower), C.uint32_t(turnPeers), count(p.between), count(p.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
+	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
 }
 
 func arm(driver Driver, on bool) { C.gp_bridge_set_armed(driver.Armed, bit(on)) }

@@ -137,6 +137,37 @@ func TestSeizedTurnIsForgotten(t *testing.T) {
 	}
 }
 
+// Who has come to the next broker goes on as with those that were there before, until as many are there again, or a second later.
+func TestOthersComeToTheNextBroker(t *testing.T) {
+	a, _, header := amongMembers(t)
+	all := header.Members.Load()
+	a.before = a.peers()
+	if left := a.rejoins(peers{}, fuzzedAt); left != 0 {
+		t.Errorf("%v with the first broker", left)
+	}
+	a.rejoinTo = fuzzedAt + rejoinWithin
+	for _, c := range []struct {
+		members, after uint64
+		left           time.Duration
+	}{
+		{1 << ownSlot, 0, time.Duration(rejoinWithin)},
+		{1<<ownSlot | 1<<liarSlot | 1<<otherSlot, 1000, time.Duration(rejoinWithin - 1000)}, // without LC
+		{1<<ownSlot | 1<<lcSlot | 1<<liarSlot, 2000, time.Duration(rejoinWithin - 2000)},
+		{all, 3000, 0},
+		{1 << ownSlot, 4000, 0}, // it ended
+	} {
+		header.Members.Store(c.members)
+		if left := a.rejoins(a.peers(), fuzzedAt+c.after); left != c.left {
+			t.Errorf("members %#x after %d ns: %v, want %v", c.members, c.after, left, c.left)
+		}
+	}
+	a.rejoinTo = fuzzedAt + rejoinWithin
+	header.Members.Store(1 << ownSlot)
+	if left := a.rejoins(a.peers(), fuzzedAt+rejoinWithin); left != 0 {
+		t.Errorf("%v after its time", left)
+	}
+}
+
 // What the broker has seen counts, and not what a page says.
 func TestOthersThatWorkAreWaitedFor(t *testing.T) {
 	a, liar, header := amongMembers(t)
