@@ -12,7 +12,7 @@ import (
 // Causes, in the order in which they are asked for: the first that explains half of what a request took too long is it.
 const (
 	causeQueue   = "queue"        // it waited for a request before it, and took no longer itself than it may
-	causeCPU     = "cpu"          // the thread got no processor, or was late to submit
+	causeCPU     = "cpu"          // the thread got no processor, was late to submit, or went on late when its work was done
 	causeSubmit  = "submission"   // calls that submit work took long though the thread ran or slept of its own accord
 	causeExpired = "hold-limit"   // a hold ended by its own limit meanwhile
 	causeCut     = "window-cut"   // the window was at its limit, so lower levels had the GPU
@@ -63,7 +63,7 @@ func (s Stall) String() string {
 	for _, part := range []struct {
 		what string
 		us   float64
-	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
+	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"after its window", s.afterWindowUs()}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
 		if part.us >= 100 {
 			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
 		}
@@ -108,7 +108,7 @@ func (s Stall) Explanation(limitUs float64) string {
 	switch {
 	case s.LatencyUs-s.WaitedUs <= limitUs:
 		return causeQueue
-	case explains(s.DelayUs), explains(s.LateUs):
+	case explains(s.DelayUs), explains(s.LateUs), explains(s.afterWindowUs()):
 		return causeCPU
 	case explains(s.SubmitUs):
 		return causeSubmit
@@ -137,6 +137,15 @@ func (s Stall) Explanation(limitUs float64) string {
 func (s Stall) measuredUs() float64 {
 	thread := max(s.DelayUs, s.LateUs+s.SubmitUs)
 	return thread + s.otherLCTurnsUs() + s.beTurnsUs()
+}
+
+// afterWindowUs is for how long the program did not go on when the library had closed the request's window, since its work was done. If
+// the thread's switches and DelayUs tell of nothing, whoever runs the virtual machine took the processor.
+func (s Stall) afterWindowUs() float64 {
+	if s.Counted["windows"] != 1 || s.Counted["window_ns"] == 0 {
+		return 0
+	}
+	return s.LatencyUs - s.WaitedUs - s.LateUs - s.SubmitUs - float64(s.Counted["window_ns"])/1000
 }
 
 // otherLCTurnsUs is for how long a request can have waited for others of the level.

@@ -359,6 +359,11 @@ func TestStallCauses(t *testing.T) {
 		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, CauseUnknown},
+		// On an H200, beside requests that were late by 2.4 and 3.1 ms though their thread was not switched: the processor was another machine's.
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, LateUs: 0.1, SubmitUs: 30.5, Counted: map[string]uint64{"windows": 1, "window_ns": 569_601}}, 2000, causeCPU},
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 2, "window_ns": 569_601}}, 2000, CauseUnknown}, // of which of the two, is not known
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 1}}, 2000, CauseUnknown},                       // the window is still open
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 1, "window_ns": 2_400_000}}, 2000, CauseUnknown},
 		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, CauseUnknown}, // less than a millisecond explains none
 		{Stall{LatencyUs: 8500, UsualUs: 500, LateUs: 1500, SubmitUs: 900, OtherLCUs: 1700, OtherLCSliceUs: 4096}, 2000, causeSeveral},
 		{Stall{LatencyUs: 8500, UsualUs: 500, DelayUs: 2000, BESliceUs: 1000}, 2000, causeSeveral},
