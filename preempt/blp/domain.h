@@ -141,6 +141,7 @@ struct gp_domain {
 	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
 	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded;                   // number of entries with records
+	_Atomic uint32_t passing;                    // launches under way past the log; recorded is 0 then
 	int free_marker;
 
 	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
@@ -240,6 +241,7 @@ uint64_t blp_patience(void); // a deadline from now
 // Waits for room for one more entry; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
+// NULL, for a launch or a graph: it cannot be logged, since one that is not is on its way to the driver.
 struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, uint32_t bytes, char **room);
 void blp_unappend(struct gp_domain *, struct blp_stream *);
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it

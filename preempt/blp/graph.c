@@ -454,6 +454,8 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 		if (!blp_leave_own(stream))
 			break;
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
+		if (!e)
+			break;
 		e->twin = t;
 		e->fresh = true;
 		uint64_t before = t->upto;

@@ -265,6 +265,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		if (!blp_leave_own(s))
 			break;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
+		if (!e)
+			break;
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
 		o->result = 0;
@@ -284,6 +286,26 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 	return false;
 }
 
+// While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the log. Its
+// blocks then cost next to nothing more.
+static bool must_be_logged(struct gp_domain *d) { return d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d); }
+
+// Launches past the log. False: it must be logged by now. From the count on, nobody begins to log (blp_append) before the driver
+// has the launch.
+static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct gp_code *code, const struct gp_launch *l)
+{
+	d->passing++;
+	bool passes = !must_be_logged(d);
+	if (passes) {
+		if (o->stream == GP_STREAM_PER_THREAD)
+			blp_pass_own(d);
+		gp_count(&d->gpu->stops.launches, 1);
+		pass(o, code, l);
+	}
+	d->passing--;
+	return passes;
+}
+
 bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 {
 	const struct gp_code *code = gp_code_of(l->function);
@@ -300,16 +322,10 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 		return true;
 	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
-		// While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the
-		// log. Its blocks then cost next to nothing more.
-		bool log = d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d);
+		bool log = must_be_logged(d);
 		bool others = (log || blp_separated()) && blp_flush_others(d, o->handle, o->stream);
-		if (!log && !others) {
-			if (o->stream == GP_STREAM_PER_THREAD)
-				blp_pass_own(d);
-			gp_count(&d->gpu->stops.launches, 1);
-			return pass(o, code, l);
-		}
+		if (!log && !others && pass_log(o, d, code, l))
+			return true;
 		if (others)
 			o->cpu = true;
 		else if (log_launch(o, d, l, code))

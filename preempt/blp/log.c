@@ -335,6 +335,13 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 {
 	struct blp_entry *e = blp_entry_at(d, d->head);
 	uint64_t at = bytes_at(d, bytes);
+	// The first record is counted, then passing is read; a launch that passes the log is counted, then recorded is read. So
+	// none that the driver does not have yet could come into the middle of one that is cut. It is not waited for: its call of
+	// the driver may last as long as a queue is full.
+	if (kind <= BLP_GRAPH && !d->recorded++ && d->passing) {
+		d->recorded--;
+		return NULL;
+	}
 	e->kind = kind;
 	e->driven = e->accepted = e->complete = e->counted = e->awaited = e->fresh = e->bare = false;
 	e->spare = 0;
@@ -346,9 +353,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		*room = d->bytes + at % BLP_BYTES;
 		d->bytes_head = at + bytes;
 	}
-	if (kind == BLP_LAUNCH)
-		e->record = take_record(d);
-	d->recorded += has_record(e);
+	if (kind == BLP_LAUNCH && !(e->record = take_record(d)))
+		d->recorded--; // given up
 	s->last = ++d->head;
 	return e;
 }

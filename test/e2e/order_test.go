@@ -104,3 +104,46 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 		t.Errorf("stderr %q", stderr)
 	}
 }
+
+// A launch that need not be logged is on its way to the driver while a peer joins and another thread launches on its stream. Both
+// run as a whole: what is launched beside it cannot be stopped.
+func TestOrderOfALaunchOnItsWay(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/order.c")
+	for _, what := range []string{"beside", "twins"} {
+		t.Run(what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
+			be.hears("ready")
+			m.until("launches can be stopped", func() bool {
+				be.say("plain 1")
+				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+			})
+			before := m.peer(be).BLP.Uncovered
+			be.say(what + " 1")
+			be.hears("it waits")
+			lc, done := m.start("lc"), make(chan struct{})
+			m.joined(be, lc)
+			ended := fire(lc, done)
+			m.until("a launch is seen not to be logged, or is stopped", func() bool {
+				be.say("more")
+				be.hears("launched")
+				return m.peer(be).BLP.Uncovered > before || m.stops(be) > 0
+			})
+			be.say("go on")
+			be.hears("right")
+			if m.peer(be).BLP.Uncovered == before {
+				t.Error("launches are logged while another is on its way")
+			}
+			m.until("launches are stopped", func() bool {
+				be.say("plain 20")
+				return be.hear() == "right" && m.stops(be) > 0
+			})
+			close(done)
+			<-ended
+			if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+		})
+	}
+}

@@ -667,17 +667,99 @@ static void forgets(unsigned rounds)
 	}
 }
 
+// A launch that the driver has not queued yet while another thread launches on the same stream.
+static struct {
+	void (*waits)(_Atomic uint32_t *);
+	_Atomic uint32_t word;
+	struct chained b;
+	handle stream;
+} slow;
+
+static void *launch_slowly(void *none)
+{
+	OK(cuCtxSetCurrent(context));
+	slow.waits(&slow.word);
+	launch(&slow.b, slow.stream, 7, 1);
+	return none;
+}
+
+// Whether the slow launch came before some of the others, or behind all, as a whole.
+static bool in_some_order(const uint32_t *have, unsigned others)
+{
+	bool known = false;
+	for (unsigned at = 0; at <= others; at++) {
+		uint32_t want = 0;
+		for (unsigned i = 0; i <= others; i++)
+			want = want * 3 + (i == at ? 7 : 5);
+		known |= have[0] == want;
+	}
+	for (int i = 1; i < BLOCKS; i++)
+		known &= have[i] == have[0];
+	return known;
+}
+
+// Each line "more" of the input is another launch, of a kernel or a graph; any other line lets the slow one go on.
+static void launch_beside(bool graph)
+{
+	pthread_t thread;
+	handle captured, exec = NULL;
+	char line[32];
+	unsigned others = 0;
+	slow.word = 0;
+	slow.b = buffer(), slow.stream = stream_of(NON_BLOCKING);
+	CHECK((slow.waits = (void (*)(_Atomic uint32_t *))dlsym(RTLD_DEFAULT, "simcuda_launch_waits")));
+	if (graph) {
+		OK(cuStreamBeginCapture_v2(slow.stream, RELAXED));
+		launch(&slow.b, slow.stream, 5, 100000);
+		OK(cuStreamEndCapture(slow.stream, &captured));
+		OK(cuGraphInstantiateWithFlags(&exec, captured, 0));
+	}
+	CHECK(!pthread_create(&thread, NULL, launch_slowly, NULL));
+	while (!slow.word)
+		usleep(50);
+	printf("it waits\n");
+	for (; fgets(line, sizeof line, stdin) && !strcmp(line, "more\n"); others++) {
+		if (graph)
+			OK(cuGraphLaunch(exec, slow.stream));
+		else
+			launch(&slow.b, slow.stream, 5, 100000);
+		printf("launched\n");
+	}
+	slow.word = 2;
+	CHECK(!pthread_join(thread, NULL));
+	copy(&slow.b, slow.stream);
+	OK(cuStreamSynchronize(slow.stream));
+	CHECK(in_some_order(slow.b.have, others));
+}
+
+static void beside(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(false);
+}
+
+static void twins_beside(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(true);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(unsigned rounds);
 	} what[] = {
-		{"plain", plain},           {"captures", captures}, {"joins", joins},     {"stopped", stopped_beside},
-		{"events", events},         {"legacy", legacy},     {"graphs", graphs},   {"foreign", foreign},
-		{"instances", instances},   {"hops", hops},         {"asked", asked},     {"spins", spins},
-		{"threads", own_streams},   {"thread", own_stream}, {"forgets", forgets}, {"follows", follows},
-		{"own", own_is_waited_for},
+		{"plain", plain},           {"captures", captures},
+		{"joins", joins},           {"stopped", stopped_beside},
+		{"events", events},         {"legacy", legacy},
+		{"graphs", graphs},         {"foreign", foreign},
+		{"instances", instances},   {"hops", hops},
+		{"asked", asked},           {"spins", spins},
+		{"threads", own_streams},   {"thread", own_stream},
+		{"forgets", forgets},       {"follows", follows},
+		{"own", own_is_waited_for}, {"beside", beside},
+		{"twins", twins_beside},
 	};
 	handle module;
 	char line[64], name[32];

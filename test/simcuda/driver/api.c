@@ -1369,6 +1369,7 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	if (is_function(f) && !capture_in_context(c, false))
 		function_load(f, c);
 	leave(r);
+	pause_launch();
 	r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;

@@ -6,6 +6,7 @@
 
 static _Atomic uint64_t away_until;
 static _Thread_local uint64_t late_ns;
+static _Thread_local _Atomic uint32_t *launch_word;
 
 static void sleep_until(uint64_t at)
 {
@@ -25,6 +26,9 @@ API void simcuda_gpu_away(unsigned ms)
 // The next time that cuEventQuery finds an event of the calling thread's not reached, it says so that much later.
 API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
 
+// The next launch of a kernel by the calling thread sets the word to 1 and waits, before it is queued, until it is 2.
+API void simcuda_launch_waits(_Atomic uint32_t *word) { launch_word = word; }
+
 // With sim_lock held, which is given up meanwhile.
 void pause_gpu(void)
 {
@@ -41,4 +45,14 @@ void pause_answer(void)
 	late_ns = 0;
 	if (ns)
 		sleep_until(now_ns() + ns);
+}
+
+void pause_launch(void)
+{
+	_Atomic uint32_t *word = launch_word;
+	launch_word = NULL;
+	if (word)
+		*word = 1;
+	while (word && *word != 2)
+		sleep_until(now_ns() + 50000);
 }

@@ -467,6 +467,7 @@ CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit
 // ---- pauses that tests ask for (pauses.c)
 void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
 void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
+void pause_launch(void); // by the launch of a kernel that is not queued yet, without sim_lock
 
 // ---- exported functions, and the calls that fail or kill (faults.c)
 CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
