@@ -137,14 +137,19 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 	pthread_spin_unlock(&g->lock);
 }
 
-// Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first.
+// Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first. What is left of them is
+// given back one by one too: the place that a page has left is free, and another thread's by now.
 static bool replace(struct gp_view *view, struct gp_view *next, size_t from, size_t to)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE); // all words are in the first of a GP_PAGE
 	bool all = true;
 	for (size_t at = to; at > from; at -= GP_PAGE) {
 		char *is = (char *)next + at - GP_PAGE, *was = (char *)view + at - GP_PAGE;
-		all = mremap(is, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, was) != MAP_FAILED && all;
+		bool moved = mremap(is, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, was) != MAP_FAILED;
+		size_t left = moved ? GP_PAGE - page : GP_PAGE;
+		if (left)
+			munmap(is + GP_PAGE - left, left);
+		all = moved && all;
 	}
 	return all;
 }
@@ -175,10 +180,10 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		gp_own_line(g)->busy = 1;
 	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
 	pthread_spin_unlock(&g->lock);
-	if (moved) {
+	if (moved)
 		replace(view, next, 0, own); // fails for no mapping that is there
-		munmap(next, sizeof *next);
-	}
+	else
+		munmap(next, own);
 	gp_window_wake(g, wakes);
 	return moved;
 }

@@ -152,7 +152,7 @@ func (s *Segment) Place(slot, fd int) error {
 	return a.Place(slot, fd)
 }
 
-// Replace lets a segment's memory take the place of the one before, at the same address: move does it. A slot that this process still
+// Replace lets a segment's memory take the place of the one before, at the same address: move does it, and gives back what it does not need. A slot that this process still
 // has in a file is given back; that is seen when the lock goes, with the file.
 func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
 	before.mutex.Lock()
@@ -163,7 +163,11 @@ func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool
 		before.retract(before.slot)
 		before.Ring()
 	}
-	if !move(s.Pointer()) {
+	if !move(s.Pointer()) { // the memory is gone all the same
+		s.memory, s.Header, s.slot = nil, nil, -1
+		if s.pages != nil {
+			s.pages.Leave()
+		}
 		return false
 	}
 	s.memory, s.Header = before.memory, before.Header
