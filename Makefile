@@ -35,6 +35,13 @@ build/c/%.o: %.c
 	$(CC) $(CFLAGS) $(C_FLAGS) -MMD -MP -c -o $@ $<
 -include $(patsubst %.c,build/c/%.d,$(CORE) $(EXPORTS))
 
+# Go looks for changes in a package's own folder alone, and some packages include C headers of others. So each of those has a checksum of all headers: a
+# struct of another layout would stay what it was in what Go has compiled, in its tests and for go vet too.
+C_HEADERS := $(shell find . -name '*.h' -not -name headers_checksum.h -not -path './build/*' -not -path './test/*')
+CHECKSUMS := $(addsuffix headers_checksum.h,$(sort $(dir $(shell grep -lF 'CFLAGS: -std=gnu11 -I$${SRCDIR}/..' $(GO_SOURCES)))))
+$(CHECKSUMS): $(C_HEADERS)
+	echo "// $$(cat $(sort $^) | sha256sum)" > $@
+
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
 # into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
 # wait for it with sigwait or signalfd, would lose it to one of them. So would one that waits for SIGPROF, SIGSTKFLT or
@@ -69,7 +76,7 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin
 LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
 LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete
 build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
@@ -196,12 +203,17 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 	$(CC) $(SANITIZE_FLAGS) -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
-# For random programs: stops wait 50 us for what runs instead of 100 ms, so that most are late.
+# For random programs: stops wait 50 us for what runs instead of 100 ms, so that most are late, and calls 20 ms instead of 1 s for
+# what they come behind, so that kernels may often spin until the program goes on.
+LATE := preempt/blp/stop.c preempt/blp/log.c preempt/blp/barrier.c
 build/late/libgpreempt.so: build/libgpreempt.so
 	@mkdir -p $(@D)
 	@rm -f $@ $(@D)/core.a
-	$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -c -o $(@D)/stop.o preempt/blp/stop.c
-	$(LD) -r -o $(@D)/core.o $(filter-out %/blp/stop.o,$(CORE:%.c=build/c/%.o)) $(@D)/stop.o && $(AR) rcs $(@D)/core.a $(@D)/core.o
+	for c in $(LATE); do \
+		$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -DGP_PATIENCE_NS=20000000 -c -o $(@D)/$$(basename $$c .c).o $$c || exit; \
+	done
+	$(LD) -r -o $(@D)/core.o $(filter-out $(LATE:%.c=build/c/%.o),$(CORE:%.c=build/c/%.o)) $(patsubst preempt/blp/%.c,$(@D)/%.o,$(LATE)) && \
+		$(AR) rcs $(@D)/core.a $(@D)/core.o
 	CGO_LDFLAGS='$(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
 		-ldflags '-extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
@@ -398,5 +410,5 @@ gpu-patch: ## what compares rewritten kernels with their originals (GPU)
 gpu-patch: build/gpreempt
 	./test/gpu/patch_check.sh
 
-clean: ## removes build/
-	rm -rf build
+clean: ## removes build/ and what else was built
+	rm -rf build $(CHECKSUMS)
