@@ -102,7 +102,7 @@ CUresult cuGetExportTable(const void **table, const void *identifier)
 {
 	const void *caller = __builtin_return_address(0);
 	CUresult result = REAL(cuGetExportTable)(table, identifier);
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (result == CUDA_SUCCESS && table && *table && identifier && hooks &&
 	    memcmp(identifier, runtime_table, sizeof runtime_table) == 0 && hooks->code_wanted() &&
 	    may_be_given(caller, identifier))

@@ -28,7 +28,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 #define ROW_SUBMIT(name, null, params, args, ...) \
 	static OUTLINED CUresult armed_##name params \
 	{ \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
 			return REAL(name) args; \
@@ -43,7 +43,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 #define ROW_WAIT(name, null, params, args, kind, object) \
 	static OUTLINED CUresult armed_##name params \
 	{ \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		DEFAULT_STREAM(null); \
 		if (!hooks) \
 			return REAL(name) args; \
@@ -60,7 +60,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 // A call that may look what is at addresses of device memory, made while there is something.
 #define USING_MEMORY(call) \
 	({ \
-		const struct gp_hooks *using_ = gp_hooks(); \
+		const struct gp_hooks *using_ = gp_current_hooks(); \
 		if (using_) \
 			using_->memory_used(__builtin_frame_address(0)); \
 		CUresult used_ = call; \
@@ -75,7 +75,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 #define ROW_EVENT_DESTROY(name, null, params, args, event) \
 	CUresult name params \
 	{ \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		if (hooks) \
 			hooks->ending(GP_EVENT, event); \
 		return REAL(name) args; \
@@ -104,7 +104,7 @@ struct completed {
 
 static bool completes(struct gp_kernel_node *node, CUfunction function, void **memory)
 {
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
 	if (!hooks || !function || !hooks->complete(function, &arguments))
 		return false;
@@ -139,7 +139,7 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		struct completed completed = {.memory = NULL}; \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		if (hooks && (instance)) \
 			hooks->graph_changed(instance); \
 		if (hooks && nodeParams && complete(&completed, nodeParams)) \
@@ -186,7 +186,7 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		DEFAULT_STREAM(null); \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		if (hooks) \
 			hooks->capture_beginning(on); \
 		CUresult result = REAL(name) args; \
@@ -208,7 +208,7 @@ static bool is_captured(CUstream stream)
 	{ \
 		DEFAULT_STREAM(null); \
 		CUresult result = REAL(name) args; \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		if (hooks && (result == CUDA_SUCCESS || !is_captured(on))) \
 			hooks->capture_ended(on); \
 		return result; \
@@ -239,7 +239,7 @@ static CUdevice device_of(CUcontext context)
 	CUresult name params \
 	{ \
 		gp_start(); \
-		const struct gp_hooks *hooks = gp_hooks(); \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
 		CUresult result = WITH_ROOM(hooks, device, REAL(name) args); \
 		if (hooks && result == CUDA_SUCCESS && (context)) \
 			hooks->context_current(context); \
@@ -308,7 +308,7 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 static OUTLINED CUresult armed_launch_ex(typeof(&cuLaunchKernelEx) real, CUstream default_stream,
 					 const struct gp_launch_config *config, CUfunction f, void **params, void **extra)
 {
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (!hooks || !config)
 		return real(config, f, params, extra);
 	return WITH_ROOM(hooks, GP_CURRENT_DEVICE, launch_ex(hooks, real, default_stream, config, f, params, extra));
@@ -333,7 +333,7 @@ CUresult cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, 
 static COLD CUresult armed_multi_device(struct gp_launch_params *list, unsigned int count, unsigned int flags)
 {
 	DEFAULT_STREAM(GP_STREAM_LEGACY);
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (!hooks || !list || count > MAX_DEVICES)
 		return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	struct gp_operation operations[MAX_DEVICES];
@@ -383,7 +383,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, un
 static CUresult stream_priority(typeof(&cuStreamGetPriority) real, CUstream stream, int *priority)
 {
 	CUresult result = real(stream, priority);
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (hooks && result == CUDA_SUCCESS && priority)
 		hooks->stream_priority(stream, priority);
 	return result;
@@ -417,7 +417,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) { return destroy_stream(REAL(cuStre
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	gp_start();
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	CUresult result = WITH_ROOM(hooks, device, REAL(cuDevicePrimaryCtxRetain)(context, device));
 	if (!hooks || result != CUDA_SUCCESS || !context || !known_device(device))
 		return result;

@@ -150,7 +150,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel)
 CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel)
 {
 	CUresult result = REAL(cuKernelGetLibrary)(library, kernel);
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (result == CUDA_SUCCESS && library && hooks)
 		*library = hooks->library_of(*library);
 	return result;
@@ -161,7 +161,7 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUfunction kernel)
 
 static size_t skip_hidden(CUfunction function, size_t index)
 {
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	return index + (hooks && hooks->parameter_hidden(function, index));
 }
 
@@ -177,7 +177,7 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, s
 
 static CUresult subtract_hidden(CUfunction function, size_t *count, CUresult result)
 {
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (result == CUDA_SUCCESS && count && *count && hooks && hooks->parameter_hidden(function, *count - 1))
 		--*count;
 	return result;
@@ -197,7 +197,7 @@ CUresult cuFuncGetParamCount(CUfunction function, size_t *count)
 // another launch. So the limit is never lowered.
 static bool lowers_limit(int attribute, int value, CUresult result, int now)
 {
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && result == CUDA_SUCCESS && value >= 0 &&
 	       value < now && hooks && hooks->code_wanted();
 }

@@ -9,9 +9,9 @@
 #pragma GCC visibility push(hidden)
 #include "exports/exports.h"
 
-// Passed by value, so their sizes and classes are part of the ABI (cuda.h).
-typedef struct { char reserved[64]; } CUipcMemHandle, CUipcEventHandle;
-typedef struct { int type, id; } CUmemLocation;
+// As table.h names them. They are passed by value, so their sizes and classes are part of the ABI.
+typedef struct gp_ipc_handle CUipcMemHandle, CUipcEventHandle;
+typedef struct gp_location CUmemLocation;
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define OUTLINED __attribute__((noinline))
@@ -50,7 +50,7 @@ void gp_pass_all(void);             // in a forked child: the driver gets everyt
 void gp_note_unknown(const char *name);
 extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
 extern _Atomic(const struct gp_hooks *) gp_installed_hooks;
-static inline const struct gp_hooks *gp_hooks(void)
+static inline const struct gp_hooks *gp_current_hooks(void)
 {
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
@@ -64,7 +64,7 @@ struct gp_call {
 
 static inline struct gp_call gp_call_begin(enum gp_wait wait, void *object)
 {
-	struct gp_call call = {.hooks = gp_hooks(), .wait = wait};
+	struct gp_call call = {.hooks = gp_current_hooks(), .wait = wait};
 	call.told = call.hooks && atomic_load_explicit(&gp_armed, memory_order_relaxed);
 	if (call.told)
 		call.hooks->begin_wait(wait, object);

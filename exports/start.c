@@ -69,7 +69,7 @@ PUBLIC int ioctl(int fd, unsigned long request, ...)
 	va_end(list);
 	ioctl_fn *next = atomic_load_explicit(&next_ioctl, memory_order_acquire);
 	int result = next ? next(fd, request, argument) : (int)syscall(SYS_ioctl, fd, request, argument);
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	enum { NV_IOCTL_MAGIC = 'F' }; // nv-ioctl-numbers.h
 	if (hooks && result >= 0 && (request >> 8 & 0xFF) == NV_IOCTL_MAGIC) {
 		int saved_errno = errno;

@@ -58,7 +58,7 @@ static atomic_int unknown_state; // 0: none, 1: being written, 2: written
 static void tell_unknown(void)
 {
 	static atomic_bool told;
-	const struct gp_hooks *hooks = gp_hooks();
+	const struct gp_hooks *hooks = gp_current_hooks();
 	if (atomic_load(&unknown_state) == 2 && hooks && !atomic_exchange(&told, true))
 		hooks->unknown_function(unknown);
 }

@@ -4,7 +4,7 @@
 // lookups (lookup.c) and the linker's version script (map.sh). Signatures are those of cuda.h 13.5, with old ABI versions;
 // pointers to structures are void * and enumerations int, so that no CUDA toolkit is needed to build. The list has all
 // functions with which drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams or capture it; see
-// test/exports/testdata/drivers.txt.
+// test/exports/testdata/versions.txt.
 //
 // A row is KIND(name, parameters, arguments, ...). KIND_PTSZ and KIND_PTDS stand for two functions; the second one has the
 // suffix of the per-thread default stream. What follows the arguments depends on the kind:

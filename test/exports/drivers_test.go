@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// testdata/drivers.txt is what the drivers of each CUDA version have. Every function that puts work on streams is exported,
+// testdata/versions.txt is what the drivers of each CUDA version have. Every function that puts work on streams is exported,
 // in as many forms as there are, up to the version that hooks.h names; by its name each could be told from the others.
 func TestDriverFunctions(t *testing.T) {
 	read := func(path string) string {
@@ -24,7 +24,7 @@ func TestDriverFunctions(t *testing.T) {
 		exported[word] = true
 	}
 	forms, newest, others := map[string]int{}, 0, []string{}
-	for _, line := range strings.Split(read("testdata/drivers.txt"), "\n") {
+	for _, line := range strings.Split(read("testdata/versions.txt"), "\n") {
 		words := strings.Fields(line)
 		if len(words) == 0 || words[0] == "#" {
 			continue
