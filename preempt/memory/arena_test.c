@@ -51,15 +51,6 @@ void gp_piece_end(void *memory, bool was_pinned)
 	munmap(memory, GP_CHUNK_BYTES);
 }
 
-static uint64_t random_number(void)
-{
-	static uint64_t state = 1;
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state >> 11;
-}
-
 static struct {
 	char *memory;
 	size_t bytes;

@@ -18,6 +18,7 @@ enum {
 	TELL_BYTES = 64 << 20,  // others are told each time that so much has left: a ms of the bus
 	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of an agent
 	AGAIN_NS = 250000, // until the driver is asked again for memory that it did not have: it scrubs what was released
+	REFUSALS = 40, // of the driver in a row end a restore: 10 ms. Counted, so that a thread that gets no processor asks as often
 };
 
 static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
@@ -327,8 +328,9 @@ struct coming {
 	struct gp_copies copies;
 	struct list list;
 	size_t made, ready, begun, came;
-	// Since when the driver has no memory for the next chunk, and when it is asked again; 0: it has.
-	uint64_t refused_ns, again_ns;
+	// How often the driver had no memory for the next chunk, and when it is asked again. 0, 0: it has.
+	unsigned refusals;
+	uint64_t again_ns;
 	enum gp_move_result result;
 };
 
@@ -362,13 +364,15 @@ static bool may_make(const struct coming *in)
 static bool wait_for_room(const struct coming *in)
 {
 	_Atomic uint32_t *changes = &granted[in->copies.gpu - gp_gpu].changes;
-	uint64_t now = gp_now_ns(), until = (in->refused_ns ? in->refused_ns : now) + PATIENCE_NS;
+	uint64_t now = gp_now_ns(), until = now + PATIENCE_NS;
+	if (in->refusals >= REFUSALS)
+		return false;
 	for (;; now = gp_now_ns()) {
 		uint32_t seen = *changes;
-		if (now >= until)
-			return false;
 		if (may_make(in))
 			return true;
+		if (now >= until)
+			return false;
 		uint64_t look = in->again_ns > now && in->again_ns < until ? in->again_ns : until;
 		gp_futex_wait(changes, seen, look - now, false);
 	}
@@ -399,15 +403,15 @@ static void make(struct coming *in)
 		}
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		uint64_t now = gp_now_ns();
-		in->refused_ns = in->refused_ns ? in->refused_ns : now;
-		in->again_ns = now + AGAIN_NS;
+		in->refusals++;
+		in->again_ns = gp_now_ns() + AGAIN_NS;
 	} else if (result) {
 		failed(in->copies.gpu, &in->result);
 	} else {
 		c->state = GP_CHUNK_COMING;
 		memory_of(in->copies.gpu)->taken_bytes += c->bytes;
-		in->refused_ns = in->again_ns = 0;
+		in->refusals = 0;
+		in->again_ns = 0;
 		in->made++;
 	}
 }

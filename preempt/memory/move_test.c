@@ -35,15 +35,6 @@ static struct gp_gpu *gpu;
 static struct gp_range *range[RANGES];
 static unsigned char *expected[RANGES];
 
-static uint64_t random_number(void)
-{
-	static uint64_t state = 88172645463325252ull;
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state >> 11;
-}
-
 // The driver's functions that no other code of ours calls.
 #define CALL(name, parameters, ...) \
 	do { \
@@ -412,7 +403,7 @@ static void test_scrubbed_later(void)
 	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
 	refusals = UINT32_MAX;
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_NO_ROOM && !gp_memory[0].resident);
-	CHECK(UINT32_MAX - refusals <= 41); // 10 ms, each 0.25
+	CHECK(UINT32_MAX - refusals == 40); // 10 ms, each 0.25, however late the machine lets this thread ask
 	check_books(before);
 	gp_driver.cuMemcpyHtoDAsync = copy_to_device;
 	gp_driver.cuMemCreate = create;

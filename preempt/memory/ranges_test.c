@@ -11,15 +11,6 @@ struct gp_gpu gp_gpu[GP_GPUS];
 static struct gp_range *begins[SLOTS], *covers[SLOTS];
 static uint64_t base = 0x7f0000000000;
 
-static uint64_t random_number(void)
-{
-	static uint64_t state = 1;
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state >> 11;
-}
-
 static CUdeviceptr address_of(size_t slot) { return base + slot * GP_GRANULE; }
 
 static void add(size_t slot)
