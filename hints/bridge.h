@@ -8,7 +8,7 @@
 // From here on the sources in a bit set give hints.
 void gp_hints_begin(double least_likely, uint32_t sources);
 void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
-const void *gp_socket_hooks(void);
+const void *gp_socket_hooks_table(void);
 
 // The bell is rung some time after an arrival or an announcement. gp_arrivals_wait returns when it is no longer seen.
 uint32_t gp_arrivals_bell(void);

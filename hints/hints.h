@@ -46,7 +46,8 @@ enum gp_hint_dropped {
 extern struct gp_arrivals gp_arrivals;
 extern _Atomic uint64_t gp_last_arrival_ns;
 gp_hint_fn gp_hint;
-// Hints are carried out from here on. max_cost: part of the GPU's time; wait_ns: for work; copies are hints too, or not.
+// Begins to carry hints out. max_cost: the part of the GPU's time that they may cost; wait_ns: how long work is waited for; copies:
+// whether copies are hints too.
 void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
 // Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
 uint64_t gp_hint_run(uint32_t *source);

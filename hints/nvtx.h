@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-// Sets a name; before hints are given.
+// Sets the name of range i. To be called before hints are given.
 void gp_nvtx_name(uint32_t i, const char *name);
 
 #endif

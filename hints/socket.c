@@ -170,4 +170,4 @@ void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
 
 static const struct gp_socket_hooks hooks = {readable, closed, accepted};
 
-const void *gp_socket_hooks(void) { return &hooks; }
+const void *gp_socket_hooks_table(void) { return &hooks; }

@@ -53,16 +53,25 @@ static void resolve(struct gp_operation *o)
 	o->context = gp_find_context(o->handle);
 }
 
+// Of a context that is not known, or could not be prepared yet.
+static __attribute__((noinline)) void meet(struct gp_operation *o)
+{
+	if (o->context)
+		gp_context_usable(o->handle);
+	if (gp_blp_started)
+		gp_blp_meet(o);
+}
+
 static void prepare(struct gp_operation *o)
 {
 	o->cpu |= o->work == GP_GRAPH && gp_images_rewritten && gp_graph_waits_for_cpu(o->graph);
 	if (o->work == GP_OTHER && o->launch.function)
 		gp_code_let_pass(o->launch.function);
+	if (__builtin_expect(!o->context || !o->context->prepared, 0))
+		meet(o);
 	struct gp_context *c = o->context;
 	if (!c)
 		return;
-	if (__builtin_expect(!c->prepared, 0))
-		gp_context_usable(o->handle);
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)

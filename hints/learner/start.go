@@ -39,7 +39,7 @@ func Start(o Options) {
 }
 
 // SocketHooks is the const struct gp_socket_hooks * for the interception layer.
-func SocketHooks() unsafe.Pointer { return C.gp_socket_hooks() }
+func SocketHooks() unsafe.Pointer { return C.gp_socket_hooks_table() }
 
 func learn(o Options) {
 	l := newLearner(o.MaxCost)

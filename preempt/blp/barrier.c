@@ -1,6 +1,7 @@
 // barrier.c - barriers wait for the launches ahead of them, and streams that wait for the CPU are tainted.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
 
 #include <time.h>
 
@@ -38,13 +39,14 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 	}
 }
 
-// What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, or all.
+// What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, what who waits
+// for that stream waits for, or all.
 struct scope {
 	CUcontext context;
 	const struct gp_gpu *gpu;
 	CUstream stream;
-	bool all;
-	bool bounded; // by a patience, for a call that only has to come behind
+	bool all, waits;
+	bool bounded; // by a patience, for a call that only has to come behind, or takes who knows what
 	const struct gp_domain *but;
 };
 
@@ -52,6 +54,13 @@ static bool concerns(const struct scope *f, const struct gp_domain *d)
 {
 	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) &&
 	       d->head != d->tail && d != f->but;
+}
+
+// The program may wait for a blocking stream while the legacy stream waits for the program: only what is on the stream behind that
+// is its business. The legacy stream itself is complete when all blocking streams are.
+static bool is_in(const struct scope *f, const struct blp_stream *s, CUstream stream, bool blocking)
+{
+	return f->all || (f->waits && stream != GP_STREAM_LEGACY ? s->handle == stream : blp_related(s, stream, blocking));
 }
 
 static void flush(const struct scope *f)
@@ -79,7 +88,7 @@ static void flush(const struct scope *f)
 		bool cut = d->recorded || d->epoch % 2;
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
-			if (!blp_may_be_cut(s) || !(f->all || blp_related(s, stream, blocking)))
+			if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
 				continue;
 			if (!cut) {
 				blp_forget(d, s);
@@ -114,33 +123,36 @@ static CUcontext context_of(CUstream stream, CUcontext current)
 	return current;
 }
 
-static void flush_stream(CUstream stream, CUcontext current, bool bounded)
+static void flush_stream(CUstream stream, CUcontext current, bool waits)
 {
 	if (blp_inside || !blp_domains[0])
 		return;
-	struct scope f = {.context = context_of(stream, current), .stream = stream, .bounded = bounded};
+	struct scope f = {.context = context_of(stream, current), .stream = stream, .waits = waits, .bounded = !waits};
 	if (f.context)
 		flush(&f);
 }
 
-void gp_blp_flush(CUstream stream, CUcontext current) { flush_stream(stream, current, false); }
+void gp_blp_flush(CUstream stream, CUcontext current) { flush_stream(stream, current, true); }
 
-void gp_blp_come_behind(CUstream stream) { flush_stream(stream, gp_current_handle(), true); }
+void gp_blp_come_behind(CUstream stream) { flush_stream(stream, gp_current_handle(), false); }
 
-void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->handle, true); }
+void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->handle, false); }
 
+// Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. What
+// was waited for in vain runs to its end, and the driver orders the call.
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)
-		flush(&(struct scope){.context = context, .all = true});
+		flush(&(struct scope){.context = context, .all = true, .bounded = !context});
 }
 
 // Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
 // collective operation do. Waits for all contexts of the GPU: green ones use the memory of the primary one.
 void gp_blp_flush_owner(CUdeviceptr address)
 {
+	const struct gp_gpu *owner = blp_inside ? NULL : gp_gpu_of_memory(address);
 	if (!blp_inside)
-		flush(&(struct scope){.gpu = gp_gpu_of_memory(address), .all = true});
+		flush(&(struct scope){.gpu = owner, .all = true, .bounded = !owner});
 }
 
 // Whether a stop can cut nothing of a domain, and has cut nothing. Asks the driver. d->lock is held, the context is current.
@@ -177,25 +189,90 @@ bool gp_blp_wait_empty(uint64_t deadline_ns)
 	return true;
 }
 
+static bool still_tainted(struct gp_domain *, struct blp_stream *);
+
+// Whether the domain that the stream had before has nothing of it any more, neither in its log nor on the way to the driver.
+// Waits for the log. Who still comes there with the stream finds that it left: it counts itself, or takes the lock, then asks.
+static bool has_left(struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	struct gp_domain *before = d->before;
+	if (!before)
+		return true;
+	flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
+	pthread_mutex_lock(&before->lock);
+	struct blp_stream *s = before->context == context ? blp_find_stream(before, stream, false) : NULL;
+	bool left = !before->passing && !before->unplaced.passing &&
+		    !(s && (blp_may_be_cut(s) || still_tainted(before, s)));
+	pthread_mutex_unlock(&before->lock);
+	if (left)
+		d->before = NULL;
+	return left;
+}
+
+// Streams of the legacy stream's own domain are on no side: the lock and the log of that domain order them.
+static enum blp_side side_of(const struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	unsigned flags = 0;
+	if (!blp_separated())
+		return BLP_NO_SIDE;
+	if (stream == GP_STREAM_LEGACY)
+		return BLP_LEGACY_SIDE;
+	if (d->separate)
+		return d->blocking ? BLP_BLOCKING_SIDE : BLP_NO_SIDE;
+	if (!blp_is_special(context, GP_STREAM_LEGACY))
+		return BLP_NO_SIDE;
+	if (stream != GP_STREAM_PER_THREAD && !gp_driver.cuStreamGetFlags(stream, &flags) && flags & CU_STREAM_NON_BLOCKING)
+		return BLP_NO_SIDE;
+	return BLP_BLOCKING_SIDE;
+}
+
+void blp_begin_crossing(struct gp_operation *o, struct gp_domain *d)
+{
+	o->crossing = side_of(d, o->handle, o->stream);
+	if (o->crossing)
+		d->crossing[o->crossing]++;
+}
+
+void blp_end_crossing(struct gp_operation *o, struct gp_domain *d)
+{
+	if (o->crossing)
+		d->crossing[o->crossing]--;
+	o->crossing = BLP_NO_SIDE;
+}
+
+bool blp_is_counted(const struct gp_operation *o, const struct gp_domain *d)
+{
+	return blp_domain_for(o) == d && o->crossing == side_of(d, o->handle, o->stream);
+}
+
+bool blp_is_crossed(const struct gp_operation *o, const struct gp_domain *d)
+{
+	if (!blp_is_counted(o, d))
+		return true;
+	for (int i = 0; o->crossing && i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *other = blp_domains[i];
+		if (other != d && other->context == o->handle &&
+		    other->crossing[BLP_LEGACY_SIDE + BLP_BLOCKING_SIDE - o->crossing])
+			return true;
+	}
+	return false;
+}
+
 // A stream with a domain of its own stops and resumes at other times than the rest of its context.
 bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 {
-	bool tainted = false, related = false, known = false;
-
+	if (!blp_separated())
+		return false;
+	bool tainted = !has_left(d, context, stream), flushed = false;
+	if (!side_of(d, context, stream))
+		return tainted;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *other = blp_domains[i];
-		unsigned flags;
 		if (other == d || other->context != context || (other->head == other->tail && !other->tainted))
 			continue;
-		if (!known) { // without its lock, which is held while it goes on, for most streams
-			known = true;
-			related = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
-				  (!gp_driver.cuStreamGetFlags(stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING));
-			if (related)
-				flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
-		}
-		if (!related)
-			return false;
+		if (!flushed)
+			flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
+		flushed = true;
 		pthread_mutex_lock(&other->lock);
 		struct blp_stream like = {.handle = stream, .blocking = true};
 		tainted |= other->context == context && blp_is_tainted(other, &like);
@@ -229,7 +306,7 @@ static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
 
 bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
 {
-	bool found = false;
+	bool found = of->blocking && d->unplaced.passing; // which of them is blocking is not known
 	for (uint32_t i = 0; d->tainted && i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
 		if (blp_related(s, of->handle, of->blocking))
@@ -255,25 +332,49 @@ bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 }
 
 // From here to blp_passed the stream counts as tainted: a launch that another thread makes meanwhile comes before the
-// operation or behind it as a whole, and cannot be cut and repeated across it.
+// operation or behind it as a whole, and cannot be cut and repeated across it. A stream without a place gets none meanwhile.
 void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stream *s)
 {
 	s->passing++;
 	d->tainted++;
 	o->domain = d;
 	o->passing = s;
+	if (blp_separated())
+		blp_begin_crossing(o, d);
+}
+
+_Atomic uint32_t blp_unmet;
+static struct blp_stream nowhere; // what such operations pass on
+
+// The operation counts itself, then looks for the domain. Who makes that shows it before a stream gets a place there. So the domain
+// is found, or no launch is logged before the driver has the operation.
+void gp_blp_meet(struct gp_operation *o)
+{
+	if (!o->handle || !gp_blp_wanted())
+		return;
+	blp_unmet++;
+	o->context = gp_find_context(o->handle);
+	if (blp_domain_for(o))
+		blp_unmet--;
+	else
+		o->passing = &nowhere;
 }
 
 void blp_pass(struct gp_operation *o)
 {
-	if (blp_inside || !blp_domains[0] || o->passing)
+	if (blp_inside || !blp_domains[0] || (o->passing && o->passing != &nowhere))
 		return;
-	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
-	if (d) {
+	struct gp_domain *d;
+	for (; (d = o->handle && !o->passing ? blp_domain_for(o) : NULL); pthread_mutex_unlock(&d->lock)) {
 		pthread_mutex_lock(&d->lock);
-		struct blp_stream *s = d->context == o->handle && !d->given_up ? blp_find_stream(d, o->stream, true) : NULL;
-		if (s)
-			blp_begin_pass(o, d, s);
+		if (blp_belongs(o, d))
+			break;
+	}
+	if (d) {
+		if (d->context == o->handle) { // also where it is given up: other domains may not be
+			struct blp_stream *s = d->given_up ? NULL : blp_find_stream(d, o->stream, true);
+			blp_begin_pass(o, d, s ? s : &d->unplaced);
+		}
 		pthread_mutex_unlock(&d->lock);
 		o->cpu |= blp_flush_others(d, o->handle, o->stream);
 	}
@@ -293,32 +394,45 @@ void blp_enter_driver(struct gp_operation *o)
 }
 
 // Work behind an operation that may wait for the CPU is not stopped: a stop would wait for that operation, and the CPU may
-// wait for the stop to end.
+// wait for the stop to end. What merely comes behind a taint waits for nothing once that is over: if it tainted, too, no launch
+// would be logged on a stream that always has work.
 void blp_passed(struct gp_operation *o)
 {
 	struct gp_domain *d = o->domain;
 	struct blp_stream *s = o->passing;
 
 	o->passing = NULL;
+	if (s == &nowhere) {
+		blp_unmet--;
+		return;
+	}
+	blp_end_crossing(o, d);
 	pthread_mutex_lock(&d->lock);
 	if (s->passing) { // else the domain has ended
 		s->passing--;
 		d->tainted--;
-		if (s->handle && !o->result && (o->cpu || blp_is_tainted(d, s)))
+		if (s->handle && !o->result && o->cpu)
 			blp_taint(d, s, o->stream);
 	}
 	pthread_mutex_unlock(&d->lock);
 }
 
-static bool any_tainted(void)
+// Whether a stream is tainted that the driver does not order before the operation anyway.
+static bool another_tainted(const struct gp_operation *o)
 {
 	bool any = false;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++) {
 		struct gp_domain *d = blp_domains[i];
 		pthread_mutex_lock(&d->lock);
+		struct blp_stream *own = d->context == o->handle ? blp_find_stream(d, o->stream, false) : NULL;
 		if (d->context)
 			blp_still_tainted(d);
-		any = d->context && d->tainted;
+		any = d->context && d->unplaced.passing;
+		for (uint32_t n = 0; d->context && d->tainted && n < d->streams && !any; n++) {
+			struct blp_stream *s = &d->stream_of[n];
+			any = s->handle && (s->tainted || s->passing) &&
+			      !(own && blp_related(s, own->handle, own->blocking));
+		}
 		pthread_mutex_unlock(&d->lock);
 	}
 	return any;
@@ -327,7 +441,7 @@ static bool any_tainted(void)
 void blp_barrier(struct gp_operation *o)
 {
 	// The driver orders launches of one instance on all streams: one ahead may be behind a taint.
-	o->cpu |= o->work == GP_GRAPH && !blp_inside && any_tainted();
+	o->cpu |= o->work == GP_GRAPH && !blp_inside && another_tainted(o);
 	blp_pass(o);
 	struct gp_domain *d = o->work == GP_GRAPH ? blp_domain_for(o) : NULL;
 	if (d)

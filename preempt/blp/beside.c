@@ -288,8 +288,6 @@ bool blp_let_go(struct gp_domain *d)
 			accepted = let_launch_go(d, e, &parted);
 		else if (e->kind == BLP_GRAPH)
 			accepted = let_graph_go(d, e, &parted);
-		else
-			e->driven = false;
 	}
 	pthread_mutex_unlock(&d->lock);
 	for (uint32_t i = 0; i < parted.count; i++)

@@ -24,7 +24,7 @@
 // that must not be used then. Both are flushed before the driver hears of a capture.
 //
 // Lock order: gp_domain.control, gp_domain.lock, the table of events. Only control is held while the GPU is waited for.
-// Nobody who holds lock waits for control.
+// Nobody who holds lock waits for control. No thread holds the lock of two domains.
 #ifndef GPREEMPT_BLP_H
 #define GPREEMPT_BLP_H
 
@@ -49,6 +49,8 @@ bool gp_blp_complete(CUfunction, struct gp_arguments *); // a hook (preempt/driv
 // operation.c: around the driver's function, in a process whose kernels are stopped. True: the operation is carried out, or
 // logged to be carried out later, with its result; the driver's function must not be called. gp_blp_end always follows.
 bool gp_blp_begin(struct gp_operation *);
+// Comes first where the context was not prepared when the operation began: it may have no domain, and get one meanwhile.
+void gp_blp_meet(struct gp_operation *);
 void gp_blp_end(struct gp_operation *);
 
 // event.c: around a wait or a question. True: the wait is over, and the driver's function is not to be called.
@@ -75,9 +77,10 @@ enum gp_blp_reason {
 // Whether launches need not wait at the gate: the context's domain is stopped, or about to be, and logs them.
 bool gp_blp_logs(struct gp_context *);
 
-// Waits until the launches that come before new work of the stream are complete. Waits for the end of a stop, too.
+// Waits until the stream's launches are complete; of the legacy stream, those of all blocking ones. Waits for the end of a stop, too.
 void gp_blp_flush(CUstream, CUcontext current);
-// The same, or until they will not be cut any more: for a call that only has to come behind them.
+// Waits until the launches that come before new work of the stream are complete, or will not be cut any more: for a call that only
+// has to come behind them.
 void gp_blp_come_behind(CUstream);
 // gp_blp_flush for all streams of a context (NULL: of the process), and of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);

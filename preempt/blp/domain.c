@@ -19,7 +19,7 @@ static struct {
 	CUcontext context;
 	struct gp_domain *_Atomic domain;
 } special[BLP_SPECIAL];
-static _Atomic uint32_t specials;                          // places ever used
+_Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
 bool gp_blp_started;
@@ -57,11 +57,9 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 
 bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }
 
-bool blp_separated(void) { return specials; }
-
 static int special_of(CUcontext context, CUstream stream)
 {
-	for (uint32_t i = 0, n = specials; i < n; i++)
+	for (uint32_t i = 0, n = blp_specials; i < n; i++)
 		if (special[i].handle == stream && special[i].context == context)
 			return (int)i;
 	return -1;
@@ -69,7 +67,7 @@ static int special_of(CUcontext context, CUstream stream)
 
 static struct gp_domain *domain_in(struct gp_context *c, CUcontext context, CUstream stream)
 {
-	int i = specials ? special_of(context, stream) : -1;
+	int i = blp_specials ? special_of(context, stream) : -1;
 	if (i >= 0)
 		return special[i].domain;
 	return c ? c->domain : NULL;
@@ -208,6 +206,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	static uint64_t number; // under making
 	d->gpu = g;
 	d->separate = separate;
+	d->before = NULL;
 	d->made = ++number;
 	d->reasons = 0;
 	d->stopped = d->flagged = d->quiet = d->drained = false;
@@ -224,6 +223,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);
+	memset(&d->unplaced, 0, sizeof d->unplaced);
 	for (int i = 0; i < BLP_MARKERS; i++)
 		d->marker[i].next = i + 1 < BLP_MARKERS ? i + 1 : -1;
 	d->free_marker = 0;
@@ -275,6 +275,7 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 	const char *call;
 	struct gp_domain *d = NULL;
 	CUresult result = 0;
+	unsigned flags = 0;
 	int i;
 
 	pthread_mutex_lock(&making);
@@ -286,13 +287,20 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 		result = CUDA_ERROR_NOT_SUPPORTED;
 		goto out;
 	}
+	if (!c->domain) { // what is on its way on other streams of the context would not be seen
+		result = CUDA_ERROR_INVALID_CONTEXT;
+		goto out;
+	}
 	if ((result = make(c->gpu, context, true, &call, &d)))
 		goto out;
+	d->before = c->domain;
+	d->blocking = stream == GP_STREAM_LEGACY || gp_driver.cuStreamGetFlags(stream, &flags) ||
+		      !(flags & CU_STREAM_NON_BLOCKING);
 	special[i].domain = d;
 	special[i].context = context;
 	special[i].handle = stream;
-	if ((uint32_t)i >= specials)
-		specials = (uint32_t)i + 1;
+	if ((uint32_t)i >= blp_specials)
+		blp_specials = (uint32_t)i + 1;
 out:
 	pthread_mutex_unlock(&making);
 	return result;
@@ -302,14 +310,14 @@ bool blp_is_special(CUcontext context, CUstream stream) { return special_of(cont
 
 void blp_forget_specials(CUcontext context)
 {
-	for (uint32_t i = 0; i < specials; i++)
+	for (uint32_t i = 0; i < blp_specials; i++)
 		if (special[i].context == context)
 			special[i].handle = NULL;
 }
 
 struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context)
 {
-	for (uint32_t i = 0; i < specials; i++) {
+	for (uint32_t i = 0; i < blp_specials; i++) {
 		if (special[i].handle != stream)
 			continue;
 		*context = special[i].context;

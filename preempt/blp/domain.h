@@ -6,6 +6,10 @@
 #include "preempt/blp/blp.h"
 #include "preempt/process/process.h"
 
+#ifndef GP_PATIENCE_NS // a build for tests has another (Makefile)
+#define GP_PATIENCE_NS 1000000000
+#endif
+
 enum {
 	BLP_DOMAINS = 64,
 	BLP_LOG = 4096,      // entries; a power of two
@@ -27,7 +31,7 @@ enum {
 	BLP_SPECIAL = 64,                                          // streams with a domain of their own
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
-	BLP_PATIENCE_NS = 1000000000,
+	BLP_PATIENCE_NS = GP_PATIENCE_NS,
 	BLP_LEAST_PATIENCE_NS = 1000000,
 };
 
@@ -63,6 +67,9 @@ struct blp_stream {
 
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
 
+// The legacy stream orders blocking streams also where these have other domains. On which side of that an operation is.
+enum blp_side { BLP_NO_SIDE, BLP_LEGACY_SIDE, BLP_BLOCKING_SIDE, BLP_SIDES };
+
 struct blp_twin {                // graph.c
 	_Atomic(CUgraphExec) of; // the program's; NULL: free
 	CUgraphExec own;
@@ -75,6 +82,7 @@ struct blp_twin {                // graph.c
 	CUevent zeroed;           // recorded behind the zeroing of its records
 	CUevent plain;            // recorded behind the latest launch of the program's own instance
 	bool ran_plain;           // which may be in flight
+	CUstream plain_on;        // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
 	uint64_t upto;
@@ -86,6 +94,7 @@ struct blp_entry {
 	bool accepted; // the driver took it once
 	bool complete; // entries before it may not be
 	bool counted;  // its resumed blocks are counted
+	bool waited;   // somebody waits for it, and not for what comes behind it
 	uint16_t stream;
 	uint64_t ordinal;     // its number on its stream
 	uint64_t threads;     // of its stream, up to and with this entry
@@ -111,13 +120,15 @@ struct blp_entry {
 struct gp_domain {
 	_Atomic(CUcontext) context; // NULL: the place is free
 	struct gp_gpu *_Atomic gpu;
-	bool separate;            // of one stream, which the program stops (gpreempt.h)
-	_Atomic uint64_t made;    // number of the domain: another for each that has this place
-	pthread_mutex_t control;  // held by who stops or resumes; what follows changes under it
-	_Atomic uint32_t reasons; // set of enum gp_blp_reason
-	bool stopped, flagged;    // flagged: the flag is set
-	bool quiet, drained;      // quiet: no block runs, late streams apart; drained: what was cut is known
-	uint32_t drains;          // streams that there were when the stop began
+	bool separate;                    // of one stream, which the program stops (gpreempt.h)
+	struct gp_domain *_Atomic before; // separate: the stream's domain until then, which may have work of it; NULL: has none
+	bool blocking;                    // separate: the stream is
+	_Atomic uint64_t made;            // number of the domain: another for each that has this place
+	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
+	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
+	bool stopped, flagged;            // flagged: the flag is set
+	bool quiet, drained;              // quiet: no block runs, late streams apart; drained: what was cut is known
+	uint32_t drains;                  // streams that there were when the stop began
 	struct {
 		CUevent event; // made when first needed
 		bool recorded; // it tells when the stream has drained
@@ -142,6 +153,7 @@ struct gp_domain {
 	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded;                   // number of entries with records
 	_Atomic uint32_t passing;                    // launches under way past the log; recorded is 0 then
+	_Atomic uint32_t crossing[BLP_SIDES];        // operations under way on each side
 	int free_marker;
 
 	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
@@ -163,6 +175,7 @@ struct gp_domain {
 	char *bytes;
 	struct blp_marker marker[BLP_MARKERS];
 	struct blp_stream stream_of[BLP_STREAMS];
+	struct blp_stream unplaced; // stands for streams without a place while calls put work on them (blp_begin_pass)
 };
 
 extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
@@ -180,10 +193,17 @@ extern _Atomic CUresult blp_late;  // the driver refused a launch that was only 
 extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
 // domain.c
+extern _Atomic uint32_t blp_specials; // places ever used of streams that have domains of their own
+static inline bool blp_separated(void) { return blp_specials; }
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
 struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
+// Whether an operation's stream has not got another domain since. Asked with the domain's lock, or from its count passing.
+static inline bool blp_belongs(const struct gp_operation *o, const struct gp_domain *d)
+{
+	return !blp_separated() || blp_domain_for(o) == d;
+}
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
@@ -192,7 +212,6 @@ CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet
 void blp_forget_specials(CUcontext);
 struct gp_domain *blp_forget_special(CUstream, CUcontext *); // returns the domain that the stream had; NULL: none is left
-bool blp_separated(void);                                    // there are streams with domains of their own
 
 static inline CUresult blp_query(CUevent event)
 {
@@ -230,6 +249,9 @@ static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { retu
 void blp_advance(struct gp_domain *);
 void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // records an event behind what the driver has now
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+// Marks what blocking streams have, before an entry of the legacy stream: later, markers on them come behind that in the driver, and
+// it may wait for the program. driven: up to where the driver has the entries of each stream; NULL: all.
+void blp_mark_blocking(struct gp_domain *, const struct blp_stream *legacy, const uint64_t *driven);
 bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
 // Waits until the stream's entries below upto are complete, or firm. Gives the lock up meanwhile. Does not wait for entries
 // that come later. patience_ns bounds the wait, without the time of stops (0: no bound). False: the time was over, or the
@@ -264,6 +286,14 @@ bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uin
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the
 // stream. True: new work may wait for the CPU behind that.
 bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+// An operation that may run in the middle of a launch in another domain counts itself before it looks there, and until the driver
+// has it. A launch that may be cut looks whether it is to be behind such a one, once it is in the log. So one of the two sees the
+// other: a launch that is seen is waited for, and one that sees an operation on its way is not logged.
+void blp_begin_crossing(struct gp_operation *, struct gp_domain *);
+void blp_end_crossing(struct gp_operation *, struct gp_domain *);
+bool blp_is_crossed(const struct gp_operation *, const struct gp_domain *);
+// Whether its domain, and what it is counted as, are still what they are to be: streams get domains of their own at any time.
+bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
 // The rest under gp_domain.lock.
 // blp_wait_complete for a call that must not wait for ever: after the patience the entries become firm instead. False: the
 // driver refused.
@@ -272,6 +302,8 @@ bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or 
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
 void blp_still_tainted(struct gp_domain *);                               // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
+// Operations under way whose contexts had no domain yet. While there are any, no stream gets a place in a log: they may be on it.
+extern _Atomic uint32_t blp_unmet;
 // Without the lock. An operation that is not logged comes behind what the log holds for its stream. A barrier is one that
 // can neither be stopped nor repeated.
 void blp_pass(struct gp_operation *);
@@ -297,6 +329,7 @@ void blp_graph_launched(struct gp_operation *); // the program's own instance ra
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
+void blp_graphs_leave(CUstream); // it is about to be destroyed
 
 // stop.c
 bool blp_wanted_stopped(struct gp_domain *);
@@ -322,6 +355,8 @@ void blp_logged(struct gp_operation *);
 void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: the event was recorded anew since
+// What the driver says of an event, while that stands for this record; otherwise CUDA_ERROR_NOT_FOUND.
+CUresult blp_query_record(struct gp_domain *, CUevent, uint64_t upto);
 void blp_forget_events(struct gp_domain *);
 
 #endif

@@ -77,6 +77,7 @@ void gp_blp_stream_destroying(CUstream stream)
 	if (!stream || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD)
 		return;
 	gp_blp_come_behind(stream);
+	blp_graphs_leave(stream);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		if (!d->context)

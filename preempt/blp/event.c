@@ -125,6 +125,15 @@ bool blp_wait_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream
 	return is;
 }
 
+CUresult blp_query_record(struct gp_domain *d, CUevent handle, uint64_t upto)
+{
+	pthread_mutex_lock(&events_lock); // the event is not destroyed meanwhile
+	struct event *e = find(handle, false);
+	CUresult result = e && e->domain == d && e->upto == upto ? blp_query(handle) : CUDA_ERROR_NOT_FOUND;
+	pthread_mutex_unlock(&events_lock);
+	return result;
+}
+
 void gp_blp_event_destroying(CUevent handle)
 {
 	pthread_mutex_lock(&events_lock);
@@ -167,16 +176,22 @@ static bool wait_record(const struct event *e, bool bounded)
 	return complete;
 }
 
-// The domain and stream of an operation; takes the domain's lock. NULL: there is none, and no lock is held.
-static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **stream)
+// The domain and stream of an operation, and whether that stream is tainted; takes the domain's lock. NULL: there is none, and no
+// lock is held.
+static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **stream, bool *tainted)
 {
-	struct gp_domain *d = blp_inside || !o->handle ? NULL : blp_domain_for(o);
-	if (!d)
-		return NULL;
-	o->cpu |= blp_flush_others(d, o->handle, o->stream);
-	pthread_mutex_lock(&d->lock);
+	struct gp_domain *d;
+	*tainted = false;
+	for (;; pthread_mutex_unlock(&d->lock)) {
+		if (blp_inside || !o->handle || !(d = blp_domain_for(o)))
+			return NULL;
+		o->cpu |= blp_flush_others(d, o->handle, o->stream);
+		pthread_mutex_lock(&d->lock);
+		if (blp_belongs(o, d))
+			break;
+	}
 	if (d->context == o->handle && !d->given_up && (*stream = blp_find_stream(d, o->stream, true))) {
-		o->cpu |= blp_is_tainted(d, *stream);
+		*tainted = blp_is_tainted(d, *stream);
 		return d;
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -187,11 +202,11 @@ static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **strea
 enum turn {
 	NOW,
 	LATER, // the stop lasts long: the entry is only logged
-	AGAIN, // a stop is over: look at everything anew
+	AGAIN, // a stop is over, there is room, or the stream has another domain: look at everything anew
 	NEVER, // there is no room, or a stop has begun
 };
 
-static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
+static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
 {
 	enum turn turn = NOW;
 	if (d->epoch % 2) {
@@ -203,7 +218,12 @@ static enum turn wait_turn(struct gp_domain *d, struct blp_stream *stream, uint6
 		}
 		turn = LATER;
 	}
-	return blp_make_room(d, stream, 0) && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
+	bool had = blp_has_room(d, stream, 0), room = had || blp_make_room(d, stream, 0);
+	if (had != room || !blp_belongs(o, d)) { // room was made without the lock
+		pthread_mutex_unlock(&d->lock);
+		return AGAIN;
+	}
+	return room && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
 }
 
 // After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
@@ -242,7 +262,7 @@ void blp_logged(struct gp_operation *o)
 }
 
 // Lets the driver record the event past the log, behind what the stream holds. Gives up the lock.
-static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream)
+static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, bool tainted)
 {
 	blp_begin_pass(o, d, stream);
 	bool behind = blp_related_pending(d, stream);
@@ -251,12 +271,12 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 		blp_come_behind(o);
 		pthread_mutex_lock(&d->lock);
 		stream->passing--; // this call itself is no taint
-		o->cpu |= blp_is_tainted(d, stream);
+		tainted |= blp_is_tainted(d, stream);
 		stream->passing++;
 		pthread_mutex_unlock(&d->lock);
 	}
 	blp_enter_driver(o);
-	remember(o->event, NULL, 0, 0, o->cpu);
+	remember(o->event, NULL, 0, 0, tainted || o->cpu);
 }
 
 bool blp_record(struct gp_operation *o)
@@ -265,23 +285,24 @@ bool blp_record(struct gp_operation *o)
 	struct gp_domain *d;
 	uint64_t deadline = 0;
 	enum turn turn;
+	bool tainted;
 
 	if (!blp_domains[0])
 		return false;
 	do {
-		if (!(d = enter(o, &stream))) {
+		if (!(d = enter(o, &stream, &tainted))) {
 			blp_come_behind(o);
 			remember(o->event, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
-		if (o->cpu || !blp_related_pending(d, stream) || look(o->event).shared || !blp_may_log(stream)) {
-			record_past(o, d, stream);
+		if (tainted || o->cpu || !blp_related_pending(d, stream) || look(o->event).shared || !blp_may_log(stream)) {
+			record_past(o, d, stream, tainted);
 			return false;
 		}
-		turn = wait_turn(d, stream, &deadline);
+		turn = wait_turn(o, d, stream, &deadline);
 	} while (turn == AGAIN);
 	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
-		record_past(o, d, stream);
+		record_past(o, d, stream, tainted);
 		return false;
 	}
 	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
@@ -289,11 +310,13 @@ bool blp_record(struct gp_operation *o)
 	return carried_out(o, d, stream, e, turn);
 }
 
-// Anything that is put on the legacy stream orders the blocking streams, even a wait for a complete event.
-static bool joins_others(struct gp_domain *d, const struct blp_stream *legacy)
+// Anything that is put on a blocking stream comes behind the legacy stream, and on that behind all blocking ones, even a wait for a
+// complete event. Who waits for the stream then waits for them.
+static bool joins_others(struct gp_domain *d, const struct blp_stream *s)
 {
-	for (uint32_t i = 0; legacy->handle == GP_STREAM_LEGACY && i < d->streams; i++)
-		if (&d->stream_of[i] != legacy && d->stream_of[i].blocking && blp_may_be_cut(&d->stream_of[i]))
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (&d->stream_of[i] != s && blp_may_be_cut(&d->stream_of[i]) &&
+		    blp_related(&d->stream_of[i], s->handle, s->blocking))
 			return true;
 	return false;
 }
@@ -304,7 +327,7 @@ bool blp_await(struct gp_operation *o)
 	struct gp_domain *d;
 	struct event e;
 	uint64_t deadline = 0;
-	bool joins = false;
+	bool joins = false, tainted;
 
 	if (!blp_domains[0])
 		return false;
@@ -316,12 +339,12 @@ bool blp_await(struct gp_operation *o)
 		}
 		o->cpu |= e.shared || e.tainted || gp_graphs_record() ||
 			  (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
-		d = enter(o, &stream);
+		d = enter(o, &stream, &tainted);
 		joins = d && joins_others(d, stream);
 		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
-		if (!d || o->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
+		if (!d || tainted || o->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
 			break;
-		enum turn turn = wait_turn(d, stream, &deadline);
+		enum turn turn = wait_turn(o, d, stream, &deadline);
 		if (turn == NOW || turn == LATER) {
 			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
 			entry->of = waits ? e.stream : entry->stream;
@@ -337,7 +360,7 @@ bool blp_await(struct gp_operation *o)
 		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (o->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
+	if (tainted || o->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
 		blp_come_behind(o);
 	blp_enter_driver(o);
 	if (!e.domain)

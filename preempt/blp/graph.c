@@ -3,7 +3,7 @@
 // The program's instance stays as it is; its kernels always run. A twin of it has kernels with records, and is launched in its
 // place where launches are stopped. A twin that was cut is launched again: its records make every block exit that has run. A
 // twin is in flight at most once, since it has one set of records. CUDA orders the launches of one instance on all streams, so
-// the instance and its twin are never in flight together.
+// the instance and its twin are in flight together on one stream only.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -308,10 +308,18 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 	return blp_wait_or_let_run(d, s, t->upto) && !s->firm;
 }
 
-static bool plain_in_flight(struct blp_twin *t)
+// Whether the program's own instance is in flight and the driver does not order it before new work of the stream.
+static bool plain_elsewhere(struct blp_twin *t, CUstream stream)
 {
 	t->ran_plain = t->ran_plain && blp_query(t->plain) == CUDA_ERROR_NOT_READY;
-	return t->ran_plain;
+	return t->ran_plain && (t->plain_on != stream || stream == GP_STREAM_PER_THREAD);
+}
+
+void blp_graphs_leave(CUstream stream)
+{
+	for (uint32_t i = 0; i < used; i++)
+		if (twins[i].plain_on == stream)
+			twins[i].plain_on = GP_STREAM_PER_THREAD;
 }
 
 // Puts the launch of the program's own instance behind the twin.
@@ -330,6 +338,7 @@ void blp_graph_launched(struct gp_operation *o)
 	struct blp_twin *t = o->twin;
 	if (o->result || t->of != o->graph)
 		return;
+	t->plain_on = o->stream;
 	t->ran_plain = !gp_driver.cuEventRecord(t->plain, o->stream);
 	t->retired |= !t->ran_plain; // nothing tells when that launch is over
 }
@@ -415,15 +424,10 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	return complete;
 }
 
-static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
+static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twin *t)
 {
 	uint64_t deadline = 0;
 
-	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
-	if (!d || d != t->domain)
-		return false;
-	if (blp_flush_others(d, o->handle, o->stream))
-		return false;
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
@@ -436,26 +440,32 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 			patient = blp_wait_resumed(d, deadline);
 			continue;
 		}
-		if (blp_is_tainted(d, stream) || plain_in_flight(t))
+		if (blp_is_tainted(d, stream) || plain_elsewhere(t, o->stream))
 			break;
 		if (in_flight(d, t)) {
 			if (!wait_for(d, t))
 				break;
 			continue;
 		}
-		if (!blp_make_room(d, stream, 0)) {
-			if (!(d->epoch % 2))
-				break;
-			patient = blp_wait_resumed(d, 0);
-			continue;
+		if (!blp_has_room(d, stream, 0)) {
+			if (!blp_make_room(d, stream, 0)) {
+				if (!(d->epoch % 2))
+					break;
+				patient = blp_wait_resumed(d, 0);
+			}
+			continue; // the lock was given up: another operation may be on its way by now
 		}
-		if (in_flight(d, t) || (d->epoch % 2 && patient))
+		if (d->epoch % 2 && patient)
 			continue;
 		if (!blp_leave_own(stream))
 			break;
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
 		if (!e)
 			break;
+		if (blp_separated() && blp_is_crossed(o, d)) {
+			blp_unappend(d, stream);
+			break;
+		}
 		e->twin = t;
 		e->fresh = true;
 		uint64_t before = t->upto;
@@ -478,6 +488,17 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 	}
 	pthread_mutex_unlock(&d->lock);
 	return false;
+}
+
+static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
+{
+	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
+	if (!d || d != t->domain)
+		return false;
+	blp_begin_crossing(o, d);
+	bool launched = !blp_flush_others(d, o->handle, o->stream) && log_twin(o, d, t);
+	blp_end_crossing(o, d);
+	return launched;
 }
 
 bool blp_launch_graph(struct gp_operation *o)

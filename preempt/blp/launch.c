@@ -257,10 +257,10 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		}
 		if (blp_is_tainted(d, s))
 			break;
-		if (!blp_make_room(d, s, bytes)) {
-			if (d->epoch % 2)
-				continue;
-			break;
+		if (!blp_has_room(d, s, bytes)) {
+			if (!blp_make_room(d, s, bytes) && !(d->epoch % 2))
+				break;
+			continue; // the lock was given up: another operation may be on its way by now
 		}
 		if (!blp_leave_own(s))
 			break;
@@ -269,6 +269,10 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			break;
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
+		if (blp_separated() && blp_is_crossed(o, d)) {
+			blp_unappend(d, s);
+			break;
+		}
 		o->result = 0;
 		if (!(d->epoch % 2)) { // during a stop it is only logged, and the program goes on
 			o->result = drive(d, e, l->parameters, code->parameters);
@@ -290,12 +294,12 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 // blocks then cost next to nothing more.
 static bool must_be_logged(struct gp_domain *d) { return d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d); }
 
-// Launches past the log. False: it must be logged by now. From the count on, nobody begins to log (blp_append) before the driver
-// has the launch.
+// Launches past the log. False: it must be logged by now, or its stream has another domain. From the count on, nobody begins to
+// log (blp_append) before the driver has the launch.
 static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct gp_code *code, const struct gp_launch *l)
 {
 	d->passing++;
-	bool passes = !must_be_logged(d);
+	bool passes = !must_be_logged(d) && (!blp_separated() || blp_is_counted(o, d));
 	if (passes) {
 		if (o->stream == GP_STREAM_PER_THREAD)
 			blp_pass_own(d);
@@ -322,14 +326,17 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 		return true;
 	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
-		bool log = must_be_logged(d);
-		bool others = (log || blp_separated()) && blp_flush_others(d, o->handle, o->stream);
-		if (!log && !others && pass_log(o, d, code, l))
+		bool log = must_be_logged(d), separated = blp_separated(), others = false;
+		if (__builtin_expect(separated, 0)) {
+			blp_begin_crossing(o, d);
+			others = blp_flush_others(d, o->handle, o->stream);
+		}
+		bool launched = !others && ((!log && pass_log(o, d, code, l)) || log_launch(o, d, l, code));
+		if (__builtin_expect(separated, 0))
+			blp_end_crossing(o, d);
+		if (launched)
 			return true;
-		if (others)
-			o->cpu = true;
-		else if (log_launch(o, d, l, code))
-			return true;
+		o->cpu |= others;
 		pthread_mutex_lock(&d->lock);
 		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
 		pthread_mutex_unlock(&d->lock);

@@ -26,7 +26,8 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 		for (uint32_t i = 0; i < d->streams && !unused; i++)
 			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
 	}
-	if (!insert || (!unused && d->streams == BLP_STREAMS) ||
+	bool late = d->unplaced.passing || blp_unmet; // that may be on its way to this very stream
+	if (!insert || late || (!unused && d->streams == BLP_STREAMS) ||
 	    (handle != GP_STREAM_LEGACY && gp_driver.cuStreamGetFlags(handle, &flags)))
 		return NULL;
 	// A stream of another context belongs to a domain there, though an event may be recorded on it while this one is current.
@@ -177,7 +178,24 @@ static void pause_wait(uint64_t since_ns)
 		nanosleep(&t, NULL);
 }
 
-// Waits for markers of ours: the program may put new work on its events and streams at any time, or destroy them.
+// Asks the driver whether an entry is complete that somebody waits for. It is marked when the wait begins, or when it is launched
+// again, and an event that the program recorded is its own mark. So nobody waits for what comes behind it: that may wait for the
+// program.
+static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	struct blp_entry *e = upto > d->tail ? blp_entry_at(d, upto - 1) : NULL;
+	CUresult result =
+		e && e->kind == BLP_RECORD && e->driven ? blp_query_record(d, e->event, upto) : CUDA_ERROR_NOT_FOUND;
+	if (!result && !(d->epoch % 2)) // in this order, as in poll_markers
+		blp_complete_to(d, s, upto);
+	if (result != CUDA_ERROR_NOT_FOUND)
+		return result;
+	if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+		blp_mark(d, s, s->last);
+	return poll_markers(d, s);
+}
+
+// Waits for markers of ours: the program may put new work on its streams at any time, or destroy them.
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
 {
 	CUstream handle = s->handle;
@@ -189,6 +207,8 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 		return true;
 	if (!blp_enter(context, &pushed))
 		return false;
+	if (upto > d->tail) // also where a stop is to be over first
+		blp_entry_at(d, upto - 1)->waited = true;
 	while (s->handle == handle && s->done < upto && !s->firm && !d->given_up && d->context == context) {
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
@@ -199,9 +219,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 				 7; // a stop counts an eighth: stops may follow each other for ever
 			continue;
 		}
-		if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
-			blp_mark(d, s, s->last);
-		CUresult result = poll_markers(d, s);
+		CUresult result = poll_entry(d, s, upto);
 		if (s->done >= upto)
 			break;
 		if ((result && result != CUDA_ERROR_NOT_READY) || (patience_ns && gp_now_ns() - since > patience_ns)) {
@@ -331,6 +349,15 @@ static uint32_t take_record(struct gp_domain *d)
 	return record;
 }
 
+void blp_mark_blocking(struct gp_domain *d, const struct blp_stream *legacy, const uint64_t *driven)
+{
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		if (s != legacy && s->blocking && s->unmarked && blp_pending(s))
+			blp_mark(d, s, driven ? driven[i] : s->last);
+	}
+}
+
 struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, uint32_t bytes, char **room)
 {
 	struct blp_entry *e = blp_entry_at(d, d->head);
@@ -342,8 +369,10 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		d->recorded--;
 		return NULL;
 	}
+	if (s->handle == GP_STREAM_LEGACY && !(d->epoch % 2))
+		blp_mark_blocking(d, s, NULL);
 	e->kind = kind;
-	e->driven = e->accepted = e->complete = e->counted = e->awaited = e->fresh = e->bare = false;
+	e->driven = e->accepted = e->complete = e->counted = e->waited = e->awaited = e->fresh = e->bare = false;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

@@ -226,10 +226,23 @@ struct gpreempt_record *blp_record_of(struct gp_domain *d, const struct blp_entr
 	return &d->image[place_in_image(e->record, d->first_record)];
 }
 
+// Whether an event's record or a wait comes behind an entry that is driven again; again has the streams of those so far.
+static bool comes_again(struct gp_domain *d, const struct blp_entry *e, const bool *again)
+{
+	const struct blp_stream *s = &d->stream_of[e->stream];
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (again[i] && (i == e->stream || blp_related(&d->stream_of[i], s->handle, s->blocking)))
+			return true;
+	if (e->kind != BLP_WAIT || e->upto <= d->tail || e->upto <= d->stream_of[e->of].done)
+		return false;
+	const struct blp_entry *record = blp_entry_at(d, e->upto - 1);
+	return !record->complete && !record->driven;
+}
+
 // Finds out from the records which entries are complete. Others are to be driven again; their records say where they go on.
 static void classify(struct gp_domain *d)
 {
-	bool behind[BLP_STREAMS] = {false}, any = false;
+	bool behind[BLP_STREAMS] = {false}, again[BLP_STREAMS] = {false};
 	struct gp_stop_counters *count = &d->gpu->stops;
 
 	for (uint64_t at = d->tail; at < d->head; at++) {
@@ -240,7 +253,10 @@ static void classify(struct gp_domain *d)
 		if (!e->complete && !e->driven && !e->bare && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
 			blp_record_of(d, e)->state = 0; // frozen before the driver had it
 		} else if (d->late[e->stream]) {
-			; // blp_let_go has seen to it
+			// Of launches, blp_let_go has seen to it. A record or a wait that the driver has stays there where it can:
+			// recorded again, it would come behind later waits, which may wait for the program.
+			if (e->kind >= BLP_RECORD && !e->complete && e->driven)
+				e->driven = !comes_again(d, e, again);
 		} else if (!e->complete && e->bare) {
 			e->complete = e->driven;
 		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
@@ -264,11 +280,10 @@ static void classify(struct gp_domain *d)
 				e->complete = true;
 			}
 		} else if (!e->complete && e->driven) {
-			// An event counts as reached if every entry before it, on any stream, is complete.
-			e->complete = !any;
+			e->complete = !comes_again(d, e, again);
 			e->driven = false;
 		}
-		any |= !e->complete;
+		again[e->stream] |= !e->complete && !e->driven;
 		behind[e->stream] |= !e->complete;
 		if (!behind[e->stream])
 			blp_complete_to(d, s, at + 1);
@@ -447,6 +462,7 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 // kernels may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
 static bool relaunch(struct gp_domain *d)
 {
+	uint64_t driven[BLP_STREAMS] = {0};
 	int count = 0;
 	CUresult result;
 
@@ -455,8 +471,17 @@ static bool relaunch(struct gp_domain *d)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || e->driven || at < s->done)
+		if (e->complete || at < s->done)
 			continue;
+		driven[e->stream] = at + 1; // or will be, before anything that comes behind it
+		if (e->driven) {
+			s->unmarked++;
+			if (e->waited)
+				blp_mark(d, s, at + 1);
+			continue;
+		}
+		if (s->handle == GP_STREAM_LEGACY)
+			blp_mark_blocking(d, s, driven);
 		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
 			return false;
 		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
@@ -481,7 +506,7 @@ static bool relaunch(struct gp_domain *d)
 			blp_record_again(d, e->event, at + 1, s->handle);
 		}
 		e->driven = true;
-		if (++s->unmarked >= BLP_MARKER_EVERY)
+		if (++s->unmarked >= BLP_MARKER_EVERY || e->waited)
 			blp_mark(d, s, at + 1);
 	}
 	for (uint32_t i = 0; i < d->streams; i++)

@@ -22,22 +22,22 @@ static const struct gp_code *layout(const struct gp_rewritten *image, const stru
 	bool whole = false;
 	for (uint32_t i = 0; i < KEPT_WHOLE && kept_whole[i]; i++)
 		whole |= kept_whole[i] == kernel;
-	struct known {
-		struct known *next;
+	struct described {
+		struct described *next;
 		struct gp_code code;
 	};
-	static struct known *known[LAYOUTS];
+	static struct described *described[LAYOUTS];
 	const void *parameters = (const char *)image + kernel->layout;
 	size_t bytes = kernel->parameters * sizeof *((struct gp_code *)0)->parameter;
 	uint32_t hash = kernel->hidden + whole;
 	for (size_t i = 0; i < bytes / sizeof(uint16_t); i++)
 		hash = hash * 31 + ((const uint16_t *)parameters)[i];
-	struct known **chain = &known[hash % LAYOUTS];
-	for (struct known *k = *chain; k; k = k->next)
+	struct described **chain = &described[hash % LAYOUTS];
+	for (struct described *k = *chain; k; k = k->next)
 		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden &&
 		    k->code.whole == whole && !memcmp(k->code.parameter, parameters, bytes))
 			return &k->code;
-	struct known *k = calloc(1, sizeof *k + bytes);
+	struct described *k = calloc(1, sizeof *k + bytes);
 	if (!k)
 		return NULL;
 	k->code.guarded = true;

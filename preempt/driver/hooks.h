@@ -69,6 +69,7 @@ struct gp_operation {
 	// What the core keeps from begin to end.
 	bool follows;                            // there may be unfinished work ahead of it
 	bool loads;                              // the call may wait for the whole context: it loads code
+	uint16_t crossing;                       // of preempt/blp: enum blp_side
 	uint32_t wakes;                          // the processes to wake once the work is on its way (gp_window_wake)
 	uint64_t sequence;                       // on its stream
 	void *domain, *passing, *logging, *twin; // of preempt/blp
@@ -77,8 +78,8 @@ struct gp_operation {
 // `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
 	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
-	.result = CUDA_SUCCESS, .follows = false, .loads = false, .wakes = 0, .sequence = 0, .domain = NULL, \
-	.passing = NULL, .logging = NULL, .twin = NULL
+	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .sequence = 0, \
+	.domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {
@@ -145,7 +146,8 @@ struct gp_hooks {
 	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
 	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
-	// After the driver was asked to destroy a context. is: it did. Not so where it still has users (cuCtxDetach, a primary context).
+	// After the driver was asked to destroy a context. is: it was destroyed. It was not where it still has users (cuCtxDetach, a primary
+	// context).
 	void (*context_ended)(CUcontext, bool is);
 	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
 	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.

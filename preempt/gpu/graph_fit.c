@@ -64,19 +64,21 @@ static _Atomic uint32_t recording; // a graph with event nodes was seen: a graph
 
 static size_t place_of(CUgraphExec exec) { return (uintptr_t)exec * 0x9E3779B97F4A7C15ull >> 51; } // 13 bits
 
-// Node types never change after instantiation, nor do those of child graphs and bodies.
+// Whether a graph may wait for the CPU; notes whether it may record events. Node types never change after instantiation, nor do
+// those of child graphs and bodies.
 static bool may_wait(CUgraph graph, int depth)
 {
 	size_t count = 0;
-	if (depth > DEEPEST || gp_driver.cuGraphGetNodes(graph, NULL, &count))
-		return true;
-	CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
-	bool waits = !nodes || (count && gp_driver.cuGraphGetNodes(graph, nodes, &count));
-	for (size_t i = 0; i < count && !waits; i++) {
+	CUgraphNode *nodes = NULL;
+	bool known = depth <= DEEPEST && !gp_driver.cuGraphGetNodes(graph, NULL, &count) &&
+		     (nodes = calloc(count + 1, sizeof *nodes)) &&
+		     (!count || !gp_driver.cuGraphGetNodes(graph, nodes, &count));
+	bool waits = false;
+	for (size_t i = 0; known && i < count; i++) {
 		CUgraph child;
 		int type;
 		if (gp_driver.cuGraphNodeGetType(nodes[i], &type)) {
-			waits = true;
+			known = false;
 			break;
 		}
 		switch (type) {
@@ -89,15 +91,22 @@ static bool may_wait(CUgraph graph, int depth)
 		case CU_GRAPH_NODE_TYPE_MEM_FREE: break;
 		case CU_GRAPH_NODE_TYPE_EVENT_RECORD: recording = 1; break;
 		case CU_GRAPH_NODE_TYPE_GRAPH:
-			waits = gp_driver.cuGraphChildGraphNodeGetGraph(nodes[i], &child) || may_wait(child, depth + 1);
+			if (gp_driver.cuGraphChildGraphNodeGetGraph(nodes[i], &child))
+				known = false;
+			else
+				waits |= may_wait(child, depth + 1);
 			break;
-		default: // host functions, events, semaphores, values, conditions, and what is not known
-			waits = true;
-			recording = 1; // the remaining nodes are not looked at
+		case CU_GRAPH_NODE_TYPE_HOST:
+		case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+		case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
+		case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: waits = true; break;
+		default: known = false; // bodies of conditional nodes, and what is not known
 		}
 	}
 	free(nodes);
-	return waits;
+	if (!known)
+		recording = 1;
+	return waits || !known;
 }
 
 static void remember_free_of_cpu(CUgraphExec exec)

@@ -11,8 +11,6 @@ struct gp_context *gp_find_context(CUcontext handle)
 		CUcontext h = __atomic_load_n((CUcontext *)&gp_context[i].handle, __ATOMIC_ACQUIRE);
 		if (h == handle)
 			return handle ? &gp_context[i] : NULL;
-		if (!h && i == GP_CONTEXTS - 1)
-			break;
 	}
 	return NULL;
 }

@@ -189,7 +189,8 @@ void gp_ring_windows(struct gp_gpu *);
 void gp_ring_gate(struct gp_gpu *);
 // Waits while a slot's window is open, at most for a time; may return early. forced: also until forced is set, and gp_ring_gate called.
 void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint64_t timeout_ns, bool forced);
-// Waits until a window of a higher level opens or closes, or gp_ring_windows is called here, after gp_windows_seen.
+// What gp_windows_seen saw. gp_wait_windows then waits until a window of a higher level opens or closes, or until this process
+// calls gp_ring_windows.
 struct gp_seen {
 	uint32_t count;
 	_Atomic uint32_t *word[GP_SLOTS + 1];

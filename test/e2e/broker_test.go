@@ -233,10 +233,10 @@ func TestBrokerKilledAtRandom(t *testing.T) {
 	lc.finish()
 }
 
-// A client opens its window again as soon as it has closed it, for ever. Launches that wait for it get their share all the same.
+// A client opens its window again as soon as it has closed it, for ever. Launches that wait for it get the share all the same that people set.
 func TestWhoLiesAboutWindowsLeavesAShare(t *testing.T) {
 	t.Parallel()
-	const settings = "mechanisms = [\"timeslice\", \"gate\"]\n[hold]\nmax_ms = 1000\n[share]\nmin_be = 0.5\n"
+	const settings = "mechanisms = [\"timeslice\", \"gate\"]\n[hold]\nmax_ms = 1000\n[share]\nmin_be = 0\n"
 	m := newMachine(t, settings)
 	if m.broker == "" {
 		m.configure(fmt.Sprintf("%s[segment]\ndirectory = %q\nbroker = %q\n", settings, m.dir, m.startBroker()))
@@ -266,6 +266,7 @@ func TestWhoLiesAboutWindowsLeavesAShare(t *testing.T) {
 		}
 	}
 	m.until("launches wait", func() bool { lies(); return m.peer(be).Counters.GateWaits > 0 })
+	m.does(be, "", "set", "--share", "0.5")
 	m.until("it has its share", func() bool {
 		n := be.count()
 		lies()
@@ -362,7 +363,7 @@ func TestBrokerDecidesLevels(t *testing.T) {
 	}
 	for want, arguments := range map[string][]string{
 		"no process of this number":     {"set", "1", "--clear"},
-		"must be told what":             {"set", pid},
+		"nothing to set":                {"set", pid},
 		"must stand alone":              {"set", pid, "--clear", "--pause"},
 		"must be lc, be, or a level":    {"set", pid, "--priority", "off"},
 		"from 0 to less than 1":         {"set", pid, "--share", "1"},

@@ -61,7 +61,7 @@ func TestWhatRuntimesAskForIsKnown(t *testing.T) {
 	m, be := startNewer(t, "SIMCUDA_VERSION=13050")
 	lc := m.start("lc")
 	m.joined(be, lc)
-	list, err := os.ReadFile("../exports/testdata/drivers.txt")
+	list, err := os.ReadFile("../exports/testdata/versions.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,6 +30,9 @@ type variant struct {
 var variants = []variant{
 	{name: "alone"}, // without the library: that the model and the simulated driver agree
 	{name: "blp under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc"},
+	// Without what taints streams, waits for events come into the log far more often.
+	{name: "waits in the log", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
+		not: "captures,host,cpu,values"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
 	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc"},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
@@ -220,7 +224,8 @@ func (v variant) describe(generator, seed string, without []string) ([]byte, err
 }
 
 // GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which
-// variant alone, GPREEMPT_GENERATOR_NOT, a list of features, which programs not.
+// variant alone, GPREEMPT_GENERATOR_NOT, a list of features, which programs not, GPREEMPT_GENERATOR_SPINS which part of them, one
+// in so many, may have kernels that spin.
 func TestGeneratedPrograms(t *testing.T) {
 	t.Parallel()
 	total, seed := 40*time.Second, rand.Uint64N(1<<40)
@@ -244,6 +249,9 @@ func TestGeneratedPrograms(t *testing.T) {
 		if only == "" || only == v.name {
 			if not, set := os.LookupEnv("GPREEMPT_GENERATOR_NOT"); set {
 				v.not = not
+			}
+			if spins := os.Getenv("GPREEMPT_GENERATOR_SPINS"); spins != "" {
+				v.arguments = append(slices.Clone(v.arguments), "spins", spins)
 			}
 			chosen = append(chosen, v)
 		}

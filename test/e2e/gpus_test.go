@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// A free waits for the GPU of its memory and for no other: the kernels of a collective operation on several GPUs wait for
-// one another, and the thread that frees may have to launch some of them.
+// A free waits for the GPU of its memory and for no other, and so does what unmaps memory or changes who may use it: the
+// kernels of a collective operation on several GPUs wait for one another, and the thread that frees may have to launch some
+// of them.
 func TestFreesWaitForTheirGPU(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_DEVICES=2")
@@ -24,10 +25,14 @@ func TestFreesWaitForTheirGPU(t *testing.T) {
 		what     string
 		of, from int
 		runs     int
-	}{{"memory", 1, 1, 1}, {"memory", 1, 0, 1}, {"memory", 0, 1, 0}, {"memory", 0, 0, 0}, {"host", 1, 1, 1}, {"host", 0, 1, 0}, {"module", 1, 1, 1}} {
+	}{{"memory", 1, 1, 1}, {"memory", 1, 0, 1}, {"memory", 0, 1, 0}, {"memory", 0, 0, 0}, {"host", 1, 1, 1}, {"host", 0, 1, 0}, {"module", 1, 1, 1},
+		{"unmap", 1, 0, 1}, {"unmap", 0, 1, 0}, {"access", 1, 0, 1}, {"access", 0, 1, 0}} {
 		be.say("%s %d %d %d", c.what, c.of, c.from, 1000000)
 		be.hears(fmt.Sprintf("%s %d %d runs %d", c.what, c.of, c.from, c.runs))
 	}
+	// Whose memory a pool has is not known. The wait is bounded by a second.
+	be.say("pool 1 1 %d", 4000000)
+	be.hears("pool 1 1 runs 1")
 	be.finish()
 	lc.finish()
 }

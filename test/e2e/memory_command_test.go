@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,4 +105,31 @@ func TestMemoryCommandsSayWhatStays(t *testing.T) {
 	m.until("it is published", func() bool { return m.memory(p).Resident >= 60<<20 })
 	m.does(p, " cannot go (exported", "swap", "out")
 	p.right(other + 1)
+}
+
+// Who may by the broker's policy pauses a program, and lets it go on.
+func TestSetPauses(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	if m.broker == "" {
+		text, err := os.ReadFile(m.config) // which ends in the table [segment]
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.configure(fmt.Sprintf("%sbroker = %q\n", text, m.startBroker()))
+	}
+	p := m.startFilled("be", 60<<20, 1)
+	m.joined(p)
+	p.working(2<<20, "chains")
+	for range 2 {
+		m.does(p, "", "set", "--pause")
+		m.until("its thread waits, and its memory is out", func() bool {
+			now := m.memory(p)
+			return now.State == "suspended" && now.Waiting == 1 && now.Resident == 0 && now.Swapped >= 60<<20
+		})
+		m.does(p, "", "set", "--pause=false")
+		p.advances(3)
+	}
+	p.rounds("stop")
+	p.right(1)
 }

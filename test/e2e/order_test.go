@@ -20,8 +20,8 @@ func TestOrder(t *testing.T) {
 		fires  bool
 	}{
 		{"captures", 40, true}, {"joins", 20, true}, {"stopped", 10, false},
-		{"events", 20, true}, {"legacy", 20, true}, {"graphs", 10, true}, {"foreign", 10, true}, {"instances", 10, true}, {"hops", 20, true}, {"asked", 10, false},
-		{"spins", 6, false}, {"threads", 12, true}, {"thread", 20, true},
+		{"events", 20, true}, {"legacy", 20, true}, {"graphs", 10, true}, {"foreign", 10, true}, {"instances", 10, true}, {"hops", 20, true}, {"ended", 20, true}, {"asked", 10, false},
+		{"spins", 6, false}, {"answers", 6, false}, {"ahead", 6, false}, {"waits", 6, true}, {"threads", 12, true}, {"thread", 20, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			m := newStoppable(t, "")
@@ -105,13 +105,17 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 	}
 }
 
-// A launch that need not be logged is on its way to the driver while a peer joins and another thread launches on its stream. Both
-// run as a whole: what is launched beside it cannot be stopped.
+// A launch that is not logged is on its way to the driver while another thread launches on its stream, or on one of another domain that
+// the legacy stream's rules order with it: when it was made, nobody could ask for a stop, its stream had no place or no domain of its
+// own, or its context was not known. Both run as a whole: what is launched beside it cannot be stopped.
 func TestOrderOfALaunchOnItsWay(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/order.c")
-	for _, what := range []string{"beside", "twins"} {
-		t.Run(what, func(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		late bool // the peer joins while the launch is on its way
+	}{{"beside", true}, {"twins", true}, {"placeless", false}, {"domain", true}, {"crosses", true}, {"crossed", true}, {"context", true}} {
+		t.Run(c.what, func(t *testing.T) {
 			m := newStoppable(t, "")
 			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
 			be.hears("ready")
@@ -119,11 +123,21 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 				be.say("plain 1")
 				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
 			})
-			before := m.peer(be).BLP.Uncovered
-			be.say(what + " 1")
+			var lc *process
+			join := func() {
+				lc = m.start("lc")
+				m.joined(be, lc)
+			}
+			if !c.late {
+				join()
+			}
+			be.say(c.what + " 1")
 			be.hears("it waits")
-			lc, done := m.start("lc"), make(chan struct{})
-			m.joined(be, lc)
+			before := m.peer(be).BLP.Uncovered
+			if c.late {
+				join()
+			}
+			done := make(chan struct{})
 			ended := fire(lc, done)
 			m.until("a launch is seen not to be logged, or is stopped", func() bool {
 				be.say("more")
@@ -145,5 +159,66 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 				t.Errorf("%+v", *blp)
 			}
 		})
+	}
+}
+
+// A stream that has work at any time, from before a higher level came: its launches are logged from some time on.
+func TestBusyStreamIsStopped(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/order.c")
+	for what, graphs := range map[string]int{"launches": 0, "graphs": 1} {
+		t.Run(what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
+			be.hears("ready")
+			m.until("it is seen", func() bool {
+				be.say("plain 1")
+				return be.hear() == "right" && m.peer(be).BLP != nil
+			})
+			be.say("saturate %d", graphs)
+			be.hears("right")
+			lc := m.start("lc")
+			m.joined(be, lc)
+			done := make(chan struct{})
+			ended := fire(lc, done)
+			m.until("its launches are cut", func() bool { return m.peer(be).BLP.Cuts > 20 })
+			close(done)
+			<-ended
+			be.say("saturate 0")
+			be.hears("right")
+			if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+		})
+	}
+}
+
+// A launch that waited for room in the log is not logged where another one that is not came meanwhile, and is on its way to the driver.
+func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
+	t.Parallel()
+	trace := filepath.Join(t.TempDir(), "trace")
+	m := newStoppable(t, "", "SIMCUDA_TRACE="+trace)
+	be, lc := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin"))), m.start("lc")
+	be.hears("ready")
+	m.joined(be, lc)
+	m.until("launches are logged", func() bool {
+		be.say("plain 1")
+		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+	})
+	before := m.peer(be).BLP.Uncovered
+	for _, say := range []string{"full 1", "it waits"} {
+		var thread int
+		var function string
+		be.ask(say, "%d in %s", &thread, &function)
+		m.until("a thread waits", func() bool {
+			lines, err := os.ReadFile(trace)
+			return err == nil && strings.Contains(string(lines), fmt.Sprintf(" %d begin %s", thread, function))
+		})
+	}
+	be.say("it waits")
+	be.hears("right")
+	m.until("neither was logged", func() bool { return m.peer(be).BLP.Uncovered == before+2 })
+	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
 	}
 }

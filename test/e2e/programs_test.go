@@ -589,6 +589,12 @@ func tryInstalled(t *testing.T, prefix string) {
 			t.Errorf("completion %s: status %d, %v; %s", shell, got.status, err, got.stderr)
 		}
 	}
+	for _, command := range []string{"gpreempt", "gpreempt-bench"} {
+		file := filepath.Join(prefix, "share/bash-completion/completions", command)
+		if got, err := run(exec.Command("bash", "-c", `. "$0" && complete -p "$1"`, file, command)); err != nil || !strings.HasPrefix(got.stdout, "complete ") || got.stderr != "" {
+			t.Errorf("%s in bash: %+v, %v", file, got, err)
+		}
+	}
 	got, err := run(exec.Command(gpreempt, "__complete", "run", "--priority", ""))
 	if want := "lc\nbe\noff\n"; err != nil || !strings.HasPrefix(got.stdout, want) {
 		t.Errorf("completion of --priority: %+v, %v; want %q", got, err, want)

@@ -41,6 +41,37 @@ func TestHoldsGiveWay(t *testing.T) {
 	}
 }
 
+// TestHoldsStepForUnknownCauses proves that a hold gives way now and then while work is unfinished, though nothing tells that it
+// stands in the way: the driver refuses the probes, and neither limit nor timeslice would end the hold for a second.
+func TestHoldsStepForUnknownCauses(t *testing.T) {
+	t.Parallel()
+	m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nchain = 1\n", "SIMCUDA_REFUSE_VALUES=1")
+	m.until("requests behind single links are quick", func() bool { // where the machine is not slow
+		before := m.peer(lc).Counters.Holds
+		lc.request(20, 5, "stream")
+		after := m.peer(lc).Counters
+		t.Logf("%d holds, the slowest request %v", after.Holds-before, lc.slowest)
+		return after.Holds > before+10 && after.HoldsStalled == 0 && lc.slowest <= 100*time.Millisecond // a hold ends by itself within a second
+	})
+}
+
+// TestHoldsEndWithTheirLease proves that a hold ends by itself, and soon, where its watcher is late: it waits in the driver here. The
+// window closes a second after the last work, and the hold's limit is ten.
+func TestHoldsEndWithTheirLease(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 10000\n[window]\ngrace_min_us = 1000000\ngrace_max_us = 1000000\n[share]\nmin_be = 0\n",
+		"SIMCUDA_CALL_US=cuCtxPushCurrent:100000")
+	_, lc := m.sharing()
+	m.until("a hold ends by itself", func() bool {
+		before := m.peer(lc).Counters
+		lc.request(1, 2, "stream")
+		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+		after := m.peer(lc).Counters
+		t.Logf("%d holds, of which %d ended by themselves", after.Holds-before.Holds, after.HoldsExpired-before.HoldsExpired)
+		return after.HoldsExpired > before.HoldsExpired
+	})
+}
+
 // TestCallsThatWaitForTheContext proves that a thread which calls what waits for the whole context, with the driver's lock
 // of it, does not meet a hold that another thread is arming: its second link would wait for the lock, and the call for
 // the first link.

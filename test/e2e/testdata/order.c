@@ -21,14 +21,29 @@
 	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
-	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **))
+	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **)) \
+	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **))
+
+struct launch_attribute {
+	unsigned id;
+	char pad[4], value[64];
+};
+struct launch_config {
+	unsigned grid[3], block[3], shared;
+	void *stream;
+	const struct launch_attribute *attributes;
+	unsigned count;
+};
 
 #include "driver.h"
 
 typedef struct CUstream_st *stream_t;
 
-enum { BLOCKS = 8000, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600 };
+enum { BLOCKS = 8000, PLACES = 256, ENTRIES = 128, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600 };
+enum { LAUNCH_COMPLETION_EVENT = 12 };
 static handle context, chain, waits;
+static const char *image;
+static _Atomic bool enough, busy;
 
 // A buffer, and what launches make of it.
 struct chained {
@@ -407,6 +422,39 @@ static void hops(unsigned rounds)
 	CHECK(right(&b));
 }
 
+static void *synchronize(void *none)
+{
+	OK(cuCtxSetCurrent(context));
+	OK(cuCtxSynchronize());
+	return none;
+}
+
+// A stream is destroyed while another thread waits for the context: for its work too, and for that of the others.
+static void ended(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle last = stream_of(NON_BLOCKING);
+	copy(&b, last); // the log has it first from here on, and then those of a round
+	for (unsigned r = 0; r < rounds; r++) {
+		handle one = stream_of(r % 2 ? NON_BLOCKING : 0), other = stream_of(NON_BLOCKING);
+		pthread_t thread;
+		for (unsigned i = 0; i < 3; i++) {
+			launch(&b, one, i, 1000);
+			launch(&c, other, i, 1500);
+		}
+		CHECK(!pthread_create(&thread, NULL, synchronize, NULL));
+		usleep((useconds_t)(rand() % 3000));
+		OK(cuStreamDestroy_v2(one));
+		CHECK(!pthread_join(thread, NULL));
+		copy(&b, last);
+		copy(&c, last);
+		OK(cuStreamSynchronize(last));
+		CHECK(right(&b) && right(&c));
+		OK(cuStreamDestroy_v2(other));
+	}
+	OK(cuStreamDestroy_v2(last));
+}
+
 // By the order in which one instance runs, whatever streams it is launched on.
 static void instances(unsigned rounds)
 {
@@ -507,26 +555,145 @@ static void own_stream(unsigned rounds)
 }
 
 // A kernel that waits for the program.
+static void spin(handle stream)
+{
+	ptr data = word;
+	int n = 0;
+	unsigned us = 10;
+	void *parameters[] = {&word, &data, &n, &us};
+	*(volatile uint32_t *)(uintptr_t)word = 7;
+	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void let_go(void) { *(volatile uint32_t *)(uintptr_t)word = 0; }
+
 static void spins(unsigned rounds)
 {
 	struct chained b = buffer();
 	handle one = stream_of(NON_BLOCKING);
 	for (unsigned r = 0; r < rounds; r++) {
-		int n = 0;
-		unsigned us = 10;
-		void *parameters[] = {&word, &b.data, &n, &us};
-		*(volatile uint32_t *)(uintptr_t)word = 7;
-		OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
+		spin(one);
 		launch(&b, one, r, 100);
 		copy(&b, one);
 		if (r % 2) {
 			OK(cuStreamDestroy_v2(one));
 			one = stream_of(NON_BLOCKING);
 		}
-		*(volatile uint32_t *)(uintptr_t)word = 0;
+		let_go();
 		OK(cuCtxSynchronize());
 		CHECK(right(&b));
 	}
+}
+
+// The thread waits for an event, and only then lets the kernel behind it go on.
+static void answers(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 100);
+		OK(cuEventRecord(event, one));
+		spin(one);
+		OK(cuEventSynchronize(event));
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// A kernel on the legacy stream waits for the program, which waits for blocking streams that have nothing behind that kernel, but
+// something ahead of it.
+static void ahead(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(0);
+	for (unsigned r = 0; r < rounds; r++) {
+		if (r % 3)
+			launch(&b, one, r, 3000);
+		spin(NULL);
+		while (r % 3 == 2 && cuStreamQuery(one) == NOT_READY)
+			usleep(50);
+		OK(cuStreamSynchronize(one));
+		OK(cuStreamSynchronize_ptsz(NULL));
+		let_go();
+		launch(&b, one, r, 100);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// An event is asked for whose stream waits, behind it, for a kernel that waits for the program.
+static void waits_behind(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING);
+	handle before = new_event(), behind = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 100);
+		spin(two);
+		OK(cuEventRecord(before, one));
+		OK(cuStreamWaitEvent(three, before, 0));
+		OK(cuEventRecord(behind, two));
+		OK(cuStreamWaitEvent(one, behind, 0));
+		usleep(3000);
+		while (cuEventQuery(before) == NOT_READY || cuStreamQuery(three) == NOT_READY)
+			usleep(50);
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// A thread that keeps a stream busy, with some launches or graphs of one launch in flight at any time, until it is called again.
+static void *keep_busy(void *graphs)
+{
+	enum { DEPTH = 16, US = 10000 };
+	OK(cuCtxSetCurrent(context));
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), event[DEPTH], graph, exec = NULL;
+	if (graphs) {
+		OK(cuStreamBeginCapture_v2(one, RELAXED));
+		launch(&b, one, 1, US);
+		OK(cuStreamEndCapture(one, &graph));
+		OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	}
+	for (int i = 0; i < DEPTH; i++)
+		event[i] = new_event();
+	launch(&b, one, 1, US);
+	for (unsigned n = 0; !enough; n++) {
+		if (n >= DEPTH)
+			OK(cuEventSynchronize(event[n % DEPTH]));
+		if (exec)
+			OK(cuGraphLaunch(exec, one));
+		else
+			launch(&b, one, n, US);
+		OK(cuEventRecord(event[n % DEPTH], one));
+		busy = n >= DEPTH;
+	}
+	if (!exec)
+		copy(&b, one);
+	OK(cuStreamSynchronize(one));
+	CHECK(exec || right(&b));
+	return NULL;
+}
+
+static void saturate(unsigned graphs)
+{
+	static pthread_t thread;
+	static bool runs;
+	if (runs) {
+		enough = true;
+		pthread_join(thread, NULL);
+		runs = enough = busy = false;
+		return;
+	}
+	runs = true;
+	CHECK(!pthread_create(&thread, NULL, keep_busy, graphs ? &busy : NULL));
+	while (!busy)
+		usleep(1000);
 }
 
 // An event that is recorded behind kernels which are not logged, since nobody could ask for a stop. Its record is in the log all
@@ -672,12 +839,14 @@ static struct {
 	void (*waits)(_Atomic uint32_t *);
 	_Atomic uint32_t word;
 	struct chained b;
-	handle stream;
+	handle stream, beside; // of the launch, and of those beside it
+	handle context;        // NULL: the program's; the library does not know of another yet
+	int (*enter)(handle *);
 } slow;
 
 static void *launch_slowly(void *none)
 {
-	OK(cuCtxSetCurrent(context));
+	OK(slow.context ? slow.enter(&slow.context) : cuCtxSetCurrent(context));
 	slow.waits(&slow.word);
 	launch(&slow.b, slow.stream, 7, 1);
 	return none;
@@ -698,15 +867,65 @@ static bool in_some_order(const uint32_t *have, unsigned others)
 	return known;
 }
 
+// CROSSES: on the legacy stream, beside a blocking stream that has a domain of its own. CROSSED: the other way round.
+enum how { KERNELS, GRAPHS, WITHOUT_PLACE, IN_NEW_CONTEXT, OF_ANOTHER_DOMAIN, CROSSES, CROSSED };
+
+// All places for streams are taken.
+static void take_places(handle *streams)
+{
+	struct chained b = buffer();
+	for (int i = 0; i < PLACES; i++) {
+		streams[i] = stream_of(NON_BLOCKING);
+		launch(&b, streams[i], 1, 1);
+	}
+	for (int i = 0; i < PLACES; i++)
+		OK(cuStreamSynchronize(streams[i]));
+}
+
+static void load(void)
+{
+	handle module;
+	OK(cuModuleLoad(&module, image));
+	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuModuleGetFunction(&waits, module, "sim_marlin"));
+}
+
+static void enter_new_context(void)
+{
+	CHECK((slow.enter = (int (*)(handle *))dlsym(RTLD_DEFAULT, "simcuda_enter")));
+	OK(slow.enter(&slow.context));
+	load();
+}
+
+static void leave_new_context(void)
+{
+	OK(cuCtxDestroy_v2(slow.context));
+	slow.context = NULL;
+	OK(cuCtxSetCurrent(context));
+	load();
+}
+
 // Each line "more" of the input is another launch, of a kernel or a graph; any other line lets the slow one go on.
-static void launch_beside(bool graph)
+static void launch_beside(enum how how)
 {
 	pthread_t thread;
-	handle captured, exec = NULL;
+	handle captured, exec = NULL, others_of[PLACES];
+	bool graph = how == GRAPHS;
 	char line[32];
 	unsigned others = 0;
 	slow.word = 0;
-	slow.b = buffer(), slow.stream = stream_of(NON_BLOCKING);
+	if (how == IN_NEW_CONTEXT)
+		enter_new_context();
+	slow.b = buffer(), slow.stream = slow.beside = stream_of(how >= CROSSES ? 0 : NON_BLOCKING);
+	if (how == CROSSES)
+		slow.stream = NULL;
+	if (how == CROSSED)
+		slow.beside = NULL;
+	if (how >= CROSSES) {
+		OK(gpreempt_stream_enable((stream_t)slow.beside, GPREEMPT_LEVEL_BLOCK));
+		launch(&(struct chained){.data = slow.b.data}, slow.beside, 0, 1); // nothing of it is in its former domain then
+		OK(cuStreamSynchronize(slow.beside));
+	}
 	CHECK((slow.waits = (void (*)(_Atomic uint32_t *))dlsym(RTLD_DEFAULT, "simcuda_launch_waits")));
 	if (graph) {
 		OK(cuStreamBeginCapture_v2(slow.stream, RELAXED));
@@ -714,15 +933,23 @@ static void launch_beside(bool graph)
 		OK(cuStreamEndCapture(slow.stream, &captured));
 		OK(cuGraphInstantiateWithFlags(&exec, captured, 0));
 	}
+	if (how == WITHOUT_PLACE)
+		take_places(others_of);
 	CHECK(!pthread_create(&thread, NULL, launch_slowly, NULL));
 	while (!slow.word)
 		usleep(50);
+	if (how == WITHOUT_PLACE) // one is free now
+		OK(cuStreamDestroy_v2(others_of[0]));
+	if (how == OF_ANOTHER_DOMAIN)
+		OK(gpreempt_stream_enable((stream_t)slow.stream, GPREEMPT_LEVEL_BLOCK));
+	if (how == IN_NEW_CONTEXT) // the library hears of it
+		OK(cuCtxSetCurrent(slow.context));
 	printf("it waits\n");
 	for (; fgets(line, sizeof line, stdin) && !strcmp(line, "more\n"); others++) {
 		if (graph)
 			OK(cuGraphLaunch(exec, slow.stream));
 		else
-			launch(&slow.b, slow.stream, 5, 100000);
+			launch(&slow.b, slow.beside, 5, 100000);
 		printf("launched\n");
 	}
 	slow.word = 2;
@@ -730,18 +957,110 @@ static void launch_beside(bool graph)
 	copy(&slow.b, slow.stream);
 	OK(cuStreamSynchronize(slow.stream));
 	CHECK(in_some_order(slow.b.have, others));
+	if (how >= OF_ANOTHER_DOMAIN)
+		OK(gpreempt_stream_disable((stream_t)slow.beside));
+	if (how == IN_NEW_CONTEXT)
+		leave_new_context();
+	for (int i = 1; i < PLACES && how == WITHOUT_PLACE; i++)
+		OK(cuStreamDestroy_v2(others_of[i]));
 }
 
 static void beside(unsigned rounds)
 {
 	while (rounds--)
-		launch_beside(false);
+		launch_beside(KERNELS);
 }
 
 static void twins_beside(unsigned rounds)
 {
 	while (rounds--)
-		launch_beside(true);
+		launch_beside(GRAPHS);
+}
+
+static void placeless_beside(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(WITHOUT_PLACE);
+}
+
+static void domain_beside(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(OF_ANOTHER_DOMAIN);
+}
+
+static void launch_block(void)
+{
+	unsigned n = 1, add = 0, us = 1;
+	void *parameters[] = {&slow.b.data, &n, &add, &us};
+	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, slow.stream, parameters, NULL));
+}
+
+static void *wait_for_room(void *none)
+{
+	OK(cuCtxSetCurrent(context));
+	printf("%d in cuEventQuery\n", gettid());
+	launch_block();
+	return none;
+}
+
+// A launch with such an attribute cannot be stopped. It waits for what is ahead of it, then on its way.
+static void *wait_for_all(void *none)
+{
+	unsigned n = 1, add = 0, us = 1;
+	void *parameters[] = {&slow.b.data, &n, &add, &us};
+	struct launch_attribute event = {LAUNCH_COMPLETION_EVENT, {0}, {0}};
+	struct launch_config config = {{1, 1, 1}, {32, 1, 1}, 0, slow.stream, &event, 1};
+	OK(cuCtxSetCurrent(context));
+	slow.waits(&slow.word);
+	printf("%d in cuEventQuery\n", gettid());
+	OK(cuLaunchKernelEx(&config, chain, parameters, NULL));
+	return none;
+}
+
+// As many launches are in flight on a stream as may be. One waits for room in the log, and meanwhile another one comes that is not
+// logged.
+static void full(unsigned rounds)
+{
+	unsigned n = 0, us = 1;
+	pthread_t first, second;
+	CHECK((slow.waits = (void (*)(_Atomic uint32_t *))dlsym(RTLD_DEFAULT, "simcuda_launch_waits")));
+	for (unsigned r = 0; r < rounds; r++) {
+		slow.word = 0;
+		slow.b = buffer(), slow.stream = stream_of(NON_BLOCKING);
+		void *parameters[] = {&word, &slow.b.data, &n, &us};
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, slow.stream, parameters, NULL));
+		for (int i = 1; i < ENTRIES; i++)
+			launch_block();
+		begin_to_wait(&first, wait_for_room, NULL);
+		begin_to_wait(&second, wait_for_all, NULL);
+		*(volatile uint32_t *)(uintptr_t)word = 0;
+		CHECK(!pthread_join(first, NULL));
+		while (!slow.word)
+			usleep(50);
+		slow.word = 2;
+		CHECK(!pthread_join(second, NULL));
+		OK(cuStreamSynchronize(slow.stream));
+	}
+}
+
+static void beside_in_new_context(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(IN_NEW_CONTEXT);
+}
+
+static void crosses(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(CROSSES);
+}
+
+static void crossed(unsigned rounds)
+{
+	while (rounds--)
+		launch_beside(CROSSED);
 }
 
 int main(int argc, char **argv)
@@ -750,18 +1069,37 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(unsigned rounds);
 	} what[] = {
-		{"plain", plain},           {"captures", captures},
-		{"joins", joins},           {"stopped", stopped_beside},
-		{"events", events},         {"legacy", legacy},
-		{"graphs", graphs},         {"foreign", foreign},
-		{"instances", instances},   {"hops", hops},
-		{"asked", asked},           {"spins", spins},
-		{"threads", own_streams},   {"thread", own_stream},
-		{"forgets", forgets},       {"follows", follows},
-		{"own", own_is_waited_for}, {"beside", beside},
+		{"plain", plain},
+		{"captures", captures},
+		{"joins", joins},
+		{"stopped", stopped_beside},
+		{"events", events},
+		{"legacy", legacy},
+		{"graphs", graphs},
+		{"foreign", foreign},
+		{"instances", instances},
+		{"hops", hops},
+		{"ended", ended},
+		{"asked", asked},
+		{"spins", spins},
+		{"answers", answers},
+		{"ahead", ahead},
+		{"waits", waits_behind},
+		{"saturate", saturate},
+		{"threads", own_streams},
+		{"thread", own_stream},
+		{"forgets", forgets},
+		{"follows", follows},
+		{"own", own_is_waited_for},
+		{"beside", beside},
 		{"twins", twins_beside},
+		{"placeless", placeless_beside},
+		{"domain", domain_beside},
+		{"crosses", crosses},
+		{"crossed", crossed},
+		{"full", full},
+		{"context", beside_in_new_context},
 	};
-	handle module;
 	char line[64], name[32];
 	unsigned rounds;
 	if (argc != 2)
@@ -771,9 +1109,8 @@ int main(int argc, char **argv)
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
-	OK(cuModuleLoad(&module, argv[1]));
-	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
-	OK(cuModuleGetFunction(&waits, module, "sim_marlin"));
+	image = argv[1];
+	load();
 	OK(cuMemAlloc_v2(&word, 4));
 	printf("ready\n");
 	while (fgets(line, sizeof line, stdin)) {

@@ -524,6 +524,9 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c))
 	return leave(CUDA_SUCCESS);
 }
 
+// Makes a context current, or a new one where that is NULL, by a call that nobody intercepts.
+API CUresult simcuda_enter(CUcontext *c) { return *c ? cuCtxSetCurrent(*c) : create_context(c, 0, 0); }
+
 CALL(cuCtxGetCurrent, (CUcontext * out), (out))
 {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;

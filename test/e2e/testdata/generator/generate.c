@@ -72,6 +72,8 @@ static uint32_t some_us(struct generator *g)
 	return us[below(g, 7)];
 }
 
+static uint8_t some_wait(struct generator *g) { return with(g, WITH_spins) && one_in(g, 2) ? BY_KERNEL : BY_STREAM; }
+
 static struct operation some_operation(struct generator *g, int t)
 {
 	struct operation o = {.thread = (uint8_t)t};
@@ -167,7 +169,7 @@ static struct operation some_operation(struct generator *g, int t)
 		break;
 	case 10:
 		o.kind = with(g, WITH_cpu) ? (with(g, WITH_host) && one_in(g, 3) ? HOST_FUNCTION : WAIT_VALUE) : KERNEL;
-		o.form = o.kind == HOST_FUNCTION ? WAITS : 0;
+		o.form = o.kind == HOST_FUNCTION ? WAITS : o.kind == WAIT_VALUE ? some_wait(g) : 0;
 		break;
 	case 11:
 	case 12: o.kind = RECORD; break;
@@ -197,6 +199,7 @@ static struct operation some_operation(struct generator *g, int t)
 				o.word = (uint8_t)w;
 		if (o.kind == WAIT_VALUE && g->plan.word[o.word].writer < 0 && !with(g, WITH_cpu))
 			o.kind = WRITE_VALUE;
+		o.form = o.kind == WAIT_VALUE ? some_wait(g) : 0;
 		break;
 	case 23:
 		o.kind = with(g, WITH_frees) ? (one_in(g, 2) ? FREE : FREE_ASYNC) : KERNEL;
@@ -357,7 +360,7 @@ static void finished(struct program *p, const struct plan *m)
 	memcpy(p->known, m->known, sizeof p->known);
 }
 
-void generate(struct program *p, uint64_t seed, uint32_t features)
+void generate(struct program *p, uint64_t seed, uint32_t features, unsigned spins_in)
 {
 	static struct generator g;
 	static struct plan scratch;
@@ -368,7 +371,9 @@ void generate(struct program *p, uint64_t seed, uint32_t features)
 		g.burst = 0;
 		p->seed = seed;
 		p->features = features & (uint32_t)(draw(&g) | draw(&g)); // not all at once
-		if (p->features & WITH_cpu)                               // streams that wait live on: run.c
+		if (p->features & WITH_spins)
+			p->features &= ~(uint32_t)(one_in(&g, (int)spins_in) ? WITH_legacy : WITH_spins);
+		if (p->features & WITH_cpu) // streams that wait live on: run.c
 			p->features &= ~(uint32_t)(one_in(&g, 2) ? WITH_cpu : WITH_endings);
 		p->threads = p->features & WITH_threads ? 2 + below(&g, THREADS - 1) : 1;
 		p->devices = p->features & WITH_devices ? DEVICES : 1;
@@ -481,7 +486,12 @@ void describe_operation(FILE *f, const struct operation *o)
 	case STREAM_QUERY: fprintf(f, "query %s %s", s, o->form == POLL ? "until complete" : "once"); break;
 	case CONTEXT_SYNC: fprintf(f, "synchronise with context %d", o->device); break;
 	case STREAM_RENEW: fprintf(f, "destroy and create %s", s); break;
-	case WAIT_VALUE: fprintf(f, "%s waits for word %d", s, o->word); break;
+	case WAIT_VALUE:
+		if (o->form == BY_KERNEL)
+			fprintf(f, "marlin spins on word %d, then increments %s on %s, %u us", o->word, to, s, o->us);
+		else
+			fprintf(f, "%s waits for word %d", s, o->word);
+		break;
 	case WRITE_VALUE: fprintf(f, "%s writes word %d", s, o->word); break;
 	case RELEASE: fprintf(f, "the CPU writes word %d", o->word); break;
 	case FREE: fprintf(f, "free and allocate %s", to); break;

@@ -73,6 +73,8 @@ static bool on_stream(const struct operation *o)
 	}
 }
 
+static bool spins(const struct operation *o) { return o->kind == WAIT_VALUE && o->form == BY_KERNEL; }
+
 static int place_of_stream(const struct operation *o, int s) { return PLACE_STREAM + o->device * STREAMS + s; }
 
 // Within the memory of a device nobody waits, whatever the name of the call.
@@ -138,6 +140,10 @@ static void accesses_of(const struct plan *m, const struct operation *o, struct 
 		touch_cells(a, o->source, o->source_first, o->count, false, false);
 		break;
 	case READ: touch_cells(a, o->buffer, o->first, o->count, false, false); break;
+	case WAIT_VALUE:
+		if (spins(o))
+			touch_cells(a, o->buffer, o->first, o->count, true, false);
+		break;
 	case HOST_FUNCTION:
 		if (o->form == CHECKS || o->form == UPDATES)
 			touch_cells(a, o->buffer, o->first, o->count, o->form == UPDATES, false);
@@ -206,6 +212,13 @@ static bool carry_out(struct plan *m, const struct operation *o)
 			if (!known[c])
 				return false;
 			to[c] = after_kernel(o, to[c]);
+			break;
+		case WAIT_VALUE:
+			if (!spins(o))
+				break;
+			if (!known[c])
+				return false;
+			to[c]++;
 			break;
 		case CPU:
 		case HOST_FUNCTION:

@@ -81,6 +81,7 @@ enum {
 }; // COPY; UPLOAD, from pageable memory, has the first and the last
 enum { EMPTY, CHECKS, UPDATES, WAITS, HOST_FORMS }; // HOST_FUNCTION; CPU has CHECKS and UPDATES
 enum { ONCE, POLL };                                // EVENT_QUERY, STREAM_QUERY
+enum { BY_STREAM, BY_KERNEL }; // WAIT_VALUE; a kernel that spins, then adds 1 to each word of its cells
 
 struct operation {
 	uint8_t kind, form, thread, device, variant; // variant: anything that makes no difference to the result
@@ -102,7 +103,7 @@ struct operation {
 // clang-format off
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
 	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \
-	F(waiting) F(built) F(episodes)
+	F(waiting) F(built) F(episodes) F(spins)
 enum {
 #define NUMBER(name) NUMBER_##name,
 	FEATURES(NUMBER)
@@ -125,7 +126,9 @@ struct program {
 static inline bool device_buffer(int b) { return b < DEVICES * BUFFERS; }
 static inline bool blocking_stream(int s) { return s != 0 && (s < 1 + THREADS || (s - 1 - THREADS) % 2); }
 
-void generate(struct program *, uint64_t seed, uint32_t features);
+// One in spins_in programs has kernels that spin, if that is a feature: what comes behind one waits for as long as the library is
+// patient.
+void generate(struct program *, uint64_t seed, uint32_t features, unsigned spins_in);
 // Leaves out operations, and those that make no sense without; false: the rest is no program.
 bool reduce(struct program *, const bool *without);
 void describe(FILE *, const struct program *);

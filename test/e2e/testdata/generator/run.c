@@ -1,12 +1,12 @@
 // run.c - runs generated programs one after another, and compares what they leave with what CUDA promises.
 //
 //	generator IMAGE [seed N] [programs N] [seconds N] [features NAME,...] [not NAME,...] [without ID,...] [repeat N] [describe]
-//		[stop block|queue] [patience N] [stay N] [room BYTES]
+//		[stop block|queue] [patience N] [stay N] [room BYTES] [spins N]
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
 // after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
 // streams by gpreempt.h; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
-// "room" makes device memory that is allocated as large as that, if it is smaller.
+// "room" makes device memory that is allocated as large as that, if it is smaller. One in "spins" programs has kernels that spin; without it, none.
 #define _GNU_SOURCE
 #include "model.h"
 
@@ -78,7 +78,7 @@ static int devices;
 static char *image;
 static _Atomic(ptr) memory[ALL_BUFFERS];
 static size_t least_bytes;       // that are allocated
-static volatile uint32_t *words; // one in each 16
+static volatile uint32_t *words; // one in each 16, and behind it one that kernels spin on: 0 once it is written
 static handle graph[GRAPHS], executable[GRAPHS], node[GRAPHS][LAUNCHES];
 
 static struct program program;
@@ -223,14 +223,22 @@ static ptr turn(const struct operation *o, int per_block)
 	return machine[o->device].turns + (ptr)(way * KERNEL_FORMS + o->form) * 4;
 }
 
+static ptr word_of(const struct operation *o) { return (ptr)(uintptr_t)&words[o->word * 16]; }
+
+// The turn of no block, until the word is written. Then blocks take turns, as those of sim_marlin do.
+static const uint32_t NOBODYS_TURN = ~0u;
+
+static ptr spun_word_of(const struct operation *o) { return word_of(o) + 4; }
+
 enum { TURNS = ALL_BUFFERS * CELLS * (CELLS + 1) * 2 * KERNEL_FORMS };
 
 static void kernel(const struct operation *o, handle stream)
 {
-	int d = o->device,
-	    per_block = o->form == COOPERATIVE || o->form >= MARLIN ? 2 * o->count : 1 + (o->variant >> 1 & 1);
+	bool spins = o->kind == WAIT_VALUE;
+	int d = o->device, form = spins ? MARLIN : o->form,
+	    per_block = form == COOPERATIVE || form >= MARLIN ? 2 * o->count : 1 + (o->variant >> 1 & 1);
 	unsigned blocks = (unsigned)(o->count * CELL_WORDS / per_block), threads = o->variant & 4 ? 1024 : 256;
-	unsigned shared = o->variant & 8 && per_block <= 2 && o->form < COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
+	unsigned shared = o->variant & 8 && per_block <= 2 && form < COOPERATIVE ? LARGE_SHARED : 0; // one block on an SM
 	unsigned x = blocks, y = 1, z = 1;
 	ptr data = cells(o->buffer, o->first);
 	uint32_t add = o->value, us = o->us;
@@ -239,7 +247,7 @@ static void kernel(const struct operation *o, handle stream)
 	     *added[] = {&data, &count, &add};
 	if (o->variant & 16 && blocks % 12 == 0)
 		x = blocks / 12, y = 4, z = 3;
-	switch (o->form) {
+	switch (form) {
 	case PACKED: {
 		struct {
 			ptr data;
@@ -270,11 +278,11 @@ static void kernel(const struct operation *o, handle stream)
 	case MARLIN:
 	case LAMPORT:
 	case BARRIER: {
-		ptr word = turn(o, 1);
+		ptr word = spins ? spun_word_of(o) : turn(o, 1);
 		void *waiting[] = {&word, &data, &per_block, &us};
-		handle f = o->form == MARLIN  ? machine[d].marlin :
-			   o->form == LAMPORT ? machine[d].lamport :
-						machine[d].barrier;
+		handle f = form == MARLIN  ? machine[d].marlin :
+			   form == LAMPORT ? machine[d].lamport :
+					     machine[d].barrier;
 		OK(cuLaunchKernel(f, x, y, z, threads, 1, 1, 0, stream, waiting, NULL));
 		break;
 	}
@@ -467,7 +475,7 @@ static void carry_out(const struct operation *o)
 	int d = o->device;
 	use(foreign(o) ? 1 - d : d);
 	handle stream = stream_of(o, o->stream), event = machine[d].event[o->event];
-	ptr word = (ptr)(uintptr_t)&words[o->word * 16], data;
+	ptr data;
 	switch (o->kind) {
 	case KERNEL: kernel(o, stream); break;
 	case KERNEL_COPY: {
@@ -510,9 +518,21 @@ static void carry_out(const struct operation *o)
 		OK(cuStreamDestroy_v2(stream));
 		new_stream(created(d, o->stream), !blocking_stream(o->stream));
 		break;
-	case WAIT_VALUE: OK(cuStreamWaitValue32_v2(stream, word, 1, o->variant % 3)); break;
-	case WRITE_VALUE: OK(cuStreamWriteValue32_v2(stream, word, 1, 0)); break;
-	case RELEASE: __atomic_store_n(&words[o->word * 16], 1, __ATOMIC_RELEASE); break;
+	case WAIT_VALUE:
+		if (o->form == BY_KERNEL)
+			kernel(o, stream);
+		else
+			OK(cuStreamWaitValue32_v2(stream, word_of(o), 1, o->variant % 3));
+		break;
+	case WRITE_VALUE:
+		OK(cuStreamWriteValue32_v2(stream, word_of(o), 1, 0));
+		if (program.features & WITH_spins)
+			OK(cuStreamWriteValue32_v2(stream, spun_word_of(o), 0, 0));
+		break;
+	case RELEASE:
+		__atomic_store_n(&words[o->word * 16], 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&words[o->word * 16 + 1], 0, __ATOMIC_RELEASE);
+		break;
 	case FREE:
 		OK(cuMemFree_v2(memory[o->buffer]));
 		new_memory(o->buffer);
@@ -617,7 +637,7 @@ static void prepare(void)
 		}
 	}
 	for (int w = 0; w < WORDS; w++)
-		words[w * 16] = 0;
+		words[w * 16] = 0, words[w * 16 + 1] = NOBODYS_TURN;
 	for (int i = 0; i < 256; i++)
 		posted[i] = false;
 }
@@ -799,6 +819,7 @@ int main(int count, char **argument)
 {
 	uint64_t seed = 1, programs = UINT64_MAX, seconds = 0, repeat = 1;
 	uint32_t features = (uint32_t)EVERYTHING;
+	unsigned spins_in = 0;
 	bool without[256] = {false}, reduced = false, only_describe = false;
 	for (int i = 2; i < count; i++) {
 		const char *what = argument[i], *value = i + 1 < count ? argument[i + 1] : "";
@@ -821,6 +842,8 @@ int main(int count, char **argument)
 			stay = (unsigned)strtoul(value, NULL, 0);
 		else if (!strcmp(what, "room"))
 			least_bytes = strtoull(value, NULL, 0);
+		else if (!strcmp(what, "spins"))
+			spins_in = (unsigned)strtoul(value, NULL, 0);
 		else if (!strcmp(what, "features"))
 			features = features_of(value);
 		else if (!strcmp(what, "not"))
@@ -879,7 +902,7 @@ int main(int count, char **argument)
 	}
 	uint64_t from = now_ms(), ran = 0, operations = 0;
 	for (; ran < programs && (!seconds || now_ms() - from < seconds * 1000); seed++) {
-		generate(&program, seed, features);
+		generate(&program, seed, spins_in ? features : features & ~(uint32_t)WITH_spins, spins_in);
 		if (reduced && !reduce(&program, without)) {
 			printf("not a program\n");
 			return 4;

@@ -1,0 +1,44 @@
+// first_launch_test.c - with preempt/process/*.c preempt/driver/driver.c
+//
+// What was launched in one context was not launched in another, nor where code was unloaded since.
+#define _GNU_SOURCE
+#include "preempt/process/process.h"
+#include "test/units/check.h"
+
+#include <stdint.h>
+
+static const void *handle(uintptr_t n) { return (const void *)(0x7f0000000000 + 64 * n); }
+
+int main(void)
+{
+	const struct gp_context *one = &gp_context[0], *two = &gp_context[1], *last = &gp_context[GP_CONTEXTS - 1];
+
+	CHECK(!gp_is_loaded(one, handle(1)));
+	gp_remember_loaded(one, handle(1));
+	gp_remember_loaded(one, handle(1));
+	CHECK(gp_is_loaded(one, handle(1)) && !gp_is_loaded(one, handle(2)));
+	CHECK(!gp_is_loaded(two, handle(1)) && !gp_is_loaded(last, handle(1)));
+	gp_remember_loaded(two, handle(1));
+	gp_remember_loaded(last, handle(1));
+
+	gp_forget_loaded(two); // code of that context is unloaded, or it ends
+	CHECK(gp_is_loaded(one, handle(1)) && !gp_is_loaded(two, handle(1)) && gp_is_loaded(last, handle(1)));
+
+	gp_context[1].handle = (CUcontext)0x1000;
+	gp_context[GP_CONTEXTS - 1].handle = (CUcontext)0x2000;
+	gp_remember_loaded(two, handle(3));
+	gp_remember_loaded(last, handle(3));
+	gp_forget_graph((CUgraphExec)handle(3)); // which is launched in any
+	CHECK(!gp_is_loaded(two, handle(3)) && !gp_is_loaded(last, handle(3)));
+
+	gp_forget_loaded(NULL); // a library, which may be loaded in all
+	CHECK(!gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)));
+
+	enum { MANY = 100000 };
+	for (uintptr_t n = 0; n < MANY; n++)
+		gp_remember_loaded(one, handle(n));
+	CHECK(gp_is_loaded(one, handle(MANY + 1))); // nothing is known: else every launch would end the hold
+	gp_forget_loaded(one);
+	CHECK(!gp_is_loaded(one, handle(1)));
+	return 0;
+}
