@@ -157,7 +157,7 @@ void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 
 const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
 
-void gp_bridge_memory(int gpu, struct gp_bridge_memory *to)
+void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 {
 	const struct gp_memory *m = &gp_memory[gpu];
 	*to = (struct gp_bridge_memory){.resident = m->resident,
@@ -202,8 +202,6 @@ uint64_t gp_bridge_memory_total(int gpu)
 uint32_t gp_bridge_memory_pins(int gpu) { return gp_memory_pins(&gp_gpu[gpu]); }
 
 bool gp_bridge_memory_unmanaged(int gpu) { return gp_memory_unmanaged(&gp_gpu[gpu]); }
-
-bool gp_bridge_memory_closed(void) { return gp_memory_closed(); }
 
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {

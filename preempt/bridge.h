@@ -23,7 +23,7 @@ bool gp_bridge_gpu_known(int gpu);
 void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share); // 0 bytes: no limit
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
-// Other memory in the place of the segment; owned: the slot there is still this process's.
+// Puts other memory in the segment's place. owned: this process still has the slot in the memory before.
 bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool paged, bool owned);
 void *gp_bridge_nobodys_memory(void); // a segment that nobody else has; NULL: there is no memory
 void gp_bridge_gpu_peers(int gpu, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
@@ -53,13 +53,12 @@ struct gp_bridge_memory {                                          // struct gp_
 	uint64_t resident, swapped, pinned, wanted, waiting;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };
-void gp_bridge_memory(int gpu, struct gp_bridge_memory *);
+void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *);
 // What the driver says of the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
 uint32_t gp_bridge_memory_pins(int gpu);
 bool gp_bridge_memory_unmanaged(int gpu);
 uint64_t gp_bridge_memory_total(int gpu); // of the whole GPU, without a context; 0: unknown
-bool gp_bridge_memory_closed(void); // the gate: something is out, or moves. Threads that wait there ring the segments' bells
 // enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent);
 int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);

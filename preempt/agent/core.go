@@ -10,8 +10,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,22 +18,6 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
-
-// Core is the preemption of one process.
-type Core struct {
-	config configs.Config
-	level  atomic.Int32
-	levels map[int]int // by GPU, as a broker says; under mutex
-	guard  sync.Once   // guardRunlist
-	job    uint64
-	driver Driver
-	log    zerolog.Logger
-	armed  [maxGPUs]atomic.Bool
-	memory *swapping  // nil: memory stays where it is
-	noVMM  bool       // since the driver lacks what that needs
-	mutex  sync.Mutex // arm
-	agents map[int]*agent
-}
 
 // Start prepares preemption at a level (0 highest to 7) and starts the goroutines that carry it out.
 // Hooks may be installed after it.
@@ -63,9 +45,6 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	go c.run()
 	return nil
 }
-
-// levelNow is the process's level.
-func (c *Core) levelNow() int { return int(c.level.Load()) }
 
 // setLevel is called when a broker gives the process another level on a GPU. The process has one level: the lowest that it has on any.
 // What was prepared for another one when a context was made is not made up for: a process that is raised has no hold in it.

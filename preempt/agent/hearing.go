@@ -3,16 +3,7 @@ package agent
 import (
 	"math/bits"
 	"time"
-
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
-
-// hearing bounds how often the bell of a member of a broker makes this agent look: hearAtOnce times in a row, and then every hearEvery,
-// however often it is rung. One that rang more often is not listened to until its time has come. Nothing is lost by that: a look reads
-// all that is there, and there is one when the agent listens again.
-type hearing struct {
-	due [segment.Slots]uint64 // when what was heard of each would have been spread out; a time of the segment
-}
 
 const (
 	hearEvery  = uint64(5 * time.Millisecond)

@@ -33,18 +33,6 @@ const (
 	takeAnyway = uint64(50 * time.Millisecond)
 )
 
-// memoryState is enum gp_memory_state.
-type memoryState uint64
-
-const (
-	memoryRunning memoryState = iota
-	memoryLeaving
-	memoryOut
-	memoryComing
-	memoryStuck
-	memorySuspended
-)
-
 // memoryOf is what one process publishes of its memory on a GPU: bytes, and nanoseconds of CLOCK_MONOTONIC.
 type memoryOf struct {
 	slot, level int
@@ -160,18 +148,6 @@ func (m *memoryOf) needs(now uint64) uint64 {
 func (m *memoryOf) had(now uint64) uint64 {
 	return minus(m.needs(now), m.wanted)
 }
-
-// saturate adds: what is published may be anything.
-func saturate(numbers ...uint64) (sum uint64) {
-	for _, n := range numbers {
-		if sum += n; sum < n {
-			return math.MaxUint64
-		}
-	}
-	return sum
-}
-
-func minus(a, b uint64) uint64 { return a - min(a, b) }
 
 // settled is the memory of a GPU as it should be.
 type settled struct {

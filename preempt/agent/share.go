@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // A process under higher levels gets its share (share.min_be) by a longer timeslice: the turns that it gets on the GPU
@@ -13,13 +12,6 @@ import (
 
 // leastBoostUs is the shortest raised timeslice: a switch takes about as long.
 const leastBoostUs = 50
-
-// usage is the number and total length of the windows of higher levels since those processes joined.
-type usage struct {
-	atNs    uint64
-	openNs  [segment.Slots]uint64
-	windows [segment.Slots]uint64
-}
 
 func (a *agent) usage(p peers, now uint64) usage {
 	u := usage{atNs: now}
@@ -71,7 +63,7 @@ func (a *agent) count(p peers, now uint64) {
 	a.own().RanAtNs.Store(now)
 }
 
-// boost is the timeslice, in microseconds, with which the process would have had the share least in the time between two
+// boost returns the timeslice, in microseconds, with which the process would have had at least its share (least) between two
 // usages; 0 if it had that.
 func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) uint64) uint64 {
 	if to.atNs <= from.atNs {
@@ -116,13 +108,6 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 	}
 	a.boostUs = nextBoost(a.boostUs, us)
 	return shareCheck
-}
-
-// away is for how long a process was off the GPU for windows of higher levels, and what it is owed for that. It counts by its own clock:
-// what others say of their windows may be a lie, and one may open a window again as soon as it has closed it.
-type away struct {
-	atNs, owedNs uint64 // counted until then
-	paid         bool   // it is on the GPU until it is owed nothing
 }
 
 // look says whether the process is to be off the GPU from now on, and when to look again. It was off, or not, since the last look. Of

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,14 +38,6 @@ const (
 	measurePatience = 20 * time.Millisecond
 )
 
-// swapping is what the agents of a process share.
-type swapping struct {
-	mover   *mover
-	recalls atomic.Uint32 // hints that came while memory was out
-	mutex   sync.Mutex    // what follows
-	out     [maxGPUs]bool // GPUs with memory that is out, or leaves
-}
-
 func (s *swapping) setOut(gpu int, out bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -55,59 +46,6 @@ func (s *swapping) setOut(gpu int, out bool) {
 	}
 	s.out[gpu] = out
 	setAway(slices.Contains(s.out[:], true))
-}
-
-// agentMemory is what an agent knows of the memory of its GPU, beside what it publishes.
-type agentMemory struct {
-	meter       *meter
-	free, total uint64
-	samples     []sample // of memory that nobody accounts for
-	sampledNs   uint64
-	measuredNs  uint64
-	other       uint64
-
-	state              memoryState
-	stateNs            uint64
-	stuckTo, stuckFor  uint64
-	idleNs, busyNs     uint64
-	waitsNs            uint64
-	roomNs, roomSeenNs uint64 // since when calls have waited for room, and until when they did last
-	immovable          uint64 // what stayed though it should have gone; asked anew after a while
-	immovableTo        uint64
-	recalls            uint32
-	wanted             bool // memory is to come back though no call waits for it: a hint came, or people asked
-	bringAfter         uint64
-	bringPause         uint64
-	againNs, enoughNs  uint64 // when waiters were told to try again, and that there is enough
-	toldMost           uint64
-	questions, answers uint64 // that the driver was asked of what is free, and that it answered
-	toldQuestions      uint64 // questions when waiters were told to try again
-	known              bool   // it could be asked: there is a context, which nobody else is at
-	turnNs             uint64 // since when this process has the memory turn; 0: it has not
-	switchNs, switchIn uint64 // since when it is being brought in, and the bytes that had come before; 0: it is not
-	swapNs             uint64
-
-	request   segment.Request // the last one
-	answered  bool
-	reply     segment.Answer
-	tells     bool          // the reply is yet to be told
-	asked     segment.Asked // what is being carried out
-	askedNs   uint64
-	halted    bool // suspended: the gate is closed for good
-	suspended bool
-
-	pins, pinsNs                 uint64 // why memory cannot go, as of a time
-	pinned, pinAfter, pressureNs uint64 // host memory that was pinned ahead
-	saidNoHost, saidFailed       bool
-	told                         toldMemory
-}
-
-// toldMemory is what others wake up for.
-type toldMemory struct {
-	state       memoryState
-	waits, idle bool
-	wanted      uint64
-	resident    uint64
 }
 
 func (a *agent) startMemory() {
@@ -473,9 +411,6 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 	m.samples, v.other = recent(m.samples, v.now)
 	v.free, v.total = m.free, m.total
 }
-
-// sample is a measurement of memory that nobody accounts for, in bytes.
-type sample struct{ atNs, bytes uint64 }
 
 // middle is the middle of the last samples: what processes publish may be a little older or newer than what the driver says.
 func middle(samples []sample) uint64 {

@@ -31,7 +31,7 @@ type memoryCounters struct {
 
 func readMemory(gpu int) memoryCounters {
 	var m C.struct_gp_bridge_memory
-	C.gp_bridge_memory(C.int(gpu), &m)
+	C.gp_bridge_read_memory(C.int(gpu), &m)
 	return memoryCounters{
 		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.waiting),
 		uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
@@ -69,7 +69,7 @@ func grantMemory(gpu int, upto uint64) { C.gp_bridge_memory_grant(C.int(gpu), C.
 // hurryMemory makes memory that leaves urgent.
 func hurryMemory(gpu int) { C.gp_bridge_memory_hurry(C.int(gpu)) }
 
-// cutPinning lets pinning of host memory, and giving it back, end soon while it is on.
+// cutPinning, while on, makes the pinning of host memory, and giving it back, end soon.
 func cutPinning(on bool) { C.gp_bridge_arena_cut(C.bool(on)) }
 
 func ringBell(gpu int) { C.gp_bridge_ring(C.int(gpu)) }

@@ -1,6 +1,15 @@
 package agent
 
-import "fmt"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
 
 // uuid returns the UUID of the GPU that a TSG belongs to.
 func (t TSG) uuid() (uuid [16]byte, err error) {
@@ -18,4 +27,219 @@ func (t TSG) setTimeslice(us uint64) error {
 		return fmt.Errorf("set the timeslice of TSG %#x to %d us: %w", t.handle, us, err)
 	}
 	return nil
+}
+
+// timeslice is what the process's compute TSGs should have, where turns are taken or not, and another one may be on the runlist in this one's
+// turn.
+func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
+	t := a.core.config.Timeslice
+	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
+	yields := p.higher != 0 && p.lower == 0
+	switch {
+	case a.besideOthers(p):
+		return max(t.FairUs, a.boostUs)
+	case yields && (p.same == 0 || turns && !doubt):
+		return max(t.YieldingUs, a.boostUs)
+	case yields && turns && a.segment.Paged():
+		// It may be a lie, and a higher level waits for this timeslice. It takes as long as a switch, so beside another one that is
+		// short this process still gets on. Once the broker has seen that others work, they are waited for.
+		return max(t.YieldingUs, min(leastBoostUs, t.FairUs), a.boostUs)
+	case p.lower != 0 && p.same == 0:
+		return t.PreemptingUs
+	}
+	return t.FairUs
+}
+
+// besideOthers says whether this process is one that yields, and others that do not know of it have work: beside their timeslices the
+// shortest one would be next to nothing. A higher level waits for their timeslices in any case.
+func (a *agent) besideOthers(p peers) bool {
+	return p.higher != 0 && p.lower == 0 && a.segment.OthersWork()
+}
+
+func (a *agent) mine() []TSG {
+	var mine []TSG
+	for _, t := range tsgs() {
+		key := subdeviceKey{t.client, t.subdevice}
+		uuid, known := a.uuids[key]
+		if !known {
+			var err error
+			if uuid, err = t.uuid(); err != nil {
+				if !gone(t) && !passing(err) {
+					a.refuse(err)
+				}
+				continue
+			}
+			a.uuids[key] = uuid
+		}
+		if uuid == a.uuid {
+			mine = append(mine, t)
+		}
+	}
+	return mine
+}
+
+// settled says whether a TSG may be suspended. While libcuda makes a context it waits for work of its own, which nobody
+// counts. So a TSG is not suspended before the process has submitted something, nor soon after libcuda's last control.
+func (a *agent) settled(t TSG, now uint64) bool {
+	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
+}
+
+// made says until when libcuda is making a TSG, as far as is known; 0: it is not.
+func (t TSG) made(now uint64) (until uint64) {
+	if until = t.madeNs + quietNs; until < now || now-min(now, t.bornNs) > youngNs {
+		return 0
+	}
+	return until
+}
+
+// due says whether a TSG is to get another timeslice than it has. What libcuda is making gets one when it is made.
+func (t TSG) due(has, want, now uint64) bool { return has != want && t.made(now) == 0 }
+
+// settling is how long until the next of the TSGs is made, or settles if the process has worked by then; 0 where all have.
+func settling(tsgs []TSG, now uint64) (wait time.Duration) {
+	for _, t := range tsgs {
+		for _, at := range [...]uint64{t.made(now), t.changedNs + settleNs} {
+			if at >= now && (wait == 0 || time.Duration(at+1-now) < wait) {
+				wait = time.Duration(at + 1 - now)
+			}
+		}
+	}
+	return wait
+}
+
+// applyTimeslice sets the timeslices of the process's TSGs, and tells others the longest that is in force.
+func (a *agent) applyTimeslice() {
+	if !a.core.config.Mechanisms.UseAt(configs.Timeslice, a.mps) || a.refused || a.wantUs == 0 {
+		return
+	}
+	mine := a.mine()
+	live := make(map[tsgKey]uint64, len(mine))
+	now, longest := segment.Now(), uint64(0)
+	wantUs := a.wantUs
+	if len(mine) > 1 { // contexts of one process run beside each other: two short timeslices stop each other dead
+		wantUs = max(wantUs, leastBoostUs)
+	}
+	for _, t := range mine {
+		want := wantUs
+		if a.turns && !a.settled(t, now) { // on the runlist beside the one whose turn it is
+			want = max(want, a.core.config.Timeslice.FairUs)
+		}
+		key := tsgKey{t.client, t.handle, t.resets}
+		us := a.sliceUs[key]
+		if t.due(us, want, now) {
+			if err := t.setTimeslice(want); err != nil {
+				if gone(t) {
+					continue
+				}
+				if passing(err) { // it is set when the TSG is seen next
+					longest = max(longest, us)
+					continue
+				}
+				a.refuse(err)
+				return
+			}
+			us = want
+			a.log.Debug().Uint64("us", us).Uint32("tsg", t.handle).Uint32("resets", t.resets).Msg("timeslice set")
+			a.own().TimesliceSets.Add(1)
+		}
+		live[key] = us
+		if us == 0 && len(mine) > 1 { // libcuda's own, until it is made
+			us = a.core.config.Timeslice.FairUs
+		}
+		longest = max(longest, us)
+	}
+	a.sliceUs = live
+	if longest > 0 {
+		a.own().TimesliceUs.Store(uint32(longest))
+	}
+	a.own().SetLacks(configs.FallbackNoTSG, len(mine) == 0)
+}
+
+func (a *agent) refuse(err error) {
+	a.refused = true
+	a.own().SetLacks(configs.FallbackControlRefused, true)
+	if !a.reported {
+		a.reported = true
+		a.log.Warn().Err(err).Msg("the driver refuses RM controls: this process cannot be preempted by timeslices")
+	}
+}
+
+// schedule takes the process's compute TSGs off the runlist or puts them back.
+func (a *agent) schedule(on bool) bool {
+	if a.off == on {
+		a.offSince = segment.Now()
+	}
+	a.off = !on
+	if on {
+		a.own().Suspended.Store(0)
+	} else {
+		a.own().Suspended.Store(1)
+	}
+	return a.enforce()
+}
+
+// cameBack takes note that this agent stood still for so long that its TSGs came back by themselves, with the fair timeslice.
+func (a *agent) cameBack() {
+	a.log.Info().Msg("the agent stood still: this process came back to the GPU by itself")
+	clear(a.sliceUs)
+	a.schedule(true) // what is marked as suspended may be, or not
+}
+
+// enforce suspends or schedules every settled TSG as schedule wanted. A control takes 220 to 570 us and preempts what runs.
+// It returns false if the driver refuses.
+func (a *agent) enforce() bool {
+	if !a.off && len(a.suspended) == 0 && len(a.unsure) == 0 {
+		return true
+	}
+	now := segment.Now()
+	live, unsure := make(map[tsgKey]bool, len(a.suspended)), map[tsgKey]uint64{}
+	for _, t := range a.mine() {
+		key := tsgKey{t.client, t.handle, t.resets}
+		off := a.suspended[key]
+		want := a.off && (off || a.settled(t, now))
+		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
+			if err := t.schedule(a.gpu, !want); err != nil {
+				if gone(t) {
+					continue
+				}
+				if since := cmp.Or(a.unsure[key], now); passing(err) && now-since < passingNs {
+					live[key], unsure[key] = true, since // some of its channels may be suspended: asked again, whatever is wanted
+					continue
+				}
+				for k := range a.suspended { // what is suspended must come back
+					live[k] = true
+				}
+				a.suspended = live
+				a.noTurns = true
+				a.own().SetLacks(configs.FallbackSuspendRefused, true)
+				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
+				return false
+			}
+		}
+		if want {
+			live[key] = true
+		}
+	}
+	a.suspended, a.unsure = live, unsure
+	return true
+}
+
+// passing says whether a refusal may only mean that libcuda is freeing or making one of the named objects.
+func passing(err error) bool {
+	var status StatusError
+	return errors.As(err, &status) && status.passing()
+}
+
+// gone says whether a TSG was freed: controls of it then fail, and nothing is wrong.
+func gone(t TSG) bool {
+	return !slices.ContainsFunc(tsgs(), func(is TSG) bool { return is.client == t.client && is.handle == t.handle })
+}
+
+func (a *agent) hasSuspended(t TSG) bool {
+	for key := range a.suspended {
+		if key.client == t.client && key.handle == t.handle {
+			return true
+		}
+	}
+	return false
 }

@@ -178,9 +178,6 @@ func (a *agent) pick(wanted, round uint64) int {
 	return pickOf(contenders, round, round)
 }
 
-// claim is what the order of a process's turns depends on, as it said it first. No member of a broker has another order whenever it likes.
-type claim struct{ client, job, started uint64 }
-
 func (a *agent) claimOf(slot int) (job, started uint64) {
 	s := a.segment.Slot(slot)
 	is := claim{a.segment.Client[slot].Load(), s.Job.Load(), s.StartedNs.Load()}

@@ -173,7 +173,7 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 	})
 }
 
-// Level is the level that a process gets that wants one: what the broker lets it have, if there is one that lets it join.
+// Level returns the level that a process gets when it wants one: what the broker lets it have, if there is one that lets it join.
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	done := make(chan error)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,9 +26,6 @@ const (
 	answerWithin = 500 * time.Millisecond // how long members have to send the memory
 	joinWithin   = 2 * time.Second        // another process may be joining
 )
-
-// identifier of a memory; random.
-type identifier [16]byte
 
 func newIdentifier() (id identifier) {
 	_, _ = rand.Read(id[:]) // never fails
@@ -93,21 +89,6 @@ func checkMemory(fd int, gpu [16]byte, id identifier) error {
 // it may use on any thread; in the library it has none (exports/_runtime/poller.go).
 var Isolate = false
 
-// keeper is a thread with a descriptor table of its own. It holds a member's descriptors where the application cannot close
-// them: daemons close all descriptors that they do not know.
-type keeper struct {
-	dir, name string
-	gid       int
-	shared    bool // it has no table of its own
-
-	id     identifier
-	memory []byte
-	listen chan int // the slot to serve; closed: none
-	offers bool
-	done   chan error
-	ended  atomic.Bool
-}
-
 // keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
 func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
@@ -129,6 +110,11 @@ func (k *keeper) run(gpu [16]byte, held uint64) {
 		defer unix.Close(fd)
 		k.memory, err = mapShared(fd)
 	}
+	if err == nil {
+		if k.again, err = mapAgain(fd); err != nil {
+			_ = unmap(k.memory)
+		}
+	}
 	k.done <- err
 	if err != nil {
 		return
@@ -142,19 +128,34 @@ func (k *keeper) run(gpu [16]byte, held uint64) {
 	}
 }
 
-// offer starts to hand out the memory at the socket of a slot. The slot's lock is held.
-func (k *keeper) offer(slot int) error {
-	if k.offers {
+// offer starts to hand out the memory at the socket of a slot, and shows the slot where its owner writes. The slot's lock is held.
+func (k *keeper) offer(memory []byte, slot int) error {
+	if k.again == nil {
+		if slot != k.slot {
+			return fmt.Errorf("another slot was taken before: %d", k.slot)
+		}
 		return nil
 	}
-	k.offers = true
+	again := k.again
+	k.again, k.slot = nil, -1
 	k.listen <- slot
-	return <-k.done
+	if err := <-k.done; err != nil {
+		return errors.Join(err, unmap(again))
+	}
+	if err := moveOwn(memory, again, slot); err != nil {
+		return err
+	}
+	k.slot = slot
+	return nil
 }
 
 func (k *keeper) end() {
-	if !k.ended.Swap(true) {
-		close(k.listen)
+	if k.ended.Swap(true) {
+		return
+	}
+	close(k.listen)
+	if k.again != nil {
+		_ = unmap(k.again)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,36 +28,6 @@ var (
 	// ErrLost is returned when the slot or the file now belongs to someone else.
 	ErrLost = errors.New("slot lost")
 )
-
-// Bytes of the file that are locked by a process that sets a corrupt file aside, and by one that joins.
-const (
-	lockRecovery = Slots + iota
-	lockOfJoin
-)
-
-// Segment is an attached segment. Its methods may be called from several goroutines.
-type Segment struct {
-	*Header
-	memory []byte
-	path   string
-	gpu    [16]byte
-	gid    int
-	inode  inode
-	keeper *keeper
-	pages  Pages // nil: all members can write all of the memory
-	limits atomic.Pointer[Limits]
-	beats  Beats
-
-	replaced error
-
-	mutex sync.Mutex // guards what follows and the record locks, of which a process has one set
-	fd    int
-	slot  int // -1: none
-	level uint32
-	name  string
-}
-
-type inode struct{ dev, ino uint64 }
 
 // Directory returns the directory of a user's segments.
 func Directory(base string, uid int) string {

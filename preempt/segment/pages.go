@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -15,18 +14,6 @@ import (
 // A segment has one of two makers. By a file, its memory is one, and every member can write all of it. By a broker, it is put together of
 // pages in one range of addresses: those of other slots, and the header, can only be read. What is to be written there is asked of the
 // broker. Of either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
-
-// Pages is the connection to a broker.
-type Pages interface {
-	// Turn asks that a turn that was seen so is given to a slot (-1: nobody). It is done later, or not.
-	Turn(memory bool, seen uint64, to int, seized bool)
-	// Next is the segment of a new connection, which takes this one's place; nil: there is none.
-	Next() *Segment
-	// Leave ends it.
-	Leave()
-	// Poke says that something may have been sent.
-	Poke()
-}
 
 // NewPaged makes a segment of an arena, in which this process has a slot. Its owner goes on to place pages, by Place and Clear.
 func NewPaged(arena *Arena, gpu [16]byte, path string, slot int, pages Pages) *Segment {
@@ -52,16 +39,8 @@ func (s *Segment) Pause(on bool) {
 	own.ask(own.StartedNs.Load(), what)
 }
 
-// Obey makes a request of people the process's own. One that is meant for another process is not read later.
+// Obey writes a request of people into the process's own slot. The reader passes over one that names another process.
 func (s *Segment) Obey(r Request) { s.Slot(s.slot).Asked.Store(uint64(r)) }
-
-// Limits are what a broker's policy says of this process. What is 0 it does not say.
-type Limits struct {
-	Share     float64 // the least part of the GPU's time
-	MaxHoldUs uint32
-	MemoryMB  uint32
-	QuantumMs uint32 // of turns
-}
 
 // Limits returns what was told last.
 func (s *Segment) Limits() Limits {
@@ -74,30 +53,10 @@ func (s *Segment) Limits() Limits {
 // SetLimits sets Limits.
 func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 
-// brokerSilent is how old the broker's heartbeat is at most while it lives.
-const brokerSilent = 3 * time.Second
-
-// Beats is a heartbeat as it was last seen to change. What time it says does not matter.
-type Beats struct {
-	mutex sync.Mutex
-	last  uint64
-	at    time.Time
-}
-
-// Silent is for how long the heartbeat has not changed, which is this one now.
-func (b *Beats) Silent(beat uint64) time.Duration {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if beat != b.last || b.at.IsZero() {
-		b.last, b.at = beat, time.Now()
-	}
-	return time.Since(b.at)
-}
-
 // Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
 func (s *Segment) Attended() bool { return s.pages == nil || s.Unheard() < brokerSilent }
 
-// Unheard is for how long nothing was heard of the broker.
+// Unheard returns how long ago the broker last showed that it lives.
 func (s *Segment) Unheard() time.Duration { return s.beats.Silent(s.BrokerHeartbeatNs.Load()) }
 
 // OthersWork says whether processes that are no members have work on the GPU, as far as a broker that lives knows.
@@ -187,8 +146,8 @@ func (s *Segment) turnWords(memory bool) (turn, since *atomic.Uint64) {
 	return &s.Header.Turn, &s.TurnSinceNs
 }
 
-// MoveTurn gives a turn that was seen so to a slot, or to nobody (-1), since now. It returns false where that is not done: not yet, where a
-// broker does it, or because the turn has changed.
+// MoveTurn gives a turn to a slot, or to nobody (-1), from now on, if the turn still is as it was seen. It returns false where it did not
+// move the turn: that has changed, or a broker was asked to move it.
 func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool, now uint64) bool {
 	if s.pages != nil {
 		s.pages.Turn(memory, seen, to, seized)
@@ -202,7 +161,7 @@ func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool, now ui
 	return true
 }
 
-// Seen is where bells are, for Wait.
+// Seen holds the bells that Wait looks at, and what each said when Listen was called.
 type Seen struct {
 	words  []*atomic.Uint32
 	values []uint32
@@ -213,7 +172,7 @@ func (s *Seen) add(word *atomic.Uint32, slot uint64) {
 	s.words, s.values, s.slots = append(s.words, word), append(s.values, word.Load()), append(s.slots, slot)
 }
 
-// Listen says where the bells are that are rung for this process, but for those of members who are not listened to.
+// Listen returns the bells that are rung for this process, without those of some members: but has a bit for each.
 func (s *Segment) Listen(but uint64) (seen Seen) {
 	seen.add(&s.Rings.Bell, 0)
 	if s.pages != nil {
@@ -225,7 +184,7 @@ func (s *Segment) Listen(but uint64) (seen Seen) {
 	return seen
 }
 
-// Rang is which members have rung bells of their own since.
+// Rang returns the slots of the members that have rung their own bells since.
 func (s *Seen) Rang() (slots uint64) {
 	for i, word := range s.words {
 		if word.Load() != s.values[i] {
@@ -248,8 +207,8 @@ func (s *Seen) changed() bool {
 // pollBells is how often bells are looked at where the kernel does not wait for several, or somebody wakes without ringing.
 const pollBells = 2 * time.Millisecond
 
-// Wait waits until a bell is rung, but not longer than timeout. Who rings changes the word first. Who only wakes, as anybody can who reads the
-// word, costs a look at the words, and not more often than every pollBells.
+// Wait waits until a bell is rung, but not longer than timeout. Whoever rings changes the word before the wake. A wake without a change, which
+// anybody can cause who can read the word, costs one look at the words, at most once every pollBells.
 func (s *Seen) Wait(timeout time.Duration) {
 	for end := time.Now().Add(timeout); timeout > 0 && !s.changed(); timeout = time.Until(end) {
 		woken, known := false, false
@@ -268,9 +227,6 @@ func (s *Seen) Wait(timeout time.Duration) {
 		}
 	}
 }
-
-// Arena is a range of addresses that a paged segment is put together in. All of it reads as zeros at first.
-type Arena struct{ memory []byte }
 
 // Place shows a peer's page in its slot, or zeros (fd -1). Whoever reads the slot meanwhile sees the one or the other.
 func (a *Arena) Place(slot, fd int) error {

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -80,3 +81,26 @@ func (r *Reader) Look() (Look, error) {
 
 // Close closes the file.
 func (r *Reader) Close() { unix.Close(r.fd) }
+
+// ErrEnded is wrapped by errors about a process that has left its slot.
+var ErrEnded = errors.New("the process has ended")
+
+// Ask makes a request of the process that registered in a slot at a time, and wakes it.
+func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
+	if slot < 0 || slot >= Slots {
+		return 0, fmt.Errorf("ask slot %d: must be from 0 to %d", slot, Slots-1)
+	}
+	memory, err := mapShared(r.fd)
+	if err != nil {
+		return 0, fmt.Errorf("ask slot %d: map the segment: %w", slot, err)
+	}
+	s := &Segment{Header: header(memory), memory: memory, slot: -1}
+	defer func() { _ = unmap(memory) }()
+	p := s.Slot(slot)
+	if s.Members.Load()&(1<<slot) == 0 || p.StartedNs.Load() != startedNs {
+		return 0, fmt.Errorf("ask slot %d: %w", slot, ErrEnded)
+	}
+	request := p.ask(startedNs, what)
+	s.Ring()
+	return request, nil
+}

@@ -1,10 +1,5 @@
 package segment
 
-import (
-	"errors"
-	"fmt"
-)
-
 // Asked is what people ask of a process: enum gp_asked.
 type Asked uint8
 
@@ -63,9 +58,6 @@ func (r Request) next(startedNs uint64, what Asked) Request {
 	return ownerOf(startedNs) | (r+1<<8)&sequenceBits | Request(what)
 }
 
-// Next is the request of a process that follows the one that was made last.
-func (p *Peer) Next(what Asked) Request { return p.Asked.next(p.StartedNs, what) }
-
 // ask makes a request of the owner that registered at a time. A later one does not take it for its own.
 func (s *Slot) ask(startedNs uint64, what Asked) Request {
 	for {
@@ -92,27 +84,4 @@ func (s *Slot) Answer(r Request, answer Answer) {
 // AnswerTo is the answer to a request, if there is one by now.
 func (m *Memory) AnswerTo(r Request) (answer Answer, answered bool) {
 	return Answer(m.Answered & askedBits), Request(m.Answered)&^askedBits == r&^askedBits
-}
-
-// ErrEnded is wrapped by errors about a process that has left its slot.
-var ErrEnded = errors.New("the process has ended")
-
-// Ask makes a request of the process that registered in a slot at a time, and wakes it.
-func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
-	if slot < 0 || slot >= Slots {
-		return 0, fmt.Errorf("ask slot %d: must be from 0 to %d", slot, Slots-1)
-	}
-	memory, err := mapShared(r.fd)
-	if err != nil {
-		return 0, fmt.Errorf("ask slot %d: map the segment: %w", slot, err)
-	}
-	s := &Segment{Header: header(memory), memory: memory, slot: -1}
-	defer func() { _ = unmap(memory) }()
-	p := s.Slot(slot)
-	if s.Members.Load()&(1<<slot) == 0 || p.StartedNs.Load() != startedNs {
-		return 0, fmt.Errorf("ask slot %d: %w", slot, ErrEnded)
-	}
-	request := p.ask(startedNs, what)
-	s.Ring()
-	return request, nil
 }

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -77,14 +78,27 @@ func reserve() ([]byte, error) {
 	return unsafe.Slice((*byte)(address), rangeSize), nil
 }
 
-// showOwn maps a slot of shared memory once more, where its owner writes.
-func showOwn(memory []byte, slot int) error {
-	const again = 0 // bytes: what is mapped stays, and is mapped there too
-	from, to := unsafe.Pointer(&memory[headerSize+slot*slotSize]), unsafe.Pointer(&memory[ownAt])
-	if _, err := unix.MremapPtr(from, again, to, slotSize, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
-		return fmt.Errorf("map the own slot: %w", err)
+// mapAgain maps shared memory once more, for moveOwn. mremap with an old length of 0 would do that later, without a descriptor, but qemu refuses it.
+func mapAgain(fd int) ([]byte, error) {
+	address, err := unix.MmapPtr(fd, 0, nil, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map memory again: %w", err)
 	}
-	return nil
+	return unsafe.Slice((*byte)(address), memorySize), nil
+}
+
+// moveOwn moves a slot of memory that is mapped again to where its owner writes, and gives the rest back: what is before and behind it, since the
+// place that the slot has left is free, and another thread's by now.
+func moveOwn(memory, again []byte, slot int) error {
+	from := headerSize + slot*slotSize
+	if _, err := unix.MremapPtr(unsafe.Pointer(&again[from]), slotSize, unsafe.Pointer(&memory[ownAt]), slotSize, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+		return errors.Join(fmt.Errorf("map the own slot: %w", err), unmap(again))
+	}
+	err := unmap(again[:from])
+	if behind := again[from+slotSize:]; len(behind) > 0 {
+		err = errors.Join(err, unmap(behind))
+	}
+	return err
 }
 
 func unmap(memory []byte) error {
@@ -164,6 +178,9 @@ func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) (wo
 	_, _, errno := unix.Syscall6(futexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, uintptr(unsafe.Pointer(&until)), unix.CLOCK_MONOTONIC, 0)
 	return errno == 0, errno == 0 || errno == unix.EAGAIN || errno == unix.ETIMEDOUT || errno == unix.EINTR
 }
+
+// Arena is a range of addresses that a paged segment is put together in. All of it reads as zeros at first.
+type Arena struct{ memory []byte }
 
 // NewArena reserves a range of addresses. Of the segment nothing can be written.
 func NewArena() (*Arena, error) {

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Claim takes a free slot for this process.
@@ -35,7 +33,7 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 			continue
 		}
 		if err == nil {
-			err = errors.Join(s.keeper.offer(i), showOwn(s.memory, i))
+			err = s.keeper.offer(s.memory, i)
 		}
 		if err != nil {
 			return -1, fmt.Errorf("claim slot: %w", err)
@@ -45,21 +43,6 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 		return i, nil
 	}
 	return -1, fmt.Errorf("claim slot: %w", ErrFull)
-}
-
-// Has says whether a mechanism is in force.
-func (p *State) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uint32(one) != 0 }
-
-// Lacks says whether there is a fallback, SetLacks that there is or is not.
-func (p *State) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
-
-// SetLacks is described with Lacks.
-func (p *State) SetLacks(one configs.Fallback, lacks bool) {
-	if lacks {
-		p.Fallbacks.Or(uint32(one))
-	} else {
-		p.Fallbacks.And(^uint32(one))
-	}
 }
 
 // join fills in the slot, whose lock is held, and tells the others.
@@ -281,27 +264,4 @@ func (s *Segment) Reap() (reaped uint64) {
 		s.Ring()
 	}
 	return reaped
-}
-
-func lock(fd, start, length int) error { return setLock(fd, unix.F_WRLCK, start, length) }
-func unlock(fd, start int) error       { return setLock(fd, unix.F_UNLCK, start, 1) }
-func isLocked(err error) bool          { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
-
-func setLock(fd int, kind int16, start, length int) error {
-	return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: kind, Start: int64(start), Len: int64(length)})
-}
-
-// isHeld says whether another process holds the lock of a slot.
-func isHeld(fd, slot int) bool {
-	_, held := holder(fd, slot)
-	return held
-}
-
-// holder is isHeld, and says which process it is: its pid in this PID namespace, 0 where it has none there.
-func holder(fd, slot int) (pid int32, held bool) {
-	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slot), Len: 1}
-	if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil {
-		return 0, true
-	}
-	return max(l.Pid, 0), l.Type != unix.F_UNLCK
 }

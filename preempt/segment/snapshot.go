@@ -61,18 +61,8 @@ type Peer struct {
 	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
 }
 
-// Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
-// that cannot be read is listed with its Error.
-func Snapshots(base string, uid int) ([]Snapshot, error) {
-	return SnapshotsIn(Directory(base, uid))
-}
-
-// SnapshotsIn does the same for one directory, as of GroupDirectory.
-func SnapshotsIn(dir string) ([]Snapshot, error) {
-	w := Watch{}
-	defer w.Close()
-	return w.lookIn(dir)
-}
+// Next is the request of a process that follows the one that was made last.
+func (p *Peer) Next(what Asked) Request { return p.Asked.next(p.StartedNs, what) }
 
 // parseName is the inverse of UUID(gpu) + ".seg".
 func parseName(name string) (gpu [16]byte, ok bool) {
@@ -149,17 +139,6 @@ func since(then, now uint64) uint64 {
 		return 0
 	}
 	return now - then
-}
-
-// names lists the names of set bits; bits without one by number.
-func names(set uint32, known []string) []string {
-	list := []string{}
-	for i := range 32 {
-		if set&(1<<i) != 0 {
-			list = append(list, nameOf(i, known, "bit"))
-		}
-	}
-	return list
 }
 
 // printable makes a peer's name fit for a terminal.

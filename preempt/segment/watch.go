@@ -187,3 +187,16 @@ func (w *Watch) last(path string) (ended []Peer) {
 	w.drop(path)
 	return ended
 }
+
+// Snapshots reads the segments of a user under base, changing nothing. There being none is no error; one
+// that cannot be read is listed with its Error.
+func Snapshots(base string, uid int) ([]Snapshot, error) {
+	return SnapshotsIn(Directory(base, uid))
+}
+
+// SnapshotsIn does the same for one directory, as of GroupDirectory.
+func SnapshotsIn(dir string) ([]Snapshot, error) {
+	w := Watch{}
+	defer w.Close()
+	return w.lookIn(dir)
+}

@@ -1,0 +1,226 @@
+package agent
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const (
+	lowestLevel = configs.Levels - 1
+	// heartbeat is how often an agent wakes with nothing to do: it shows that it lives, and notices dead peers.
+	heartbeat = time.Second
+	// renewal is how often an agent wakes whose TSGs are off the runlist: they come back by themselves after 1.5 s.
+	renewal = 500 * time.Millisecond
+	// shareCheck is how often a process under higher ones looks whether it gets its share.
+	shareCheck = 100 * time.Millisecond
+	// stepGap bounds how often an agent looks.
+	stepGap = 500 * time.Microsecond
+	// settleNs is how long after libcuda's last control of a TSG its context counts as complete.
+	settleNs = uint64(100 * time.Millisecond)
+	// quietNs is how long a young TSG, one not older than youngNs, is left alone after libcuda did something to make it. It sets a timeslice
+	// and schedules the TSG itself when the channels are there, which undoes what was set before. A control of ours takes all locks of the
+	// GPU in the driver, beside libcuda's.
+	quietNs = uint64(5 * time.Millisecond)
+	youngNs = uint64(time.Second)
+	// passingNs is how long the driver may refuse a control because something is being freed: a context with many
+	// allocations takes that long to end. The control is repeated every askAgain.
+	passingNs = uint64(2 * time.Second)
+	askAgain  = 5 * time.Millisecond
+)
+
+// tsgKey names a TSG as libcuda last left it.
+type tsgKey struct{ client, handle, resets uint32 }
+
+type subdeviceKey struct{ client, subdevice uint32 }
+
+// agent looks after one GPU for this process.
+type agent struct {
+	core    *Core
+	gpu     int
+	uuid    [16]byte
+	segment *segment.Segment
+	sought  *member.Sought // a broker's, where this one is a file's; nil: none is sought
+	slot    int
+	log     zerolog.Logger
+	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
+
+	stoppable  bool   // kernels are rewritten
+	givenUp    uint64 // domains of which that was said
+	saidBeside bool
+
+	mutex                      sync.Mutex // what follows: the agent's own goroutine, and changed
+	uuids                      map[subdeviceKey][16]byte
+	sliceUs                    map[tsgKey]uint64
+	suspended                  map[tsgKey]bool
+	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
+	wantUs                     uint64            // 0: leave the driver's default
+	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince                   uint64
+	away                       away   // for windows, of a level between others
+	probed                     uint64 // when a turn was asked for without known work; 0: not asked
+	probeAfter                 uint64
+	limits                     segment.Limits // a broker's
+	countedTurn                uint64         // the last turn of its own
+	askedTurn                  uint64         // the turn that this process waits for to end, and since when
+	askedNs                    uint64
+	due                        uint64 // since when this process should hand its turn on; 0: it should not
+	alone                      bool   // has no slot: its segment is memory of its own, and it tries to join again
+	said                       string // why it could not, last
+	refused                    bool   // an RM control was refused: no timeslices, no turns
+	noTurns                    bool
+	turns                      bool
+	boostUs                    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
+	reported                   bool
+	used                       []usage
+	counted                    usage // when the process's part of the GPU was counted last
+	countedBusy, countedHigher uint64
+	memory                     agentMemory
+	beats                      [segment.Slots]segment.Beats // of members of a broker
+	hearing                    hearing                      // of run alone
+	doubtTo                    uint64
+	before                     peers                // as last acted upon
+	turnPeers                  int                  // of them
+	rejoinTo                   uint64               // until then they may come to this broker too; 0: they need not
+	known                      [segment.Slots]claim // of members of a broker
+}
+
+// peers is who else is on the GPU.
+type peers struct {
+	lower, same, higher uint64 // slots
+	between             uint64 // lower ones that themselves have lower levels to preempt
+	stoppable           uint64 // lower ones whose kernels stop when a window opens
+}
+
+func (a *agent) own() *segment.Slot { return a.segment.Own() }
+
+func (a *agent) lacks(fallback configs.Fallback) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.own().SetLacks(fallback, true)
+}
+
+// Core is the preemption of one process.
+type Core struct {
+	config configs.Config
+	level  atomic.Int32
+	levels map[int]int // by GPU, as a broker says; under mutex
+	guard  sync.Once   // guardRunlist
+	job    uint64
+	driver Driver
+	log    zerolog.Logger
+	armed  [maxGPUs]atomic.Bool
+	memory *swapping  // nil: memory stays where it is
+	noVMM  bool       // since the driver lacks what that needs
+	mutex  sync.Mutex // arm
+	agents map[int]*agent
+}
+
+// levelNow is the process's level.
+func (c *Core) levelNow() int { return int(c.level.Load()) }
+
+// hearing bounds how often the bell of a member of a broker makes this agent look: hearAtOnce times in a row, and then every hearEvery,
+// however often it is rung. One that rang more often is not listened to until its time has come. Nothing is lost by that: a look reads
+// all that is there, and there is one when the agent listens again.
+type hearing struct {
+	due [segment.Slots]uint64 // when what was heard of each would have been spread out; a time of the segment
+}
+
+// memoryState is enum gp_memory_state.
+type memoryState uint64
+
+const (
+	memoryRunning memoryState = iota
+	memoryLeaving
+	memoryOut
+	memoryComing
+	memoryStuck
+	memorySuspended
+)
+
+// usage is the number and total length of the windows of higher levels since those processes joined.
+type usage struct {
+	atNs    uint64
+	openNs  [segment.Slots]uint64
+	windows [segment.Slots]uint64
+}
+
+// away is for how long a process was off the GPU for windows of higher levels, and what it is owed for that. It counts by its own clock:
+// what others say of their windows may be a lie, and one may open a window again as soon as it has closed it.
+type away struct {
+	atNs, owedNs uint64 // counted until then
+	paid         bool   // it is on the GPU until it is owed nothing
+}
+
+// swapping is what the agents of a process share.
+type swapping struct {
+	mover   *mover
+	recalls atomic.Uint32 // hints that came while memory was out
+	mutex   sync.Mutex    // what follows
+	out     [maxGPUs]bool // GPUs with memory that is out, or leaves
+}
+
+// agentMemory is what an agent knows of the memory of its GPU, beside what it publishes.
+type agentMemory struct {
+	meter       *meter
+	free, total uint64
+	samples     []sample // of memory that nobody accounts for
+	sampledNs   uint64
+	measuredNs  uint64
+	other       uint64
+
+	state              memoryState
+	stateNs            uint64
+	stuckTo, stuckFor  uint64
+	idleNs, busyNs     uint64
+	waitsNs            uint64
+	roomNs, roomSeenNs uint64 // since when calls have waited for room, and until when they did last
+	immovable          uint64 // what stayed though it should have gone; asked anew after a while
+	immovableTo        uint64
+	recalls            uint32
+	wanted             bool // memory is to come back though no call waits for it: a hint came, or people asked
+	bringAfter         uint64
+	bringPause         uint64
+	againNs, enoughNs  uint64 // when waiters were told to try again, and that there is enough
+	toldMost           uint64
+	questions, answers uint64 // that the driver was asked of what is free, and that it answered
+	toldQuestions      uint64 // questions when waiters were told to try again
+	known              bool   // it could be asked: there is a context, which nobody else is at
+	turnNs             uint64 // since when this process has the memory turn; 0: it has not
+	switchNs, switchIn uint64 // since when it is being brought in, and the bytes that had come before; 0: it is not
+	swapNs             uint64
+
+	request   segment.Request // the last one
+	answered  bool
+	reply     segment.Answer
+	tells     bool          // the reply is yet to be told
+	asked     segment.Asked // what is being carried out
+	askedNs   uint64
+	halted    bool // suspended: the gate is closed for good
+	suspended bool
+
+	pins, pinsNs                 uint64 // why memory cannot go, as of a time
+	pinned, pinAfter, pressureNs uint64 // host memory that was pinned ahead
+	saidNoHost, saidFailed       bool
+	told                         toldMemory
+}
+
+// toldMemory is what others wake up for.
+type toldMemory struct {
+	state       memoryState
+	waits, idle bool
+	wanted      uint64
+	resident    uint64
+}
+
+// sample is a measurement of memory that nobody accounts for, in bytes.
+type sample struct{ atNs, bytes uint64 }
+
+// claim is what the order of a process's turns depends on, as it said it first. No member of a broker has another order whenever it likes.
+type claim struct{ client, job, started uint64 }
