@@ -3,6 +3,7 @@ package patch
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Formats of an attribute of .nv.info, as cuobjdump names them.
@@ -312,4 +313,27 @@ func disableFinalization(s *section) error {
 		s.edit(data)
 	}
 	return err
+}
+
+// dropMercury removes the second form of the code, which has no guard: the driver must not make code from it. Without it
+// the cubin looks like one for sm_90.
+func (c *cubin) dropMercury() error {
+	if c.kept == len(c.sections) {
+		return nil
+	}
+	kept := c.sections[:c.kept]
+	for _, s := range c.sections[c.kept:] {
+		shared := slices.ContainsFunc(kept, func(k *section) bool {
+			return k.data != nil && k.offset < s.offset+s.size && s.offset < k.offset+k.size
+		})
+		if s.data != nil && s.size > 0 && !shared {
+			s.edit(nil)
+		}
+	}
+	for _, s := range kept {
+		if s.kind == shtCUDACompatInfo {
+			return disableFinalization(s)
+		}
+	}
+	return nil
 }

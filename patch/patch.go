@@ -8,20 +8,8 @@
 package patch
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-)
-
-var (
-	// ErrFormat means that an image is damaged, or of a form that this package does not know.
-	ErrFormat = errors.New("unknown or damaged image")
-	// ErrTooLarge means that an image, or the rewritten one, is larger than Options.MaxSize.
-	ErrTooLarge = errors.New("image too large")
-	// ErrNothing means that an image has no code for the GPU. The driver does not load it either.
-	ErrNothing = errors.New("no code for the GPU")
-	// ErrPTX means that the driver's linker has to compile an image first.
-	ErrPTX = errors.New("PTX that is not compiled")
 )
 
 // DefaultMaxSize is the default of Options.MaxSize, in bytes.
@@ -38,6 +26,12 @@ type Options struct {
 	Refuse func(kernel string) (reason string)
 
 	differs map[kernelOfFamily]bool // kernels that Rewrite refuses
+}
+
+// kernelOfFamily names a kernel in the cubins for GPUs of one major compute capability.
+type kernelOfFamily struct {
+	family int
+	kernel string
 }
 
 func (o Options) maxSize() int {

@@ -12,7 +12,7 @@ const maxEntries = 1 << 14
 // maxText bounds the PTX text that is searched for its end, in bytes.
 const maxText = 256 << 20
 
-// Allocate returns memory for the data of an image, of so many zero bytes.
+// Allocate returns size zero bytes, for the data of an image.
 type Allocate func(size int) ([]byte, error)
 
 // Pick reads what a GPU of compute capability sm takes of an image of unknown length, into memory from allocate (nil: of

@@ -5,12 +5,6 @@ import (
 	"slices"
 )
 
-// kernelOfFamily names a kernel in the cubins for GPUs of one major compute capability.
-type kernelOfFamily struct {
-	family int
-	kernel string
-}
-
 // Rewrite rewrites a cubin, or the cubins of a fatbin, and says of each what became of it. The driver may take any of
 // several cubins for the GPUs of a family, so a kernel gets a guard in all of them, with the same parameters, or in
 // none. The result is new, or the image's data where no kernel got a guard.
