@@ -86,7 +86,7 @@ var errDirectory = errors.New("is a directory")
 // read never waits, for example for the writer of a FIFO: the program's cuInit would wait too. If this user is root, a file
 // that nobody named must belong to root.
 func read(path string, found bool) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := open(path, found)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -122,6 +122,40 @@ func read(path string, found bool) ([]byte, error) {
 		size += n
 	}
 	return nil, fmt.Errorf("%s: must be at most %d bytes", path, most)
+}
+
+// open follows a link to a file that nobody named, if this user is root, only where the link is root's too: it says which file is read.
+func open(path string, found bool) (fd int, err error) {
+	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC
+	if !found || os.Geteuid() != 0 {
+		return unix.Open(path, flags, 0)
+	}
+	if fd, err = unix.Open(path, flags|unix.O_NOFOLLOW, 0); !errors.Is(err, unix.ELOOP) {
+		return fd, err
+	}
+	link, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) // it stays the same one, whatever becomes of its name
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(link)
+	var info unix.Stat_t
+	if err := unix.Fstat(link, &info); err != nil {
+		return -1, err
+	}
+	if info.Uid != 0 {
+		return -1, fmt.Errorf("a link of user %d: %w", info.Uid, errOthers)
+	}
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(link, "", target)
+	if err != nil {
+		return -1, err
+	}
+	if to := string(target[:n]); filepath.IsAbs(to) {
+		path = to
+	} else {
+		path = filepath.Dir(path) + "/" + to
+	}
+	return unix.Open(path, flags, 0)
 }
 
 // Parse reads data over the defaults. The name is for error messages.

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -257,6 +258,15 @@ func TestRootPassesOverOthersFiles(t *testing.T) {
 			}
 			return os.Symlink("other", file)
 		},
+		"another's link": func(file string) error {
+			if err := errors.Join(os.Rename(file, "own"), os.Symlink("own", file)); err != nil {
+				return err
+			}
+			if config, path, passed, err := Read(getenv); config.Hold.MaxMs != 77 || path != file || passed != nil || err != nil {
+				t.Errorf("root's own link: %q, %v, %v", path, passed, err)
+			}
+			return os.Lchown(file, 4711, 0)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const file = "gpreempt.toml"
@@ -270,7 +280,7 @@ func TestRootPassesOverOthersFiles(t *testing.T) {
 			if err := prepare(file); err != nil {
 				t.Fatal(err)
 			}
-			if config, path, passed, err := Read(getenv); config != Default() || path != "" || passed == nil || err != nil || !strings.HasPrefix(passed.Error(), "gpreempt.toml: owned by user ") {
+			if config, path, passed, err := Read(getenv); config != Default() || path != "" || passed == nil || err != nil || !strings.Contains(passed.Error(), "gpreempt.toml: owned by user ") && !strings.Contains(passed.Error(), "gpreempt.toml: a link of user 4711: ") {
 				t.Errorf("Read() = %q, %v, %v", path, passed, err)
 			}
 			env["GPREEMPT_CONFIG"] = dir + "/" + file

@@ -80,7 +80,7 @@ func hintSettings() (list []setting) {
 	return list
 }
 
-// HintsFrom is the table [hints] of a file in which no source is on but some.
+// HintsFrom returns a table [hints] for a file in which only these sources are on.
 func HintsFrom(some ...HintSource) string {
 	var b strings.Builder
 	b.WriteString("[hints]\n")
