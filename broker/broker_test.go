@@ -615,6 +615,38 @@ func TestQuotas(t *testing.T) {
 	b.join(1, 7)
 }
 
+// Connections of a control group are counted beside those of a user: a container's root is the user that others' are.
+func TestConnectionsOfAControlGroup(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_cgroup = 2")
+	first := b.join(1, 7)
+	b.join(2, 7)
+	if _, err := b.try(options(3, 7), 0); !refused(err, wire.RefusedRate) {
+		t.Errorf("a third connection of a control group: %v", err)
+	}
+	b.cgroup.Store("/other")
+	b.join(3, 7)
+	b.cgroup.Store("/test")
+	first.Leave()
+	eventually(t, "there is room for another", func() bool { _, err := b.try(options(3, 7), 0); return err == nil })
+}
+
+// The pages of a client go to its own user and to root. Who may change it by the policy's word sees that it is there, and no more.
+func TestPagesAreOfTheirUser(t *testing.T) {
+	b := start(t, "[control]\nwhen = 'asker.uid != 3'")
+	b.uid.Store(1)
+	b.join(1, 7)
+	for uid, want := range map[uint32]string{0: "2 pages", 1: "2 pages", 2: "0 pages", 3: ""} {
+		b.uid.Store(uid)
+		got := ""
+		if err := join.List(join.SocketIn(b.directory, 7), func(_ *wire.Entry, pages []int) error { got += fmt.Sprintf("%d pages", len(pages)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("user %d is told of %q, must be %q", uid, got, want)
+		}
+	}
+}
+
 func TestSlotsRunOut(t *testing.T) {
 	b := start(t, "[quota]\nmembers_per_uid = 64\nmembers_per_cgroup = 64")
 	for range wire.Slots {

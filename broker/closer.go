@@ -23,7 +23,7 @@ type closing struct {
 	done        func()
 }
 
-// close closes them some time, and calls done then.
+// close has the descriptors closed by the user's thread, which then calls done.
 func (c *closer) close(uid uint32, done func(), descriptors ...int) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -12,17 +13,6 @@ import (
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
-
-// gpu is what clients of one GPU share. There is one while there are clients.
-type gpu struct {
-	uuid     [16]byte
-	slot     [wire.Slots]*client // nil: free
-	common   int                 // descriptor of the common page, sealed
-	view     page.Mapping        // of it, writable
-	byUID    counts[uint32]      // clients
-	byCgroup counts[string]
-	changed  bool // members are to be told something
-}
 
 // uuidOf writes a GPU's UUID as nvidia-smi does.
 func uuidOf(gpu [16]byte) string {
@@ -120,4 +110,12 @@ func (g *gpu) leave(c *client) {
 		}
 	}
 	g.changed = true
+}
+
+func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
+	w := g.words()
+	if which == wire.TurnMemory {
+		return &w.MemoryTurn, &w.MemoryTurnSinceNs
+	}
+	return &w.Turn, &w.TurnSinceNs
 }

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/gpreempt/gpreempt/broker/policy"
@@ -13,14 +12,6 @@ import (
 // mostBars is how often the time doubles for which a member takes no turns after it overstayed one, and overstays the next one again. So one
 // that never passes its turn on has it for a 17th of the time at most.
 const mostBars = 4
-
-func (g *gpu) turnWords(which uint8) (word, since *atomic.Uint64) {
-	w := g.words()
-	if which == wire.TurnMemory {
-		return &w.MemoryTurn, &w.MemoryTurnSinceNs
-	}
-	return &w.Turn, &w.TurnSinceNs
-}
 
 // turn carries out what a member asks of a turn, if that is its right. It is not told: it sees the word.
 func (g *gpu) turn(c *client, m *wire.Turn, p *policy.Policy) {

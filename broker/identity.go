@@ -11,9 +11,11 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/pods"
 )
 
-// identity is who is at the other end of a connection, as the kernel says.
+// identity is who is at the other end of a connection, as the kernel says; of its pod, as the plugin of the container runtime says.
 type identity struct {
 	pid      int32 // in the broker's PID namespace
 	uid, gid uint32
@@ -23,6 +25,7 @@ type identity struct {
 	nested   []int32 // its pids, from the broker's PID namespace to its own
 	space    string  // its PID namespace, where that is another one than the broker's; "": it cannot be told
 	pidfd    int     // readable once it has ended
+	pod      pods.Pod
 }
 
 var errNotSeen = errors.New("the process cannot be seen from here: the broker needs the host's PID namespace")
@@ -174,4 +177,22 @@ func pidFor(asker, target *identity) int32 {
 		return 0
 	}
 	return target.nested[depth-1]
+}
+
+// startOf is when a process started; 0: there is none.
+func startOf(pid int32) uint64 {
+	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(int(pid)), "stat"))
+	if err != nil {
+		return 0
+	}
+	const field = 22 - 3 // starttime; the first behind the name, which may hold anything, is the third
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= field {
+		return 0
+	}
+	started, err := strconv.ParseUint(fields[field], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return started
 }

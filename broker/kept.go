@@ -9,9 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,13 +23,6 @@ const (
 	keepEvery = 100 * time.Millisecond // the file is not written more often
 	mostKept  = 1 << 20                // bytes that are read of it
 )
-
-// target is a process on a GPU.
-type target struct {
-	pid     int32
-	started uint64 // clock ticks since the start of the machine
-	gpu     [16]byte
-}
 
 // keptFile is what is in the file.
 type keptFile struct {
@@ -102,24 +92,6 @@ func readOwn(path string) ([]byte, error) {
 func bootID() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // there since Linux 2.6
 	return string(bytes.TrimSpace(id))
-}
-
-// startOf is when a process started; 0: there is none.
-func startOf(pid int32) uint64 {
-	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(int(pid)), "stat"))
-	if err != nil {
-		return 0
-	}
-	const field = 22 - 3 // starttime; the first behind the name, which may hold anything, is the third
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) <= field {
-		return 0
-	}
-	started, err := strconv.ParseUint(fields[field], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return started
 }
 
 func (c *client) target() target { return target{c.who.pid, c.who.started, c.gpu.uuid} }

@@ -47,7 +47,7 @@ func (s *Server) SetWorkers(workers map[string][]int32) {
 				}
 			}
 			if g.words().Others.Swap(count) != count {
-				s.log.Info().Str("gpu", uuid).Uint32("count", count).Msg("processes that are no clients, or keep to no turns, have work")
+				s.log.Info().Str("gpu", uuid).Uint32("count", count).Msg("number of processes at work that are no clients, or that take no part in turns")
 				page.Ring(&g.words().Rings.Bell)
 			}
 		}

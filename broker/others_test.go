@@ -42,6 +42,7 @@ func TestOthersAtWork(t *testing.T) {
 
 	other := b.join(1, 7) // of another process
 	q := b.pid.Load()
+	b.do(func(*Server) {}) // as above
 	both := map[string][]int32{uuid: {pid, q}}
 	for _, one := range []*peer{p, other} {
 		one.State.State().Mechanisms.Store(uint32(configs.Turns))
@@ -62,6 +63,7 @@ func TestOthersAtWork(t *testing.T) {
 	told(both, 0)
 	other.Leave()
 	eventually(t, "one is left", func() bool { return bits.OnesCount64(p.common.Common().Members.Load()) == 1 })
+	b.do(func(*Server) {})              // the bell rings last of what comes with an end, too
 	p.State.State().Mechanisms.Store(0) // beside nobody
 	told(both, 0)
 	told(map[string][]int32{uuid: {pid}}, 0)

@@ -5,13 +5,10 @@
 package broker
 
 import (
-	"container/list"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -23,76 +20,9 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-const (
-	// heartbeat is how often the broker writes that it lives, while there are clients.
-	heartbeat = time.Second
-	// acceptAgain is when new connections are taken after there was no descriptor for one.
-	acceptAgain = 100 * time.Millisecond
-	// refsAgain is when descriptors are sent again after the kernel said that too many are under way.
-	refsAgain = 10 * time.Millisecond
-	// atOnce is how many messages of one connection are read before others have theirs.
-	atOnce = 16
-	// mostConnections is how many there may be of all users: with five descriptors each, of clients with a GPU of their own, below the limit
-	// of the unit.
-	mostConnections = 4096
-)
-
-// limits are how many there may be, and how long they may take.
-type limits struct {
-	connections   int           // of all users
-	hello, mapped time.Duration // for the first and the second message
-	read          time.Duration // to read what they are told
-	back          time.Duration // to come back after the connection ended, if the process lives
-}
-
-// Server is a broker.
-type Server struct {
-	limits     limits
-	identify   func(socket int) (identity, error)
-	layout     uint32
-	policy     *policy.Policy
-	log        zerolog.Logger // each line
-	often      zerolog.Logger // lines that clients can cause as often as they like
-	weaker     bool           // pages are protected less well
-	generation uint64
-	lastID     uint64
-
-	epoll, wake int
-	listeners   map[int]int // level of the socket, by descriptor
-	deaf        time.Time   // no connections are taken until then; zero: they are
-	connections map[int]*connection
-	due         map[*connection]bool // all that have a time when something is to be done, and some that had one
-	away        map[*client]bool     // members without a connection
-	unfinished  list.List            // the connections that are no client's, the oldest first
-	waiting     counts[uint32]       // of these, by user
-	dying       map[int]*client      // by pidfd
-	clients     map[uint64]*client
-	ended       []*client // members whose pages are kept, those that ended first before
-	gpus        map[[16]byte]*gpu
-	clientsOf   counts[uint32]
-	byUID       counts[uint32] // connections
-	byCgroup    counts[string]
-	joining     map[uint32]*bucket // by user
-	spending    map[payer]*bucket  // messages
-	forgets     time.Time          // when payers are forgotten next who spend nothing
-	bare        bool               // the kernel lets nobody send descriptors
-	closer      closer
-	keepsIn     string                    // a file; "": what people set is not kept
-	left        map[target]wire.Set       // what they set at an earlier broker, of processes that have not come yet
-	unkept      bool                      // it has changed
-	keepNext    time.Time                 // not written before
-	beat        time.Time                 // the next heartbeat
-	others      map[string]map[int32]bool // PIDs of processes that work and are no clients, by GPU
-	inUse       atomic.Int32              // GPUs
-
-	mutex    sync.Mutex
-	commands []func() // to be run by the loop
-	stopped  bool
-}
-
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
-	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{},
+	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{}, podless: map[*client]bool{},
 		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	var random [8]byte
@@ -143,19 +73,6 @@ func (s *Server) Listen(socket, level int) error {
 	return nil
 }
 
-func (s *Server) watch(fd int, events uint32) error {
-	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
-		return fmt.Errorf("watch a descriptor: %w", err)
-	}
-	return nil
-}
-
-// Stop ends Run. It may be called from any goroutine, before Run too.
-func (s *Server) Stop() { s.command(func() { s.stopped = true }) }
-
-// Do runs something in the server's loop, between any two things that it does. It may be called from any goroutine.
-func (s *Server) Do(what func()) { s.command(what) }
-
 // SetPolicy puts another policy in force, for those that are there too.
 func (s *Server) SetPolicy(p *policy.Policy) {
 	s.command(func() {
@@ -164,16 +81,6 @@ func (s *Server) SetPolicy(p *policy.Policy) {
 			c.judge(s)
 		}
 	})
-}
-
-func (s *Server) command(do func()) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if s.wake < 0 { // it has ended
-		return
-	}
-	s.commands = append(s.commands, do)
-	_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if it is full: then it wakes
 }
 
 // Run serves until Stop. Then nothing of the server is left.
@@ -198,8 +105,8 @@ func (s *Server) Run() error {
 	return nil
 }
 
-// handle looks at what a descriptor has. The event may be an older one of a descriptor that was closed since, and is another one
-// now: so nothing is concluded from it but that it is worth a look.
+// handle reads what has come by a descriptor. The event may be of an earlier connection, whose number this descriptor has now. So it
+// only says that a look is worth while.
 func (s *Server) handle(fd int, events uint32, now time.Time) {
 	if fd == s.wake {
 		var count [8]byte
@@ -281,6 +188,7 @@ func (s *Server) live() {
 	for _, g := range s.gpus {
 		g.words().BrokerHeartbeatNs.Store(segment.Now())
 	}
+	s.findPods()
 	s.forgetJoins(now)
 }
 
@@ -313,20 +221,6 @@ func (s *Server) patience(now time.Time) int {
 		return -1
 	}
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
-}
-
-// hear takes connections, or leaves them waiting.
-func (s *Server) hear(on bool) {
-	events := uint32(0)
-	s.deaf = time.Time{}
-	if on {
-		events = unix.EPOLLIN
-	} else {
-		s.deaf = time.Now().Add(acceptAgain)
-	}
-	for fd := range s.listeners {
-		_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) // it is watched
-	}
 }
 
 func (s *Server) close() {

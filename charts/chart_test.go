@@ -268,12 +268,12 @@ func checkPod(t *testing.T, name string, o objects, path string, openshift, plug
 	names := []string{"broker"}
 	folders := map[string]string{"library": path, "sockets": "/run/gpreempt"}
 	if plugin {
-		names, folders["nri"] = append(names, "nri"), "/var/run/nri"
+		names, folders["nri"], folders["pods"] = append(names, "nri"), "/var/run/nri", "/run/gpreempt/pods"
 	}
 	if metrics {
 		names = append(names, "metrics")
 	}
-	writable := map[string]string{"install": "library", "broker": "sockets"} // what each may write of the host's
+	writable := map[string]string{"install": "library", "broker": "sockets", "nri": "pods"} // what each may write of the host's
 	var there []string
 	volumes := map[string]corev1.VolumeSource{}
 	for _, v := range pod.Volumes {
@@ -303,6 +303,12 @@ func checkPod(t *testing.T, name string, o objects, path string, openshift, plug
 	}
 	if !slices.Equal(there, names) {
 		t.Errorf("%s: containers %q", name, there)
+	}
+	for _, c := range pod.Containers { // who says of which pod containers are, and who hears it
+		i := slices.Index(c.Command, "--pods")
+		if (i > 0) != plugin || plugin && c.Command[i+1] != volumes["pods"].HostPath.Path {
+			t.Errorf("%s: %s: %q", name, c.Name, c.Command)
+		}
 	}
 	if openshift {
 		if c := o.constraint; c.AllowPrivilegedContainer || c.AllowHostNetwork || c.AllowHostIPC || c.AllowHostPorts || len(c.AllowedCapabilities) > 0 ||

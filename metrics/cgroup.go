@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpreempt/gpreempt/pods"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -24,8 +25,17 @@ var (
 
 // ByCgroup finds out from /proc/PID/cgroup, below root, in which container and pod a process is: of the container the beginning of
 // its ID, of the pod its UID. The kernel says which process it is, not the segment. Of a member of a broker, which may have ended, the
-// broker has read it.
-func ByCgroup(root string) Finder {
+// broker has read it. The pod's namespace is what the plugin of the container runtime tells in a folder; "": nothing does.
+func ByCgroup(root, folder string) Finder {
+	groupOf := func(cgroup string) Group {
+		container, pod := ParseCgroup(cgroup)
+		of := Group{Pod: pod, Container: container[:min(len(container), shownDigits)]}
+		if folder != "" {
+			told, _, _ := pods.Read(folder, container) // else the namespace is not known
+			of.Namespace = told.Namespace
+		}
+		return of
+	}
 	return func(p *segment.Peer) Group {
 		if p.Cgroup != "" {
 			return groupOf("0::" + p.Cgroup)
@@ -39,11 +49,6 @@ func ByCgroup(root string) Finder {
 		}
 		return groupOf(string(text))
 	}
-}
-
-func groupOf(cgroup string) Group {
-	container, pod := ParseCgroup(cgroup)
-	return Group{Pod: pod, Container: container[:min(len(container), shownDigits)]}
 }
 
 // ParseCgroup reads the ID of a container and the UID of a pod from /proc/PID/cgroup, of version 1 or 2. Both are empty where there

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/pods"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -60,10 +61,24 @@ func TestByCgroup(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "17", "cgroup"), []byte("0::/kubepods/pod"+uid+"/"+id+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	find := ByCgroup(root)
+	find := ByCgroup(root, "")
 	for owner, want := range map[int32]Group{17: {Pod: uid, Container: id[:12]}, 18: {}, 0: {}, -1: {}} {
 		if got := find(&segment.Peer{Owner: owner, Pid: 17}); got != want { // what the slot says does not count
 			t.Errorf("process %d: %+v, want %+v", owner, got, want)
 		}
+	}
+	// The namespace of a pod is known where the plugin of the container runtime tells it.
+	folder := t.TempDir()
+	if err := pods.Write(folder, id, pods.Pod{Namespace: "prod", Name: "web-0"}); err != nil {
+		t.Fatal(err)
+	}
+	find = ByCgroup(root, folder)
+	for _, p := range []segment.Peer{{Owner: 17}, {Cgroup: "/../pod" + uid + "/" + id}} { // one that a broker has read
+		if got, want := find(&p), (Group{Namespace: "prod", Pod: uid, Container: id[:12]}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	if got := find(&segment.Peer{Cgroup: "/../pod" + uid + "/" + strings.Repeat("f", 64)}); got.Namespace != "" || got.Pod != uid {
+		t.Errorf("of a container that nobody has told: %+v", got)
 	}
 }

@@ -135,6 +135,15 @@ func TestAlerts(t *testing.T) {
 	if len(names) < 10 {
 		t.Errorf("%d alerts", len(names))
 	}
+	tests, err := os.ReadFile("../api/metrics/alerts_test.yaml") // which promtool runs in test/dist
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range names {
+		if !strings.Contains(string(tests), fmt.Sprintf("{alertname=%q, uuid=%q}", name, "bad")) {
+			t.Errorf("no test sees %s fire", name)
+		}
+	}
 }
 
 // What Grafana puts in the place of its variables.

@@ -7,7 +7,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Prefix of all names.
+// Prefix begins all names.
 const Prefix = "gpreempt_"
 
 // kind of a metric, by Prometheus' name.

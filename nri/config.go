@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/inject"
 )
@@ -25,6 +26,7 @@ type Rule struct {
 type Config struct {
 	Library    string // folder, or a link to it, that containers get as inject.Folder
 	Sockets    string // directory of the broker's sockets, with one directory for each level
+	Pods       string // folder where the broker is told of pods; "": it is not told
 	Default    Rule
 	Namespaces map[string]Rule
 	Excluded   []string // namespaces that are always left alone
@@ -111,6 +113,17 @@ func (c *Config) rule(namespace string) Rule {
 		return rule
 	}
 	return c.Default
+}
+
+// tells says whether the broker can be told of pods; if not, why.
+func (c *Config) tells() error {
+	if c.Pods == "" {
+		return nil
+	}
+	if err := unix.Access(c.Pods, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("%s: %w", c.Pods, err)
+	}
+	return nil
 }
 
 // mount is what a container gets of the host's.

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/inject"
+	"github.com/gpreempt/gpreempt/pods"
 )
 
 // lookers is how many requests may look at the host's files at once. A file system that hangs keeps no more threads than that.
@@ -81,7 +82,7 @@ func (p *Plugin) decide(pod *api.PodSandbox, container *api.Container) (*api.Con
 	if result != Injected && result != Lowered {
 		return nil, result, nil
 	}
-	mounts, err := p.look(level)
+	mounts, err := p.look(level, func() { p.tell(pod, container) })
 	if err != nil {
 		return nil, Unavailable, err
 	}
@@ -95,29 +96,60 @@ func (p *Plugin) decide(pod *api.PodSandbox, container *api.Container) (*api.Con
 	return nil, became, nil
 }
 
-// look finds what a level gets, within the budget; nothing, if the host's files do not answer.
-func (p *Plugin) look(level int) ([]mount, error) {
+// tell tells the broker, before the container starts, which pod it is of. If that fails the policy grants the container what it grants pods
+// that it does not know.
+func (p *Plugin) tell(pod *api.PodSandbox, container *api.Container) {
+	if p.config.Pods == "" {
+		return
+	}
+	told, all := pods.Of(pod.GetNamespace(), pod.GetName(), pod.GetAnnotations())
+	err := pods.Write(p.config.Pods, container.GetId(), told)
+	if err != nil || !all {
+		p.log.Warn().Str("namespace", pod.GetNamespace()).Str("pod", pod.GetName()).Str("container", container.GetName()).Bool("annotations", all).Err(err).
+			Msg("the broker does not know all of the pod")
+	}
+}
+
+// look finds what a level gets, and does what is to be done with the host's files then, within the budget; nothing, if they do not answer.
+func (p *Plugin) look(level int, then func()) ([]mount, error) {
 	type answer struct {
 		mounts []mount
 		err    error
 	}
-	answers, limit := make(chan answer, 1), time.NewTimer(p.config.Budget)
+	answers := make(chan answer, 1)
+	done := p.within(func() {
+		mounts, err := p.find(level)
+		if err == nil {
+			then()
+		}
+		answers <- answer{mounts, err}
+	})
+	if !done {
+		return nil, nil
+	}
+	a := <-answers
+	return a.mounts, a.err
+}
+
+// within does something with the host's files, and says whether that was done within the budget.
+func (p *Plugin) within(do func()) bool {
+	done, limit := make(chan struct{}), time.NewTimer(p.config.Budget)
 	defer limit.Stop()
 	select {
 	case p.looks <- struct{}{}:
 	case <-limit.C:
-		return nil, nil
+		return false
 	}
 	go func() {
 		defer func() { <-p.looks }()
-		mounts, err := p.find(level)
-		answers <- answer{mounts, err}
+		do()
+		close(done)
 	}()
 	select {
-	case a := <-answers:
-		return a.mounts, a.err
+	case <-done:
+		return true
 	case <-limit.C:
-		return nil, nil
+		return false
 	}
 }
 
@@ -148,7 +180,11 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	for _, pod := range pods {
 		byID[pod.GetId()] = pod
 	}
-	missed := map[string]bool{}
+	missed, there := map[string]bool{}, map[string]bool{}
+	for _, container := range containers {
+		there[container.GetId()] = true
+	}
+	p.forgetAllBut(there) // the runtime creates no container until this has returned, so none is forgotten that it has not listed
 	for _, container := range containers {
 		pod := byID[container.GetPodSandboxId()]
 		if pod == nil || container.GetState() == api.ContainerState_CONTAINER_STOPPED {
@@ -156,6 +192,9 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		}
 		preload, _ := variable(container, inject.PreloadVariable)
 		_, result := p.config.wish(pod, container)
+		if inject.Has(preload) {
+			p.tell(pod, container)
+		}
 		if inject.Has(preload) || result != Injected && !result.missed() && result != Lowered {
 			continue
 		}
@@ -170,8 +209,25 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	return nil, nil
 }
 
+// forgetAllBut takes back what was told of containers that are not there any more.
+func (p *Plugin) forgetAllBut(there map[string]bool) {
+	if p.config.Pods == "" {
+		return
+	}
+	if err := pods.Keep(p.config.Pods, there); err != nil {
+		p.log.Warn().Err(err).Msg("what the broker was told of containers that have gone stays")
+	}
+}
+
 // RemoveContainer is told by the runtime. The error is always nil.
 func (p *Plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, container *api.Container) error {
+	if p.config.Pods != "" {
+		p.within(func() {
+			if err := pods.Remove(p.config.Pods, container.GetId()); err != nil {
+				p.log.Warn().Err(err).Msg("what the broker was told of a container that has gone stays")
+			}
+		})
+	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	delete(p.missed, container.GetId())
@@ -214,7 +270,7 @@ func (p *Plugin) Healthy() error {
 	return nil
 }
 
-// Ready says whether containers that are created now are injected; if not, why.
+// Ready says whether containers that are created now are injected, and the broker knows their pods; if not, why.
 func (p *Plugin) Ready() error {
 	p.mutex.Lock()
 	registered, err := p.registered, p.err
@@ -225,12 +281,16 @@ func (p *Plugin) Ready() error {
 	if !registered {
 		return fmt.Errorf("not registered with the runtime, so pods start without the library")
 	}
-	mounts, err := p.look(defaultRule.Best)
+	var cannotTell error
+	mounts, err := p.look(defaultRule.Best, func() { cannotTell = p.config.tells() })
 	if err == nil && mounts == nil {
 		err = fmt.Errorf("the host's files do not answer within %v", p.config.Budget)
 	}
 	if err != nil {
 		return fmt.Errorf("pods start without the library: %w", err)
+	}
+	if cannotTell != nil { // the look has ended
+		return fmt.Errorf("the broker does not know pods that start, so its policy grants them what it grants strangers: %w", cannotTell)
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ func (c *connection) Close() error {
 	return conn.Close()
 }
 
-// logger is the log for the stub, whose words of joy are for debugging.
+// logger is the stub's log. What the stub says of its successes is at level debug.
 type logger struct{ log zerolog.Logger }
 
 func (l logger) Debugf(_ context.Context, format string, a ...any) { l.log.Trace().Msgf(format, a...) }

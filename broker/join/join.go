@@ -302,7 +302,7 @@ func (c *Client) Next(wait time.Duration) (Event, error) {
 	return e, nil
 }
 
-// Turn asks for a turn to be changed that was seen so. What became of it is in the common page.
+// Turn asks the broker to change a turn, if that still is as it was seen. The common page shows what became of it.
 func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
 	if !c.connected() {
 		return wire.ErrClosed

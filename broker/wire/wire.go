@@ -436,5 +436,5 @@ func Decode(packet []byte) (Message, error) {
 	return m, nil
 }
 
-// Name of a message, for logs.
+// Name returns the name of a message, for logs.
 func Name(m Message) string { return reflect.TypeOf(m).Elem().Name() }

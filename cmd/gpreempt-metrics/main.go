@@ -24,7 +24,7 @@ import (
 var version string
 
 func rootCommand() *cobra.Command {
-	var config, listen string
+	var config, listen, folder string
 	command := &cobra.Command{
 		Use:   "gpreempt-metrics",
 		Short: "Print or serve Prometheus metrics of the GPUs and processes under the library",
@@ -44,7 +44,7 @@ sums are those of the processes that are there.`,
 			watch := segment.NewWatch(settings.Segment.Directory, settings.Segment.Group)
 			defer watch.Close()
 			read := func() ([]segment.Snapshot, error) { return member.Both(watch.Look, settings.Segment.Broker) }
-			collector := metrics.New(read, metrics.ByCgroup("/proc"), command.Version)
+			collector := metrics.New(read, metrics.ByCgroup("/proc", folder), command.Version)
 			if !command.Flags().Changed("listen") {
 				return printText(command.OutOrStdout(), collector)
 			}
@@ -57,6 +57,7 @@ sums are those of the processes that are there.`,
 		},
 	}
 	command.Flags().StringVar(&listen, "listen", "", "serve at this `address`, as 127.0.0.1:9405 or :9405")
+	command.Flags().StringVar(&folder, "pods", "", "`folder` where gpreempt-nri --pods says which pod a container is of: for the label namespace")
 	command.Flags().StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
 	return command
 }

@@ -29,9 +29,9 @@ import (
 var version string
 
 type options struct {
-	socket, config, library, sockets, listen, level string
-	exclude                                         []string
-	budget                                          time.Duration
+	socket, config, library, sockets, pods, listen, level string
+	exclude                                               []string
+	budget                                                time.Duration
 }
 
 func rootCommand() *cobra.Command {
@@ -52,6 +52,7 @@ When the runtime is started again, so is the registration.`,
 	flags.StringVarP(&o.config, "config", "c", "", "TOML `file` of the best levels and the roles of namespaces; without it the best is be")
 	flags.StringVar(&o.library, "library", inject.Folder+"/"+currentLink, "`folder` of the host that containers get as "+inject.Folder+": see gpreempt-nri install")
 	flags.StringVar(&o.sockets, "sockets", join.Directory, "`directory` of the host with the broker's sockets")
+	flags.StringVar(&o.pods, "pods", "", "`folder` of the host that tells gpreemptd --pods which pod a container is of; it is made where it is not there")
 	flags.StringArrayVar(&o.exclude, "exclude", nil, "`namespace` whose pods are left alone, beside kube-system; may be repeated")
 	flags.DurationVar(&o.budget, "budget", nri.DefaultBudget, "how long a container may wait for the host's files, and then starts without the library")
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:9406", "serve /metrics, /healthz and /readyz at this `address`")
@@ -75,6 +76,11 @@ func serve(ctx context.Context, out io.Writer, o options) error {
 		return cli.Usage(fmt.Errorf("--budget %v: must be more than 0", o.budget))
 	}
 	config.Budget, config.Library, config.Sockets, config.Excluded = o.budget, o.library, o.sockets, append(config.Excluded, o.exclude...)
+	if config.Pods = o.pods; o.pods != "" {
+		if err := os.MkdirAll(o.pods, 0o700); err != nil {
+			return fmt.Errorf("--pods: %w", err)
+		}
+	}
 	log := zerolog.New(out).Level(level).With().Timestamp().Logger()
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {

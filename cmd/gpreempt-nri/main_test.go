@@ -28,6 +28,7 @@ import (
 	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/nri/nritest"
+	"github.com/gpreempt/gpreempt/pods"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -206,6 +207,7 @@ func TestRefuses(t *testing.T) {
 		"--budget 0s":                {"--budget", "0s"},
 		"--config: ":                 {"--config", clitest.Write(t, "nri.toml", "speed = 1")},
 		"--listen: ":                 {"--listen", "nowhere"},
+		"--pods: ":                   {"--pods", "/proc/none"},
 		"probe: of what?":            {"probe"},
 		"the broker does not answer": {"probe", "--broker", t.TempDir()},
 		"connection refused":         {"probe", "--url", "http://127.0.0.1:1/readyz"},
@@ -261,7 +263,7 @@ func create(t *testing.T, r *nritest.Runtime) bool {
 	created++
 	pod := &api.PodSandbox{Id: fmt.Sprint("pod", created), Namespace: "prod", Annotations: map[string]string{"gpreempt.io/role": "lc"}}
 	spec := &specs.Spec{Process: &specs.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=0"}}, Linux: &specs.Linux{}}
-	if err := r.Create(pod, &api.Container{Id: fmt.Sprint(created), PodSandboxId: pod.Id}, spec); err != nil {
+	if err := r.Create(pod, &api.Container{Id: fmt.Sprintf("%064d", created), PodSandboxId: pod.Id}, spec); err != nil {
 		t.Fatal(err)
 	}
 	return slices.Contains(spec.Process.Env, "GPREEMPT_PRIORITY=lc")
@@ -292,7 +294,8 @@ func TestServing(t *testing.T) {
 	config := clitest.Write(t, "nri.toml", "[namespace.prod]\nlevel = 'lc'\n")
 	r := nritest.New(t)
 	r.Start()
-	arguments := []string{"--config", config, "--library", filepath.Join(to, currentLink), "--sockets", sockets}
+	folder := filepath.Join(t.TempDir(), "new", "pods")
+	arguments := []string{"--config", config, "--library", filepath.Join(to, currentLink), "--sockets", sockets, "--pods", folder}
 	ready := func(url string) func() bool {
 		return func() bool { status, _ := get(t, url+"/readyz"); return status == http.StatusOK }
 	}
@@ -303,6 +306,9 @@ func TestServing(t *testing.T) {
 	}
 	if !create(t, r) {
 		t.Error("the container has no library")
+	}
+	if p, _, err := pods.Read(folder, fmt.Sprintf("%064d", created)); err != nil || p.Namespace != "prod" {
+		t.Errorf("the broker is told %+v, %v", p, err)
 	}
 	if err := errors.Join(first.Kill()); err != nil {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ const policyPath = "/etc/gpreempt/policy.toml"
 
 type options struct {
 	directory, policy, group string
+	pods                     string
 	check, others            bool
 	level                    string
 }
@@ -62,6 +63,7 @@ systemd, sockets of such paths come from a socket unit. SIGHUP reads the policy 
 	flags.StringVar(&o.directory, "directory", join.Directory, "where the sockets are made, unless systemd made them")
 	flags.StringVar(&o.policy, "policy", "", "TOML file of who may do what; "+policyPath+" if that is there, else everybody is best effort")
 	flags.StringVar(&o.group, "group", "", "only root and this group may reach the sockets of levels above the lowest")
+	flags.StringVar(&o.pods, "pods", "", "folder where gpreempt-nri --pods says which pod a container is of, for conditions of the policy")
 	flags.BoolVar(&o.others, "others", true, "look for processes on the GPUs that are no clients, by gpreempt and NVIDIA's management library")
 	flags.BoolVar(&o.check, "check", false, "read the policy, say what is wrong with it, and end")
 	flags.StringVar(&o.level, "log", "info", "debug, info, warn or error: what is written to standard error")
@@ -110,6 +112,7 @@ func serve(out io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
+	server.SetPods(o.pods)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	made, err := listen(server, o)

@@ -24,6 +24,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/pods"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -35,8 +36,16 @@ var (
 // soon is a bound on what takes milliseconds, for a machine that is slow and busy.
 const soon = 20 * time.Second
 
+// asksFor, in the environment, has this program ask the broker at a socket what it would get, instead of running tests.
+const asksFor = "GPREEMPT_TEST_ASK"
+
 func TestMain(m *testing.M) {
 	var folder string
+	if socket := os.Getenv(asksFor); socket != "" {
+		got, err := join.Query(socket, 0, segment.Version, soon)
+		fmt.Println("level", got.Level, err)
+		return
+	}
 	flag.Parse()
 	os.Exit(clitest.Main(m, &folder, func(folder string) error { command = filepath.Join(folder, "gpreemptd"); return nil }))
 }
@@ -248,6 +257,53 @@ func TestWhatPeopleSetStays(t *testing.T) {
 				t.Errorf("after %v: %+v", how, c.Welcome.Policy)
 			}
 		}
+	}
+}
+
+// A process in a container's control group has what the policy grants its pod, of which the plugin of the runtime has told.
+func TestPods(t *testing.T) {
+	root, container := "/sys/fs/cgroup/systemd", strings.Repeat("0123456789abcdef", 4)
+	if _, err := os.Stat(root); err != nil { // version 2
+		root = "/sys/fs/cgroup"
+	}
+	pod := filepath.Join(root, fmt.Sprintf("kubepods/besteffort/pod%d", os.Getpid()))
+	group := filepath.Join(pod, container)
+	t.Cleanup(func() {
+		_, _, _, _ = os.Remove(group), os.Remove(pod), os.Remove(filepath.Dir(pod)), os.Remove(filepath.Join(root, "kubepods"))
+	})
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		t.Skip("no control group can be made here: ", err)
+	}
+	within := func(environment string, arguments ...string) string {
+		t.Helper()
+		c := exec.Command("sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, group}, arguments...)...)
+		c.Env = append(os.Environ(), environment)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Skipf("nothing can be put into a control group here: %v %s", err, out)
+		}
+		return string(out)
+	}
+	for line := range strings.Lines(within("", "cat", "/proc/self/cgroup")) { // the broker looks at the first that is not the root
+		if path := strings.SplitN(strings.TrimSpace(line), ":", 3)[2]; path != "/" {
+			if !strings.HasSuffix(path, container) {
+				t.Skip("the control group that counts here is ", line)
+			}
+			break
+		}
+	}
+	directory, folder := t.TempDir(), t.TempDir()
+	policy := clitest.Write(t, "policy.toml", "[[rule]]\nname = 'prod'\nwhen = 'pod_namespace == \"prod\"'\nlevel = 2\n")
+	run(t, exec.Command(command, "--directory", directory, "--policy", policy, "--pods", folder))
+	ask := asksFor + "=" + join.SocketIn(directory, 0)
+	if got := within(ask, os.Args[0]); got != "level 7 <nil>\n" {
+		t.Errorf("nobody has told of the pod: %s", got)
+	}
+	if err := pods.Write(folder, container, pods.Pod{Namespace: "prod", Name: "web-0"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := within(ask, os.Args[0]); got != "level 2 <nil>\n" {
+		t.Errorf("a pod of prod: %s", got)
 	}
 }
 

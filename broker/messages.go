@@ -1,0 +1,103 @@
+package broker
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// What comes by a connection, and who carries it out.
+
+// look sends what is to be sent and reads what has come.
+func (s *Server) look(c *connection, events uint32, now time.Time) {
+	waits := !c.again.IsZero() || len(c.answer) > 0
+	if waits && events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.lost(c, now) // nothing of it is read any more: this would come again and again
+		return
+	}
+	if c.full && events&unix.EPOLLOUT != 0 {
+		c.full = false
+		s.interest(c)
+	}
+	if len(c.answer) > 0 && !s.reply(c, now) {
+		return
+	}
+	if c.client != nil && c.client.member {
+		s.tell(c.client, now)
+	}
+	for i := 0; i < atOnce && s.connections[c.fd] == c && c.again.IsZero() && len(c.answer) == 0; i++ {
+		if !s.read(c, now) {
+			return
+		}
+	}
+}
+
+// read reads a message. It returns false where there is none.
+func (s *Server) read(c *connection, now time.Time) bool {
+	if wait := s.spend(c, now); wait > 0 {
+		s.lookAgain(c, now.Add(wait))
+		s.interest(c)
+		return false
+	}
+	m, sent, err := wire.ReceiveAll(c.fd)
+	if len(sent) > 0 { // none of our messages has any
+		s.closer.close(c.uid, func() {}, sent...)
+		s.refuse(c, wire.RefusedForm, time.Minute)
+		return false
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		c.bucket.left++ // there was none
+		s.charge(c, -1)
+		return false
+	case errors.Is(err, wire.ErrUnknown):
+		return true
+	case errors.Is(err, unix.ECONNRESET): // it closed without reading all; said once, before what it had sent and the end
+		return true
+	case errors.Is(err, wire.ErrVersion):
+		s.refuse(c, wire.RefusedVersion, 0)
+		return false
+	case errors.Is(err, wire.ErrForm):
+		s.refuse(c, wire.RefusedForm, time.Minute)
+		return false
+	case err != nil:
+		s.lost(c, now)
+		return false
+	}
+	s.dispatch(c, m, now)
+	return true
+}
+
+func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
+	switch m := m.(type) {
+	case *wire.Hello:
+		if c.client == nil && !c.told {
+			s.hello(c, m, now)
+			return
+		}
+	case *wire.Mapped:
+		if c.client != nil && !c.client.member {
+			s.mapped(c.client, now)
+			return
+		}
+	case *wire.Turn:
+		if c.client != nil && c.client.member {
+			c.client.gpu.turn(c.client, m, s.policy)
+			return
+		}
+	case *wire.Bye:
+		if c.client != nil {
+			s.drop(c.client)
+			return
+		}
+	case *wire.List, *wire.Set, *wire.Policies, *wire.Query, *wire.Ask:
+		if c.client == nil {
+			s.people(c, m, now)
+			return
+		}
+	}
+	s.refuse(c, wire.RefusedForm, time.Minute)
+}
