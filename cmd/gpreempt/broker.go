@@ -86,7 +86,7 @@ func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 	case o.clear:
 		m.Fields = wire.SetClear
 	case m.Fields == 0:
-		return nil, errors.New("set: must be told what: --priority, --share, --pause or --clear")
+		return nil, errors.New("set: nothing to set; give --priority, --share, --pause or --clear")
 	}
 	return m, nil
 }

@@ -15,6 +15,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -38,6 +39,7 @@ type cdiFlags struct {
 	preload       []string
 	user          int
 	noSegment     bool
+	broker        bool
 }
 
 func cdiGenerateCommand() *cobra.Command {
@@ -62,6 +64,7 @@ func cdiGenerateCommand() *cobra.Command {
 	flags.StringArrayVar(&given.preload, "with-preload", nil, "absolute `path`, in the containers, of a library for LD_PRELOAD before this one; may be repeated")
 	flags.StringVar(&given.glibc, "glibc", "2.17", "oldest `version` of glibc in images: the library must not need a newer one")
 	flags.IntVar(&given.user, "user", 0, "`number`, inside the containers, of the user as whom their programs run")
+	flags.BoolVar(&given.broker, "broker", false, "instead of the directory, the socket of the device's level of a broker (gpreemptd) at segment.broker: for containers that do not trust each other")
 	flags.BoolVar(&given.noSegment, "no-segment", false, "leave the directory out: each container is for itself")
 	return command
 }
@@ -104,7 +107,12 @@ func cdiGenerate(command *cobra.Command, given cdiFlags) error {
 			return cli.Usage(err)
 		}
 	}
-	if !given.noSegment {
+	switch {
+	case given.broker:
+		if files.sockets, err = brokerSockets(); err != nil {
+			return cli.Usage(err)
+		}
+	case !given.noSegment:
 		if files.segmentHost, err = sharedSegments(given.user); err != nil {
 			return err
 		}
@@ -196,6 +204,24 @@ func sharedSegments(user int) (string, error) {
 			"have it removed, or say --no-segment", directory, stat.Uid, stat.Mode&0o7777, owner)
 	}
 	return directory, nil
+}
+
+// brokerSockets is the directory of a broker's sockets, which has one for each level: a container whose is missing would not start.
+func brokerSockets() (string, error) {
+	config, _, _, err := loadConfig("")
+	if err != nil {
+		return "", err
+	}
+	if config.Segment.Broker == "" {
+		return "", errors.New(`--broker: segment.broker is "": there is no broker`)
+	}
+	for level := range configs.Levels {
+		folder := filepath.Join(config.Segment.Broker, strconv.Itoa(level))
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			return "", fmt.Errorf("--broker: %s is not there, or no directory: start gpreemptd, or enable gpreemptd.socket, first", folder)
+		}
+	}
+	return config.Segment.Broker, nil
 }
 
 // writeCDI writes a description so that no reader sees half of it, and that runtimes of other users can read it.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -13,6 +15,7 @@ type cdiFiles struct {
 	library, command string
 	segmentHost      string // "": none
 	segmentInside    string
+	sockets          string   // directory of a broker, with one for each level; "": none
 	preload          []string // libraries of the image that go before ours
 }
 
@@ -38,6 +41,9 @@ func cdiSpec(files cdiFiles, preloaded bool) *specs.Spec {
 		device.ContainerEdits.Env = []string{inject.PriorityVariable + "=" + name}
 		if preloaded {
 			device.ContainerEdits.Env = append(device.ContainerEdits.Env, inject.PreloadVariable+"="+inject.Append(strings.Join(files.preload, ":")))
+		}
+		if level, is := inject.Level(name); is && files.sockets != "" {
+			device.ContainerEdits.Mounts = append(device.ContainerEdits.Mounts, readOnly(filepath.Join(files.sockets, strconv.Itoa(level)), inject.Socket))
 		}
 		spec.Devices = append(spec.Devices, device)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -142,6 +143,44 @@ func TestCDIOptions(t *testing.T) {
 	}
 	if n := len(container.Mounts); n != 4 {
 		t.Errorf("%d mounts without segments: %+v", n, container.Mounts)
+	}
+}
+
+// With a broker a container gets the socket of its level, and no directory that others write.
+func TestCDIByABroker(t *testing.T) {
+	folder := t.TempDir()
+	sockets := filepath.Join(folder, "run")
+	config := write(t, "gpreempt.toml", fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", folder, sockets))
+	generate := func() result {
+		return gpreempt(t, []string{"GPREEMPT_CONFIG=" + config}, "cdi", "generate", "--broker", "--glibc", "2.99", "--output", filepath.Join(folder, "cdi"))
+	}
+	for level := range configs.Levels {
+		if r := generate(); r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, fmt.Sprintf("%s/%d is not there", sockets, level)) {
+			t.Errorf("without level %d: %+v", level, r)
+		}
+		if err := os.MkdirAll(filepath.Join(sockets, fmt.Sprint(level)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := generate(); r.status != 0 || r.stderr != "" {
+		t.Fatalf("%+v", r)
+	}
+	if _, err := os.Stat(segment.Directory(folder, os.Geteuid())); !os.IsNotExist(err) {
+		t.Errorf("a directory of segments was made: %v", err)
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(filepath.Join(folder, "cdi")), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, level := range map[string]string{"role=lc": "0", "role=be": "7", "files=be": "7", "role=3": "3"} {
+		container := &specs.Spec{}
+		if unknown, err := cache.InjectDevices(container, "gpreempt.io/"+device); err != nil || len(unknown) > 0 {
+			t.Fatalf("%s: %q, %v", device, unknown, err)
+		}
+		i := slices.IndexFunc(container.Mounts, func(m specs.Mount) bool { return m.Destination == "/run/gpreempt/broker" })
+		if i < 0 || len(container.Mounts) != 5 || container.Mounts[i].Source != filepath.Join(sockets, level) || !slices.Contains(container.Mounts[i].Options, "ro") {
+			t.Errorf("%s: %+v", device, container.Mounts)
+		}
 	}
 }
 

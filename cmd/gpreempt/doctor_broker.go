@@ -18,7 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Whether there is a broker, what it lets programs have, and who is in which world: found by it, or by files.
+// Whether there is a broker, what it lets programs have, and who is in which world: found by it, by files, or in none.
 
 const brokerAnswers = 2 * time.Second // programs wait 200 ms
 
@@ -162,4 +162,38 @@ func ownersOf(peers []segment.Peer) (list []string) {
 		list = append(list, pidText(int64(peers[i].Owner)))
 	}
 	return list
+}
+
+// checkOthers says who is on the GPUs beside the processes under the library.
+func (d *doctor) checkOthers() {
+	if len(d.devices) == 0 {
+		return
+	}
+	users, err := askUsers()
+	if err != nil {
+		as := warned
+		if d.simulated() {
+			as = ok
+		}
+		d.say("others", as, "which other processes use the GPUs is not known: "+err.Error(), "")
+		return
+	}
+	snapshots, err := d.snapshots()
+	if err != nil {
+		return // checkDirectory or checkBroker has said it
+	}
+	for _, v := range d.devices {
+		on, known := users[v.uuid]
+		if !known { // MIG: the library lists the GPU that this is a part of
+			d.say("others", ok, v.uuid+": which other processes use it is not known", "")
+			continue
+		}
+		text := sayOthers(others(on, snapshots, "/proc"))
+		if text == "" {
+			d.say("others", ok, v.uuid+": no other process uses it", "")
+			continue
+		}
+		d.say("others", warned, v.uuid+": processes use it that are not known to those under the library: "+text,
+			"start them by gpreempt run: they yield to nobody, and have the driver's timeslice")
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,8 +104,6 @@ func (d *doctor) checkLibrary() {
 	d.say("library", ok, path+" preloads", "")
 }
 
-var kernelVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
-
 func (d *doctor) checkKernelDriver() {
 	switch version := kernelDriver(); {
 	case version == "": // the devices tell
@@ -115,20 +112,6 @@ func (d *doctor) checkKernelDriver() {
 	default:
 		d.say("kernel", ok, "NVIDIA driver "+version, "")
 	}
-}
-
-type device struct {
-	uuid       string
-	capability string
-	name       string
-	memory     uint64 // bytes
-	vmm        bool   // virtual memory management
-}
-
-func (d device) simulated() bool { return strings.HasPrefix(d.name, "Simulated") }
-
-func (d *doctor) simulated() bool {
-	return len(d.devices) > 0 && !slices.ContainsFunc(d.devices, func(v device) bool { return !v.simulated() })
 }
 
 func (d *doctor) checkDevices() {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -97,17 +96,6 @@ func rolesWith(one configs.Mechanism, peers []segment.Peer) (roles []string) {
 		}
 	}
 	return roles
-}
-
-// reasonsOf says why some mechanisms are not in force, and what can be done about it.
-func reasonsOf(lacks configs.Fallback, some configs.Mechanism) (reasons, advice string) {
-	var list []string
-	for _, row := range configs.FallbackRows {
-		if lacks&row.Bit != 0 && some&row.Of != 0 {
-			list, advice = append(list, row.Why), cmp.Or(advice, row.Advice)
-		}
-	}
-	return strings.Join(list, ", "), advice
 }
 
 // sayHints names the sources of hints that LC programs listen to.

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 func firstLine(s string) string {
@@ -26,4 +29,23 @@ func preload(before, library string) string {
 // loadConfig reads the configuration as the library would.
 func loadConfig(file string) (config configs.Config, path string, passed, err error) {
 	return cli.LoadConfig(file)
+}
+
+// reasonsOf says why some mechanisms are not in force, and what can be done about it.
+func reasonsOf(lacks configs.Fallback, some configs.Mechanism) (reasons, advice string) {
+	var list []string
+	for _, row := range configs.FallbackRows {
+		if lacks&row.Bit != 0 && some&row.Of != 0 {
+			list, advice = append(list, row.Why), cmp.Or(advice, row.Advice)
+		}
+	}
+	return strings.Join(list, ", "), advice
+}
+
+// readSegments reads those by files and those of a broker.
+func readSegments(config configs.Config) ([]segment.Snapshot, error) {
+	files := func() ([]segment.Snapshot, error) {
+		return segment.ReadAll(config.Segment.Directory, config.Segment.Group)
+	}
+	return member.Both(files, config.Segment.Broker)
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 )
 
-// version and commit are set by the Makefile.
-var version, commit string
-
 var subcommands = []func() *cobra.Command{runCommand, topCommand, swapCommand, suspendCommand, resumeCommand, setCommand, policyCommand, doctorCommand, benchCommand, patchCommand, versionCommand, cdiCommand}
 
 func rootCommand() *cobra.Command {

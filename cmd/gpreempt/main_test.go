@@ -193,6 +193,9 @@ func TestTop(t *testing.T) {
 	if r := gpreempt(t, nil, "top", "--once", "--json", "--config", config); r != (result{0, "{\"gpus\":[]}\n", ""}) {
 		t.Errorf("nothing: %+v", r)
 	}
+	if r := gpreempt(t, nil, "top", "--once", "--interval", "2s", "--config", config); r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, "--interval does not apply to --once") {
+		t.Errorf("an option that does not apply: %+v", r)
+	}
 	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestTopBecomesMetrics(t *testing.T) {
 	}
 	for _, arguments := range []string{"--listen :1 --once", "--prometheus --json", "--prometheus -n 2s", "--listen :1 --prometheus --once"} {
 		r := gpreempt(t, []string{"PATH=" + path}, append([]string{"top"}, strings.Fields(arguments)...)...)
-		if r.status != 2 || !strings.Contains(r.stderr, "does not go with metrics: --prometheus or --listen, and --config, do") {
+		if r.status != 2 || !strings.Contains(r.stderr, "cannot be given with --prometheus or --listen; --config can") {
 			t.Errorf("%s: %+v", arguments, r)
 		}
 	}

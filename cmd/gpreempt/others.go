@@ -186,37 +186,3 @@ func (w *userWatch) get() (map[string][]user, error) {
 	defer w.mutex.Unlock()
 	return w.users, w.err
 }
-
-// checkOthers says who is on the GPUs beside the processes under the library.
-func (d *doctor) checkOthers() {
-	if len(d.devices) == 0 {
-		return
-	}
-	users, err := askUsers()
-	if err != nil {
-		as := warned
-		if d.simulated() {
-			as = ok
-		}
-		d.say("others", as, "which other processes use the GPUs is not known: "+err.Error(), "")
-		return
-	}
-	snapshots, err := d.snapshots()
-	if err != nil {
-		return // checkDirectory or checkBroker has said it
-	}
-	for _, v := range d.devices {
-		on, known := users[v.uuid]
-		if !known { // MIG: the library lists the GPU that this is a part of
-			d.say("others", ok, v.uuid+": which other processes use it is not known", "")
-			continue
-		}
-		text := sayOthers(others(on, snapshots, "/proc"))
-		if text == "" {
-			d.say("others", ok, v.uuid+": no other process uses it", "")
-			continue
-		}
-		d.say("others", warned, v.uuid+": processes use it that are not known to those under the library: "+text,
-			"start them by gpreempt run: they yield to nobody, and have the driver's timeslice")
-	}
-}

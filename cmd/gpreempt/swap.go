@@ -403,23 +403,3 @@ func (r *request) failure(what segment.Asked) string {
 	}
 	return fmt.Sprintf("it answered %d, which this version does not know", r.answer)
 }
-
-func because(reasons []string) string {
-	if len(reasons) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(reasons, ", ") + ")"
-}
-
-func grown(before, after uint64) uint64 { return after - min(after, before) }
-
-// amount writes bytes for people.
-func amount(bytes uint64) string {
-	switch {
-	case bytes >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
-	case bytes >= 1<<20 || bytes == 0:
-		return fmt.Sprintf("%d MiB", bytes>>20)
-	}
-	return fmt.Sprintf("%d KiB", (bytes+1023)>>10)
-}

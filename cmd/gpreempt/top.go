@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"reflect"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,8 +16,6 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/member"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 func topCommand() *cobra.Command {
@@ -86,6 +82,9 @@ For processes whose device memory swaps to host memory:
 			if asMetrics || command.Flags().Changed("listen") {
 				return becomeMetrics(command.Flags(), config, listen)
 			}
+			if once && command.Flags().Changed("interval") {
+				return cli.Usage(errors.New("--interval does not apply to --once"))
+			}
 			if interval < 100*time.Millisecond {
 				return cli.Usage(fmt.Errorf("--interval %v: must be at least 100ms", interval))
 			}
@@ -123,7 +122,7 @@ const metricsName = "gpreempt-metrics"
 func becomeMetrics(flags *pflag.FlagSet, config, listen string) error {
 	for _, name := range []string{"once", "json", "interval"} {
 		if flags.Changed(name) {
-			return cli.Usage(fmt.Errorf("--%s does not go with metrics: --prometheus or --listen, and --config, do", name))
+			return cli.Usage(fmt.Errorf("--%s cannot be given with --prometheus or --listen; --config can", name))
 		}
 	}
 	var args []string
@@ -139,43 +138,6 @@ func becomeMetrics(flags *pflag.FlagSet, config, listen string) error {
 func isTerminal(file *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	return err == nil
-}
-
-type sample struct {
-	GPUs   []gpuSample `json:"gpus"`
-	noUser error       // why it is not known who else is on the GPUs
-}
-
-type gpuSample struct {
-	segment.Snapshot
-	// LCShare is the part of the time with a window open, for the process above be that had it open longest; BEShare is the
-	// part that all be processes got.
-	LCShare float64      `json:"lc_share"`
-	BEShare float64      `json:"be_share"`
-	Peers   []peerSample `json:"peers"`
-	// Others use the GPU, and are none of the peers. nil: it is not known who does.
-	Others []user `json:"others"`
-}
-
-type peerSample struct {
-	segment.Peer
-	Rates rates `json:"rates"`
-}
-
-// rates are counters of the segment, by name, per second over over_ns; share is a part of the time.
-type rates map[string]float64
-
-// rated is a counter of the segment that is shown per second, and the title of its column.
-type rated struct{ counter, title string }
-
-func ratedCounters() []rated {
-	list := []rated{{"windows", "WINDOW/s"}, {"switches", "SWITCH/s"}}
-	for _, row := range configs.MechanismRows {
-		if row.Rate != "" {
-			list = append(list, rated{row.Rate, strings.ToUpper(row.Name) + "/s"})
-		}
-	}
-	return list
 }
 
 func top(ctx context.Context, out io.Writer, config configs.Config, interval time.Duration, once bool, show func(io.Writer, sample) error) error {
@@ -201,146 +163,4 @@ func top(ctx context.Context, out io.Writer, config configs.Config, interval tim
 		case <-ticker.C:
 		}
 	}
-}
-
-// firstUsers is how long the first sample waits to hear who else is on the GPUs.
-const firstUsers = 5 * time.Second
-
-// taker takes samples.
-type taker struct {
-	config   configs.Config
-	patience time.Duration // for the first answer of users
-	before   map[peerKey]reading
-	users    *userWatch
-}
-
-func (t *taker) take(ctx context.Context) (now sample, err error) {
-	snapshots, err := readSegments(t.config)
-	if err != nil {
-		return sample{}, err
-	}
-	now, t.before = measure(snapshots, t.before)
-	if len(snapshots) == 0 {
-		return now, nil
-	}
-	if t.users == nil {
-		t.users = watchUsers(ctx)
-		select {
-		case <-t.users.first:
-		case <-ctx.Done():
-		case <-time.After(t.patience):
-		}
-	}
-	users, err := t.users.get()
-	now.noUser = err
-	for i := range now.GPUs {
-		if on, known := users[now.GPUs[i].GPU]; known {
-			now.GPUs[i].Others = others(on, snapshots, "/proc")
-		}
-	}
-	return now, nil
-}
-
-// readSegments reads those by files and those of a broker.
-func readSegments(config configs.Config) ([]segment.Snapshot, error) {
-	files := func() ([]segment.Snapshot, error) {
-		return segment.ReadAll(config.Segment.Directory, config.Segment.Group)
-	}
-	return member.Both(files, config.Segment.Broker)
-}
-
-type peerKey struct {
-	path      string
-	slot      int
-	startedNs uint64
-}
-
-// reading is one reading of the counters; rates are differences of two.
-type reading struct {
-	atNs, sharedNs, sharedAtNs uint64
-	share                      float64 // that of the sample before, which stays until more is counted
-	counters                   segment.Counters
-	outBytes, inBytes          uint64 // of memory that swaps
-	stops                      uint64 // of kernels between blocks
-}
-
-func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, map[peerKey]reading) {
-	now := sample{GPUs: []gpuSample{}}
-	after := map[peerKey]reading{}
-	for _, s := range snapshots {
-		gpu := gpuSample{Snapshot: s, Peers: []peerSample{}}
-		for _, p := range s.Peers {
-			key := peerKey{s.Path, p.Slot, p.StartedNs}
-			last, known := before[key]
-			if !known {
-				last = reading{atNs: p.StartedNs, sharedAtNs: p.StartedNs}
-			}
-			next := read(p, s.TakenNs)
-			r := compare(last, next)
-			next.share = r["share"]
-			after[key] = next
-			gpu.Peers = append(gpu.Peers, peerSample{p, r})
-			if p.Level == segment.Levels-1 {
-				gpu.BEShare = min(1, gpu.BEShare+r["share"])
-			} else {
-				gpu.LCShare = max(gpu.LCShare, r["share"])
-			}
-		}
-		now.GPUs = append(now.GPUs, gpu)
-	}
-	return now, after
-}
-
-func read(p segment.Peer, takenNs uint64) reading {
-	r := reading{atNs: takenNs, sharedAtNs: takenNs, counters: p.Counters}
-	if p.Memory != nil {
-		r.outBytes, r.inBytes = p.Memory.OutBytes, p.Memory.InBytes
-	}
-	if p.BLP != nil {
-		r.stops = p.BLP.Stops
-	}
-	if p.Level == segment.Levels-1 {
-		r.sharedNs, r.sharedAtNs = p.RanNs, min(p.RanAtNs, takenNs)
-		return r
-	}
-	r.sharedNs = p.Counters.WindowNs
-	if p.WindowOpen && p.WindowOpenedNs != 0 && p.WindowOpenedNs < takenNs {
-		r.sharedNs += takenNs - p.WindowOpenedNs
-	}
-	return r
-}
-
-// compare does not trust the numbers: the peer wrote them, and not all at once.
-func compare(last, next reading) rates {
-	if next.atNs <= last.atNs {
-		return rates{}
-	}
-	seconds := float64(next.atNs-last.atNs) / 1e9
-	r := rates{"over_ns": 1e9 * seconds, "share": last.share}
-	if next.sharedAtNs > last.sharedAtNs {
-		r["share"] = min(1, float64(next.sharedNs-min(next.sharedNs, last.sharedNs))/float64(next.sharedAtNs-last.sharedAtNs))
-	}
-	for _, of := range ratedCounters() {
-		before, now := counter(last.counters, of.counter), counter(next.counters, of.counter)
-		r[of.counter] = float64(now-min(now, before)) / seconds
-	}
-	if next.stops != 0 {
-		r["stops"] = float64(grown(last.stops, next.stops)) / seconds
-	}
-	if next.outBytes|next.inBytes != 0 {
-		r["out_bytes"] = float64(grown(last.outBytes, next.outBytes)) / seconds
-		r["in_bytes"] = float64(grown(last.inBytes, next.inBytes)) / seconds
-	}
-	return r
-}
-
-// counter is one of the counters, by its name in the segment.
-func counter(of segment.Counters, name string) uint64 {
-	value := reflect.ValueOf(of)
-	for i := range value.NumField() {
-		if value.Type().Field(i).Tag.Get("json") == name {
-			return value.Field(i).Uint()
-		}
-	}
-	return 0
 }

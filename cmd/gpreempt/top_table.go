@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -175,21 +174,4 @@ func state(p segment.Peer) string {
 		return "busy"
 	}
 	return "idle"
-}
-
-func slice(us uint32) string {
-	switch {
-	case us == 0:
-		return "-"
-	case us%1000 == 0:
-		return fmt.Sprintf("%d ms", us/1000)
-	}
-	return fmt.Sprintf("%d us", us)
-}
-
-func orDash(list []string) string {
-	if len(list) == 0 {
-		return "-"
-	}
-	return strings.Join(list, " ")
 }

@@ -8,9 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-
-	"github.com/rivo/uniseg"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -230,16 +227,6 @@ func pad(text string, width int, right bool) string {
 		return blank + string(runes)
 	}
 	return string(runes) + blank
-}
-
-// clean replaces what is not one column wide: names are the processes' own.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) || uniseg.StringWidth(string(r)) != 1 {
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // row is a process's place in the table.

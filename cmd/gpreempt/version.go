@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -14,6 +15,9 @@ import (
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 )
+
+// version and commit are set by the Makefile.
+var version, commit string
 
 // versions is what gpreempt version says. What is not there, or could not be found out, is empty, and missing says why.
 type versions struct {
@@ -81,6 +85,8 @@ func (v versions) print(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "gpreempt  %s\ngo        %s\nlibrary   %s\ndriver    %s\n", own, v.Go, library, driver)
 	return err
 }
+
+var kernelVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
 // kernelDriver is the version of the driver's kernel module, or "".
 func kernelDriver() string {

@@ -74,7 +74,7 @@ func (p *Page) Commands(commands ...*cobra.Command) {
 	}
 }
 
-// All are the commands below one, those of a command after it.
+// All lists the commands below a command, each followed by those below it.
 func All(root *cobra.Command) (all []*cobra.Command) {
 	for _, c := range root.Commands() {
 		all = append(append(all, c), All(c)...)
