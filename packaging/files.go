@@ -36,6 +36,8 @@ type part struct {
 
 var parts = []part{{"gpreempt", "packaging/gpreempt.files", summary, description}, {brokerName, "packaging/gpreemptd.files", brokerSummary, brokerDescription}}
 
+const licensesName = "third-party.txt"
+
 // files reads the lists of some parts, for an architecture. Each has the licenses too.
 func (j *job) files(arch string, some ...part) (list []file, err error) {
 	for _, p := range some {

@@ -217,19 +217,71 @@ func system(t *testing.T, root string) map[string]string {
 	return all
 }
 
+// rpmBelow runs rpm, with --root and what follows: the system's, or Debian's without its being installed. It skips the test where there is neither.
+func rpmBelow(t *testing.T, root string) func(arguments ...string) (string, error) {
+	t.Helper()
+	folder, err := filepath.Abs("../build/debian/rpm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, env := []string{"rpm"}, []string(nil)
+	if _, err := exec.LookPath("rpm"); err != nil {
+		unpackRPM(t, folder)
+		libraries, err := filepath.Glob(folder + "/usr/lib/*-linux-gnu")
+		if err != nil || len(libraries) != 1 {
+			t.Fatalf("libraries of rpm: %q, %v", libraries, err)
+		}
+		command, env = []string{folder + "/usr/bin/rpm"}, []string{"LD_LIBRARY_PATH=" + libraries[0], "RPM_CONFIGDIR=" + folder + "/usr/lib/rpm"}
+	}
+	return func(arguments ...string) (string, error) {
+		return try(env, slices.Concat(command, []string{"--root", root, "--nosignature"}, arguments)...)
+	}
+}
+
+// unpackRPM unpacks below a folder what an installation of rpm would bring to this Debian.
+func unpackRPM(t *testing.T, folder string) {
+	t.Helper()
+	if _, err := os.Stat(folder); err == nil {
+		return
+	}
+	fresh := t.TempDir()
+	if err := os.MkdirAll(fresh+"/partial", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := try(nil, "apt-get", "-qq", "-y", "--no-install-recommends", "--download-only", "-o", "Debug::NoLocking=1", "-o", "Dir::Cache::archives="+fresh, "install", "rpm"); err != nil {
+		t.Skipf("rpm is not installed, and Debian's cannot be had: %v %s", err, said)
+	}
+	archives, err := filepath.Glob(fresh + "/*.deb")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("apt-get brought nothing: %v", err)
+	}
+	unpacked := folder + ".unpacking"
+	if err := os.MkdirAll(unpacked, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, archive := range archives {
+		do(t, nil, "dpkg-deb", "-x", archive, unpacked)
+	}
+	if err := os.Rename(unpacked, folder); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // An rpm is installed, upgraded and removed by rpm below a folder with a data base of its own.
 func TestRPMInstalls(t *testing.T) {
 	native(t)
-	if _, err := exec.LookPath("rpm"); err != nil {
-		t.Skip("rpm is not installed")
-	}
 	root := t.TempDir()
+	rpm := rpmBelow(t, root)
 	run := func(arguments ...string) string {
 		t.Helper()
-		return do(t, nil, append([]string{"rpm", "--root", root, "--nosignature"}, arguments...)...)
+		said, err := rpm(arguments...)
+		if err != nil {
+			t.Fatalf("rpm %q: %v\n%s", arguments, err, said)
+		}
+		return said
 	}
 	path := only(t, "gpreempt-*."+architectures[runtime.GOARCH].machine+".rpm")
-	if said, err := try(nil, "rpm", "--root", root, "--nosignature", "--install", path); err == nil || !strings.Contains(said, "libc.so.6(GLIBC_") {
+	if said, err := rpm("--install", path); err == nil || !strings.Contains(said, "libc.so.6(GLIBC_") {
 		t.Errorf("without a glibc: %v\n%s", err, said)
 	}
 	files := func() map[string]string {
@@ -249,7 +301,12 @@ func TestRPMInstalls(t *testing.T) {
 	if said := run("--verify", "--nodeps", "gpreempt"); said != "" {
 		t.Errorf("verify: %s", said)
 	}
-	run("--erase", "gpreempt")
+	run("--install", only(t, "gpreemptd-*."+architectures[runtime.GOARCH].machine+".rpm"))
+	policy := filepath.Join(root, policyPlace)
+	if said := do(t, nil, root+"/usr/sbin/gpreemptd", "--check", "--policy", policy); said != policy+": no mistakes\n" {
+		t.Error(said)
+	}
+	run("--erase", "gpreemptd", "gpreempt")
 	if left := files(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}

@@ -12,21 +12,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
-
-// job is what is packaged.
-type job struct {
-	root      string // of the repository
-	out       string // folder of the packages
-	version   version
-	commit    string
-	time      time.Time         // of every file in a package
-	binaries  map[string]string // folders, by architecture as Go names it
-	generated string            // folder of files that are made here
-}
 
 func main() {
 	j := job{binaries: map[string]string{}}
@@ -125,28 +113,6 @@ func (j *job) writePackages(arch string, all []file, programs []program) error {
 	}
 	if err := j.writeWheel(arch, all, programs); err != nil {
 		return fmt.Errorf("wheel: %w", err)
-	}
-	return nil
-}
-
-func (j *job) archs() []string {
-	var list []string
-	for arch := range j.binaries {
-		list = append(list, arch)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// create makes a package's file, and removes what write has left if it fails.
-func (j *job) create(name string, write func(*os.File) error) error {
-	path := filepath.Join(j.out, name)
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(write(file), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
 	}
 	return nil
 }

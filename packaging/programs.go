@@ -138,8 +138,6 @@ func modules(programs map[string][]program) (list []debug.Module) {
 
 var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([._-].*)?$`)
 
-const licensesName = "third-party.txt"
-
 // writeLicenses writes the licenses of what is compiled in, which ask for that.
 func (j *job) writeLicenses(programs map[string][]program) error {
 	found := modules(programs)

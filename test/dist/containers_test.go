@@ -98,7 +98,7 @@ func TestContainers(t *testing.T) {
 	m.driver()
 	worker := m.program("test/e2e/testdata/worker.c")
 	// The simulated driver has to be behind the library from the start: it has the ioctl that NVIDIA's has in the kernel.
-	start := fmt.Sprintf(`LD_PRELOAD="$LD_PRELOAD:%s" exec %s`, filepath.Join(m.dir, "libcuda.so.1"), worker)
+	start := fmt.Sprintf(`GPREEMPT_LOG=debug LD_PRELOAD="$LD_PRELOAD:%s" exec %s`, filepath.Join(m.dir, "libcuda.so.1"), worker)
 	be := m.run(m.container(cache, "be", "gpreempt.io/role=be", "/usr/bin/sh", "-c", start))
 	lc := m.run(m.container(cache, "lc", "gpreempt.io/role=lc", "/usr/bin/sh", "-c", start))
 	if answer := be.ask("be"); answer != "running 1" {

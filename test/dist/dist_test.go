@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -245,18 +246,43 @@ type process struct {
 	command *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
-	said    bytes.Buffer
+}
+
+// notes are what a process says that still runs.
+type notes struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (n *notes) Write(some []byte) (int, error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.text.Write(some)
+}
+
+func (n *notes) String() string {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.text.String()
 }
 
 func (m *machine) start(role, worker string) *process {
 	m.t.Helper()
-	return m.run(m.command(role, []string{filepath.Join(m.folder, library), filepath.Join(m.dir, "libcuda.so.1")}, worker))
+	command := m.command(role, []string{filepath.Join(m.folder, library), filepath.Join(m.dir, "libcuda.so.1")}, worker)
+	command.Env = append(command.Env, "GPREEMPT_LOG=debug")
+	return m.run(command)
 }
 
+// run starts a worker. A test that fails shows what its workers have said.
 func (m *machine) run(command *exec.Cmd) *process {
 	m.t.Helper()
-	p := &process{t: m.t, command: command}
-	p.command.Stderr = &p.said
+	p, said := &process{t: m.t, command: command}, &notes{}
+	p.command.Stderr = said
+	m.t.Cleanup(func() {
+		if m.t.Failed() {
+			m.t.Logf("%q says\n%s", command.Args, said)
+		}
+	})
 	var err error
 	if p.in, err = p.command.StdinPipe(); err != nil {
 		m.t.Fatal(err)
@@ -277,7 +303,7 @@ func (p *process) ask(line string) string {
 	fmt.Fprintln(p.in, line)
 	answer, err := p.out.ReadString('\n')
 	if err != nil {
-		p.t.Fatalf("%s: %v %s", line, err, p.said.String())
+		p.t.Fatalf("%s: %v", line, err)
 	}
 	return strings.TrimSpace(answer)
 }
@@ -290,12 +316,32 @@ func (p *process) end() {
 		p.t.Error(err)
 	}
 	if err := p.command.Wait(); err != nil {
-		p.t.Errorf("%v %s", err, p.said.String())
+		p.t.Error(err)
 	}
 }
 
+// peers are the processes that gpreempt top of the architecture shows, by PID. Memory is read as it was made: its pages are of another size elsewhere.
+func (m *machine) peers() map[int]segment.Peer {
+	m.t.Helper()
+	command := m.command("", nil, filepath.Join(m.folder, "gpreempt"), "top", "--once", "--json")
+	out, err := command.Output()
+	var shown struct {
+		GPUs []struct{ Peers []segment.Peer }
+	}
+	if err := errors.Join(err, json.Unmarshal(out, &shown)); err != nil {
+		m.t.Fatalf("%q: %v\n%s", command.Args, err, out)
+	}
+	found := map[int]segment.Peer{}
+	for _, gpu := range shown.GPUs {
+		for _, peer := range gpu.Peers {
+			found[int(peer.Pid)] = peer
+		}
+	}
+	return found
+}
+
 // A latency-critical and a best-effort program of each architecture: BE gives way, LC opens windows, and computes what it does
-// without the library. The segment is read by this process, whatever theirs is.
+// without the library.
 func TestPrograms(t *testing.T) {
 	for _, architecture := range architectures {
 		t.Run(architecture, func(t *testing.T) {
@@ -316,18 +362,12 @@ func TestPrograms(t *testing.T) {
 				t.Errorf("LC computes %q, without the library %q", with, without)
 			}
 			for deadline := time.Now().Add(patience); ; lc.ask(requests) {
-				found := map[int]segment.Peer{}
-				all, err := segment.SnapshotsIn(segment.Directory(filepath.Join(m.dir, "segments"), os.Getuid()))
-				for _, s := range all {
-					for _, peer := range s.Peers {
-						found[int(peer.Pid)] = peer
-					}
-				}
+				found := m.peers()
 				if found[be.command.Process.Pid].TimesliceUs == 1 && found[lc.command.Process.Pid].Counters.Windows > 0 {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("BE does not give way: %+v, %v", found, err)
+					t.Fatalf("BE does not give way: %+v", found)
 				}
 			}
 			lc.end()
@@ -348,6 +388,22 @@ func TestStart(t *testing.T) {
 			}
 			said(t, m.command("be", []string{installed(t, m.folder)}, m.program("test/dist/testdata/hello.c")), "hello 1\n")
 		})
+	}
+}
+
+// A loader that puts lib64 for $LIB, as those of Fedora and SUSE do, finds the library too.
+func TestLib64(t *testing.T) {
+	m := newMachine(t, "amd64")
+	libc := filepath.Join(debian(t, "libc6-amd64-i386-cross"), "usr/i686-linux-gnu/lib64")
+	loader := []string{filepath.Join(libc, "ld-linux-x86-64.so.2"), "--library-path", libc}
+	path, hello := installed(t, m.folder), m.program("test/dist/testdata/hello.c")
+	said(t, m.command("be", []string{path}, append(loader, hello)...), "hello 1\n")
+	prefix, _, _ := strings.Cut(path, "$LIB")
+	if err := os.RemoveAll(filepath.Join(prefix, "lib64")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := m.command("be", []string{path}, append(loader, hello)...).CombinedOutput(); err != nil || !bytes.HasSuffix(out, []byte("hello 0\n")) {
+		t.Errorf("without lib64: %s, %v", out, err)
 	}
 }
 

@@ -41,8 +41,22 @@ func (m *machine) serve(arguments ...string) string {
 	return first
 }
 
+// removesGroups removes, after the test, the control group in which a runtime makes those of containers.
+func removesGroups(t *testing.T, name string) {
+	t.Helper()
+	t.Cleanup(func() {
+		groups, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, group := range append(groups, "/sys/fs/cgroup/"+name) {
+			_ = os.Remove(group) // fails where it is not there, or is others' too
+		}
+	})
+}
+
 // Pods of two namespaces, each in a container of its own: the plugin gives both the library as the chart's DaemonSet installs it, and they
-// share a GPU by the broker. Nothing else is common to them: no /dev/shm, no PIDs, no network.
+// share a GPU by the broker, whose policy knows their pods. Nothing else is common to them: no /dev/shm, no PIDs, no network.
 func TestPods(t *testing.T) {
 	m := newMachine(t, "amd64")
 	r := nritest.New(t)
@@ -52,17 +66,18 @@ func TestPods(t *testing.T) {
 	err := errors.Join(os.MkdirAll(filepath.Join(prefix, "bin"), 0o755), os.MkdirAll(filepath.Join(prefix, "lib/gpreempt/lib"), 0o755),
 		os.Symlink(filepath.Join(m.folder, "gpreempt"), filepath.Join(prefix, "bin/gpreempt")),
 		os.Symlink(filepath.Join(m.folder, library), filepath.Join(prefix, "lib/gpreempt/lib", library)),
-		os.WriteFile(policy, []byte("[default]\nlevel = 0\n"), 0o600), os.WriteFile(roles, []byte("[namespace.inference]\nlevel = 'lc'\n"), 0o600))
+		os.WriteFile(policy, []byte("[[rule]]\nname = 'inference'\nwhen = 'pod_namespace == \"inference\" && annotations[\"gpreempt.io/role\"] == \"lc\"'\nlevel = 'lc'\n"), 0o600), os.WriteFile(roles, []byte("[namespace.inference]\nlevel = 'lc'\n"), 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(filepath.Join(m.folder, "gpreempt-nri"), "install", "--from", prefix, "--to", opt).CombinedOutput(); err != nil {
 		t.Fatalf("install: %v %s", err, out)
 	}
-	m.serve("gpreemptd", "--directory", sockets, "--policy", policy)
+	told := filepath.Join(m.dir, "pods")
+	m.serve("gpreemptd", "--directory", sockets, "--policy", policy, "--pods", told)
 	r.Start()
 	var plugin struct{ Address string }
-	line := m.serve("gpreempt-nri", "--socket", r.Socket, "--config", roles, "--library", filepath.Join(opt, "current"), "--sockets", sockets, "--listen", "127.0.0.1:0",
+	line := m.serve("gpreempt-nri", "--socket", r.Socket, "--config", roles, "--library", filepath.Join(opt, "current"), "--sockets", sockets, "--pods", told, "--listen", "127.0.0.1:0",
 		"--budget", nritest.Patience.String())
 	if err := json.Unmarshal([]byte(line), &plugin); err != nil {
 		t.Fatalf("%s: %v", line, err)
@@ -75,12 +90,17 @@ func TestPods(t *testing.T) {
 		return err == nil && answer.StatusCode == http.StatusOK
 	})
 
+	removesGroups(t, "kubepods")
+	containers := 0
 	pod := func(name, namespace, role string, program ...string) *exec.Cmd {
 		t.Helper()
+		containers++
+		id := fmt.Sprintf("%064x", containers)
 		spec := m.spec(name, program...)
+		spec.Linux.CgroupsPath = "/kubepods/" + id // as kubelets have it: so the broker knows the container
 		spec.Process.Env = append(spec.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
 		p := &api.PodSandbox{Id: "pod-" + name, Name: name, Namespace: namespace, Annotations: map[string]string{"gpreempt.io/role": role}}
-		if err := r.Create(p, &api.Container{Id: name, Name: "main", PodSandboxId: p.Id}, spec); err != nil {
+		if err := r.Create(p, &api.Container{Id: id, Name: "main", PodSandboxId: p.Id}, spec); err != nil {
 			t.Fatal(err)
 		}
 		return m.contained(spec)
@@ -94,7 +114,7 @@ func TestPods(t *testing.T) {
 
 	m.driver()
 	worker := m.program("test/e2e/testdata/worker.c")
-	start := fmt.Sprintf(`LD_PRELOAD="$LD_PRELOAD:%s" exec %s`, filepath.Join(m.dir, "libcuda.so.1"), worker)
+	start := fmt.Sprintf(`GPREEMPT_LOG=debug LD_PRELOAD="$LD_PRELOAD:%s" exec %s`, filepath.Join(m.dir, "libcuda.so.1"), worker)
 	be := m.run(pod("be", "batch", "be", "/usr/bin/sh", "-c", start))
 	lc := m.run(pod("lc", "inference", "lc", "/usr/bin/sh", "-c", start))
 	if answer := be.ask("be"); answer != "running 1" {
