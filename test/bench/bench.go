@@ -13,6 +13,35 @@ import (
 // measured is the least that a case is expected to do.
 const measured = "measured"
 
+type lcResult struct {
+	StartNs     uint64   `json:"start_ns"`
+	EndNs       uint64   `json:"end_ns"`
+	LatenciesNs []uint64 `json:"latencies_ns"`
+	Different   int      `json:"different"` // results unlike the first, of workers that look
+}
+
+type beResult struct {
+	TimesNs []uint64 `json:"times_ns"`
+	Counts  []uint64 `json:"counts"`
+
+	Different int `json:"different"` // as of lcResult
+}
+
+type launchResult struct {
+	LeastNs  float64 `json:"least_ns"`
+	MedianNs float64 `json:"median_ns"`
+}
+
+type idleResult struct {
+	CPUNs  uint64 `json:"cpu_ns"`
+	WallNs uint64 `json:"wall_ns"`
+	RSSKb  uint64 `json:"rss_kb"`
+}
+
+type mixResult struct {
+	Hash string `json:"hash"`
+}
+
 // completed is the number of kernels that a BE process had completed at a time, between two samples in
 // proportion.
 func (r *beResult) completed(at uint64) float64 {

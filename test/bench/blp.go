@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 
@@ -21,8 +22,17 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.addMPS = []string{"CUDA_MPS_PIPE_DIRECTORY=" + mps.pipes}
+	s.addMPS = clientOfMPS(mps.pipes, os.Getenv(visibleDevicesVariable))
 	return mps.stop, nil
+}
+
+// clientOfMPS is what makes a worker a client of the server with these pipes, on the first GPU that we may use.
+func clientOfMPS(pipes, ours string) []string {
+	environment := []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes}
+	if ours != "" {
+		environment = append(environment, visibleDevicesVariable+"="+visibleDevices(ours, 0, true))
+	}
+	return environment
 }
 
 func inForce(c *result.Counted) string {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // caseSuites are the suites of cases.
@@ -90,23 +92,6 @@ func unprivileged(ctx context.Context, s *session) (end func(), err error) {
 	return quick(ctx, s)
 }
 
-func copyProgram(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	_, err = io.Copy(target, source)
-	if err = errors.Join(err, target.Close()); err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	return nil
-}
-
 func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {
 	quit, err := s.underMPS(ctx)
 	if err != nil {
@@ -117,4 +102,63 @@ func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {
 		return nil, err
 	}
 	return quit, nil
+}
+
+// Suites are all there are.
+func Suites() []Suite {
+	var all []Suite
+	for _, c := range caseSuites {
+		all = append(all, c.suite())
+	}
+	all = append(all, Suite{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
+		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
+		measure: func(ctx context.Context, options Options) (Result, error) {
+			return asResult(measureStalls(ctx, options))
+		}})
+	for _, name := range []string{"paper", "full", "smoke"} {
+		all = append(all, Suite{Name: name, About: evaluationAbout[name],
+			flags: []string{"seconds", "repeats", "systems", "part", "python"}, list: listWorkloads, plan: planEvaluation,
+			measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
+	}
+	return all
+}
+
+// FindSuite finds a suite by its name.
+func FindSuite(name string) (Suite, error) {
+	var names []string
+	for _, s := range Suites() {
+		if s.Name == name || s.short != "" && s.short == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Suite{}, fmt.Errorf("no suite %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// ReadParts is what the partial results of a folder give, a report for each suite.
+func ReadParts(folder string) (reports []*result.Report, err error) {
+	stalls, err := readStalls(folder)
+	if err != nil && !errors.Is(err, errNoParts) {
+		return nil, err
+	}
+	if stalls != nil {
+		reports = append(reports, stalls)
+	}
+	for _, c := range caseSuites {
+		parts, err := c.readParts(folder)
+		if err != nil {
+			return nil, err
+		}
+		report, err := c.join(parts)
+		if err != nil {
+			return nil, err
+		}
+		if report != nil {
+			reports = append(reports, report)
+		}
+	}
+	if reports == nil {
+		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
+	}
+	return reports, nil
 }

@@ -404,6 +404,19 @@ func TestTwoGPUs(t *testing.T) {
 	}
 }
 
+// An MPS server that sees one GPU of several numbers it 0, whatever number it has for us.
+func TestClientsOfMPSSeeTheServersGPU(t *testing.T) {
+	for ours, want := range map[string][]string{
+		"":    {"CUDA_MPS_PIPE_DIRECTORY=/pipes"},
+		"3":   {"CUDA_MPS_PIPE_DIRECTORY=/pipes", "CUDA_VISIBLE_DEVICES=0"},
+		"2,3": {"CUDA_MPS_PIPE_DIRECTORY=/pipes", "CUDA_VISIBLE_DEVICES=0"},
+	} {
+		if got := clientOfMPS("/pipes", ours); !slices.Equal(got, want) {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %q instead of %q", ours, got, want)
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
 	var out bytes.Buffer
 	options := Options{Suite: "paper", Repeats: 2, Seconds: 1.5}

@@ -117,18 +117,6 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 	}
 }
 
-// pause waits; it ends early with the context, whose error it returns.
-func pause(ctx context.Context, length time.Duration) error {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
-
 // visit starts a guest's process, lets it use the GPU for a while, and ends it: every second one by SIGKILL in the middle.
 func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, random *rand.Rand) error {
 	p, err := m.e.startProgram(ctx, m.system, g.role, g.task)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -36,25 +35,6 @@ var (
 	explicitOnly = configs.HintsFrom(configs.HintCopy, configs.HintExplicit)
 	arrivalOnly  = configs.HintsFrom(configs.HintCopy, configs.HintArrival)
 )
-
-func (l load) announced() []string {
-	var options []string
-	add := func(name string, value int) {
-		if value != 0 {
-			options = append(options, "--"+name, strconv.Itoa(value))
-		}
-	}
-	add("prepare-us", l.prepareUs)
-	add("period-us", l.periodUs)
-	add("poisson-us", l.poissonUs)
-	add("wrong-us", l.wrongUs)
-	add("seconds", l.seconds)
-	add("warm-up", l.warmUp)
-	if l.hint {
-		add("hint", 1)
-	}
-	return options
-}
 
 // hintTarget is one of a row with hints and the row of the same load without.
 type hintTarget struct {

@@ -127,13 +127,3 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	}
 	return string(bytes.TrimSpace(text)), readErr
 }
-
-// lastLines are the last three, in one.
-func lastLines(text []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	for i, line := range lines {
-		line = strings.Join(strings.Fields(line), " ")
-		lines[i] = line[:min(len(line), 200)]
-	}
-	return strings.Join(lines[max(len(lines)-3, 0):], " | ")
-}

@@ -199,7 +199,7 @@ func measureServices(ctx context.Context, s *session, name string) error {
 		float64(min(room, s.info.MemoryBytes))/gb, serviceMeanGap, anew/1e6, swapRounds)
 	s.add(result.Row{Case: name, System: "gpreempt", LC: all, Note: note})
 	if out == nil {
-		return fmt.Errorf("of %d requests none met a service that was out", all.N)
+		return fmt.Errorf("none of %d requests came while its service was out", all.N)
 	}
 	row := result.Row{Case: name + "-first-answers", System: "gpreempt", LC: out, Note: note}
 	s.add(row.Judged(servicesGoal.text, out.P99Us*1000 < anew))

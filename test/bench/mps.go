@@ -1,35 +1,16 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
-
-// driverTools is where containers have the driver's programs that are not on the PATH.
-const driverTools = "/usr/local/nvidia/bin"
-
-func (s *session) findTool(name string) (string, error) {
-	if folder := s.options.tests.tools; folder != "" {
-		return exec.LookPath(filepath.Join(folder, name))
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	path := filepath.Join(driverTools, name)
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is neither on the PATH nor in %s", name, driverTools)
-	}
-	return path, nil
-}
 
 // mpsDaemon is an MPS control daemon of our own, with its pipes in a folder of our own.
 type mpsDaemon struct {
@@ -97,37 +78,4 @@ func (m *mpsDaemon) stop() {
 	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // the server is in the daemon's group
 	<-m.gone
 	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own
-}
-
-// gpuBusy says what makes measurements on a GPU meaningless, or "".
-func (s *session) gpuBusy(ctx context.Context, id int) string {
-	tool, err := s.findTool("nvidia-smi")
-	if err != nil {
-		return ""
-	}
-	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
-	query := func(what string) string {
-		text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(text))
-	}
-	if processes := query("--query-compute-apps=pid,name"); processes != "" {
-		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
-	}
-	// The figure is an average over up to a second, and may be of work that has just ended.
-	percent := ""
-	for range 3 {
-		percent = query("--query-gpu=utilization.gpu")
-		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
-			return ""
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return ""
-		}
-	}
-	return percent + " % utilised"
 }

@@ -16,7 +16,7 @@ import (
 // The paired suite: the costs of two builds of the library for those who have nothing to share the GPU with, measured in
 // turns. A figure of one build differs more from one hour, and from one process, to the next than two builds do.
 
-// PairedSuite is its name.
+// PairedSuite is the name of the suite that compares two builds of the library.
 const PairedSuite = "paired"
 
 const (
@@ -24,9 +24,6 @@ const (
 	pairedTolerance = 0.01 // a difference of less is none, however sure
 	pairedRequests  = 200
 )
-
-// contestant is a build with a configuration of its own: other builds may have another form of segment.
-type contestant struct{ library, config string }
 
 // contest prepares the builds; they are the one before and the one now.
 func contest(_ context.Context, s *session) (end func(), err error) {

@@ -122,10 +122,6 @@ func planEvaluation(out io.Writer, options Options) error {
 	return nil
 }
 
-func clock(seconds float64) string {
-	return fmt.Sprintf("%d:%02d", int(math.Round(seconds))/60, int(math.Round(seconds))%60)
-}
-
 func listWorkloads(out io.Writer, options Options) error {
 	workloads, err := workload.Workloads(options.Suite, options.Only)
 	if err != nil {

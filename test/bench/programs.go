@@ -8,14 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // The programs in Python and CUDA C++ are written to a folder to be run there.
@@ -66,60 +64,6 @@ type answer struct {
 }
 
 const traceVariable = "GPREEMPT_BENCH_TRACE"
-
-// startProgram starts a task's process as the system wants it; role is lc or be.
-func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
-	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name)}
-	if options, own := workload.OwnPrograms[task.Program]; own {
-		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
-		p.module = kernels.Evaluation
-		if strings.HasPrefix(task.Program, "spin") {
-			p.module = kernels.Bench
-		}
-	} else {
-		script := "model.py"
-		if task.Program == workload.HTTPService {
-			script = "http_service.py"
-		}
-		p.arguments = []string{e.session.python, filepath.Join(e.session.files, script), task.Program}
-	}
-	libraryRole, environment, library := "", system.BE, ""
-	if role == "lc" {
-		environment = system.LC
-	}
-	if system.Config != "" {
-		libraryRole, library = role, filepath.Base(e.session.library)
-	}
-	p.environment = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
-		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
-	})
-	pipes := "none" // a server that runs already serves none of this
-	if system.MPS {
-		pipes = "mps"
-	}
-	p.environment = append(p.environment, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1",
-		"OMP_NUM_THREADS=1") // many programs share the processors
-	if config := e.configs[system.Name]; config != "" {
-		p.environment = append(p.environment, "GPREEMPT_CONFIG="+config)
-	}
-	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
-		p.environment = append(p.environment, visibleDevicesVariable+"="+visible)
-	}
-	for name, value := range environment {
-		p.environment = append(p.environment, name+"="+value)
-	}
-	p.limits = e.options.tests.limits
-	w, err := p.start(ctx)
-	if err != nil {
-		return nil, err
-	}
-	w.library, w.mps = library, system.MPS
-	if err := task.Place.Put(w.pid()); err != nil {
-		w.end()
-		return nil, fmt.Errorf("%s: %w", p.name, err)
-	}
-	return w, nil
-}
 
 const visibleDevicesVariable = "CUDA_VISIBLE_DEVICES"
 

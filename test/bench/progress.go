@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 )
@@ -78,4 +79,8 @@ func (c *countdown) state() (what string, secondsLeft float64) {
 func (c *countdown) left() string {
 	_, seconds := c.state()
 	return clock(seconds)
+}
+
+func clock(seconds float64) string {
+	return fmt.Sprintf("%d:%02d", int(math.Round(seconds))/60, int(math.Round(seconds))%60)
 }

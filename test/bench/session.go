@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,6 +91,9 @@ type work struct {
 	cooperative bool
 }
 
+// contestant is a build with a configuration of its own: other builds may have another form of segment.
+type contestant struct{ library, config string }
+
 type info struct {
 	Name            string `json:"name"`
 	Devices         int    `json:"devices"`
@@ -97,35 +101,6 @@ type info struct {
 	Multiprocessors int    `json:"multiprocessors"`
 	SharedBytes     int    `json:"shared_bytes"`
 	MemoryBytes     uint64 `json:"memory_bytes"`
-}
-
-type lcResult struct {
-	StartNs     uint64   `json:"start_ns"`
-	EndNs       uint64   `json:"end_ns"`
-	LatenciesNs []uint64 `json:"latencies_ns"`
-	Different   int      `json:"different"` // results unlike the first, of workers that look
-}
-
-type beResult struct {
-	TimesNs []uint64 `json:"times_ns"`
-	Counts  []uint64 `json:"counts"`
-
-	Different int `json:"different"` // as of lcResult
-}
-
-type launchResult struct {
-	LeastNs  float64 `json:"least_ns"`
-	MedianNs float64 `json:"median_ns"`
-}
-
-type idleResult struct {
-	CPUNs  uint64 `json:"cpu_ns"`
-	WallNs uint64 `json:"wall_ns"`
-	RSSKb  uint64 `json:"rss_kb"`
-}
-
-type mixResult struct {
-	Hash string `json:"hash"`
 }
 
 func newSession(options Options) *session {
@@ -170,6 +145,56 @@ func (s *session) look(ctx context.Context) error {
 	}
 	defer w.end()
 	return w.awaitReady(ctx, &s.info)
+}
+
+// driverTools is where containers have the driver's programs that are not on the PATH.
+const driverTools = "/usr/local/nvidia/bin"
+
+func (s *session) findTool(name string) (string, error) {
+	if folder := s.options.tests.tools; folder != "" {
+		return exec.LookPath(filepath.Join(folder, name))
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	path := filepath.Join(driverTools, name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is neither on the PATH nor in %s", name, driverTools)
+	}
+	return path, nil
+}
+
+// gpuBusy says what makes measurements on a GPU meaningless, or "".
+func (s *session) gpuBusy(ctx context.Context, id int) string {
+	tool, err := s.findTool("nvidia-smi")
+	if err != nil {
+		return ""
+	}
+	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
+	query := func(what string) string {
+		text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(text))
+	}
+	if processes := query("--query-compute-apps=pid,name"); processes != "" {
+		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
+	}
+	// The figure is an average over up to a second, and may be of work that has just ended.
+	percent := ""
+	for range 3 {
+		percent = query("--query-gpu=utilization.gpu")
+		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
+			return ""
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ""
+		}
+	}
+	return percent + " % utilised"
 }
 
 // CheckFolder sees that files can be written to a folder, which it makes.
@@ -352,6 +377,23 @@ func (s *session) makeFolders() (remove func(), err error) {
 	return remove, nil
 }
 
+func copyProgram(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	_, err = io.Copy(target, source)
+	if err = errors.Join(err, target.Close()); err != nil {
+		return fmt.Errorf("copy a program: %w", err)
+	}
+	return nil
+}
+
 // configure adds a section to the configuration that workers get, until undo. Their segments are of this session, unless
 // the caller's configuration names others.
 func (s *session) configure(section string) (undo func(), err error) {
@@ -423,6 +465,18 @@ func (s *session) forCase() *session {
 	one.report = &result.Report{Head: s.report.Head}
 	one.added = maps.Clone(s.added)
 	return &one
+}
+
+// pause waits; it ends early with the context, whose error it returns.
+func pause(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 func newHead(i info, options Options, mode string) result.Head {

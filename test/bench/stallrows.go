@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -127,3 +128,5 @@ func withoutLibrary(rows []result.Row) {
 		}
 	}
 }
+
+var errNoParts = errors.New("no partial results of any suite")

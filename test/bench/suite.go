@@ -75,25 +75,6 @@ func (s Suite) with(options Options) Options {
 	return options
 }
 
-// Suites are all there are.
-func Suites() []Suite {
-	var all []Suite
-	for _, c := range caseSuites {
-		all = append(all, c.suite())
-	}
-	all = append(all, Suite{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
-		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
-		measure: func(ctx context.Context, options Options) (Result, error) {
-			return asResult(measureStalls(ctx, options))
-		}})
-	for _, name := range []string{"paper", "full", "smoke"} {
-		all = append(all, Suite{Name: name, About: evaluationAbout[name],
-			flags: []string{"seconds", "repeats", "systems", "part", "python"}, list: listWorkloads, plan: planEvaluation,
-			measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
-	}
-	return all
-}
-
 // asResult is nil where there is none.
 func asResult[R interface {
 	*result.Report | *result.Evaluation
@@ -103,28 +84,6 @@ func asResult[R interface {
 		return nil, err
 	}
 	return r, err
-}
-
-// FindSuite finds a suite by its name.
-func FindSuite(name string) (Suite, error) {
-	var names []string
-	for _, s := range Suites() {
-		if s.Name == name || s.short != "" && s.short == name {
-			return s, nil
-		}
-		names = append(names, s.Name)
-	}
-	return Suite{}, fmt.Errorf("no suite %q; there are %s", name, strings.Join(names, ", "))
-}
-
-// Case is one situation that a suite measures.
-type Case struct {
-	Name    string
-	Target  string
-	suites  []string
-	seconds float64 // that it takes, about, on an H200
-	// measure adds the case's rows to the session's report.
-	measure func(ctx context.Context, s *session, name string) error
 }
 
 // caseSuite is a suite of cases, which are measured one after another.
@@ -195,11 +154,6 @@ func (c caseSuite) left(cases []Case) (seconds float64) {
 	}
 	return max(seconds/float64(max(c.jobs, 1)), longest)
 }
-
-// leftOut is why a case cannot be measured on this machine. That is no failure, and the next call tries again.
-type leftOut string
-
-func (l leftOut) Error() string { return string(l) }
 
 // casePart is the partial result of a case.
 type casePart struct {
@@ -432,33 +386,3 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	r.parts[one.Name] = part
 	return result.WriteJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
 }
-
-// ReadParts is what the partial results of a folder give, a report for each suite.
-func ReadParts(folder string) (reports []*result.Report, err error) {
-	stalls, err := readStalls(folder)
-	if err != nil && !errors.Is(err, errNoParts) {
-		return nil, err
-	}
-	if stalls != nil {
-		reports = append(reports, stalls)
-	}
-	for _, c := range caseSuites {
-		parts, err := c.readParts(folder)
-		if err != nil {
-			return nil, err
-		}
-		report, err := c.join(parts)
-		if err != nil {
-			return nil, err
-		}
-		if report != nil {
-			reports = append(reports, report)
-		}
-	}
-	if reports == nil {
-		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
-	}
-	return reports, nil
-}
-
-var errNoParts = errors.New("no partial results of any suite")

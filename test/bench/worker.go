@@ -78,6 +78,16 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
+// lastLines are the last three, in one.
+func lastLines(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, line := range lines {
+		line = strings.Join(strings.Fields(line), " ")
+		lines[i] = line[:min(len(line), 200)]
+	}
+	return strings.Join(lines[max(len(lines)-3, 0):], " | ")
+}
+
 const endLimit = 5 * time.Second // of a worker that is asked to end
 
 // start starts a worker. It is the first of a process group: what it leaves behind ends with it, and what a terminal

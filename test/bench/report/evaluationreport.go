@@ -273,7 +273,7 @@ func summaryTable(e *result.Evaluation) string {
 	return table.String()
 }
 
-// p99Table compares some systems in all workloads that have one of them.
+// p99Table compares the systems of some cases, with a row for each workload that has such a case.
 func p99Table(e *result.Evaluation, of func(*result.EvaluationCase) bool) string {
 	in := func(c *result.EvaluationCase) bool {
 		return c.System != result.LCAlone && c.System != result.BEAlone && of(c)

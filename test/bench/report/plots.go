@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -121,7 +122,7 @@ func save(e *result.Evaluation, p *plot.Plot, file, caption, folder string, widt
 
 // drawCDF shows which part of the requests took how long at most, under every system.
 func drawCDF(e *result.Evaluation, name, folder string) (*figurePlot, error) {
-	caption := "Distribution of the LC latencies of workload " + name
+	caption := "Distribution of LC latencies, " + strings.ReplaceAll(workloadLabel(name), "\n", " ")
 	p := newPlot(caption, "LC latency from arrival (ms)", "fraction of requests")
 	logarithmic(&p.X)
 	any := false

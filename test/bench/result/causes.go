@@ -101,7 +101,7 @@ func (s Stall) Kinds() (kinds []string) {
 	return kinds
 }
 
-// Explanation is the first that explains it; a request up to the limit is no stall.
+// Explanation names the first cause that explains the stall. A request that took no longer than the limit is no stall.
 func (s Stall) Explanation(limitUs float64) string {
 	tooLong := s.LatencyUs - s.WaitedUs - s.UsualUs
 	explains := func(us float64) bool { return us >= shortStall && 2*us >= tooLong }
@@ -172,7 +172,7 @@ type Stalls struct {
 	Without *Without `json:"without_library,omitempty"`
 }
 
-// Without is the same LC program beside the same guests and nothing else, without the library: what the driver takes for them.
+// Without says how long requests of the same LC program took without the library, beside the same guests and no BE program.
 type Without struct {
 	Case    string  `json:"case"`
 	P999Us  float64 `json:"p999_us"`
@@ -182,7 +182,7 @@ type Without struct {
 	LimitUs float64 `json:"limit_us"`
 }
 
-// WithoutLibrary is what a row with requests, of a system without the library, tells the others.
+// WithoutLibrary sums up a row of a system without the library, for the rows that are compared with it.
 func WithoutLibrary(row Row) *Without {
 	w := &Without{Case: row.Case, P999Us: row.LC.P999Us, MaxUs: row.LC.MaxUs, Above: row.Stalls.Above, LimitUs: row.Stalls.LimitUs}
 	for _, stall := range row.Stalls.List {

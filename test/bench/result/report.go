@@ -245,8 +245,7 @@ func (r *Report) Write(path string) error {
 	return WriteJSON(path, short, "  ")
 }
 
-// WithdrawTargets leaves a row only the failures that are none of times: those that say why in a note.
-// Targets are for GPUs.
+// WithdrawTargets takes target and verdict from all rows but those whose case failed: targets are for GPUs.
 func (r *Report) WithdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]

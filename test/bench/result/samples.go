@@ -340,18 +340,18 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 	return &one, nil
 }
 
-// OfWorkload is the part of the results that is of a workload.
+// OfWorkload returns the results of one workload.
 func (e *Evaluation) OfWorkload(name string) *Evaluation {
 	one := *e
 	one.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c EvaluationCase) bool { return c.Case != name })
 	return &one
 }
 
-// AnotherRun is the note of a case that stays from before its workload was measured again, under other systems: it is
-// compared with what was measured then.
+// AnotherRun is the note of a case that was not measured again when its workload was, under other systems: it is compared with
+// what was measured before.
 const AnotherRun = "of an earlier run than what it is compared with"
 
-// With has the cases of later results too, and these in the place of its own.
+// With returns these results with the cases of later ones, which replace earlier ones of the same name and system.
 func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	if e == nil {
 		e = &Evaluation{Head: later.Head, Environment: later.Environment}
@@ -439,7 +439,7 @@ func SystemOrder(name string) int {
 	return 100 // the user's own
 }
 
-// Names are those of a kind in the order of the results.
+// Names lists each name once, in the order of the results: what of says of the cases that like picks.
 func (e *Evaluation) Names(of func(*EvaluationCase) string, like func(*EvaluationCase) bool) []string {
 	var all []string
 	for i := range e.Cases {
@@ -450,10 +450,10 @@ func (e *Evaluation) Names(of func(*EvaluationCase) string, like func(*Evaluatio
 	return all
 }
 
-// CaseName is for Names.
+// CaseName gives Names the workloads.
 func CaseName(c *EvaluationCase) string { return c.Case }
 
-// SystemName is for Names.
+// SystemName gives Names the systems.
 func SystemName(c *EvaluationCase) string { return c.System }
 
 // Of is the case of a workload under a system, nil where there is none.

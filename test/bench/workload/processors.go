@@ -18,7 +18,7 @@ const (
 
 const ownProcessors = 2
 
-// Put moves a process that has one thread; threads that it makes follow it.
+// Put moves a process to these processors. It has one thread so far; threads that it makes later run there, too.
 func (p Place) Put(pid int) error {
 	if p == anywhere {
 		return nil

@@ -146,7 +146,7 @@ func (s System) LibraryConfig(segment string) (string, error) {
 	return text, nil
 }
 
-// Processes says which systems may use the same processes: those that differ only in what a request does.
+// Processes is a key. Systems with equal keys use the same processes: they differ only in what a request does.
 func (s System) Processes(role string) string {
 	environment := s.BE
 	if role == "lc" {

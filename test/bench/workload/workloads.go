@@ -123,7 +123,7 @@ var (
 	everywhere = []string{"paper", "full"}
 )
 
-// All are those of the GPreempt paper, the first nine, and what it does not have, in the order of the report.
+// All lists the workloads in the order of the report: the nine of the GPreempt paper, then others.
 var All = func() []Workload {
 	all := []Workload{
 		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true, everywhere},

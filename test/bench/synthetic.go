@@ -1,0 +1,396 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// load is an LC process's requests.
+type load struct {
+	work
+	kernels  int // of a request
+	gapUs    int // from a request's end to the next one's arrival
+	requests int
+	each     bool // synchronise after every kernel, not only after the last
+	context  bool // synchronise the whole context
+	// Requests that are announced or come in a pattern: see command_lc of worker.c.
+	prepareUs, periodUs, poissonUs, wrongUs int
+	hint                                    bool
+	seconds, warmUp                         int // 0: lcSeconds, the worker's
+}
+
+const (
+	beSeconds = 2 // of a BE process that runs alone
+	lcSeconds = 7 // after which an LC process stops early: default time slicing makes it very slow
+)
+
+var bestEffort = work{us: 5000, blocksPerSM: 2}
+
+func synced(us, sharedKB int) load {
+	return load{work: work{us: us, blocksPerSM: 1, sharedBytes: sharedKB << 10}, kernels: 50, gapUs: 3000,
+		requests: 300, each: true}
+}
+
+var (
+	single      = load{work: work{us: 40, blocksPerSM: 1}, kernels: 1, gapUs: 3000, requests: 600}
+	cooperative = func() load { l := synced(20, 0); l.cooperative = true; return l }()
+	every10ms   = func() load { l := synced(10, 0); l.gapUs = 10000; return l }()
+	wholeCtx    = func() load { l := synced(10, 0); l.context = true; return l }()
+)
+
+// criterion is a target of an LC/BE pair.
+type criterion struct {
+	text string
+	met  func(result.Row) bool
+}
+
+func p99Within(us float64) criterion {
+	return criterion{fmt.Sprintf("lc p99 <= alone p99 + %g us", us),
+		func(r result.Row) bool { return r.LC.P99Us <= r.LCAlone.P99Us+us }}
+}
+
+func p99Times(times float64) criterion {
+	return criterion{fmt.Sprintf("lc p99 <= %g x alone", times),
+		func(r result.Row) bool { return r.LC.P99Us <= times*r.LCAlone.P99Us }}
+}
+
+func shareAtLeast(share float64) criterion {
+	return criterion{fmt.Sprintf("BE >= %g of what LC leaves", share),
+		func(r result.Row) bool { return r.BE.Share >= share }}
+}
+
+func both(a, b criterion) criterion {
+	return criterion{a.text + ", " + b.text, func(r result.Row) bool { return a.met(r) && b.met(r) }}
+}
+
+// pair is a case of one LC process beside `rivals` BE processes.
+func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
+	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) error {
+		return s.measurePair(ctx, name, l, rivals, target)
+	}}
+}
+
+func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
+	if l.sharedBytes > s.info.SharedBytes {
+		return nil, fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
+			s.info.SharedBytes, l.sharedBytes)
+	}
+	options, err := s.workOptions(ctx, l.work)
+	if err != nil {
+		return nil, err
+	}
+	requests := l.requests
+	if s.options.Requests > 0 {
+		requests = s.options.Requests
+	}
+	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
+		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
+	options = append(options, l.announced()...)
+	if l.each {
+		options = append(options, "--sync-each", "1")
+	}
+	if l.context {
+		options = append(options, "--sync-context", "1")
+	}
+	return options, nil
+}
+
+func (s *session) beRate(ctx context.Context, rival work, role string) (float64, error) {
+	options, err := s.workOptions(ctx, rival)
+	if err != nil {
+		return 0, err
+	}
+	var result beResult
+	if err := s.run(ctx, &result, role, "be", append(options, "--seconds", strconv.Itoa(beSeconds))...); err != nil {
+		return 0, err
+	}
+	return result.ownRate()
+}
+
+// together runs an LC process while BE processes run, and gives the sum of the BE rates over the time
+// in which requests were measured.
+func (s *session) together(ctx context.Context, l load, rival work, rivals int, lcRole, beRole string) (lcResult, float64, error) {
+	var result lcResult
+	lcOptions, err := s.lcOptions(ctx, l)
+	if err != nil {
+		return result, 0, err
+	}
+	beOptions, err := s.workOptions(ctx, rival)
+	if err != nil {
+		return result, 0, err
+	}
+	running := make([]*worker, 0, rivals)
+	defer func() {
+		for _, w := range running {
+			w.kill()
+		}
+	}()
+	for range rivals {
+		w, err := s.start(ctx, beRole, "be", append(beOptions, "--seconds", "50")...)
+		if err != nil {
+			return result, 0, err
+		}
+		running = append(running, w)
+	}
+	for _, w := range running {
+		if err := w.begin(ctx); err != nil {
+			return result, 0, err
+		}
+	}
+	if err := s.run(ctx, &result, lcRole, "lc", lcOptions...); err != nil {
+		return result, 0, err
+	}
+	if len(result.LatenciesNs) == 0 {
+		return result, 0, errors.New("the LC process finished no request in time")
+	}
+	// Samples lie a kernel apart: let the BE processes pass the end of the interval.
+	if err := pause(ctx, 100*time.Millisecond); err != nil {
+		return result, 0, err
+	}
+	if beRole != "" && s.addMPS != nil {
+		s.counted = s.count(s.config, running[0].pid())
+	}
+	rate := 0.0
+	for _, w := range running {
+		var be beResult
+		if err := w.ask(ctx, answerLimit, &be, "stop"); err != nil {
+			return result, 0, err
+		}
+		s.finish(w)
+		rate += be.rate(result.StartNs, result.EndNs)
+	}
+	return result, rate, nil
+}
+
+// eachAlone measures LC, and BE, alone on the GPU, and reports that.
+func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64, err error) {
+	if err := s.run(ctx, &lc, "", "lc", options...); err != nil {
+		return lc, nil, 0, fmt.Errorf("LC alone: %w", err)
+	}
+	if latency = result.LatencyOf(lc.LatenciesNs); latency == nil {
+		return lc, nil, 0, errors.New("the LC process finished no request in time")
+	}
+	if be, err = s.beRate(ctx, rival, ""); err != nil {
+		return lc, nil, 0, fmt.Errorf("BE alone: %w", err)
+	}
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: latency,
+		BE: &result.Share{Share: 1, Alone: result.Round(be, 2), Now: result.Round(be, 2), Unit: kernelsPerSecond}})
+	return lc, latency, be, nil
+}
+
+func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
+	options, err := s.lcOptions(ctx, l)
+	if err != nil {
+		return err
+	}
+	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, bestEffort)
+	if err != nil {
+		return err
+	}
+
+	for _, system := range []struct{ name, lcRole, beRole string }{
+		{"default", "", ""},
+		{"gpreempt", "lc", "be"},
+	} {
+		lc, rate, err := s.together(ctx, l, bestEffort, rivals, system.lcRole, system.beRole)
+		if err != nil {
+			return fmt.Errorf("%s: %w", system.name, err)
+		}
+		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
+			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
+		row.Ratio = result.RatioOf(row.LC, lcAlone)
+		if system.name == "gpreempt" && target.met != nil {
+			pass := target.met(row)
+			row.Target, row.Pass = target.text, &pass
+		}
+		s.report.Cases = append(s.report.Cases, row)
+	}
+
+	var underLibrary lcResult
+	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
+		return fmt.Errorf("gpreempt, LC alone: %w", err)
+	}
+	beUnderLibrary, err := s.beRate(ctx, bestEffort, "be")
+	if err != nil {
+		return fmt.Errorf("gpreempt, BE alone: %w", err)
+	}
+	row := result.Row{Case: name + "-unshared", System: "gpreempt", LC: result.LatencyOf(underLibrary.LatenciesNs), LCAlone: lcAlone,
+		BE: &result.Share{Share: result.Round(beUnderLibrary/beAlone, 3), Alone: result.Round(beAlone, 2),
+			Now: result.Round(beUnderLibrary, 2), Unit: "kernels/s"},
+		Note: "each alone under the library"}
+	row.Ratio = result.RatioOf(row.LC, lcAlone)
+	s.report.Cases = append(s.report.Cases, row)
+	return nil
+}
+
+func valueRow(name, system string, value float64, unit, target string, pass bool, note string) result.Row {
+	row := result.Row{Case: name, System: system, Value: &value, Unit: unit, Note: note}
+	if target != "" {
+		row.Target, row.Pass = target, &pass
+	}
+	return row
+}
+
+// measureLaunch compares what a launch costs the CPU without the library and with it while nothing goes
+// on. It differs by tens of nanoseconds from process to process and from moment to moment: the least of
+// many rounds in each of several processes is compared.
+func measureLaunch(ctx context.Context, s *session, name string) error {
+	const processes = 6
+	roles := []string{"", "lc", "be", "off"}
+	least := map[string]float64{}
+	for i := range processes {
+		for j := range roles {
+			role := roles[(i+j)%len(roles)]
+			var result launchResult
+			if err := s.run(ctx, &result, role, "launch", "--rounds", "300"); err != nil {
+				return err
+			}
+			if known, ok := least[role]; !ok || result.LeastNs < known {
+				least[role] = result.LeastNs
+			}
+		}
+	}
+	s.report.Cases = append(s.report.Cases,
+		valueRow(name, "alone", result.Round(least[""], 1), "ns", "", false, ""))
+	for _, role := range roles[1:] {
+		more := result.Round(least[role]-least[""], 1)
+		s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", more, "ns more",
+			"<= 50 ns more", more <= 50, "role "+role))
+	}
+	return nil
+}
+
+// measureBEAlone takes turns between with and without the library and compares the medians.
+func measureBEAlone(ctx context.Context, s *session, name string) error {
+	const rounds = 3
+	rates := map[string][]float64{}
+	for range rounds {
+		for _, role := range []string{"", "be"} {
+			rate, err := s.beRate(ctx, bestEffort, role)
+			if err != nil {
+				return err
+			}
+			rates[role] = append(rates[role], rate)
+		}
+	}
+	alone, now := result.Median(rates[""]), result.Median(rates["be"])
+	share := result.Round(now/alone, 4)
+	pass := share >= 0.99
+	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "gpreempt",
+		BE:     &result.Share{Share: share, Alone: result.Round(alone, 2), Now: result.Round(now, 2), Unit: "kernels/s"},
+		Target: "BE >= 0.99 of without the library", Pass: &pass})
+	return nil
+}
+
+// measureIdle looks at processes with a context and nothing to do, one of each role at once.
+func measureIdle(ctx context.Context, s *session, name string) error {
+	var without idleResult
+	if err := s.run(ctx, &without, "", "idle"); err != nil {
+		return err
+	}
+	roles := []string{"lc", "be"}
+	workers := make([]*worker, len(roles))
+	for i, role := range roles {
+		w, err := s.start(ctx, role, "idle")
+		if err != nil {
+			return err
+		}
+		defer s.finish(w)
+		workers[i] = w
+	}
+	for _, w := range workers {
+		if err := w.awaitReady(ctx, nil); err != nil {
+			return err
+		}
+		if err := w.send("run"); err != nil {
+			return err
+		}
+	}
+	for i, role := range roles {
+		var idle idleResult
+		if err := workers[i].answer(ctx, workerLimit, &idle); err != nil {
+			return err
+		}
+		core := result.Round(100*float64(idle.CPUNs)/float64(idle.WallNs), 3)
+		added := result.Round((float64(idle.RSSKb)-float64(without.RSSKb))/1024, 1)
+		s.report.Cases = append(s.report.Cases,
+			valueRow(name+"-cpu", "gpreempt", core, "% of a core", "<= 0.5 % of a core", core <= 0.5, "role "+role),
+			valueRow(name+"-memory", "gpreempt", added, "MB RSS added", "<= 15 MB", added <= 15, "role "+role))
+	}
+	return nil
+}
+
+// measureIdentity compares the results of a program that updates memory in place: alone, and as LC, BE
+// and off while an LC and a BE process run beside it.
+func measureIdentity(ctx context.Context, s *session, name string) error {
+	var alone mixResult
+	if err := s.run(ctx, &alone, "", "mix"); err != nil {
+		return err
+	}
+	lcOptions, err := s.lcOptions(ctx, synced(10, 0))
+	if err != nil {
+		return err
+	}
+	beOptions, err := s.workOptions(ctx, bestEffort)
+	if err != nil {
+		return err
+	}
+	lc, err := s.start(ctx, "lc", "lc", append(lcOptions, "--requests", "100000", "--seconds", "50")...)
+	if err != nil {
+		return err
+	}
+	defer lc.kill()
+	be, err := s.start(ctx, "be", "be", append(beOptions, "--seconds", "50")...)
+	if err != nil {
+		return err
+	}
+	defer be.kill()
+	for _, w := range []*worker{lc, be} {
+		if err := w.begin(ctx); err != nil {
+			return err
+		}
+	}
+	roles := []string{"lc", "be", "off"}
+	var different []string
+	for _, role := range roles {
+		var result mixResult
+		if err := s.run(ctx, &result, role, "mix"); err != nil {
+			return err
+		}
+		if result != alone {
+			different = append(different, role)
+		}
+	}
+	note := ""
+	if len(different) > 0 {
+		note = "different as " + strings.Join(different, ", ")
+	}
+	s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", float64(len(roles)-len(different)),
+		fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
+	return nil
+}
+
+func (l load) announced() []string {
+	var options []string
+	add := func(name string, value int) {
+		if value != 0 {
+			options = append(options, "--"+name, strconv.Itoa(value))
+		}
+	}
+	add("prepare-us", l.prepareUs)
+	add("period-us", l.periodUs)
+	add("poisson-us", l.poissonUs)
+	add("wrong-us", l.wrongUs)
+	add("seconds", l.seconds)
+	add("warm-up", l.warmUp)
+	if l.hint {
+		add("hint", 1)
+	}
+	return options
+}
