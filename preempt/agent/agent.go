@@ -215,12 +215,6 @@ func (a *agent) leave() {
 	}
 }
 
-// gates says whether launches of this process wait on the host while a higher level's window is open. That only costs time
-// where timeslices separate processes; under MPS nothing else does.
-func (a *agent) gates() bool {
-	return a.core.config.Mechanisms.UseAt(configs.Gate, a.mps) || a.stoppable
-}
-
 func (a *agent) peers() (p peers) {
 	ended := a.unseen()
 	for members := a.segment.Members.Load() &^ (1 << a.slot) &^ ended; members != 0; members &= members - 1 {
@@ -280,10 +274,6 @@ func (a *agent) takesTurns(p peers) bool {
 	return a.canTakeTurns() && p.same != 0
 }
 
-func (a *agent) canTakeTurns() bool {
-	return a.core.config.Mechanisms.UseAt(configs.Turns, a.mps) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
-}
-
 // doubtFor is how long a doubt is not forgotten: so pages that change all the time make a process set its timeslice twice in that.
 const doubtFor = uint64(time.Second)
 
@@ -317,42 +307,17 @@ func (a *agent) crowded(p peers, now uint64) bool {
 	return false
 }
 
+// publish tells others which mechanisms are in force.
 func (a *agent) publish() {
-	own, m := a.own(), a.core.config.Mechanisms
-	if a.core.levelNow() < lowestLevel && !a.mps && m.Use(configs.Hold) && !holdWanted(a.core.config) {
-		own.SetLacks(configs.FallbackNoHold, true)
-	}
-	lacksVMM := a.core.noVMM || a.core.memory != nil && unmanaged(a.gpu)
-	own.SetLacks(configs.FallbackNoVMM, lacksVMM)
 	var in configs.Mechanism
-	for _, of := range [...]struct {
-		one     configs.Mechanism
-		inForce bool
-	}{
-		{configs.Timeslice, m.UseAt(configs.Timeslice, a.mps) && !a.refused && !own.Lacks(configs.FallbackNoTSG)},
-		{configs.Hold, m.UseAt(configs.Hold, a.mps) && a.core.levelNow() < lowestLevel && !own.Lacks(configs.FallbackNoHold)},
-		{configs.Gate, a.gates()},
-		{configs.Turns, a.canTakeTurns()},
-		{configs.MPS, m.UseAt(configs.MPS, a.mps)},
-		{configs.Swap, a.core.memory != nil && !lacksVMM},
-		{configs.BLP, a.stoppable && stoppable()}, // not where an unknown function of the driver has ended it
-	} {
-		if of.inForce {
-			in |= of.one
+	for _, row := range configs.MechanismRows {
+		if is := inForce[row.Bit]; is == nil && a.uses(row.Bit) || is != nil && is(a) {
+			in |= row.Bit
 		}
 	}
-	if configs.Mechanism(own.Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
+	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
 		a.segment.Ring() // higher levels tell of their windows from now on
 	}
-	own.Job.Store(a.core.job) // last: what is in force is known from here on
-	countBLP(a.gpu)
-	if a.own().Stop.Beside.Load() > 0 && !a.saidBeside {
-		a.saidBeside = true
-		a.log.Warn().Msg("blocks of a kernel wait for later blocks of their launch: such kernels are stopped only as a whole from now on")
-	}
-	if n := a.own().Stop.GivenUp.Load(); n > a.givenUp {
-		a.givenUp = n
-		call, result := refused(a.gpu)
-		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused a call that stops or resumes kernels: kernels of that context are not stopped any more")
-	}
+	a.own().Job.Store(a.core.job) // last: what is in force is known from here on
+	a.tellBLP()
 }

@@ -100,6 +100,15 @@ type peers struct {
 
 func (a *agent) own() *segment.Slot { return a.segment.Own() }
 
+// inForce says of a mechanism whether it is in force on an agent's GPU, and tells the segment what it lacks. The file that carries a mechanism
+// out adds it here; one that is not here is in force wherever it is used.
+var inForce = map[configs.Mechanism]func(*agent) bool{}
+
+// uses says whether the configuration uses a mechanism on this GPU.
+func (a *agent) uses(one configs.Mechanism) bool {
+	return a.core.config.Mechanisms.UseAt(one, a.mps)
+}
+
 func (a *agent) lacks(fallback configs.Fallback) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()

@@ -48,6 +48,15 @@ func (s *swapping) setOut(gpu int, out bool) {
 	setAway(slices.Contains(s.out[:], true))
 }
 
+func init() { inForce[configs.Swap] = (*agent).canSwap }
+
+// canSwap says whether memory of this process can leave this GPU.
+func (a *agent) canSwap() bool {
+	lacks := a.core.noVMM || a.core.memory != nil && unmanaged(a.gpu)
+	a.own().SetLacks(configs.FallbackNoVMM, lacks)
+	return a.core.memory != nil && !lacks
+}
+
 func (a *agent) startMemory() {
 	a.memory.toldMost = math.MaxUint64
 	roomChanged(a.gpu, a.memory.toldMost, false)

@@ -11,6 +11,13 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
+func init() { inForce[configs.Timeslice] = (*agent).canSetTimeslices }
+
+// canSetTimeslices says whether this process sets timeslices.
+func (a *agent) canSetTimeslices() bool {
+	return a.uses(configs.Timeslice) && !a.refused && !a.own().Lacks(configs.FallbackNoTSG)
+}
+
 // uuid returns the UUID of the GPU that a TSG belongs to.
 func (t TSG) uuid() (uuid [16]byte, err error) {
 	p := NV2080_CTRL_GPU_GET_GID_INFO_PARAMS{Flags: NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY}
@@ -109,7 +116,7 @@ func settling(tsgs []TSG, now uint64) (wait time.Duration) {
 
 // applyTimeslice sets the timeslices of the process's TSGs, and tells others the longest that is in force.
 func (a *agent) applyTimeslice() {
-	if !a.core.config.Mechanisms.UseAt(configs.Timeslice, a.mps) || a.refused || a.wantUs == 0 {
+	if !a.uses(configs.Timeslice) || a.refused || a.wantUs == 0 {
 		return
 	}
 	mine := a.mine()

@@ -10,6 +10,13 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
+func init() { inForce[configs.Turns] = (*agent).canTakeTurns }
+
+// canTakeTurns says whether this process could take turns with others, if there are any.
+func (a *agent) canTakeTurns() bool {
+	return a.uses(configs.Turns) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && guarded() && a.segment.Attended()
+}
+
 // seizeAfter is how late an owner may be after its quantum, beyond the time of an RM control.
 const seizeAfter = 250 * time.Millisecond
 
