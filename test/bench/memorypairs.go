@@ -167,7 +167,8 @@ func (p *pairOfPrograms) row(name string, g goal, alone, both pairRun) result.Ro
 		out, in, swapNs, turns = out+m.OutBytes, in+m.InBytes, swapNs+m.OutNs+m.InNs, turns+m.Turns
 	}
 	ratio := 2 * alone.seconds / both.seconds
-	return valued(name, ratio, "of one after the other", g, identical,
+	swapped := out > 0 // else both fit, or one waited for the other's end: that says nothing of swapping
+	return valued(name, ratio, "of one after the other", g, identical && swapped,
 		"2 x %.1f GB on %.1f GB, %d steps: %.1f s alone, %.1f s both; %d memory turns, %.1f GB out, %.1f GB in, swapping %.1f s in all with the start; %s",
 		float64(p.bytes)/gb, float64(p.info.MemoryBytes)/gb, p.steps, alone.seconds, both.seconds, turns, float64(out)/gb, float64(in)/gb, float64(swapNs)/1e9,
 		map[bool]string{true: "identical", false: "DIFFERENT: " + strings.Join(append(alone.sums, both.sums...), " ")}[identical])

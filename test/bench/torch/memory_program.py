@@ -5,6 +5,7 @@
 Serves steps N, whose answer says when they began and ended, and sum, a checksum of what they have come to (PROTOCOL.md).
 nvshare-add and nvshare-matmul are the shapes of nvshare's own tests: sums and products of matrices of ones.
 """
+import gc
 import math
 import os
 import sys
@@ -17,7 +18,7 @@ import torch  # noqa: E402
 import protocol  # noqa: E402
 import resnet  # noqa: E402
 
-BYTES_PER_IMAGE = 92_000_000  # of a training step of ResNet-50 with AMP
+PROBE = 64  # images of the batches that tell how much memory an image takes
 PIECE = 1 << 24  # words of a checksum at a time
 PARTS = 64  # of a product of two matrices that fill a GPU: as a whole it takes 7 s in half, 40 s in single precision (H200)
 
@@ -75,10 +76,22 @@ def gemm(memory):
     return by_rows(n, lambda a, b: torch.addmm(z[a:b], x[a:b], y, beta=0.5, out=z[a:b])), lambda: [z]
 
 
+def training_bytes(images):
+    """What a step takes at most. It follows from the shapes, so it is the same in every run."""
+    torch.cuda.reset_peak_memory_stats()
+    _, step = resnet.training(images, 0.001)
+    step()
+    step()
+    return int(torch.cuda.max_memory_allocated())
+
+
 def training(memory):
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    less, more = training_bytes(PROBE), training_bytes(2 * PROBE)
+    gc.collect()
+    torch.cuda.empty_cache()
     torch.manual_seed(1)
-    model, step = resnet.training(max(int(memory / BYTES_PER_IMAGE), 1), 0.001)
+    model, step = resnet.training(max(int(PROBE + (memory - less) * PROBE / max(more - less, 1)), 1), 0.001)
     return step, lambda: [torch.nn.utils.parameters_to_vector(p.contiguous() for p in model.parameters())]
 
 
