@@ -108,6 +108,7 @@ static inline bool gp_waits_for_context(enum gp_wait kind)
 // A call that the driver refused with CUDA_ERROR_OUT_OF_MEMORY, from its first refusal on. Zero before that.
 struct gp_retry {
 	uint64_t began_ns;
+	uint64_t waited;  // bytes that it waited for last
 	uint32_t refused; // how often, though there was as much room as it was thought to need
 	bool roomy;       // there was, when it was made last
 	bool all;         // and that was all that there can be

@@ -12,7 +12,7 @@ enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
 	GUESS_BYTES = 64 << 20, // what a call wants that does not say it, and what more is tried for one that does:
 				// twice as much each time it is refused though there was room
-	PATIENCE = 4,           // so often in a row before more is tried: another may have been faster
+	PATIENCE = 4,           // so often in a row before more is tried: the driver may have had it a moment later
 	DOUBLINGS = 16,
 };
 
@@ -131,6 +131,7 @@ static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 		need = all ? most : need;
 		if (wait_for(g, need, r)) {
 			r->all = all;
+			r->waited = need;
 			return true;
 		}
 		if (!refused((int)(g - gp_gpu), need))
@@ -139,12 +140,26 @@ static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 	return false;
 }
 
+// Whether another has been faster: less is free than this call waited for, and was told is free. Its refusal says nothing then.
+static bool taken_meanwhile(const struct gp_gpu *g, const struct gp_retry *r)
+{
+	size_t free, total;
+	struct gp_context *c = r->roomy ? gp_memory_use_context(g, false) : NULL;
+	if (!c)
+		return false;
+	bool taken = !gp_driver.cuMemGetInfo(&free, &total) && free < r->waited;
+	gp_memory_leave_context(c);
+	return taken;
+}
+
 bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 {
 	struct gp_memory *m = &gp_memory[g - gp_gpu];
 	uint64_t since = gp_now_ns();
 	if (!r->began_ns)
 		r->began_ns = since;
+	if (taken_meanwhile(g, r))
+		r->roomy = false;
 	r->refused = r->roomy ? r->refused + 1 : bytes ? 0 : r->refused;
 	uint32_t inside = gp_memory_step_out();
 	bool again = wait_for_room(g, bytes, r);

@@ -1,0 +1,77 @@
+// room_test.c - with preempt/memory/room.c preempt/driver/driver.c preempt/process/process.c
+//
+// A call that waits for room is told that there is enough, and is refused.
+#define _GNU_SOURCE
+#include "preempt/memory/memory.h"
+#include "test/units/check.h"
+
+#include <unistd.h>
+
+enum { WANTED = 1 << 30, REFUSALS = 1000 };
+static const uint64_t TOTAL = 10ull << 30;
+
+struct gp_memory gp_memory[GP_GPUS];
+struct gp_memory_settings gp_memory_settings;
+_Atomic uint32_t gp_memory_on = 1;
+static uint64_t free_bytes;
+static unsigned asked;
+static _Atomic bool end;
+
+static CUresult get_info(size_t *free, size_t *total)
+{
+	asked++;
+	*free = free_bytes;
+	*total = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+static CUresult total_bytes(size_t *bytes, CUdevice device)
+{
+	*bytes = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+static void give_way(struct gp_gpu *g, bool on) {}
+struct gp_memory_others gp_memory_others = {.give_way = give_way};
+uint32_t gp_memory_step_out(void) { return 0; }
+void gp_memory_step_in(uint32_t depth) {}
+struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait) { return (struct gp_context *)g; }
+void gp_memory_leave_context(struct gp_context *c) {}
+
+// Says that there is enough for who waits.
+static void *agent(void *unused)
+{
+	while (!end) {
+		if (gp_memory[0].waiting) {
+			gp_memory_room_changed(0, TOTAL, true);
+		}
+		usleep(50);
+	}
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t thread;
+	struct gp_retry taken = {0}, refused = {0}, unknown = {0};
+	gp_driver.cuMemGetInfo = get_info;
+	gp_driver.cuDeviceTotalMem = total_bytes;
+	gp_settings.level = GP_LEVELS - 1;
+	CHECK(!pthread_create(&thread, NULL, agent, NULL));
+
+	free_bytes = WANTED / 2; // whenever this call is made, another has been faster
+	for (int i = 0; i < REFUSALS; i++)
+		CHECK(gp_memory_wait_for_room(gp_gpu, WANTED, &taken));
+	CHECK(!taken.refused && asked == REFUSALS - 1); // the first refusal has waited for nothing
+
+	free_bytes = TOTAL; // the driver does not have it in one piece, say
+	int waits = 0;
+	while (gp_memory_wait_for_room(gp_gpu, WANTED, &refused))
+		CHECK(++waits < REFUSALS);
+	waits = 0;
+	while (gp_memory_wait_again(&unknown, gp_gpu))
+		CHECK(++waits < REFUSALS);
+	end = true;
+	CHECK(!pthread_join(thread, NULL));
+	return 0;
+}
