@@ -21,7 +21,7 @@
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { int type, id; } CUmemLocation;
 enum { LOCATION_DEVICE = 1, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT };
-enum { ALLOCATION_PINNED = 1, HANDLE_POSIX_FD = 1 };
+enum { ALLOCATION_PINNED = 1, HANDLE_POSIX_FD = 1, LARGE_BYTES = 64 << 20 };
 enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READWRITE = 3 };
 typedef struct {
 	int type, requestedHandleTypes;
@@ -238,6 +238,25 @@ static void physical_drop(struct physical *p)
 	free(p);
 }
 
+// A file for memory that may be shared. Its last bytes say what it is. -1: there is none.
+#define MARK 0x6d656d2d61647563ull
+struct label {
+	uint64_t mark, bytes;
+	CUmemAllocationProp properties;
+};
+
+static int own_file(const struct physical *p)
+{
+	int own = memfd_create("simcuda-shared", MFD_CLOEXEC);
+	struct label label = {MARK, p->bytes, p->properties};
+	if (own >= 0 && ftruncate(own, (off_t)(p->bytes + sizeof label)) == 0 &&
+	    pwrite(own, &label, sizeof label, (off_t)p->bytes) == (ssize_t)sizeof label)
+		return own;
+	if (own >= 0)
+		close(own);
+	return -1;
+}
+
 CALL(cuMemCreate,
      (CUmemGenericAllocationHandle * out, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags),
      (out, bytes, properties, flags))
@@ -264,6 +283,10 @@ CALL(cuMemCreate,
 	}
 	p->offset = end;
 	end += bytes;
+	// Another process waits for an export, which takes a driver no time. So what takes long to move is in a file of its own
+	// from the beginning.
+	if (bytes >= LARGE_BYTES && properties->requestedHandleTypes & HANDLE_POSIX_FD && (p->fd = own_file(p)) >= 0)
+		p->offset = 0;
 	*out = p->handle;
 	leave(CUDA_SUCCESS);
 	if (device)
@@ -451,13 +474,7 @@ CALL(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CU
 	return leave(CUDA_SUCCESS);
 }
 
-// ---- sharing: exported memory moves to a file of its own, whose last bytes say what it is
-
-#define MARK 0x6d656d2d61647563ull
-struct label {
-	uint64_t mark, bytes;
-	CUmemAllocationProp properties;
-};
+// ---- sharing: exported memory is in a file of its own, or moves there
 
 static bool copy_contents(int to, const struct physical *p)
 { // holes stay holes
@@ -475,11 +492,9 @@ static bool copy_contents(int to, const struct physical *p)
 
 static bool give_own_file(struct physical *p)
 {
-	int own = memfd_create("simcuda-shared", MFD_CLOEXEC);
-	struct label label = {MARK, p->bytes, p->properties};
+	int own = own_file(p);
 	pthread_rwlock_wrlock(&in_use);
-	bool done = own >= 0 && ftruncate(own, (off_t)(p->bytes + sizeof label)) == 0 && copy_contents(own, p) &&
-		    pwrite(own, &label, sizeof label, (off_t)p->bytes) == (ssize_t)sizeof label;
+	bool done = own >= 0 && copy_contents(own, p);
 	if (done) {
 		fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)p->offset, (off_t)p->bytes);
 		p->fd = own;
