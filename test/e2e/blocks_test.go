@@ -53,7 +53,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("before 1 1 after 0")
 		return p
 	}
-	t.Run("latency-critical, asked for", func(t *testing.T) {
+	t.Run("latency-critical and asked for", func(t *testing.T) {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\nlc_streams = true\n")
 		p := m.startAs(m.command("lc", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -69,7 +69,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		level, waited int
-	}{{"block", block, 1}, {"block, restored by the thread", block, 0}, {"queue", queue, 1}, {"queue, restored by the thread", queue, 0}} {
+	}{{"block", block, 1}, {"block restored by the thread", block, 0}, {"queue", queue, 1}, {"queue restored by the thread", queue, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := start(t)
 			const rounds = 30
@@ -125,6 +125,15 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			p.m.until("the stop is counted", func() bool { return p.m.stops(p) == before.Stops+1 })
 			return p.m.peer(p).BLP.DrainNs-before.DrainNs < uint64(20*time.Millisecond)
 		})
+		p.finish()
+	})
+	t.Run("given up while held", func(t *testing.T) { // nothing was stopped, so nothing is lost
+		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventSynchronize:1")
+		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
+		p.hears("before 1 1 after 0")
+		p.say("held")
+		p.hears("stop 6 go on 6")
+		m.until("it is told", func() bool { return m.peer(p).BLP != nil && m.peer(p).BLP.GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks

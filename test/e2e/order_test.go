@@ -222,3 +222,64 @@ func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
 		t.Errorf("%+v", *blp)
 	}
 }
+
+// A wait that is only noted down, since the process is being stopped, comes behind the record that the program meant: also where the driver
+// has that record, behind a kernel which no stop ends, and where the event stands for another record by now.
+func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/anew.c")
+	for _, begin := range []string{"begin", "begin, record anew"} {
+		t.Run(strings.ReplaceAll(begin, ",", ""), func(t *testing.T) {
+			trace := filepath.Join(t.TempDir(), "trace")
+			// A call into a stopped process waits for twice 10 ms and 200. Then it is noted down.
+			m := newStoppable(t, "[hold]\nmax_ms = 10\n[share]\nmin_be = 0", "SIMCUDA_TRACE="+trace)
+			flags := func() int { // how often a domain's flag was written
+				lines, err := os.ReadFile(trace)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return strings.Count(string(lines), " begin cuStreamWriteValue32")
+			}
+			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
+			be.hears("ready")
+			m.until("a wait is noted down", func() bool { // where its thread had passed the gate when the window opened
+				lc := m.start("lc")
+				m.joined(be, lc)
+				m.until("launches are logged", func() bool {
+					be.say("work")
+					return be.hear() == "ran 0" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+				})
+				be.say("%s", begin)
+				be.hears("ran 0")
+				gated, before := m.peer(be).Counters.GateWaits, flags()
+				lc.say("lc 1 2 60000000 0 stream")
+				m.until("BE is being stopped", func() bool { return flags() > before })
+				be.say("go on")
+				noted, line := false, ""
+				m.until("the threads are done, or wait at the gate", func() bool {
+					select {
+					case line = <-be.lines:
+						noted = true
+					default:
+					}
+					return noted || m.peer(be).Counters.GateWaits > gated
+				})
+				_ = lc.cmd.Process.Kill()
+				if !noted {
+					line = be.hear()
+				}
+				be.say("work") // is done when BE goes on
+				be.hears("ran 0")
+				if line != "ran 0" {
+					t.Errorf("%q while BE was stopped", line)
+				}
+				be.say("end")
+				be.hears("ran 1")
+				return noted
+			})
+			if blp := m.peer(be).BLP; blp.GivenUp != 0 || blp.Stops == 0 {
+				t.Errorf("%+v", *blp)
+			}
+		})
+	}
+}

@@ -172,6 +172,19 @@ static void unwatched(void)
 	OK(gpreempt_stream_disable(background));
 }
 
+// Holds back new launches and waits for those that run. Where the driver refuses that wait, nothing of these is lost.
+static void held(void)
+{
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_QUEUE));
+	launch(6);
+	int stop = gpreempt_stream_preempt(background, 1), go_on = gpreempt_stream_restore(background, 1);
+	launch(1);
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("stop %d go on %d\n", stop, go_on);
+	OK(gpreempt_stream_disable(background));
+}
+
 static void *launch_on_legacy(void *unused)
 {
 	OK(cuCtxSetCurrent(context));
@@ -371,6 +384,8 @@ int main(int argc, char **argv)
 			kept_from((void (*)(unsigned))dlsym(library, "simcuda_answer_late"));
 		else if (strcmp(line, "unwatched\n") == 0)
 			unwatched();
+		else if (strcmp(line, "held\n") == 0)
+			held();
 		else if (strcmp(line, "refused\n") == 0)
 			refused();
 		else if (strcmp(line, "errors\n") == 0)
