@@ -850,7 +850,7 @@ static void between(void)
 	uint64_t from = now_us();
 	for (int i = 0, status; i < 2; i++)
 		CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
-	CHECK(now_us() - from >= 190000);
+	TIMED(now_us() - from >= 190000); // where this process was not the last to begin
 }
 
 static const struct test tests[] = {
