@@ -139,7 +139,7 @@ var stallCases = func() []stallCase {
 		gemmsCase("gemms-apart", "gemms with two processors that no other program gets", "gemms", 0, 600).apart(),
 	}
 	for _, connections := range []int{1, 8, 32} {
-		for _, streams := range []int{1, 8, 33} {
+		for _, streams := range []int{1, 8, 33, 64} {
 			program := fmt.Sprintf("gemms-s%d", streams)
 			if streams == 1 {
 				program = "gemms"

@@ -409,7 +409,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 
 func TestStallCasesArePicked(t *testing.T) {
 	var out bytes.Buffer
-	if err := planStalls(&out, Options{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s33") || strings.Contains(out.String(), "spin") {
+	if err := planStalls(&out, Options{}); err != nil || !strings.Contains(out.String(), "gemms-c32-s64") || strings.Contains(out.String(), "spin") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 	for options, want := range map[string]string{
@@ -445,7 +445,7 @@ func TestStallCasesArePicked(t *testing.T) {
 	if _, err := stallSystems([]string{"mps"}); err == nil {
 		t.Error("a system with MPS is accepted")
 	}
-	for _, program := range []string{"gemms", "gemms-s8", "gemms-s33"} {
+	for _, program := range []string{"gemms", "gemms-s8", "gemms-s33", "gemms-s64"} {
 		if _, own := workload.OwnPrograms[program]; !own {
 			t.Errorf("no program %q", program)
 		}

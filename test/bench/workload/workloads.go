@@ -77,6 +77,7 @@ var OwnPrograms = map[string][]string{
 	"gemms":      {"--work", "gemms", "--closed", "1"}, // five products of half-precision matrices
 	"gemms-s8":   {"--work", "gemms", "--closed", "1", "--streams", "8"},
 	"gemms-s33":  {"--work", "gemms", "--closed", "1", "--streams", "33"},
+	"gemms-s64":  {"--work", "gemms", "--closed", "1", "--streams", "64"},
 }
 
 // HTTPService is the program of ../torch/http_service.py. Its requests announce themselves by nothing but their arrival.
