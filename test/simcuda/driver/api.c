@@ -7,60 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-// ---- handles: what the application passes is looked up before it is followed
-
-#define BUCKETS 4096
-static struct entry {
-	void *pointer;
-	enum handle_kind kind;
-	struct entry *next;
-} *handles[BUCKETS];
-
-static struct entry **bucket(const void *p) { return &handles[((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15ull >> 52]; }
-
-void handle_add(void *p, enum handle_kind kind)
-{
-	struct entry *e = malloc(sizeof *e);
-	if (!e)
-		abort();
-	*e = (struct entry){p, kind, *bucket(p)};
-	*bucket(p) = e;
-}
-
-void handle_remove(void *p)
-{
-	for (struct entry **at = bucket(p); *at; at = &(*at)->next)
-		if ((*at)->pointer == p) {
-			struct entry *e = *at;
-			*at = e->next;
-			free(e);
-			return;
-		}
-}
-
-bool handle_is(const void *p, enum handle_kind kind)
-{
-	for (struct entry *e = *bucket(p); e; e = e->next)
-		if (e->pointer == p)
-			return e->kind == kind;
-	return false;
-}
 
 // ---- initialisation, errors
 
-static bool initialized, forked;
 static int device_count;
 static struct CUctx_st *primary[8];
 static int primary_refs[8];
 static unsigned primary_flags[8];
 static uint64_t next_context = 1;
-
-#define STACK 16
-static __thread struct CUctx_st *stack[STACK];
-static __thread int depth;
 
 struct per_thread {
 	struct CUctx_st *ctx;
@@ -68,70 +23,6 @@ struct per_thread {
 	struct CUstream_st *stream;
 };
 static __thread struct per_thread per_thread[8];
-
-static void before_fork(void) { pthread_mutex_lock(&sim_lock); }
-
-static void in_parent(void) { pthread_mutex_unlock(&sim_lock); }
-
-static void in_child(void)
-{ // a driver does not survive a fork
-	pthread_mutex_init(&sim_lock, NULL);
-	pthread_cond_init(&sim_done, NULL);
-	rm_forked();
-	if (initialized)
-		forked = sim_dead = true;
-}
-
-static void __attribute__((constructor)) loaded(void) { pthread_atfork(before_fork, in_parent, in_child); }
-
-static void __attribute__((destructor)) unloaded(void)
-{
-	if (!initialized || forked)
-		return;
-	// A signal handler that interrupted one of our calls may have called exit(): the wait for the lock is bounded.
-	struct timespec limit;
-	clock_gettime(CLOCK_REALTIME, &limit);
-	limit.tv_sec++;
-	bool locked = pthread_mutex_timedlock(&sim_lock, &limit) == 0;
-	sim_dead = true;
-	pthread_cond_broadcast(&sim_done);
-	if (locked) {
-		engine_leave();
-		pthread_mutex_unlock(&sim_lock);
-	}
-}
-
-CUresult leave(CUresult r)
-{
-	pthread_mutex_unlock(&sim_lock);
-	return r;
-}
-
-static CUresult enter_driver(void)
-{
-	if (forked)
-		return CUDA_ERROR_NOT_INITIALIZED;
-	pthread_mutex_lock(&sim_lock);
-	if (sim_dead)
-		return leave(CUDA_ERROR_DEINITIALIZED);
-	return initialized ? CUDA_SUCCESS : leave(CUDA_ERROR_NOT_INITIALIZED);
-}
-
-CUresult enter(struct CUctx_st **current)
-{
-	CUresult r = enter_driver();
-	if (r != CUDA_SUCCESS || !current)
-		return r;
-	*current = depth ? stack[depth - 1] : NULL;
-	if (!*current || !handle_is(*current, H_CONTEXT))
-		return leave(CUDA_ERROR_INVALID_CONTEXT);
-	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
-}
-
-struct CUctx_st *context_current(void)
-{
-	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
-}
 
 // The driver names its threads, by the numbers that the process's own PID namespace gives them: /proc must be of that namespace.
 static bool names_threads(void)
@@ -151,7 +42,7 @@ CALL(cuInit, (unsigned flags), (flags))
 {
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (forked)
+	if (sim_forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&once);
@@ -160,7 +51,7 @@ CALL(cuInit, (unsigned flags), (flags))
 		r = 999; // CUDA_ERROR_UNKNOWN
 	if (getenv("SIMCUDA_NAME_THREADS") && !names_threads())
 		r = 304; // CUDA_ERROR_OPERATING_SYSTEM
-	if (!initialized && r == CUDA_SUCCESS) {
+	if (!sim_initialized && r == CUDA_SUCCESS) {
 		mps_connect();
 		device_count = sim_devices();
 		for (int i = 0; i < device_count && r == CUDA_SUCCESS; i++)
@@ -172,7 +63,7 @@ CALL(cuInit, (unsigned flags), (flags))
 			r = 100; // CUDA_ERROR_NO_DEVICE
 		if (r == CUDA_SUCCESS && rm_open() != 0)
 			r = 999;
-		initialized = r == CUDA_SUCCESS;
+		sim_initialized = r == CUDA_SUCCESS;
 	}
 	pthread_mutex_unlock(&once);
 	return r;
@@ -250,7 +141,7 @@ CALL(cuGetErrorString, (CUresult error, const char **out), (error, out)) { retur
 
 static CUresult check_device(CUdevice d, const void *out)
 {
-	if (forked || !initialized)
+	if (sim_forked || !sim_initialized)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -267,7 +158,7 @@ CALL(cuDeviceGet, (CUdevice * out, int ordinal), (out, ordinal))
 
 CALL(cuDeviceGetCount, (int *out), (out))
 {
-	if (forked || !initialized)
+	if (sim_forked || !sim_initialized)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -443,7 +334,7 @@ static CUresult primary_drop(CUdevice d, bool reset)
 		return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 	}
 	primary_refs[d] = reset ? 0 : primary_refs[d] - 1;
-	if (primary_refs[d] == 0 && (r = enter_driver()) == CUDA_SUCCESS) {
+	if (primary_refs[d] == 0 && (r = enter(NULL)) == CUDA_SUCCESS) {
 		struct CUctx_st *c = primary[d];
 		primary[d] = NULL;
 		r = context_end(c);
@@ -478,12 +369,12 @@ CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice d, unsigned flags), (d, flags))
 static CUresult create_context(CUcontext *out, unsigned flags, CUdevice d)
 {
 	CUresult r = check_device(d, out);
-	if (r == CUDA_SUCCESS && depth == STACK)
+	if (r == CUDA_SUCCESS && context_stack_full())
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS)
 		r = context_new(d, flags, false, out);
 	if (r == CUDA_SUCCESS)
-		stack[depth++] = *out;
+		context_push(*out);
 	return r;
 }
 
@@ -505,8 +396,8 @@ CALL(cuCtxDestroy_v2, (CUcontext c), (c))
 		return r;
 	if (!handle_is(c, H_CONTEXT) || c->primary)
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
-	if (depth && stack[depth - 1] == c)
-		depth--;
+	if (context_top() == c)
+		context_pop();
 	return context_end(c);
 }
 
@@ -517,10 +408,9 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c))
 		return r;
 	if (c && !handle_is(c, H_CONTEXT))
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
-	if (depth)
-		depth--;
+	context_pop();
 	if (c)
-		stack[depth++] = c;
+		context_push(c);
 	return leave(CUDA_SUCCESS);
 }
 
@@ -532,7 +422,7 @@ CALL(cuCtxGetCurrent, (CUcontext * out), (out))
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = depth ? stack[depth - 1] : NULL;
+	*out = context_top();
 	return leave(CUDA_SUCCESS);
 }
 
@@ -541,9 +431,9 @@ CALL(cuCtxPushCurrent_v2, (CUcontext c), (c))
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (!handle_is(c, H_CONTEXT) || depth == STACK)
+	if (!handle_is(c, H_CONTEXT) || context_stack_full())
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
-	stack[depth++] = c;
+	context_push(c);
 	return leave(CUDA_SUCCESS);
 }
 
@@ -552,11 +442,11 @@ CALL(cuCtxPopCurrent_v2, (CUcontext * out), (out))
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (!depth)
+	struct CUctx_st *c = context_pop();
+	if (!c)
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
-	depth--;
 	if (out)
-		*out = stack[depth];
+		*out = c;
 	return leave(CUDA_SUCCESS);
 }
 

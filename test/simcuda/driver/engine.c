@@ -33,13 +33,6 @@ static struct device {
 } devices[DEVICES];
 static pthread_mutex_t update_lock = PTHREAD_MUTEX_INITIALIZER; // our own two buffers
 
-uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static bool record_lock(int fd, int type, off_t byte)
 {
 	struct flock l = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 const struct machine machine = {
 	.name = "Simulated H200",
@@ -178,18 +177,6 @@ uint64_t sim_look_ns(void)
 {
 	static _Atomic uint64_t ns = UINT64_MAX;
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
-}
-
-#define SLACK_NS 100000 // a sleep ends so much late at most, mostly
-
-void sim_take(uint64_t ns)
-{
-	uint64_t until = now_ns() + ns, asleep = ns > SLACK_NS ? ns - SLACK_NS : 0;
-	struct timespec t = {(time_t)(asleep / 1000000000u), (long)(asleep % 1000000000u)};
-	if (asleep)
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
-	while (ns && now_ns() < until)
-		;
 }
 
 void sim_doorbell(const struct kernel *k)

@@ -124,7 +124,6 @@ uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
 // Bytes per ns to the device (direction 0) or from it (1); both: while copies go both ways. 0: no rate is set.
 double sim_bus_rate(int direction, bool both);
-void sim_take(uint64_t ns);            // takes so long
 bool sim_contents(void);               // whether copies, memsets and bench_mix change memory
 void sim_pin(uint64_t bytes);          // sleeps as long as page-locking takes
 void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
@@ -134,6 +133,10 @@ bool sim_mps(void);                    // whether processes are clients of an MP
 uint64_t sim_look_ns(void);            // as machine.look_ns, or as a test wants it
 uint64_t sim_block_ns(void);           // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
+
+// ---- time (clock.c)
+uint64_t now_ns(void);      // of CLOCK_MONOTONIC
+void sim_take(uint64_t ns); // takes so long
 
 // ---- the compute engine that processes share (engine.c)
 #define ENGINE_TSGS 64
@@ -199,6 +202,40 @@ int rm_open(void);                                         // client, devices, s
 struct rm_context *rm_context_create(int device, int tsg); // allocates the TSG, its channels and objects
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
+
+// ---- what a process keeps (process.c); with sim_lock held
+extern pthread_mutex_t sim_lock;
+extern pthread_cond_t sim_done; // something completed
+extern bool sim_initialized, sim_forked;
+extern bool sim_dead; // forked or exiting: executors park
+extern struct CUctx_st *sim_contexts;
+enum handle_kind {
+	H_NONE,
+	H_CONTEXT,
+	H_STREAM,
+	H_EVENT,
+	H_MODULE,
+	H_LIBRARY,
+	H_FUNCTION,
+	H_KERNEL,
+	H_GRAPH,
+	H_EXEC,
+	H_NODE,
+	H_LINK,
+	H_POOL,
+	H_ARRAY
+};
+void handle_add(void *, enum handle_kind);
+void handle_remove(void *);
+bool handle_is(const void *, enum handle_kind);
+struct CUctx_st *context_current(void); // NULL = none
+// The contexts of a thread. The top one may have ended.
+bool context_stack_full(void);
+void context_push(struct CUctx_st *);
+struct CUctx_st *context_top(void); // NULL = there is none
+struct CUctx_st *context_pop(void);
+CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
+CUresult leave(CUresult);                  // releases it
 
 // ---- what kernels do, by name (kernels.c)
 #define KERNEL_PARAMETERS 8
@@ -338,10 +375,6 @@ struct CUctx_st {
 	bool stop;
 	int threads;
 };
-extern pthread_mutex_t sim_lock;
-extern pthread_cond_t sim_done; // something completed
-extern bool sim_dead;           // forked or exiting: executors park
-extern struct CUctx_st *sim_contexts;
 int context_start(struct CUctx_st *);
 void context_stop(struct CUctx_st *);
 struct CUstream_st *stream_new(struct CUctx_st *, unsigned flags, int priority);
@@ -430,37 +463,13 @@ void virtual_change_begin(void); // with sim_lock; keeps everybody from between 
 void virtual_change_end(void);
 bool virtual_whole(uint64_t address, uint64_t bytes); // all of it is mapped
 
-uint64_t now_ns(void);
-
 // ---- MPS (mps.c)
 void mps_connect(void); // as the driver is initialised
 
 // ---- what the API is made of (api.c); all with sim_lock held
-enum handle_kind {
-	H_NONE,
-	H_CONTEXT,
-	H_STREAM,
-	H_EVENT,
-	H_MODULE,
-	H_LIBRARY,
-	H_FUNCTION,
-	H_KERNEL,
-	H_GRAPH,
-	H_EXEC,
-	H_NODE,
-	H_LINK,
-	H_POOL,
-	H_ARRAY
-};
-void handle_add(void *, enum handle_kind);
-void handle_remove(void *);
-bool handle_is(const void *, enum handle_kind);
-CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
-CUresult leave(CUresult);                  // releases it
 CUresult enter_stream(CUstream, struct CUstream_st **);     // enter, with the stream
 CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
 CUresult enter_unsafe(struct CUctx_st **); // enter, for a call that is illegal while something captures
-struct CUctx_st *context_current(void);    // NULL = none
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 

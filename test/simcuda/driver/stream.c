@@ -18,11 +18,6 @@
 #define PIECE (1u << 20)         // bytes that are moved before it is asked again whether they may be
 #define LIVENESS_NS 5000000      // longest sleep while another process has the engine
 
-pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t sim_done = PTHREAD_COND_INITIALIZER;
-bool sim_dead;
-struct CUctx_st *sim_contexts;
-
 static uint64_t next_id = 1;
 
 struct op *op_ref(struct op *o)
