@@ -283,7 +283,8 @@ static CUresult context_end(struct CUctx_st *c)
 	context_wait(c);
 	context_stop(c);
 	memory_owner_ends(c);
-	pools_owner_ends(c);
+	arrays_owner_ends(c);
+	pools_synchronized();
 	memory_discharge(c->device, sim_context_bytes());
 	handle_remove(c);
 	for (struct CUctx_st **at = &sim_contexts; *at; at = &(*at)->next)
@@ -839,144 +840,7 @@ CALL(cuEventElapsedTime, (float *out, CUevent from, CUevent to), (out, from, to)
 	return cuEventElapsedTime_v2(out, from, to);
 }
 
-// ---- memory
-
-CUresult enter_unsafe(struct CUctx_st **c)
-{
-	CUresult r = enter(c);
-	if (r == CUDA_SUCCESS && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
-		leave(r);
-	return r;
-}
-
-static CUresult allocate(uint64_t *out, size_t bytes, enum memory_kind kind)
-{
-	struct CUctx_st *c;
-	CUresult r = out && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	uint64_t p = memory_allocate(bytes, kind, NULL);
-	if (p)
-		*out = p;
-	return leave(p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-static CUresult deallocate(uint64_t p, enum memory_kind kind, CUresult unknown)
-{
-	struct CUctx_st *c;
-	CUresult r = enter_unsafe(&c);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!p && kind == MEMORY_DEVICE)
-		return leave(CUDA_SUCCESS);
-	if (!memory_known(p, kind))
-		return leave(unknown);
-	struct CUctx_st *owner = memory_block(p)->owner;
-	call_wait(owner && handle_is(owner, H_CONTEXT) ? owner : c, kind == MEMORY_DEVICE ? CALL_FREE :
-								    kind == MEMORY_HOST   ? CALL_FREE_HOST :
-											    CALL_UNREGISTER);
-	memory_remove(p, kind);
-	return leave(c->error);
-}
-
-CALL(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes), (out, bytes))
-{
-	uint64_t p;
-	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_DEVICE);
-	if (r == CUDA_SUCCESS)
-		*out = p;
-	return r;
-}
-
-CALL(cuMemAllocPitch_v2, (CUdeviceptr * out, size_t *pitch, size_t width, size_t rows, unsigned element),
-     (out, pitch, width, rows, element))
-{
-	enum { PITCH = 512 };
-	if (!pitch || !width || width > sim_memory_bytes() || !rows || rows > sim_memory_bytes() / width ||
-	    (element != 4 && element != 8 && element != 16))
-		return CUDA_ERROR_INVALID_VALUE;
-	size_t row = (width + PITCH - 1) / PITCH * PITCH;
-	uint64_t p;
-	CUresult r = allocate(out ? &p : NULL, row * rows, MEMORY_DEVICE);
-	if (r == CUDA_SUCCESS) {
-		*out = p;
-		*pitch = row;
-	}
-	return r;
-}
-
-// On a GPU it moves by itself; here no device is charged for it.
-CALL(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned flags), (out, bytes, flags))
-{
-	uint64_t p;
-	CUresult r = allocate(out && (flags == 1 || flags == 2) ? &p : NULL, bytes, MEMORY_MANAGED); // CU_MEM_ATTACH_GLOBAL, HOST
-	if (r == CUDA_SUCCESS)
-		*out = p;
-	return r;
-}
-
-CALL(cuMemFree_v2, (CUdeviceptr p), (p)) { return deallocate(p, MEMORY_DEVICE, CUDA_ERROR_INVALID_VALUE); }
-
-CALL(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), (out, bytes, flags))
-{
-	(void)flags;
-	uint64_t p;
-	CUresult r = allocate(out ? &p : NULL, bytes, MEMORY_HOST);
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = memset((void *)p, 0xa5, bytes); // a program must not count on zeros
-	sim_pin(bytes);
-	return CUDA_SUCCESS;
-}
-
-CALL(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes)) { return cuMemHostAlloc(out, bytes, 0); }
-
-CALL(cuMemFreeHost, (void *p), (p)) { return deallocate((uint64_t)p, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE); }
-
-CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total))
-{
-	struct CUctx_st *c;
-	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	uint64_t used = engine_memory(c->device);
-	*total = sim_memory_bytes();
-	*free_bytes = used < *total ? *total - used : 0;
-	return leave(CUDA_SUCCESS);
-}
-
-CALL(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags), (p, bytes, flags))
-{
-	(void)flags;
-	struct CUctx_st *c;
-	CUresult r = p && bytes ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (memory_pinned((uint64_t)p))
-		return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	r = leave(memory_add((uint64_t)p, bytes, MEMORY_REGISTERED) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-	if (r == CUDA_SUCCESS)
-		sim_pin(bytes);
-	return r;
-}
-
-CALL(cuMemHostUnregister, (void *p), (p))
-{
-	return deallocate((uint64_t)p, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-}
-
-CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *p, unsigned flags), (out, p, flags))
-{
-	(void)flags;
-	struct CUctx_st *c;
-	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!memory_pinned((uint64_t)p))
-		return leave(CUDA_ERROR_INVALID_VALUE);
-	*out = (CUdeviceptr)p;
-	return leave(CUDA_SUCCESS);
-}
+// ---- copies, memsets
 
 enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 

@@ -44,6 +44,14 @@ CUresult capture_unsafe(struct CUctx_st *ctx)
 	return r;
 }
 
+CUresult enter_unsafe(struct CUctx_st **c)
+{
+	CUresult r = enter(c);
+	if (r == CUDA_SUCCESS && (r = capture_unsafe(*c)) != CUDA_SUCCESS)
+		leave(r);
+	return r;
+}
+
 CUresult capture_node(struct CUstream_st *s, const struct work *w)
 {
 	if (s->capture->invalid)

@@ -1,5 +1,5 @@
-// memory.c - what is allocated. Device memory is host memory, and device pointers are host pointers. Processes share the memory that
-// a device has (engine.c). The host gives pages only where something is written.
+// memory.c - what is allocated. Device memory is host memory, and device pointers are host pointers. The host gives pages only where
+// something is written.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -8,8 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
-#define DEVICES 8
 #define PAGE 4096ull
 #define BESIDE 512 // offset of a small allocation in its first page: on a GPU it shares that page with others
 
@@ -17,93 +15,6 @@ __thread const struct CUctx_st *memory_user;
 
 static struct block *blocks;
 static size_t count, room;
-static uint64_t small[DEVICES]; // bytes of the small allocations
-
-uint64_t memory_next_id(void)
-{
-	static uint64_t last;
-	return ++last;
-}
-
-// ---- what the device has
-
-static uint64_t in_pages(uint64_t bytes) { return (bytes + LARGE - 1) / LARGE * LARGE; }
-
-bool memory_charge(int device, uint64_t bytes)
-{
-	if (bytes > sim_memory_bytes())
-		return false;
-	uint64_t before = bytes < LARGE ? in_pages(small[device]) : 0;
-	uint64_t after = in_pages(bytes < LARGE ? small[device] + bytes : bytes);
-	if (after != before && !engine_take_memory(device, after - before, sim_memory_bytes()))
-		return false;
-	if (bytes < LARGE)
-		small[device] += bytes;
-	return true;
-}
-
-void memory_discharge(int device, uint64_t bytes)
-{
-	uint64_t before = in_pages(bytes < LARGE ? small[device] : bytes), after = 0;
-	if (bytes < LARGE) {
-		small[device] -= bytes;
-		after = in_pages(small[device]);
-	}
-	if (before != after)
-		engine_give_memory(device, before - after);
-}
-
-// What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
-static struct scrub {
-	struct scrub *next;
-	int device;
-	uint64_t bytes, due_ns;
-} *scrubs, **last_scrub = &scrubs;
-static pthread_cond_t scrub_work = PTHREAD_COND_INITIALIZER;
-
-static void *scrubber(void *nothing)
-{
-	pthread_mutex_lock(&sim_lock);
-	while (!sim_dead) {
-		struct scrub *s = scrubs;
-		uint64_t now = now_ns();
-		if (!s) {
-			pthread_cond_wait(&scrub_work, &sim_lock);
-		} else if (s->due_ns > now) {
-			pthread_mutex_unlock(&sim_lock);
-			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // only this thread takes it off the list
-			pthread_mutex_lock(&sim_lock);
-		} else {
-			memory_discharge(s->device, s->bytes);
-			scrubs = s->next;
-			last_scrub = scrubs ? last_scrub : &scrubs;
-			free(s);
-		}
-	}
-	pthread_mutex_unlock(&sim_lock);
-	return nothing;
-}
-
-void memory_freed(int device, uint64_t bytes)
-{
-	static bool running;
-	static uint64_t last_ns;
-	uint64_t takes = sim_scrub_ns(bytes), now = now_ns();
-	struct scrub *s = takes ? malloc(sizeof *s) : NULL;
-	pthread_t thread;
-	if (s && !running)
-		running = pthread_create(&thread, NULL, scrubber, NULL) == 0 && pthread_detach(thread) == 0;
-	if (!s || !running) {
-		free(s);
-		memory_discharge(device, bytes);
-		return;
-	}
-	last_ns = (last_ns > now ? last_ns : now) + takes;
-	*s = (struct scrub){NULL, device, bytes, last_ns};
-	*last_scrub = s;
-	last_scrub = &s->next;
-	pthread_cond_signal(&scrub_work);
-}
 
 // ---- allocations
 
@@ -141,7 +52,7 @@ static uint64_t page_of(const struct block *b) { return b->address / PAGE * PAGE
 static uint64_t length_of(const struct block *b)
 {
 	uint64_t bytes = b->address % PAGE + b->bytes;
-	return b->bytes >= LARGE ? in_pages(b->bytes) : (bytes + PAGE - 1) / PAGE * PAGE;
+	return b->bytes >= LARGE ? memory_pages(b->bytes) : (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 static void *back(enum memory_kind kind, uint64_t bytes)
@@ -153,11 +64,11 @@ static void *back(enum memory_kind kind, uint64_t bytes)
 	}
 	if (!in_mappings(kind, bytes))
 		return posix_memalign(&p, 512, bytes) == 0 ? p : NULL;
-	uint64_t length = in_pages(bytes);
+	uint64_t length = memory_pages(bytes);
 	p = mmap(NULL, length + LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	uint64_t from = in_pages((uint64_t)p), end = (uint64_t)p + length + LARGE;
+	uint64_t from = memory_pages((uint64_t)p), end = (uint64_t)p + length + LARGE;
 	if (from > (uint64_t)p)
 		munmap(p, from - (uint64_t)p);
 	if (end > from + length)

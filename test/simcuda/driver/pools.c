@@ -1,11 +1,9 @@
-// pools.c - memory pools, and arrays: what they take of the device's memory, and no more. A pool keeps what is freed until
-// the program synchronizes, as far as that is above the pool's threshold, or trims it.
+// pools.c - memory pools: what they take of the device's memory. A pool keeps what is freed until the program synchronizes, as far
+// as that is above the pool's threshold, or trims it.
 #include "sim.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#define PAGE (2ull << 20)
 #define DEVICES 8
 
 struct pool {
@@ -40,11 +38,9 @@ struct pool *pool_current(int device) { return current[device] ? current[device]
 
 bool pool_reached(const struct pool *p, int device) { return device == p->device || p->access[device]; }
 
-static uint64_t in_pages(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-
 static void release(struct pool *p, uint64_t keep)
 {
-	uint64_t needed = in_pages(p->used > keep ? p->used : keep);
+	uint64_t needed = memory_pages(p->used > keep ? p->used : keep);
 	if (needed >= p->reserved)
 		return;
 	memory_discharge(p->device, p->reserved - needed);
@@ -55,7 +51,7 @@ bool pool_take(struct pool *p, uint64_t bytes)
 {
 	if (bytes > p->most || p->used > p->most - bytes)
 		return false;
-	uint64_t needed = in_pages(p->used + bytes);
+	uint64_t needed = memory_pages(p->used + bytes);
 	if (needed > p->reserved) {
 		if (!memory_charge(p->device, needed - p->reserved))
 			return false;
@@ -261,176 +257,4 @@ CALL(cuDeviceGraphMemTrim, (CUdevice d), (d))
 {
 	CUresult r = enter_device(d, &d);
 	return r == CUDA_SUCCESS ? leave(r) : r;
-}
-
-static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s)
-{
-	if (s->capture)
-		return CUDA_ERROR_NOT_SUPPORTED; // memory nodes are not simulated
-	if (!p || !pool_take(p, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUdeviceptr address = memory_allocate(bytes, MEMORY_DEVICE, p);
-	if (!address) {
-		pool_take_back(p, bytes);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*out = address;
-	return CUDA_SUCCESS;
-}
-
-DUAL(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s))
-{
-	struct CUstream_st *st;
-	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	return leave(allocate(out, bytes, pool_current(st->ctx->device), st));
-}
-
-DUAL(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, struct pool *p, CUstream s), (out, bytes, p, s))
-{
-	struct CUstream_st *st;
-	CUresult r = out && bytes ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	return leave(handle_is(p, H_POOL) ? allocate(out, bytes, p, st) : CUDA_ERROR_INVALID_VALUE);
-}
-
-DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s))
-{
-	struct CUstream_st *st;
-	CUresult r = enter_submission(s, &st);
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!memory_known(p, MEMORY_DEVICE))
-		return leave(CUDA_ERROR_INVALID_VALUE);
-	if (st->capture)
-		return leave(CUDA_ERROR_NOT_SUPPORTED);
-	struct work w = {.kind = OP_FREE, .dst = p};
-	return leave(put(st, &w, NULL));
-}
-
-// ---- arrays: nothing can be copied to them, or read
-
-struct description { // CUDA_ARRAY3D_DESCRIPTOR
-	size_t width, height, depth;
-	int format;
-	unsigned channels, flags;
-};
-struct flat_description { // CUDA_ARRAY_DESCRIPTOR
-	size_t width, height;
-	int format;
-	unsigned channels;
-};
-struct CUarray_st {
-	struct CUarray_st *next;
-	struct CUctx_st *owner;
-	struct description description;
-	uint64_t bytes;
-};
-typedef struct CUarray_st *CUarray;
-static CUarray arrays;
-
-static uint64_t element_bytes(int format)
-{ // CUarray_format
-	switch (format) {
-	case 0x01:
-	case 0x08: return 1;
-	case 0x02:
-	case 0x09:
-	case 0x10: return 2;
-	case 0x03:
-	case 0x0a:
-	case 0x20: return 4;
-	default: return 0;
-	}
-}
-
-static CUresult create(CUarray *out, struct description d)
-{
-	struct CUctx_st *c;
-	uint64_t cell = element_bytes(d.format) * d.channels, most = 1 << 20;
-	bool sound = out && cell && (d.channels == 1 || d.channels == 2 || d.channels == 4) && d.width &&
-		     d.width <= most && d.height <= most && d.depth <= most;
-	CUresult r = sound ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	uint64_t bytes = cell * d.width * (d.height ? d.height : 1), layers = d.depth ? d.depth : 1;
-	bool fits = bytes <= sim_memory_bytes() / layers && memory_charge(c->device, bytes * layers);
-	CUarray a = fits ? malloc(sizeof *a) : NULL;
-	if (!a)
-		return leave(CUDA_ERROR_OUT_OF_MEMORY);
-	*a = (struct CUarray_st){arrays, c, d, bytes * layers};
-	arrays = a;
-	handle_add(a, H_ARRAY);
-	*out = a;
-	return leave(CUDA_SUCCESS);
-}
-
-CALL(cuArrayCreate_v2, (CUarray * out, const struct flat_description *d), (out, d))
-{
-	return d ? create(out, (struct description){d->width, d->height, 0, d->format, d->channels, 0}) :
-		   CUDA_ERROR_INVALID_VALUE;
-}
-
-CALL(cuArray3DCreate_v2, (CUarray * out, const struct description *d), (out, d))
-{
-	return d ? create(out, *d) : CUDA_ERROR_INVALID_VALUE;
-}
-
-static void array_free(CUarray a)
-{
-	memory_discharge(a->owner->device, a->bytes);
-	handle_remove(a);
-	CUarray *at = &arrays;
-	while (*at != a)
-		at = &(*at)->next;
-	*at = a->next;
-	free(a);
-}
-
-static CUresult enter_array(CUarray a, const void *argument)
-{
-	struct CUctx_st *c;
-	CUresult r = argument ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
-	return r == CUDA_SUCCESS && !handle_is(a, H_ARRAY) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
-}
-
-CALL(cuArrayDestroy, (CUarray a), (a))
-{
-	CUresult r = enter_array(a, a);
-	if (r != CUDA_SUCCESS)
-		return r;
-	call_wait(a->owner, CALL_FREE);
-	array_free(a);
-	return leave(CUDA_SUCCESS);
-}
-
-CALL(cuArray3DGetDescriptor_v2, (struct description * out, CUarray a), (out, a))
-{
-	CUresult r = enter_array(a, out);
-	if (r != CUDA_SUCCESS)
-		return r;
-	*out = a->description;
-	return leave(CUDA_SUCCESS);
-}
-
-CALL(cuArrayGetDescriptor_v2, (struct flat_description * out, CUarray a), (out, a))
-{
-	CUresult r = enter_array(a, out);
-	if (r != CUDA_SUCCESS)
-		return r;
-	const struct description *d = &a->description;
-	*out = (struct flat_description){d->width, d->height, d->format, d->channels};
-	return leave(CUDA_SUCCESS);
-}
-
-void pools_owner_ends(const struct CUctx_st *owner)
-{
-	for (CUarray a = arrays, next; a; a = next) {
-		next = a->next;
-		if (a->owner == owner)
-			array_free(a);
-	}
-	pools_synchronized();
 }

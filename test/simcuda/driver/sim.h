@@ -399,6 +399,14 @@ enum call {
 void call_wait(struct CUctx_st *, enum call);   // waits as this call does
 void call_cooperative(const struct CUctx_st *); // a cooperative launch is submitted
 
+// ---- what a device has of memory (device_memory.c); sim_lock held
+#define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
+uint64_t memory_pages(uint64_t bytes);          // the bytes of the pages that it takes
+bool memory_charge(int device, uint64_t bytes); // false: beyond what the device has
+void memory_discharge(int device, uint64_t bytes);
+void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
+uint64_t memory_next_id(void);                 // of an allocation or mapping
+
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
 struct pool;
@@ -426,22 +434,20 @@ bool memory_pinned(uint64_t address); // memory that the device reaches directly
 bool memory_is_device(uint64_t address);
 struct block *memory_block(uint64_t address);         // what it lies in; NULL = none, or memory that cuMemMap put there
 void memory_owner_ends(const struct CUctx_st *owner); // frees all that it owns
-bool memory_charge(int device, uint64_t bytes);       // false: beyond what the device has
-void memory_discharge(int device, uint64_t bytes);
-void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
-uint64_t memory_next_id(void);
-bool address_known(uint64_t address, uint64_t bytes);  // as an operation is submitted: it is allocated or reserved
-bool address_valid(uint64_t address, uint64_t bytes);  // as an operation is carried out: memory_user can access it
+bool address_known(uint64_t address, uint64_t bytes); // as an operation is submitted: it is allocated or reserved
+bool address_valid(uint64_t address, uint64_t bytes); // as an operation is carried out: memory_user can access it
 bool address_copied(uint64_t address, uint64_t bytes); // the same of a copy, which needs no peers
 extern __thread const struct CUctx_st *memory_user;    // the context whose operations the calling thread carries out
 
-// ---- pools and arrays (pools.c); sim_lock held
+// ---- pools (pools.c); sim_lock held
 struct pool *pool_current(int device);              // NULL = no host memory
 bool pool_reached(const struct pool *, int device); // that device may use its memory
 bool pool_take(struct pool *, uint64_t bytes);      // false: beyond what the device or the pool has
 void pool_take_back(struct pool *, uint64_t bytes);
-void pools_synchronized(void);                  // pools give back what is above their threshold
-void pools_owner_ends(const struct CUctx_st *); // frees its arrays; then as pools_synchronized
+void pools_synchronized(void); // pools give back what is above their threshold
+
+// ---- arrays (arrays.c); sim_lock held
+void arrays_owner_ends(const struct CUctx_st *); // frees its arrays
 
 // ---- virtual memory management (vmm.c); sim_lock held
 struct physical;
@@ -469,7 +475,6 @@ void mps_connect(void); // as the driver is initialised
 // ---- what the API is made of (api.c); all with sim_lock held
 CUresult enter_stream(CUstream, struct CUstream_st **);     // enter, with the stream
 CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
-CUresult enter_unsafe(struct CUctx_st **); // enter, for a call that is illegal while something captures
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 
@@ -567,6 +572,7 @@ void graph_free(CUgraph);
 bool graph_replace(CUgraph to, CUgraph from); // only the nodes' parameters; false: the nodes differ in more
 CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
+CUresult enter_unsafe(struct CUctx_st **);    // enter, for a call that is illegal while something captures
 CUresult capture_unsafe(struct CUctx_st *);   // a call that is illegal while something captures
 CUresult capture_query(struct CUstream_st *); // a call that is illegal on a capturing stream
 bool capture_in_context(struct CUctx_st *, bool blocking_only);

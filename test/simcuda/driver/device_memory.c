@@ -1,0 +1,93 @@
+// device_memory.c - what a device has of memory, which its processes share (engine.c): what is charged, and what is not scrubbed yet.
+#include "sim.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define DEVICES 8
+
+static uint64_t small[DEVICES]; // bytes of the small allocations
+
+uint64_t memory_pages(uint64_t bytes) { return (bytes + LARGE - 1) / LARGE * LARGE; }
+
+bool memory_charge(int device, uint64_t bytes)
+{
+	if (bytes > sim_memory_bytes())
+		return false;
+	uint64_t before = bytes < LARGE ? memory_pages(small[device]) : 0;
+	uint64_t after = memory_pages(bytes < LARGE ? small[device] + bytes : bytes);
+	if (after != before && !engine_take_memory(device, after - before, sim_memory_bytes()))
+		return false;
+	if (bytes < LARGE)
+		small[device] += bytes;
+	return true;
+}
+
+void memory_discharge(int device, uint64_t bytes)
+{
+	uint64_t before = memory_pages(bytes < LARGE ? small[device] : bytes), after = 0;
+	if (bytes < LARGE) {
+		small[device] -= bytes;
+		after = memory_pages(small[device]);
+	}
+	if (before != after)
+		engine_give_memory(device, before - after);
+}
+
+// What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
+static struct scrub {
+	struct scrub *next;
+	int device;
+	uint64_t bytes, due_ns;
+} *scrubs, **last_scrub = &scrubs;
+static pthread_cond_t scrub_work = PTHREAD_COND_INITIALIZER;
+
+static void *scrubber(void *nothing)
+{
+	pthread_mutex_lock(&sim_lock);
+	while (!sim_dead) {
+		struct scrub *s = scrubs;
+		uint64_t now = now_ns();
+		if (!s) {
+			pthread_cond_wait(&scrub_work, &sim_lock);
+		} else if (s->due_ns > now) {
+			pthread_mutex_unlock(&sim_lock);
+			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // only this thread takes it off the list
+			pthread_mutex_lock(&sim_lock);
+		} else {
+			memory_discharge(s->device, s->bytes);
+			scrubs = s->next;
+			last_scrub = scrubs ? last_scrub : &scrubs;
+			free(s);
+		}
+	}
+	pthread_mutex_unlock(&sim_lock);
+	return nothing;
+}
+
+void memory_freed(int device, uint64_t bytes)
+{
+	static bool running;
+	static uint64_t last_ns;
+	uint64_t takes = sim_scrub_ns(bytes), now = now_ns();
+	struct scrub *s = takes ? malloc(sizeof *s) : NULL;
+	pthread_t thread;
+	if (s && !running)
+		running = pthread_create(&thread, NULL, scrubber, NULL) == 0 && pthread_detach(thread) == 0;
+	if (!s || !running) {
+		free(s);
+		memory_discharge(device, bytes);
+		return;
+	}
+	last_ns = (last_ns > now ? last_ns : now) + takes;
+	*s = (struct scrub){NULL, device, bytes, last_ns};
+	*last_scrub = s;
+	last_scrub = &s->next;
+	pthread_cond_signal(&scrub_work);
+}
+
+uint64_t memory_next_id(void)
+{
+	static uint64_t last;
+	return ++last;
+}
