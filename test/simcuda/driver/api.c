@@ -17,13 +17,6 @@ static int primary_refs[8];
 static unsigned primary_flags[8];
 static uint64_t next_context = 1;
 
-struct per_thread {
-	struct CUctx_st *ctx;
-	uint64_t ctx_id;
-	struct CUstream_st *stream;
-};
-static __thread struct per_thread per_thread[8];
-
 // The driver names its threads, by the numbers that the process's own PID namespace gives them: /proc must be of that namespace.
 static bool names_threads(void)
 {
@@ -536,66 +529,6 @@ CALL(cuCtxSynchronize, (void), ())
 }
 
 // ---- streams
-
-static struct CUstream_st *thread_stream(struct CUctx_st *c)
-{
-	struct per_thread *slot = &per_thread[c->id % 8];
-	if (slot->ctx != c || slot->ctx_id != c->id) {
-		struct CUstream_st *s = stream_new(c, 0, 0);
-		*slot = (struct per_thread){c, c->id, s};
-	}
-	return slot->stream;
-}
-
-CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out)
-{
-	if (h == NULL || h == STREAM_LEGACY)
-		*out = c->legacy;
-	else if (h == STREAM_PER_THREAD)
-		*out = thread_stream(c);
-	else if (!handle_is(h, H_STREAM))
-		return CUDA_ERROR_INVALID_HANDLE;
-	else
-		*out = h;
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult enter_stream(CUstream h, struct CUstream_st **s)
-{
-	struct CUctx_st *c;
-	CUresult r = enter(&c);
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = stream_resolve(c, h, s);
-	return r == CUDA_SUCCESS ? r : leave(r);
-}
-
-CUresult enter_submission(CUstream h, struct CUstream_st **s)
-{
-	struct CUctx_st *c;
-	CUresult r = enter(&c);
-	if (r != CUDA_SUCCESS)
-		return r;
-	call_wait(c, CALL_SUBMIT);
-	r = stream_resolve(c, h, s);
-	return r == CUDA_SUCCESS ? r : leave(r);
-}
-
-CUresult put(struct CUstream_st *s, const struct work *w, struct op **out)
-{
-	if (s->capture)
-		return capture_node(s, w);
-	if (s->legacy && capture_in_context(s->ctx, true)) {
-		capture_invalidate(s->ctx, true);
-		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	}
-	struct op *o = stream_submit(s, w, NULL);
-	if (out)
-		*out = o;
-	else
-		op_unref(o);
-	return CUDA_SUCCESS;
-}
 
 CALL(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority), (out, flags, priority))
 {

@@ -50,3 +50,14 @@ void call_wait(struct CUctx_st *c, enum call call)
 	c->locked = false;
 	pthread_cond_broadcast(&sim_done);
 }
+
+CUresult enter_submission(CUstream h, struct CUstream_st **s)
+{
+	struct CUctx_st *c;
+	CUresult r = enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	call_wait(c, CALL_SUBMIT);
+	r = stream_resolve(c, h, s);
+	return r == CUDA_SUCCESS ? r : leave(r);
+}

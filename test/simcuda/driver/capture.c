@@ -61,6 +61,22 @@ CUresult capture_node(struct CUstream_st *s, const struct work *w)
 	return CUDA_SUCCESS;
 }
 
+CUresult put(struct CUstream_st *s, const struct work *w, struct op **out)
+{
+	if (s->capture)
+		return capture_node(s, w);
+	if (s->legacy && capture_in_context(s->ctx, true)) {
+		capture_invalidate(s->ctx, true);
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	struct op *o = stream_submit(s, w, NULL);
+	if (out)
+		*out = o;
+	else
+		op_unref(o);
+	return CUDA_SUCCESS;
+}
+
 CUresult capture_record(struct CUevent_st *e, struct CUstream_st *s)
 {
 	if (s->capture->invalid)

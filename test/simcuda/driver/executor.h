@@ -1,5 +1,5 @@
-// executor.h - what stream.c (the thread that carries out a context's work) shares with blocks.c (launches whose blocks count
-// one by one) and copies.c (the bus).
+// executor.h - what executor.c (the thread that carries out a context's work) shares with blocks.c (launches whose blocks count one
+// by one) and bus.c (how bytes move).
 #ifndef SIM_EXECUTOR_H
 #define SIM_EXECUTOR_H
 

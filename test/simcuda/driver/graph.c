@@ -1,67 +1,9 @@
-// graph.c - graphs. A graph is the list of its nodes in the order in which they were made. A launch puts them on the
-// stream in that order: branches of one graph do not overlap here.
+// graph.c - the calls for graphs. A launch puts the nodes on the stream in the order in which they were made: branches of one graph
+// do not overlap here.
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static void set_work(CUgraphNode n, const struct work *w)
-{
-	n->work = *w;
-	for (int i = 0; i < KERNEL_PARAMETERS; i++)
-		n->parameters[i] = &n->work.argument[i];
-	if (w->guarded)
-		n->parameters[w->kernel->parameters] = &n->work.hidden;
-}
-
-CUgraphNode graph_append(CUgraph g, const struct work *w)
-{
-	CUgraphNode n = calloc(1, sizeof *n);
-	if (!n)
-		abort();
-	set_work(n, w);
-	if (g->last)
-		g->last->next = n;
-	else
-		g->first = n;
-	g->last = n;
-	g->nodes++;
-	handle_add(n, H_NODE);
-	return n;
-}
-
-void graph_free(CUgraph g)
-{
-	while (g->first) {
-		CUgraphNode n = g->first;
-		g->first = n->next;
-		handle_remove(n);
-		if (n->child)
-			graph_free(n->child);
-		free(n);
-	}
-	handle_remove(g);
-	free(g);
-}
-
-CUgraph graph_new(void)
-{
-	CUgraph g = calloc(1, sizeof *g);
-	if (!g)
-		abort();
-	handle_add(g, H_GRAPH);
-	return g;
-}
-
-bool graph_replace(CUgraph to, CUgraph from)
-{
-	bool same = to->nodes == from->nodes;
-	for (CUgraphNode a = to->first, b = from->first; a && b && same; a = a->next, b = b->next)
-		same = a->work.kind == b->work.kind;
-	for (CUgraphNode a = to->first, b = from->first; a && b && same; a = a->next, b = b->next)
-		set_work(a, &b->work);
-	return same;
-}
 
 CALL(cuGraphCreate, (CUgraph * out, unsigned flags), (out, flags))
 {
@@ -200,7 +142,7 @@ static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, 
 		return r;
 	r = node_work(&w, p, n->work.cooperative, v1);
 	if (r == CUDA_SUCCESS)
-		set_work(n, &w);
+		graph_set_work(n, &w);
 	return leave(r);
 }
 
@@ -316,14 +258,6 @@ CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p))
 }
 
 // ---- graphs in graphs
-
-static CUgraph graph_copy(CUgraph g)
-{
-	CUgraph copy = graph_new();
-	for (CUgraphNode n = g->first; n; n = n->next)
-		graph_append(copy, &n->work)->child = n->child ? graph_copy(n->child) : NULL;
-	return copy;
-}
 
 CALL(cuGraphAddChildGraphNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child),
      (out, g, on, count, child))

@@ -1,4 +1,4 @@
-// process.c - what a process keeps of the driver: the lock, handles, and the contexts of each thread. Each call enters and leaves here.
+// process.c - what a process keeps of the driver: the lock, handles, the contexts of its threads. Each call enters and leaves here.
 #define _GNU_SOURCE
 #include "sim.h"
 

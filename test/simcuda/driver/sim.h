@@ -291,7 +291,7 @@ const char *fatbin_ptx(const void *fatbin, uint64_t *bytes);
 struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes = 0: the length is not known
 void image_free(struct image *);
 
-// ---- operations and streams (stream.c)
+// ---- operations and streams (queues.c)
 enum op_kind { OP_MARK, OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_WAIT_VALUE, OP_WRITE_VALUE, OP_FREE };
 struct work { // what an operation does; also a graph node
 	enum op_kind kind;
@@ -375,8 +375,7 @@ struct CUctx_st {
 	bool stop;
 	int threads;
 };
-int context_start(struct CUctx_st *);
-void context_stop(struct CUctx_st *);
+struct channel *channel_of(const struct CUstream_st *);
 struct CUstream_st *stream_new(struct CUctx_st *, unsigned flags, int priority);
 struct op *stream_submit(struct CUstream_st *, const struct work *, struct op *after); // returns a reference
 void stream_submit_many(struct CUstream_st *, const struct work *, int n);
@@ -384,6 +383,12 @@ void op_unref(struct op *);
 struct op *op_ref(struct op *);
 void op_wait(struct op *);            // sim_lock held; consumes the reference
 void context_wait(struct CUctx_st *); // sim_lock held
+CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
+CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
+
+// ---- the threads of a context (executor.c)
+int context_start(struct CUctx_st *);
+void context_stop(struct CUctx_st *);
 
 // ---- the lock of a context (calls.c); all with sim_lock held
 enum call {
@@ -396,8 +401,9 @@ enum call {
 	CALL_UNLOAD,
 	CALL_FIRST_LAUNCH
 };
-void call_wait(struct CUctx_st *, enum call);   // waits as this call does
-void call_cooperative(const struct CUctx_st *); // a cooperative launch is submitted
+void call_wait(struct CUctx_st *, enum call);               // waits as this call does
+void call_cooperative(const struct CUctx_st *);             // a cooperative launch is submitted
+CUresult enter_submission(CUstream, struct CUstream_st **); // enter_stream, for what gives the stream something to do
 
 // ---- what a device has of memory (device_memory.c); sim_lock held
 #define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
@@ -472,12 +478,6 @@ bool virtual_whole(uint64_t address, uint64_t bytes); // all of it is mapped
 // ---- MPS (mps.c)
 void mps_connect(void); // as the driver is initialised
 
-// ---- what the API is made of (api.c); all with sim_lock held
-CUresult enter_stream(CUstream, struct CUstream_st **);     // enter, with the stream
-CUresult enter_submission(CUstream, struct CUstream_st **); // the same, for what gives the stream something to do
-CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
-CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
-
 // ---- pauses that tests ask for (pauses.c)
 void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
 void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
@@ -538,7 +538,7 @@ CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const un
 		     bool cooperative, void **parameters, void **extra);
 #define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 
-// ---- capture and graphs (capture.c, graph.c)
+// ---- graphs and capture (nodes.c, capture.c)
 struct CUevent_st {
 	unsigned flags;
 	struct op *op; // latest record, NULL = never recorded
@@ -569,9 +569,12 @@ struct CUgraph_st {
 };
 CUgraph graph_new(void);
 void graph_free(CUgraph);
+CUgraph graph_copy(CUgraph);
+void graph_set_work(CUgraphNode, const struct work *);
 bool graph_replace(CUgraph to, CUgraph from); // only the nodes' parameters; false: the nodes differ in more
 CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
+CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 CUresult enter_unsafe(struct CUctx_st **);    // enter, for a call that is illegal while something captures
 CUresult capture_unsafe(struct CUctx_st *);   // a call that is illegal while something captures
 CUresult capture_query(struct CUstream_st *); // a call that is illegal on a capturing stream

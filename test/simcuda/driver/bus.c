@@ -1,11 +1,57 @@
-// copies.c - the bus between the host and a device, where SIMCUDA_COPY_GBS gives it a rate.
+// bus.c - how the bytes of copies and memsets move, and the bus between host and device, where SIMCUDA_COPY_GBS gives it a rate.
 //
 // In each direction a process has one copy on the bus at a time; the next is taken from the same stream if that has one ready.
 // Processes share a direction evenly. The bytes move as the time goes by, so a copy that is cut short has moved a part.
 #include "executor.h"
 
-#define LOOK_NS 500000 // how often a copy on the bus asks who else is there
+#include <string.h>
+
+#define LOOK_NS 500000   // how often a copy on the bus asks who else is there
+#define PIECE (1u << 20) // bytes that are moved before it is asked again whether they may be
 #define DEVICES 8
+
+static void fill(const struct work *w, uint64_t from, uint64_t bytes)
+{
+	char *to = (char *)w->dst + from;
+	if (w->width == 1)
+		memset(to, (int)w->value, bytes);
+	else
+		for (uint64_t i = 0; i < bytes; i += (uint64_t)w->width)
+			memcpy(to + i, &w->value, (size_t)w->width);
+}
+
+static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
+{
+	if (w->kind == OP_MEMSET)
+		return address_copied(w->dst + from, bytes);
+	return (!w->known_dst || address_copied(w->dst + from, bytes)) &&
+	       (!w->known_src || w->staged || address_copied(w->src + from, bytes));
+}
+
+// Moves the bytes from .. to - 1 in pieces, since another thread may unmap the memory meanwhile.
+bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to)
+{
+	for (; from < to; from += PIECE) {
+		uint64_t bytes = to - from < PIECE ? to - from : PIECE;
+		if (!reaches(w, from, bytes)) {
+			fault(c);
+			return false;
+		}
+		if (w->bytes >= PIECE && !sim_contents())
+			continue;
+		virtual_hold();
+		pthread_mutex_unlock(&sim_lock);
+		device_acts();
+		if (w->kind == OP_COPY)
+			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
+		else
+			fill(w, from, bytes);
+		device_acted();
+		virtual_let_go();
+		pthread_mutex_lock(&sim_lock);
+	}
+	return true;
+}
 
 static struct op *on_bus[DEVICES][2]; // of this process
 

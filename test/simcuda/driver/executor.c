@@ -1,7 +1,7 @@
-// stream.c - streams, the operations on them, and the thread of each context that carries them out.
+// executor.c - the threads of each context, which carry out the operations on its streams.
 //
-// A stream is a queue. Its head runs when what it depends on is done. Kernels advance with the run clock of the context's TSG
-// (engine.c), everything else with real time.
+// A stream is a queue (queues.c). Its head runs when what it depends on is done. Kernels advance with the run clock of the
+// context's TSG (engine.c), everything else with real time.
 #define _GNU_SOURCE
 #include "executor.h"
 
@@ -11,79 +11,10 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define NEVER UINT64_MAX
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
 #define POLL_NS 10000            // how often a running kernel without a known end looks at its word
 #define WAIT_VALUE_NS 20000      // how often the host engine looks at a word that a stream waits for
-#define PIECE (1u << 20)         // bytes that are moved before it is asked again whether they may be
 #define LIVENESS_NS 5000000      // longest sleep while another process has the engine
-
-static uint64_t next_id = 1;
-
-struct op *op_ref(struct op *o)
-{
-	if (o)
-		o->refs++;
-	return o;
-}
-
-void op_unref(struct op *o)
-{
-	if (!o || --o->refs > 0)
-		return;
-	for (int i = 0; i < o->deps; i++)
-		op_unref(o->dep[i]);
-	free(o->dep);
-	free(o->work.staged);
-	free(o->place);
-	free(o);
-}
-
-static void add_dependency(struct op *o, struct op *on)
-{
-	if (!on || on->done)
-		return;
-	struct op **d = realloc(o->dep, (size_t)(o->deps + 1) * sizeof *d);
-	if (!d)
-		abort();
-	o->dep = d;
-	o->dep[o->deps++] = op_ref(on);
-}
-
-// ---- channels: the streams of a context share them
-
-// The channel that a new stream is put on.
-static int pick_channel(struct CUctx_st *c, int priority)
-{
-	int class = priority < 0 ? -priority % PRIORITIES : 0;
-	return class * MOST_CONNECTIONS + (int)(c->streams_of[class]++ % (unsigned)sim_connections());
-}
-
-// Operations that go through the stream's channel. Copies have engines of their own; host functions and records need none.
-static bool through_channel(const struct op *o)
-{
-	switch (o->work.kind) {
-	case OP_KERNEL: return !o->with_previous;
-	case OP_MARK: return o->deps > 0; // it waits for an event
-	case OP_MEMSET:
-	case OP_WAIT_VALUE:
-	case OP_WRITE_VALUE: return true;
-	default: return false;
-	}
-}
-
-static struct channel *channel_of(const struct CUstream_st *s) { return &s->ctx->channel[s->channel]; }
-
-static void enter_channel(struct CUstream_st *s, struct op *o)
-{
-	struct channel *h = channel_of(s);
-	if (h->tail)
-		h->tail->channel_next = o;
-	else
-		h->head = o;
-	h->tail = o;
-	o->queued = true;
-}
 
 static void leave_channel(struct pass *p, struct CUstream_st *s)
 {
@@ -94,92 +25,6 @@ static void leave_channel(struct pass *p, struct CUstream_st *s)
 		h->tail = NULL;
 	p->fetched = true;
 }
-
-static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
-{
-	struct op *o = calloc(1, sizeof *o);
-	if (!o)
-		abort();
-	o->refs = 3; // queue, s->last, caller
-	o->work = *w;
-	o->with_previous = with_previous;
-	o->number = s->ctx->next_number++;
-	add_dependency(o, after);
-	struct CUctx_st *c = s->ctx;
-	if (s->legacy) {
-		for (struct CUstream_st *b = c->streams; b; b = b->next)
-			if (b != s && !(b->flags & 1))
-				add_dependency(o, b->last);
-	} else if (!(s->flags & 1)) {
-		add_dependency(o, c->legacy->last);
-	}
-	o->chained = s->head != NULL;
-	o->rung_ns = now_ns();
-	o->blocked = o->deps || w->kind == OP_WAIT_VALUE ||
-		     (s->tail && (s->tail->blocked || (s->tail->work.kind != OP_KERNEL && s->tail->work.kind != OP_MARK)));
-	if (s->tail)
-		s->tail->next = o;
-	else
-		s->head = o;
-	s->tail = o;
-	op_unref(s->last);
-	s->last = o;
-	if (through_channel(o))
-		enter_channel(s, o);
-	engine_ring(c->bell);
-	return o;
-}
-
-struct op *stream_submit(struct CUstream_st *s, const struct work *w, struct op *after)
-{
-	return submit(s, w, after, false);
-}
-
-void stream_submit_many(struct CUstream_st *s, const struct work *w, int n)
-{
-	for (int i = 0; i < n; i++)
-		op_unref(submit(s, &w[i], NULL, i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL));
-}
-
-void op_wait(struct op *o)
-{
-	while (o && !o->done && !sim_dead)
-		pthread_cond_wait(&sim_done, &sim_lock);
-	op_unref(o);
-}
-
-void context_wait(struct CUctx_st *c)
-{
-	int n = 0;
-	for (struct CUstream_st *s = c->streams; s; s = s->next)
-		n++;
-	struct op **last = calloc((size_t)n + 1, sizeof *last);
-	if (!last)
-		abort();
-	n = 0;
-	for (struct CUstream_st *s = c->streams; s; s = s->next)
-		last[n++] = op_ref(s->last);
-	for (int i = 0; i < n; i++)
-		op_wait(last[i]);
-	free(last);
-}
-
-struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
-{
-	struct CUstream_st *s = calloc(1, sizeof *s);
-	if (!s)
-		return NULL;
-	s->ctx = c;
-	s->flags = flags;
-	s->priority = priority;
-	s->channel = pick_channel(c, priority);
-	s->id = next_id++;
-	s->next = c->streams;
-	c->streams = s;
-	return s;
-}
-
-// ---- the executor
 
 static bool dependencies_done(struct op *o)
 {
@@ -256,49 +101,6 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 		fault(p->c);
 	s->end_run = o->end_run;
 	s->chain = true;
-	return true;
-}
-
-static void fill(const struct work *w, uint64_t from, uint64_t bytes)
-{
-	char *to = (char *)w->dst + from;
-	if (w->width == 1)
-		memset(to, (int)w->value, bytes);
-	else
-		for (uint64_t i = 0; i < bytes; i += (uint64_t)w->width)
-			memcpy(to + i, &w->value, (size_t)w->width);
-}
-
-static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
-{
-	if (w->kind == OP_MEMSET)
-		return address_copied(w->dst + from, bytes);
-	return (!w->known_dst || address_copied(w->dst + from, bytes)) &&
-	       (!w->known_src || w->staged || address_copied(w->src + from, bytes));
-}
-
-// Moves the bytes from .. to - 1 in pieces, since another thread may unmap the memory meanwhile.
-bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to)
-{
-	for (; from < to; from += PIECE) {
-		uint64_t bytes = to - from < PIECE ? to - from : PIECE;
-		if (!reaches(w, from, bytes)) {
-			fault(c);
-			return false;
-		}
-		if (w->bytes >= PIECE && !sim_contents())
-			continue;
-		virtual_hold();
-		pthread_mutex_unlock(&sim_lock);
-		device_acts();
-		if (w->kind == OP_COPY)
-			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
-		else
-			fill(w, from, bytes);
-		device_acted();
-		virtual_let_go();
-		pthread_mutex_lock(&sim_lock);
-	}
 	return true;
 }
 
