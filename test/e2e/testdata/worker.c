@@ -58,7 +58,7 @@ DRIVER(DECLARE)
 static uint64_t (*simcuda_timeslice_ns)(int);        // ../../simcuda/driver/rm.c
 static uint32_t (*simcuda_calls_behind_holds)(void); // ../../simcuda/driver/calls.c
 static uint32_t (*simcuda_cooperative_beside_holds)(void);
-static uint32_t (*simcuda_holds_launched)(void); // ../../simcuda/driver/api.c
+static uint32_t (*simcuda_holds_launched)(void); // ../../simcuda/driver/launches.c
 
 #define OK(call) \
 	do { \

@@ -1,8 +1,7 @@
-// capture.c - stream capture.
+// capture.c - stream capture: work goes to a stream, or into what the stream captures.
 #include "sim.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static struct capture *captures;
 static uint64_t next_capture = 1;

@@ -1,4 +1,4 @@
-// device_memory.c - what a device has of memory, which its processes share (engine.c): what is charged, and what is not scrubbed yet.
+// device_memory.c - what a device has of memory, which its processes share (engine.c): what is charged, what is being scrubbed.
 #include "sim.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 // their kernels are those of kernels.c.
 #include "sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -347,4 +348,28 @@ void image_free(struct image *image)
 	free(image->definition);
 	free(image->variable);
 	free(image);
+}
+
+char *image_file(const char *path, uint64_t *bytes)
+{
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return NULL;
+	char *data = NULL;
+	size_t room = 0;
+	*bytes = 0;
+	do {
+		room = room ? 2 * room : 65536;
+		char *more = realloc(data, room);
+		if (!more)
+			abort();
+		data = more;
+		*bytes += fread(data + *bytes, 1, room - *bytes, f);
+	} while (*bytes == room);
+	bool failed = ferror(f);
+	fclose(f);
+	if (!failed && *bytes)
+		return data;
+	free(data);
+	return NULL;
 }

@@ -1,5 +1,5 @@
-// memory.c - what is allocated. Device memory is host memory, and device pointers are host pointers. The host gives pages only where
-// something is written.
+// memory.c - what is allocated. Device memory is host memory, and device pointers are host pointers. The host gives pages only
+// where something is written.
 #define _GNU_SOURCE
 #include "sim.h"
 

@@ -1,5 +1,4 @@
 // process.c - what a process keeps of the driver: the lock, handles, the contexts of its threads. Each call enters and leaves here.
-#define _GNU_SOURCE
 #include "sim.h"
 
 #include <stdlib.h>
@@ -129,4 +128,10 @@ CUresult enter(struct CUctx_st **current)
 	if (!*current || !handle_is(*current, H_CONTEXT))
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
 	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
+}
+
+CUresult enter_handle(const void *h, enum handle_kind kind, const void *out)
+{
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
+	return r == CUDA_SUCCESS && !handle_is(h, kind) ? leave(CUDA_ERROR_INVALID_HANDLE) : r;
 }

@@ -1,10 +1,13 @@
-// sim.h - what the parts of the simulated driver share, file by file. ../README.md says what each file is for.
+// sim.h - what the parts of the simulated driver share, file by file: each calls only such that come before it. ../README.md says
+// what each is for. engine.h comes behind h200.c, executor.h with executor.c.
 //
 // Locks: sim_lock, one per process, protects all but the machine data, the engine, and RM objects. Under it only locks of single
 // files are taken (update_lock of engine.c, in_use of vmm.c), and the program is not called back. The engine is lock-free between
 // processes. rm.c has a lock of its own, which it never holds while a call leaves the library.
 #ifndef SIM_H
 #define SIM_H
+
+#include "engine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -88,6 +91,10 @@ enum {
 #define STREAM_LEGACY ((CUstream)1)     // CU_STREAM_LEGACY
 #define STREAM_PER_THREAD ((CUstream)2) // CU_STREAM_PER_THREAD
 
+// ---- time (clock.c)
+uint64_t now_ns(void);      // of CLOCK_MONOTONIC
+void sim_take(uint64_t ns); // takes so long
+
 // ---- machine data (h200.c)
 struct machine {
 	const char *name;
@@ -133,68 +140,9 @@ bool sim_mps(void);                    // whether processes are clients of an MP
 uint64_t sim_look_ns(void);            // as machine.look_ns, or as a test wants it
 uint64_t sim_block_ns(void);           // between the beginnings of two blocks that wait for each other
 void sim_uuid(int device, uint8_t uuid[16]);
-
-// ---- time (clock.c)
-uint64_t now_ns(void);      // of CLOCK_MONOTONIC
-void sim_take(uint64_t ns); // takes so long
-
-// ---- the compute engine that processes share (engine.c)
-#define ENGINE_TSGS 64
-#define ENGINE_PROCESSES 64
-struct tsg {
-	uint32_t used;
-	uint32_t process; // index of the owner
-	uint32_t off;     // nonzero: off the runlist
-	uint32_t pad;
-	uint64_t slice_ns;
-	uint64_t ran_ns;                    // run clock: how long this TSG has been running
-	uint64_t work_ns;                   // run clock when the last kernel with a known end is over
-	uint64_t hold_until;                // CLOCK_MONOTONIC; until then a kernel without a known end runs
-	uint64_t begun_ns, begun_until;     // the same two, of the kernels that have been fetched
-	uint64_t methods_ns, methods_until; // until when, by either clock, its channels have methods to fetch
-};
-struct engine {
-	uint64_t at;     // the time that this state describes
-	int32_t current; // loaded TSG, -1 = none
-	int32_t next;    // switching to, -1 = not switching
-	uint64_t switch_end;
-	uint64_t granted;   // when current got the engine, or became busy again
-	uint64_t contended; // since when another TSG has been runnable, 0 = none is
-	uint64_t dry;       // since when the channels of current have had no methods, 0 = they have
-	uint64_t turned; // when the host engine turned from current, whose kernels run on, to the next; 0 = it has not
-	uint64_t switches;
-	struct tsg tsg[ENGINE_TSGS];
-	uint64_t memory[ENGINE_PROCESSES];     // bytes of the device that each process has
-	uint64_t copying[2][ENGINE_PROCESSES]; // to the device, from it: until when the process keeps the bus busy
-};
-#define ENGINE_LAYOUT 3u
-struct shared {                // a file of SIMCUDA_DIR; a living process holds a record lock on the byte of its index
-	_Atomic uint64_t head; // generation << 16 | buffer
-	uint32_t pad[14];
-	_Atomic uint32_t bell[ENGINE_TSGS];
-	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
-};
-int engine_attach(int device);                 // 0 or -1; once per process and device
-int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
-void engine_remove(int device, int tsg);
-void engine_leave(void); // take all of this process's TSGs off
-// Brings the state up to now and applies change (may be NULL) to it.
-void engine_update(int device, void (*change)(struct engine *, void *), void *argument, struct engine *result);
-bool engine_running(const struct engine *, int tsg);
-bool engine_turned(const struct engine *, int tsg); // what was fetched runs on, nothing more is fetched
-uint64_t engine_next(const struct engine *);        // time of the next transition, UINT64_MAX = none
-uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG will have run for so much longer
-_Atomic uint32_t *engine_bell(int device, int tsg);
-void engine_ring(_Atomic uint32_t *bell);
-void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);
-void engine_reap(int device);                                        // forget TSGs and memory of dead processes
-bool engine_take_memory(int device, uint64_t bytes, uint64_t total); // false: all processes together would exceed the total
-void engine_give_memory(int device, uint64_t bytes);
-uint64_t engine_memory(int device); // what all processes have
-struct bus_users {
-	int beside, opposite; // other processes in this direction; all processes in the other one
-};
-struct bus_users engine_bus(int device, int direction, uint64_t until); // says that this process keeps the bus busy until then
+bool sim_lazy(void); // code is loaded by the first launch
+struct kernel;
+void sim_doorbell(const struct kernel *); // after a launch: sleeps for SIMCUDA_DOORBELL_US; NULL: a graph was launched
 
 // ---- RM (rm.c)
 struct rm_context;
@@ -202,6 +150,45 @@ int rm_open(void);                                         // client, devices, s
 struct rm_context *rm_context_create(int device, int tsg); // allocates the TSG, its channels and objects
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
+
+// ---- exported functions, and the calls that fail or kill (faults.c)
+CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
+bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
+extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
+extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
+
+void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
+
+// Defines an exported function. The body follows.
+#define CALL(name, parameters, arguments) \
+	static CUresult name##_body parameters; \
+	static const char *const name##_row __attribute__((section("sim_exported"), used)) = #name; \
+	API CUresult name parameters; \
+	API CUresult name parameters \
+	{ \
+		trace_line("begin", name##_row, 0); \
+		CUresult returned = sim_called(name##_row); \
+		returned = returned ? returned : name##_body arguments; \
+		trace_line("end", name##_row, 0); \
+		return returned; \
+	} \
+	static CUresult name##_body parameters
+
+// Defines two exported functions with the same body, which follows: for name a NULL stream is the legacy one, for name<suffix>
+// the one of the calling thread. The stream parameter is called s.
+#define DUAL(name, suffix, parameters, arguments) \
+	static CUresult name##_common parameters; \
+	CALL(name, parameters, arguments) \
+	{ \
+		s = s ? s : STREAM_LEGACY; \
+		return name##_common arguments; \
+	} \
+	CALL(name##suffix, parameters, arguments) \
+	{ \
+		s = s ? s : STREAM_PER_THREAD; \
+		return name##_common arguments; \
+	} \
+	static CUresult name##_common parameters
 
 // ---- what a process keeps (process.c); with sim_lock held
 extern pthread_mutex_t sim_lock;
@@ -235,7 +222,80 @@ void context_push(struct CUctx_st *);
 struct CUctx_st *context_top(void); // NULL = there is none
 struct CUctx_st *context_pop(void);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
-CUresult leave(CUresult);                  // releases it
+CUresult enter_handle(const void *, enum handle_kind, const void *out); // enter, with a handle; out must not be NULL
+CUresult leave(CUresult);                                               // releases it
+
+// ---- pauses that tests ask for (pauses.c)
+void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
+void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
+void pause_launch(void); // by the launch of a kernel that is not queued yet, without sim_lock
+
+// ---- what a device has of memory (device_memory.c); sim_lock held
+#define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
+uint64_t memory_pages(uint64_t bytes);          // the bytes of the pages that it takes
+bool memory_charge(int device, uint64_t bytes); // false: beyond what the device has
+void memory_discharge(int device, uint64_t bytes);
+void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
+uint64_t memory_next_id(void);                 // of an allocation or mapping
+
+// ---- virtual memory management (vmm.c); sim_lock held
+struct physical;
+struct mapping {
+	uint64_t address, bytes, id;
+	struct physical *physical;
+	uint8_t access[9]; // CUmemAccess_flags of each device, and of the host
+};
+struct mapping *virtual_mapping(uint64_t address); // NULL = nothing is mapped there
+int virtual_device(const struct mapping *);        // -1: host memory
+unsigned virtual_handle_types(const struct mapping *);
+bool virtual_rdma(const struct mapping *);
+bool virtual_reserved(uint64_t address, uint64_t bytes); // in one reservation
+bool virtual_accessible(uint64_t address, uint64_t bytes, int device);
+// Between these two no mapping changes. The first is called with sim_lock, the second without it, soon after.
+void virtual_hold(void);
+void virtual_let_go(void);
+void virtual_change_begin(void); // with sim_lock; keeps everybody from between those two, until the change ends
+void virtual_change_end(void);
+bool virtual_whole(uint64_t address, uint64_t bytes); // all of it is mapped
+
+// ---- pools (pools.c); sim_lock held
+struct pool;
+struct pool *pool_current(int device);              // NULL = no host memory
+bool pool_reached(const struct pool *, int device); // that device may use its memory
+bool pool_take(struct pool *, uint64_t bytes);      // false: beyond what the device or the pool has
+void pool_take_back(struct pool *, uint64_t bytes);
+void pools_synchronized(void); // pools give back what is above their threshold
+
+// ---- memory (memory.c); sim_lock held
+enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
+struct block { // what cuMemAlloc and its like gave, or what is registered
+	uint64_t address, bytes;
+	enum memory_kind kind;
+	int device;
+	struct CUctx_st *owner; // the context that was current
+	struct pool *pool;      // it came from; NULL = none
+	uint64_t id;            // never given twice
+	bool sync_memops;
+	bool exported; // its pages are in file
+	int file;
+	uint64_t owner_id; // imported: its id in the process that it comes from
+	unsigned opened;   // imported: how often it is open
+};
+bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
+uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
+bool memory_remove(uint64_t address, enum memory_kind kind);                    // false: not the start of one
+bool memory_export(struct block *);                                             // false: no host memory
+uint64_t memory_import(const struct block *, int file);                         // 0 = no host memory
+struct block *memory_imported(uint64_t owner_id);
+bool memory_known(uint64_t address, enum memory_kind kind);
+bool memory_pinned(uint64_t address); // memory that the device reaches directly
+bool memory_is_device(uint64_t address);
+struct block *memory_block(uint64_t address);         // what it lies in; NULL = none, or memory that cuMemMap put there
+void memory_owner_ends(const struct CUctx_st *owner); // frees all that it owns
+bool address_known(uint64_t address, uint64_t bytes); // as an operation is submitted: it is allocated or reserved
+bool address_valid(uint64_t address, uint64_t bytes); // as an operation is carried out: memory_user can access it
+bool address_copied(uint64_t address, uint64_t bytes); // the same of a copy, which needs no peers
+extern __thread const struct CUctx_st *memory_user;    // the context whose operations the calling thread carries out
 
 // ---- what kernels do, by name (kernels.c)
 #define KERNEL_PARAMETERS 8
@@ -263,8 +323,6 @@ extern const struct kernel kernel_unknown;                           // any othe
 bool kernel_stands(const struct kernel *, const uint64_t *argument); // whether it is a hold that nobody has told to end
 int kernel_blocks_per_sm(const struct kernel *, uint64_t threads, uint64_t shared_bytes);
 
-void sim_doorbell(const struct kernel *); // after a launch: sleeps for SIMCUDA_DOORBELL_US; NULL: a graph was launched
-
 // ---- what images say (image.c)
 struct parameter { uint16_t offset, size; };
 struct definition { // a kernel
@@ -290,6 +348,7 @@ struct image {
 const char *fatbin_ptx(const void *fatbin, uint64_t *bytes);
 struct image *image_read(const void *, uint64_t bytes, CUresult *error); // bytes = 0: the length is not known
 void image_free(struct image *);
+char *image_file(const char *path, uint64_t *bytes); // NULL: it is empty, or cannot be read
 
 // ---- operations and streams (queues.c)
 enum op_kind { OP_MARK, OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_WAIT_VALUE, OP_WRITE_VALUE, OP_FREE };
@@ -386,10 +445,6 @@ void context_wait(struct CUctx_st *); // sim_lock held
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
 
-// ---- the threads of a context (executor.c)
-int context_start(struct CUctx_st *);
-void context_stop(struct CUctx_st *);
-
 // ---- the lock of a context (calls.c); all with sim_lock held
 enum call {
 	CALL_SUBMIT,
@@ -405,140 +460,25 @@ void call_wait(struct CUctx_st *, enum call);               // waits as this cal
 void call_cooperative(const struct CUctx_st *);             // a cooperative launch is submitted
 CUresult enter_submission(CUstream, struct CUstream_st **); // enter_stream, for what gives the stream something to do
 
-// ---- what a device has of memory (device_memory.c); sim_lock held
-#define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
-uint64_t memory_pages(uint64_t bytes);          // the bytes of the pages that it takes
-bool memory_charge(int device, uint64_t bytes); // false: beyond what the device has
-void memory_discharge(int device, uint64_t bytes);
-void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
-uint64_t memory_next_id(void);                 // of an allocation or mapping
-
-// ---- memory (memory.c); sim_lock held
-enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
-struct pool;
-struct block { // what cuMemAlloc and its like gave, or what is registered
-	uint64_t address, bytes;
-	enum memory_kind kind;
-	int device;
-	struct CUctx_st *owner; // the context that was current
-	struct pool *pool;      // it came from; NULL = none
-	uint64_t id;            // never given twice
-	bool sync_memops;
-	bool exported; // its pages are in file
-	int file;
-	uint64_t owner_id; // imported: its id in the process that it comes from
-	unsigned opened;   // imported: how often it is open
+// ---- graphs (nodes.c); sim_lock held
+struct CUgraphNode_st {
+	struct work work;
+	CUgraphNode next;
+	CUgraph child; // of a node that is a graph: a copy of that graph; else NULL
+	void *parameters[KERNEL_PARAMETERS + 1];
 };
-bool memory_add(uint64_t address, uint64_t bytes, enum memory_kind kind);
-uint64_t memory_allocate(uint64_t bytes, enum memory_kind kind, struct pool *); // 0 = out of memory
-bool memory_remove(uint64_t address, enum memory_kind kind);                    // false: not the start of one
-bool memory_export(struct block *);                                             // false: no host memory
-uint64_t memory_import(const struct block *, int file);                         // 0 = no host memory
-struct block *memory_imported(uint64_t owner_id);
-bool memory_known(uint64_t address, enum memory_kind kind);
-bool memory_pinned(uint64_t address); // memory that the device reaches directly
-bool memory_is_device(uint64_t address);
-struct block *memory_block(uint64_t address);         // what it lies in; NULL = none, or memory that cuMemMap put there
-void memory_owner_ends(const struct CUctx_st *owner); // frees all that it owns
-bool address_known(uint64_t address, uint64_t bytes); // as an operation is submitted: it is allocated or reserved
-bool address_valid(uint64_t address, uint64_t bytes); // as an operation is carried out: memory_user can access it
-bool address_copied(uint64_t address, uint64_t bytes); // the same of a copy, which needs no peers
-extern __thread const struct CUctx_st *memory_user;    // the context whose operations the calling thread carries out
-
-// ---- pools (pools.c); sim_lock held
-struct pool *pool_current(int device);              // NULL = no host memory
-bool pool_reached(const struct pool *, int device); // that device may use its memory
-bool pool_take(struct pool *, uint64_t bytes);      // false: beyond what the device or the pool has
-void pool_take_back(struct pool *, uint64_t bytes);
-void pools_synchronized(void); // pools give back what is above their threshold
-
-// ---- arrays (arrays.c); sim_lock held
-void arrays_owner_ends(const struct CUctx_st *); // frees its arrays
-
-// ---- virtual memory management (vmm.c); sim_lock held
-struct physical;
-struct mapping {
-	uint64_t address, bytes, id;
-	struct physical *physical;
-	uint8_t access[9]; // CUmemAccess_flags of each device, and of the host
+struct CUgraph_st {
+	CUgraphNode first, last;
+	int nodes;
 };
-struct mapping *virtual_mapping(uint64_t address); // NULL = nothing is mapped there
-int virtual_device(const struct mapping *);        // -1: host memory
-unsigned virtual_handle_types(const struct mapping *);
-bool virtual_rdma(const struct mapping *);
-bool virtual_reserved(uint64_t address, uint64_t bytes); // in one reservation
-bool virtual_accessible(uint64_t address, uint64_t bytes, int device);
-// Between these two no mapping changes. The first is called with sim_lock, the second without it, soon after.
-void virtual_hold(void);
-void virtual_let_go(void);
-void virtual_change_begin(void); // with sim_lock; keeps everybody from between those two, until the change ends
-void virtual_change_end(void);
-bool virtual_whole(uint64_t address, uint64_t bytes); // all of it is mapped
+CUgraph graph_new(void);
+void graph_free(CUgraph);
+CUgraph graph_copy(CUgraph);
+void graph_set_work(CUgraphNode, const struct work *);
+bool graph_replace(CUgraph to, CUgraph from); // only the nodes' parameters; false: the nodes differ in more
+CUgraphNode graph_append(CUgraph, const struct work *);
 
-// ---- MPS (mps.c)
-void mps_connect(void); // as the driver is initialised
-
-// ---- pauses that tests ask for (pauses.c)
-void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
-void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
-void pause_launch(void); // by the launch of a kernel that is not queued yet, without sim_lock
-
-// ---- exported functions, and the calls that fail or kill (faults.c)
-CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to return before it does anything
-bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
-extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
-extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
-
-void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
-
-// Defines an exported function. The body follows.
-#define CALL(name, parameters, arguments) \
-	static CUresult name##_body parameters; \
-	static const char *const name##_row __attribute__((section("sim_exported"), used)) = #name; \
-	API CUresult name parameters; \
-	API CUresult name parameters \
-	{ \
-		trace_line("begin", name##_row, 0); \
-		CUresult returned = sim_called(name##_row); \
-		returned = returned ? returned : name##_body arguments; \
-		trace_line("end", name##_row, 0); \
-		return returned; \
-	} \
-	static CUresult name##_body parameters
-
-// Defines two exported functions with the same body, which follows: for name a NULL stream is the legacy one, for name<suffix>
-// the one of the calling thread. The stream parameter is called s.
-#define DUAL(name, suffix, parameters, arguments) \
-	static CUresult name##_common parameters; \
-	CALL(name, parameters, arguments) \
-	{ \
-		s = s ? s : STREAM_LEGACY; \
-		return name##_common arguments; \
-	} \
-	CALL(name##suffix, parameters, arguments) \
-	{ \
-		s = s ? s : STREAM_PER_THREAD; \
-		return name##_common arguments; \
-	} \
-	static CUresult name##_common parameters
-
-// ---- functions (modules.c)
-struct CUfunc_st { // also a CUkernel
-	const struct definition *definition;
-	struct CUmod_st *module;
-	struct CUfunc_st *next;
-	uint64_t loaded; // bit CUctx_st.id % 64: its code is in that context
-	int attribute[32];
-};
-bool is_function(const void *);
-bool sim_lazy(void);                               // code is loaded by the first launch
-void function_load(CUfunction, struct CUctx_st *); // unless it is loaded; may wait for the context
-// Makes the work that a launch of the function is. sim_lock held.
-CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
-		     bool cooperative, void **parameters, void **extra);
-#define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-
-// ---- graphs and capture (nodes.c, capture.c)
+// ---- capture (capture.c); sim_lock held
 struct CUevent_st {
 	unsigned flags;
 	struct op *op; // latest record, NULL = never recorded
@@ -557,22 +497,6 @@ struct capture {
 	bool invalid;
 	CUgraph into; // the graph that is captured anew, NULL = a new one
 };
-struct CUgraphNode_st {
-	struct work work;
-	CUgraphNode next;
-	CUgraph child; // of a node that is a graph: a copy of that graph; else NULL
-	void *parameters[KERNEL_PARAMETERS + 1];
-};
-struct CUgraph_st {
-	CUgraphNode first, last;
-	int nodes;
-};
-CUgraph graph_new(void);
-void graph_free(CUgraph);
-CUgraph graph_copy(CUgraph);
-void graph_set_work(CUgraphNode, const struct work *);
-bool graph_replace(CUgraph to, CUgraph from); // only the nodes' parameters; false: the nodes differ in more
-CUgraphNode graph_append(CUgraph, const struct work *);
 CUresult capture_node(struct CUstream_st *, const struct work *);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // submit, or capture
 CUresult enter_unsafe(struct CUctx_st **);    // enter, for a call that is illegal while something captures
@@ -582,5 +506,35 @@ bool capture_in_context(struct CUctx_st *, bool blocking_only);
 void capture_invalidate(struct CUctx_st *, bool blocking_only);
 CUresult capture_record(struct CUevent_st *, struct CUstream_st *);
 CUresult capture_wait(struct CUstream_st *, struct CUevent_st *);
+
+// ---- the threads of a context (executor.c)
+int context_start(struct CUctx_st *);
+void context_stop(struct CUctx_st *);
+
+// ---- functions (modules.c)
+struct CUfunc_st { // also a CUkernel
+	const struct definition *definition;
+	struct CUmod_st *module;
+	struct CUfunc_st *next;
+	uint64_t loaded; // bit CUctx_st.id % 64: its code is in that context
+	int attribute[32];
+};
+bool is_function(const void *);
+void function_load(CUfunction, struct CUctx_st *); // unless it is loaded; may wait for the context
+
+// ---- launches (launches.c); sim_lock held
+// Makes the work that a launch of the function is.
+CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
+		     bool cooperative, void **parameters, void **extra);
+#define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+
+// ---- arrays (arrays.c); sim_lock held
+void arrays_owner_ends(const struct CUctx_st *); // frees its arrays
+
+// ---- MPS (mps.c)
+void mps_connect(void); // as the driver is initialised
+
+// ---- devices (devices.c)
+CUresult check_device(CUdevice, const void *out); // takes no lock; out must not be NULL
 
 #endif

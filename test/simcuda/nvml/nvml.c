@@ -3,14 +3,17 @@
 // It reads the files that the processes share: who holds the lock of an index is the process, and its TSGs say whether it ran since
 // the last question. SIMNVML_FAIL names functions that fail, with what they return: nvmlInit_v2:9,nvmlDeviceGetProcessUtilization:3.
 #define _GNU_SOURCE
-#include "../driver/sim.h"
+#include "../driver/engine.h"
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#define API __attribute__((visibility("default")))
 
 // ---- nvml.h
 typedef int nvmlReturn_t;
