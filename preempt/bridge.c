@@ -12,12 +12,11 @@
 const char *gp_bridge_resolve(void *lookup) { return gp_driver_resolve((void *(*)(const char *))lookup); }
 
 // One bit of the word; rewritten code has another (code/rewrite.c).
-void gp_bridge_set_armed(void *armed, uint32_t on)
+bool gp_bridge_set_armed(void *armed, uint32_t on)
 {
 	if (on)
-		__atomic_fetch_or((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
-	else
-		__atomic_fetch_and((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
+		return __atomic_or_fetch((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
+	return __atomic_and_fetch((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
 }
 
 void *gp_bridge_allocate(size_t bytes) { return malloc(bytes); }

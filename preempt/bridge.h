@@ -9,8 +9,8 @@
 
 // Looks up the driver's functions. Returns one that the driver lacks and that is needed, or NULL.
 const char *gp_bridge_resolve(void *lookup);
-void gp_bridge_set_armed(void *armed, uint32_t on);
-void *gp_bridge_allocate(size_t bytes); // unlike C.malloc, which ends the process, it fails
+bool gp_bridge_set_armed(void *armed, uint32_t on); // whether anything wants it
+void *gp_bridge_allocate(size_t bytes);             // unlike C.malloc, which ends the process, it fails
 
 void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
 uint32_t gp_bridge_events(void);

@@ -44,7 +44,7 @@ func printTable(out io.Writer, s sample) error {
 		}
 		fmt.Fprintln(w, "\tIN FORCE\tNOT IN FORCE")
 		for _, p := range gpu.Peers {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%.0f %%", p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), 100*p.Rates["share"])
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s", p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), share(&p))
 			for _, of := range ratedCounters() {
 				fmt.Fprintf(w, "\t%.1f", p.Rates[of.counter])
 			}
@@ -172,6 +172,18 @@ func state(p segment.Peer) string {
 		return "turn"
 	case p.Busy:
 		return "busy"
+	case !p.Counted:
+		return unknown
 	}
 	return "idle"
+}
+
+// unknown is what a process that counts no launches does: nobody on its GPU needs to know.
+const unknown = "-"
+
+func share(p *peerSample) string {
+	if !p.Counted {
+		return unknown
+	}
+	return fmt.Sprintf("%.0f %%", 100*p.Rates["share"])
 }

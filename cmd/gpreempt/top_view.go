@@ -130,7 +130,7 @@ func makeColumns() []column {
 		{'l', "ROLE", 4, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.Role },
 			func(a, b *peerSample) int { return cmp.Compare(a.Level, b.Level) }},
 		{0, "STATE", 8, false, func(_ *view, _ *gpuSample, p *peerSample) string { return state(p.Peer) }, nil},
-		{'s', "SHARE", 5, true, func(_ *view, _ *gpuSample, p *peerSample) string { return fmt.Sprintf("%.0f %%", 100*p.Rates["share"]) }, rated("share")},
+		{'s', "SHARE", 5, true, func(_ *view, _ *gpuSample, p *peerSample) string { return share(p) }, rated("share")},
 		{0, "MINUTE", 10, false, func(v *view, gpu *gpuSample, p *peerSample) string {
 			if h := v.processes[keyOf(gpu, p)]; h != nil {
 				return h.sparkline(gpu.TakenNs, 10, v.ramp)

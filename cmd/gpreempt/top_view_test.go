@@ -53,11 +53,11 @@ func TestSparkline(t *testing.T) {
 
 // busy is a sample with three processes on one GPU, and one GPU that cannot be read.
 func busy(takenNs uint64) sample {
-	lc := segment.Peer{Slot: 0, Pid: 4711, Name: "server", Level: 0, Role: "lc", StartedNs: 1, WindowOpen: true, Mechanisms: []string{"timeslice", "hold"}}
-	be := segment.Peer{Slot: 1, Pid: 42, Name: "training-with-a-long-name", Level: 7, Role: "be", StartedNs: 2, Busy: true, Fallbacks: []string{"no_hold"},
+	lc := segment.Peer{Counted: true, Slot: 0, Pid: 4711, Name: "server", Level: 0, Role: "lc", StartedNs: 1, WindowOpen: true, Mechanisms: []string{"timeslice", "hold"}}
+	be := segment.Peer{Slot: 1, Counted: true, Pid: 42, Name: "training-with-a-long-name", Level: 7, Role: "be", StartedNs: 2, Busy: true, Fallbacks: []string{"no_hold"},
 		Memory: &segment.Memory{State: "out", PinnedBy: []string{"exported"}, MemoryCounters: segment.MemoryCounters[uint64]{Resident: 3 << 30, Pinned: 1 << 30, Swapped: 5 << 20}},
 		BLP:    &segment.BLP{StopCounters: segment.StopCounters[uint64]{Launches: 99, Uncovered: 1, Stops: 12}}}
-	odd := segment.Peer{Slot: 2, Pid: 7, Name: "日本\u0301x", Level: 3, Role: "3", StartedNs: 3, Memory: &segment.Memory{State: "running", MemoryCounters: segment.MemoryCounters[uint64]{Resident: math.MaxUint64, Pinned: math.MaxUint64}}}
+	odd := segment.Peer{Slot: 2, Counted: true, Pid: 7, Name: "日本\u0301x", Level: 3, Role: "3", StartedNs: 3, Memory: &segment.Memory{State: "running", MemoryCounters: segment.MemoryCounters[uint64]{Resident: math.MaxUint64, Pinned: math.MaxUint64}}}
 	return sample{GPUs: []gpuSample{
 		{Snapshot: segment.Snapshot{GPU: "GPU-1", Path: "a", TakenNs: takenNs}, LCShare: 0.25, BEShare: 0.5, Peers: []peerSample{
 			{lc, rates{"share": 0.25, "windows": 100}}, {be, rates{"share": 0.5, "stops": 3.25}}, {odd, rates{"share": 0, "windows": 1e300, "stops": 12345}}}},
@@ -87,6 +87,18 @@ func filled() *view {
 		v.take(busy((100 + i) * 1e9))
 	}
 	return v
+}
+
+func TestStateOfWhatIsNotCounted(t *testing.T) {
+	for _, c := range []struct {
+		busy, counted bool
+		state, share  string
+	}{{false, true, "idle", "0 %"}, {true, true, "busy", "0 %"}, {false, false, "-", "-"}} {
+		p := peerSample{Peer: segment.Peer{Busy: c.busy, Counted: c.counted}}
+		if s, part := state(p.Peer), share(&p); s != c.state || part != c.share {
+			t.Errorf("%+v: %s, %s", c, s, part)
+		}
+	}
 }
 
 func TestView(t *testing.T) {

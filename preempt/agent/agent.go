@@ -75,7 +75,8 @@ func (a *agent) step() time.Duration {
 	a.before, a.turnPeers = p, turnPeers
 	setPeers(a.gpu, p, p, turnPeers)
 	gated := p.higher != 0 && a.gates()
-	a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart())
+	counted := a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart() || a.core.levelNow() == lowestLevel && p.higher|p.same != 0)
+	a.own().Uncounted.Store(uint32(bit(!counted)))
 	rescind(a.gpu)
 
 	wait := heartbeat

@@ -216,7 +216,7 @@ func setPeers(i int, p, counted peers, turnPeers int) {
 	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
 }
 
-func arm(driver Driver, on bool) { C.gp_bridge_set_armed(driver.Armed, bit(on)) }
+func arm(driver Driver, on bool) bool { return bool(C.gp_bridge_set_armed(driver.Armed, bit(on))) }
 
 // refusedHold returns why a context could not have a hold, once.
 func refusedHold(context int) error {

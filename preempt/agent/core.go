@@ -237,15 +237,16 @@ func (c *Core) logOf(gpu, slot int) zerolog.Logger {
 	return c.log.With().Str("gpu", segment.UUID(gpuUUID(gpu))).Int("slot", slot).Logger()
 }
 
-// setArmed makes submissions of this process be reported while any GPU needs it.
-func (c *Core) setArmed(gpu int, on bool) {
+// setArmed makes submissions of this process be reported while any GPU needs it, and says whether they are: what rewrites code or swaps memory
+// needs it too.
+func (c *Core) setArmed(gpu int, on bool) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.armed[gpu].Store(on)
 	for i := range c.armed {
 		on = on || c.armed[i].Load()
 	}
-	arm(c.driver, on)
+	return arm(c.driver, on)
 }
 
 func programName() string {

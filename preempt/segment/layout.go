@@ -278,7 +278,9 @@ type Slot struct {
 	Pad3    [28]byte
 	Kernels KernelCounters[atomic.Uint64]
 	Stop    StopCounters[atomic.Uint64]
-	Pad4    [8]byte
+
+	Uncounted atomic.Uint32 // 1: launches are not counted, since nobody needs to know of them: Busy says nothing
+	Pad4      [4]byte
 
 	HintsOff     atomic.Uint32
 	HintSwitchUs atomic.Uint32

@@ -219,7 +219,8 @@ struct gp_slot {
 	uint8_t pad3[28];
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
-	uint8_t pad4[8];
+	_Atomic uint32_t uncounted; // 1: launches are not counted, since nobody needs to know of them: busy says nothing
+	uint8_t pad4[4];
 	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
 	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin

@@ -39,6 +39,7 @@ type Peer struct {
 	WindowOpen     bool              `json:"window_open"`
 	WindowOpenedNs uint64            `json:"window_opened_ns"`
 	Busy           bool              `json:"busy"`
+	Counted        bool              `json:"counted"` // else it is not known whether it has work
 	Turn           bool              `json:"turn"`
 	Suspended      bool              `json:"suspended"`
 	RanNs          uint64            `json:"ran_ns"`       // of the lowest level: the GPU was its own, and it had work
@@ -99,7 +100,7 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Level: level, Role: role(level), Alive: lives,
 			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
 			WindowOpen: line.WindowOpenedNs.Load() != 0, WindowOpenedNs: line.WindowOpenedNs.Load(),
-			Busy: line.Busy.Load() != 0, Turn: owned && turn == i, Suspended: p.Suspended.Load() != 0,
+			Busy: line.Busy.Load() != 0, Counted: p.Uncounted.Load() == 0, Turn: owned && turn == i, Suspended: p.Suspended.Load() != 0,
 			RanNs: p.RanNs.Load(), RanAtNs: p.RanAtNs.Load(),
 			TimesliceUs: p.TimesliceUs.Load(),
 			Mechanisms:  names(p.Mechanisms.Load(), configs.MechanismNames()),
