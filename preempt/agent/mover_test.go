@@ -351,13 +351,24 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 		a.ended(a.core.memory.mover.take(a.gpu), left, now)
 		a.noteState(left, now)
 	}
+	first := a.drainFor()
 	try(movedBusy, c)
-	if a.memory.state != memoryStuck || a.memory.stuckTo != now+passedOver {
+	if a.memory.state != memoryStuck || a.memory.stuckTo != now+busyOver {
 		t.Errorf("after work that did not end: %+v", a.memory)
 	}
+	second := a.drainFor()
+	if waits := a.core.config.Memory.WaitMs * 1e6; uint64(first+second)+busyOver >= waits || second != first+time.Duration(busyOver) {
+		t.Errorf("work may take %s, then %s to end; who waits %d ns for memory gives up before", first, second, waits)
+	}
 	try(movedBusy, c)
-	if a.memory.stuckTo != now+2*passedOver {
+	if a.memory.stuckTo != now+2*busyOver {
 		t.Errorf("after the second time it is passed over for %d ns", a.memory.stuckTo-now)
+	}
+	for range 10 {
+		try(movedBusy, c)
+	}
+	if a.memory.stuckTo != now+passedMost || a.drainFor() != first+time.Duration(drainMore) {
+		t.Errorf("in the end it is passed over for %d ns, and waited for for %s", a.memory.stuckTo-now, a.drainFor())
 	}
 	a.memory.stuckTo = 0
 	try(movedNoHost, c)

@@ -14,7 +14,11 @@ import (
 const (
 	// drainFor is how long work that was submitted may take to end before memory goes, beside the compute turns of others.
 	drainFor = 2 * time.Second
-	// passedOver is for how long others pass over a process whose memory did not go; twice as long each time, up to passedMost.
+	// busyOver is for how long others pass over a process whose work did not end in time, and by how much longer it is waited
+	// for the next time; twice as much each time, up to passedMost and drainMore. Who waits for memory.wait_ms, 10 s unless set,
+	// finds two such attempts, of 2 and 4 s.
+	busyOver, drainMore = uint64(2 * time.Second), uint64(8 * time.Second)
+	// passedOver is for how long others pass over a process without host memory; twice as long each time, up to passedMost.
 	passedOver, passedMost = uint64(10 * time.Second), uint64(80 * time.Second)
 	// failedFor is for how long a process is passed over after the driver has refused a call.
 	failedFor = uint64(60 * time.Second)
@@ -170,7 +174,7 @@ func (a *agent) gone(e *ended, c memoryCounters, now uint64) {
 			a.log.Warn().Msg("the driver refused a call while memory went to the host: it is where it was, or whole in the host's memory")
 		}
 	default:
-		stuck, answer = max(passedOver, min(2*m.stuckFor, passedMost)), segment.AnswerBusy
+		stuck, answer = max(busyOver, min(2*m.stuckFor, passedMost)), segment.AnswerBusy
 		a.log.Debug().Msg("work did not end in time: memory stays")
 	}
 	if stuck != 0 {
@@ -561,10 +565,11 @@ func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64)
 	return moveLook
 }
 
-// drainFor is how long work that was submitted may take to end before memory goes.
+// drainFor is how long work that was submitted may take to end before memory goes. The GPU goes on with that work meanwhile; what
+// the time bounds is how long a program stands that waits for itself.
 func (a *agent) drainFor() time.Duration {
 	turns := 2 * bits.OnesCount64(a.segment.Members.Load()) * int(a.quantumMs())
-	return drainFor + time.Duration(turns)*time.Millisecond
+	return drainFor + time.Duration(min(a.memory.stuckFor, drainMore)) + time.Duration(turns)*time.Millisecond
 }
 
 func (a *agent) beginOut(c memoryCounters, bytes uint64, urgent bool) bool {

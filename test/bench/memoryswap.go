@@ -167,7 +167,8 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 		world, reserved = name+"-reserve", bytes
 		rest -= bytes
 	}
-	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20)}
+	// How long it takes is the result, however long it is: it must not end as out of memory.
+	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20), fmt.Sprintf("wait_ms = %d", holdAnswer.Milliseconds())}
 	config, err := s.swapConfig(world, "all", settings...)
 	if err != nil {
 		return err
