@@ -57,8 +57,6 @@ static bool through_channel(const struct op *o)
 	}
 }
 
-struct channel *channel_of(const struct CUstream_st *s) { return &s->ctx->channel[s->channel]; }
-
 static void enter_channel(struct CUstream_st *s, struct op *o)
 {
 	struct channel *h = channel_of(s);

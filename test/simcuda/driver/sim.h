@@ -434,7 +434,7 @@ struct CUctx_st {
 	bool stop;
 	int threads;
 };
-struct channel *channel_of(const struct CUstream_st *);
+static inline struct channel *channel_of(const struct CUstream_st *s) { return &s->ctx->channel[s->channel]; }
 struct CUstream_st *stream_new(struct CUctx_st *, unsigned flags, int priority);
 struct op *stream_submit(struct CUstream_st *, const struct work *, struct op *after); // returns a reference
 void stream_submit_many(struct CUstream_st *, const struct work *, int n);
