@@ -62,6 +62,7 @@ DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, f
 {
 	(void)flags;
 	struct CUstream_st *st;
+	pause_launch();
 	CUresult r = enter_submission(s, &st);
 	if (r != CUDA_SUCCESS)
 		return r;

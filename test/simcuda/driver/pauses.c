@@ -26,7 +26,8 @@ API void simcuda_gpu_away(unsigned ms)
 // The next time that cuEventQuery finds an event of the calling thread's not reached, it says so that much later.
 API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
 
-// The next launch of a kernel by the calling thread sets the word to 1 and waits, before it is queued, until it is 2.
+// The next launch of a kernel by the calling thread, or the next wait of a stream for an event, sets the word to 1 and waits, before it is
+// queued, until it is 2.
 API void simcuda_launch_waits(_Atomic uint32_t *word) { launch_word = word; }
 
 // With sim_lock held, which is given up meanwhile.
