@@ -317,9 +317,15 @@ static bool plain_elsewhere(struct blp_twin *t, CUstream stream)
 
 void blp_graphs_leave(CUstream stream)
 {
-	for (uint32_t i = 0; i < used; i++)
+	for (uint32_t i = 0; i < used; i++) {
+		struct gp_domain *d = twins[i].domain;
+		if (!d)
+			continue;
+		pthread_mutex_lock(&d->lock);
 		if (twins[i].plain_on == stream)
 			twins[i].plain_on = GP_STREAM_PER_THREAD;
+		pthread_mutex_unlock(&d->lock);
+	}
 }
 
 // Puts the launch of the program's own instance behind the twin.
@@ -336,11 +342,16 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 void blp_graph_launched(struct gp_operation *o)
 {
 	struct blp_twin *t = o->twin;
-	if (o->result || t->of != o->graph)
+	struct gp_domain *d = t->domain;
+	if (!d) // the program destroys what it launches
 		return;
-	t->plain_on = o->stream;
-	t->ran_plain = !gp_driver.cuEventRecord(t->plain, o->stream);
-	t->retired |= !t->ran_plain; // nothing tells when that launch is over
+	pthread_mutex_lock(&d->lock);
+	if (!o->result && t->of == o->graph) {
+		t->plain_on = o->stream;
+		t->ran_plain = !gp_driver.cuEventRecord(t->plain, o->stream);
+		t->retired |= !t->ran_plain; // nothing tells when that launch is over
+	}
+	pthread_mutex_unlock(&d->lock);
 }
 
 static void drop(struct blp_twin *t)
