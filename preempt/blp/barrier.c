@@ -5,13 +5,30 @@
 
 #include <time.h>
 
+// Taints a stream until its entries are over, and not what came behind them on other streams. What taints it already is behind them.
+static bool taint_by_marker(struct gp_domain *d, struct blp_stream *s)
+{
+	if (s->tainted)
+		return true;
+	if (!blp_mark(d, s, s->last))
+		return false;
+	struct blp_marker *m = &d->marker[s->last_marker];
+	CUevent taint = s->taint;
+	s->taint = m->event;
+	m->event = taint; // recorded anew before anybody asks for it
+	blp_drop_markers(d, s);
+	s->tainted = true;
+	d->tainted++;
+	return true;
+}
+
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
 // over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
 // firm: one of the two sees the other. False: the domain is being stopped.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
 	d->firm++;
-	if (d->epoch % 2 || !blp_taint(d, s, s->handle)) {
+	if (d->epoch % 2 || !taint_by_marker(d, s)) {
 		d->firm--;
 		return false;
 	}

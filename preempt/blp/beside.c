@@ -6,6 +6,8 @@
 // that have not begun behind it are launched again behind it without a record: while they queue, no later stop could tell
 // whether they have begun.
 //
+// What is launched again of the stream comes behind the missing blocks, and so does new work: relaunch.c.
+//
 // The missing blocks have records in an arena whose flag is never set. One for each stream is enough, since a launch begins
 // when the launches before it on its stream have ended.
 #define _GNU_SOURCE
@@ -69,14 +71,19 @@ static bool twin_has_begun(const struct blp_twin *t)
 	return any;
 }
 
-static bool make_beside(struct gp_domain *d, uint32_t stream)
+bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 {
 	__typeof__(d->beside[0]) *b = &d->beside[stream];
 	int least = 0, greatest = 0;
 
-	if (!b->stream) { // of the highest priority: its channel has nothing of the program ahead
+	if (b->stream && !b->ahead && gp_driver.cuStreamQuery(b->stream)) { // what it has may wait for the program
+		TRY(cuStreamDestroy, b->stream);
+		b->stream = NULL;
+	}
+	if (!b->stream) { // of a high priority: its channel has nothing of the program ahead, and holds up nothing of d->stream
 		TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
-		TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING, greatest);
+		TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
+		    least - greatest > 2 ? greatest + 1 : greatest);
 	}
 	if (!b->done)
 		TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
@@ -92,8 +99,9 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 
 	r->state = 0;
 	r->done = r->count;
-	if (!make_beside(d, stream))
+	if (!blp_make_beside(d, stream))
 		return false;
+	d->beside[stream].ahead = true; // until what is launched again comes behind it: relaunch.c
 	TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
 	CUresult result = blp_drive_on(e, d->beside[stream].stream, record | e->shift);
 	if (result) {
@@ -103,16 +111,6 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 	if (parted->count < PARTED)
 		parted->function[parted->count++] = e->function;
 	gp_count(&count->beside, 1);
-	return true;
-}
-
-// Puts the stream behind what was launched beside it, so that its drain event covers both.
-static bool join(struct gp_domain *d, uint32_t stream)
-{
-	struct blp_stream *s = &d->stream_of[stream];
-	TRY(cuEventRecord, d->beside[stream].done, d->beside[stream].stream);
-	TRY(cuStreamWaitEvent, s->handle, d->beside[stream].done, 0);
-	TRY(cuEventRecord, d->drain[stream].event, s->handle);
 	return true;
 }
 
@@ -135,7 +133,7 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 		e->driven = false;
 		return true;
 	}
-	return launch_rest(d, e, e->stream, staged, e->spare, parted) && join(d, e->stream);
+	return launch_rest(d, e, e->stream, staged, e->spare, parted);
 }
 
 // A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
@@ -167,13 +165,13 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 	}
 	e->driven = !missing;
 	gp_count(&d->gpu->stops.cuts, missing || beside);
-	return !beside || join(d, e->stream);
+	return true;
 }
 
 CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
 {
 	struct blp_twin *t = e->twin;
-	CUstream stream = d->stream_of[e->stream].handle;
+	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	CUresult result = 0;
 
 	for (uint32_t i = 0; i < t->count && !result; i++) {
@@ -282,7 +280,8 @@ bool blp_let_go(struct gp_domain *d)
 	complete_passed(d);
 	for (uint64_t at = d->tail; at < d->head && accepted; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		if (!d->late[e->stream] || e->complete || at < d->stream_of[e->stream].done || !e->driven || e->bare)
+		if (at < d->drain[e->stream].upto || e->complete || at < d->stream_of[e->stream].done || !e->driven ||
+		    e->bare)
 			continue;
 		if (e->kind == BLP_LAUNCH)
 			accepted = let_launch_go(d, e, &parted);

@@ -94,8 +94,6 @@ void blp_release(struct gp_domain *d)
 		if (d->marker[i].event)
 			gp_driver.cuEventDestroy(d->marker[i].event);
 	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
-		if (d->drain[i].event)
-			gp_driver.cuEventDestroy(d->drain[i].event);
 		if (d->stream_of[i].taint)
 			gp_driver.cuEventDestroy(d->stream_of[i].taint);
 		if (d->stream_of[i].join)
@@ -149,9 +147,6 @@ static CUresult equip(struct gp_domain *d, const char **call)
 	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
-	for (int i = 0; i < BLP_MARKERS; i++)
-		GP_TRY(call, cuEventCreate, &d->marker[i].event,
-		       CU_EVENT_DISABLE_TIMING); // a launch waits for it, as it would in the driver
 	GP_TRY(call, cuStreamSynchronize, d->stream);
 	return 0;
 }
@@ -226,6 +221,8 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	memset(&d->unplaced, 0, sizeof d->unplaced);
 	for (int i = 0; i < BLP_MARKERS; i++)
 		d->marker[i].next = i + 1 < BLP_MARKERS ? i + 1 : -1;
+	for (int i = 0; i < BLP_STREAMS; i++)
+		d->beside[i].left = -1;
 	d->free_marker = 0;
 	pthread_mutex_unlock(&d->lock);
 	*call = "cuCtxPushCurrent";

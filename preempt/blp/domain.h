@@ -19,9 +19,9 @@ enum {
 	// Threads in flight on one stream; two launches may always be. To skip a block takes an H200 2 ns if it has 1024 threads,
 	// and 0.6 ns if it has 256 or fewer.
 	BLP_THREADS_IN_FLIGHT = 1 << 27,
-	BLP_LEAST_THREADS = 256, // a smaller block counts as so many
-	BLP_MARKER_EVERY = 32,   // entries of a stream
-	BLP_MARKERS = 256,
+	BLP_LEAST_THREADS = 256,   // a smaller block counts as so many
+	BLP_MARKER_EVERY = 32,     // entries of a stream
+	BLP_MARKERS = 2 * BLP_LOG, // each of another entry, and as many while entries are launched again
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
 	BLP_REGIONS = 8,                                                             // of records, zeroed one at a time
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
@@ -41,7 +41,7 @@ _Static_assert((int)BLP_LOG <= (int)BLP_REGION, "launches of a region that is ze
 struct gp_code;
 
 struct blp_marker {
-	CUevent event;
+	CUevent event; // made when first needed
 	uint64_t upto;
 	int next;
 };
@@ -101,6 +101,7 @@ struct blp_entry {
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
 	bool awaited;         // BLP_RECORD: a wait in the log is for it
+	bool foreign;         // BLP_WAIT: it may be for what the driver does not order ahead of its stream anyway
 	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
@@ -130,8 +131,8 @@ struct gp_domain {
 	bool quiet, drained;              // quiet: no block runs, late streams apart; drained: what was cut is known
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
-		CUevent event; // made when first needed
-		bool recorded; // it tells when the stream has drained
+		CUevent event; // a marker's, behind the last launch of the stream; NULL: there is none to drain
+		uint64_t upto; // entries below have drained: those below the marker, or, of a late stream, so many of them
 	} drain[BLP_STREAMS];
 	bool late[BLP_STREAMS];    // did not drain in time
 	bool runs_on[BLP_STREAMS]; // it runs a bare launch and is not waited for
@@ -166,7 +167,11 @@ struct gp_domain {
 	struct {
 		CUstream stream;
 		CUevent done;
-	} beside[BLP_STREAMS];          // for missing blocks; made when first needed
+		bool ahead;             // it has work that the stream's own queue is not behind yet
+		bool leads;             // what is launched again goes there: relaunch.c
+		int left;               // markers on the stream's own queue, of what was cut since
+		const void *behind;     // the event of the last one that it was put behind
+	} beside[BLP_STREAMS];          // one for each stream; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
@@ -247,11 +252,17 @@ void blp_forget(struct gp_domain *, struct blp_stream *);
 // Whether the GPU is known to have reached the stream's entries below upto. What is only complete for the log may be ahead of it.
 static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
 void blp_advance(struct gp_domain *);
-void blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto); // records an event behind what the driver has now
+// Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
+// are complete. False: the driver refused.
+bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
-// Marks what blocking streams have, before an entry of the legacy stream: later, markers on them come behind that in the driver, and
-// it may wait for the program. driven: up to where the driver has the entries of each stream; NULL: all.
-void blp_mark_blocking(struct gp_domain *, const struct blp_stream *legacy, const uint64_t *driven);
+int blp_marker_behind(struct gp_domain *, int first,
+		      uint64_t upto); // of a list, the first that is behind entries below upto; -1: none
+int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list, those up to there; what is left of it
+// Marks what is ahead before the driver gets an entry of a stream. Later, a marker on that stream, or on one that the legacy stream
+// orders with it, would come behind the entry, which may wait for the program. driven: up to where the driver has the entries of each
+// stream; NULL: all. False: the driver refused.
+bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
 bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
 // Waits until the stream's entries below upto are complete, or firm. Gives the lock up meanwhile. Does not wait for entries
 // that come later. patience_ns bounds the wait, without the time of stops (0: no bound). False: the time was over, or the
@@ -263,8 +274,9 @@ uint64_t blp_patience(void); // a deadline from now
 // Waits for room for one more entry; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
-// NULL, for a launch or a graph: it cannot be logged, since one that is not is on its way to the driver.
-struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, uint32_t bytes, char **room);
+// NULL: it cannot be logged, since a launch that is not is on its way to the driver, or the driver refuses a marker. now: the driver
+// gets it at once.
+struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, bool now, uint32_t bytes, char **room);
 void blp_unappend(struct gp_domain *, struct blp_stream *);
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
 
@@ -332,13 +344,25 @@ void blp_drop_twins(struct gp_domain *);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
 
 // stop.c
-bool blp_wanted_stopped(struct gp_domain *);
 struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
+
+// relaunch.c, under gp_domain.lock
+bool blp_wanted_stopped(struct gp_domain *);
+// Launches what is left in the order of the log. False: a window has opened meanwhile, or the driver refused.
+bool blp_relaunch(struct gp_domain *);
+// The stream that entries of a stream are put on.
+static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_stream *s)
+{
+	size_t i = (size_t)(s - d->stream_of);
+	return d->beside[i].leads ? d->beside[i].stream : s->handle;
+}
 
 // beside.c
 // Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
 // refused.
 bool blp_let_go(struct gp_domain *);
+bool blp_make_beside(struct gp_domain *,
+		     uint32_t stream);   // not busy, unless it has work ahead of the stream's own. False: refused
 void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the records have told what was cut
 CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_domain.lock: the rest of a parted twin
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);

@@ -230,7 +230,7 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e,
 			enum turn turn)
 {
-	e->driven = turn == NOW;
+	e->driven = e->accepted = turn == NOW;
 	o->result = CUDA_SUCCESS;
 	if (turn == LATER) {
 		pthread_mutex_unlock(&d->lock);
@@ -301,11 +301,12 @@ bool blp_record(struct gp_operation *o)
 		}
 		turn = wait_turn(o, d, stream, &deadline);
 	} while (turn == AGAIN);
-	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false)) {
+	struct blp_entry *e = NULL;
+	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
+	    !(e = blp_append(d, stream, BLP_RECORD, turn == NOW, 0, NULL))) {
 		record_past(o, d, stream, tainted);
 		return false;
 	}
-	struct blp_entry *e = blp_append(d, stream, BLP_RECORD, 0, NULL);
 	e->event = o->event;
 	return carried_out(o, d, stream, e, turn);
 }
@@ -327,7 +328,7 @@ bool blp_await(struct gp_operation *o)
 	struct gp_domain *d;
 	struct event e;
 	uint64_t deadline = 0;
-	bool joins = false, tainted;
+	bool joins = false, ahead = false, came_behind = false, tainted;
 
 	if (!blp_domains[0])
 		return false;
@@ -341,12 +342,27 @@ bool blp_await(struct gp_operation *o)
 			  (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
 		d = enter(o, &stream, &tainted);
 		joins = d && joins_others(d, stream);
+		ahead = d && blp_may_be_cut(stream);
 		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
-		if (!d || tainted || o->cpu || !(waits || (joins && !e.domain)) || !blp_may_log(stream))
+		bool past = !e.domain || (d == e.domain && !pending(d, &e)); // it is for nothing that the log has
+		if (!d || tainted || o->cpu || !(waits || (past && (joins || ahead))) || !blp_may_log(stream))
 			break;
+		bool foreign = waits ? !blp_related(&d->stream_of[e.stream], stream->handle, stream->blocking) :
+				       !joins || blp_query(o->event) == CUDA_ERROR_NOT_READY;
+		if (foreign && joins) { // the legacy stream's rules would put others behind the wait, too: relaunch.c
+			if (came_behind)
+				break;
+			came_behind = true;
+			pthread_mutex_unlock(&d->lock);
+			blp_come_behind(o);
+			continue;
+		}
 		enum turn turn = wait_turn(o, d, stream, &deadline);
 		if (turn == NOW || turn == LATER) {
-			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, 0, NULL);
+			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, turn == NOW, 0, NULL);
+			if (!entry)
+				break;
+			entry->foreign = foreign;
 			entry->of = waits ? e.stream : entry->stream;
 			entry->upto = waits ? e.upto : 0;
 			if (waits && e.upto > d->tail)
@@ -360,18 +376,19 @@ bool blp_await(struct gp_operation *o)
 		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (tainted || o->cpu || joins) // launches ahead must not be repeated behind the wait: the program may wait for them
-		blp_come_behind(o);
-	blp_enter_driver(o);
-	if (!e.domain)
-		return false;
-	if (wait_record(&e, true)) { // the wait is over, and the event may stand for another record by now
+	if (e.domain && wait_record(&e, true)) { // the wait is over, and the event may stand for another record by now
 		o->result = CUDA_SUCCESS;
 		return true;
 	}
-	pthread_mutex_lock(&e.domain->lock);
-	o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
-	pthread_mutex_unlock(&e.domain->lock);
+	if (e.domain) {
+		pthread_mutex_lock(&e.domain->lock);
+		o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
+		pthread_mutex_unlock(&e.domain->lock);
+	}
+	if (tainted || o->cpu || joins ||
+	    ahead) // launches ahead must not be repeated behind the wait: the program may wait for them
+		blp_come_behind(o);
+	blp_enter_driver(o);
 	return false;
 }
 

@@ -392,7 +392,7 @@ void blp_drop_twins(struct gp_domain *d)
 CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 {
 	struct blp_twin *t = e->twin;
-	CUstream stream = d->stream_of[e->stream].handle;
+	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
 	CUresult result = 0;
 
@@ -470,7 +470,8 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 			continue;
 		if (!blp_leave_own(stream))
 			break;
-		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, 0, NULL);
+		bool now = !(d->epoch % 2);
+		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, now, 0, NULL);
 		if (!e)
 			break;
 		if (blp_separated() && blp_is_crossed(o, d)) {
@@ -483,7 +484,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		t->stream = e->stream;
 		t->upto = d->head;
 		o->result = 0;
-		if (!(d->epoch % 2)) {
+		if (now) {
 			o->result = blp_drive_graph(d, e);
 			if (o->result) {
 				blp_unappend(d, stream);

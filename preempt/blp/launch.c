@@ -61,7 +61,7 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	void *parameters[given ? count + 1 : 1];
 	CUdeviceptr record =
 		e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
-	CUstream stream = d->stream_of[e->stream].handle;
+	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, NULL};
 
@@ -243,7 +243,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
-	bool whole = code->whole || blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes);
+	bool whole = code->whole || blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes), now;
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
@@ -264,7 +264,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		}
 		if (!blp_leave_own(s))
 			break;
-		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, bytes, &room);
+		now = !(d->epoch % 2); // during a stop it is only logged, and the program goes on
+		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;
 		fill_in(e, l, code, whole, room);
@@ -274,7 +275,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			break;
 		}
 		o->result = 0;
-		if (!(d->epoch % 2)) { // during a stop it is only logged, and the program goes on
+		if (now) {
 			o->result = drive(d, e, l->parameters, code->parameters);
 			if (o->result)
 				blp_unappend(d, s);

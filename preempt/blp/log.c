@@ -66,20 +66,36 @@ bool blp_related_pending(struct gp_domain *d, struct blp_stream *of)
 
 // Completion.
 
-void blp_drop_markers(struct gp_domain *d, struct blp_stream *s)
+int blp_free_markers(struct gp_domain *d, int first, uint64_t upto)
 {
-	while (s->first_marker >= 0) {
-		int m = s->first_marker;
-		s->first_marker = d->marker[m].next;
+	while (first >= 0 && d->marker[first].upto <= upto) {
+		int m = first;
+		first = d->marker[m].next;
 		d->marker[m].next = d->free_marker;
 		d->free_marker = m;
 	}
-	s->last_marker = -1;
+	return first;
+}
+
+void blp_drop_markers(struct gp_domain *d, struct blp_stream *s)
+{
+	blp_free_markers(d, s->first_marker, UINT64_MAX);
+	s->first_marker = s->last_marker = -1;
 	s->unmarked = 0;
+}
+
+int blp_marker_behind(struct gp_domain *d, int first, uint64_t upto)
+{
+	while (first >= 0 && d->marker[first].upto < upto)
+		first = d->marker[first].next;
+	return first;
 }
 
 void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
+	s->first_marker = blp_free_markers(d, s->first_marker, upto);
+	if (s->first_marker < 0)
+		s->last_marker = -1;
 	if (upto <= s->done)
 		return;
 	if (upto > d->tail) {
@@ -122,11 +138,15 @@ void blp_advance(struct gp_domain *d)
 		d->oldest_record = d->next_record;
 }
 
-void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+bool blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	int m = d->free_marker;
-	if (m < 0 || blp_is_orphan(s) || gp_driver.cuEventRecord(d->marker[m].event, s->handle))
-		return;
+	if (s->last_marker >= 0 && d->marker[s->last_marker].upto >= upto)
+		return true;
+	if (m < 0 || blp_is_orphan(s) ||
+	    (!d->marker[m].event && gp_driver.cuEventCreate(&d->marker[m].event, CU_EVENT_DISABLE_TIMING)) ||
+	    gp_driver.cuEventRecord(d->marker[m].event, blp_queue_of(d, s)))
+		return false;
 	d->free_marker = d->marker[m].next;
 	d->marker[m].upto = upto;
 	d->marker[m].next = -1;
@@ -136,6 +156,20 @@ void blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		s->first_marker = m;
 	s->last_marker = m;
 	s->unmarked = 0;
+	return true;
+}
+
+bool blp_mark_ahead(struct gp_domain *d, const struct blp_stream *of, enum blp_kind kind, const uint64_t *driven)
+{
+	bool marked = true;
+	for (uint32_t i = 0; (of->blocking || kind == BLP_WAIT) && i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		uint64_t upto = driven ? driven[i] : s->last;
+		if (blp_may_be_cut(s) && upto > s->done &&
+		    (s == of ? kind == BLP_WAIT : blp_related(s, of->handle, of->blocking)))
+			marked &= blp_mark(d, s, upto);
+	}
+	return marked;
 }
 
 // Asks the driver how far the stream is. While the domain is stopped, the end of a launch does not mean that it ran. A stop
@@ -145,23 +179,15 @@ static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 	int mode = gp_relax_captures();
 	CUresult result = CUDA_ERROR_NOT_READY;
 	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) &&
-	       !(d->epoch % 2)) {
-		int m = s->first_marker;
-		uint64_t upto = d->marker[m].upto;
-		s->first_marker = d->marker[m].next;
-		if (s->first_marker < 0)
-			s->last_marker = -1;
-		d->marker[m].next = d->free_marker;
-		d->free_marker = m;
-		blp_complete_to(d, s, upto);
-	}
+	       !(d->epoch % 2))
+		blp_complete_to(d, s, d->marker[s->first_marker].upto);
 	gp_unrelax_captures(mode);
 	return result;
 }
 
 bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
-	if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+	if (blp_marker_behind(d, s->first_marker, upto) < 0)
 		blp_mark(d, s, s->last);
 	poll_markers(d, s);
 	return s->done >= upto;
@@ -190,7 +216,7 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
-	if (s->last_marker < 0 || d->marker[s->last_marker].upto < upto)
+	if (blp_marker_behind(d, s->first_marker, upto) < 0)
 		blp_mark(d, s, s->last);
 	return poll_markers(d, s);
 }
@@ -349,19 +375,13 @@ static uint32_t take_record(struct gp_domain *d)
 	return record;
 }
 
-void blp_mark_blocking(struct gp_domain *d, const struct blp_stream *legacy, const uint64_t *driven)
-{
-	for (uint32_t i = 0; i < d->streams; i++) {
-		struct blp_stream *s = &d->stream_of[i];
-		if (s != legacy && s->blocking && s->unmarked && blp_pending(s))
-			blp_mark(d, s, driven ? driven[i] : s->last);
-	}
-}
-
-struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, uint32_t bytes, char **room)
+struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, bool now, uint32_t bytes,
+			     char **room)
 {
 	struct blp_entry *e = blp_entry_at(d, d->head);
 	uint64_t at = bytes_at(d, bytes);
+	if (now && !blp_mark_ahead(d, s, kind, NULL))
+		return NULL;
 	// The first record is counted, then passing is read; a launch that passes the log is counted, then recorded is read. So
 	// none that the driver does not have yet could come into the middle of one that is cut. It is not waited for: its call of
 	// the driver may last as long as a queue is full.
@@ -369,10 +389,9 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		d->recorded--;
 		return NULL;
 	}
-	if (s->handle == GP_STREAM_LEGACY && !(d->epoch % 2))
-		blp_mark_blocking(d, s, NULL);
 	e->kind = kind;
-	e->driven = e->accepted = e->complete = e->counted = e->waited = e->awaited = e->fresh = e->bare = false;
+	e->driven = e->accepted = e->complete = e->counted = e->waited = e->awaited = e->foreign = e->fresh = e->bare =
+		false;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

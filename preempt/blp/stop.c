@@ -7,10 +7,6 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-enum {
-	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
-};
-
 // How long a stop waits for running blocks, in time of the GPU (struct patience). Blocks that take longer gain little from stops
 // between them, and a block that waits for one that the stop holds back would never end.
 #ifndef GP_DRAIN_NS // a build for tests has another (Makefile)
@@ -82,29 +78,40 @@ static bool freeze_graphs(struct gp_domain *d)
 	return true;
 }
 
-// Records an event on each stream, which tells when it has drained. d->lock is held. Streams that come later have nothing
-// that a stop waits for.
-static bool record_drains(struct gp_domain *d)
+// Finds the event of each stream that tells when its last launch has drained: what came behind that, on this stream or another, may
+// wait for the program. d->lock is held. Streams that come later have nothing that a stop waits for.
+static bool find_drains(struct gp_domain *d)
 {
-	CUresult result;
-	d->drains = d->streams;
-	for (uint32_t i = 0; i < d->drains; i++) {
-		d->drain[i].recorded = false;
-		if (!blp_may_be_cut(&d->stream_of[i]))
-			continue;
-		if (!d->drain[i].event)
-			TRY(cuEventCreate, &d->drain[i].event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-		TRY(cuEventRecord, d->drain[i].event, d->stream_of[i].handle);
-		d->drain[i].recorded = true;
-	}
-	bool known[BLP_STREAMS] = {false};
+	uint64_t launched[BLP_STREAMS] = {0}, driven[BLP_STREAMS] = {0}; // up to there
 	memset(d->runs_on, 0, sizeof d->runs_on);
+	memset(d->drain, 0, sizeof d->drain);
+	d->drains = d->streams;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->complete || at < d->stream_of[e->stream].done || e->kind > BLP_GRAPH || known[e->stream])
+		if (e->complete || at < d->stream_of[e->stream].done || !e->driven)
 			continue;
-		known[e->stream] = true;
-		d->runs_on[e->stream] = e->bare && e->driven;
+		driven[e->stream] = at + 1;
+		if (e->kind > BLP_GRAPH)
+			continue;
+		if (!launched[e->stream])
+			d->runs_on[e->stream] = e->bare;
+		launched[e->stream] = at + 1;
+	}
+	for (uint32_t i = 0; i < d->drains; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		if (!launched[i] || !blp_may_be_cut(s))
+			continue;
+		int m = blp_marker_behind(d, s->first_marker, launched[i]);
+		if (m < 0) // what was to be launched again behind it was not, since this stop came: the marker still says where it is
+			m = blp_marker_behind(d, d->beside[i].left, launched[i]);
+		if (m < 0 && blp_mark(d, s, driven[i]))
+			m = s->last_marker;
+		if (m < 0) {
+			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+			return false;
+		}
+		d->drain[i].event = d->marker[m].event;
+		d->drain[i].upto = d->marker[m].upto < driven[i] ? d->marker[m].upto : driven[i];
 	}
 	return true;
 }
@@ -140,7 +147,7 @@ static void stop_the_rest(struct gp_domain *d, uint32_t from)
 		return;
 	d->flagged_ns = d->counted_ns = gp_now_ns();
 	gp_count(&d->gpu->stops.stops, 1);
-	record_drains(d);
+	find_drains(d);
 }
 
 static void stop_blocks(struct gp_domain *d)
@@ -252,13 +259,13 @@ static void classify(struct gp_domain *d)
 			continue;
 		if (!e->complete && !e->driven && !e->bare && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
 			blp_record_of(d, e)->state = 0; // frozen before the driver had it
-		} else if (d->late[e->stream]) {
+		} else if (at >= d->drain[e->stream].upto) {
 			// Of launches, blp_let_go has seen to it. A record or a wait that the driver has stays there where it can:
 			// recorded again, it would come behind later waits, which may wait for the program.
 			if (e->kind >= BLP_RECORD && !e->complete && e->driven)
 				e->driven = !comes_again(d, e, again);
 		} else if (!e->complete && e->bare) {
-			e->complete = e->driven;
+			e->complete = e->driven && !d->beside[e->stream].ahead;
 		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
 			e->complete = blp_graph_is_complete(e);
 			e->driven = false;
@@ -283,7 +290,8 @@ static void classify(struct gp_domain *d)
 			e->complete = !comes_again(d, e, again);
 			e->driven = false;
 		}
-		again[e->stream] |= !e->complete && !e->driven;
+		again[e->stream] |=
+			!e->complete && (!e->driven || (e->kind <= BLP_GRAPH && e->bare && d->beside[e->stream].ahead));
 		behind[e->stream] |= !e->complete;
 		if (!behind[e->stream])
 			blp_complete_to(d, s, at + 1);
@@ -319,24 +327,30 @@ static bool count_patience(struct gp_domain *d, struct patience *p, uint64_t nap
 	return !result;
 }
 
+// Sleeps for longer, the more time has passed; returns nanoseconds.
+static uint64_t nap(uint64_t passed_ns)
+{
+	uint64_t ns = 10000 + passed_ns / 16;
+	ns = ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS;
+	nanosleep(&(struct timespec){0, (long)ns}, NULL);
+	return ns;
+}
+
 // Waits until a stream has drained, or the patience is over: then it is late. Spins up to awake_ns. False: the driver refused.
 static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, struct patience *p)
 {
 	for (;;) {
 		bool over = d->runs_on[stream] || p->spent_ns >= DRAIN_NS; // before the driver is asked
 		CUresult result = blp_query(d->drain[stream].event);
-		uint64_t now = gp_now_ns(), nap = 0;
+		uint64_t now = gp_now_ns(), napped = 0;
 		d->late[stream] = result && over;
 		if (result && result != CUDA_ERROR_NOT_READY)
 			blp_give_up(d, "cuEventQuery", result);
 		if (result != CUDA_ERROR_NOT_READY || over)
 			return !d->given_up;
-		if (now >= awake_ns) { // naps grow with the time that has passed
-			nap = 10000 + (now - d->flagged_ns) / 16;
-			nap = nap < LONGEST_NAP_NS ? nap : LONGEST_NAP_NS;
-			nanosleep(&(struct timespec){0, (long)nap}, NULL);
-		}
-		if (!count_patience(d, p, nap))
+		if (now >= awake_ns)
+			napped = nap(now - d->flagged_ns);
+		if (!count_patience(d, p, napped))
 			return false;
 	}
 }
@@ -354,6 +368,16 @@ static void count_drain(struct gp_domain *d, uint64_t asked_ns)
 		count->drain_max_ns = took;
 }
 
+// How far a late stream has drained: what ends may be ahead of a wait that keeps the rest back.
+static uint64_t drained(struct gp_domain *d, const struct blp_stream *s, uint64_t upto)
+{
+	uint64_t most = s->done;
+	for (int m = s->first_marker; m >= 0 && d->marker[m].upto < upto && !blp_query(d->marker[m].event);
+	     m = d->marker[m].next)
+		most = d->marker[m].upto;
+	return most;
+}
+
 // Waits until everything queued has ended, or is late. Launches that have not begun end without running. False: the driver
 // refused.
 static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
@@ -365,9 +389,14 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 		return !d->given_up;
 	for (uint32_t i = 0; i < d->drains; i++) {
 		d->late[i] = false;
-		if (d->drain[i].recorded && !wait_drained(d, i, asked + awake_ns, &patience))
+		if (d->drain[i].event && !wait_drained(d, i, asked + awake_ns, &patience))
 			return false;
 	}
+	pthread_mutex_lock(&d->lock);
+	for (uint32_t i = 0; i < d->drains; i++)
+		if (d->late[i])
+			d->drain[i].upto = drained(d, &d->stream_of[i], d->drain[i].upto);
+	pthread_mutex_unlock(&d->lock);
 	count_drain(d, asked);
 	d->quiet = true;
 	return true;
@@ -417,105 +446,6 @@ static bool drain(struct gp_domain *d)
 	return true;
 }
 
-bool blp_wanted_stopped(struct gp_domain *d)
-{
-	struct gp_gpu *g = d->gpu;
-	struct gp_segment *s = g->segment;
-	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
-}
-
-// Records an event of ours in place of the record at a place of the log, behind what its stream has now.
-static bool record_order(struct gp_domain *d, uint64_t at)
-{
-	CUevent *order = &d->order[at % BLP_LOG];
-	CUresult result;
-	if (!*order)
-		TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
-	TRY(cuEventRecord, *order, d->stream_of[blp_entry_at(d, at)->stream].handle);
-	return true;
-}
-
-// Puts a wait on its stream again, behind the record that it is for. An event of ours stands for a record that was launched
-// again. Otherwise the driver has the program's event, unless that was recorded anew since: then the wait comes behind all
-// that the record's stream has now.
-static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
-{
-	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
-	uint64_t at = wait->upto - 1;
-	CUevent *order = &d->order[at % BLP_LOG];
-	const struct blp_entry *record = blp_entry_at(d, at);
-	CUresult result;
-
-	if (s == of || at < d->tail || at < of->done || record->complete)
-		return true;
-	if (!record->fresh) {
-		if (blp_wait_again(d, record->event, wait->upto, s->handle))
-			return true;
-		if (!of->firm && !record_order(d, at))
-			return false;
-	}
-	TRY(cuStreamWaitEvent, s->handle, of->firm ? of->taint : *order, 0);
-	return true;
-}
-
-// Launches what is left in the order of the log, each entry on its own stream. Streams run beside each other, since their
-// kernels may wait for each other. False: a window has opened meanwhile, or the driver refused. d->lock is held.
-static bool relaunch(struct gp_domain *d)
-{
-	uint64_t driven[BLP_STREAMS] = {0};
-	int count = 0;
-	CUresult result;
-
-	for (uint32_t i = 0; i < d->streams; i++) // markers recorded before the stop say nothing of new launches
-		blp_drop_markers(d, &d->stream_of[i]);
-	for (uint64_t at = d->tail; at < d->head; at++) {
-		struct blp_entry *e = blp_entry_at(d, at);
-		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done)
-			continue;
-		driven[e->stream] = at + 1; // or will be, before anything that comes behind it
-		if (e->driven) {
-			s->unmarked++;
-			if (e->waited)
-				blp_mark(d, s, at + 1);
-			continue;
-		}
-		if (s->handle == GP_STREAM_LEGACY)
-			blp_mark_blocking(d, s, driven);
-		if (count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d))
-			return false;
-		result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
-		if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
-			blp_late = result;
-			e->complete = true;
-			continue;
-		}
-		if (result) {
-			blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
-			return false;
-		}
-		// On the legacy stream a record or a wait orders the blocking streams, whatever became of the event.
-		if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
-			return false;
-		if (e->kind == BLP_WAIT && !come_behind(d, e))
-			return false;
-		if (e->kind == BLP_RECORD) {
-			if (e->awaited && !record_order(d, at))
-				return false;
-			e->fresh = e->awaited;
-			blp_record_again(d, e->event, at + 1, s->handle);
-		}
-		e->driven = true;
-		if (++s->unmarked >= BLP_MARKER_EVERY || e->waited)
-			blp_mark(d, s, at + 1);
-	}
-	for (uint32_t i = 0; i < d->streams; i++)
-		if (blp_pending(&d->stream_of[i]) && (d->stream_of[i].unmarked || d->stream_of[i].first_marker < 0))
-			blp_mark(d, &d->stream_of[i],
-				 d->stream_of[i].last); // also launches in flight of a domain that was only held
-	return true;
-}
-
 // Gives up the log's entries. Those that were never launched, or may have been cut, are lost; the driver has the others.
 // d->lock is held.
 static void abandon(struct gp_domain *d, bool cut)
@@ -549,7 +479,7 @@ static void finish(struct gp_domain *d)
 			gp_count_time(&d->gpu->stop_times, gp_now_ns() - d->counted_ns);
 		d->counted_ns = 0;
 		d->flagged = d->quiet = d->drained = false;
-		if (!d->given_up && !relaunch(d) && !d->given_up) {
+		if (!d->given_up && !blp_relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
 			stop_the_rest(d, d->oldest_record);
 			pthread_mutex_unlock(&d->lock);
@@ -594,36 +524,28 @@ void gp_blp_drain(struct gp_domain *d)
 	pthread_mutex_unlock(&d->control);
 }
 
-// Waits for the queued work of a domain that is only held, which runs to its end.
-static bool wait_idle(struct gp_domain *d)
+// Whether the queued work of a domain that is only held has run to its end.
+static bool is_idle(struct gp_domain *d)
 {
-	uint64_t upto[BLP_STREAMS] = {0};
-	CUresult result;
-
 	pthread_mutex_lock(&d->lock);
-	for (uint64_t at = d->tail; at < d->head; at++) {
-		const struct blp_entry *e = blp_entry_at(d, at);
-		if (!e->driven && !e->complete) // logged since the stop
-			break;
-		upto[e->stream] = at + 1;
+	bool idle = find_drains(d);
+	for (uint32_t i = 0; i < d->drains && !d->given_up; i++) {
+		CUresult result = d->drain[i].event ? blp_query(d->drain[i].event) : 0;
+		if (result && result != CUDA_ERROR_NOT_READY)
+			blp_give_up(d, "cuEventQuery", result);
+		else if (!result && d->drain[i].event)
+			blp_complete_to(d, &d->stream_of[i], d->drain[i].upto);
+		idle &= !result;
 	}
-	bool recorded = record_drains(d);
-	pthread_mutex_unlock(&d->lock);
-	for (uint32_t i = 0; recorded && i < d->drains; i++)
-		if (d->drain[i].recorded)
-			TRY(cuEventSynchronize, d->drain[i].event);
-	pthread_mutex_lock(&d->lock);
-	for (uint32_t i = 0; recorded && i < d->drains; i++)
-		if (d->drain[i].recorded)
-			blp_complete_to(d, &d->stream_of[i], upto[i]);
 	blp_advance(d);
 	pthread_mutex_unlock(&d->lock);
-	return recorded;
+	return idle || d->given_up;
 }
 
-void gp_blp_quiesce(struct gp_domain *d)
+// Whether no block runs, or the rest has taken too long.
+static bool is_quiet(struct gp_domain *d)
 {
-	bool pushed;
+	bool pushed, quiet = true;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
 		if (d->flagged && wait_quiet(d, AWAKE_NS))
@@ -631,10 +553,18 @@ void gp_blp_quiesce(struct gp_domain *d)
 				if (d->late[i] && !drain(d)) // a late stream may wait for what was cut
 					break;
 		if (!d->flagged)
-			wait_idle(d);
+			quiet = is_idle(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
+	return quiet;
+}
+
+// Queued work may take long. Meanwhile a window must be able to stop the domain, and those behind it.
+void gp_blp_quiesce(struct gp_domain *d)
+{
+	for (uint64_t since = gp_now_ns(); !is_quiet(d);)
+		nap(gp_now_ns() - since);
 }
 
 void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)

@@ -128,7 +128,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("given up while held", func(t *testing.T) { // nothing was stopped, so nothing is lost
-		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventSynchronize:1")
+		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventQuery:1")
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
 		p.say("held")

@@ -70,6 +70,48 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A kernel waits for the program, which waits for what is ahead of it, and stops come meanwhile.
+func TestOrderAheadOfWhatSpins(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/order.c")
+	for what, rounds := range map[string]int{
+		"ahead-of-legacy": 8, "ahead-of-wait": 6, "ahead-of-waits": 4, "ahead-through-legacy": 4, "ahead-beside-legacy": 4, "parted": 1, "held": 3,
+	} {
+		t.Run(what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			be, lc := m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
+			be.hears("ready")
+			m.joined(be, lc)
+			m.until("launches are logged", func() bool {
+				be.say("plain 1")
+				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+			})
+			done := make(chan struct{})
+			ended := fire(lc, done)
+			be.say("%s %d", what, rounds)
+			for line := ""; line != "right"; {
+				select {
+				case line = <-be.lines:
+				case <-time.After(2 * patience):
+					t.Fatalf("it hangs: %+v", m.peers())
+				}
+				if line == "until stopped" {
+					enough := m.stops(be) + 3
+					m.until("stops have begun and ended", func() bool { return m.stops(be) >= enough })
+					be.say("go on")
+				} else if line != "right" {
+					t.Fatalf("%q", line)
+				}
+			}
+			close(done)
+			<-ended
+			if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+		})
+	}
+}
+
 // What is complete for the log, since nothing can be cut any more, is not taken for what the GPU has reached. Nobody but the program
 // itself could ask for a stop.
 func TestOrderOfWhatTheLogForgets(t *testing.T) {

@@ -624,6 +624,199 @@ static void ahead(unsigned rounds)
 	}
 }
 
+// Who started the program answers when some stops have begun and ended.
+static void until_stopped(void)
+{
+	char line[64];
+	printf("until stopped\n");
+	CHECK(fgets(line, sizeof line, stdin));
+}
+
+static void until_reached(handle event)
+{
+	while (cuEventQuery(event) == NOT_READY)
+		usleep(50);
+}
+
+// The same, while windows open and close beside the kernel that waits for the program.
+static void ahead_of_legacy(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 3000);
+		OK(cuEventRecord(event, one));
+		spin(NULL);
+		until_stopped();
+		if (r % 4 == 0)
+			until_reached(event);
+		else if (r % 4 == 1)
+			OK(cuEventSynchronize(event));
+		while (r % 4 == 2 && cuStreamQuery(one) == NOT_READY)
+			usleep(50);
+		OK(cuStreamSynchronize(one));
+		let_go();
+		launch(&b, one, r, 100);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// A stream waits for a kernel that waits for the program, and that waits for what the stream had before.
+static void ahead_of_wait(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), before = new_event(), behind = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(two);
+		OK(cuEventRecord(behind, two));
+		launch(&b, one, r, 5000);
+		launch(&b, one, r + 1, 100);
+		OK(cuEventRecord(before, one));
+		OK(cuStreamWaitEvent(one, behind, 0));
+		launch(&b, one, r + 2, r % 2 ? 100 : 5000);
+		until_stopped();
+		until_reached(before);
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// Two waits, with something between them that the program waits for, too.
+static void ahead_of_waits(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING),
+	       four = stream_of(NON_BLOCKING);
+	handle first = new_event(), before = new_event(), behind = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(two);
+		OK(cuEventRecord(behind, two));
+		launch(&c, three, r, 9000);
+		OK(cuEventRecord(first, three));
+		launch(&b, one, r, 5000);
+		OK(cuStreamWaitEvent(one, first, 0));
+		launch(&b, one, r + 1, 5000);
+		OK(cuEventRecord(before, one));
+		OK(cuStreamWaitEvent(one, behind, 0));
+		launch(&b, one, r + 2, 100);
+		OK(cuStreamWaitEvent(four, before, 0));
+		copy(&b, four);
+		until_stopped();
+		until_reached(before);
+		OK(cuStreamSynchronize(four));
+		let_go();
+		copy(&b, one);
+		copy(&c, three);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
+// The wait is on another stream: the legacy stream comes behind that, and the stream behind the legacy one.
+static void ahead_through_legacy(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(0), two = stream_of(NON_BLOCKING), three = stream_of(0), before = new_event(),
+	       behind = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(two);
+		OK(cuEventRecord(behind, two));
+		launch(&b, one, r, 5000);
+		launch(&b, one, r, 100);
+		OK(cuEventRecord(before, one));
+		OK(cuStreamWaitEvent(three, behind, 0));
+		launch(&c, NULL, r, 300);
+		launch(&b, one, r + 1, 100);
+		until_stopped();
+		until_reached(before);
+		let_go();
+		copy(&b, one);
+		copy(&c, three);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
+// A stream and the legacy stream have launches when the stream comes to wait.
+static void ahead_beside_legacy(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(0), two = stream_of(NON_BLOCKING), before = new_event(), behind = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(two);
+		OK(cuEventRecord(behind, two));
+		launch(&b, one, r, 5000);
+		launch(&b, NULL, r + 1, 5000);
+		OK(cuEventRecord(before, NULL));
+		OK(cuStreamWaitEvent(one, behind, 0));
+		launch(&b, one, r + 2, 100);
+		until_stopped();
+		until_reached(before);
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// Blocks take longer than a stop waits. The event behind them is reached when all of them are over.
+static void parted(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), event = new_event();
+	while (rounds--) {
+		launch(&b, one, 1, 3000000);
+		OK(cuEventRecord(event, one));
+		until_stopped();
+		OK(cuEventSynchronize(event));
+		memcpy(b.have, (void *)(uintptr_t)b.data, BLOCKS * 4); // the simulated driver's memory is the CPU's
+		CHECK(right(&b));
+	}
+}
+
+static void *hold(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	OK(gpreempt_stream_preempt(stream, 1));
+	return NULL;
+}
+
+// A thread waits until queued work has run that waits for the program, which waits for other streams. Windows stop these.
+static void held(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING);
+	pthread_t thread;
+	OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_QUEUE));
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 100);
+		spin(one);
+		CHECK(!pthread_create(&thread, NULL, hold, one));
+		struct gpreempt_stream_state state = {.size = sizeof state};
+		while (!state.preempted)
+			CHECK(!gpreempt_stream_query((stream_t)one, &state));
+		for (unsigned i = 0; i < 10; i++) {
+			launch(&c, two, r, 1000);
+			OK(cuStreamSynchronize(two));
+		}
+		until_stopped();
+		launch(&c, two, r, 1000);
+		OK(cuStreamSynchronize(two));
+		let_go();
+		CHECK(!pthread_join(thread, NULL));
+		OK(gpreempt_stream_restore((stream_t)one, 1));
+		copy(&b, one);
+		copy(&c, two);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+	OK(gpreempt_stream_disable((stream_t)one));
+}
+
 // An event is asked for whose stream waits, behind it, for a kernel that waits for the program.
 static void waits_behind(unsigned rounds)
 {
@@ -631,6 +824,7 @@ static void waits_behind(unsigned rounds)
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING);
 	handle before = new_event(), behind = new_event();
 	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 5000);
 		launch(&b, one, r, 100);
 		spin(two);
 		OK(cuEventRecord(before, one));
@@ -1085,6 +1279,13 @@ int main(int argc, char **argv)
 		{"answers", answers},
 		{"ahead", ahead},
 		{"waits", waits_behind},
+		{"ahead-of-legacy", ahead_of_legacy},
+		{"ahead-of-wait", ahead_of_wait},
+		{"ahead-of-waits", ahead_of_waits},
+		{"ahead-through-legacy", ahead_through_legacy},
+		{"ahead-beside-legacy", ahead_beside_legacy},
+		{"parted", parted},
+		{"held", held},
 		{"saturate", saturate},
 		{"threads", own_streams},
 		{"thread", own_stream},

@@ -1,0 +1,269 @@
+// relaunch.c - what a stop cut is launched again, in the order of the log.
+//
+// Each entry goes back to its own stream, so that streams run beside each other: their kernels may wait for each other. The driver's
+// queue of a stream may be held up, though, by a wait that came behind what was cut: for a kernel that runs, and which the program
+// may only let go once it has seen the end of what was cut. So that must not come behind the wait. It goes to a stream of ours, in
+// the place that it had: behind the marker that was recorded on the stream before the wait (blp_mark_ahead). Then the stream comes
+// behind the one of ours.
+//
+// The rules of the legacy stream need nothing else. A wait that may be held up is logged on a stream that they concern only while
+// others of them hold nothing (blp_await). So what is launched again on others of them either comes behind that wait in the program,
+// too, or, on a blocking stream, was ahead of it on a stream that is not ordered with it.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+enum {
+	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
+};
+
+#define TRY(function, ...) \
+	do { \
+		CUresult result_ = gp_driver.function(__VA_ARGS__); \
+		if (result_) { \
+			blp_give_up(d, #function, result_); \
+			return false; \
+		} \
+	} while (0)
+
+bool blp_wanted_stopped(struct gp_domain *d)
+{
+	struct gp_gpu *g = d->gpu;
+	struct gp_segment *s = g->segment;
+	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
+}
+
+static bool mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	if (!blp_mark(d, s, upto) && !d->given_up)
+		blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+	return !d->given_up;
+}
+
+// Records an event of ours in place of the record at a place of the log, behind what its stream has now.
+static bool record_order(struct gp_domain *d, uint64_t at)
+{
+	CUevent *order = &d->order[at % BLP_LOG];
+	if (!*order)
+		TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
+	TRY(cuEventRecord, *order, blp_queue_of(d, &d->stream_of[blp_entry_at(d, at)->stream]));
+	return true;
+}
+
+// Puts a wait on its stream again, behind the record that it is for. An event of ours stands for a record that was launched
+// again. For another the stream's own queue has the wait, unless that was only logged. Then the driver has the program's event, or
+// that was recorded anew since: the wait comes behind all that the record's stream has now.
+static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
+{
+	struct blp_stream *s = &d->stream_of[wait->stream], *of = &d->stream_of[wait->of];
+	uint64_t at = wait->upto - 1;
+	CUevent *order = &d->order[at % BLP_LOG];
+	const struct blp_entry *record = blp_entry_at(d, at);
+
+	if (s == of || at < d->tail || at < of->done || record->complete)
+		return true;
+	if (!record->fresh) {
+		if (wait->accepted || blp_wait_again(d, record->event, wait->upto, blp_queue_of(d, s)))
+			return true;
+		if (!of->firm && !record_order(d, at))
+			return false;
+	}
+	TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? of->taint : *order, 0);
+	return true;
+}
+
+struct relaunch {
+	uint64_t driven[BLP_STREAMS]; // up to where the driver has the entries of each stream
+	uint64_t first[BLP_STREAMS];  // sequence + 1 of the first entry that runs again; 0: none
+	uint64_t until[BLP_STREAMS]; // what runs again of entries below goes beside the stream's own queue, if that is held up
+};
+
+static bool runs_again(const struct gp_domain *d, const struct blp_entry *e)
+{
+	return !e->driven || (e->bare && e->kind <= BLP_GRAPH && d->beside[e->stream].ahead);
+}
+
+// Takes markers that say nothing of what is launched again. They still say where the stream was. Those of a relaunch that a stop
+// ended are behind the ones before it, and stand for them.
+static void leave_markers(struct gp_domain *d, struct blp_stream *s, uint64_t first)
+{
+	int *left = &d->beside[s - d->stream_of].left, m = blp_marker_behind(d, s->first_marker, first), last = m;
+	*left = blp_free_markers(d, *left, s->done);
+	if (m < 0)
+		return;
+	while (d->marker[last].next >= 0)
+		last = d->marker[last].next;
+	d->marker[last].next = blp_free_markers(d, *left, d->marker[last].upto);
+	*left = m;
+	s->last_marker = -1;
+	if (s->first_marker == m)
+		s->first_marker = -1;
+	for (int at = s->first_marker; at >= 0; at = d->marker[at].next) {
+		s->last_marker = at;
+		if (d->marker[at].next == m)
+			d->marker[at].next = -1;
+	}
+}
+
+// Looks where what runs again goes.
+static bool look_ahead(struct gp_domain *d, struct relaunch *r)
+{
+	bool waits = false; // a blocking stream, and maybe the legacy stream behind it
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		const struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || at < s->done)
+			continue;
+		if (!r->first[e->stream] && runs_again(d, e))
+			r->first[e->stream] = at + 1;
+		if (e->accepted && e->kind == BLP_WAIT && e->foreign) {
+			r->until[e->stream] = at;
+			waits |= s->blocking && s->handle != GP_STREAM_LEGACY;
+		}
+		for (uint32_t i = 0; e->accepted && s->handle == GP_STREAM_LEGACY && waits && i < d->streams; i++)
+			if (d->stream_of[i].blocking && &d->stream_of[i] != s)
+				r->until[i] = at;
+	}
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		s->unmarked = 0;
+		if (!r->first[i])
+			continue;
+		leave_markers(d, s, r->first[i]);
+		if (r->until[i] < r->first[i] || d->beside[i].left < 0 || !gp_driver.cuStreamQuery(s->handle))
+			continue;
+		if (!blp_make_beside(d, i))
+			return false;
+		d->beside[i].leads = true;
+		d->beside[i].behind = NULL;
+		if (s->last_marker >= 0) // what is ahead, and may still run
+			TRY(cuStreamWaitEvent, d->beside[i].stream, d->marker[s->last_marker].event, 0);
+	}
+	return true;
+}
+
+// Puts a stream behind the one of ours beside it. From here on entries go to the stream itself.
+static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
+{
+	struct blp_stream *s = &d->stream_of[i];
+	bool ahead = d->beside[i].ahead;
+	if (ahead && d->beside[i].leads && r->driven[i] && !mark(d, s, r->driven[i]))
+		return false;
+	d->beside[i].leads = d->beside[i].ahead = false;
+	if (!ahead)
+		return true;
+	TRY(cuEventRecord, d->beside[i].done, d->beside[i].stream);
+	TRY(cuStreamWaitEvent, s->handle, d->beside[i].done, 0);
+	return true;
+}
+
+// Sees to it that the driver puts the entry at a place of the log behind what is ahead of it, and nothing else.
+static bool find_place(struct gp_domain *d, const struct relaunch *r, uint64_t at)
+{
+	uint32_t own = blp_entry_at(d, at)->stream;
+	const struct blp_stream *s = &d->stream_of[own];
+	__typeof__(d->beside[0]) *b = &d->beside[own];
+	int m = b->leads && at < r->until[own] ? blp_marker_behind(d, b->left, at + 1) : -1;
+
+	for (uint32_t i = 0; i < d->streams; i++)
+		if ((d->beside[i].ahead || d->beside[i].leads) &&
+		    (i == own ? m < 0 : blp_related(&d->stream_of[i], s->handle, s->blocking)) && !rejoin(d, r, i))
+			return false;
+	if (m >= 0 && b->behind != d->marker[m].event)
+		TRY(cuStreamWaitEvent, b->stream, d->marker[m].event, 0);
+	if (m >= 0)
+		b->behind = d->marker[m].event;
+	b->ahead |= m >= 0;
+	return true;
+}
+
+static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
+{
+	struct blp_entry *e = blp_entry_at(d, at);
+	struct blp_stream *s = &d->stream_of[e->stream];
+
+	CUresult result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
+	if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
+		blp_late = result;
+		e->complete = true;
+		return true;
+	}
+	if (result) {
+		blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
+		return false;
+	}
+	// On the legacy stream a record or a wait orders the blocking streams, whatever became of the event.
+	if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
+		return false;
+	if (e->kind == BLP_WAIT && !come_behind(d, e))
+		return false;
+	if (e->kind == BLP_RECORD) {
+		if (e->awaited && !record_order(d, at))
+			return false;
+		e->fresh = e->awaited;
+		blp_record_again(d, e->event, at + 1, blp_queue_of(d, s));
+	}
+	e->driven = e->accepted = true;
+	return true;
+}
+
+// The streams come behind those of ours, and markers say when their entries are complete. Where the log was not looked at so far,
+// all stays as the stop left it.
+static bool settle_streams(struct gp_domain *d, const struct relaunch *r)
+{
+	for (uint32_t i = 0; i < d->streams; i++) {
+		if (r->driven[i] && (d->beside[i].ahead || d->beside[i].leads) && !rejoin(d, r, i))
+			return false;
+		d->beside[i].leads = false;
+	}
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_may_be_cut(&d->stream_of[i]) && r->driven[i] && !mark(d, &d->stream_of[i], r->driven[i]))
+			return false;
+	return true;
+}
+
+static bool relaunch(struct gp_domain *d, struct relaunch *r)
+{
+	int count = 0;
+	if (!look_ahead(d, r))
+		return false;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || at < s->done)
+			continue;
+		if (!e->driven && count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d)) {
+			settle_streams(d, r);
+			return false;
+		}
+		if (!e->driven && !blp_mark_ahead(d, s, e->kind, r->driven)) {
+			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+			return false;
+		}
+		if ((runs_again(d, e) || d->beside[e->stream].leads) && !find_place(d, r, at))
+			return false;
+		if (!e->driven && !launch_again(d, r, at))
+			return false;
+		r->driven[e->stream] = at + 1;
+		if ((++s->unmarked >= BLP_MARKER_EVERY || e->waited) && !mark(d, s, at + 1))
+			return false;
+	}
+	if (!settle_streams(d, r))
+		return false;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		blp_free_markers(d, d->beside[i].left, UINT64_MAX);
+		d->beside[i].left = -1;
+	}
+	return true;
+}
+
+bool blp_relaunch(struct gp_domain *d)
+{
+	struct relaunch r = {.driven = {0}};
+	bool whole = relaunch(d, &r);
+	for (uint32_t i = 0; i < d->streams && d->given_up; i++) { // what is left of it goes to the streams themselves
+		if (d->beside[i].ahead && !gp_driver.cuEventRecord(d->beside[i].done, d->beside[i].stream))
+			gp_driver.cuStreamWaitEvent(d->stream_of[i].handle, d->beside[i].done, 0);
+		d->beside[i].ahead = d->beside[i].leads = false;
+	}
+	return whole;
+}
