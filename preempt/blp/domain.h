@@ -375,6 +375,7 @@ bool blp_fill(struct gp_operation *); // carries a memset or copy out by a kerne
 // call follows; then, if the operation is logging, blp_logged, with a lock held in between.
 bool blp_record(struct gp_operation *);
 bool blp_await(struct gp_operation *);
+void blp_awaited(struct gp_operation *); // the driver has the wait
 void blp_logged(struct gp_operation *);
 void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);

@@ -226,6 +226,18 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 	return room && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
 }
 
+// Another thread may have recorded the event since it was looked at: anew, and behind a taint. It is remembered before the driver gets
+// it.
+void blp_awaited(struct gp_operation *o) { o->cpu |= look(o->event).tainted; }
+
+// The driver has the entry, or refused it.
+static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, CUresult result)
+{
+	(result ? blp_unappend : blp_appended)(d, stream);
+	if (!result && o->cpu)
+		blp_taint(d, stream, stream->handle);
+}
+
 // After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
 static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e,
 			enum turn turn)
@@ -239,7 +251,9 @@ static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_
 	if (stream->thread) { // on the stream that stands for the thread's own
 		CUresult result = e->kind == BLP_RECORD ? gp_driver.cuEventRecord(o->event, stream->handle) :
 							  gp_driver.cuStreamWaitEvent(stream->handle, o->event, 0);
-		(result ? blp_unappend : blp_appended)(d, stream);
+		if (e->kind == BLP_WAIT)
+			blp_awaited(o);
+		settle(o, d, stream, result);
 		pthread_mutex_unlock(&d->lock);
 		return !result; // where it refused, it is to tell the program
 	}
@@ -254,7 +268,7 @@ void blp_logged(struct gp_operation *o)
 	struct gp_domain *d = o->domain;
 
 	blp_inside = false;
-	(o->result ? blp_unappend : blp_appended)(d, o->logging);
+	settle(o, d, o->logging, o->result);
 	if (o->result && o->work == GP_RECORD)
 		remember(o->event, NULL, 0, 0, false);
 	pthread_mutex_unlock(&d->lock);

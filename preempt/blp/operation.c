@@ -33,6 +33,8 @@ bool gp_blp_begin(struct gp_operation *o)
 
 void gp_blp_end(struct gp_operation *o)
 {
+	if (o->work == GP_AWAIT && (o->logging || o->passing))
+		blp_awaited(o);
 	if (o->logging)
 		blp_logged(o);
 	if (o->twin)

@@ -112,6 +112,25 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 	}
 }
 
+// Work behind a stream's wait for an event is not stopped where that was recorded anew meanwhile, and waits for the program.
+func TestOrderOfAnEventRecordedAnew(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be, lc := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin"))), m.start("lc")
+	be.hears("ready")
+	m.joined(be, lc)
+	m.until("launches are logged", func() bool {
+		be.say("plain 1")
+		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+	})
+	before := m.peer(be).BLP.Uncovered
+	be.say("anew 1")
+	be.hears("launched")
+	m.until("it is seen not to be logged", func() bool { return m.peer(be).BLP.Uncovered == before+1 })
+	be.say("go on")
+	be.hears("right")
+}
+
 // What is complete for the log, since nothing can be cut any more, is not taken for what the GPU has reached. Nobody but the program
 // itself could ask for a stop.
 func TestOrderOfWhatTheLogForgets(t *testing.T) {

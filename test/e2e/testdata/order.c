@@ -1099,6 +1099,44 @@ static void leave_new_context(void)
 	load();
 }
 
+static void *wait_slowly(void *event)
+{
+	OK(cuCtxSetCurrent(context));
+	slow.waits(&slow.word);
+	OK(cuStreamWaitEvent(slow.stream, event, 0));
+	return NULL;
+}
+
+// An event is recorded anew, behind a host function, while a stream's wait for it is on its way to the driver.
+static void anew(unsigned rounds)
+{
+	handle other = stream_of(NON_BLOCKING), event = new_event();
+	pthread_t thread;
+	char line[32];
+	CHECK((slow.waits = (void (*)(_Atomic uint32_t *))dlsym(RTLD_DEFAULT, "simcuda_launch_waits")));
+	for (unsigned r = 0; r < rounds; r++) {
+		slow.word = 0;
+		slow.b = buffer(), slow.stream = stream_of(NON_BLOCKING);
+		released = false;
+		OK(cuEventRecord(event, other));
+		OK(cuEventSynchronize(event));
+		CHECK(!pthread_create(&thread, NULL, wait_slowly, event));
+		while (!slow.word)
+			usleep(50);
+		OK(cuLaunchHostFunc(other, host_wait, NULL));
+		OK(cuEventRecord(event, other));
+		slow.word = 2;
+		CHECK(!pthread_join(thread, NULL));
+		launch(&slow.b, slow.stream, r, 100);
+		printf("launched\n");
+		CHECK(fgets(line, sizeof line, stdin));
+		released = true;
+		copy(&slow.b, slow.stream);
+		OK(cuStreamSynchronize(slow.stream));
+		CHECK(right(&slow.b));
+	}
+}
+
 // Each line "more" of the input is another launch, of a kernel or a graph; any other line lets the slow one go on.
 static void launch_beside(enum how how)
 {
@@ -1286,6 +1324,7 @@ int main(int argc, char **argv)
 		{"ahead-beside-legacy", ahead_beside_legacy},
 		{"parted", parted},
 		{"held", held},
+		{"anew", anew},
 		{"saturate", saturate},
 		{"threads", own_streams},
 		{"thread", own_stream},
