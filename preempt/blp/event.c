@@ -372,6 +372,8 @@ bool blp_await(struct gp_operation *o)
 			continue;
 		}
 		enum turn turn = wait_turn(o, d, stream, &deadline);
+		if (turn == LATER && !waits && blp_query(o->event)) // only the driver can put the stream behind what that is for
+			break;
 		if (turn == NOW || turn == LATER) {
 			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, turn == NOW, 0, NULL);
 			if (!entry)

@@ -158,6 +158,8 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 			p.hears("right")
 		}
 	}
+	p.say("notes 2")
+	p.hears("right")
 	if blp := m.peer(p).BLP; blp.GivenUp != 0 {
 		t.Errorf("%+v", *blp)
 	}

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
@@ -1028,6 +1029,58 @@ static void forgets(unsigned rounds)
 	}
 }
 
+// A stream that is stopped for long comes to wait for an event that the log does not have, and that is not reached.
+static struct {
+	struct chained b;
+	handle stream, event;
+} noted;
+
+static void *wait_while_stopped(void *none)
+{
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamWaitEvent(noted.stream, noted.event, 0));
+	launch(&noted.b, noted.stream, 2, 1);
+	over = true;
+	return none;
+}
+
+static void note(unsigned rounds)
+{
+	struct chained c = buffer();
+	handle two = stream_of(NON_BLOCKING), before = new_event();
+	struct launch_attribute ignored = {LAUNCH_COMPLETION_EVENT, {0}, {0}}; // so that the launch is not logged
+	struct launch_config config = {{1, 1, 1}, {32, 1, 1}, 0, two, &ignored, 1};
+	int n = 1;
+	unsigned us = 10;
+	void *parameters[] = {&word, &noted.b.data, &n, &us};
+	pthread_t thread;
+	noted.stream = stream_of(NON_BLOCKING), noted.event = new_event();
+	OK(gpreempt_stream_enable((stream_t)noted.stream, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds; r++) {
+		noted.b = buffer();
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		OK(cuLaunchKernelEx(&config, waits, parameters, NULL)); // then it adds 1 to the first word
+		OK(cuEventRecord(noted.event, two));
+		launch(&c, noted.stream, r, 20000);
+		OK(cuEventRecord(before, noted.stream));
+		OK(gpreempt_stream_preempt((stream_t)noted.stream, 1));
+		over = false;
+		CHECK(!pthread_create(&thread, NULL, wait_while_stopped, NULL));
+		for (time_t since = time(NULL); !over && time(NULL) - since < 2;) // a call waits for less, then it notes that down
+			run_another();
+		OK(gpreempt_stream_restore((stream_t)noted.stream, 1));
+		CHECK(!pthread_join(thread, NULL));
+		until_reached(before);
+		run_another();
+		let_end();
+		copy(&noted.b, noted.stream);
+		copy(&c, noted.stream);
+		OK(cuStreamSynchronize(noted.stream));
+		CHECK(noted.b.have[0] == 3 + 2 && noted.b.have[1] == 2 && right(&c));
+	}
+	OK(gpreempt_stream_disable((stream_t)noted.stream));
+}
+
 // A launch that the driver has not queued yet while another thread launches on the same stream.
 static struct {
 	void (*waits)(_Atomic uint32_t *);
@@ -1329,6 +1382,7 @@ int main(int argc, char **argv)
 		{"threads", own_streams},
 		{"thread", own_stream},
 		{"forgets", forgets},
+		{"notes", note},
 		{"follows", follows},
 		{"own", own_is_waited_for},
 		{"beside", beside},
