@@ -225,7 +225,7 @@ func (v variant) describe(generator, seed string, without []string) ([]byte, err
 
 // GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which
 // variant alone, GPREEMPT_GENERATOR_NOT, a list of features, which programs not, GPREEMPT_GENERATOR_SPINS which part of them, one
-// in so many, may have kernels that spin.
+// in so many, may have kernels that spin; 0: none.
 func TestGeneratedPrograms(t *testing.T) {
 	t.Parallel()
 	total, seed := 40*time.Second, rand.Uint64N(1<<40)

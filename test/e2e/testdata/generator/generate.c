@@ -371,8 +371,8 @@ void generate(struct program *p, uint64_t seed, uint32_t features, unsigned spin
 		g.burst = 0;
 		p->seed = seed;
 		p->features = features & (uint32_t)(draw(&g) | draw(&g)); // not all at once
-		if (p->features & WITH_spins)
-			p->features &= ~(uint32_t)(one_in(&g, (int)spins_in) ? WITH_legacy : WITH_spins);
+		if (p->features & WITH_spins && !one_in(&g, (int)spins_in))
+			p->features &= ~(uint32_t)WITH_spins;
 		if (p->features & WITH_cpu) // streams that wait live on: run.c
 			p->features &= ~(uint32_t)(one_in(&g, 2) ? WITH_cpu : WITH_endings);
 		p->threads = p->features & WITH_threads ? 2 + below(&g, THREADS - 1) : 1;

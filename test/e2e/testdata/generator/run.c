@@ -6,7 +6,7 @@
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
 // after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
 // streams by gpreempt.h; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
-// "room" makes device memory that is allocated as large as that, if it is smaller. One in "spins" programs has kernels that spin; without it, none.
+// "room" makes device memory that is allocated as large as that, if it is smaller. One in "spins" programs has kernels that spin, 64 without it; 0: none.
 #define _GNU_SOURCE
 #include "model.h"
 
@@ -819,7 +819,7 @@ int main(int count, char **argument)
 {
 	uint64_t seed = 1, programs = UINT64_MAX, seconds = 0, repeat = 1;
 	uint32_t features = (uint32_t)EVERYTHING;
-	unsigned spins_in = 0;
+	unsigned spins_in = 64;
 	bool without[256] = {false}, reduced = false, only_describe = false;
 	for (int i = 2; i < count; i++) {
 		const char *what = argument[i], *value = i + 1 < count ? argument[i + 1] : "";
