@@ -3,6 +3,7 @@
 // work and answers "right", or says what was not.
 #define _GNU_SOURCE
 #include "../../../api/gpreempt.h"
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -792,6 +793,7 @@ static void held(unsigned rounds)
 	struct chained b = buffer(), c = buffer();
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING);
 	pthread_t thread;
+	char line[64];
 	OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_QUEUE));
 	for (unsigned r = 0; r < rounds; r++) {
 		launch(&b, one, r, 100);
@@ -800,13 +802,12 @@ static void held(unsigned rounds)
 		struct gpreempt_stream_state state = {.size = sizeof state};
 		while (!state.preempted)
 			CHECK(!gpreempt_stream_query((stream_t)one, &state));
-		for (unsigned i = 0; i < 10; i++) {
+		printf("until stopped\n");
+		do {
 			launch(&c, two, r, 1000);
 			OK(cuStreamSynchronize(two));
-		}
-		until_stopped();
-		launch(&c, two, r, 1000);
-		OK(cuStreamSynchronize(two));
+		} while (!poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, 0));
+		CHECK(fgets(line, sizeof line, stdin));
 		let_go();
 		CHECK(!pthread_join(thread, NULL));
 		OK(gpreempt_stream_restore((stream_t)one, 1));
