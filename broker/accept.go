@@ -39,7 +39,7 @@ func (s *Server) admit(fd, level int, now time.Time) {
 		unix.Close(fd)
 		return
 	case !s.room(credentials.Uid, now), !s.byUID.add(credentials.Uid, s.policy.Quota.ConnectionsPerUID):
-		_ = wire.Send(fd, &wire.Refused{Reason: wire.RefusedRate, RetryMs: 1000})
+		_ = s.send(fd, s.refusal(wire.RefusedRate, time.Second))
 		unix.Close(fd)
 		return
 	}

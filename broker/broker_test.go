@@ -700,6 +700,9 @@ func TestComingBack(t *testing.T) {
 		if c := s.clients[p.Welcome.ID]; c == nil || c.view.Line(c.slot).Busy.Load() != 1 {
 			t.Error("it has other pages")
 		}
+		if s.counted.Returned != 1 || s.counted.Joined != 2 {
+			t.Errorf("%d returned, %d joined", s.counted.Returned, s.counted.Joined)
+		}
 		s.limits.back = time.Millisecond
 	})
 	unix.Shutdown(p.FD(), unix.SHUT_RDWR)
@@ -1144,6 +1147,11 @@ func TestWhoDoesNotRead(t *testing.T) {
 	if b.clients() == 0 {
 		t.Error("others are gone too")
 	}
+	b.do(func(s *Server) {
+		if s.counted.Lost != 1 {
+			t.Errorf("%d were lost", s.counted.Lost)
+		}
+	})
 }
 
 // Who sends more than it may is not read for a while, and others are.
@@ -1159,6 +1167,11 @@ func TestTooManyMessages(t *testing.T) {
 			_ = loud.Turn(wire.TurnRun, wire.TurnTake, 0, 1<<40) // of what was never seen; when there is no room it is not sent
 		}
 		return paused()
+	})
+	b.do(func(s *Server) {
+		if s.counted.Throttled == 0 {
+			t.Error("that was not counted")
+		}
 	})
 	quiet.Leave()
 	eventually(t, "another is heard", func() bool { return b.clients() == 1 })

@@ -68,22 +68,33 @@ func (s *Server) lost(c *connection, now time.Time) {
 func (c *client) judge(s *Server) {
 	grant, err := s.policy.Grant(c.facts)
 	if err != nil {
+		s.counted.Failed++
 		s.often.Warn().Err(err).Msg("a condition of the policy cannot be evaluated")
 	}
 	c.grant = grant
-	best := max(grant.Level, c.socket)
-	if !grant.Admit { // it was admitted before
+	if divides := grant.Per != wire.PerProcess && c.gpu != nil; divides {
+		c.gpu.divide(time.Now(), s.policy.QuantumMs)
+	} else {
+		c.part = part{uint32(grant.Share * 1e6), grant.MemoryMB}
+	}
+	c.apply(s.policy.QuantumMs)
+}
+
+// apply puts what was found out in force.
+func (c *client) apply(quantumMs uint32) {
+	best := max(c.grant.Level, c.socket)
+	if !c.grant.Admit { // it was admitted before
 		best = wire.Levels - 1
 	}
-	level, share := max(best, c.wanted), uint32(grant.Share*1e6)
+	level, share := max(best, c.wanted), c.part.share
 	if c.set.Fields&wire.SetLevel != 0 {
 		level = max(best, int(c.set.Level))
 	}
 	if c.set.Fields&wire.SetShare != 0 {
 		share = c.set.Share
 	}
-	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Share: share,
-		MaxHoldUs: grant.MaxHoldMs * 1000, MemoryMB: grant.MemoryMB, QuantumMs: s.policy.QuantumMs, Asked: c.asked}
+	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Per: c.grant.Per, Share: share,
+		MaxHoldUs: c.grant.MaxHoldMs * 1000, MemoryMB: c.part.memoryMB, QuantumMs: quantumMs, Asked: c.asked}
 	if c.member {
 		c.gpu.words().Level[c.slot].Store(uint32(level))
 		c.gpu.changed = true
@@ -124,24 +135,24 @@ func (s *Server) tell(c *client, now time.Time) {
 func (s *Server) sendNews(c *client) error {
 	fd, g := c.connection.fd, c.gpu
 	if !c.common {
-		if err := wire.Send(fd, &wire.Common{Generation: s.generation}, g.common); err != nil {
+		if err := s.send(fd, &wire.Common{Generation: s.generation}, g.common); err != nil {
 			return err
 		}
 		c.common = true
 	}
 	if c.policy != c.inForce {
-		if err := wire.Send(fd, &wire.Changed{Policy: c.inForce}); err != nil {
+		if err := s.send(fd, &wire.Changed{Policy: c.inForce}); err != nil {
 			return err
 		}
 		c.policy = c.inForce
 	}
 	for slot := range c.peers {
-		if err := c.tellOf(fd, slot); err != nil {
+		if err := s.tellOf(c, slot); err != nil {
 			return err
 		}
 	}
 	if !c.ready {
-		if err := wire.Send(fd, &wire.Ready{Generation: s.generation}); err != nil {
+		if err := s.send(fd, &wire.Ready{Generation: s.generation}); err != nil {
 			return err
 		}
 		c.ready = true
@@ -150,7 +161,8 @@ func (s *Server) sendNews(c *client) error {
 }
 
 // tellOf tells who is in a slot.
-func (c *client) tellOf(fd, slot int) error {
+func (s *Server) tellOf(c *client, slot int) error {
+	fd := c.connection.fd
 	peer, is := c.gpu.slot[slot], uint64(0)
 	if peer != nil && peer.member && peer != c {
 		is = peer.id
@@ -160,13 +172,13 @@ func (c *client) tellOf(fd, slot int) error {
 		return nil
 	}
 	if *told != 0 {
-		if err := wire.Send(fd, &wire.Gone{ID: *told, Slot: uint8(slot)}); err != nil {
+		if err := s.send(fd, &wire.Gone{ID: *told, Slot: uint8(slot)}); err != nil {
 			return err
 		}
 		*told = 0
 	}
 	if is != 0 {
-		if err := wire.Send(fd, &wire.Peer{ID: is, Slot: uint8(slot)}, peer.state); err != nil {
+		if err := s.send(fd, &wire.Peer{ID: is, Slot: uint8(slot)}, peer.state); err != nil {
 			return err
 		}
 		*told = is

@@ -40,8 +40,8 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	member, reason := s.newClient(c, m)
 	if member == nil {
 		retry := time.Second
-		if reason == wire.RefusedPolicy {
-			retry = time.Minute
+		if reason == wire.RefusedPolicy || reason == wire.RefusedOff {
+			retry = refusalAgain
 		}
 		s.refuse(c, reason, retry)
 		return
@@ -49,7 +49,7 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	c.client = member
 	s.finished(c)
 	s.endAt(c, now.Add(s.limits.mapped))
-	err := wire.Send(c.fd, s.welcome(member, 0), member.state, member.counters)
+	err := s.send(c.fd, s.welcome(member, 0), member.state, member.counters)
 	switch {
 	case err == nil:
 	case errors.Is(err, unix.EPIPE): // it has gone
@@ -100,10 +100,11 @@ func (s *Server) takeBack(member *client, c *connection, now time.Time) {
 	delete(s.away, member)
 	s.endAt(c, time.Time{})
 	member.common, member.ready, member.peers = false, false, [wire.Slots]uint64{}
-	if err := wire.Send(c.fd, s.welcome(member, 1)); err != nil {
+	if err := s.send(c.fd, s.welcome(member, 1)); err != nil {
 		s.lost(c, now)
 		return
 	}
+	s.counted.Returned++
 	s.tell(member, now)
 }
 
@@ -111,9 +112,11 @@ func (s *Server) takeBack(member *client, c *connection, now time.Time) {
 func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) {
 	member := &client{who: c.who, name: wire.GetText(m.Name[:]), connection: c, state: -1, counters: -1, socket: c.level, wanted: int(m.Wanted),
 		slot: -1}
+	member.workedAt = time.Now() // as far as is known: it is about to
 	member.facts = factsOf(&c.who, m.GPU, c.level, int(m.Wanted))
-	if member.judge(s); !member.grant.Admit {
-		return nil, wire.RefusedPolicy
+	member.judge(s)
+	if reason := s.judged(member, m.GPU); reason != 0 {
+		return nil, reason
 	}
 	g, err := s.gpuOf(m.GPU)
 	if err != nil {
@@ -137,6 +140,7 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	s.lastID++
 	member.id, member.gpu = s.lastID, g
 	g.enter(member)
+	g.divide(member.workedAt, s.policy.QuantumMs)
 	s.clients[member.id], s.dying[member.who.pidfd] = member, member
 	s.clientsOf[member.who.uid]++
 	if s.pods != "" && member.facts.Container != "" && member.facts.Namespace == "" {
@@ -162,6 +166,7 @@ func (s *Server) mapped(c *client, now time.Time) {
 		return
 	}
 	c.member = true
+	s.counted.Joined++
 	s.endAt(c.connection, time.Time{})
 	c.gpu.admit(c)
 	s.log.Debug().Int32("pid", c.who.pid).Uint32("uid", c.who.uid).Str("rule", c.grant.Rule).Uint8("level", c.inForce.Level).

@@ -38,6 +38,7 @@ func (s *Server) look(c *connection, events uint32, now time.Time) {
 // read reads a message. It returns false where there is none.
 func (s *Server) read(c *connection, now time.Time) bool {
 	if wait := s.spend(c, now); wait > 0 {
+		s.counted.Throttled++
 		s.lookAgain(c, now.Add(wait))
 		s.interest(c)
 		return false
@@ -48,11 +49,15 @@ func (s *Server) read(c *connection, now time.Time) bool {
 		s.refuse(c, wire.RefusedForm, time.Minute)
 		return false
 	}
-	switch {
-	case errors.Is(err, unix.EAGAIN):
+	if errors.Is(err, unix.EAGAIN) {
 		c.bucket.left++ // there was none
 		s.charge(c, -1)
 		return false
+	}
+	if err == nil || errors.Is(err, wire.ErrUnknown) || errors.Is(err, wire.ErrVersion) || errors.Is(err, wire.ErrForm) {
+		s.received(m)
+	}
+	switch {
 	case errors.Is(err, wire.ErrUnknown):
 		return true
 	case errors.Is(err, unix.ECONNRESET): // it closed without reading all; said once, before what it had sent and the end
@@ -93,7 +98,7 @@ func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
 			s.drop(c.client)
 			return
 		}
-	case *wire.List, *wire.Set, *wire.Policies, *wire.Query, *wire.Ask:
+	case *wire.List, *wire.Set, *wire.Policies, *wire.Query, *wire.Ask, *wire.Statistics:
 		if c.client == nil {
 			s.people(c, m, now)
 			return

@@ -25,36 +25,40 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 		s.charge(c, len(c.answer)/4) // who may see which is found out for each
 	case *wire.Policies:
 		if c.who.uid != 0 {
-			c.send(&wire.Refused{Reason: wire.RefusedPolicy})
+			s.answers(c, s.refusal(wire.RefusedPolicy, 0))
 			break
 		}
 		for part := range slices.Chunk([]byte(s.policy.String()), len(wire.Text{}.Text)) {
 			text := wire.Text{Length: uint16(len(part))}
 			copy(text.Text[:], part)
-			c.send(&text)
+			s.answers(c, &text)
 		}
-		c.send(&wire.Done{})
+		s.answers(c, &wire.Done{})
 	case *wire.Query:
 		if m.Layout != s.layout { // it could not join
-			c.send(&wire.Refused{Reason: wire.RefusedVersion})
+			s.answers(c, s.refusal(wire.RefusedVersion, 0))
 			break
 		}
-		asker := &client{socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
-		if asker.judge(s); asker.grant.Admit {
-			c.send(&wire.Changed{Policy: asker.inForce})
+		asker := &client{who: c.who, socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
+		asker.judge(s)
+		if reason := s.judged(asker, [16]byte{}); reason != 0 {
+			s.answers(c, s.refusal(reason, refusalAgain))
 		} else {
-			c.send(&wire.Refused{Reason: wire.RefusedPolicy})
+			s.answers(c, &wire.Changed{Policy: asker.inForce})
 		}
+	case *wire.Statistics:
+		s.answers(c, s.statistics())
 	case *wire.Set:
-		c.send(s.set(c, m))
+		s.answers(c, s.set(c, m))
 	case *wire.Ask:
-		c.send(s.ask(c, m))
+		s.answers(c, s.ask(c, m))
 	}
 	s.reply(c, now)
 }
 
-func (c *connection) send(m wire.Message) {
-	c.answer = append(c.answer, func() error { return wire.Send(c.fd, m) })
+// answers lets a message follow what else is answered.
+func (s *Server) answers(c *connection, m wire.Message) {
+	c.answer = append(c.answer, func() error { return s.send(c.fd, m) })
 }
 
 // answeredAtOnce is how many parts of an answer are sent before others have their turn.
@@ -85,7 +89,8 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 	return true
 }
 
-// list sends an Entry of each client that the asker may see, and of those that have ended, whose pages are kept. Who may see which is
+// list sends an Entry of each client that the asker may see, of those that have ended, whose pages are kept, and of those that the policy
+// does not take. Who may see which is
 // found out when it is sent: conditions take their time.
 func (s *Server) list(c *connection) {
 	count := uint32(0)
@@ -104,7 +109,7 @@ func (s *Server) list(c *connection) {
 			if own && (ended || target.member) { // the first of its two pages says how it is, the second what it has done
 				pages = []int{target.state, target.counters}
 			}
-			err := wire.Send(c.fd, s.entry(c, target), pages...)
+			err := s.send(c.fd, s.entry(c, target), pages...)
 			if err == nil && !ended {
 				count++
 			}
@@ -117,7 +122,10 @@ func (s *Server) list(c *connection) {
 	for _, target := range slices.SortedFunc(maps.Values(s.clients), func(a, b *client) int { return cmp.Compare(a.id, b.id) }) {
 		c.answer = append(c.answer, sends(target, false))
 	}
-	c.answer = append(c.answer, func() error { return wire.Send(c.fd, &wire.Done{Count: count}) })
+	for _, r := range s.refusals {
+		c.answer = append(c.answer, func() error { return s.sendRefusal(c, r) })
+	}
+	c.answer = append(c.answer, func() error { return s.send(c.fd, &wire.Done{Count: count}) })
 }
 
 func (s *Server) entry(c *connection, target *client) *wire.Entry {
@@ -148,6 +156,7 @@ func (s *Server) entry(c *connection, target *client) *wire.Entry {
 func (s *Server) may(c *connection, target *client) bool {
 	may, err := s.policy.MaySet(factsOf(&c.who, target.gpu.uuid, c.level, target.wanted), target.facts)
 	if err != nil {
+		s.counted.Failed++
 		s.often.Warn().Err(err).Msg("control.when of the policy cannot be evaluated")
 	}
 	return may
@@ -160,9 +169,9 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 		if pidFor(&c.who, &target.who) != m.Pid {
 			continue
 		}
-		bySelf := m.Fields&wire.SetShare == 0 || c.who.uid == 0 || m.Share <= uint32(target.grant.Share*1e6)
+		bySelf := m.Fields&wire.SetShare == 0 || c.who.uid == 0 || target.grant.Per == wire.PerProcess && m.Share <= uint32(target.grant.Share*1e6)
 		if !s.may(c, target) || !bySelf {
-			return &wire.Refused{Reason: wire.RefusedPolicy}
+			return s.refusal(wire.RefusedPolicy, 0)
 		}
 		targets = append(targets, target)
 	}
@@ -195,7 +204,7 @@ func (s *Server) ask(c *connection, m *wire.Ask) wire.Message {
 		return &wire.Done{}
 	}
 	if !s.may(c, target) {
-		return &wire.Refused{Reason: wire.RefusedPolicy}
+		return s.refusal(wire.RefusedPolicy, 0)
 	}
 	target.asked = m.Request
 	switch m.What() {

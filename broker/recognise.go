@@ -35,7 +35,7 @@ func (s *Server) recognise(c *connection) bool {
 // refuse says why the connection ends, as well as that is possible, and ends it and its client.
 func (s *Server) refuse(c *connection, reason wire.Reason, retry time.Duration) {
 	s.often.Info().Uint32("uid", c.uid).Int32("pid", c.who.pid).Stringer("because", reason).Msg("refused")
-	_ = wire.Send(c.fd, &wire.Refused{Reason: reason, RetryMs: uint32(retry / time.Millisecond)})
+	_ = s.send(c.fd, s.refusal(reason, retry))
 	if c.client != nil {
 		s.drop(c.client)
 		return

@@ -25,6 +25,7 @@ func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{}, podless: map[*client]bool{},
 		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+	s.counted.StartedNs = uint64(time.Now().UnixNano())
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	s.generation = binary.LittleEndian.Uint64(random[:]) | 1
@@ -76,7 +77,7 @@ func (s *Server) Listen(socket, level int) error {
 // SetPolicy puts another policy in force, for those that are there too.
 func (s *Server) SetPolicy(p *policy.Policy) {
 	s.command(func() {
-		s.policy = p
+		s.policy, s.counted.PolicyWrong = p, 0
 		for _, c := range s.clients {
 			c.judge(s)
 		}
@@ -160,6 +161,7 @@ func (s *Server) expire(now time.Time) {
 			s.look(c, 0, now)
 		case due && c.client != nil && c.client.member: // it does not read
 			s.often.Info().Int32("pid", c.who.pid).Msg("a client does not read what it is told: it is no member any more")
+			s.counted.Lost++
 			s.drop(c.client)
 		case due && c.client == nil && c.told: // people
 			s.end(c)
@@ -187,6 +189,7 @@ func (s *Server) live() {
 	s.beat = now.Add(heartbeat)
 	for _, g := range s.gpus {
 		g.words().BrokerHeartbeatNs.Store(segment.Now())
+		g.divide(now, s.policy.QuantumMs)
 	}
 	s.findPods()
 	s.forgetJoins(now)

@@ -48,6 +48,7 @@ type Server struct {
 	weaker     bool           // pages are protected less well
 	generation uint64
 	lastID     uint64
+	counted    wire.Counted // without what there is now
 
 	epoll, wake int
 	listeners   map[int]int // level of the socket, by descriptor
@@ -61,7 +62,8 @@ type Server struct {
 	waiting     counts[uint32]       // of these, by user
 	dying       map[int]*client      // by pidfd
 	clients     map[uint64]*client
-	ended       []*client // members whose pages are kept, those that ended first before
+	refusals    []*refusal // whom the policy does not take, the first before
+	ended       []*client  // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
 	clientsOf   counts[uint32]
 	byUID       counts[uint32] // connections
@@ -132,6 +134,8 @@ type client struct {
 	socket, wanted int
 	facts          policy.Facts
 	grant          policy.Grant
+	part           part // of that
+	workedAt       time.Time
 	set            wire.Set    // what people changed
 	asked          uint64      // by people, of its memory: the last request
 	inForce        wire.Policy // of all these

@@ -54,7 +54,10 @@ func gpreemptStart() {
 	}
 	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
 	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer()}
-	level := agent.Level(config, priority.Level, log)
+	level, on := agent.Level(config, priority.Level, log)
+	if !on {
+		return
+	}
 	if err := agent.Start(config, level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
 		return

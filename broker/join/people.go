@@ -92,6 +92,28 @@ func Ask(path string, m *wire.Ask) (there bool, err error) {
 	return done.Count > 0, nil
 }
 
+// Statistics is what the broker has counted.
+func Statistics(path string) (counted *wire.Counted, err error) {
+	fd, err := connect(path, answersWithin)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if err := request(fd, &wire.Statistics{}); err != nil {
+		return nil, err
+	}
+	m, fds, err := receive(fd, time.Now().Add(answersWithin))
+	wire.CloseAll(fds)
+	if err != nil {
+		return nil, err
+	}
+	counted, is := m.(*wire.Counted)
+	if !is {
+		return nil, fmt.Errorf("%w: %s", ErrBroker, wire.Name(m))
+	}
+	return counted, nil
+}
+
 // Policy is the policy that is in force, as it was written.
 func Policy(path string) (string, error) {
 	var text strings.Builder

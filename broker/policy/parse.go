@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
 // setting is a key of a table of the file: what it may hold, and where that goes. set returns false for a value that is not
@@ -28,8 +30,9 @@ func integer[T any, N int | uint32](key string, low, high int64, unit string, fi
 
 // draft is a rule as it is written.
 type draft struct {
-	grant Grant
-	when  string
+	grant   Grant
+	when    string
+	refused string
 }
 
 var grantSettings = []setting[draft]{
@@ -45,6 +48,11 @@ var grantSettings = []setting[draft]{
 		return false
 	}},
 	{"admit", "true or false", func(to *draft, value any) (ok bool) { to.grant.Admit, ok = value.(bool); return ok }},
+	{"refused", `"be" or "off"`, func(to *draft, value any) bool {
+		to.refused, _ = value.(string)
+		to.grant.Off = to.refused == "off"
+		return to.grant.Off || to.refused == "be"
+	}},
 	{"share", "a number from 0 to less than 1 (part of the GPU's time)", func(to *draft, value any) bool {
 		n, isInteger := value.(int64)
 		part, ok := value.(float64)
@@ -53,6 +61,11 @@ var grantSettings = []setting[draft]{
 		}
 		to.grant.Share = part
 		return ok && part >= 0 && part < 1 // not NaN either
+	}},
+	{"per", `"process", "user", "cgroup" or "rule"`, func(to *draft, value any) (ok bool) {
+		text, _ := value.(string)
+		to.grant.Per, ok = wire.ParsePer(text)
+		return ok
 	}},
 	integer("max_hold_ms", 1, 10_000, "ms", func(to *draft) *uint32 { return &to.grant.MaxHoldMs }),
 	integer("memory_mb", 0, 100_000_000, "MB", func(to *draft) *uint32 { return &to.grant.MemoryMB }),
@@ -107,6 +120,7 @@ func Parse(name string, data []byte) (*Policy, error) {
 		switch value := file[key]; key {
 		case "default":
 			table(&r, key, value, &fallback, grantSettings)
+			r.whole(key, &fallback)
 		case "quota":
 			table(&r, key, value, &p.Quota, quotaSettings)
 		case "turns":
@@ -146,7 +160,7 @@ func (r *reader) rules(value any) (rules []rule) {
 		r.wrong("rule = %v, must be tables: [[rule]]", value)
 		return nil
 	}
-	env, names := environment(""), map[string]bool{}
+	env, names := environment(""), map[string]bool{"default": true}
 	for i, one := range list {
 		where := fmt.Sprintf("rule[%d]", i)
 		if name, ok := one["name"].(string); ok {
@@ -155,7 +169,7 @@ func (r *reader) rules(value any) (rules []rule) {
 		d := draft{grant: Grant{Admit: true, Level: Levels - 1}}
 		before := len(r.errs)
 		table(r, where, one, &d, ruleSettings)
-		if len(r.errs) > before {
+		if r.whole(where, &d); len(r.errs) > before {
 			continue
 		}
 		if d.grant.Rule == "" || d.when == "" {
@@ -174,6 +188,17 @@ func (r *reader) rules(value any) (rules []rule) {
 		rules = append(rules, rule{d.grant, condition})
 	}
 	return rules
+}
+
+// whole says what is wrong with the keys of a rule together.
+func (r *reader) whole(where string, d *draft) {
+	g := &d.grant
+	if d.refused != "" && g.Admit {
+		r.wrong("%s.refused = %q: nobody is refused, must stand with admit = false", where, d.refused)
+	}
+	if g.Per != wire.PerProcess && g.Share == 0 && g.MemoryMB == 0 {
+		r.wrong("%s.per = %q: there is nothing to divide, must stand with share or memory_mb", where, g.Per)
+	}
 }
 
 // table reads the keys of one table.

@@ -9,6 +9,8 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/interpreter"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
 // Levels is how many there are; 0 is the highest (lc), Levels-1 the lowest (be).
@@ -32,8 +34,10 @@ type Facts struct {
 type Grant struct {
 	Rule      string
 	Admit     bool
-	Level     int     // the best that it may have
-	Share     float64 // of the GPU's time, at least
+	Off       bool // if it is not admitted: it has no role, rather than being best effort
+	Level     int  // the best that it may have
+	Per       wire.Per
+	Share     float64 // of the GPU's time, at least; 0: the client's own setting
 	MaxHoldMs uint32  // 0: the client's own setting
 	MemoryMB  uint32  // 0: no limit
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
 const example = `
@@ -14,10 +16,23 @@ when = 'uid == 666'
 admit = false
 
 [[rule]]
+name = "gone"
+when = 'uid == 667'
+admit = false
+refused = "off"
+
+[[rule]]
+name = "said"
+when = 'uid == 668'
+admit = false
+refused = "be"
+
+[[rule]]
 name = "inference"
 when = 'uid == 1000 || pod_namespace == "prod" && cgroup.startsWith("/kubepods") && annotations["gpreempt.io/role"] == "lc"'
 level = "lc"
 share = 0.25
+per = "user"
 max_hold_ms = 50
 memory_mb = 20000
 
@@ -51,7 +66,7 @@ func parsed(t *testing.T, text string) *Policy {
 
 func TestTheFirstRuleThatHoldsCounts(t *testing.T) {
 	p := parsed(t, example)
-	inference := Grant{Rule: "inference", Admit: true, Level: 0, Share: 0.25, MaxHoldMs: 50, MemoryMB: 20000}
+	inference := Grant{Rule: "inference", Admit: true, Level: 0, Per: wire.PerUser, Share: 0.25, MaxHoldMs: 50, MemoryMB: 20000}
 	middle := Grant{Rule: "middle", Admit: true, Level: 2}
 	fallback := Grant{Rule: "default", Admit: true, Level: 7, Share: 0.1}
 	pod := Facts{UID: 5, Namespace: "prod", Cgroup: "/kubepods.slice/x", Annotations: map[string]string{"gpreempt.io/role": "lc"}}
@@ -62,6 +77,7 @@ func TestTheFirstRuleThatHoldsCounts(t *testing.T) {
 		want  Grant
 	}{
 		{Facts{UID: 666, Groups: []uint32{100}}, Grant{Rule: "nobody", Level: 7}},
+		{Facts{UID: 667}, Grant{Rule: "gone", Off: true, Level: 7}}, {Facts{UID: 668}, Grant{Rule: "said", Level: 7}},
 		{Facts{UID: 1000}, inference}, {pod, inference}, {other, fallback},
 		{Facts{Groups: []uint32{4, 100}}, middle}, {Facts{Socket: 2, Wanted: 2}, middle}, {Facts{Socket: 3, Wanted: 2}, fallback}, {Facts{UID: 1}, fallback},
 	} {
@@ -122,11 +138,18 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		"speed=1":                              `p.toml: speed: unknown key, must be "default", "rule", "quota", "turns" or "control"`,
 		"default=1":                            "p.toml: default = 1, must be a table",
 		"rule=1":                               "p.toml: rule = 1, must be tables: [[rule]]",
-		"[default]\nwhen='true'":               "p.toml: default.when: unknown key, must be one of level, admit, share, max_hold_ms, memory_mb",
+		"[default]\nwhen='true'":               "p.toml: default.when: unknown key, must be one of level, admit, refused, share, per, max_hold_ms, memory_mb",
 		"[default]\nlevel='fast'":              `p.toml: default.level = "fast", must be "lc", "be" or an integer from 0 to 7`,
 		"[default]\nlevel=8":                   `p.toml: default.level = 8, must be`,
 		"[default]\nshare=1.0":                 "p.toml: default.share = 1, must be a number from 0 to less than 1",
 		"[default]\nshare=nan":                 "p.toml: default.share = NaN, must be",
+		"[default]\nper='gpu'\nshare=0.1":      `p.toml: default.per = "gpu", must be "process", "user", "cgroup" or "rule"`,
+		"[default]\nadmit=false\nrefused='lc'": `p.toml: default.refused = "lc", must be "be" or "off"`,
+		"[default]\nrefused='off'":             `p.toml: default.refused = "off": nobody is refused, must stand with admit = false`,
+		rule + "refused='be'\nadmit=true":      `p.toml: rule[0] "r".refused = "be": nobody is refused, must stand with admit = false`,
+		"[default]\nper=1\nshare=0.1":          `p.toml: default.per = 1, must be "process", "user", "cgroup" or "rule"`,
+		"[default]\nper='user'":                `p.toml: default.per = "user": there is nothing to divide, must stand with share or memory_mb`,
+		rule + "per='rule'\nshare=0":           `p.toml: rule[0] "r".per = "rule": there is nothing to divide, must stand with share or memory_mb`,
 		"[default]\nmax_hold_ms=0":             "p.toml: default.max_hold_ms = 0, must be an integer from 1 to 10000 (ms)",
 		"[default]\nadmit='no'":                `p.toml: default.admit = "no", must be true or false`,
 		"[quota]\nmembers_per_uid=65":          "p.toml: quota.members_per_uid = 65, must be an integer from 1 to 64 (clients of a GPU)",

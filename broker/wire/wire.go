@@ -39,6 +39,7 @@ const (
 	TypePolicies
 	TypeQuery
 	TypeAsk
+	TypeStatistics
 )
 
 // What the broker says.
@@ -53,6 +54,7 @@ const (
 	TypeEntry
 	TypeText
 	TypeDone
+	TypeCounted
 )
 
 // Message is one of the types below, as a pointer.
@@ -107,7 +109,7 @@ type Policy struct {
 	Level     uint8 // in force
 	Best      uint8 // the best that it may have
 	Paused    uint8
-	_         uint8
+	Per       Per    // with whom it divides what the rule gives: Share and MemoryMB are its parts
 	Share     uint32 // least part of the GPU's time, in millionths
 	MaxHoldUs uint32 // 0: the client's own setting
 	MemoryMB  uint32 // 0: no limit
@@ -165,6 +167,7 @@ const (
 	RefusedIdentity
 	RefusedPages
 	RefusedBroken
+	RefusedOff
 	reasons
 )
 
@@ -178,6 +181,7 @@ var reasonTexts = [reasons]string{
 	RefusedForm:     "a message that makes no sense",
 	RefusedIdentity: "the broker could not see who it is",
 	RefusedPages:    "its pages could not be sealed",
+	RefusedOff:      "the policy gives it no role: it runs as without gpreempt",
 	RefusedBroken:   "the broker has no memory or descriptors left",
 }
 
@@ -258,8 +262,9 @@ type Entry struct {
 	Set    uint8 // SetLevel, SetShare, SetPaused: what people changed
 	Turns  uint8 // bit TurnRun, TurnMemory: it has that turn
 	Ended  uint8 // 1: it is a member no more, and its pages say what it counted
-	_      uint8
-	Policy Policy
+	// Why the policy does not take it: RefusedPolicy or RefusedOff; 0: it is a client, or was one.
+	Refused uint8
+	Policy  Policy
 	// How often a turn was taken from it by force.
 	Overstays uint32
 	Name      [32]byte
@@ -278,25 +283,27 @@ type Done struct{ Count uint32 }
 
 // messages is the list by type.
 var messages = map[Type]func() Message{
-	TypeHello:    func() Message { return new(Hello) },
-	TypeMapped:   func() Message { return new(Mapped) },
-	TypeTurn:     func() Message { return new(Turn) },
-	TypeBye:      func() Message { return new(Bye) },
-	TypeList:     func() Message { return new(List) },
-	TypeSet:      func() Message { return new(Set) },
-	TypePolicies: func() Message { return new(Policies) },
-	TypeQuery:    func() Message { return new(Query) },
-	TypeAsk:      func() Message { return new(Ask) },
-	TypeWelcome:  func() Message { return new(Welcome) },
-	TypeCommon:   func() Message { return new(Common) },
-	TypePeer:     func() Message { return new(Peer) },
-	TypeGone:     func() Message { return new(Gone) },
-	TypeReady:    func() Message { return new(Ready) },
-	TypePolicy:   func() Message { return new(Changed) },
-	TypeRefused:  func() Message { return new(Refused) },
-	TypeEntry:    func() Message { return new(Entry) },
-	TypeText:     func() Message { return new(Text) },
-	TypeDone:     func() Message { return new(Done) },
+	TypeHello:      func() Message { return new(Hello) },
+	TypeMapped:     func() Message { return new(Mapped) },
+	TypeTurn:       func() Message { return new(Turn) },
+	TypeBye:        func() Message { return new(Bye) },
+	TypeList:       func() Message { return new(List) },
+	TypeSet:        func() Message { return new(Set) },
+	TypePolicies:   func() Message { return new(Policies) },
+	TypeQuery:      func() Message { return new(Query) },
+	TypeAsk:        func() Message { return new(Ask) },
+	TypeStatistics: func() Message { return new(Statistics) },
+	TypeWelcome:    func() Message { return new(Welcome) },
+	TypeCommon:     func() Message { return new(Common) },
+	TypePeer:       func() Message { return new(Peer) },
+	TypeGone:       func() Message { return new(Gone) },
+	TypeReady:      func() Message { return new(Ready) },
+	TypePolicy:     func() Message { return new(Changed) },
+	TypeRefused:    func() Message { return new(Refused) },
+	TypeEntry:      func() Message { return new(Entry) },
+	TypeText:       func() Message { return new(Text) },
+	TypeDone:       func() Message { return new(Done) },
+	TypeCounted:    func() Message { return new(Counted) },
 }
 
 // Type says what the message is.
@@ -351,7 +358,7 @@ func slot(value uint8) limit               { return limit{"slot", uint64(value),
 const millionths = 1_000_000
 
 func (p Policy) limits() []limit {
-	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"share", uint64(p.Share), millionths - 1}}
+	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"per", uint64(p.Per), uint64(pers - 1)}, {"share", uint64(p.Share), millionths - 1}}
 }
 
 func (m *Hello) check() error {
@@ -389,7 +396,7 @@ func (m *Refused) check() error {
 	return within(limit{"reason", uint64(m.Reason), uint64(reasons - 1)})
 }
 func (m *Entry) check() error {
-	return within(append(m.Policy.limits(), slot(m.Slot), flag("member", m.Member), flag("ended", m.Ended), level("socket", m.Socket), level("wanted", m.Wanted))...)
+	return within(append(m.Policy.limits(), slot(m.Slot), flag("member", m.Member), flag("ended", m.Ended), limit{"refused", uint64(m.Refused), uint64(reasons - 1)}, level("socket", m.Socket), level("wanted", m.Wanted))...)
 }
 func (m *Text) check() error { return within(limit{"length", uint64(m.Length), uint64(len(m.Text))}) }
 func (*Done) check() error   { return nil }
@@ -435,6 +442,9 @@ func Decode(packet []byte) (Message, error) {
 	}
 	return m, nil
 }
+
+// Size is the length of a message's packet.
+func Size(m Message) int { return headerSize + binary.Size(m) }
 
 // Name returns the name of a message, for logs.
 func Name(m Message) string { return reflect.TypeOf(m).Elem().Name() }

@@ -14,17 +14,18 @@ import (
 
 // examples are one sensible message of each type, with every field set that may be.
 func examples(t testing.TB) []Message {
-	p := Policy{Level: 3, Best: 2, Paused: 1, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Asked: 1 << 63}
+	p := Policy{Level: 3, Best: 2, Paused: 1, Per: PerRule, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Asked: 1 << 63}
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
-		&Mapped{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
+		&Mapped{}, &Statistics{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
 		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused, Level: 7, Paused: 1, Share: 999_999},
 		&Ask{ID: 5, Request: 1<<63 | uint64(AskResume)},
 		&Welcome{ID: 5, Generation: 6, Slot: 63, Back: 1, Weaker: 1, Policy: p},
 		&Common{Generation: 8}, &Peer{ID: 3, Slot: 1}, &Gone{ID: 3, Slot: 1}, &Ready{Generation: 8}, &Changed{p},
 		&Refused{RefusedFull, 1000},
-		&Entry{ID: 5, Pid: 6, UID: 7, Slot: 8, Member: 1, Socket: 2, Wanted: 3, Set: SetShare, Policy: p, Overstays: 4, Name: [32]byte{'n'}, Rule: [32]byte{'r'}},
+		&Entry{ID: 5, Pid: 6, UID: 7, Slot: 8, Member: 1, Socket: 2, Wanted: 3, Refused: uint8(RefusedOff), Set: SetShare, Policy: p, Overstays: 4, Name: [32]byte{'n'}, Rule: [32]byte{'r'}},
 		&Text{Length: 480, Text: [480]byte{'x'}}, &Done{3},
+		&Counted{StartedNs: 1, Clients: 2, Refused: [reasons]uint64{RefusedOff: 3}, Received: [fromThere]uint64{4, TypeStatistics: 5}, PolicyWrong: 1},
 	}
 	if len(all) != len(messages) {
 		t.Fatalf("%d examples of %d messages", len(all), len(messages))
@@ -75,7 +76,7 @@ func TestBrokenPacketsAreRefused(t *testing.T) {
 		&Set{Pid: 1, Fields: 1, Level: Levels}, &Set{Pid: 1, Fields: 1, Share: millionths}, &Set{Pid: 1, Fields: 1, Paused: 2},
 		&Ask{ID: 1}, &Ask{ID: 1, Request: uint64(AskResume) + 1}, &Ask{ID: 1, Request: 256},
 		&Welcome{Slot: Slots}, &Welcome{Back: 2}, &Welcome{Policy: Policy{Level: Levels}}, &Welcome{Policy: Policy{Best: Levels}},
-		&Changed{Policy{Paused: 2}}, &Changed{Policy{Share: millionths}},
+		&Changed{Policy{Paused: 2}}, &Changed{Policy{Share: millionths}}, &Changed{Policy{Per: pers}}, &Counted{PolicyWrong: 2}, &Entry{Refused: uint8(reasons)},
 		&Peer{Slot: Slots}, &Gone{Slot: Slots}, &Refused{Reason: reasons}, &Entry{Slot: Slots}, &Text{Length: 481},
 	} {
 		if got, err := Decode(Encode(m)); err == nil || got != nil {
@@ -94,7 +95,7 @@ func TestUnknownTypesCanBePassedOver(t *testing.T) {
 
 func TestReasonsHaveTexts(t *testing.T) {
 	for r := Reason(1); r < reasons; r++ {
-		if reasonTexts[r] == "" {
+		if reasonTexts[r] == "" || reasonNames[r] == "" {
 			t.Errorf("reason %d has no text", r)
 		}
 	}

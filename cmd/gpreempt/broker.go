@@ -124,7 +124,9 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Show what processes may have, at the broker",
 		Long: `Shows the processes that joined by a broker (gpreemptd) and that this user may see, with the rule of the policy that holds for each and what it
-gives them. A star marks what people changed. For root the policy itself follows.`,
+gives them; SHARE and MEMORY are the process's part of what it divides with others of its user, cgroup or rule (PER). A star marks what people
+changed. Those that the policy refused are "refused" as BEST, and run on as best effort, or off: without a role. For root the policy itself
+follows.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			settings, _, _, err := loadConfig(config)
@@ -152,14 +154,17 @@ func showPolicy(out io.Writer, path string) error {
 		return cmp.Or(slices.Compare(a.GPU[:], b.GPU[:]), cmp.Compare(a.Policy.Level, b.Policy.Level), cmp.Compare(a.ID, b.ID))
 	})
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tPAUSED")
+	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tMEMORY\tPER\tPAUSED")
 	for i := range entries {
 		e := &entries[i]
-		fmt.Fprintf(table, "%.12s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", segment.UUID(e.GPU), pidText(int64(e.Pid)), e.UID,
-			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"),
-			marked(configs.Priority{On: true, Level: int(e.Policy.Level)}.String(), e.Set&wire.SetLevel != 0),
-			configs.Priority{On: true, Level: int(e.Policy.Best)}.String(),
+		level, best := configs.Priority{On: e.Refused != uint8(wire.RefusedOff), Level: int(e.Policy.Level)}.String(), configs.Priority{On: true, Level: int(e.Policy.Best)}.String()
+		if e.Refused != 0 {
+			best = "refused"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(e.GPU), pidText(int64(e.Pid)), e.UID,
+			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"), marked(level, e.Set&wire.SetLevel != 0), best,
 			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
+			memoryText(e.Policy.MemoryMB), e.Policy.Per,
 			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0))
 	}
 	if err := table.Flush(); err != nil {
@@ -175,6 +180,22 @@ func showPolicy(out io.Writer, path string) error {
 	}
 	_, err = fmt.Fprintf(out, "\n%s", text)
 	return err
+}
+
+// gpuText is the beginning of a UUID; one that is not known is zero.
+func gpuText(gpu [16]byte) string {
+	if gpu == [16]byte{} {
+		return "-"
+	}
+	return fmt.Sprintf("%.12s", segment.UUID(gpu))
+}
+
+// memoryText is what a process may have; 0: it is not bounded.
+func memoryText(mb uint32) string {
+	if mb == 0 {
+		return "-"
+	}
+	return amount(uint64(mb) << 20)
 }
 
 func marked(text string, set bool) string {

@@ -47,6 +47,8 @@ func (d *doctor) checkBroker() {
 		if refused.Reason == wire.RefusedVersion {
 			advice = "restart gpreemptd, or install the version of gpreempt that it has; programs are refused until then, and find each other by files"
 		}
+		notTaken, off := member.Refused(err)
+		d.broker = notTaken || off // it answers
 		d.say("broker", warned, socket+": "+refused.Error(), advice)
 	case err != nil:
 		d.say("broker", warned, fmt.Sprintf("%s: %v", socket, err), "restart gpreemptd: each program waits 200 ms for it when it starts, and goes on without")
@@ -86,6 +88,9 @@ func (d *doctor) sayBroker(socket string, wanted configs.Priority, granted *wire
 		if limit.value != 0 {
 			gets = append(gets, fmt.Sprintf(limit.text, float64(limit.value)/limit.unit))
 		}
+	}
+	if granted.Per != wire.PerProcess {
+		gets = append(gets, "divided among all programs of the "+granted.Per.String()+" that has them")
 	}
 	d.broker = true
 	about := fmt.Sprintf("%s answers (messages %d, pages %d): %s", socket, wire.Version, segment.Version, strings.Join(gets, ", "))
@@ -188,7 +193,11 @@ func (d *doctor) checkOthers() {
 			d.say("others", ok, v.uuid+": which other processes use it is not known", "")
 			continue
 		}
-		text := sayOthers(others(on, snapshots, "/proc"))
+		list := others(on, snapshots, "/proc")
+		if d.broker {
+			list = explain(list, d.config)
+		}
+		text := sayOthers(list)
 		if text == "" {
 			d.say("others", ok, v.uuid+": no other process uses it", "")
 			continue

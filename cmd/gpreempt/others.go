@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -27,6 +29,7 @@ type user struct {
 	UID     *uint32 `json:"uid,omitempty"`
 	Seen    bool    `json:"seen"`              // there is a process of that PID here
 	Library *bool   `json:"library,omitempty"` // it has loaded libgpreempt.so
+	Off     string  `json:"off,omitempty"`     // the rule of a broker's policy that gives it no role
 }
 
 // askUsers asks once.
@@ -74,6 +77,17 @@ func others(users []user, snapshots []segment.Snapshot, proc string) []user {
 	return list
 }
 
+// explain says of others that a broker's policy gives them no role.
+func explain(list []user, config configs.Config) []user {
+	if len(list) > 0 && config.Segment.Broker != "" {
+		off := member.Off(config.Segment.Broker)
+		for i := range list {
+			list[i].Off = clean(off[list[i].PID])
+		}
+	}
+	return list
+}
+
 // look finds out what this user may know of a process. One that is not here has ended just now, or is in another PID namespace.
 func (u *user) look(proc string) {
 	folder := filepath.Join(proc, strconv.Itoa(u.PID))
@@ -106,7 +120,9 @@ func (u *user) String() string {
 	if u.Percent != nil {
 		about = append(about, fmt.Sprintf("%d %%", *u.Percent))
 	}
-	if u.Library != nil && *u.Library {
+	if u.Off != "" {
+		about = append(about, fmt.Sprintf("off, as the rule %q of the broker says", u.Off))
+	} else if u.Library != nil && *u.Library {
 		about = append(about, "has the library, and is not among these")
 	}
 	if len(about) == 0 {

@@ -81,7 +81,7 @@ func (t *taker) take(ctx context.Context) (now sample, err error) {
 	now.noUser = err
 	for i := range now.GPUs {
 		if on, known := users[now.GPUs[i].GPU]; known {
-			now.GPUs[i].Others = others(on, snapshots, "/proc")
+			now.GPUs[i].Others = explain(others(on, snapshots, "/proc"), t.config)
 		}
 	}
 	return now, nil

@@ -198,6 +198,7 @@ func obey(server *broker.Server, o options, log zerolog.Logger, signals <-chan o
 		}
 		p, err := load(o.policy)
 		if err != nil {
+			server.PolicyWrong()
 			log.Error().Err(err).Msg("the policy stays as it was")
 			continue
 		}

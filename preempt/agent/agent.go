@@ -52,6 +52,8 @@ func (a *agent) step() time.Duration {
 			a.limits = l
 			setLimits(a.core.config, l)
 		}
+	} else {
+		a.segment.SetLevel(a.core.levelNow())
 	}
 	now := segment.Now()
 	onLease := renew(a.gpu) // first: where the lease runs out the heartbeat goes too

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"math/bits"
 	"testing"
 	"time"
@@ -278,6 +279,44 @@ func TestBoostMakesUpWhatLacks(t *testing.T) {
 	}
 	if us := boost(to, from, 1, 0.03, keeps(1)); us != 0 {
 		t.Errorf("time that went back: %d us", us)
+	}
+}
+
+// A process that has a part of the turns gets as much more of them, so that it has its share of the time in which it has work.
+func TestShareOfOneThatTakesTurns(t *testing.T) {
+	const tick = uint64(1e8) // 100 ms
+	for _, c := range []struct {
+		name       string
+		busy, on   uint64 // of ten ticks
+		share, got float64
+	}{
+		{"all turns", 10, 10, 0.2, 0.2},
+		{"half of them", 10, 5, 0.2, 0.4},
+		{"half of them, with work for half of the time", 5, 5, 0.2, 0.2},
+		{"on the GPU without work", 2, 10, 0.2, 0.2},
+		{"a tenth of them", 10, 1, 0.05, 0.5},
+		{"never", 10, 0, 0.05, mostInTurn},
+		{"more than there is", 10, 1, 0.5, mostInTurn},
+		{"a share above the bound", 10, 5, 0.95, 0.95},
+	} {
+		var p pace
+		var from usage
+		for i := range uint64(1000) {
+			to := from
+			to.atNs += tick
+			to.busyNs += tick * min(1, c.busy/(i%10+1)) // in the first ticks of each ten
+			to.onNs += tick * min(1, c.on/(i%10+1))
+			p.note(from, to)
+			from = to
+			if got := p.inTurn(c.share); i > 200 && math.Abs(got-c.got) > 0.15*c.got {
+				t.Fatalf("%s: %v after %d ticks, want %v", c.name, got, i, c.got)
+			}
+		}
+	}
+	p := pace{busyNs: 4e9, onNs: 1e9}
+	p.note(usage{atNs: 5e9, busyNs: 7, onNs: 7}, usage{atNs: 4e9, busyNs: 5, onNs: 5}) // of another segment
+	if got := p.inTurn(0.1); got != 0.4 {
+		t.Errorf("counters that went back: %v", got)
 	}
 }
 

@@ -161,16 +161,33 @@ func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 	return s, slot, nil
 }
 
-// Level is the level that this process gets: the one that it wants, or what a broker lets it have.
-func Level(config configs.Config, wanted int, log zerolog.Logger) int {
+// Level is the level that this process gets: the one that it wants, or what a broker lets it have. Whom its policy refuses is best effort, or
+// has no role at all: then on is false.
+func Level(config configs.Config, wanted int, log zerolog.Logger) (level int, on bool) {
 	if config.Segment.Broker == "" {
-		return wanted
+		return wanted, true
 	}
 	level, err := member.Level(config.Segment.Broker, wanted)
+	refused, off := member.Refused(err)
+	if off {
+		log.Warn().Err(err).Msg("running without preemption")
+		return level, false
+	}
+	if refused {
+		level, err = lowestLevel, nil
+	}
 	if err == nil && level != wanted {
 		log.Warn().Int("wanted", wanted).Int("level", level).Msg("the broker gives this process another level")
 	}
-	return level
+	return level, true
+}
+
+// heed is called when a broker does not take this process. Whom the policy refuses is best effort: one that has begun with a role too, since
+// what it has made is not unmade.
+func (c *Core) heed(gpu int, err error) {
+	if refused, off := member.Refused(err); refused || off {
+		c.setLevel(gpu, lowestLevel)
+	}
 }
 
 // joinBroker joins by a broker. Without one, or where it does not take this process at once, there is no segment: a file of this user's is
@@ -182,6 +199,7 @@ func (c *Core) joinBroker(gpu int) (s *segment.Segment, slot int) {
 	s, slot, err := member.Join(c.client(gpu))
 	if err != nil && !errors.Is(err, member.ErrNone) {
 		c.log.Info().Err(err).Msg("not joined the broker at once")
+		c.heed(gpu, err)
 	}
 	return s, slot
 }
@@ -192,6 +210,8 @@ func (c *Core) seekBroker(gpu int) *member.Sought {
 		return nil
 	}
 	return member.Seek(c.client(gpu), func() { ringBell(gpu) }, func(err error) {
+		c.heed(gpu, err)
+		ringBell(gpu)
 		c.log.Warn().Err(err).Msg("the broker does not take this process for now: it shares the GPU with programs of this user only")
 	})
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"math/bits"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 const leastBoostUs = 50
 
 func (a *agent) usage(p peers, now uint64) usage {
-	u := usage{atNs: now}
+	u := usage{atNs: now, busyNs: busyNs(a.gpu), onNs: a.onFor(now)}
 	for m := p.higher; m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
 		s := a.segment.Slot(slot)
@@ -54,7 +55,8 @@ func left(from, to usage, higher uint64) float64 {
 // work and was on the runlist.
 func (a *agent) count(p peers, now uint64) {
 	last, lastBusy := a.counted, a.countedBusy
-	a.counted, a.countedBusy = a.usage(p, now), busyNs(a.gpu)
+	a.counted = a.usage(p, now)
+	a.countedBusy = a.counted.busyNs
 	if last.atNs != 0 && last.atNs < now && !a.off && a.countedBusy > lastBusy {
 		busy := min(now-last.atNs, a.countedBusy-lastBusy)
 		a.own().RanNs.Add(uint64(left(last, a.counted, p.higher&a.countedHigher) * float64(busy)))
@@ -86,21 +88,52 @@ func boost(from, to usage, higher uint64, least float64, keepsUs func(slot int) 
 	return 1 << bits.Len64(max(us, leastBoostUs)-1) // a power of two: to set it preempts what runs
 }
 
+const (
+	// mostInTurn bounds what a process may have of its turns.
+	mostInTurn = 0.9
+	// paceNs is how fast a pace forgets. It is many turns, or the part would be another one in a turn than after it.
+	paceNs = 5e9
+)
+
+// note takes note of what was between two usages.
+func (p *pace) note(from, to usage) {
+	keep := math.Exp(-float64(to.atNs-min(to.atNs, from.atNs)) / paceNs)
+	p.busyNs = p.busyNs*keep + float64(to.busyNs-min(to.busyNs, from.busyNs))
+	p.onNs = p.onNs*keep + float64(to.onNs-min(to.onNs, from.onNs))
+}
+
+// inTurn is the part of its turns that a process must have to have its own share of the time in which it has work: in the turns of others
+// it has nothing. It goes by the process's own clock, so shares of several processes cost higher levels their sum, whatever others say.
+func (p *pace) inTurn(share float64) float64 {
+	if p.onNs >= p.busyNs {
+		return share
+	}
+	return max(share, min(share*p.busyNs/p.onNs, mostInTurn))
+}
+
 // share raises the timeslice while higher levels leave less than the configured share, and returns when
 // to look again.
 func (a *agent) share(p peers, now uint64) time.Duration {
-	least := shareOf(a.core.config, a.segment.Limits())
+	limits := a.segment.Limits()
+	least := shareOf(a.core.config, limits)
 	if least == 0 {
 		a.boostUs = 0
 		return heartbeat
 	}
 	over := a.core.config.Share.OverMs * 1e6
-	a.used = append(a.used, a.usage(p, now))
+	used := a.usage(p, now)
+	if len(a.used) > 0 {
+		a.pace.note(a.used[len(a.used)-1], used)
+	}
+	a.used = append(a.used, used)
 	for len(a.used) > 2 && now-a.used[1].atNs >= over {
 		a.used = a.used[1:]
 	}
 	if now-a.used[0].atNs < over/2 {
 		return shareCheck
+	}
+	if limits.Share != 0 && a.turns {
+		least = a.pace.inTurn(least)
 	}
 	us := boost(a.used[0], a.used[len(a.used)-1], p.higher, least, a.keepsUs)
 	if us != 0 && a.boostUs == 0 {

@@ -62,9 +62,10 @@ type agent struct {
 	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
 	wantUs                     uint64            // 0: leave the driver's default
 	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
-	offSince                   uint64
-	away                       away   // for windows, of a level between others
-	probed                     uint64 // when a turn was asked for without known work; 0: not asked
+	offSince                   uint64            // since when it is so, or not
+	onNs                       uint64            // how long it was on the GPU until then
+	away                       away              // for windows, of a level between others
+	probed                     uint64            // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
 	limits                     segment.Limits // a broker's
 	countedTurn                uint64         // the last turn of its own
@@ -79,6 +80,7 @@ type agent struct {
 	boostUs                    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
 	reported                   bool
 	used                       []usage
+	pace                       pace
 	counted                    usage // when the process's part of the GPU was counted last
 	countedBusy, countedHigher uint64
 	memory                     agentMemory
@@ -153,12 +155,17 @@ const (
 	memorySuspended
 )
 
-// usage is the number and total length of the windows of higher levels since those processes joined.
+// usage is the number and total length of the windows of higher levels since those processes joined; and of this process, for how long it
+// had work, and was on the runlist, with work or without.
 type usage struct {
-	atNs    uint64
-	openNs  [segment.Slots]uint64
-	windows [segment.Slots]uint64
+	atNs         uint64
+	busyNs, onNs uint64
+	openNs       [segment.Slots]uint64
+	windows      [segment.Slots]uint64
 }
+
+// pace is for how long a process had work of late, and was on the runlist: sums that forget.
+type pace struct{ busyNs, onNs float64 }
 
 // away is for how long a process was off the GPU for windows of higher levels, and what it is owed for that. It counts by its own clock:
 // what others say of their windows may be a lie, and one may open a window again as soon as it has closed it.

@@ -174,7 +174,8 @@ func (a *agent) refuse(err error) {
 // schedule takes the process's compute TSGs off the runlist or puts them back.
 func (a *agent) schedule(on bool) bool {
 	if a.off == on {
-		a.offSince = segment.Now()
+		now := segment.Now()
+		a.onNs, a.offSince = a.onFor(now), now
 	}
 	a.off = !on
 	if on {
@@ -183,6 +184,14 @@ func (a *agent) schedule(on bool) bool {
 		a.own().Suspended.Store(1)
 	}
 	return a.enforce()
+}
+
+// onFor is for how long the process was on the runlist.
+func (a *agent) onFor(now uint64) uint64 {
+	if a.off {
+		return a.onNs
+	}
+	return a.onNs + now - min(now, a.offSince)
 }
 
 // cameBack takes note that this agent stood still for so long that its TSGs came back by themselves, with the fair timeslice.

@@ -36,6 +36,8 @@ const (
 	// lostAfter is how long a broker that has not closed the connection may be busy before another one is looked for: to have all its
 	// clients join again makes it no less busy.
 	lostAfter = 10 * time.Second
+	// mostSaid bounds the reasons of which failed is told.
+	mostSaid = 8
 	// refusedAgain is when one asks again at the latest whom the broker refused.
 	refusedAgain = time.Minute
 )
@@ -106,8 +108,8 @@ func (s *Sought) Next() (next *segment.Segment, slot int) {
 	return next, next.OwnSlot()
 }
 
-// Seek joins a broker, however long it takes until there is one that lets this process join. found is called then, and failed, once, where one
-// answered and did not. They are called on another goroutine.
+// Seek joins a broker, however long it takes until there is one that lets this process join. found is called then, and failed, once for each
+// reason, where one answered and did not. They are called on another goroutine.
 func Seek(o Options, found func(), failed func(error)) *Sought {
 	s := &Sought{}
 	go func() {
@@ -129,15 +131,15 @@ func there(directory string) bool {
 
 // seek joins the next broker, unless that is not wanted any more: then it returns nil.
 func seek(o Options, unwanted func() bool, failed func(error)) *member {
-	began := time.Now()
+	began, said := time.Now(), []string{}
 	for wait := firstAgain; !unwanted(); wait = longer(wait, time.Since(began)) {
 		m, err := connect(o, patience)
 		if err == nil {
 			return m
 		}
-		if failed != nil && !errors.Is(err, ErrNone) {
+		if failed != nil && !errors.Is(err, ErrNone) && len(said) < mostSaid && !slices.Contains(said, err.Error()) {
 			go failed(err) // on another thread: the standard error of this one is /dev/null
-			failed = nil
+			said = append(said, err.Error())
 		}
 		pause := wait/2 + rand.N(wait) // not all at once
 		var refused join.RefusedError
@@ -189,6 +191,13 @@ func Level(directory string, wanted int) (level int, err error) {
 	}()
 	err = <-done
 	return level, err
+}
+
+// Refused says whether an error is that a broker's policy does not take this process, which runs on as best effort; off: without a role.
+func Refused(err error) (refused, off bool) {
+	var by join.RefusedError
+	_ = errors.As(err, &by)
+	return by.Reason == wire.RefusedPolicy, by.Reason == wire.RefusedOff
 }
 
 // passable says whether another socket may lead further: this one is not there, not for this user, or nobody listens.

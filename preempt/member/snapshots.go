@@ -39,6 +39,21 @@ func Both(files func() ([]segment.Snapshot, error), broker string) ([]segment.Sn
 	return append(all, shared...), nil
 }
 
+// Off are the processes of this user, or for root of all, to which a broker's policy gives no role, and the rule that says so. It is empty
+// where no broker answers.
+func Off(directory string) map[int]string {
+	off := map[int]string{}
+	_ = Reach(directory, func(path string) error {
+		return join.List(path, func(e *wire.Entry, _ []int) error {
+			if e.Refused == uint8(wire.RefusedOff) && e.Pid != 0 {
+				off[int(e.Pid)] = wire.GetText(e.Rule[:])
+			}
+			return nil
+		})
+	})
+	return off
+}
+
 // Snapshots reads what a broker lets this user see of its clients, by GPU.
 func Snapshots(directory string) ([]segment.Snapshot, error) {
 	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}

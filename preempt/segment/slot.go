@@ -68,6 +68,18 @@ func (s *Segment) join() {
 	s.Ring()
 }
 
+// SetLevel says that this process has another level from now on, in a file.
+func (s *Segment) SetLevel(level int) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.slot < 0 || s.level == uint32(level) {
+		return
+	}
+	s.level = uint32(level)
+	s.Header.Level[s.slot].Store(s.level)
+	s.Ring()
+}
+
 // WindowsOpen says which of some slots have a window open.
 func (s *Segment) WindowsOpen(slots uint64) (open uint64) {
 	for ; slots != 0; slots &= slots - 1 {

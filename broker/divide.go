@@ -1,0 +1,123 @@
+package broker
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// A rule may say that its share and its memory are of several clients together, which divide them on each GPU. Each is told its part,
+// when it joins and once a second.
+//
+// The share is divided among those that had work lately. One that had none is told what it would have if it had: so it has that at
+// once. Memory cannot be taken from a program that has allocated it. So who had more than its part before others came keeps what it
+// has, and gets no more. What clients say of work and memory costs others what it would cost if it were true.
+
+// workedLately is how long ago a client had work that still counts.
+const workedLately = 10 * time.Second
+
+// part is what a client has of what it divides with others.
+type part struct {
+	share    uint32 // millionths
+	memoryMB uint32
+}
+
+// dividers are those that divide what a rule gives.
+type dividers struct {
+	rule   string
+	uid    uint32
+	cgroup string
+}
+
+func (c *client) dividers() dividers {
+	of := dividers{rule: c.grant.Rule}
+	switch c.grant.Per {
+	case wire.PerUser:
+		of.uid = c.who.uid
+	case wire.PerCgroup:
+		of.cgroup = c.who.cgroup
+	}
+	return of
+}
+
+// divide tells clients that divide something how much of it each has now.
+func (g *gpu) divide(now time.Time, quantumMs uint32) {
+	groups := map[dividers][]*client{}
+	for _, c := range g.slot {
+		if c != nil && c.grant.Per != wire.PerProcess {
+			groups[c.dividers()] = append(groups[c.dividers()], c)
+		}
+	}
+	for _, all := range groups {
+		shares, memory := shares(all, now), memories(all)
+		for i, c := range all {
+			if next := (part{shares[i], memory[i]}); next != c.part {
+				c.part = next
+				c.apply(quantumMs)
+			}
+		}
+	}
+}
+
+// shares are parts of the share. Who has the highest level needs none.
+func shares(all []*client, now time.Time) []uint32 {
+	working, n := make([]bool, len(all)), uint32(0)
+	for i, c := range all {
+		if c.member && c.view.Line(c.slot).Busy.Load() != 0 {
+			c.workedAt = now
+		}
+		if working[i] = c.inForce.Level != 0 && now.Sub(c.workedAt) < workedLately; working[i] {
+			n++
+		}
+	}
+	list := make([]uint32, len(all))
+	for i, c := range all {
+		among := n
+		if !working[i] {
+			among++
+		}
+		if whole := uint32(c.grant.Share * 1e6); whole > 0 {
+			list[i] = max(whole/among, 1) // 0 would be the client's own setting
+		}
+	}
+	return list
+}
+
+// memories are parts of the memory.
+func memories(all []*client) []uint32 {
+	list, has := make([]uint32, len(all)), make([]uint32, len(all))
+	order := make([]int, len(all))
+	for i, c := range all {
+		most := c.grant.MemoryMB // it may have had all of it with an earlier broker
+		if c.grant.Per == wire.PerRule {
+			most = c.part.memoryMB // nobody takes from other users by a lie what it could not have got
+		}
+		has[i], order[i] = min(c.memoryMB(), most), i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(has[b], has[a]) })
+	left := all[0].grant.MemoryMB
+	if left == 0 {
+		return list
+	}
+	for n, i := range order {
+		list[i] = max(left/uint32(len(order)-n), min(has[i], left), 1) // 0 would be no limit
+		left -= min(list[i], left)
+	}
+	return list
+}
+
+// memoryMB is how much memory the client says that it has, of what swaps.
+func (c *client) memoryMB() uint32 {
+	if !c.member {
+		return 0
+	}
+	const most, up = 1 << 62, 1<<20 - 1
+	m := &c.view.State().Memory
+	bytes := uint64(0)
+	for _, n := range []uint64{m.Resident.Load(), m.Swapped.Load(), m.Pinned.Load()} {
+		bytes = min(bytes+min(n, most), most)
+	}
+	return uint32(min((bytes+up)>>20, 1<<32-1))
+}

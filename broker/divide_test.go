@@ -1,0 +1,169 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
+)
+
+// joinAs joins as a process of a user in a control group.
+func (b *bench) joinAs(uid uint32, cgroup string, gpu byte) *peer {
+	b.t.Helper()
+	b.uid.Store(uid)
+	b.cgroup.Store(cgroup)
+	p := b.join(gpu, 7)
+	p.wait("it knows its part", func() bool { return p.Welcome.Policy.Per != 0 })
+	return p
+}
+
+// has waits until clients have these parts: millionths of the GPU's time, and MB.
+func has(share, memory uint32, all ...*peer) {
+	for _, p := range all {
+		p.t.Helper()
+		p.wait("its part", func() bool { return p.Welcome.Policy.Share == share && p.Welcome.Policy.MemoryMB == memory })
+	}
+}
+
+const dividing = "[[rule]]\nname = 'all'\nwhen = 'uid > 0'\nshare = 0.4\nmemory_mb = 1200\nper = '"
+
+// What a rule gives to a user, to a cgroup, or to all that it holds for, those divide on each GPU, and nobody else has of it.
+func TestWhoDivides(t *testing.T) {
+	for per, with := range map[string]func(uid uint32, cgroup string) bool{
+		"user":   func(uid uint32, _ string) bool { return uid == 1 },
+		"cgroup": func(_ uint32, cgroup string) bool { return cgroup == "/a" },
+		"rule":   func(uint32, string) bool { return true },
+	} {
+		t.Run(per, func(t *testing.T) {
+			b := start(t, dividing+per+"'")
+			first := b.joinAs(1, "/a", 1)
+			has(400_000, 1200, first)
+			sharing, apart := []*peer{first}, []*peer{b.joinAs(1, "/a", 2)}
+			for _, c := range []struct {
+				uid    uint32
+				cgroup string
+			}{{1, "/a"}, {1, "/b"}, {2, "/a"}} {
+				p := b.joinAs(c.uid, c.cgroup, 1)
+				if with(c.uid, c.cgroup) {
+					sharing = append(sharing, p)
+				} else {
+					apart = append(apart, p)
+				}
+			}
+			n := uint32(len(sharing))
+			has(400_000/n, 1200/n, sharing...)
+			has(400_000, 1200, apart...)
+			for _, p := range sharing[1:] {
+				p.Leave()
+			}
+			has(400_000, 1200, first)
+		})
+	}
+}
+
+// A newcomer knows its part before it can have more.
+func TestTheFirstPart(t *testing.T) {
+	b := start(t, dividing+"user'")
+	b.joinAs(1, "/a", 1)
+	second, err := join.Join(join.SocketIn(b.directory, 0), options(1, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if p := second.Welcome.Policy; p.Share != 200_000 || p.MemoryMB != 600 || p.Per != wire.PerUser {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Who has had no work for a while leaves its part of the share to the others, and has one at once if it works.
+func TestSharesOfThoseThatWork(t *testing.T) {
+	b := start(t, dividing+"user'")
+	idle, works, other := b.joinAs(1, "/a", 1), b.joinAs(1, "/a", 1), b.joinAs(1, "/a", 1)
+	has(133_333, 400, idle, works, other)
+	works.State.Line(works.slot()).Busy.Store(1)
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			c.workedAt = time.Now().Add(-workedLately)
+		}
+	})
+	has(400_000, 400, works)
+	has(200_000, 400, idle, other)
+	idle.State.Line(idle.slot()).Busy.Store(1)
+	has(200_000, 400, works, idle)
+	has(133_333, 400, other)
+}
+
+// Who has memory keeps it, and gets no more; the others divide what is left. A client cannot say that it has more than it was given.
+func TestMemoryThatIsDivided(t *testing.T) {
+	b := start(t, dividing+"rule'")
+	first := b.joinAs(1, "/a", 1)
+	first.State.State().Memory.Swapped.Store(500 << 20)
+	first.State.State().Memory.Pinned.Store(299<<20 + 1)
+	second := b.joinAs(2, "/b", 1)
+	has(200_000, 800, first)
+	has(200_000, 400, second)
+	third := b.joinAs(3, "/c", 1)
+	has(133_333, 800, first)
+	has(133_333, 200, second, third)
+	first.State.State().Memory.Swapped.Store(0)
+	has(133_333, 400, first, second, third)
+	first.Leave()
+	has(200_000, 600, second, third)
+	for _, p := range []*peer{second, third} { // nothing changes
+		p.State.State().Memory.Resident.Store(^uint64(0))
+		p.State.State().Memory.Pinned.Store(^uint64(0))
+	}
+	fourth := b.joinAs(4, "/d", 1)
+	has(133_333, 1, fourth) // 0 would be no limit
+	has(133_333, 600, second, third)
+}
+
+// A program of a user that had more than its part with an earlier broker keeps it, and another one of that user has no more than what is left.
+func TestMemoryOfAnEarlierBroker(t *testing.T) {
+	b := start(t, dividing+"user'")
+	one, two := b.joinAs(1, "/a", 1), b.joinAs(1, "/a", 1)
+	has(200_000, 600, one, two)
+	one.State.State().Memory.Resident.Store(900 << 20)
+	has(200_000, 900, one)
+	has(200_000, 300, two)
+}
+
+// Another policy is divided before anybody is told.
+func TestAnotherPolicyThatDivides(t *testing.T) {
+	b := start(t, "[default]\nshare = 0.1")
+	b.uid.Store(1)
+	one, two := b.join(1, 7), b.join(1, 7)
+	p, err := policy.Parse("next.toml", []byte("[default]\nshare = 0.3\nper = 'user'\nmemory_mb = 100"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server.SetPolicy(p)
+	for _, c := range []*peer{one, two} {
+		c.wait("it is told", func() bool { return c.Welcome.Policy.Share != 100_000 })
+		if is := c.Welcome.Policy; is.Share != 150_000 || is.MemoryMB != 50 {
+			t.Errorf("%+v", is)
+		}
+	}
+}
+
+// What is divided nobody takes more of than its part, but root.
+func TestSetWhatIsDivided(t *testing.T) {
+	b := start(t, dividing+"user'")
+	p := b.joinAs(1, "/a", 1)
+	var pid int32
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			pid = c.who.pid
+		}
+	})
+	for uid, may := range map[uint32]bool{0: true, 1: false} {
+		b.uid.Store(uid)
+		_, err := join.Set(join.SocketIn(b.directory, 7), &wire.Set{Pid: pid, Fields: wire.SetShare, Share: 100_000})
+		if may != (err == nil) || !may && !refused(err, wire.RefusedPolicy) {
+			t.Errorf("user %d: %v", uid, err)
+		}
+	}
+	has(100_000, 1200, p)
+}
