@@ -397,6 +397,39 @@ func checkMonitoring(t *testing.T, name string, o objects, plugin, metrics bool)
 }
 
 // Values that the schema does not know, or that make no sense, are refused.
+// What looks for programs without gpreempt is off, or sees all GPUs, by the runtime that a RuntimeClass names, and has no more rights.
+func TestOthers(t *testing.T) {
+	for runtimeClass, settings := range map[string][]string{"off": nil, "nvidia": {"others.enabled=true"}, "": {"others.enabled=true", `others.runtimeClassName=""`}} {
+		texts, err := render(t, nil, settings...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := decode(t, texts).daemonSet.Spec.Template.Spec
+		on := runtimeClass != "off"
+		if named := spec.RuntimeClassName; (named != nil) != (on && runtimeClass != "") || named != nil && *named != runtimeClass {
+			t.Errorf("%s: the runtime class is %v", runtimeClass, named)
+		}
+		for _, c := range spec.Containers {
+			looks := c.Name == "broker" || c.Name == "metrics"
+			if says := slices.Contains(c.Command, fmt.Sprintf("--others=%t", on)); says != looks {
+				t.Errorf("%s: %s: %q", runtimeClass, c.Name, c.Command)
+			}
+			sees := slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}) && slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "utility"})
+			if sees != (looks && on) || !sees && len(c.Env) != 0 {
+				t.Errorf("%s: %s: %v", runtimeClass, c.Name, c.Env)
+			}
+			if s := c.SecurityContext; *s.AllowPrivilegeEscalation || s.Privileged != nil || len(s.Capabilities.Add) != 0 {
+				t.Errorf("%s: %s: %v", runtimeClass, c.Name, s)
+			}
+		}
+		for _, c := range spec.InitContainers {
+			if len(c.Env) != 0 {
+				t.Errorf("%s: %s: %v", runtimeClass, c.Name, c.Env)
+			}
+		}
+	}
+}
+
 func TestSchemaRefuses(t *testing.T) {
 	for _, setting := range []string{
 		"speed=1", "image.name=x", "image.digest=sha256:1", "image.pullPolicy=Sometimes", "host.preset=windows", "host.path=opt", "host.path=/", `host.path="/a b"`, "roles.default.level=off",

@@ -308,6 +308,8 @@ func Descriptions() (all []Description) {
 	for _, r := range rows {
 		all = append(all, Description{Prefix + r.name, string(r.kind), r.unit, strings.TrimSuffix(r.help, "."), append(groupLabels(), r.labels...)})
 	}
+	all = append(all, outsiderDescriptions()...)
+	all = append(all, brokerDescriptions()...)
 	return append(all,
 		Description{Prefix + "segment_readable", string(gauge), "", strings.TrimSuffix(readableHelp, "."), []string{"uuid"}},
 		Description{Prefix + "build_info", string(gauge), "", strings.TrimSuffix(infoHelp, "."), []string{"version"}})

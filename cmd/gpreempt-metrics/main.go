@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/spf13/cobra"
 
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/metrics"
 	"github.com/gpreempt/gpreempt/preempt/member"
@@ -25,6 +26,7 @@ var version string
 
 func rootCommand() *cobra.Command {
 	var config, listen, folder string
+	var others bool
 	command := &cobra.Command{
 		Use:   "gpreempt-metrics",
 		Short: "Print or serve Prometheus metrics of the GPUs and processes under the library",
@@ -43,31 +45,40 @@ sums are those of the processes that are there.`,
 			}
 			watch := segment.NewWatch(settings.Segment.Directory, settings.Segment.Group)
 			defer watch.Close()
-			read := func() ([]segment.Snapshot, error) { return member.Both(watch.Look, settings.Segment.Broker) }
-			collector := metrics.New(read, metrics.ByCgroup("/proc", folder), command.Version)
+			read := &reader{read: func() ([]segment.Snapshot, error) { return member.Both(watch.Look, settings.Segment.Broker) }}
+			collector := metrics.New(read.look, metrics.ByCgroup("/proc", folder), command.Version)
+			outsiders := metrics.NewOutsiders(read.known)
+			broker := metrics.NewBroker(func() (*wire.Counted, error) { return askBroker(settings.Segment.Broker) })
 			if !command.Flags().Changed("listen") {
-				return printText(command.OutOrStdout(), collector)
+				if err := collector.Look(); err != nil {
+					return err
+				}
+				if others {
+					watchUsers(command.Context(), outsiders, false, io.Discard)
+				}
+				return printText(command.OutOrStdout(), collector, outsiders, broker)
 			}
 			if err := checkAddress(listen); err != nil {
 				return cli.Usage(err)
 			}
 			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return serve(ctx, listen, collector, command.ErrOrStderr())
+			if others {
+				go watchUsers(ctx, outsiders, true, command.ErrOrStderr())
+			}
+			return serve(ctx, listen, collector, command.ErrOrStderr(), outsiders, broker)
 		},
 	}
 	command.Flags().StringVar(&listen, "listen", "", "serve at this `address`, as 127.0.0.1:9405 or :9405")
 	command.Flags().StringVar(&folder, "pods", "", "`folder` where gpreempt-nri --pods says which pod a container is of: for the label namespace")
+	command.Flags().BoolVar(&others, "others", true, "look for processes on the GPUs that are not under the library, by gpreempt and NVIDIA's management library")
 	command.Flags().StringVarP(&config, "config", "c", "", "configuration file that names the segments' directory and group")
 	return command
 }
 
-func printText(out io.Writer, collector *metrics.Collector) error {
-	if err := collector.Look(); err != nil {
-		return err
-	}
+func printText(out io.Writer, collectors ...prometheus.Collector) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector)
+	registry.MustRegister(collectors...)
 	families, err := registry.Gather()
 	if err != nil {
 		return err

@@ -36,14 +36,14 @@ func checkAddress(address string) error {
 }
 
 // serve serves the metrics until ctx is done.
-func serve(ctx context.Context, address string, collector *metrics.Collector, log io.Writer) error {
+func serve(ctx context.Context, address string, collector *metrics.Collector, log io.Writer, more ...prometheus.Collector) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	fmt.Fprintf(log, "metrics at http://%s/metrics\n", listener.Addr())
 	h := &health{}
-	server := &http.Server{Handler: handler(collector, h), ReadTimeout: requestIn, WriteTimeout: scrapeIn + requestIn, MaxHeaderBytes: mostHeader}
+	server := &http.Server{Handler: handler(h, append(more, collector)...), ReadTimeout: requestIn, WriteTimeout: scrapeIn + requestIn, MaxHeaderBytes: mostHeader}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)
@@ -112,9 +112,9 @@ func (h *health) get() error {
 	return nil
 }
 
-func handler(collector prometheus.Collector, h *health) http.Handler {
+func handler(h *health, collectors ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector)
+	registry.MustRegister(collectors...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes, Timeout: scrapeIn}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

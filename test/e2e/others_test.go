@@ -82,6 +82,11 @@ func TestOthersOnTheGPU(t *testing.T) {
 	}
 	doctor(fmt.Sprintf("warn  others     %s: processes use it that are not known to those under the library: %d worker (", gpu, stranger.pid()))
 
+	m.until("the metrics count it", func() bool { // it may have been idle for long enough
+		text := m.gpreempt("top", "--prometheus").stdout
+		return strings.Contains(text, "\ngpreempt_outsiders{uuid=\""+gpu+"\"} 1\n") && strings.Contains(text, "\ngpreempt_outsiders_working{uuid=\""+gpu+"\"} 1\n")
+	})
+
 	if list, _ := m.others("SIMNVML_FAIL=nvmlDeviceGetProcessUtilization:3"); len(list) != 1 || list[0].PID != stranger.pid() || list[0].Percent != nil {
 		t.Errorf("without utilization: %+v", list)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -102,6 +103,15 @@ func TestRefusedIsOff(t *testing.T) {
 	}
 	const why = `off, as the rule "strangers" of the broker says`
 	m.until("top says it", func() bool { return strings.Contains(m.gpreempt("top", "--once").stdout, why) })
+	counted := m.gpreempt("top", "--prometheus").stdout
+	for _, want := range []string{`gpreempt_broker_up 1`, `gpreempt_broker_members 2`, `gpreempt_broker_joins_total 2`, `gpreempt_broker_refusals_total{reason="policy"} 0`} {
+		if !strings.Contains(counted, "\n"+want+"\n") {
+			t.Errorf("the metrics lack %s:\n%s", want, counted)
+		}
+	}
+	if !regexp.MustCompile(`\ngpreempt_broker_refusals_total\{reason="off"\} [12]\n`).MatchString(counted) { // it asks again where it has to wait
+		t.Errorf("nobody is counted as off:\n%s", counted)
+	}
 	if said := m.gpreempt("doctor"); !strings.Contains(said.stdout, why) {
 		t.Errorf("doctor says\n%s", said.stdout)
 	}

@@ -45,3 +45,12 @@ role = {{ toString . | quote }}
 role = "0"
 {{- end }}{{ end }}
 {{- end }}
+
+{{/* NVIDIA's container runtime reads this: all GPUs, for their management library alone. */}}
+{{- define "gpreempt.seesGPUs" -}}
+{{- if .Values.others.enabled -}}
+env:
+  - {name: NVIDIA_VISIBLE_DEVICES, value: all}
+  - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- end }}
+{{- end }}

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +15,15 @@ type User struct {
 	PID     int     `json:"pid"` // 0, or one that nobody here has: of a process that cannot be seen
 	Bytes   *uint64 `json:"bytes,omitempty"`
 	Percent *uint64 `json:"percent,omitempty"` // of the SMs' time lately
+}
+
+// Works says whether it had work lately, or may have had.
+func (u *User) Works() bool { return u.Percent == nil || *u.Percent > 0 }
+
+// IsHere says whether there is such a process: it may be in another PID namespace, or have ended. proc is /proc.
+func (u *User) IsHere(proc string) bool {
+	_, err := os.Stat(filepath.Join(proc, strconv.Itoa(u.PID)))
+	return u.PID > 0 && err == nil
 }
 
 const (
