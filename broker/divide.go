@@ -89,9 +89,10 @@ func shares(all []*client, now time.Time) []uint32 {
 func memories(all []*client) []uint32 {
 	list, has := make([]uint32, len(all)), make([]uint32, len(all))
 	order := make([]int, len(all))
+	severalUsers := slices.ContainsFunc(all, func(c *client) bool { return c.who.uid != all[0].who.uid })
 	for i, c := range all {
-		most := c.grant.MemoryMB // it may have had all of it with an earlier broker
-		if c.grant.Per == wire.PerRule {
+		most := c.grant.MemoryMB // it may have had all of it with an earlier broker, or under an earlier policy
+		if severalUsers && c.part.memoryMB != 0 {
 			most = c.part.memoryMB // nobody takes from other users by a lie what it could not have got
 		}
 		has[i], order[i] = min(c.memoryMB(), most), i

@@ -130,6 +130,42 @@ func TestMemoryOfAnEarlierBroker(t *testing.T) {
 	has(200_000, 300, two)
 }
 
+// Clients of several users in one control group believe each other as little as those of a rule do.
+func TestMemoryOfUsersInACgroup(t *testing.T) {
+	b := start(t, dividing+"cgroup'")
+	one, two := b.joinAs(1, "/a", 1), b.joinAs(2, "/a", 1)
+	has(200_000, 600, one, two)
+	one.State.State().Memory.Resident.Store(900 << 20)
+	b.joinAs(2, "/a", 1) // the parts change
+	has(133_333, 600, one)
+	has(133_333, 300, two)
+}
+
+// Who has more memory than its part when a policy begins to bound it keeps that, whoever it is.
+func TestMemoryBeforeItIsDivided(t *testing.T) {
+	b := start(t, "[default]\nlevel = 'be'")
+	var had, others []*peer
+	for gpu := range byte(8) { // the policy judges the one or the other first
+		for _, uid := range []uint32{1 + uint32(gpu)%2, 2 - uint32(gpu)%2} {
+			b.uid.Store(uid)
+			p := b.join(gpu, 7)
+			if uid == 2 {
+				others = append(others, p)
+				continue
+			}
+			had = append(had, p)
+			p.State.State().Memory.Resident.Store(900 << 20)
+		}
+	}
+	p, err := policy.Parse("next.toml", []byte(dividing+"rule'"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server.SetPolicy(p)
+	has(200_000, 900, had...)
+	has(200_000, 300, others...)
+}
+
 // Another policy is divided before anybody is told.
 func TestAnotherPolicyThatDivides(t *testing.T) {
 	b := start(t, "[default]\nshare = 0.1")
