@@ -161,6 +161,7 @@ func (a *agent) nextByBroker() (next *segment.Segment, slot int) {
 // adopt changes to what a broker made, which knows of this process already.
 func (a *agent) adopt(next *segment.Segment, slot int) {
 	a.sought = nil
+	a.core.setRefused(a.gpu, false)
 	again := a.segment.Paged()
 	if a.memory.suspended {
 		next.Slot(slot).Repeat(a.memory.request)

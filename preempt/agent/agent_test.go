@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/gpreempt/gpreempt/broker/join"
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -26,6 +29,28 @@ func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 	} {
 		if is[0] != is[1] {
 			t.Errorf("%s: %d, the driver has %d", name, is[0], is[1])
+		}
+	}
+}
+
+// Whom a policy refuses is best effort, whatever the page of an earlier broker says, until a broker takes it.
+func TestRefusedIsBestEffort(t *testing.T) {
+	c := coreOf(configs.Default(), 0)
+	c.levels = map[int]int{}
+	c.guard.Do(func() {}) // there is no process to guard
+	for i, s := range []struct {
+		change func()
+		want   int
+	}{
+		{func() { c.heed(1, join.RefusedError{Reason: wire.RefusedQuota}) }, 0},
+		{func() { c.heed(1, join.RefusedError{Reason: wire.RefusedPolicy}) }, lowestLevel},
+		{func() { c.setLevel(1, 0) }, lowestLevel},
+		{func() { c.setLevel(0, 0) }, lowestLevel},
+		{func() { c.setRefused(1, false); c.setLevel(1, 2) }, 2},
+		{func() { c.heed(0, fmt.Errorf("by a socket: %w", join.RefusedError{Reason: wire.RefusedOff})) }, lowestLevel},
+	} {
+		if s.change(); c.levelNow() != s.want {
+			t.Errorf("step %d: level %d, want %d", i, c.levelNow(), s.want)
 		}
 	}
 }

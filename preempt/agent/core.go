@@ -51,6 +51,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 func (c *Core) setLevel(gpu, level int) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	if c.refused[gpu] {
+		level = lowestLevel // what the page of an earlier broker says does not hold any more
+	}
 	c.levels[gpu] = level
 	for _, other := range c.levels {
 		level = max(level, other)
@@ -58,7 +61,7 @@ func (c *Core) setLevel(gpu, level int) {
 	if was := int(c.level.Swap(int32(level))); was == level {
 		return
 	}
-	c.log.Info().Int("level", level).Msg("another level")
+	c.log.Info().Int("priority", level).Msg("another level")
 	setLevel(c.config, level)
 	if level > 0 {
 		c.guard.Do(func() { go guardRunlist() })
@@ -177,7 +180,7 @@ func Level(config configs.Config, wanted int, log zerolog.Logger) (level int, on
 		level, err = lowestLevel, nil
 	}
 	if err == nil && level != wanted {
-		log.Warn().Int("wanted", wanted).Int("level", level).Msg("the broker gives this process another level")
+		log.Warn().Int("wanted", wanted).Int("priority", level).Msg("the broker gives this process another level")
 	}
 	return level, true
 }
@@ -186,8 +189,16 @@ func Level(config configs.Config, wanted int, log zerolog.Logger) (level int, on
 // what it has made is not unmade.
 func (c *Core) heed(gpu int, err error) {
 	if refused, off := member.Refused(err); refused || off {
+		c.setRefused(gpu, true)
 		c.setLevel(gpu, lowestLevel)
 	}
+}
+
+// setRefused says whether the policy refuses this process on a GPU. It does not any more when a broker takes it.
+func (c *Core) setRefused(gpu int, is bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.refused[gpu] = is
 }
 
 // joinBroker joins by a broker. Without one, or where it does not take this process at once, there is no segment: a file of this user's is
@@ -218,7 +229,12 @@ func (c *Core) seekBroker(gpu int) *member.Sought {
 
 // client is this process as it joins by a broker.
 func (c *Core) client(gpu int) member.Options {
-	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != ""}
+	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != "",
+		Refused: func(err error) {
+			c.heed(gpu, err)
+			ringBell(gpu)
+			c.log.Warn().Err(err).Msg("the next broker does not take this process: it is best effort, and those that joined that broker do not know of it")
+		}}
 }
 
 func (c *Core) attach(gpu int) (*agent, error) {

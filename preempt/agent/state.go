@@ -122,7 +122,10 @@ type Core struct {
 	config configs.Config
 	level  atomic.Int32
 	levels map[int]int // by GPU, as a broker says; under mutex
-	guard  sync.Once   // guardRunlist
+	// on which GPUs a broker's policy refuses it; under mutex
+	refused [maxGPUs]bool
+
+	guard  sync.Once // guardRunlist
 	job    uint64
 	driver Driver
 	log    zerolog.Logger

@@ -36,8 +36,8 @@ const (
 	// lostAfter is how long a broker that has not closed the connection may be busy before another one is looked for: to have all its
 	// clients join again makes it no less busy.
 	lostAfter = 10 * time.Second
-	// mostSaid bounds the reasons of which failed is told.
-	mostSaid = 8
+	// mostSaid bounds the reasons of which failed is told. It is more than a broker has.
+	mostSaid = 32
 	// refusedAgain is when one asks again at the latest whom the broker refused.
 	refusedAgain = time.Minute
 )
@@ -49,7 +49,8 @@ type Options struct {
 	Level     int // wanted
 	Name      string
 	Injected  bool
-	shared    bool // its thread has the program's descriptors
+	Refused   func(error) // is called where the policy of the next broker does not take the member that this process was, on another goroutine
+	shared    bool        // its thread has the program's descriptors
 }
 
 // ErrNone says that there is no broker.
@@ -138,8 +139,13 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 			return m
 		}
 		if failed != nil && !errors.Is(err, ErrNone) && len(said) < mostSaid && !slices.Contains(said, err.Error()) {
-			go failed(err) // on another thread: the standard error of this one is /dev/null
 			said = append(said, err.Error())
+			heard := make(chan struct{})
+			go func() { // on another thread: the standard error of this one is /dev/null
+				defer close(heard)
+				failed(err)
+			}()
+			<-heard // before a broker takes this process
 		}
 		pause := wait/2 + rand.N(wait) // not all at once
 		var refused join.RefusedError
@@ -331,7 +337,11 @@ func (m *member) hear() error {
 
 // again joins the next broker. What was shown stays as it is meanwhile.
 func (m *member) again() *member {
-	next := seek(m.options, m.left.Load, nil)
+	next := seek(m.options, m.left.Load, func(err error) {
+		if refused, off := Refused(err); (refused || off) && m.options.Refused != nil {
+			m.options.Refused(err)
+		}
+	})
 	if next != nil {
 		m.next.Store(next.segment)
 		m.segment.With(m.segment.Ring)

@@ -80,6 +80,26 @@ func TestRefusedIsBestEffort(t *testing.T) {
 	}
 }
 
+// Whom the next broker refuses is best effort from then on: the level that the one before gave it does not come back.
+func TestRefusedByTheNextBroker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "GPREEMPT_LOG=info")
+	m.police("", "[default]\nlevel = 'lc'\n")
+	p := m.start("lc")
+	p.request(1, 1, "stream")
+	m.joined(p)
+	m.police("", "[[rule]]\nname = 'strangers'\nwhen = 'true'\nadmit = false\n")
+	p.says("the next broker does not take this process: it is best effort", 1)
+	p.says("the policy does not admit it", 1)
+	p.request(1, 1, "stream")
+	if got := m.policyLine(p); len(got) < 7 || got[4] != "strangers" || got[6] != "refused" {
+		t.Errorf("the policy is shown as %q", got)
+	}
+	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`INF another level .*priority=7`).MatchString(said) {
+		t.Errorf("it said %s", said)
+	}
+}
+
 // Whom the policy gives no role runs as without the library, which says so once. Others and people see what it is.
 func TestRefusedIsOff(t *testing.T) {
 	t.Parallel()
