@@ -72,7 +72,7 @@ func (c *client) judge(s *Server) {
 		s.often.Warn().Err(err).Msg("a condition of the policy cannot be evaluated")
 	}
 	c.grant = grant
-	if divides := grant.Per != wire.PerProcess && c.gpu != nil; divides {
+	if grant.Per != wire.PerProcess && c.gpu != nil {
 		c.gpu.divide(time.Now(), s.policy.QuantumMs)
 	} else {
 		c.part = part{uint32(grant.Share * 1e6), grant.MemoryMB}

@@ -169,7 +169,7 @@ func (s *Server) mapped(c *client, now time.Time) {
 	s.counted.Joined++
 	s.endAt(c.connection, time.Time{})
 	c.gpu.admit(c)
-	s.log.Debug().Int32("pid", c.who.pid).Uint32("uid", c.who.uid).Str("rule", c.grant.Rule).Uint8("level", c.inForce.Level).
+	s.log.Debug().Int32("pid", c.who.pid).Uint32("uid", c.who.uid).Str("rule", c.grant.Rule).Uint8("priority", c.inForce.Level).
 		Int("slot", c.slot).Msg("joined")
 	s.tell(c, now)
 }

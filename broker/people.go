@@ -48,6 +48,7 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 		}
 	case *wire.Statistics:
 		s.answers(c, s.statistics())
+		s.charge(c, len(s.clients)/64) // which are looked at
 	case *wire.Set:
 		s.answers(c, s.set(c, m))
 	case *wire.Ask:
@@ -90,8 +91,7 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 }
 
 // list sends an Entry of each client that the asker may see, of those that have ended, whose pages are kept, and of those that the policy
-// does not take. Who may see which is
-// found out when it is sent: conditions take their time.
+// does not take. Who may see which is found out when it is sent: conditions take their time.
 func (s *Server) list(c *connection) {
 	count := uint32(0)
 	sends := func(target *client, ended bool) func() error {

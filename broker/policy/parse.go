@@ -160,7 +160,7 @@ func (r *reader) rules(value any) (rules []rule) {
 		r.wrong("rule = %v, must be tables: [[rule]]", value)
 		return nil
 	}
-	env, names := environment(""), map[string]bool{"default": true}
+	env, names := environment(""), map[string]bool{}
 	for i, one := range list {
 		where := fmt.Sprintf("rule[%d]", i)
 		if name, ok := one["name"].(string); ok {
@@ -176,7 +176,9 @@ func (r *reader) rules(value any) (rules []rule) {
 			r.wrong("%s: lacks name or when", where)
 			continue
 		}
-		if names[d.grant.Rule] {
+		if d.grant.Rule == "default" {
+			r.wrong("%s.name: [default] has this name, must be another", where)
+		} else if names[d.grant.Rule] {
 			r.wrong("%s: there is another rule of this name", where)
 		}
 		names[d.grant.Rule] = true
