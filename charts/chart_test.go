@@ -396,7 +396,6 @@ func checkMonitoring(t *testing.T, name string, o objects, plugin, metrics bool)
 	}
 }
 
-// Values that the schema does not know, or that make no sense, are refused.
 // What looks for programs without gpreempt is off, or sees all GPUs, by the runtime that a RuntimeClass names, and has no more rights.
 func TestOthers(t *testing.T) {
 	for runtimeClass, settings := range map[string][]string{"off": nil, "nvidia": {"others.enabled=true"}, "": {"others.enabled=true", `others.runtimeClassName=""`}} {
@@ -430,9 +429,10 @@ func TestOthers(t *testing.T) {
 	}
 }
 
+// Values that the schema does not know, or that make no sense, are refused.
 func TestSchemaRefuses(t *testing.T) {
 	for _, setting := range []string{
-		"speed=1", "image.name=x", "image.digest=sha256:1", "image.pullPolicy=Sometimes", "host.preset=windows", "host.path=opt", "host.path=/", `host.path="/a b"`, "roles.default.level=off",
+		"speed=1", "others.enabled=1", "others.runtimeClassName=A", "image.name=x", "image.digest=sha256:1", "image.pullPolicy=Sometimes", "host.preset=windows", "host.path=opt", "host.path=/", `host.path="/a b"`, "roles.default.level=off",
 		"roles.default.best=lc", "roles.namespaces.prod.level=8", "roles.namespaces.Prod.level=be", "roles.exclude=[A_b]", "roles.priorityClasses.high=fast", "nri.enabled=1", "nri.logLevel=loud",
 		"nri.socketDirectory=run", "broker.resources.limit={}", "broker.polciy=x", "metrics.podMonitor.interval=soon", "metrics.networkPolicy.to={}", "metrics.rules.on=true", "namespace.name=x",
 		"openshift.scc=true", "daemonSet.hostNetwork=true", "daemonSet.labels={a: 1}", "image.pullSecrets=[a]",

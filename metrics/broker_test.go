@@ -73,10 +73,9 @@ func TestBroker(t *testing.T) {
 	if got := gathered(t, b); got[Prefix+"broker_policy_valid"] != 0 {
 		t.Errorf("%v", got)
 	}
-	if counted, err = nil, errors.New("it does not answer"); true {
-		if got := gathered(t, b); len(got) != 1 || got[Prefix+"broker_up"] != 0 {
-			t.Errorf("%v", got)
-		}
+	counted, err = nil, errors.New("it does not answer")
+	if got := gathered(t, b); len(got) != 1 || got[Prefix+"broker_up"] != 0 {
+		t.Errorf("%v", got)
 	}
 	err = nil
 	if got := gathered(t, b); len(got) != 0 {

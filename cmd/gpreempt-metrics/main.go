@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,10 +64,11 @@ sums are those of the processes that are there.`,
 			}
 			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			if others {
-				go watchUsers(ctx, outsiders, true, command.ErrOrStderr())
-			}
-			return serve(ctx, listen, collector, command.ErrOrStderr(), outsiders, broker)
+			return serve(ctx, listen, collector, command.ErrOrStderr(), func(ctx context.Context) {
+				if others {
+					watchUsers(ctx, outsiders, true, command.ErrOrStderr())
+				}
+			}, outsiders, broker)
 		},
 	}
 	command.Flags().StringVar(&listen, "listen", "", "serve at this `address`, as 127.0.0.1:9405 or :9405")

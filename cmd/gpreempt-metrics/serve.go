@@ -35,8 +35,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// serve serves the metrics until ctx is done.
-func serve(ctx context.Context, address string, collector *metrics.Collector, log io.Writer, more ...prometheus.Collector) error {
+// serve serves the metrics until ctx is done. beside is run meanwhile.
+func serve(ctx context.Context, address string, collector *metrics.Collector, log io.Writer, beside func(context.Context), more ...prometheus.Collector) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
@@ -49,6 +49,7 @@ func serve(ctx context.Context, address string, collector *metrics.Collector, lo
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	go look(ctx, collector, h, log)
+	go beside(ctx) // the first line of the log is where it serves
 	select {
 	case err = <-served:
 		return fmt.Errorf("serve: %w", err)
