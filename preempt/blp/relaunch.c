@@ -75,6 +75,7 @@ struct relaunch {
 	uint64_t driven[BLP_STREAMS]; // up to where the driver has the entries of each stream
 	uint64_t first[BLP_STREAMS];  // sequence + 1 of the first entry that runs again; 0: none
 	uint64_t until[BLP_STREAMS]; // what runs again of entries below goes beside the stream's own queue, if that is held up
+	bool legacy[BLP_STREAMS]; // by work on the legacy stream, which new work comes behind though the queue may be empty
 };
 
 static bool runs_again(const struct gp_domain *d, const struct blp_entry *e)
@@ -120,8 +121,10 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 			waits |= s->blocking && s->handle != GP_STREAM_LEGACY;
 		}
 		for (uint32_t i = 0; e->accepted && s->handle == GP_STREAM_LEGACY && waits && i < d->streams; i++)
-			if (d->stream_of[i].blocking && &d->stream_of[i] != s)
+			if (d->stream_of[i].blocking && &d->stream_of[i] != s) {
 				r->until[i] = at;
+				r->legacy[i] = true;
+			}
 	}
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
@@ -129,7 +132,8 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 		if (!r->first[i])
 			continue;
 		leave_markers(d, s, r->first[i]);
-		if (r->until[i] < r->first[i] || d->beside[i].left < 0 || !gp_driver.cuStreamQuery(s->handle))
+		if (r->until[i] < r->first[i] || d->beside[i].left < 0 ||
+		    (!r->legacy[i] && !gp_driver.cuStreamQuery(s->handle)))
 			continue;
 		if (!blp_make_beside(d, i))
 			return false;

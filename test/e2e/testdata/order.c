@@ -727,13 +727,16 @@ static void ahead_through_legacy(unsigned rounds)
 	for (unsigned r = 0; r < rounds; r++) {
 		spin(two);
 		OK(cuEventRecord(behind, two));
-		launch(&b, one, r, 5000);
+		launch(&b, one, r, r % 2 ? 50000 : 5000);
 		launch(&b, one, r, 100);
 		OK(cuEventRecord(before, one));
 		OK(cuStreamWaitEvent(three, behind, 0));
 		launch(&c, NULL, r, 300);
+		if (r % 2) // while the stream has nothing behind the legacy one
+			until_stopped();
 		launch(&b, one, r + 1, 100);
-		until_stopped();
+		if (r % 2 == 0)
+			until_stopped();
 		until_reached(before);
 		let_go();
 		copy(&b, one);
