@@ -41,6 +41,27 @@ func TestSummarise(t *testing.T) {
 	}
 }
 
+// A system under which nothing is served has figures that can be written: no division by what it did.
+func TestSummariseNothingServed(t *testing.T) {
+	idle := func(system string) result.EvaluationCase {
+		c := resulttest.Case("A", system, []int{3500}, 0)
+		for _, run := range c.Runs {
+			run.Tasks[0].Completed = 0
+		}
+		return c
+	}
+	e := &result.Evaluation{Cases: []result.EvaluationCase{idle("alone"), idle("default"), resulttest.Case("A", "gpreempt", []int{1700}, 190)}}
+	if err := e.Summarise(); err != nil {
+		t.Fatal(err)
+	}
+	if err := result.WriteJSON(filepath.Join(t.TempDir(), "a.json"), e, " "); err != nil {
+		t.Error(err)
+	}
+	if c := e.Of("A", "gpreempt"); c.Ratio == nil || c.Throughput.OfDefault != 0 || c.Throughput.LCOfAlone != 0 || c.Pass != nil {
+		t.Errorf("%+v, throughput %+v", c, c.Throughput)
+	}
+}
+
 func TestCompare(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, lcUs int, be float64) string {

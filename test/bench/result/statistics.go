@@ -248,7 +248,9 @@ func (e *Evaluation) Summarise() error {
 			}
 			c.Ratio = &Ratios{Mean: Round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: Round(c.LC.P50Us/lc.LC.P50Us, 3),
 				P99: Round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(estimated[i].mean, alone[c.Case].mean), P99CI: ratios(estimated[i].p99, alone[c.Case].p99)}
-			c.Throughput.LCOfAlone = Round(c.Throughput.LC/lc.Throughput.LC, 3)
+			if lc.Throughput.LC > 0 {
+				c.Throughput.LCOfAlone = Round(c.Throughput.LC/lc.Throughput.LC, 3)
+			}
 		}
 		if be != nil {
 			if now, without := Sum(c.PerSecond("be")), Sum(be.PerSecond("be")); without > 0 {
@@ -262,7 +264,9 @@ func (e *Evaluation) Summarise() error {
 			if plain.Throughput.BE > 0 {
 				c.Throughput.BEOfDefault = Round(c.Throughput.BE/plain.Throughput.BE, 3)
 			}
-			c.Throughput.OfDefault = Round((c.Throughput.LC+c.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
+			if total := plain.Throughput.LC + plain.Throughput.BE; total > 0 {
+				c.Throughput.OfDefault = Round((c.Throughput.LC+c.Throughput.BE)/total, 3)
+			}
 		}
 		c.judge()
 	}
