@@ -27,7 +27,16 @@ type System struct {
 	Lock     bool              // a request holds a lock that all processes share
 	Config   string            // of the library, which is preloaded where this is not empty
 	Hints    string            // of the library: "off", or "given" by the LC program
-	LC, BE   map[string]string // environment variables
+	LC, BE   map[string]string // environment variables; see Variables
+
+	Rival    bool              // only where it is asked for, or with a folder of rivals
+	BEChunks int               `toml:"be_chunks"` // of SMs, in a static partition of the MPS server; LC has the rest
+	Nice     int               // of the BE processes
+	Managed  bool              // what the processes allocate is managed memory
+	Loads    string            // a library that the processes have to have loaded
+	Needs    Needs             // without which it is skipped
+	Daemon   *Daemon           // that serves the processes
+	Cannot   map[string]string // by property of workloads: why such ones are not measured
 }
 
 //go:embed systems/*.toml
@@ -64,7 +73,7 @@ func Systems(names []string) ([]System, error) {
 	}
 	known := slices.Clone(all)
 	if len(names) == 0 {
-		return slices.DeleteFunc(known, func(s System) bool { return s.Optional }), nil
+		return slices.DeleteFunc(known, func(s System) bool { return s.Optional || s.Rival }), nil
 	}
 	var picked []System
 	for _, name := range names {
@@ -107,6 +116,9 @@ func parseSystem(file string, text []byte) (System, error) {
 	}
 	if err == nil && system.About == "" {
 		err = errors.New("about is missing")
+	}
+	if err == nil {
+		err = system.checkRival()
 	}
 	if err == nil {
 		_, err = system.LibraryConfig("/")
@@ -153,6 +165,9 @@ func (s System) Processes(role string) string {
 		environment = s.LC
 	}
 	key := fmt.Sprint(s.MPS, environment)
+	if s.BEChunks > 0 || s.Daemon != nil || s.Managed || s.Nice > 0 && role == "be" {
+		key += fmt.Sprint(s.Server(), s.Managed, s.Nice)
+	}
 	if s.Config != "" {
 		key += s.Name
 	}

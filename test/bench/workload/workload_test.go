@@ -78,7 +78,7 @@ func TestSystems(t *testing.T) {
 	if one, err := Systems([]string{"only-timeslice"}); err != nil || len(one) != 1 || !strings.Contains(one[0].Config, `["timeslice"]`) {
 		t.Errorf("only-timeslice: %+v, %v", one, err)
 	}
-	if _, err := Systems([]string{"nvshare"}); err == nil || !strings.Contains(err.Error(), "sequential") {
+	if _, err := Systems([]string{"none"}); err == nil || !strings.Contains(err.Error(), "sequential") {
 		t.Errorf("unknown system: %v", err)
 	}
 	by := map[string]System{}
