@@ -40,7 +40,8 @@ const method = `How it was measured:
 - A latency counts from a request's arrival. It includes the preparation on the CPU and the wait for earlier requests. None is
   dropped: a request that is not served within a second after the run counts with the time it had waited, while BE goes on.
 - Latencies of several LC programs are taken together. The first %.1f s of a run do not count.
-- A system that failed in a run was tried again in the next repeat: the last column says so. The points of sweeps (rate,
+- A system that failed in a run was tried again in the next repeat: the last column says so. It also says where a system cannot
+  take a workload, or was skipped because the machine lacks a part of it. The points of sweeps (rate,
   prepare, load, be) are measured under fewer systems.
 - Intervals are of 95 %% (bootstrap over runs and requests). A p99 of few requests is little more than their slowest.
 - Models have random weights, batch 1, fp32, CUDA graphs; distilbert is a transformer of its size.
@@ -213,12 +214,16 @@ func evaluationTable(path, what, links string) (string, error) {
 	text.WriteString("LC p99 relative to running alone; in brackets BE throughput relative to default time slicing:\n\n")
 	usual := func(sweep bool) func(*result.EvaluationCase) bool {
 		return func(c *result.EvaluationCase) bool {
-			return !workload.Optional(c.System) && workload.InSweep(c.Case) == sweep
+			return !workload.Optional(c.System) && !workload.IsRival(c.System) && workload.InSweep(c.Case) == sweep
 		}
 	}
 	text.WriteString(p99Table(e, usual(false)))
 	if len(e.Names(result.CaseName, usual(true))) > 0 {
 		text.WriteString("\nThe points of sweeps, under fewer systems:\n\n" + p99Table(e, usual(true)))
+	}
+	rivals := func(c *result.EvaluationCase) bool { return workload.IsRival(c.System) }
+	if len(e.Names(result.CaseName, rivals)) > 0 {
+		text.WriteString("\nThe same under systems of others, and MPS with limits:\n\n" + p99Table(e, rivals) + marks(e, rivals))
 	}
 	toggled := func(c *result.EvaluationCase) bool { return workload.Optional(c.System) }
 	if len(e.Names(result.CaseName, toggled)) > 0 {
@@ -289,7 +294,11 @@ func p99Table(e *result.Evaluation, of func(*result.EvaluationCase) bool) string
 		fmt.Fprintf(&text, "| %s | %s |", workload, alone)
 		for _, system := range systems {
 			cell := "-"
-			if c := e.Of(workload, system); c != nil && c.Ratio != nil {
+			c := e.Of(workload, system)
+			if word, _ := noFigures(c); word != "" {
+				cell = word
+			}
+			if c != nil && c.Ratio != nil {
 				cell = fmt.Sprintf("%.2f", c.Ratio.P99)
 				if c.Throughput.BEOfDefault > 0 {
 					cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)
@@ -303,4 +312,39 @@ func p99Table(e *result.Evaluation, of func(*result.EvaluationCase) bool) string
 		text.WriteString("\n")
 	}
 	return text.String()
+}
+
+// noFigures says in a word and a sentence why a case has no figures; "" where it has, or nothing is known.
+func noFigures(c *result.EvaluationCase) (word, why string) {
+	switch {
+	case c == nil:
+	case c.Mark() != "":
+		return c.Mark(), c.Skipped + c.Cannot
+	case len(c.Runs) == 0 && c.Note != "":
+		return "failed", strings.ReplaceAll(c.Note, "\n", " ")
+	}
+	return "", ""
+}
+
+// marks says of each system why some cases of it have no figures.
+func marks(e *result.Evaluation, of func(*result.EvaluationCase) bool) string {
+	var text strings.Builder
+	reason := func(c *result.EvaluationCase) string {
+		word, why := noFigures(c)
+		return word + ": " + why
+	}
+	for _, system := range e.Names(result.SystemName, of) {
+		marked := func(c *result.EvaluationCase) bool {
+			word, _ := noFigures(c)
+			return c.System == system && word != ""
+		}
+		for _, why := range e.Names(reason, marked) {
+			workloads := e.Names(result.CaseName, func(c *result.EvaluationCase) bool { return marked(c) && reason(c) == why })
+			fmt.Fprintf(&text, "- %s under %s %s\n", strings.Join(workloads, ", "), system, why)
+		}
+	}
+	if text.Len() == 0 {
+		return ""
+	}
+	return "\n" + text.String()
 }

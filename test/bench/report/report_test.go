@@ -102,3 +102,29 @@ func TestEvaluationFiles(t *testing.T) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }
+
+// Rivals have a table of their own in the documents: what they could not be measured in is there with its reason.
+func TestRivalsInTheDocuments(t *testing.T) {
+	e := resulttest.Evaluation()
+	e.Cases = append(e.Cases, resulttest.Case("A", "nvshare", []int{3100}, 100), result.EvaluationCase{Case: "R", System: "nvshare", Note: "the daemon ended:\nno GPU"},
+		result.EvaluationCase{Case: "A", System: "xsched-tsg", Cannot: "default stream"}, result.EvaluationCase{Case: "R", System: "xsched-tsg", Cannot: "default stream"},
+		result.EvaluationCase{Case: "A", System: "mps-partition", Skipped: "not there: MPS"})
+	path := filepath.Join(t.TempDir(), "results.json")
+	if err := e.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := evaluationTable(path, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, rivals, found := strings.Cut(text, "The same under systems of others")
+	if !found || strings.Contains(own, "nvshare") {
+		t.Fatalf("no table of their own:\n%s", text)
+	}
+	for _, want := range []string{"| workload | LC p99 alone | mps-partition | xsched-tsg | nvshare |", "| skipped | cannot | 2.00 (0.50) |", "| - | cannot | failed |",
+		"\n- A under mps-partition skipped: not there: MPS\n", "\n- A, R under xsched-tsg cannot: default stream\n", "\n- R under nvshare failed: the daemon ended: no GPU\n"} {
+		if !strings.Contains(rivals, want) {
+			t.Errorf("lacks %q:\n%s", want, rivals)
+		}
+	}
+}

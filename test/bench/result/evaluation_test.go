@@ -161,6 +161,21 @@ func TestEvaluationsJoin(t *testing.T) {
 	if c := all.Of("A", "mps"); c.Note != "of an earlier run than what it is compared with" {
 		t.Errorf("compared with another run, and says %q", c.Note)
 	}
+	skipped := write("4", "ghi", resulttest.Case("A", "alone", []int{1000}, 0), result.EvaluationCase{Case: "A", System: "mps", Skipped: "not there"},
+		result.EvaluationCase{Case: "A", System: "nvshare", Skipped: "needs root"}, result.EvaluationCase{Case: "Z", System: "nvshare", Cannot: "one GPU"})
+	all, err = result.ReadEvaluation(first, skipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := all.Of("A", "mps"); c == nil || len(c.Runs) == 0 || c.Mark() != "" || c.Note != result.AnotherRun {
+		t.Errorf("what was measured is lost where it is skipped later: %+v", c)
+	}
+	if c, z := all.Of("A", "nvshare"), all.Of("Z", "nvshare"); c == nil || c.Mark() != "skipped" || c.Skipped != "needs root" || z == nil || z.Mark() != "cannot" || z.Cannot != "one GPU" {
+		t.Errorf("reasons are lost in a file: %+v, %+v", c, z)
+	}
+	if len(all.Failed()) != 0 || len(all.Cases) != 5 {
+		t.Errorf("failed %v, %d cases", all.Failed(), len(all.Cases))
+	}
 	if _, err := result.ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
 		t.Error("a file that is missing is accepted")
 	}

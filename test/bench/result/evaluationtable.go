@@ -84,10 +84,24 @@ func (c *EvaluationCase) remarks() string {
 	if c.Identical != nil && !*c.Identical {
 		remarks = append(remarks, "**results differ**")
 	}
+	if mark := c.Mark(); mark != "" {
+		remarks = append(remarks, inCell("**"+mark+"**: "+c.Skipped+c.Cannot))
+	}
 	if c.Note != "" {
 		remarks = append(remarks, inCell(c.Note))
 	}
 	return strings.Join(remarks, "; ")
+}
+
+// Mark says in a word why the case was not measured where that is no failure, or "".
+func (c *EvaluationCase) Mark() string {
+	switch {
+	case c.Cannot != "":
+		return "cannot"
+	case c.Skipped != "":
+		return "skipped"
+	}
+	return ""
 }
 
 // Verdict says whether the target was reached, and what was missed; "" without a target.
@@ -107,8 +121,8 @@ func (c *EvaluationCase) Unmeasured() string {
 	if len(c.Runs) > 0 {
 		text = "nothing to compare with"
 	}
-	if c.Note != "" {
-		text += ": " + inCell(c.Note)
+	if why := c.Note + c.Skipped + c.Cannot; why != "" {
+		text += ": " + inCell(why)
 	}
 	return text
 }

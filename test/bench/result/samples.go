@@ -57,11 +57,14 @@ type EvaluationCase struct {
 	Unserved   int         `json:"unserved,omitempty"`  // LC requests that found no end in time; in LC with the time they waited
 	Identical  *bool       `json:"identical,omitempty"` // the BE tasks' results are those they had alone
 
-	Target string      `json:"target,omitempty"`
-	Pass   *bool       `json:"pass,omitempty"`
-	Missed string      `json:"missed,omitempty"` // what of the target, and by how much
-	Note   string      `json:"note,omitempty"`
-	Runs   []RunResult `json:"runs,omitempty"`
+	Target string `json:"target,omitempty"`
+	Pass   *bool  `json:"pass,omitempty"`
+	Missed string `json:"missed,omitempty"` // what of the target, and by how much
+	Note   string `json:"note,omitempty"`
+	// Why it was not measured, which is no failure: the machine lacks what the system needs; the system cannot take the workload.
+	Skipped string      `json:"skipped,omitempty"`
+	Cannot  string      `json:"cannot,omitempty"`
+	Runs    []RunResult `json:"runs,omitempty"`
 }
 
 // Throughput counts requests that ended within the time of a run.
@@ -351,7 +354,8 @@ func (e *Evaluation) OfWorkload(name string) *Evaluation {
 // what was measured before.
 const AnotherRun = "of an earlier run than what it is compared with"
 
-// With returns these results with the cases of later ones, which replace earlier ones of the same name and system.
+// With returns these results with the cases of later ones, which replace earlier ones of the same name and system, unless those were
+// measured and these were left out.
 func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	if e == nil {
 		e = &Evaluation{Head: later.Head, Environment: later.Environment}
@@ -362,14 +366,18 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	all.Cases = nil
 	for _, c := range e.Cases {
 		switch {
-		case later.Of(c.Case, c.System) != nil:
+		case later.Of(c.Case, c.System) != nil && (len(c.Runs) == 0 || later.Of(c.Case, c.System).Mark() == ""):
 			continue
 		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0:
 			c.Note = AnotherRun
 		}
 		all.Cases = append(all.Cases, c)
 	}
-	all.Cases = append(all.Cases, later.Cases...)
+	for _, c := range later.Cases {
+		if all.Of(c.Case, c.System) == nil {
+			all.Cases = append(all.Cases, c)
+		}
+	}
 	slices.SortStableFunc(all.Cases, func(a, b EvaluationCase) int {
 		if by := workloadOrder(a.Case) - workloadOrder(b.Case); by != 0 {
 			return by
