@@ -54,6 +54,7 @@ func measureCommand() *cobra.Command {
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case (default: as the suite says)")
 	flags.IntVar(&o.Repeats, "repeats", 0, "runs of each workload under each system, or rounds (default: as the suite says)")
 	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems, or files that describe others (.toml)")
+	flags.StringVar(&o.Rivals, "rivals", "", "folder with other systems, which are measured too; what it lacks is skipped")
 	flags.StringVar(&o.Part, "part", "", "i/n, only the i-th of n parts of the suite")
 	flags.StringVar(&o.Against, "against", "", "path of an earlier build's libgpreempt.so, to be compared with")
 	flags.StringVar(&o.Python, "python", "python3", "a Python with PyTorch and torchvision")

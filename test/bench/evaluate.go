@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
@@ -46,8 +45,10 @@ type evaluation struct {
 	remove   func()            // the session's folders
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*worker
-	hung     map[string]int // by system: how often its programs were waited for in vain
-	mps      *mpsDaemon
+	hung     map[string]int    // by system: how often its programs were waited for in vain
+	servers  map[string]server // that run, by key
+	skipped  map[string]string // by system: what it needs and this machine lacks
+	used     int               // MiB of the GPU's memory, before anything was started; -1: unknown
 	length   time.Duration
 	runsLeft int
 	runsDone int
@@ -57,7 +58,8 @@ type evaluation struct {
 
 func newEvaluation(options Options) *evaluation {
 	return &evaluation{options: options, session: newSession(options), remove: func() {},
-		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{}}
+		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{}, servers: map[string]server{},
+		skipped: map[string]string{}}
 }
 
 // evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
@@ -97,6 +99,7 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 		todo = append(todo, w)
 		e.runsLeft += e.runs(w)
 	}
+	unknownFirst(known, todo)
 	began, costs := time.Now(), e.costs(todo)
 	var failed []error
 	var left []string
@@ -139,11 +142,27 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	return results, errors.Join(failed...)
 }
 
-// knows says whether a workload has been measured under a system. What failed is tried again for who asks for it, and a
-// workload of which there is nothing to compare with.
+// knows says whether a workload has been measured under a system, or was left out for a reason that still holds. What failed, and what
+// was skipped and need not be now, is tried again for who asks for it, and a workload of which there is nothing to compare with.
 func (e *evaluation) knows(known *result.Evaluation, w workload.Workload, system workload.System) bool {
 	alone, c := known.Of(w.Name, result.LCAlone), known.Of(w.Name, system.Name)
-	return alone != nil && len(alone.Runs) > 0 && c != nil && (len(c.Runs) > 0 || len(e.options.Systems) == 0)
+	if alone == nil || len(alone.Runs) == 0 || c == nil {
+		return false
+	}
+	return len(c.Runs) > 0 || len(e.options.Systems) == 0 || c.Cannot != "" && c.Cannot == system.CannotTake(w) ||
+		c.Skipped != "" && c.Skipped == e.skipped[system.Name]
+}
+
+// unknownFirst puts workloads first that were not measured at all: those of which a system is tried again, perhaps in vain, could take
+// all the time of each call.
+func unknownFirst(known *result.Evaluation, todo []workload.Workload) {
+	again := func(w workload.Workload) int {
+		if known != nil && known.Of(w.Name, result.LCAlone) != nil {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(todo, func(a, b workload.Workload) int { return again(a) - again(b) })
 }
 
 // systemsFor are those that a workload is measured under. The points of a sweep have fewer, unless some are asked for.
@@ -157,9 +176,11 @@ func (e *evaluation) systemsFor(w workload.Workload) []workload.System {
 func (e *evaluation) runs(w workload.Workload) int {
 	n := 0
 	for _, v := range e.variants(w) {
-		if v.once {
+		switch {
+		case v.leftOut() != "":
+		case v.once:
 			n++
-		} else {
+		default:
 			n += e.options.Repeats
 		}
 	}
@@ -174,6 +195,13 @@ func (e *evaluation) pick() ([]workload.Workload, error) {
 	}
 	if e.systems, err = workload.Systems(e.options.Systems); err != nil {
 		return nil, err
+	}
+	if len(e.options.Systems) == 0 && e.options.Rivals != "" {
+		rivals, err := workload.Rivals()
+		if err != nil {
+			return nil, err
+		}
+		e.systems = append(e.systems, rivals...)
 	}
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.options.Seconds = cmp.Or(e.options.Seconds, defaultSeconds)
@@ -209,7 +237,13 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	if e.session.python == "" {
 		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
+	e.used, _ = e.session.gpuMemory(ctx)
 	for _, system := range e.systems {
+		if lacks := e.session.lacks(system); lacks != "" {
+			e.skipped[system.Name] = lacks
+			e.session.log("%s: skipped: %s", system.Name, lacks)
+			continue
+		}
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
 		text, err := system.LibraryConfig(segment)
 		if err != nil {
@@ -232,194 +266,10 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 
 func (e *evaluation) close() {
 	e.end(func(string, *worker) bool { return true })
-	if e.mps != nil {
-		e.mps.stop()
+	for key := range e.servers {
+		e.stopServer(key)
 	}
 	e.remove()
-}
-
-// member is a task of a run and the process that serves it.
-type member struct {
-	workload.Task
-	role    string
-	index   int
-	program *worker
-}
-
-func (m member) key(system workload.System) string {
-	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.Device, m.index)
-}
-
-func (m member) own() bool {
-	_, own := workload.OwnPrograms[m.Program]
-	return own
-}
-
-// keepOnly ends the programs that no further workload needs.
-func (e *evaluation) keepOnly(next []workload.Workload) {
-	needed := map[string]bool{}
-	if len(next) > 0 {
-		for _, v := range e.variants(next[0]) {
-			for _, m := range v.tasks {
-				needed[m.key(v.system)] = true
-			}
-		}
-	}
-	e.end(func(k string, _ *worker) bool { return !needed[k] })
-}
-
-// end ends programs, all at once, and passes on what the library said in them.
-func (e *evaluation) end(which func(string, *worker) bool) {
-	for k, p := range e.running {
-		if which(k, p) {
-			p.orders.Close() // asks it to
-		}
-	}
-	for k, p := range e.running {
-		if !which(k, p) {
-			continue
-		}
-		p.end()
-		delete(e.running, k)
-		e.session.passOn(p)
-	}
-}
-
-func members(w workload.Workload, lc, be bool) []member {
-	var all []member
-	add := func(role string, tasks []workload.Task) {
-		index := map[string]int{} // of processes of the same program on the same GPU
-		for _, task := range tasks {
-			same := fmt.Sprint(task.Program, task.Device)
-			all = append(all, member{Task: task, role: role, index: index[same]})
-			index[same]++
-		}
-	}
-	if lc {
-		add("lc", w.LC)
-	}
-	if be {
-		add("be", w.BE)
-	}
-	return all
-}
-
-// start gets the processes of a system running, all at once.
-func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
-	if system.MPS && e.mps == nil {
-		mps, err := e.session.startMPS(ctx, e.folder)
-		if err != nil {
-			return err
-		}
-		e.mps = mps
-	}
-	for i := range wanted {
-		m := &wanted[i]
-		k := m.key(system)
-		if m.program = e.running[k]; m.program != nil {
-			continue
-		}
-		if !m.own() && e.session.python == "" {
-			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
-		}
-		p, err := e.startProgram(ctx, system, m.role, m.Task)
-		if err != nil {
-			return err
-		}
-		m.program, e.running[k] = p, p
-	}
-	return nil
-}
-
-// startProgram starts a task's process as the system wants it; role is lc or be.
-func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
-	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name)}
-	if options, own := workload.OwnPrograms[task.Program]; own {
-		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
-		p.module = kernels.Evaluation
-		if strings.HasPrefix(task.Program, "spin") {
-			p.module = kernels.Bench
-		}
-	} else {
-		script := "model.py"
-		if task.Program == workload.HTTPService {
-			script = "http_service.py"
-		}
-		p.arguments = []string{e.session.python, filepath.Join(e.session.files, script), task.Program}
-	}
-	libraryRole, environment, library := "", system.BE, ""
-	if role == "lc" {
-		environment = system.LC
-	}
-	if system.Config != "" {
-		libraryRole, library = role, filepath.Base(e.session.library)
-	}
-	p.environment = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
-		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
-	})
-	pipes := "none" // a server that runs already serves none of this
-	if system.MPS {
-		pipes = "mps"
-	}
-	p.environment = append(p.environment, "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(e.folder, pipes), "PYTHONUNBUFFERED=1",
-		"OMP_NUM_THREADS=1") // many programs share the processors
-	if config := e.configs[system.Name]; config != "" {
-		p.environment = append(p.environment, "GPREEMPT_CONFIG="+config)
-	}
-	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
-		p.environment = append(p.environment, visibleDevicesVariable+"="+visible)
-	}
-	for name, value := range environment {
-		p.environment = append(p.environment, name+"="+value)
-	}
-	p.limits = e.options.tests.limits
-	w, err := p.start(ctx)
-	if err != nil {
-		return nil, err
-	}
-	w.library, w.mps = library, system.MPS
-	if err := task.Place.Put(w.pid()); err != nil {
-		w.end()
-		return nil, fmt.Errorf("%s: %w", p.name, err)
-	}
-	return w, nil
-}
-
-// initialise lets the programs that were started use CUDA.
-func initialise(wanted []member) error {
-	for _, m := range wanted {
-		if err := m.program.initialise(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func awaitReady(ctx context.Context, wanted []member) error {
-	for _, m := range wanted {
-		if err := m.program.awaitReady(ctx, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// forget ends a system's programs: one of them failed, and the others may wait for it. With the server goes the MPS server of
-// theirs and all its clients: what one of them does to it is done to all.
-func (e *evaluation) forget(wanted []member, server bool) {
-	failed := func(_ string, p *worker) bool {
-		return server && p.mps || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
-	}
-	for k, p := range e.running {
-		if failed(k, p) {
-			_ = p.killGroup() // it may have ended by itself
-		}
-	}
-	e.end(failed)
-	if server && e.mps != nil {
-		e.mps.stop()
-		e.mps = nil
-	}
 }
 
 func monotonic() (time.Duration, error) {
@@ -518,69 +368,24 @@ func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted
 	return nil
 }
 
-// variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
-type variant struct {
-	system   workload.System
-	lc, be   bool
-	once     bool // and not in each repeat
-	tasks    []member
-	failures int
-	note     string // of the last of them
-	runs     []result.RunResult
-}
-
-// variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
-func (e *evaluation) variants(w workload.Workload) []*variant {
-	plain := workload.System{Name: result.LCAlone}
-	all := []*variant{{system: plain, lc: true}}
-	if !workload.InSweep(w.Name) {
-		all = append(all, &variant{system: plain, be: true, once: true})
-	}
-	for _, system := range e.systemsFor(w) {
-		all = append(all, &variant{system: system, lc: true, be: true})
-	}
-	for _, v := range all {
-		v.tasks = members(w, v.lc, v.be)
-	}
-	return all
-}
-
-func (v *variant) name() string {
-	switch {
-	case !v.be:
-		return result.LCAlone
-	case !v.lc:
-		return result.BEAlone
-	}
-	return v.system.Name
-}
-
-// startPhases are the variants whose programs may make their contexts and warm up at the same time. Under the library a
-// system's processes know nothing of another's, and the best-effort ones of two of them would stop each other dead:
-// those that work at once are of one such system. The rest warm up together.
-func startPhases(variants []*variant) [][]*variant {
-	var phases [][]*variant
-	for _, v := range variants {
-		if v.system.Config == "" && len(phases) > 0 {
-			phases[0] = append(phases[0], v)
-		} else {
-			phases = append(phases, []*variant{v})
-		}
-	}
-	return phases
-}
-
 // measure measures a workload under all systems, in a new order in each repeat. What went wrong is told in the result's
 // notes; where the programs can not even be run without any system, it is an error, too.
 func (e *evaluation) measure(ctx context.Context, w workload.Workload) (*result.Evaluation, error) {
 	variants := e.variants(w)
 	runsAfter := e.runsLeft - e.runs(w)
-	err := e.measureVariants(ctx, &w, variants)
+	var measured []*variant
+	for _, v := range variants {
+		if v.leftOut() == "" {
+			measured = append(measured, v)
+		}
+	}
+	err := e.measureVariants(ctx, &w, measured)
 	e.runsLeft = runsAfter
 	all := e.result()
 	for _, v := range variants {
-		c := result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed, Note: v.note, Runs: v.runs}
-		if err != nil && c.Note == "" {
+		c := result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed,
+			Note: v.note, Skipped: v.skipped, Cannot: v.cannot, Runs: v.runs}
+		if err != nil && c.Note == "" && v.leftOut() == "" {
 			c.Note = err.Error()
 		}
 		all.Cases = append(all.Cases, c)
@@ -598,7 +403,11 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 		if hung {
 			e.hung[v.name()]++
 		}
-		e.forget(v.tasks, v.system.MPS && (hung || times < tries)) // one that does not even start has done nothing to others
+		server := v.system.Server()
+		if !hung && times >= tries {
+			server = "" // one that does not even start has done nothing to others
+		}
+		e.forget(v.tasks, server)
 	}
 	step := func(v *variant, work func() error) error {
 		if v.failures >= tries {
@@ -615,20 +424,41 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 		if e.hung[v.name()] >= tries && v.system.Name != result.LCAlone { // each time costs a minute
 			v.failures, v.note = tries, "not tried: it did not answer in earlier workloads"
 		}
-		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
-			return err
-		}
 	}
-	for _, phase := range startPhases(variants) {
-		for _, v := range phase {
-			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
+	plain, managed := ofManagedMemory(variants)
+	bringUp := func(variants []*variant) error {
+		for _, v := range variants {
+			if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
 				return err
 			}
 		}
-		for _, v := range phase {
-			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
-				return err
+		for _, phase := range startPhases(variants) {
+			for _, v := range phase {
+				if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
+					return err
+				}
 			}
+			for _, v := range phase {
+				if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := bringUp(plain); err != nil {
+		return err
+	}
+	for _, v := range managed {
+		if v.failures >= tries {
+			continue
+		}
+		if v.skipped = e.refuses(ctx, plain); v.skipped != "" {
+			v.failures = tries
+			e.session.log("%s under %s: %s", w.Name, v.name(), v.skipped)
+		}
+		if err := bringUp([]*variant{v}); err != nil {
+			return err
 		}
 	}
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,7 @@ type Options struct {
 	Seconds  float64  // of a run
 	Systems  []string // empty = all of the suite
 	Repeats  int      // runs of each workload, or rounds; 0 = as the suite says
+	Rivals   string   // folder of other systems, which are measured too; "" = none
 	Part     string   // "i/n"
 	Against  string   // path of an earlier build's library
 	Python   string   // with PyTorch
@@ -66,6 +66,7 @@ type session struct {
 	folder     string              // temporary, in memory: segments, configurations
 	files      string              // temporary, where programs may be run: PyTorch programs, what is compiled
 	segments   string              // folder of the segments of the configurations that are made
+	rivals     string              // folder of other systems, or ""
 	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
 	added      map[string][]string // variables of the environment, by kind of worker
 	addMPS     []string            // those that make a worker a client of our MPS server
@@ -119,6 +120,11 @@ func (s *session) prepare(ctx context.Context, devices int) error {
 	if _, err := os.Stat(s.library); err != nil {
 		return fmt.Errorf("find the library: %w", err)
 	}
+	if s.options.Rivals != "" {
+		if s.rivals, err = filepath.Abs(s.options.Rivals); err != nil {
+			return fmt.Errorf("find the folder of rivals: %w", err)
+		}
+	}
 	if err := CheckFolder(s.options.Folder); err != nil {
 		return err
 	}
@@ -145,56 +151,6 @@ func (s *session) look(ctx context.Context) error {
 	}
 	defer w.end()
 	return w.awaitReady(ctx, &s.info)
-}
-
-// driverTools is where containers have the driver's programs that are not on the PATH.
-const driverTools = "/usr/local/nvidia/bin"
-
-func (s *session) findTool(name string) (string, error) {
-	if folder := s.options.tests.tools; folder != "" {
-		return exec.LookPath(filepath.Join(folder, name))
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	path := filepath.Join(driverTools, name)
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is neither on the PATH nor in %s", name, driverTools)
-	}
-	return path, nil
-}
-
-// gpuBusy says what makes measurements on a GPU meaningless, or "".
-func (s *session) gpuBusy(ctx context.Context, id int) string {
-	tool, err := s.findTool("nvidia-smi")
-	if err != nil {
-		return ""
-	}
-	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
-	query := func(what string) string {
-		text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(text))
-	}
-	if processes := query("--query-compute-apps=pid,name"); processes != "" {
-		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
-	}
-	// The figure is an average over up to a second, and may be of work that has just ended.
-	percent := ""
-	for range 3 {
-		percent = query("--query-gpu=utilization.gpu")
-		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
-			return ""
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return ""
-		}
-	}
-	return percent + " % utilised"
 }
 
 // CheckFolder sees that files can be written to a folder, which it makes.
@@ -253,6 +209,16 @@ func (s *session) environment(role string) []string {
 		environment = append(environment, "LD_PRELOAD="+strings.Join(preloads, ":"))
 	}
 	return environment
+}
+
+// valueOf is a variable's value in an environment; "" where it is not there.
+func valueOf(environment []string, name string) (value string) {
+	for _, entry := range environment { // the later one counts
+		if text, ok := strings.CutPrefix(entry, name+"="); ok {
+			value = text
+		}
+	}
+	return value
 }
 
 func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)

@@ -231,8 +231,8 @@ func stallSystems(names []string) (systems []workload.System, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if one[0].Lock || one[0].MPS {
-			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, result.StallsSuite)
+		if s := one[0]; s.Lock || s.Server() != "" || len(s.Needs.Files) > 0 {
+			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS, a lock or parts of others", name, result.StallsSuite)
 		}
 		systems = append(systems, one[0])
 	}
@@ -485,7 +485,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 		}
 		if failures++; failures < tries && ctx.Err() == nil {
 			e.session.log("%s under %s: %v", c.name, system.Name, err)
-			e.forget(m.members, false)
+			e.forget(m.members, "")
 			err = m.launch(ctx)
 		}
 	}

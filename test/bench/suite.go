@@ -42,7 +42,7 @@ var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "
 // Those that listing and planning take notice of, too.
 var (
 	listFlags = []string{"suite", "only", "list", "help"}
-	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats", "part"}
+	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "rivals", "requests", "repeats", "part"}
 )
 
 // HasFlag says whether an option applies to the suite.

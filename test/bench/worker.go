@@ -31,7 +31,7 @@ type worker struct {
 	gone    chan struct{} // closed when it has been waited for
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
-	mps     bool   // it is a client of the MPS server
+	server  string // key of what serves it, or ""
 	limits  limits
 
 	different int // results unlike the first, as it said

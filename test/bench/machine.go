@@ -1,0 +1,86 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/workload"
+)
+
+// driverTools is where containers have the driver's programs that are not on the PATH.
+const driverTools = "/usr/local/nvidia/bin"
+
+func (s *session) findTool(name string) (string, error) {
+	if folder := s.options.tests.tools; folder != "" {
+		return exec.LookPath(filepath.Join(folder, name))
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	path := filepath.Join(driverTools, name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is neither on the PATH nor in %s", name, driverTools)
+	}
+	return path, nil
+}
+
+// askGPU asks nvidia-smi something of a GPU; "" where it does not say.
+func (s *session) askGPU(ctx context.Context, id int, what string) string {
+	tool, err := s.findTool("nvidia-smi")
+	if err != nil {
+		return ""
+	}
+	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
+	text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// gpuMemory is how much memory of the first GPU is used and free, in MiB; -1 where nothing tells.
+func (s *session) gpuMemory(ctx context.Context) (used, free int) {
+	if n, err := fmt.Sscanf(s.askGPU(ctx, 0, "--query-gpu=memory.used,memory.free"), "%d, %d", &used, &free); n != 2 || err != nil {
+		return -1, -1
+	}
+	return used, free
+}
+
+// lacks says what this machine lacks that a system needs; "" where nothing is missing.
+func (s *session) lacks(system workload.System) string {
+	if system.MPS {
+		if _, err := s.findTool(mpsControl); err != nil {
+			return err.Error()
+		}
+	}
+	return system.Lacks(s.rivals, s.info.CUDA)
+}
+
+// gpuBusy says what makes measurements on a GPU meaningless, or "".
+func (s *session) gpuBusy(ctx context.Context, id int) string {
+	query := func(what string) string { return s.askGPU(ctx, id, what) }
+	if processes := query("--query-compute-apps=pid,name"); processes != "" {
+		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
+	}
+	// The figure is an average over up to a second, and may be of work that has just ended.
+	percent := ""
+	for range 3 {
+		percent = query("--query-gpu=utilization.gpu")
+		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
+			return ""
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ""
+		}
+	}
+	return percent + " % utilised"
+}

@@ -1,0 +1,328 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpreempt/gpreempt/kernels"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
+)
+
+// member is a task of a run and the process that serves it.
+type member struct {
+	workload.Task
+	role    string
+	index   int
+	program *worker
+}
+
+func (m member) key(system workload.System) string {
+	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.Device, m.index)
+}
+
+func (m member) own() bool {
+	_, own := workload.OwnPrograms[m.Program]
+	return own
+}
+
+// keepOnly ends the programs that the next workload does not need, and what served only them.
+func (e *evaluation) keepOnly(next []workload.Workload) {
+	needed := map[string]bool{}
+	if len(next) > 0 {
+		for _, v := range e.variants(next[0]) {
+			if v.system.Managed {
+				continue // whether they fit is looked at again
+			}
+			for _, m := range v.tasks {
+				needed[m.key(v.system)] = true
+			}
+		}
+	}
+	e.end(func(k string, _ *worker) bool { return !needed[k] })
+	for key := range e.servers {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(e.running)), func(p *worker) bool { return p.server == key }) {
+			e.stopServer(key)
+		}
+	}
+}
+
+// end ends programs, all at once, and passes on what the library said in them.
+func (e *evaluation) end(which func(string, *worker) bool) {
+	for k, p := range e.running {
+		if which(k, p) {
+			p.orders.Close() // asks it to
+		}
+	}
+	for k, p := range e.running {
+		if !which(k, p) {
+			continue
+		}
+		p.end()
+		delete(e.running, k)
+		e.session.passOn(p)
+	}
+}
+
+func members(w workload.Workload, lc, be bool) []member {
+	var all []member
+	add := func(role string, tasks []workload.Task) {
+		index := map[string]int{} // of processes of the same program on the same GPU
+		for _, task := range tasks {
+			same := fmt.Sprint(task.Program, task.Device)
+			all = append(all, member{Task: task, role: role, index: index[same]})
+			index[same]++
+		}
+	}
+	if lc {
+		add("lc", w.LC)
+	}
+	if be {
+		add("be", w.BE)
+	}
+	return all
+}
+
+// start gets the processes of a system running, all at once.
+func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
+	if err := e.serve(ctx, system); err != nil {
+		return err
+	}
+	for i := range wanted {
+		m := &wanted[i]
+		k := m.key(system)
+		if m.program = e.running[k]; m.program != nil {
+			continue
+		}
+		if !m.own() && e.session.python == "" {
+			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
+		}
+		p, err := e.startProgram(ctx, system, m.role, m.Task)
+		if err != nil {
+			return err
+		}
+		m.program, e.running[k] = p, p
+	}
+	return nil
+}
+
+// startProgram starts a task's process as the system wants it; role is lc or be.
+func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
+	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name)}
+	if options, own := workload.OwnPrograms[task.Program]; own {
+		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
+		p.module = kernels.Evaluation
+		if strings.HasPrefix(task.Program, "spin") {
+			p.module = kernels.Bench
+		}
+	} else {
+		script := "model.py"
+		if task.Program == workload.HTTPService {
+			script = "http_service.py"
+		}
+		p.arguments = []string{e.session.python, filepath.Join(e.session.files, script), task.Program}
+	}
+	if role == "be" && system.Nice > 0 {
+		p.arguments = append([]string{"nice", "-n", strconv.Itoa(system.Nice)}, p.arguments...)
+	}
+	libraryRole, library := "", system.Loads
+	if system.Config != "" {
+		libraryRole, library = role, filepath.Base(e.session.library)
+	}
+	p.environment = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
+		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
+	})
+	pipes := filepath.Join(e.folder, "none") // a server that runs already serves none of this
+	if mps, ok := e.servers[system.Server()].(*mpsDaemon); ok {
+		pipes = mps.pipes
+		if mps.partitions != nil {
+			p.environment = append(p.environment, "CUDA_MPS_SM_PARTITION="+mps.partitions[role])
+		}
+	}
+	p.environment = append(p.environment, "CUDA_MPS_PIPE_DIRECTORY="+pipes, "PYTHONUNBUFFERED=1",
+		"OMP_NUM_THREADS=1") // many programs share the processors
+	if config := e.configs[system.Name]; config != "" {
+		p.environment = append(p.environment, "GPREEMPT_CONFIG="+config)
+	}
+	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
+		p.environment = append(p.environment, visibleDevicesVariable+"="+visible)
+	}
+	for name, value := range system.Variables(role, e.session.rivals) {
+		if there := valueOf(p.environment, name); there != "" && slices.Contains(workload.Searched, name) {
+			value += ":" + there
+		}
+		p.environment = append(p.environment, name+"="+value)
+	}
+	p.limits = e.options.tests.limits
+	w, err := p.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.library, w.server = library, system.Server()
+	if err := task.Place.Put(w.pid()); err != nil {
+		w.end()
+		return nil, fmt.Errorf("%s: %w", p.name, err)
+	}
+	return w, nil
+}
+
+// initialise lets the programs that were started use CUDA.
+func initialise(wanted []member) error {
+	for _, m := range wanted {
+		if err := m.program.initialise(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func awaitReady(ctx context.Context, wanted []member) error {
+	for _, m := range wanted {
+		if err := m.program.awaitReady(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget ends a system's programs: one of them failed, and the others may wait for it. With a server's key that server goes,
+// too, and all that it serves: what one of them does to it is done to all.
+func (e *evaluation) forget(wanted []member, server string) {
+	failed := func(_ string, p *worker) bool {
+		return server != "" && p.server == server || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+	}
+	for k, p := range e.running {
+		if failed(k, p) {
+			_ = p.killGroup() // it may have ended by itself
+		}
+	}
+	e.end(failed)
+	e.stopServer(server)
+}
+
+// serve sees that what serves a system's processes runs.
+func (e *evaluation) serve(ctx context.Context, system workload.System) (err error) {
+	key := system.Server()
+	if running := e.servers[key]; key == "" || running != nil && !running.hasEnded() {
+		return nil
+	}
+	e.stopServer(key) // what it left
+	var started server
+	switch {
+	case system.Daemon != nil:
+		started, err = e.session.startRival(ctx, *system.Daemon)
+	case system.BEChunks > 0:
+		started, err = e.session.startPartitions(ctx, filepath.Join(e.folder, "partitions"), system.BEChunks)
+	default:
+		started, err = e.session.startMPS(ctx, e.folder)
+	}
+	if err != nil {
+		return err
+	}
+	e.servers[key] = started
+	return nil
+}
+
+func (e *evaluation) stopServer(key string) {
+	if running := e.servers[key]; running != nil {
+		running.stop()
+		delete(e.servers, key)
+	}
+}
+
+// refuses says why programs whose memory is managed are not started: beyond what is free such memory can hang a GPU. Those of
+// the other variants run already, and among them are the same programs, so that those that follow take less than these.
+func (e *evaluation) refuses(ctx context.Context, others []*variant) string {
+	if !slices.ContainsFunc(others, func(v *variant) bool { return v.be && v.system.Server() == "" && v.failures == 0 }) {
+		return "refused: nothing tells how much memory its programs take; measure it beside default"
+	}
+	used, free := e.session.gpuMemory(ctx)
+	if e.used < 0 || used < 0 {
+		return "refused: nvidia-smi does not say how much memory is free"
+	}
+	if taken := used - e.used; free < taken {
+		return fmt.Sprintf("refused: the other programs take %d MiB, and %d MiB are free: its managed memory may not fit", taken, free)
+	}
+	return ""
+}
+
+// variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
+type variant struct {
+	system   workload.System
+	lc, be   bool
+	once     bool // and not in each repeat
+	tasks    []member
+	failures int
+	note     string // of the last of them
+	skipped  string // why it is not measured: what this machine lacks
+	cannot   string // the same: what the system cannot take
+	runs     []result.RunResult
+}
+
+// variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
+func (e *evaluation) variants(w workload.Workload) []*variant {
+	plain := workload.System{Name: result.LCAlone}
+	all := []*variant{{system: plain, lc: true}}
+	if !workload.InSweep(w.Name) {
+		all = append(all, &variant{system: plain, be: true, once: true})
+	}
+	for _, system := range e.systemsFor(w) {
+		all = append(all, &variant{system: system, lc: true, be: true})
+	}
+	for _, v := range all {
+		if v.cannot = v.system.CannotTake(w); v.cannot == "" {
+			v.skipped = e.skipped[v.system.Name]
+		}
+		if v.leftOut() == "" {
+			v.tasks = members(w, v.lc, v.be)
+		}
+	}
+	return all
+}
+
+// leftOut says why the variant is not measured; "" where it is.
+func (v *variant) leftOut() string { return cmp.Or(v.cannot, v.skipped) }
+
+// ofManagedMemory parts the variants whose programs take managed memory from the others.
+func ofManagedMemory(variants []*variant) (others, managed []*variant) {
+	for _, v := range variants {
+		if v.system.Managed {
+			managed = append(managed, v)
+		} else {
+			others = append(others, v)
+		}
+	}
+	return others, managed
+}
+
+func (v *variant) name() string {
+	switch {
+	case !v.be:
+		return result.LCAlone
+	case !v.lc:
+		return result.BEAlone
+	}
+	return v.system.Name
+}
+
+// startPhases are the variants whose programs may make their contexts and warm up at the same time. Under the library a
+// system's processes know nothing of another's, and the best-effort ones of two of them would stop each other dead:
+// those that work at once are of one such system. The rest warm up together.
+func startPhases(variants []*variant) [][]*variant {
+	var phases [][]*variant
+	for _, v := range variants {
+		if v.system.Config == "" && len(phases) > 0 {
+			phases[0] = append(phases[0], v)
+		} else {
+			phases = append(phases, []*variant{v})
+		}
+	}
+	return phases
+}
