@@ -107,7 +107,7 @@ static void flush(const struct scope *f)
 			struct blp_stream *s = &d->stream_of[n];
 			if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
 				continue;
-			if (!cut) {
+			if (!cut && !(f->waits && blp_marker_behind(d, s->first_marker, s->last) >= 0)) {
 				blp_forget(d, s);
 				continue;
 			}

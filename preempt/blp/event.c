@@ -493,7 +493,9 @@ static bool is_over(enum gp_wait kind, void *what)
 		struct blp_stream *s = &d->stream_of[asked.stream];
 		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
 			over = blp_changes == asked.changes && !(d->epoch % 2);
-			if (over && s->thread && kind == GP_ASK_STREAM) // the driver was asked about the thread's own stream
+			// The driver was asked about the thread's own stream, or what was launched again may be on another one.
+			if (over && kind == GP_ASK_STREAM &&
+			    (s->thread || blp_marker_behind(d, s->first_marker, asked.upto) >= 0))
 				over = blp_has_ended(d, s, asked.upto);
 			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))

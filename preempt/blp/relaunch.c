@@ -6,9 +6,12 @@
 // the place that it had: behind the marker that was recorded on the stream before the wait (blp_mark_ahead). Then the stream comes
 // behind the one of ours.
 //
-// The rules of the legacy stream need nothing else. A wait that may be held up is logged on a stream that they concern only while
-// others of them hold nothing (blp_await). So what is launched again on others of them either comes behind that wait in the program,
-// too, or, on a blocking stream, was ahead of it on a stream that is not ordered with it.
+// By the rules of the legacy stream, work there holds a blocking stream's queue up just the same, behind kernels of the other
+// blocking streams. So what was cut ahead of it goes beside the stream, too, and the legacy stream comes behind the one of ours: the
+// program may wait for the stream while the legacy stream waits for the program.
+//
+// A wait that may be held up is logged on a stream that these rules concern only while others of them hold nothing (blp_await). So
+// what is launched again on others of them comes behind that wait in the program, too.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -75,7 +78,7 @@ struct relaunch {
 	uint64_t driven[BLP_STREAMS]; // up to where the driver has the entries of each stream
 	uint64_t first[BLP_STREAMS];  // sequence + 1 of the first entry that runs again; 0: none
 	uint64_t until[BLP_STREAMS]; // what runs again of entries below goes beside the stream's own queue, if that is held up
-	bool legacy[BLP_STREAMS]; // by work on the legacy stream, which new work comes behind though the queue may be empty
+	uint64_t legacy[BLP_STREAMS]; // sequence of an entry on the legacy stream that the driver has, and new work comes behind
 };
 
 static bool runs_again(const struct gp_domain *d, const struct blp_entry *e)
@@ -108,7 +111,6 @@ static void leave_markers(struct gp_domain *d, struct blp_stream *s, uint64_t fi
 // Looks where what runs again goes.
 static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 {
-	bool waits = false; // a blocking stream, and maybe the legacy stream behind it
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		const struct blp_stream *s = &d->stream_of[e->stream];
@@ -116,15 +118,11 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 			continue;
 		if (!r->first[e->stream] && runs_again(d, e))
 			r->first[e->stream] = at + 1;
-		if (e->accepted && e->kind == BLP_WAIT && e->foreign) {
+		if (e->accepted && e->kind == BLP_WAIT && e->foreign)
 			r->until[e->stream] = at;
-			waits |= s->blocking && s->handle != GP_STREAM_LEGACY;
-		}
-		for (uint32_t i = 0; e->accepted && s->handle == GP_STREAM_LEGACY && waits && i < d->streams; i++)
-			if (d->stream_of[i].blocking && &d->stream_of[i] != s) {
-				r->until[i] = at;
-				r->legacy[i] = true;
-			}
+		for (uint32_t i = 0; e->accepted && s->handle == GP_STREAM_LEGACY && i < d->streams; i++)
+			if (d->stream_of[i].blocking && &d->stream_of[i] != s)
+				r->until[i] = r->legacy[i] = at;
 	}
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
@@ -145,18 +143,20 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 	return true;
 }
 
-// Puts a stream behind the one of ours beside it. From here on entries go to the stream itself.
+// Puts a stream behind the one of ours beside it. From here on entries go to the stream itself. Where work on the legacy stream
+// comes behind all that is beside the stream, the legacy stream is put behind it instead, and new work of the stream comes behind
+// that. Who waits for the stream then does not wait for the legacy stream.
 static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 {
 	struct blp_stream *s = &d->stream_of[i];
-	bool ahead = d->beside[i].ahead;
-	if (ahead && d->beside[i].leads && r->driven[i] && !mark(d, s, r->driven[i]))
+	bool ahead = d->beside[i].ahead, marks = ahead && d->beside[i].leads && r->driven[i];
+	if (marks && !mark(d, s, r->driven[i]))
 		return false;
 	d->beside[i].leads = d->beside[i].ahead = false;
 	if (!ahead)
 		return true;
 	TRY(cuEventRecord, d->beside[i].done, d->beside[i].stream);
-	TRY(cuStreamWaitEvent, s->handle, d->beside[i].done, 0);
+	TRY(cuStreamWaitEvent, marks && r->driven[i] <= r->legacy[i] ? GP_STREAM_LEGACY : s->handle, d->beside[i].done, 0);
 	return true;
 }
 

@@ -556,18 +556,22 @@ static void own_stream(unsigned rounds)
 	CHECK(right(&b));
 }
 
-// A kernel that waits for the program.
-static void spin(handle stream)
+// A kernel that waits until the program writes a word.
+static void spin_until(handle stream, ptr at)
 {
-	ptr data = word;
+	ptr data = at;
 	int n = 0;
 	unsigned us = 10;
-	void *parameters[] = {&word, &data, &n, &us};
-	*(volatile uint32_t *)(uintptr_t)word = 7;
+	void *parameters[] = {&at, &data, &n, &us};
+	*(volatile uint32_t *)(uintptr_t)at = 7;
 	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void let_go(void) { *(volatile uint32_t *)(uintptr_t)word = 0; }
+static void write_word(ptr at) { *(volatile uint32_t *)(uintptr_t)at = 0; }
+
+static void spin(handle stream) { spin_until(stream, word); }
+
+static void let_go(void) { write_word(word); }
 
 static void spins(unsigned rounds)
 {
@@ -741,6 +745,31 @@ static void ahead_through_legacy(unsigned rounds)
 		let_go();
 		copy(&b, one);
 		copy(&c, three);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
+// The legacy stream comes behind a kernel that waits for the program, and behind the stream's launch, which comes behind another
+// one by the legacy stream before.
+static void ahead_of_record(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(0), two = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin_until(two, word);
+		launch(&c, NULL, r, 5);
+		spin_until(two, word + 4);
+		launch(&b, one, r, 40);
+		OK(cuEventRecord(event, NULL));
+		until_stopped();
+		write_word(word);
+		if (r % 2)
+			until_stopped();
+		OK(cuStreamSynchronize(one));
+		write_word(word + 4);
+		copy(&b, one);
+		copy(&c, NULL);
 		OK(cuCtxSynchronize());
 		CHECK(right(&b) && right(&c));
 	}
@@ -1379,6 +1408,7 @@ int main(int argc, char **argv)
 		{"ahead-of-waits", ahead_of_waits},
 		{"ahead-through-legacy", ahead_through_legacy},
 		{"ahead-beside-legacy", ahead_beside_legacy},
+		{"ahead-of-record", ahead_of_record},
 		{"parted", parted},
 		{"held", held},
 		{"anew", anew},
@@ -1409,7 +1439,7 @@ int main(int argc, char **argv)
 	OK(cuCtxSetCurrent(context));
 	image = argv[1];
 	load();
-	OK(cuMemAlloc_v2(&word, 4));
+	OK(cuMemAlloc_v2(&word, 8));
 	printf("ready\n");
 	while (fgets(line, sizeof line, stdin)) {
 		CHECK(sscanf(line, "%31s %u", name, &rounds) == 2);
