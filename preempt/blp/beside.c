@@ -18,15 +18,6 @@ enum {
 	PARTED = 32,
 };
 
-#define TRY(function, ...) \
-	do { \
-		CUresult result_ = gp_driver.function(__VA_ARGS__); \
-		if (result_) { \
-			blp_give_up(d, #function, result_); \
-			return false; \
-		} \
-	} while (0)
-
 struct parted { // kernels that were parted; gp_code_keep_whole is called without the lock
 	CUfunction function[PARTED];
 	uint32_t count;
@@ -77,16 +68,16 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 	int least = 0, greatest = 0;
 
 	if (b->stream && !b->ahead && gp_driver.cuStreamQuery(b->stream)) { // what it has may wait for the program
-		TRY(cuStreamDestroy, b->stream);
+		BLP_TRY(cuStreamDestroy, b->stream);
 		b->stream = NULL;
 	}
 	if (!b->stream) { // of a high priority: its channel has nothing of the program ahead, and holds up nothing of d->stream
-		TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
-		TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
-		    least - greatest > 2 ? greatest + 1 : greatest);
+		BLP_TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
+		BLP_TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
+			least - greatest > 2 ? greatest + 1 : greatest);
 	}
 	if (!b->done)
-		TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
+		BLP_TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
 	return true;
 }
 
@@ -102,7 +93,7 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 	if (!blp_make_beside(d, stream))
 		return false;
 	d->beside[stream].ahead = true; // until what is launched again comes behind it: relaunch.c
-	TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
+	BLP_TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
 	CUresult result = blp_drive_on(e, d->beside[stream].stream, record | e->shift);
 	if (result) {
 		blp_give_up(d, "cuLaunchKernel", result);

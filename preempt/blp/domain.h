@@ -210,6 +210,15 @@ static inline bool blp_belongs(const struct gp_operation *o, const struct gp_dom
 	return !blp_separated() || blp_domain_for(o) == d;
 }
 void blp_give_up(struct gp_domain *, const char *call, CUresult);
+// Calls the driver; where that refuses, the domain d is given up, and the function returns false.
+#define BLP_TRY(function, ...) \
+	do { \
+		CUresult result_ = gp_driver.function(__VA_ARGS__); \
+		if (result_) { \
+			blp_give_up(d, #function, result_); \
+			return false; \
+		} \
+	} while (0)
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
 // Gives a stream a domain of its own, where it has none.

@@ -19,15 +19,6 @@ enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
 };
 
-#define TRY(function, ...) \
-	do { \
-		CUresult result_ = gp_driver.function(__VA_ARGS__); \
-		if (result_) { \
-			blp_give_up(d, #function, result_); \
-			return false; \
-		} \
-	} while (0)
-
 bool blp_wanted_stopped(struct gp_domain *d)
 {
 	struct gp_gpu *g = d->gpu;
@@ -47,8 +38,8 @@ static bool record_order(struct gp_domain *d, uint64_t at)
 {
 	CUevent *order = &d->order[at % BLP_LOG];
 	if (!*order)
-		TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
-	TRY(cuEventRecord, *order, blp_queue_of(d, &d->stream_of[blp_entry_at(d, at)->stream]));
+		BLP_TRY(cuEventCreate, order, CU_EVENT_DISABLE_TIMING);
+	BLP_TRY(cuEventRecord, *order, blp_queue_of(d, &d->stream_of[blp_entry_at(d, at)->stream]));
 	return true;
 }
 
@@ -70,7 +61,7 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 		if (!of->firm && !record_order(d, at))
 			return false;
 	}
-	TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? of->taint : *order, 0);
+	BLP_TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? of->taint : *order, 0);
 	return true;
 }
 
@@ -138,7 +129,7 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 		d->beside[i].leads = true;
 		d->beside[i].behind = NULL;
 		if (s->last_marker >= 0) // what is ahead, and may still run
-			TRY(cuStreamWaitEvent, d->beside[i].stream, d->marker[s->last_marker].event, 0);
+			BLP_TRY(cuStreamWaitEvent, d->beside[i].stream, d->marker[s->last_marker].event, 0);
 	}
 	return true;
 }
@@ -155,8 +146,9 @@ static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 	d->beside[i].leads = d->beside[i].ahead = false;
 	if (!ahead)
 		return true;
-	TRY(cuEventRecord, d->beside[i].done, d->beside[i].stream);
-	TRY(cuStreamWaitEvent, marks && r->driven[i] <= r->legacy[i] ? GP_STREAM_LEGACY : s->handle, d->beside[i].done, 0);
+	BLP_TRY(cuEventRecord, d->beside[i].done, d->beside[i].stream);
+	BLP_TRY(cuStreamWaitEvent, marks && r->driven[i] <= r->legacy[i] ? GP_STREAM_LEGACY : s->handle,
+		d->beside[i].done, 0);
 	return true;
 }
 
@@ -173,7 +165,7 @@ static bool find_place(struct gp_domain *d, const struct relaunch *r, uint64_t a
 		    (i == own ? m < 0 : blp_related(&d->stream_of[i], s->handle, s->blocking)) && !rejoin(d, r, i))
 			return false;
 	if (m >= 0 && b->behind != d->marker[m].event)
-		TRY(cuStreamWaitEvent, b->stream, d->marker[m].event, 0);
+		BLP_TRY(cuStreamWaitEvent, b->stream, d->marker[m].event, 0);
 	if (m >= 0)
 		b->behind = d->marker[m].event;
 	b->ahead |= m >= 0;

@@ -19,28 +19,18 @@ static const uint64_t WAKING_NS = 100 * 1000;        // after a nap
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notices the end tens of microseconds late
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
-#define TRY(function, ...) \
-	do { \
-		if ((result = gp_driver.function(__VA_ARGS__))) { \
-			blp_give_up(d, #function, result); \
-			return false; \
-		} \
-	} while (0)
-
 static bool set_flag(struct gp_domain *d, uint32_t value)
 {
-	CUresult result;
 	// A write does not queue behind the program's copies; a copy does.
 	if (gp_driver.cuStreamWriteValue32 && !gp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
 		return true;
-	TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
+	BLP_TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
 	return true;
 }
 
 // Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile.
 static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 {
-	CUresult result;
 	_Static_assert(GPREEMPT_FROZEN == 1, "what d->word holds");
 	struct gp_copy_2d copy = {
 		.from = {.memory_type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
@@ -53,7 +43,7 @@ static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 		copy.to.device =
 			d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
 		copy.height = rows;
-		TRY(cuMemcpy2DAsync, &copy, d->stream);
+		BLP_TRY(cuMemcpy2DAsync, &copy, d->stream);
 	}
 	return true;
 }
@@ -180,12 +170,11 @@ static uint32_t place_in_image(uint32_t record, uint32_t first)
 
 static bool copy_piece(struct gp_domain *d, uint32_t from, uint32_t count, struct gpreempt_record *at, bool to_device)
 {
-	CUresult result;
 	CUdeviceptr device = d->arena + from * sizeof *at;
 	if (to_device)
-		TRY(cuMemcpyHtoDAsync, device, at, count * sizeof *at, d->stream);
+		BLP_TRY(cuMemcpyHtoDAsync, device, at, count * sizeof *at, d->stream);
 	else
-		TRY(cuMemcpyDtoHAsync, at, device, count * sizeof *at, d->stream);
+		BLP_TRY(cuMemcpyDtoHAsync, at, device, count * sizeof *at, d->stream);
 	return true;
 }
 
@@ -203,7 +192,6 @@ static bool copy_records(struct gp_domain *d, bool to_device)
 // Copies the records of graphs that were in flight; to the device only those of graphs that were cut.
 static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 {
-	CUresult result;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device ||
@@ -212,9 +200,9 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 		const struct blp_twin *t = e->twin;
 		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
 		if (to_device)
-			TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
+			BLP_TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
 		else
-			TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
+			BLP_TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
 		*any = true;
 	}
 	return true;
@@ -222,9 +210,8 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 
 static bool settle(struct gp_domain *d)
 {
-	CUresult result;
-	TRY(cuEventRecord, d->done, d->stream);
-	TRY(cuEventSynchronize, d->done);
+	BLP_TRY(cuEventRecord, d->done, d->stream);
+	BLP_TRY(cuEventSynchronize, d->done);
 	return true;
 }
 

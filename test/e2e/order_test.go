@@ -9,6 +9,18 @@ import (
 	"time"
 )
 
+// Starts the program order.c as BE, whose launches are logged when this returns, and an LC worker.
+func (m *machine) startOrdered(program string) (be, lc *process) {
+	be, lc = m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
+	be.hears("ready")
+	m.joined(be, lc)
+	m.until("launches are logged", func() bool {
+		be.say("plain 1")
+		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+	})
+	return be, lc
+}
+
 // The program order.c: every order that CUDA promises holds while windows open and close. No call that returns at once
 // without the library waits for something that the program does only afterwards.
 func TestOrder(t *testing.T) {
@@ -25,13 +37,7 @@ func TestOrder(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			m := newStoppable(t, "")
-			be, lc := m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
-			be.hears("ready")
-			m.joined(be, lc)
-			m.until("launches are logged", func() bool {
-				be.say("plain 1")
-				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
-			})
+			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
 			var ended <-chan struct{}
 			if c.fires {
@@ -79,13 +85,7 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			m := newStoppable(t, "")
-			be, lc := m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
-			be.hears("ready")
-			m.joined(be, lc)
-			m.until("launches are logged", func() bool {
-				be.say("plain 1")
-				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
-			})
+			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
 			ended := fire(lc, done)
 			be.say("%s %d", what, rounds)
@@ -116,13 +116,7 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 func TestOrderOfAnEventRecordedAnew(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "")
-	be, lc := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin"))), m.start("lc")
-	be.hears("ready")
-	m.joined(be, lc)
-	m.until("launches are logged", func() bool {
-		be.say("plain 1")
-		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
-	})
+	be, _ := m.startOrdered(compile(t, "testdata/order.c"))
 	before := m.peer(be).BLP.Uncovered
 	be.say("anew 1")
 	be.hears("launched")
@@ -261,13 +255,7 @@ func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
 	t.Parallel()
 	trace := filepath.Join(t.TempDir(), "trace")
 	m := newStoppable(t, "", "SIMCUDA_TRACE="+trace)
-	be, lc := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin"))), m.start("lc")
-	be.hears("ready")
-	m.joined(be, lc)
-	m.until("launches are logged", func() bool {
-		be.say("plain 1")
-		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
-	})
+	be, _ := m.startOrdered(compile(t, "testdata/order.c"))
 	before := m.peer(be).BLP.Uncovered
 	for _, say := range []string{"full 1", "it waits"} {
 		var thread int
