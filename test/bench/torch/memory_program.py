@@ -82,16 +82,31 @@ def training_bytes(images):
     _, step = resnet.training(images, 0.001)
     step()
     step()
-    return int(torch.cuda.max_memory_allocated())
+    most = int(torch.cuda.max_memory_allocated())
+    del step
+    gc.collect()
+    torch.cuda.empty_cache()
+    return most
+
+
+def images_for(memory, bytes_of):
+    """The batch whose step takes the memory. What an image takes depends on the algorithms, and these on the batch: batches
+    are tried until the one that is asked for is at most twice as large as one that was."""
+    fewer, more = PROBE, 2 * PROBE
+    less, most = bytes_of(fewer), bytes_of(more)
+    while True:
+        images = int(more + (memory - most) * (more - fewer) / max(most - less, 1))
+        if images <= 2 * more:
+            return max(images, 1)
+        fewer, less, more = more, most, 2 * more
+        most = bytes_of(more)
 
 
 def training(memory):
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    less, more = training_bytes(PROBE), training_bytes(2 * PROBE)
-    gc.collect()
-    torch.cuda.empty_cache()
+    images = images_for(memory, training_bytes)
     torch.manual_seed(1)
-    model, step = resnet.training(max(int(PROBE + (memory - less) * PROBE / max(more - less, 1)), 1), 0.001)
+    model, step = resnet.training(images, 0.001)
     return step, lambda: [torch.nn.utils.parameters_to_vector(p.contiguous() for p in model.parameters())]
 
 
