@@ -336,6 +336,25 @@ static bool joins_others(struct gp_domain *d, const struct blp_stream *s)
 	return false;
 }
 
+static bool is_blocking(CUstream stream)
+{
+	unsigned flags = 0;
+	return stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
+	       gp_driver.cuStreamGetFlags(stream, &flags) || !(flags & CU_STREAM_NON_BLOCKING);
+}
+
+// What a wait for a complete event does to a blocking stream or the legacy one, by the rules of the latter.
+static CUresult order_only(CUstream stream)
+{
+	CUevent event;
+	CUresult result = gp_driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+	if (result)
+		return result;
+	result = gp_driver.cuEventRecord(event, stream);
+	gp_driver.cuEventDestroy(event);
+	return result;
+}
+
 bool blp_await(struct gp_operation *o)
 {
 	struct blp_stream *stream;
@@ -392,20 +411,23 @@ bool blp_await(struct gp_operation *o)
 		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (e.domain && wait_record(&e, true)) { // the wait is over, and the event may stand for another record by now
-		o->result = CUDA_SUCCESS;
-		return true;
-	}
-	if (e.domain) {
+	bool reached = e.domain && wait_record(&e, true), orders = d ? stream->blocking : is_blocking(o->stream);
+	if (e.domain && !reached) {
 		pthread_mutex_lock(&e.domain->lock);
 		o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
 		pthread_mutex_unlock(&e.domain->lock);
+	}
+	if (reached && !orders) {
+		o->result = CUDA_SUCCESS;
+		return true;
 	}
 	if (tainted || o->cpu || joins ||
 	    ahead) // launches ahead must not be repeated behind the wait: the program may wait for them
 		blp_come_behind(o);
 	blp_enter_driver(o);
-	return false;
+	if (reached) // and the event may stand for another record by now
+		o->result = order_only(o->stream);
+	return reached;
 }
 
 // Waits and questions.

@@ -775,6 +775,32 @@ static void ahead_of_record(unsigned rounds)
 	}
 }
 
+// A wait on the legacy stream, or on a blocking one, orders the blocking streams, though its event is reached by then.
+static void reached(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(0), two = stream_of(0), three = stream_of(0), apart = stream_of(NON_BLOCKING),
+	       event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		wait_for_value(r % 2 ? three : two);
+		launch(&c, apart, r, 300);
+		OK(cuEventRecord(event, apart));
+		launch(&b, r % 2 ? one : NULL, r, 3000);
+		OK(cuStreamWaitEvent(r % 2 ? NULL : two, event, 0));
+		if (r % 2) {
+			copy(&b, two);
+			release();
+			OK(cuCtxSynchronize());
+		} else {
+			release();
+			OK(cuStreamSynchronize(two));
+			copy(&b, apart);
+			OK(cuStreamSynchronize(apart));
+		}
+		CHECK(right(&b));
+	}
+}
+
 // A stream and the legacy stream have launches when the stream comes to wait.
 static void ahead_beside_legacy(unsigned rounds)
 {
@@ -1409,6 +1435,7 @@ int main(int argc, char **argv)
 		{"ahead-through-legacy", ahead_through_legacy},
 		{"ahead-beside-legacy", ahead_beside_legacy},
 		{"ahead-of-record", ahead_of_record},
+		{"reached", reached},
 		{"parted", parted},
 		{"held", held},
 		{"anew", anew},
