@@ -163,15 +163,19 @@ func measureUsers(t *testing.T, options Options, progress *bytes.Buffer) (names 
 		if row.Case == "users-namespaces" && procCanBeMounted() && !strings.HasPrefix(row.Note, "four users in namespaces (user, pid, mnt, net, ipc, uts), by the broker;") {
 			t.Errorf("in %s", row.Note)
 		}
-		if row.Value == nil && (row.LC == nil || row.System != "alone" && row.LC.N < options.Requests || row.BE == nil || row.BE.Now <= 0) {
+		if row.Value == nil && (row.LC == nil || row.LC.N == 0 || row.BE == nil || row.BE.Now <= 0) {
 			t.Errorf("%+v", row)
 		}
 		rounds := options.Repeats
 		if row.Value != nil || row.Case == "users-one" {
 			rounds = 0
 		}
-		if len(row.Rounds) != rounds || rounds > 0 && row.LC.N < rounds*options.Requests {
-			t.Errorf("%s: %d rounds, want %d: %+v", row.Case, len(row.Rounds), rounds, row.LC)
+		requests := 0 // a slow machine has fewer in the time
+		for _, r := range row.Rounds {
+			requests += r.LC.N
+		}
+		if len(row.Rounds) != rounds || rounds > 0 && row.LC.N != requests {
+			t.Errorf("%s: %d rounds, want %d: %+v, %+v", row.Case, len(row.Rounds), rounds, row.LC, row.Rounds)
 		}
 	}
 	return names
