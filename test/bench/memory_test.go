@@ -85,7 +85,6 @@ func TestMemoryProgramsServe(t *testing.T) {
 // Products of large matrices are made in parts, each of whose rows comes once in a round.
 func TestProductsAreMadeInParts(t *testing.T) {
 	t.Parallel()
-	python, torch := standInTorch(t)
 	const script = `
 import sys
 sys.argv = ["", "adds", "1"]
@@ -100,11 +99,35 @@ for n in 1, 63, 64, 65, 1000, 132288:
     assert rows == 2 * list(range(n)), (n, len(rows))
     assert steps <= 2 * memory_program.PARTS, (n, steps)
 `
+	runBesideTorch(t, script)
+}
+
+// runBesideTorch runs a script of Python in the folder of the programs, with a stand-in for PyTorch.
+func runBesideTorch(t *testing.T, script string) {
+	t.Helper()
+	python, torch := standInTorch(t)
 	command := exec.Command(python, "-c", script) // which reads the end of its orders at once
 	command.Dir, command.Env = "torch", append(os.Environ(), torch...)
 	if said, err := command.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
+}
+
+// A batch takes the memory that it is to take, also where small ones take more an image, and one is found where none takes more.
+func TestBatchesTakeTheMemory(t *testing.T) {
+	t.Parallel()
+	const script = `
+import sys
+sys.argv = ["", "training", "1"]
+import memory_program
+def workspace(n): return 2e9 + 45e6 * n + 150e6 * min(n, 200)
+images = memory_program.images_for(105e9, workspace)
+assert 0.98 < workspace(images) / 105e9 <= 1, images
+assert memory_program.images_for(105e9, lambda n: 2e9 + 1e8 * n) == 1030
+assert memory_program.images_for(1e9, lambda n: 2e9 + 1e8 * n) == 1
+assert memory_program.images_for(105e9, lambda n: 1e6) == 2 * memory_program.PROBE
+`
+	runBesideTorch(t, script)
 }
 
 // The programs of C hold what they are told to hold, alone and without the library.

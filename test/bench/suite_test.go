@@ -452,6 +452,25 @@ func processesWith(t *testing.T, environment []string) (found []string) {
 	return found
 }
 
+// However soon an LC process is told to stop, also while it warms up, a request of it is counted.
+func TestStoppedLCHasARequest(t *testing.T) {
+	t.Parallel()
+	s := prepared(t, simulatedOptions(t, "foundation", &bytes.Buffer{}))
+	options, err := s.lcOptions(t.Context(), loadOfUsers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.start(t.Context(), "", "lc", append(options, "--warm-up", "1000000", "--seconds", "55")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.finish(w)
+	var lc lcResult
+	if err := errors.Join(w.begin(t.Context()), w.ask(t.Context(), answerLimit, &lc, "stop")); err != nil || len(lc.LatenciesNs) == 0 {
+		t.Errorf("%v, %+v", err, lc)
+	}
+}
+
 // What cannot be stopped of a round is what refused kernels take and, at worst, the longest of the other launches.
 func TestStoppableTime(t *testing.T) {
 	kernels := kernelTimes{"long": {400, 2}, "short": {400, 40}, "refused": {200, 8}, "Memcpy HtoD": {1e6, 1}}

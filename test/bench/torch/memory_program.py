@@ -95,7 +95,7 @@ def images_for(memory, bytes_of):
     fewer, more = PROBE, 2 * PROBE
     less, most = bytes_of(fewer), bytes_of(more)
     while True:
-        images = int(more + (memory - most) * (more - fewer) / max(most - less, 1))
+        images = int(more + (memory - most) * (more - fewer) / (most - less)) if most > less else more
         if images <= 2 * more:
             return max(images, 1)
         fewer, less, more = more, most, 2 * more

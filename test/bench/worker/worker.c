@@ -428,9 +428,9 @@ static void command_lc(void)
 	uint64_t began = monotonic_ns(), start = began, done = 0;
 	uint64_t tick = began;
 	uint64_t last = began + seconds * 1000000000;
-	for (uint64_t i = 0; i < warm_up + requests && !stopped; i++) {
+	for (uint64_t i = 0; i < warm_up + requests && (!stopped || !done); i++) { // one is counted whenever it is told to stop
 		// Warm-up requests are never counted, so a slow one may use up no more than half of the time.
-		if (i < warm_up && monotonic_ns() > began + seconds * 500000000)
+		if (i < warm_up && (stopped || monotonic_ns() > began + seconds * 500000000))
 			i = warm_up;
 		if (i == warm_up)
 			start = monotonic_ns();
