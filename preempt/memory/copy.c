@@ -113,13 +113,29 @@ struct way {
 	uint64_t others; // pieces in flight beside the next one
 };
 
+// Those of the slots whose memory is all there, so that they may copy now. A word that lies costs its own process alone.
+static uint64_t running(struct gp_segment *s, uint64_t slots)
+{
+	uint64_t list = 0;
+	for (; slots; slots &= slots - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
+		uint64_t state = s->slot[slot].memory.state;
+		if (state == GP_MEMORY_RUNNING || state == GP_MEMORY_STUCK)
+			list |= 1ull << slot;
+	}
+	return list;
+}
+
 // Where a latency-critical process waits for the room, it has closed its window: only those that are at work need all the care.
-static struct way way_of(const struct gp_copies *copies)
+// One whose memory is out has no copy that waits behind ours to the host, and each ms that those take is one of its request.
+static struct way way_of(const struct gp_copies *copies, bool to_device)
 {
 	struct gp_segment *s = copies->gpu->segment;
 	uint64_t beside = s ? served(copies->gpu) & s->members : 0;
 	if (!beside)
 		return (struct way){false, GP_PIECES_IN_FLIGHT - 1};
+	if (!to_device && !(beside = running(s, beside)))
+		return (struct way){false, GP_PIECES_BESIDE_WAITING - 1};
 	if (is_urgent(copies) && !gp_windows_open(s, beside))
 		return (struct way){false, 1};
 	return (struct way){true, 0};
@@ -154,7 +170,7 @@ size_t gp_copies_add(struct gp_copies *copies, const struct gp_chunk *chunk, siz
 
 	if (copies->unknown || !give_way(copies))
 		return 0;
-	struct way way = way_of(copies);
+	struct way way = way_of(copies, to_device);
 	size_t bytes = least(in_one_place, way.small ? GP_SMALL_PIECE_BYTES : GP_PIECE_BYTES);
 	if (copies->begun - copies->ended > way.others && !gp_copies_wait(copies, copies->begun - way.others))
 		return 0;

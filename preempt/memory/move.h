@@ -5,11 +5,15 @@
 #include "preempt/memory/memory.h"
 
 enum {
-	// An engine goes on with the stream that has work, and a copy in flight is not cut. So many of these take 5 ms, in which the
-	// mover unmaps or maps a chunk: 0.3 ms and, in the worst of a hundred while another thread launches, 8 to 10 (H200, driver
-	// 580). Beside latency-critical processes it is two.
+	// An engine goes on with the stream that has work, and a copy in flight is not cut. So many of these take 10 ms, in which the
+	// mover unmaps or maps a chunk: 0.3 ms and, in the worst of a hundred while another thread launches, 8 to 10; while
+	// another process unmaps, a chunk takes 1.7 ms to make, the worst of 65 took 9 (H200, driver 580). Beside
+	// latency-critical processes it is two.
 	GP_PIECE_BYTES = 32 << 20,
-	GP_PIECES_IN_FLIGHT = 8,
+	GP_PIECES_IN_FLIGHT = 16,
+	// Beside latency-critical processes that all wait for their own memory. While they make chunks, to unmap one takes 1 ms, the
+	// worst 5 (as above). The first copy to the host that such a process makes again comes behind as many.
+	GP_PIECES_BESIDE_WAITING = 4,
 	// Beside latency-critical processes that are at work one of these is in flight: a copy of 256 KiB of another process takes
 	// 124 us then instead of 13, and 860 with two in flight, even of 2 MiB; the bus gives 52 GB/s of 55 (H200, driver 580).
 	GP_SMALL_PIECE_BYTES = 8 << 20,

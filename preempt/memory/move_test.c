@@ -197,7 +197,8 @@ static void *use_memory(void *context)
 	return NULL;
 }
 
-// Beside latency-critical processes the pieces are small, but where one of them waits for the room and none is at work.
+// Beside latency-critical processes the pieces are small, but where one of them waits for the room and none is at work, and to
+// the host where all of them have their memory out.
 static void test_pieces(void)
 {
 	struct gp_segment *s = calloc(1, sizeof(struct gp_view));
@@ -205,23 +206,24 @@ static void test_pieces(void)
 	struct gp_chunk *c = range[4]->chunk; // of 34 MiB
 	CHECK(s && gp_copies_open(&copies) && gp_chunk_take_host(gpu, c));
 	gpu->segment = s;
-	for (int i = 0; i < 24; i++) { // the last ones become urgent meanwhile
-		bool higher = i & 1, member = i & 2, open = i & 4, urgent = i & 24;
+	for (int i = 0; i < 128; i++) { // the last ones become urgent meanwhile
+		bool higher = i & 1, member = i & 2, open = i & 4, out = i & 16, in = i & 32, urgent = i & (8 | 64);
+		s->slot[2].memory.state = out ? GP_MEMORY_COMING : GP_MEMORY_STUCK;
 		gpu->higher = higher ? 4 : 0;
 		s->members = member ? 5 : 1;
-		gp_line_of(s, 2)->window_opened_ns = member && open;
+		gp_line_of(s, 2)->window_opened_ns = member && open && !out; // it closes it before it waits
 		copies.urgent = i & 8;
-		if (i & 16)
+		if (i & 64)
 			gp_memory_hurry(gpu);
-		bool small = higher && member && (open || !urgent);
-		for (size_t at = 0, added; at < c->bytes; at += added) {
-			added = gp_copies_add(&copies, c, at, false);
-			CHECK(added == (small ? GP_SMALL_PIECE_BYTES :
-					at    ? 2 * MiB :
-						GP_PIECE_BYTES) ||
-			      (small && added == 2 * MiB));
-			CHECK(copies.begun - copies.ended <= (small ? 1 : GP_PIECES_IN_FLIGHT));
-		}
+		bool works = higher && member && (!out || in), small = works && ((open && !out) || !urgent);
+		uint64_t most = small            ? 1 :
+				works            ? 2 :
+				higher && member ? GP_PIECES_BESIDE_WAITING :
+						   GP_PIECES_IN_FLIGHT;
+		CHECK(gp_copies_add(&copies, c, 0, in) == (small ? GP_SMALL_PIECE_BYTES : GP_PIECE_BYTES));
+		for (uint64_t more = 0; more < most; more++)
+			CHECK(gp_copies_add(&copies, c, GP_PIECE_BYTES, in) == 2 * MiB);
+		CHECK(copies.begun - copies.ended == most);
 		CHECK(gp_copies_wait(&copies, copies.begun));
 	}
 	gpu->segment = NULL;
