@@ -44,7 +44,7 @@ var allCases = slices.Concat([]Case{
 	graphCase("train"),
 	graphCase("gemmfp64"),
 	graphCase("infer"),
-	{"resnet50-eager-alone", "library costs <= 1 % of p50", []string{"pytorch"}, 60, measureEager},
+	{"resnet50-eager-alone", "library costs <= 1 % of p50", []string{"pytorch"}, 130, measureEager},
 	{"nvtx-resnet50", fmt.Sprintf("%g of the requests meet a hint, p50 <= alone + %d us", nvtxMet, nvtxLaterUs), []string{"nvtx"}, 45, measureNVTX},
 	{"http-resnet50", fmt.Sprintf("p99 <= %g x alone, BE >= %g of what LC leaves", httpP99, httpLeftBE), []string{"http"}, 150, measureHTTP},
 	mpsTorchCase("train"),

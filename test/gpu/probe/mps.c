@@ -49,8 +49,11 @@ void start_mps(void)
 	for (double began = now_us(); now_us() - began < 10e6; pause_us(50e3)) {
 		if (waitpid(daemon_pid, NULL, WNOHANG) == daemon_pid)
 			give_up("no MPS server: %s cannot be run or has ended", TOOL);
-		if (stat(text("%s/control", pipes), &found) == 0)
+		if (stat(text("%s/control", pipes), &found) == 0) {
+			if (getenv("CUDA_VISIBLE_DEVICES")) // a client counts the GPUs that the server sees
+				setenv("CUDA_VISIBLE_DEVICES", "0", 1);
 			return;
+		}
 	}
 	kill(-daemon_pid, SIGKILL);
 	give_up("no MPS server: no control pipe in %s", pipes);
