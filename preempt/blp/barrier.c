@@ -80,6 +80,21 @@ static bool is_in(const struct scope *f, const struct blp_stream *s, CUstream st
 	return f->all || (f->waits && stream != GP_STREAM_LEGACY ? s->handle == stream : blp_related(s, stream, blocking));
 }
 
+// Waits for what runs beside a stream that is firm. The stream's own queue, which the driver waits for, may not be behind that:
+// relaunch.c. While the stream is firm, nothing else goes there.
+static void wait_beside(struct gp_domain *d, struct blp_stream *s)
+{
+	CUstream handle = s->handle;
+	CUcontext context = d->context;
+	CUevent done = d->beside[s - d->stream_of].done;
+	struct timespec nap = {0, 20 * 1000};
+	while (done && s->firm && s->handle == handle && d->context == context && blp_query(done) == CUDA_ERROR_NOT_READY) {
+		pthread_mutex_unlock(&d->lock);
+		nanosleep(&nap, NULL);
+		pthread_mutex_lock(&d->lock);
+	}
+}
+
 static void flush(const struct scope *f)
 {
 	CUstream stream = f->stream;
@@ -105,15 +120,17 @@ static void flush(const struct scope *f)
 		bool cut = d->recorded || d->epoch % 2;
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
-			if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
-				continue;
-			if (!cut && !(f->waits && blp_marker_behind(d, s->first_marker, s->last) >= 0)) {
-				blp_forget(d, s);
-				continue;
+			if (blp_may_be_cut(s) && is_in(f, s, stream, blocking)) {
+				if (!cut && !(f->waits && blp_marker_behind(d, s->first_marker, s->last) >= 0)) {
+					blp_forget(d, s);
+					continue;
+				}
+				gp_count(&d->gpu->stops.barriers, 1);
+				if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
+					break;
 			}
-			gp_count(&d->gpu->stops.barriers, 1);
-			if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
-				break;
+			if (f->waits && s->handle == stream)
+				wait_beside(d, s);
 		}
 		blp_advance(d);
 		pthread_mutex_unlock(&d->lock);

@@ -522,7 +522,7 @@ static bool is_over(enum gp_wait kind, void *what)
 			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
-		} else if (s->thread && kind == GP_ASK_STREAM && s->handle == asked.handle) {
+		} else if ((s->thread || s->firm) && kind == GP_ASK_STREAM && s->handle == asked.handle) {
 			over = s->firm ? blp_query(s->taint) != CUDA_ERROR_NOT_READY :
 					 blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
 		}

@@ -225,7 +225,7 @@ static bool relaunch(struct gp_domain *d, struct relaunch *r)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done)
+		if (e->complete || at < s->done || s->firm) // its marker would come behind what the stream got since
 			continue;
 		if (!e->driven && count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d)) {
 			settle_streams(d, r);

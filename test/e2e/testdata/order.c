@@ -775,6 +775,52 @@ static void ahead_of_record(unsigned rounds)
 	}
 }
 
+struct wait {
+	handle stream;
+	_Atomic bool over;
+};
+
+static void *wait_for_stream(void *wait)
+{
+	struct wait *w = wait;
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamSynchronize(w->stream));
+	w->over = true;
+	return NULL;
+}
+
+// A copy on the legacy stream comes behind two kernels that wait for the program, and behind what was cut ahead of them. Who asks or
+// waits for the stream of one of them hears of that kernel, and of nothing behind it.
+static void ahead_of_copy(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(0), two = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread[2];
+		struct wait ahead = {.stream = one}, behind = {.stream = one};
+		spin_until(two, word);
+		if (r % 2)
+			launch(&b, one, r, 20000);
+		spin_until(one, word + 4);
+		OK(cuEventRecord(event, NULL));
+		until_stopped();
+		CHECK(!pthread_create(&thread[0], NULL, wait_for_stream, &ahead));
+		copy(&c, NULL);
+		CHECK(cuStreamQuery(one) == NOT_READY);
+		CHECK(!pthread_create(&thread[1], NULL, wait_for_stream, &behind));
+		usleep(2000); // a stop may come
+		CHECK(!ahead.over && !behind.over);
+		write_word(word + 4);
+		for (int i = 0; i < 2; i++)
+			CHECK(!pthread_join(thread[i], NULL));
+		CHECK(cuStreamQuery(one) == 0);
+		write_word(word);
+		copy(&b, one);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
 // A wait on the legacy stream, or on a blocking one, orders the blocking streams, though its event is reached by then.
 static void reached(unsigned rounds)
 {
@@ -1436,6 +1482,7 @@ int main(int argc, char **argv)
 		{"ahead-beside-legacy", ahead_beside_legacy},
 		{"ahead-of-record", ahead_of_record},
 		{"reached", reached},
+		{"ahead-of-copy", ahead_of_copy},
 		{"parted", parted},
 		{"held", held},
 		{"anew", anew},
