@@ -117,9 +117,9 @@ static void flush(const struct scope *f)
 		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are forgotten: a
 		// stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work
 		// ahead of them that is not logged goes on.
-		bool cut = d->recorded || d->epoch % 2;
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
+			bool cut = d->recorded || d->epoch % 2; // anew, where the lock was given up
 			if (blp_may_be_cut(s) && is_in(f, s, stream, blocking)) {
 				if (!cut && !(f->waits && blp_marker_behind(d, s->first_marker, s->last) >= 0)) {
 					blp_forget(d, s);

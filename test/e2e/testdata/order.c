@@ -821,6 +821,45 @@ static void ahead_of_copy(unsigned rounds)
 	}
 }
 
+// A thread waits for the legacy stream while the log has no launch, but a wait. Another one launches on a blocking stream meanwhile.
+static void meanwhile(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer(), d = buffer();
+	handle one = stream_of(0), two = stream_of(0), three = stream_of(NON_BLOCKING), four = stream_of(NON_BLOCKING),
+	       before = new_event(), behind = new_event(), some = new_event();
+	struct launch_attribute ignored = {LAUNCH_COMPLETION_EVENT, {0}, {0}}; // so that the launch is not logged
+	struct launch_config config = {{1, 1, 1}, {32, 1, 1}, 0, four, &ignored, 1};
+	int n = 0;
+	unsigned us = 10;
+	void *parameters[] = {&word, &word, &n, &us};
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		struct wait all = {.stream = NULL};
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		OK(cuLaunchKernelEx(&config, waits, parameters, NULL));
+		OK(cuEventRecord(behind, four));
+		launch(&b, one, r, 3000);
+		OK(cuEventRecord(before, one));
+		OK(cuStreamWaitEvent(one, behind, 0));
+		for (int i = 0; i < 31; i++) // the library records a marker behind the last of them
+			OK(cuEventRecord(some, one));
+		until_reached(before);
+		OK(cuStreamSynchronize(three)); // the library notices that nothing is left that could be cut
+		CHECK(!pthread_create(&thread, NULL, wait_for_stream, &all));
+		usleep(3000); // it waits by then
+		launch(&c, two, r, 30000);
+		for (int i = 0; i < 20; i++) // are stopped
+			launch(&d, three, i, 2000);
+		write_word(word);
+		CHECK(!pthread_join(thread, NULL));
+		copy(&b, one);
+		copy(&c, two);
+		copy(&d, three);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c) && right(&d));
+	}
+}
+
 // A wait on the legacy stream, or on a blocking one, orders the blocking streams, though its event is reached by then.
 static void reached(unsigned rounds)
 {
@@ -1483,6 +1522,7 @@ int main(int argc, char **argv)
 		{"ahead-of-record", ahead_of_record},
 		{"reached", reached},
 		{"ahead-of-copy", ahead_of_copy},
+		{"meanwhile", meanwhile},
 		{"parted", parted},
 		{"held", held},
 		{"anew", anew},
