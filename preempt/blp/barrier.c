@@ -80,13 +80,24 @@ static bool is_in(const struct scope *f, const struct blp_stream *s, CUstream st
 	return f->all || (f->waits && stream != GP_STREAM_LEGACY ? s->handle == stream : blp_related(s, stream, blocking));
 }
 
-// Waits for what runs beside a stream that is firm. The stream's own queue, which the driver waits for, may not be behind that:
-// relaunch.c. While the stream is firm, nothing else goes there.
+// Whether a marker tells when a stream's entries are over. One that stands for a thread's own is marked here.
+static bool is_marked(struct gp_domain *d, struct blp_stream *s)
+{
+	bool pushed;
+	if (s->thread && blp_enter(d->context, &pushed)) {
+		blp_has_ended(d, s, s->last);
+		blp_leave(pushed);
+	}
+	return !blp_pending(s) || blp_marker_behind(d, s->first_marker, s->last) >= 0;
+}
+
+// Waits for what runs beside a stream that is firm, or on one that stands for a thread's own. The queue that the driver waits for may
+// not be behind that: relaunch.c, thread.c.
 static void wait_beside(struct gp_domain *d, struct blp_stream *s)
 {
 	CUstream handle = s->handle;
 	CUcontext context = d->context;
-	CUevent done = d->beside[s - d->stream_of].done;
+	CUevent done = s->thread ? s->taint : d->beside[s - d->stream_of].done;
 	struct timespec nap = {0, 20 * 1000};
 	while (done && s->firm && s->handle == handle && d->context == context && blp_query(done) == CUDA_ERROR_NOT_READY) {
 		pthread_mutex_unlock(&d->lock);
@@ -116,15 +127,17 @@ static void flush(const struct scope *f)
 		}
 		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are forgotten: a
 		// stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work
-		// ahead of them that is not logged goes on.
+		// ahead of them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
 		for (uint32_t n = 0; n < d->streams; n++) {
 			struct blp_stream *s = &d->stream_of[n];
 			bool cut = d->recorded || d->epoch % 2; // anew, where the lock was given up
 			if (blp_may_be_cut(s) && is_in(f, s, stream, blocking)) {
-				if (!cut && !(f->waits && blp_marker_behind(d, s->first_marker, s->last) >= 0)) {
+				if (!cut && !((f->waits || s->thread) && is_marked(d, s))) {
 					blp_forget(d, s);
 					continue;
 				}
+				if (!cut && !f->waits)
+					continue;
 				gp_count(&d->gpu->stops.barriers, 1);
 				if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
 					break;

@@ -339,10 +339,8 @@ struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the
 // refused), and before work is put on the thread's own stream.
 bool blp_leave_own(struct blp_stream *);
 void blp_enter_own(struct blp_stream *);
-// Without the lock: before a launch on the thread's own stream past the log, while that holds no launch; and before the driver
-// is asked about that stream, or waits for it.
+// Without the lock: before a launch on the thread's own stream past the log, while that holds no launch.
 void blp_pass_own(struct gp_domain *);
-void blp_ask_own(struct gp_domain *);
 
 // graph.c
 bool blp_launch_graph(struct gp_operation *);   // false: the graph is a barrier

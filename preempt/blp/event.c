@@ -459,11 +459,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	asked.domain = NULL;
 	asked.changes = blp_changes;
 	switch (kind) {
-	case GP_WAIT_STREAM:
-		gp_blp_flush(what, current);
-		if (what == GP_STREAM_PER_THREAD && (d = blp_domain_of(current, what)))
-			blp_ask_own(d);
-		break;
+	case GP_WAIT_STREAM: gp_blp_flush(what, current); break;
 	case GP_WAIT_EVENT: {
 		struct event e = look(what);
 		return e.domain && wait_record(&e, false);
@@ -479,8 +475,6 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		break;
 	case GP_TAKE_MEMORY: gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what); break;
 	case GP_ASK_STREAM:
-		if (what == GP_STREAM_PER_THREAD && (d = blp_domain_of(current, what)))
-			blp_ask_own(d);
 		if ((d = enter_stream(what, current, &stream))) {
 			asked.domain = blp_pending(stream) ? d : NULL;
 			asked.stream = (uint32_t)(stream - d->stream_of);

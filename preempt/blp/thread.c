@@ -3,8 +3,9 @@
 // Their handle means another stream on each thread, so no other thread can launch again what was cut on it. Logged launches go
 // to a stream of ours instead, one for each thread and domain, which the legacy stream orders as it does the thread's own. All
 // other work goes to the thread's own stream. Where one of the two must come behind the other, an event orders them; mostly
-// none is needed, since work that is not logged waits on the host for logged launches. Waits for events that the log forgets
-// meanwhile are not waited for.
+// none is needed, since work that is not logged waits on the host for logged launches. Waits for events that the log still has are not
+// waited for. Who waits for the thread's own stream, or asks for it, hears of the other one by its markers: an event that orders the
+// two would come behind the legacy stream.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -147,16 +148,5 @@ void blp_pass_own(struct gp_domain *d)
 		return;
 	pthread_mutex_lock(&d->lock);
 	follow(s); // of what the log may still hold: waits for events, behind no launch
-	pthread_mutex_unlock(&d->lock);
-}
-
-void blp_ask_own(struct gp_domain *d)
-{
-	struct blp_stream *s = stands_for_own(d);
-	if (!s || !s->ahead)
-		return;
-	pthread_mutex_lock(&d->lock);
-	if (!blp_may_be_cut(s)) // of what may be, the log tells
-		follow(s);
 	pthread_mutex_unlock(&d->lock);
 }

@@ -821,6 +821,69 @@ static void ahead_of_copy(unsigned rounds)
 	}
 }
 
+static void *write_later(void *at)
+{
+	usleep(2000);
+	write_word((ptr)(uintptr_t)at);
+	return NULL;
+}
+
+// The same of a thread's own stream.
+static void own_ahead_of_copy(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	pthread_t thread;
+	handle two = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		ptr at = word + 4;
+		int n = 0;
+		unsigned us = 10;
+		void *parameters[] = {&at, &at, &n, &us};
+		spin_until(two, word);
+		if (r % 2)
+			launch_by(cuLaunchKernel_ptsz, &b, NULL, r, 20000);
+		*(volatile uint32_t *)(uintptr_t)at = 7;
+		OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+		OK(cuEventRecord(event, NULL));
+		until_stopped();
+		copy(&c, NULL);
+		CHECK(cuStreamQuery_ptsz(NULL) == NOT_READY);
+		CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)at));
+		OK(cuStreamSynchronize_ptsz(NULL));
+		CHECK(!*(volatile uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
+		CHECK(!pthread_join(thread, NULL));
+		write_word(word);
+		copy(&b, NULL);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
+// A thread's own stream has a record that is not known to be reached when a copy on the legacy stream comes, which waits for the
+// program.
+static void own_ahead_of_waiting_copy(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	handle two = stream_of(0), apart = stream_of(NON_BLOCKING), first = new_event(), second = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		launch_by(cuLaunchKernel_ptsz, &b, NULL, r, 300);
+		OK(cuEventRecord_ptsz(first, NULL));
+		OK(cuEventRecord_ptsz(second, NULL));
+		until_reached(first);
+		OK(cuStreamSynchronize(apart));
+		wait_for_value(two);
+		copy(&c, NULL);
+		if (r % 2)
+			while (cuStreamQuery_ptsz(NULL) == NOT_READY)
+				usleep(50);
+		OK(cuStreamSynchronize_ptsz(NULL));
+		release();
+		copy(&b, NULL);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+}
+
 // A thread waits for the legacy stream while the log has no launch, but a wait. Another one launches on a blocking stream meanwhile.
 static void meanwhile(unsigned rounds)
 {
@@ -1118,7 +1181,7 @@ static void *sync_own(void *none)
 {
 	OK(cuCtxSetCurrent(context));
 	OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
-	printf("%d in cuStreamSynchronize\n", gettid());
+	printf("%d in cuEventQuery\n", gettid());
 	OK(cuStreamSynchronize_ptsz(NULL));
 	over = true;
 	return none;
@@ -1522,6 +1585,8 @@ int main(int argc, char **argv)
 		{"ahead-of-record", ahead_of_record},
 		{"reached", reached},
 		{"ahead-of-copy", ahead_of_copy},
+		{"own-ahead-of-copy", own_ahead_of_copy},
+		{"own-ahead", own_ahead_of_waiting_copy},
 		{"meanwhile", meanwhile},
 		{"parted", parted},
 		{"held", held},
