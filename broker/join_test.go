@@ -34,19 +34,27 @@ func crowd(socket string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-const gpusOf = "GPREEMPT_TEST_GPUS"
+const (
+	gpusOf   = "GPREEMPT_TEST_GPUS"
+	daemonOf = "GPREEMPT_TEST_DAEMON" // gpreemptd, for machines without Go
+)
 
 // BenchmarkJoin is how long it takes to become a member of a broker of its own process, beside so many clients: from the first system
 // call until the pages of all members of the GPU are mapped. The metrics are of joins, of the broker's memory, and of its time while
 // nothing happens.
 //
 //	go test -run '^$' -bench Join -benchtime 2000x ./broker
+//
+// A machine without Go runs what go test -c makes, with the variable GPREEMPT_TEST_DAEMON.
 func BenchmarkJoin(b *testing.B) {
-	daemon := filepath.Join(b.TempDir(), "gpreemptd")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", daemon, "../cmd/gpreemptd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, out)
+	daemon := os.Getenv(daemonOf)
+	if daemon == "" {
+		daemon = filepath.Join(b.TempDir(), "gpreemptd")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", daemon, "../cmd/gpreemptd")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
 	}
 	for _, gpus := range []int{0, 1, 4, 16} {
 		b.Run(fmt.Sprintf("clients=%d", gpus*(wire.Slots-1)), func(b *testing.B) { benchmarkJoin(b, daemon, gpus) })
