@@ -18,7 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-var built string // the folder with libcuda.so.1, selftest, memory, and sharing
+var built string // the folder with libcuda.so.1, selftest, memory, sharing, and spatial
 
 func TestMain(m *testing.M) {
 	code, err := buildAndRun(m)
@@ -50,7 +50,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err := images(dir); err != nil {
 		return 0, err
 	}
-	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory"), program("sharing")} {
+	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory"), program("sharing"), program("spatial")} {
 		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("compile: %w\n%s", err, out)
 		}
@@ -113,6 +113,20 @@ func TestMemory(t *testing.T) {
 func TestSharing(t *testing.T) {
 	for _, name := range []string{"peers", "strangers", "pool_strangers", "ipc", "devices_on_the_bus", "captured", "scrubbing", "creating", "calling", "calling_misspelt", "copying_nothing"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "sharing", name) })
+	}
+}
+
+func TestSpatial(t *testing.T) {
+	for _, name := range []string{"green", "split", "room", "urgent", "narrow", "graphs", "cut", "placed"} {
+		t.Run(name, func(t *testing.T) { selftest(t, "spatial", name) })
+	}
+}
+
+// Where nothing runs beside it, a launch that is placed on SMs does what one does that is not, in the same time.
+func TestSelfPlaced(t *testing.T) {
+	t.Setenv("SELFTEST_GREEN", "1")
+	for _, name := range []string{"ordering", "events", "guarded", "waiting", "fills", "graphs", "slicing", "holding"} {
+		t.Run(name, func(t *testing.T) { selftest(t, "selftest", name) })
 	}
 }
 

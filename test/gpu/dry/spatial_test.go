@@ -63,6 +63,7 @@ var quickCells = map[string]int{
 	"cap: 1 an SM": 8, "cap: half": 5, "throttle: 10 us asleep": 2, "throttle: 40 us asleep": 2,
 	"persistent: 64 SMs' worth": 8, "persistent: 16 SMs' worth": 8, "persistent: 112 SMs' worth": 8,
 	"windows: 1 wave": 8, "windows: half a wave": 8, "windows: 4 waves": 8,
+	"width: 16 SMs": 8, "width: 32 SMs": 8, "width: 64 SMs": 8, "width: 96 SMs": 8, "width: 112 SMs": 8,
 }
 
 // What else is found, as the name of a figure or fact.
@@ -73,13 +74,17 @@ var spatialFinds = []string{
 	"cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuFuncSetAttribute of MAX_DYNAMIC_SHARED_SIZE_BYTES", "cuStreamCreateWithPriority",
 	"two launches, one stream, the second with 120 KB of shared memory: until they have ended", "two launches, two streams: the calls",
 	"from wide to 1 block an SM, blocks of 10 us: stopped", "from as wide to wide, blocks of 100 us: goes on", "clusters of 8, primary",
+	"from wide to 64 SMs, blocks of 10 us: stopped", "cuGreenCtxCreate with a stream", "clusters of 8, green 8",
 }
 
-// What the simulated driver lacks is said, and the rest goes on.
-var spatialLacks = map[string]string{
-	"green": "cuDeviceGetDevResource", "green context 1": "cuDeviceGetDevResource", "a change to 64 SMs": "cuDeviceGetDevResource",
-	"scaling, 8 SMs": "cuDeviceGetDevResource", "width: 112 SMs, beside spin": "cuDeviceGetDevResource",
-	"clusters, green 8": "cuDeviceGetDevResource", "rivals": "an MPS server; see --mps",
+// What the simulated driver says as an H200 did; what it lacks is said, and the rest goes on.
+var spatialSays = map[string]string{
+	"green: SMs": "132, of 8 at least, multiples of 8", "green 64: SMs as it says": "64",
+	"green 64: a kernel that was loaded in the primary context":                "CUDA_SUCCESS",
+	"green: cuCtxSynchronize of the primary waits for it":                      "yes",
+	"green 16: a cooperative launch of as many blocks as fit on the whole GPU": "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+	"green: the primary's stream waits for that event":                         "CUDA_SUCCESS", "green: and ends": "CUDA_SUCCESS",
+	"rivals": "not here: an MPS server; see --mps",
 }
 
 func TestSpatialProbeFindsEverything(t *testing.T) {
@@ -129,8 +134,8 @@ func TestSpatialProbeFindsEverything(t *testing.T) {
 			t.Errorf("lacks %q", name)
 		}
 	}
-	for name, what := range spatialLacks {
-		if said[name] != "not here: "+what {
+	for name, what := range spatialSays {
+		if said[name] != what {
 			t.Errorf("%s: %q", name, said[name])
 		}
 	}

@@ -107,10 +107,17 @@ static uint64_t windows_done(const struct gpreempt_record *record)
 	return done;
 }
 
-static uint64_t blocks_at_once(const struct work *w)
-{ // as many as the machine has room for
-	int per_sm = kernel_blocks_per_sm(w->kernel, (uint64_t)w->block[0] * w->block[1] * w->block[2], w->shared_bytes);
-	return (uint64_t)machine.sms * (uint64_t)(per_sm > 0 ? per_sm : 1);
+bool guard_valid(const struct work *w) { return record_valid(w->hidden); }
+
+uint64_t guard_begins(const struct work *w)
+{
+	uint64_t blocks = blocks_of(w), done = windows_done(record_of(w->hidden)) << (w->hidden & GPREEMPT_SHIFT);
+	return done < blocks ? done : blocks;
+}
+
+bool guard_exits(const struct work *w, uint64_t number)
+{
+	return must_exit(record_of(w->hidden), number >> (w->hidden & GPREEMPT_SHIFT));
 }
 
 // Hands out blocks until the machine is full. Blocks that exit at once take no time.

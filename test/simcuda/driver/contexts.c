@@ -87,6 +87,7 @@ static CUresult context_end(struct CUctx_st *c)
 	pthread_mutex_unlock(&sim_lock);
 	engine_remove(c->device, c->tsg);
 	rm_context_destroy(c->rm);
+	sms_free(c);
 	free(c);
 	return CUDA_SUCCESS;
 }
@@ -187,7 +188,7 @@ CALL(cuCtxDestroy_v2, (CUcontext c), (c))
 	CUresult r = enter(NULL);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (!handle_is(c, H_CONTEXT) || c->primary)
+	if (!handle_is(c, H_CONTEXT) || c->primary || c->of)
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
 	if (context_top() == c)
 		context_pop();

@@ -69,6 +69,10 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 			fault(p->c);
 			return true;
 		}
+		if (p->c->sms && !k->over && !k->proceed) {
+			begin_placed(p, o);
+			p->fetched = true; // its blocks begin in the next round
+		}
 	}
 	if (k->proceed) {
 		if (!step_waiting(p, o))
@@ -89,6 +93,9 @@ static bool step_kernel(struct pass *p, struct CUstream_st *s, struct op *o)
 			return false;
 		}
 		o->end_run = p->run;
+	} else if (o->placed) {
+		if (!step_placed(p, o))
+			return false;
 	} else if (o->work.hidden) {
 		if (!step_guarded(p, o))
 			return false;
@@ -356,6 +363,7 @@ static void run_streams(struct pass *p)
 	for (bool again = true; again;) {
 		again = false;
 		p->holds = 0; // holds of the round before may have ended in it
+		place(p);
 		for (struct CUstream_st **at = &p->c->streams; *at;) {
 			struct CUstream_st *s = *at;
 			while (s->head && step(p, s, s->head)) {

@@ -38,9 +38,19 @@ static inline void fault(struct CUctx_st *c)
 // Each says whether the operation is over. A launch that a stop cut is over.
 bool step_guarded(struct pass *, struct op *); // it has a record
 bool step_waiting(struct pass *, struct op *); // its blocks wait for each other
+bool step_placed(struct pass *, struct op *);  // its blocks are placed on SMs (sms.c)
 bool step_bus(struct pass *, struct op *);     // a copy over a bus with a rate
 void leave_bus(struct op *, int device);
 bool transfer(struct CUctx_st *, const struct work *, uint64_t from, uint64_t to); // false: an illegal address
 bool effect(const struct work *, uint64_t from, uint64_t to); // of the blocks from .. to - 1, which have ended
+// What the guard of a launch with a record does; the last two only where the record is one.
+bool guard_valid(const struct work *);
+uint64_t guard_begins(const struct work *);             // the first block that has not run in an earlier launch
+bool guard_exits(const struct work *, uint64_t number); // the block is not to begin; nor is any later one
+
+// ---- SMs (sms.c), of a context that has had a green context
+void begin_placed(struct pass *, struct op *); // the launch begins
+void place(struct pass *);                     // lets blocks begin and end up to now, or until a launch is over
+uint64_t blocks_at_once(const struct work *);  // as many as its SMs have room for
 
 #endif

@@ -106,13 +106,15 @@ static CUresult enter_node(CUgraphNode n, const void *parameters)
 	return handle_is(n, H_NODE) && n->work.kind == OP_KERNEL ? r : leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, bool v1)
+// The SMs of a node stay those of the stream on which it was captured.
+static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, const struct sm_set *sms,
+			  bool v1)
 {
 	return launch_work(w,
 			   p->func ? p->func :
 			   v1      ? NULL :
 				     p->kern,
-			   p->grid, p->block, p->sharedMemBytes, cooperative, p->kernelParams, p->extra);
+			   p->grid, p->block, p->sharedMemBytes, cooperative, sms, p->kernelParams, p->extra);
 }
 
 static CUresult get_parameters(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out, bool v1)
@@ -140,7 +142,7 @@ static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, 
 	CUresult r = enter_node(n, p);
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = node_work(&w, p, n->work.cooperative, v1);
+	r = node_work(&w, p, n->work.cooperative, &n->work.sms, v1);
 	if (r == CUDA_SUCCESS)
 		graph_set_work(n, &w);
 	return leave(r);
@@ -164,7 +166,7 @@ static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, s
 	CUresult r = out && p ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = node_work(&w, p, false, v1);
+	r = node_work(&w, p, false, &(struct sm_set){{0}}, v1);
 	return leave(r == CUDA_SUCCESS ? add_node(out, g, on, count, &w) : r);
 }
 
@@ -390,7 +392,7 @@ static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PA
 	int i = 0;
 	while (i < e->n && e->node[i] != n)
 		i++;
-	r = i == e->n ? CUDA_ERROR_INVALID_VALUE : node_work(&w, p, n->work.cooperative, v1);
+	r = i == e->n ? CUDA_ERROR_INVALID_VALUE : node_work(&w, p, n->work.cooperative, &e->work[i].sms, v1);
 	if (r == CUDA_SUCCESS)
 		e->work[i] = w;
 	return leave(r);

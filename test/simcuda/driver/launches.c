@@ -35,11 +35,12 @@ static CUresult launch_arguments(struct work *w, const struct definition *d, voi
 }
 
 CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared,
-		     bool cooperative, void **parameters, void **extra)
+		     bool cooperative, const struct sm_set *sms, void **parameters, void **extra)
 {
 	if (!is_function(f))
 		return CUDA_ERROR_INVALID_HANDLE;
-	*w = (struct work){.kind = OP_KERNEL, .function = f, .shared_bytes = shared, .cooperative = cooperative};
+	*w = (struct work){
+		.kind = OP_KERNEL, .function = f, .shared_bytes = shared, .cooperative = cooperative, .sms = *sms};
 	memcpy(w->grid, grid, sizeof w->grid);
 	memcpy(w->block, block, sizeof w->block);
 	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
@@ -52,7 +53,7 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	CUresult r = launch_arguments(w, f->definition, parameters, extra);
 	if (r != CUDA_SUCCESS || !cooperative)
 		return r;
-	uint64_t resident = (uint64_t)machine.sms * (uint64_t)kernel_blocks_per_sm(w->kernel, threads, shared);
+	uint64_t resident = sms_in(sms) * (uint64_t)kernel_blocks_per_sm(w->kernel, threads, shared);
 	if ((uint64_t)grid[0] * grid[1] * grid[2] > resident)
 		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 	// A stop can cut it, though its blocks wait for each other.
@@ -65,8 +66,10 @@ static _Thread_local uint32_t holds_launched;
 // For tests: how many links of holds the calling thread has launched.
 API uint32_t simcuda_holds_launched(void) { return holds_launched; }
 
+#define GREEN_CLUSTER 8u // blocks of the largest cluster that a green context takes
+
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
-		       bool cooperative, void **parameters, void **extra)
+		       bool cooperative, unsigned cluster, void **parameters, void **extra)
 {
 	struct CUstream_st *s;
 	struct CUctx_st *c;
@@ -81,7 +84,9 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	if (r != CUDA_SUCCESS)
 		return r;
 	struct work w = {0};
-	r = launch_work(&w, f, grid, block, shared, cooperative, parameters, extra);
+	r = launch_work(&w, f, grid, block, shared, cooperative, &s->sms, parameters, extra);
+	if (r == CUDA_SUCCESS && s->green && cluster > GREEN_CLUSTER)
+		r = CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	if (r == CUDA_SUCCESS && cooperative)
 		call_cooperative(s->ctx);
 	leave(r == CUDA_SUCCESS ? r = put(s, &w, NULL) : r);
@@ -95,7 +100,7 @@ DUAL(cuLaunchKernel, _ptsz,
       CUstream s, void **parameters, void **extra),
      (f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra))
 {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, parameters, extra);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, 1, parameters, extra);
 }
 
 DUAL(cuLaunchCooperativeKernel, _ptsz,
@@ -103,7 +108,7 @@ DUAL(cuLaunchCooperativeKernel, _ptsz,
       CUstream s, void **parameters),
      (f, gx, gy, gz, bx, by, bz, shared, s, parameters))
 {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, parameters, NULL);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, 1, parameters, NULL);
 }
 
 typedef struct {
@@ -120,10 +125,15 @@ static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **para
 	if (!c)
 		return CUDA_ERROR_INVALID_VALUE;
 	bool cooperative = false;
-	for (unsigned i = 0; c->attrs && i < c->numAttrs; i++)
-		cooperative |= c->attrs[i].id == LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[i].value[0];
+	unsigned cluster = 1; // blocks
+	for (unsigned i = 0; c->attrs && i < c->numAttrs; i++) {
+		const int *value = c->attrs[i].value;
+		cooperative |= c->attrs[i].id == LAUNCH_ATTRIBUTE_COOPERATIVE && value[0];
+		if (c->attrs[i].id == LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			cluster = (unsigned)(value[0] * value[1] * value[2]);
+	}
 	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative,
-		      parameters, extra);
+		      cluster, parameters, extra);
 }
 
 CALL(cuLaunchKernelEx, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra))

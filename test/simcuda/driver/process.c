@@ -98,7 +98,10 @@ struct CUctx_st *context_pop(void) { return depth ? stack[--depth] : NULL; }
 
 struct CUctx_st *context_current(void)
 {
-	return depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
+	struct CUctx_st *c = depth && handle_is(stack[depth - 1], H_CONTEXT) ? stack[depth - 1] : NULL;
+	if (c && c->of) // a green context: it is that one, which may have ended
+		c = handle_is(c->of, H_CONTEXT) ? c->of : NULL;
+	return c;
 }
 
 // ---- calls
@@ -124,8 +127,7 @@ CUresult enter(struct CUctx_st **current)
 	CUresult r = enter_driver();
 	if (r != CUDA_SUCCESS || !current)
 		return r;
-	*current = context_top();
-	if (!*current || !handle_is(*current, H_CONTEXT))
+	if (!(*current = context_current()))
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
 	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
 }

@@ -79,6 +79,7 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	o->work = *w;
 	o->with_previous = with_previous;
 	o->number = s->ctx->next_number++;
+	o->priority = s->priority;
 	add_dependency(o, after);
 	struct CUctx_st *c = s->ctx;
 	if (s->legacy) {
@@ -185,6 +186,8 @@ CUresult stream_resolve(struct CUctx_st *c, CUstream h, struct CUstream_st **out
 		return CUDA_ERROR_INVALID_HANDLE;
 	else
 		*out = h;
+	if (*out && (*out)->detached)
+		return CUDA_ERROR_STREAM_DETACHED;
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -86,6 +86,8 @@ enum {
 	CUDA_ERROR_CAPTURED_EVENT = 907,
 	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
 	CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
+	CUDA_ERROR_INVALID_CLUSTER_SIZE = 912,
+	CUDA_ERROR_STREAM_DETACHED = 917,
 };
 
 #define STREAM_LEGACY ((CUstream)1)     // CU_STREAM_LEGACY
@@ -116,8 +118,10 @@ struct machine {
 	uint64_t control_ns; // one RM control, synchronous
 	uint64_t copy_latency_ns;
 	uint64_t host_bytes_per_us, device_bytes_per_us;
-	uint64_t kernel_overhead_ns; // added to every kernel's duration
-	uint64_t block_ns;           // between the beginnings of two blocks
+	uint64_t kernel_overhead_ns;     // added to every kernel's duration
+	uint64_t block_ns;               // between the beginnings of two blocks
+	int green_least, green_multiple; // SMs of a green context
+	uint64_t green_ns, green_bytes;  // what one takes to make, and of the device's memory
 	uint32_t gpfifo_class, compute_class;
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
@@ -210,7 +214,8 @@ enum handle_kind {
 	H_NODE,
 	H_LINK,
 	H_POOL,
-	H_ARRAY
+	H_ARRAY,
+	H_GREEN
 };
 void handle_add(void *, enum handle_kind);
 void handle_remove(void *);
@@ -350,6 +355,13 @@ struct image *image_read(const void *, uint64_t bytes, CUresult *error); // byte
 void image_free(struct image *);
 char *image_file(const char *path, uint64_t *bytes); // NULL: it is empty, or cannot be read
 
+// ---- sets of SMs (sms.c)
+struct sm_set { uint64_t bit[3]; };     // no bit: all SMs
+unsigned sms_in(const struct sm_set *); // how many
+struct sm_set sms_from(const struct sm_set *, unsigned first, unsigned count);
+bool sms_make(struct CUctx_st *); // from now on its launches are placed on SMs; false: no host memory
+void sms_free(struct CUctx_st *);
+
 // ---- operations and streams (queues.c)
 enum op_kind { OP_MARK, OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_WAIT_VALUE, OP_WRITE_VALUE, OP_FREE };
 struct work { // what an operation does; also a graph node
@@ -359,6 +371,7 @@ struct work { // what an operation does; also a graph node
 	uint32_t grid[3], block[3], shared_bytes;
 	uint64_t argument[KERNEL_PARAMETERS];
 	bool guarded, cooperative;
+	struct sm_set sms;         // kernel: those that it may use
 	uint64_t hidden;           // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes;  // copy, memset, free
 	void *staged;              // copy: private source, freed with the operation
@@ -388,6 +401,10 @@ struct op {
 	uint64_t wave_end, wave_ns;  // until when, run clock, and how long each wave takes
 	struct place *place;         // of a kernel whose blocks wait for each other: those that run
 	uint64_t places, next_begin_run;
+	struct op *placed_next; // of a kernel that is placed on SMs: the next one by urgency
+	bool placed, begun;     // begun: blocks of it have been handed out, or none is to be
+	uint64_t running;       // blocks
+	int priority;           // its stream's
 	uint64_t started_ns, done_ns;
 	struct op **dep;
 	int deps;
@@ -400,6 +417,9 @@ struct CUstream_st {
 	uint64_t id;
 	unsigned flags; // 1 = non-blocking
 	int priority, channel;
+	struct CUgreenCtx_st *green; // NULL: the stream has all SMs
+	struct sm_set sms;
+	bool detached; // its green context was destroyed
 	bool destroyed, legacy;
 	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
 	uint64_t end_run;              // run clock at the end of the last kernel, valid while chain
@@ -407,6 +427,16 @@ struct CUstream_st {
 	struct capture *capture;
 	uint64_t capture_sequence, capture_joined;
 };
+struct CUgreenCtx_st {
+	struct CUctx_st *ctx, *as_context; // as_context: what cuCtxFromGreenCtx gives
+	struct sm_set sms;
+	struct CUstream_st *own; // orders events behind and ahead of its streams
+};
+static inline void stream_of_green(struct CUstream_st *s, struct CUgreenCtx_st *g)
+{
+	s->green = g;
+	s->sms = g->sms;
+}
 #define PRIORITIES 6        // 0, the lowest, to -5
 #define MOST_CONNECTIONS 32 // of CUDA_DEVICE_MAX_CONNECTIONS
 struct channel {            // what streams that share it submitted, in order; fetched in order
@@ -419,7 +449,10 @@ struct CUctx_st {
 	unsigned flags;
 	uint64_t id;
 	bool primary, destroyed;
-	CUresult error; // sticky
+	struct CUctx_st *of; // not NULL: this is a green context of that one (cuCtxFromGreenCtx), and has no more than green
+	struct CUgreenCtx_st *green;
+	struct sms *sms; // not NULL: launches are placed on SMs (sms.c)
+	CUresult error;  // sticky
 	struct CUstream_st *streams, *legacy;
 	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
 	unsigned streams_of[PRIORITIES]; // how many streams have been put on channels, by priority
@@ -525,8 +558,9 @@ void function_load(CUfunction, struct CUctx_st *); // unless it is loaded; may w
 // ---- launches (launches.c); sim_lock held
 // Makes the work that a launch of the function is.
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
-		     bool cooperative, void **parameters, void **extra);
-#define LAUNCH_ATTRIBUTE_COOPERATIVE 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+		     bool cooperative, const struct sm_set *, void **parameters, void **extra);
+#define LAUNCH_ATTRIBUTE_COOPERATIVE 2       // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+#define LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 // ---- arrays (arrays.c); sim_lock held
 void arrays_owner_ends(const struct CUctx_st *); // frees its arrays

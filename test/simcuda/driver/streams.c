@@ -14,6 +14,8 @@ CALL(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority),
 	*out = stream_new(c, flags, priority);
 	if (!*out)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	if (context_top()->of)
+		stream_of_green(*out, context_top()->green);
 	handle_add(*out, H_STREAM);
 	return leave(CUDA_SUCCESS);
 }
@@ -82,7 +84,7 @@ DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out))
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = st->ctx;
+	*out = st->green ? st->green->as_context : st->ctx;
 	return leave(CUDA_SUCCESS);
 }
 

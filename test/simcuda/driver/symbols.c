@@ -16,6 +16,8 @@ typedef void function(void);
 	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
 	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
+	NAME(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx) \
+	NAME(cuCtxGetDevResource, 12040, cuCtxGetDevResource) \
 	NAME(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess) \
 	NAME(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess) \
 	NAME(cuCtxGetApiVersion, 3020, cuCtxGetApiVersion) \
@@ -29,6 +31,9 @@ typedef void function(void);
 	NAME(cuCtxSetCurrent, 4000, cuCtxSetCurrent) \
 	NAME(cuCtxSetFlags, 12010, cuCtxSetFlags) \
 	NAME(cuCtxSynchronize, 2000, cuCtxSynchronize) \
+	NAME(cuDevResourceGenerateDesc, 12040, cuDevResourceGenerateDesc) \
+	NAME(cuDevSmResourceSplitByCount, 12040, cuDevSmResourceSplitByCount) \
+	NAME(cuDeviceGetDevResource, 12040, cuDeviceGetDevResource) \
 	NAME(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer) \
 	NAME(cuDeviceGetP2PAttribute, 8000, cuDeviceGetP2PAttribute) \
 	NAME(cuDeviceGraphMemTrim, 11040, cuDeviceGraphMemTrim) \
@@ -101,6 +106,12 @@ typedef void function(void);
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
 	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
 	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \
+	NAME(cuGreenCtxCreate, 12040, cuGreenCtxCreate) \
+	NAME(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy) \
+	NAME(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource) \
+	NAME(cuGreenCtxRecordEvent, 12040, cuGreenCtxRecordEvent) \
+	NAME(cuGreenCtxStreamCreate, 12050, cuGreenCtxStreamCreate) \
+	NAME(cuGreenCtxWaitEvent, 12040, cuGreenCtxWaitEvent) \
 	NAME(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
 	NAME(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	NAME(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
@@ -204,6 +215,7 @@ typedef void function(void);
 	NAME(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, \
 	     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
 	PAIR(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz) \
+	NAME(cuStreamGetGreenCtx, 12040, cuStreamGetGreenCtx) \
 	NAME(cuStreamCreate, 2000, cuStreamCreate) \
 	NAME(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
 	NAME(cuStreamDestroy, 4000, cuStreamDestroy_v2) \

@@ -28,6 +28,9 @@ int cuDevicePrimaryCtxRetain(handle *, int);
 int cuDevicePrimaryCtxRelease_v2(int);
 int cuCtxSetCurrent(handle);
 int cuCtxSynchronize(void);
+int cuDeviceGetDevResource(int, void *, int);
+int cuDevResourceGenerateDesc(handle *, void *, unsigned);
+int cuGreenCtxCreate(handle *, handle, int, unsigned);
 int cuStreamCreate(handle *, unsigned);
 int cuStreamCreateWithPriority(handle *, unsigned, int);
 int cuStreamDestroy_v2(handle);
@@ -175,6 +178,13 @@ static void start(void)
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoadData(&module, "simulated image"));
+	if (getenv("SELFTEST_GREEN")) { // from now on launches of the context are placed on SMs
+		unsigned char all[144];
+		handle set, green;
+		OK(cuDeviceGetDevResource(0, all, 1));
+		OK(cuDevResourceGenerateDesc(&set, all, 1));
+		OK(cuGreenCtxCreate(&green, set, 0, 1));
+	}
 }
 
 static handle function(const char *name)
