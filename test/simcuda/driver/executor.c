@@ -207,6 +207,7 @@ static void complete(struct pass *p, struct CUstream_st *s)
 	if (o->queued)
 		leave_channel(p, s);
 	s->head = o->next;
+	s->length--;
 	if (!s->head)
 		s->tail = NULL;
 	if (o->work.kind == OP_COPY)

@@ -139,6 +139,16 @@ int sim_connections(void)
 	return n >= 1 && n <= MOST_CONNECTIONS ? n : machine.connections;
 }
 
+uint32_t sim_queue(void)
+{
+	static _Atomic uint32_t most;
+	if (!most) {
+		const char *e = getenv("SIMCUDA_QUEUE");
+		most = e && atoi(e) > 0 ? (uint32_t)atoi(e) : UINT32_MAX;
+	}
+	return most;
+}
+
 bool sim_mps(void)
 {
 	static _Atomic int state; // 1 no, 2 yes

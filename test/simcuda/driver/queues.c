@@ -72,9 +72,12 @@ static void enter_channel(struct CUstream_st *s, struct op *o)
 
 static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
 {
+	while (s->length >= sim_queue() && !sim_dead)
+		pthread_cond_wait(&sim_done, &sim_lock);
 	struct op *o = calloc(1, sizeof *o);
 	if (!o)
 		abort();
+	s->length++;
 	o->refs = 3; // queue, s->last, caller
 	o->work = *w;
 	o->with_previous = with_previous;

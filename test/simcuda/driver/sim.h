@@ -140,6 +140,7 @@ void sim_pin(uint64_t bytes);          // sleeps as long as page-locking takes
 void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
 uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many bytes
 int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
+uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
 bool sim_mps(void);                    // whether processes are clients of an MPS server
 uint64_t sim_look_ns(void);            // as machine.look_ns, or as a test wants it
 uint64_t sim_block_ns(void);           // between the beginnings of two blocks that wait for each other
@@ -422,6 +423,7 @@ struct CUstream_st {
 	bool detached; // its green context was destroyed
 	bool destroyed, legacy;
 	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
+	uint32_t length;               // from head to tail
 	uint64_t end_run;              // run clock at the end of the last kernel, valid while chain
 	bool chain;
 	struct capture *capture;
