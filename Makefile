@@ -203,14 +203,16 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 	$(CC) $(SANITIZE_FLAGS) -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
-# For random programs: stops wait 50 us for what runs instead of 100 ms, so that most are late, and calls 20 ms instead of 1 s for
-# what they come behind, so that kernels may often spin until the program goes on.
+# For random programs: calls wait 20 ms instead of 1 s for what they come behind, so that kernels may often spin until the program goes
+# on. In one of the two builds stops wait 50 us for what runs instead of 100 ms, so that most are late, in the other 5 ms.
 LATE := preempt/blp/stop.c preempt/blp/log.c preempt/blp/barrier.c
-build/late/libgpreempt.so: build/libgpreempt.so
+build/late/libgpreempt.so: LATE_NS := 50000
+build/impatient/libgpreempt.so: LATE_NS := 5000000
+build/late/libgpreempt.so build/impatient/libgpreempt.so: build/libgpreempt.so
 	@mkdir -p $(@D)
 	@rm -f $@ $(@D)/core.a
 	for c in $(LATE); do \
-		$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=50000 -DGP_PATIENCE_NS=20000000 -c -o $(@D)/$$(basename $$c .c).o $$c || exit; \
+		$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=$(LATE_NS) -DGP_PATIENCE_NS=20000000 -c -o $(@D)/$$(basename $$c .c).o $$c || exit; \
 	done
 	$(LD) -r -o $(@D)/core.o $(filter-out $(LATE:%.c=build/c/%.o),$(CORE:%.c=build/c/%.o)) $(patsubst preempt/blp/%.c,$(@D)/%.o,$(LATE)) && \
 		$(AR) rcs $(@D)/core.a $(@D)/core.o

@@ -3,8 +3,6 @@
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
-#include <time.h>
-
 // Taints a stream until its entries are over, and not what came behind them on other streams. What taints it already is behind them.
 static bool taint_by_marker(struct gp_domain *d, struct blp_stream *s)
 {
@@ -56,186 +54,6 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 	}
 }
 
-// What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, what who waits
-// for that stream waits for, or all.
-struct scope {
-	CUcontext context;
-	const struct gp_gpu *gpu;
-	CUstream stream;
-	bool all, waits;
-	bool bounded; // by a patience, for a call that only has to come behind, or takes who knows what
-	const struct gp_domain *but;
-};
-
-static bool concerns(const struct scope *f, const struct gp_domain *d)
-{
-	return d->context && (!f->context || d->context == f->context) && (!f->gpu || d->gpu == f->gpu) &&
-	       d->head != d->tail && d != f->but;
-}
-
-// The program may wait for a blocking stream while the legacy stream waits for the program: only what is on the stream behind that
-// is its business. The legacy stream itself is complete when all blocking streams are.
-static bool is_in(const struct scope *f, const struct blp_stream *s, CUstream stream, bool blocking)
-{
-	return f->all || (f->waits && stream != GP_STREAM_LEGACY ? s->handle == stream : blp_related(s, stream, blocking));
-}
-
-// Whether a marker tells when a stream's entries are over. One that stands for a thread's own is marked here.
-static bool is_marked(struct gp_domain *d, struct blp_stream *s)
-{
-	bool pushed;
-	if (s->thread && blp_enter(d->context, &pushed)) {
-		blp_has_ended(d, s, s->last);
-		blp_leave(pushed);
-	}
-	return !blp_pending(s) || blp_marker_behind(d, s->first_marker, s->last) >= 0;
-}
-
-// Waits for what runs beside a stream that is firm, or on one that stands for a thread's own. The queue that the driver waits for may
-// not be behind that: relaunch.c, thread.c.
-static void wait_beside(struct gp_domain *d, struct blp_stream *s)
-{
-	CUstream handle = s->handle;
-	CUcontext context = d->context;
-	CUevent done = s->thread ? s->taint : d->beside[s - d->stream_of].done;
-	struct timespec nap = {0, 20 * 1000};
-	while (done && s->firm && s->handle == handle && d->context == context && blp_query(done) == CUDA_ERROR_NOT_READY) {
-		pthread_mutex_unlock(&d->lock);
-		nanosleep(&nap, NULL);
-		pthread_mutex_lock(&d->lock);
-	}
-}
-
-static void flush(const struct scope *f)
-{
-	CUstream stream = f->stream;
-	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
-	unsigned flags;
-
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-		struct gp_domain *d = blp_domains[i];
-		if (!concerns(f, d))
-			continue;
-		if (!known) {
-			known = true;
-			blocking = !gp_driver.cuStreamGetFlags(f->stream, &flags) && !(flags & CU_STREAM_NON_BLOCKING);
-		}
-		pthread_mutex_lock(&d->lock);
-		if (f->stream == GP_STREAM_PER_THREAD) {
-			struct blp_stream *own = blp_find_stream(d, f->stream, false);
-			stream = own ? own->handle : f->stream;
-		}
-		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are forgotten: a
-		// stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work
-		// ahead of them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
-		for (uint32_t n = 0; n < d->streams; n++) {
-			struct blp_stream *s = &d->stream_of[n];
-			bool cut = d->recorded || d->epoch % 2; // anew, where the lock was given up
-			if (blp_may_be_cut(s) && is_in(f, s, stream, blocking)) {
-				if (!cut && !((f->waits || s->thread) && is_marked(d, s))) {
-					blp_forget(d, s);
-					continue;
-				}
-				if (!cut && !f->waits)
-					continue;
-				gp_count(&d->gpu->stops.barriers, 1);
-				if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
-					break;
-			}
-			if (f->waits && s->handle == stream)
-				wait_beside(d, s);
-		}
-		blp_advance(d);
-		pthread_mutex_unlock(&d->lock);
-	}
-}
-
-// The context that a stream is flushed in; NULL: none needs to be.
-static CUcontext context_of(CUstream stream, CUcontext current)
-{
-	CUcontext context = NULL;
-	// A default stream is the current context's. For other streams, any context may be current.
-	if (stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD)
-		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-			struct gp_domain *d = blp_domains[i];
-			if (!d->context || d->head == d->tail)
-				continue;
-			pthread_mutex_lock(&d->lock);
-			if (blp_find_stream(d, stream, false))
-				context = d->context;
-			pthread_mutex_unlock(&d->lock);
-			if (context)
-				return context;
-		}
-	return current;
-}
-
-static void flush_stream(CUstream stream, CUcontext current, bool waits)
-{
-	if (blp_inside || !blp_domains[0])
-		return;
-	struct scope f = {.context = context_of(stream, current), .stream = stream, .waits = waits, .bounded = !waits};
-	if (f.context)
-		flush(&f);
-}
-
-void gp_blp_flush(CUstream stream, CUcontext current) { flush_stream(stream, current, true); }
-
-void gp_blp_come_behind(CUstream stream) { flush_stream(stream, gp_current_handle(), false); }
-
-void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->handle, false); }
-
-// Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. What
-// was waited for in vain runs to its end, and the driver orders the call.
-void gp_blp_flush_all(CUcontext context)
-{
-	if (!blp_inside)
-		flush(&(struct scope){.context = context, .all = true, .bounded = !context});
-}
-
-// Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
-// collective operation do. Waits for all contexts of the GPU: green ones use the memory of the primary one.
-void gp_blp_flush_owner(CUdeviceptr address)
-{
-	const struct gp_gpu *owner = blp_inside ? NULL : gp_gpu_of_memory(address);
-	if (!blp_inside)
-		flush(&(struct scope){.gpu = owner, .all = true, .bounded = !owner});
-}
-
-// Whether a stop can cut nothing of a domain, and has cut nothing. Asks the driver. d->lock is held, the context is current.
-static bool is_empty(struct gp_domain *d)
-{
-	bool empty = true;
-	for (uint32_t i = 0; i < d->streams; i++) {
-		struct blp_stream *s = &d->stream_of[i];
-		if (blp_may_be_cut(s) && (d->epoch % 2 || !blp_has_ended(d, s, s->last)))
-			empty = false;
-	}
-	blp_advance(d);
-	return empty;
-}
-
-bool gp_blp_wait_empty(uint64_t deadline_ns)
-{
-	struct timespec nap = {0, 100 * 1000};
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		for (struct gp_domain *d = blp_domains[i];; nanosleep(&nap, NULL)) {
-			bool pushed;
-			pthread_mutex_lock(&d->lock);
-			bool empty = !d->context;
-			if (!empty && blp_enter(d->context, &pushed)) {
-				empty = is_empty(d);
-				blp_leave(pushed);
-			}
-			pthread_mutex_unlock(&d->lock);
-			if (empty)
-				break;
-			if (gp_now_ns() >= deadline_ns)
-				return false;
-		}
-	return true;
-}
-
 static bool still_tainted(struct gp_domain *, struct blp_stream *);
 
 // Whether the domain that the stream had before has nothing of it any more, neither in its log nor on the way to the driver.
@@ -245,7 +63,7 @@ static bool has_left(struct gp_domain *d, CUcontext context, CUstream stream)
 	struct gp_domain *before = d->before;
 	if (!before)
 		return true;
-	flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
+	blp_flush_but(d, context, stream);
 	pthread_mutex_lock(&before->lock);
 	struct blp_stream *s = before->context == context ? blp_find_stream(before, stream, false) : NULL;
 	bool left = !before->passing && !before->unplaced.passing &&
@@ -318,7 +136,7 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 		if (other == d || other->context != context || (other->head == other->tail && !other->tainted))
 			continue;
 		if (!flushed)
-			flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = d});
+			blp_flush_but(d, context, stream);
 		flushed = true;
 		pthread_mutex_lock(&other->lock);
 		struct blp_stream like = {.handle = stream, .blocking = true};

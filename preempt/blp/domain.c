@@ -110,6 +110,8 @@ void blp_release(struct gp_domain *d)
 			gp_driver.cuStreamDestroy(d->beside[i].stream);
 		if (d->beside[i].done)
 			gp_driver.cuEventDestroy(d->beside[i].done);
+		if (d->beside[i].moved)
+			gp_driver.cuEventDestroy(d->beside[i].moved);
 	}
 	if (d->done)
 		gp_driver.cuEventDestroy(d->done);

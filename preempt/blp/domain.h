@@ -32,6 +32,8 @@ enum {
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
 	BLP_PATIENCE_NS = GP_PATIENCE_NS,
+	// Calls that stops add to the queue of a stream before it is to get somewhere. The driver's holds about 1000, then calls wait.
+	BLP_ADDED = 128,
 	BLP_LEAST_PATIENCE_NS = 1000000,
 };
 
@@ -103,6 +105,7 @@ struct blp_entry {
 	bool awaited;         // BLP_RECORD: a wait in the log is for it
 	bool foreign;         // BLP_WAIT: it may be for what the driver does not order ahead of its stream anyway
 	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
+	bool again; // the driver took it once more. Not above: who looks at kind and complete without the lock reads what lies between
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
 	bool fresh;     // BLP_GRAPH: its records are not zeroed yet. BLP_RECORD: an event of d->order stands for it
@@ -170,6 +173,8 @@ struct gp_domain {
 		bool ahead;             // it has work that the stream's own queue is not behind yet
 		bool leads;             // what is launched again goes there: relaunch.c
 		int left;               // markers on the stream's own queue, of what was cut since
+		uint32_t added;         // calls of ours that have added to the stream's own queue
+		CUevent moved;          // recorded there ahead of them
 		const void *behind;     // the event of the last one that it was put behind
 	} beside[BLP_STREAMS];          // one for each stream; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
@@ -303,6 +308,14 @@ void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to)
 // fit.c; may ask the driver, the first time
 bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes);
 
+// flush.c
+// Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
+// that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
+bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domain.lock
+// Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
+void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
+void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
+
 // barrier.c
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the
 // stream. True: new work may wait for the CPU behind that.
@@ -330,8 +343,7 @@ extern _Atomic uint32_t blp_unmet;
 void blp_pass(struct gp_operation *);
 void blp_passed(struct gp_operation *);
 void blp_barrier(struct gp_operation *);
-void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
-void blp_enter_driver(struct gp_operation *);      // without the lock, after the wait for what is ahead
+void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
 
 // thread.c, under gp_domain.lock
 struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream
@@ -355,6 +367,9 @@ struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry
 
 // relaunch.c, under gp_domain.lock
 bool blp_wanted_stopped(struct gp_domain *);
+// Whether stops have added enough to the queue of a stream that gets nowhere. What holds it up may wait for the program, and the
+// next call might wait for room. So nothing is cut until it gets somewhere. Under gp_domain.control.
+bool blp_is_held_up(struct gp_domain *);
 // Launches what is left in the order of the log. False: a window has opened meanwhile, or the driver refused.
 bool blp_relaunch(struct gp_domain *);
 // The stream that entries of a stream are put on.

@@ -219,7 +219,8 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 		turn = LATER;
 	}
 	bool had = blp_has_room(d, stream, 0), room = had || blp_make_room(d, stream, 0);
-	if (had != room || !blp_belongs(o, d)) { // room was made without the lock
+	// Room was made, or a stop waited for, without the lock.
+	if (had != room || !blp_belongs(o, d) || blp_is_tainted(d, stream)) {
 		pthread_mutex_unlock(&d->lock);
 		return AGAIN;
 	}
@@ -408,6 +409,8 @@ bool blp_await(struct gp_operation *o)
 			break;
 	} while (true);
 	if (d) {
+		joins |= joins_others(d, stream); // the lock may have been given up since
+		ahead |= blp_may_be_cut(stream);
 		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -421,8 +424,8 @@ bool blp_await(struct gp_operation *o)
 		o->result = CUDA_SUCCESS;
 		return true;
 	}
-	if (tainted || o->cpu || joins ||
-	    ahead) // launches ahead must not be repeated behind the wait: the program may wait for them
+	// Launches ahead must not be repeated behind the wait: the program may wait for them.
+	if (!d || tainted || o->cpu || joins || ahead)
 		blp_come_behind(o);
 	blp_enter_driver(o);
 	if (reached) // and the event may stand for another record by now
@@ -432,7 +435,8 @@ bool blp_await(struct gp_operation *o)
 
 // Waits and questions.
 
-// The domain in which the stream has entries; takes its lock. NULL: there is none, and no lock is held.
+// The domain in which the stream has entries that are not known to be complete; takes its lock. NULL: there is none, and no lock is
+// held. One that the stream had before may still know it.
 static struct gp_domain *enter_stream(CUstream handle, CUcontext current, struct blp_stream **stream)
 {
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
@@ -441,7 +445,7 @@ static struct gp_domain *enter_stream(CUstream handle, CUcontext current, struct
 		    ((handle == GP_STREAM_LEGACY || handle == GP_STREAM_PER_THREAD) && d->context != current))
 			continue;
 		pthread_mutex_lock(&d->lock);
-		if ((*stream = blp_find_stream(d, handle, false)))
+		if ((*stream = blp_find_stream(d, handle, false)) && blp_pending(*stream))
 			return d;
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -476,7 +480,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	case GP_TAKE_MEMORY: gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what); break;
 	case GP_ASK_STREAM:
 		if ((d = enter_stream(what, current, &stream))) {
-			asked.domain = blp_pending(stream) ? d : NULL;
+			asked.domain = d;
 			asked.stream = (uint32_t)(stream - d->stream_of);
 			asked.upto = stream->last;
 			asked.handle = stream->handle;
@@ -507,7 +511,7 @@ static bool is_over(enum gp_wait kind, void *what)
 	if (d) {
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = &d->stream_of[asked.stream];
-		if (d->context && !d->given_up && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
+		if (d->context && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
 			over = blp_changes == asked.changes && !(d->epoch % 2);
 			// The driver was asked about the thread's own stream, or what was launched again may be on another one.
 			if (over && kind == GP_ASK_STREAM &&
@@ -516,10 +520,10 @@ static bool is_over(enum gp_wait kind, void *what)
 			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
 				blp_complete_to(d, s, asked.upto);
-		} else if ((s->thread || s->firm) && kind == GP_ASK_STREAM && s->handle == asked.handle) {
-			over = s->firm ? blp_query(s->taint) != CUDA_ERROR_NOT_READY :
-					 blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
+		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == asked.handle) {
+			over = blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
 		}
+		over = over && !(kind == GP_ASK_STREAM && s->handle == asked.handle && blp_runs_beside(d, s));
 		pthread_mutex_unlock(&d->lock);
 	}
 	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {

@@ -304,6 +304,8 @@ static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct g
 	if (passes) {
 		if (o->stream == GP_STREAM_PER_THREAD)
 			blp_pass_own(d);
+		else if (o->stream == GP_STREAM_LEGACY && d->head != d->tail)
+			blp_come_behind(o); // later, a marker on another stream would come behind the launch
 		gp_count(&d->gpu->stops.launches, 1);
 		pass(o, code, l);
 	}

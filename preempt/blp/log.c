@@ -216,8 +216,8 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
-	if (blp_marker_behind(d, s->first_marker, upto) < 0)
-		blp_mark(d, s, s->last);
+	if (blp_marker_behind(d, s->first_marker, upto) < 0 && !blp_mark(d, s, s->last))
+		return CUDA_ERROR_UNKNOWN; // the driver refused: it is to tell the program
 	return poll_markers(d, s);
 }
 
@@ -229,13 +229,13 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	uint64_t since = gp_now_ns();
 	bool pushed = false, over = true;
 
-	if (s->done >= upto || s->firm || !context || d->given_up)
+	if (s->done >= upto || s->firm || !context)
 		return true;
 	if (!blp_enter(context, &pushed))
 		return false;
 	if (upto > d->tail) // also where a stop is to be over first
 		blp_entry_at(d, upto - 1)->waited = true;
-	while (s->handle == handle && s->done < upto && !s->firm && !d->given_up && d->context == context) {
+	while (s->handle == handle && s->done < upto && !s->firm && d->context == context) {
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
 		if (d->epoch % 2) {
@@ -297,7 +297,8 @@ uint64_t blp_threads(const struct blp_entry *e)
 	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
 }
 
-// Work in flight takes time to drain.
+// Work in flight takes time to drain. And where the driver's queue is full, its next call waits, with the domain's lock held: what
+// waits for the program may be in the queue.
 static bool bounded(const struct blp_stream *s, uint64_t entries)
 {
 	return entries < BLP_IN_FLIGHT && (entries < 2 || s->threads - s->threads_finished < BLP_THREADS_IN_FLIGHT);
@@ -307,7 +308,7 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	uint64_t entries = s->entries - s->finished;
 	uint32_t records = (d->next_record + (BLP_RECORDS - 1) - d->oldest_record) % (BLP_RECORDS - 1);
-	return d->head - d->tail < BLP_LOG && records < BLP_LOG && (!blp_can_stop(d) || bounded(s, entries)) &&
+	return d->head - d->tail < BLP_LOG && records < BLP_LOG && bounded(s, entries) &&
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
@@ -390,8 +391,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		return NULL;
 	}
 	e->kind = kind;
-	e->driven = e->accepted = e->complete = e->counted = e->waited = e->awaited = e->foreign = e->fresh = e->bare =
-		false;
+	e->driven = e->accepted = e->again = e->complete = e->counted = e->waited = e->awaited = e->foreign = e->fresh =
+		e->bare = false;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

@@ -17,6 +17,7 @@
 
 enum {
 	LOOK_EVERY = 8, // relaunches between two looks whether a window has opened again
+	CALLS = 4,      // for a record or a wait that is launched again, and a marker, at most
 };
 
 bool blp_wanted_stopped(struct gp_domain *d)
@@ -24,6 +25,30 @@ bool blp_wanted_stopped(struct gp_domain *d)
 	struct gp_gpu *g = d->gpu;
 	struct gp_segment *s = g->segment;
 	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
+}
+
+bool blp_is_held_up(struct gp_domain *d)
+{
+	bool held = false;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		__typeof__(d->beside[0]) *b = &d->beside[i];
+		if (b->added >= BLP_ADDED && blp_query(b->moved) != CUDA_ERROR_NOT_READY)
+			b->added = 0;
+		held |= b->added >= BLP_ADDED;
+	}
+	return held;
+}
+
+// Counts calls that are about to add to the queue of a stream.
+static bool add(struct gp_domain *d, const struct blp_stream *s, uint32_t calls)
+{
+	__typeof__(d->beside[0]) *b = &d->beside[s - d->stream_of];
+	if (!b->moved)
+		BLP_TRY(cuEventCreate, &b->moved, CU_EVENT_DISABLE_TIMING);
+	if (!b->added)
+		BLP_TRY(cuEventRecord, b->moved, s->handle);
+	b->added += calls;
+	return true;
 }
 
 static bool mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
@@ -146,9 +171,12 @@ static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 	d->beside[i].leads = d->beside[i].ahead = false;
 	if (!ahead)
 		return true;
+	if (marks && r->driven[i] <= r->legacy[i]) // that is an entry of the legacy stream
+		s = &d->stream_of[blp_entry_at(d, r->legacy[i])->stream];
 	BLP_TRY(cuEventRecord, d->beside[i].done, d->beside[i].stream);
-	BLP_TRY(cuStreamWaitEvent, marks && r->driven[i] <= r->legacy[i] ? GP_STREAM_LEGACY : s->handle,
-		d->beside[i].done, 0);
+	if (!add(d, s, 1))
+		return false;
+	BLP_TRY(cuStreamWaitEvent, s->handle, d->beside[i].done, 0);
 	return true;
 }
 
@@ -177,6 +205,10 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct blp_stream *s = &d->stream_of[e->stream];
 
+	// A launch is launched again behind what does not drain once: beside.c.
+	if (e->again && e->kind >= BLP_RECORD && !d->beside[e->stream].leads && !add(d, s, CALLS))
+		return false;
+	e->again = e->accepted;
 	CUresult result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 	if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
 		blp_late = result;
@@ -256,9 +288,11 @@ bool blp_relaunch(struct gp_domain *d)
 {
 	struct relaunch r = {.driven = {0}};
 	bool whole = relaunch(d, &r);
-	for (uint32_t i = 0; i < d->streams && d->given_up; i++) { // what is left of it goes to the streams themselves
+	for (uint32_t i = 0; i < d->streams && d->given_up; i++) { // as rejoin
 		if (d->beside[i].ahead && !gp_driver.cuEventRecord(d->beside[i].done, d->beside[i].stream))
-			gp_driver.cuStreamWaitEvent(d->stream_of[i].handle, d->beside[i].done, 0);
+			gp_driver.cuStreamWaitEvent(r.legacy[i] && r.driven[i] <= r.legacy[i] ? GP_STREAM_LEGACY :
+												d->stream_of[i].handle,
+						    d->beside[i].done, 0);
 		d->beside[i].ahead = d->beside[i].leads = false;
 	}
 	return whole;

@@ -118,12 +118,12 @@ static void close_gate(struct gp_domain *d)
 	blp_changes++;
 }
 
-// Whether launches may be cut. While a stream is firm (let_run), a stop only holds back new launches. d->lock is held.
+// Whether launches may be cut. While a stream is firm (let_run), or held up, a stop only holds back new launches. d->lock is held.
 static bool may_cut(struct gp_domain *d)
 {
 	if (d->firm)
 		blp_still_tainted(d);
-	return !d->firm;
+	return !d->firm && !blp_is_held_up(d);
 }
 
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
@@ -149,10 +149,10 @@ static void stop_blocks(struct gp_domain *d)
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
-	if (d->recorded && !d->firm) { // a stream became firm before the epoch was odd, or not at all
+	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the epoch was odd, or not at all
 		uint32_t next = d->next_record;
-		d->flagged = set_flag(d, 1) && freeze_launches(d, first, next);
-		if (d->flagged)
+		d->flagged = set_flag(d, 1);
+		if (d->flagged && freeze_launches(d, first, next))
 			frozen = next;
 	}
 	pthread_mutex_lock(&d->lock);
@@ -433,16 +433,17 @@ static bool drain(struct gp_domain *d)
 	return true;
 }
 
-// Gives up the log's entries. Those that were never launched, or may have been cut, are lost; the driver has the others.
-// d->lock is held.
+// Gives up the log's entries. Those that were never launched, or may have been cut, are lost. The driver has the others, though maybe
+// not on the queue that the program asks for: the log keeps them until they are over. d->lock is held.
 static void abandon(struct gp_domain *d, bool cut)
 {
 	bool lost = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH && (cut || !e->driven);
+		e->complete |= !e->driven;
 	}
-	for (uint32_t i = 0; i < d->streams; i++)
+	for (uint32_t i = 0; i < d->streams && (lost || !d->error); i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
 	blp_advance(d);
 	if (lost && d->error) // without an error the context has ended
@@ -490,7 +491,7 @@ static void finish(struct gp_domain *d)
 void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
-	if (d->context && !blp_retired) {
+	if (d->context && !blp_retired && !d->given_up) {
 		d->reasons |= reason;
 		if (!d->stopped)
 			close_gate(d);

@@ -34,6 +34,9 @@ var variants = []variant{
 	{name: "waits in the log", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		not: "captures,host,cpu,values"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
+	// Half of the programs are about kernels that spin until the program goes on.
+	{name: "kernels that wait for the program", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
+		library: "impatient", arguments: []string{"spins", "1"}, not: "captures,host,built,episodes,devices,waiting"},
 	{name: "everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp"]`, peer: "lc"},
 	{name: "timeslices", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns"]`, peer: "lc"},
 	{name: "latency-critical", role: "lc", peer: "be"},

@@ -84,31 +84,37 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 		"ahead-of-legacy": 8, "ahead-of-wait": 6, "ahead-of-waits": 4, "ahead-through-legacy": 4, "ahead-beside-legacy": 4, "ahead-of-record": 8, "ahead-of-copy": 4, "own-ahead-of-copy": 4, "meanwhile": 12, "parted": 1, "held": 3,
 	} {
 		t.Run(what, func(t *testing.T) {
-			m := newStoppable(t, "")
-			be, lc := m.startOrdered(program)
-			done := make(chan struct{})
-			ended := fire(lc, done)
-			be.say("%s %d", what, rounds)
-			for line := ""; line != "right"; {
-				select {
-				case line = <-be.lines:
-				case <-time.After(2 * patience):
-					t.Fatalf("it hangs: %+v", m.peers())
-				}
-				if line == "until stopped" {
-					enough := m.stops(be) + 3
-					m.until("stops have begun and ended", func() bool { return m.stops(be) >= enough })
-					be.say("go on")
-				} else if line != "right" {
-					t.Fatalf("%q", line)
-				}
-			}
-			close(done)
-			<-ended
-			if blp := m.peer(be).BLP; blp.GivenUp != 0 {
-				t.Errorf("%+v", *blp)
-			}
+			rightWhileStopped(t, program, what, rounds)
 		})
+	}
+}
+
+// rightWhileStopped runs a part of a program that compares what it hears with what CUDA promises, while it is stopped at random.
+func rightWhileStopped(t *testing.T, program, what string, rounds int) {
+	t.Helper()
+	m := newStoppable(t, "")
+	be, lc := m.startOrdered(program)
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	be.say("%s %d", what, rounds)
+	for line := ""; line != "right"; {
+		select {
+		case line = <-be.lines:
+		case <-time.After(2 * patience):
+			t.Fatalf("it hangs: %+v", m.peers())
+		}
+		if line == "until stopped" {
+			enough := m.stops(be) + 3
+			m.until("stops have begun and ended", func() bool { return m.stops(be) >= enough })
+			be.say("go on")
+		} else if line != "right" {
+			t.Fatalf("%q", line)
+		}
+	}
+	close(done)
+	<-ended
+	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
 	}
 }
 

@@ -1,106 +1,17 @@
-// A program whose results show whether work overtook what it comes behind, and which hangs where a call that returns at once
-// without the library waits for what the program does only then. Does at each line of its input "<what> <rounds>" a piece of
-// work and answers "right", or says what was not.
+// order.c - every order that CUDA promises (order.h says how it is seen).
 #define _GNU_SOURCE
-#include "../../../api/gpreempt.h"
-#include <poll.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-#define FUNCTIONS(F) \
-	F(cuStreamSynchronize_ptsz, (handle)) \
-	F(cuStreamQuery_ptsz, (handle)) \
-	F(cuStreamWaitEvent_ptsz, (handle, handle, unsigned)) \
-	F(cuEventRecord_ptsz, (handle, handle)) \
-	F(cuEventDestroy_v2, (handle)) \
+#define MORE_FUNCTIONS(F) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddChildGraphNode, (handle *, handle, const handle *, size_t, handle)) \
+	F(cuStreamWaitEvent_ptsz, (handle, handle, unsigned)) \
+	F(cuEventDestroy_v2, (handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
-	F(cuLaunchKernel_ptsz, (LAUNCH_PARAMETERS, void **)) \
 	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **))
+#include "order.h"
 
-struct launch_attribute {
-	unsigned id;
-	char pad[4], value[64];
-};
-struct launch_config {
-	unsigned grid[3], block[3], shared;
-	void *stream;
-	const struct launch_attribute *attributes;
-	unsigned count;
-};
-
-#include "driver.h"
-
-typedef struct CUstream_st *stream_t;
-
-enum { BLOCKS = 8000, PLACES = 256, ENTRIES = 128, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600 };
-enum { LAUNCH_COMPLETION_EVENT = 12 };
-static handle context, chain, waits;
-static const char *image;
+enum { PLACES = 256, ENTRIES = 128 };
 static _Atomic bool enough, busy;
-
-// A buffer, and what launches make of it.
-struct chained {
-	ptr data;
-	uint32_t want, *have;
-};
-
-static struct chained buffer(void)
-{
-	struct chained b = {.want = 0};
-	OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
-	OK(cuMemHostAlloc((void **)&b.have, BLOCKS * 4, 0));
-	OK(cuMemsetD32Async(b.data, 0, BLOCKS, NULL));
-	OK(cuStreamSynchronize(NULL));
-	return b;
-}
-
-static void launch_by(int (*by)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
-				void **, void **),
-		      struct chained *b, handle stream, unsigned add, unsigned us)
-{
-	unsigned n = 1;
-	void *parameters[] = {&b->data, &n, &add, &us};
-	OK(by(chain, BLOCKS, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
-	b->want = b->want * 3 + add;
-}
-
-static void launch(struct chained *b, handle stream, unsigned add, unsigned us)
-{
-	launch_by(cuLaunchKernel, b, stream, add, us);
-}
-
-static void copy(struct chained *b, handle stream) { OK(cuMemcpyDtoHAsync_v2(b->have, b->data, BLOCKS * 4, stream)); }
-
-static bool right(const struct chained *b)
-{
-	for (int i = 0; i < BLOCKS; i++)
-		if (b->have[i] != b->want)
-			return false;
-	return true;
-}
-
-static handle stream_of(unsigned flags)
-{
-	handle s;
-	OK(cuStreamCreate(&s, flags));
-	return s;
-}
-
-static handle new_event(void)
-{
-	handle e;
-	OK(cuEventCreate(&e, 2));
-	return e;
-}
 
 // Captures, for as long as it is to, on a stream that nobody else uses.
 static struct {
@@ -137,16 +48,6 @@ static void end_capture(void)
 {
 	elsewhere.end = true;
 	CHECK(!pthread_join(elsewhere.thread, NULL));
-}
-
-static void plain(unsigned rounds)
-{
-	struct chained b = buffer();
-	for (unsigned r = 0; r < rounds; r++)
-		launch(&b, NULL, r, 100);
-	copy(&b, NULL);
-	OK(cuStreamSynchronize(NULL));
-	CHECK(right(&b));
 }
 
 // Another thread begins to capture while a stream comes behind another by an event.
@@ -256,27 +157,6 @@ static void asked(unsigned rounds)
 	copy(&c, NULL);
 	OK(cuCtxSynchronize());
 	CHECK(right(&b) && right(&c));
-}
-
-static _Atomic bool released;
-static void host_wait(void *none)
-{
-	(void)none;
-	while (!released)
-		usleep(50);
-}
-
-static ptr word;
-static void wait_for_value(handle stream)
-{
-	*(volatile uint32_t *)(uintptr_t)word = 0;
-	OK(cuStreamWaitValue32_v2(stream, word, 1, 0));
-}
-
-static void release(void)
-{
-	*(volatile uint32_t *)(uintptr_t)word = 1;
-	released = true;
 }
 
 static void after(struct chained *b, struct chained *c, handle first, handle last)
@@ -556,23 +436,6 @@ static void own_stream(unsigned rounds)
 	CHECK(right(&b));
 }
 
-// A kernel that waits until the program writes a word.
-static void spin_until(handle stream, ptr at)
-{
-	ptr data = at;
-	int n = 0;
-	unsigned us = 10;
-	void *parameters[] = {&at, &data, &n, &us};
-	*(volatile uint32_t *)(uintptr_t)at = 7;
-	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
-}
-
-static void write_word(ptr at) { *(volatile uint32_t *)(uintptr_t)at = 0; }
-
-static void spin(handle stream) { spin_until(stream, word); }
-
-static void let_go(void) { write_word(word); }
-
 static void spins(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -628,20 +491,6 @@ static void ahead(unsigned rounds)
 		OK(cuStreamSynchronize(one));
 		CHECK(right(&b));
 	}
-}
-
-// Who started the program answers when some stops have begun and ended.
-static void until_stopped(void)
-{
-	char line[64];
-	printf("until stopped\n");
-	CHECK(fgets(line, sizeof line, stdin));
-}
-
-static void until_reached(handle event)
-{
-	while (cuEventQuery(event) == NOT_READY)
-		usleep(50);
 }
 
 // The same, while windows open and close beside the kernel that waits for the program.
@@ -775,20 +624,6 @@ static void ahead_of_record(unsigned rounds)
 	}
 }
 
-struct wait {
-	handle stream;
-	_Atomic bool over;
-};
-
-static void *wait_for_stream(void *wait)
-{
-	struct wait *w = wait;
-	OK(cuCtxSetCurrent(context));
-	OK(cuStreamSynchronize(w->stream));
-	w->over = true;
-	return NULL;
-}
-
 // A copy on the legacy stream comes behind two kernels that wait for the program, and behind what was cut ahead of them. Who asks or
 // waits for the stream of one of them hears of that kernel, and of nothing behind it.
 static void ahead_of_copy(unsigned rounds)
@@ -819,13 +654,6 @@ static void ahead_of_copy(unsigned rounds)
 		OK(cuCtxSynchronize());
 		CHECK(right(&b) && right(&c));
 	}
-}
-
-static void *write_later(void *at)
-{
-	usleep(2000);
-	write_word((ptr)(uintptr_t)at);
-	return NULL;
 }
 
 // The same of a thread's own stream.
@@ -1336,14 +1164,6 @@ static void take_places(handle *streams)
 		OK(cuStreamSynchronize(streams[i]));
 }
 
-static void load(void)
-{
-	handle module;
-	OK(cuModuleLoad(&module, image));
-	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
-	OK(cuModuleGetFunction(&waits, module, "sim_marlin"));
-}
-
 static void enter_new_context(void)
 {
 	CHECK((slow.enter = (int (*)(handle *))dlsym(RTLD_DEFAULT, "simcuda_enter")));
@@ -1557,10 +1377,7 @@ static void crossed(unsigned rounds)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(unsigned rounds);
-	} what[] = {
+	static const struct task what[] = {
 		{"plain", plain},
 		{"captures", captures},
 		{"joins", joins},
@@ -1607,29 +1424,5 @@ int main(int argc, char **argv)
 		{"full", full},
 		{"context", beside_in_new_context},
 	};
-	char line[64], name[32];
-	unsigned rounds;
-	if (argc != 2)
-		return 2;
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	find_driver();
-	OK(cuInit(0));
-	OK(cuDevicePrimaryCtxRetain(&context, 0));
-	OK(cuCtxSetCurrent(context));
-	image = argv[1];
-	load();
-	OK(cuMemAlloc_v2(&word, 8));
-	printf("ready\n");
-	while (fgets(line, sizeof line, stdin)) {
-		CHECK(sscanf(line, "%31s %u", name, &rounds) == 2);
-		bool known = false;
-		for (size_t i = 0; i < sizeof what / sizeof *what; i++)
-			if (!strcmp(name, what[i].name)) {
-				known = true;
-				what[i].run(rounds);
-			}
-		CHECK(known);
-		printf("right\n");
-	}
-	return 0;
+	return serve(argc, argv, what, sizeof what / sizeof *what);
 }

@@ -74,6 +74,61 @@ static uint32_t some_us(struct generator *g)
 
 static uint8_t some_wait(struct generator *g) { return with(g, WITH_spins) && one_in(g, 2) ? BY_KERNEL : BY_STREAM; }
 
+// A word that a kernel of the thread spins on, or has; -1: there is none.
+static int spun_on(struct generator *g, int t, bool now)
+{
+	for (int n = 0, w = below(g, WORDS); n < WORDS; n++, w = (w + 1) % WORDS) {
+		const struct word *word = &g->plan.word[w];
+		const struct operation *waiter = word->waiter >= 0 ? &g->plan.operation[word->waiter] : NULL;
+		if (waiter && waiter->kind == WAIT_VALUE && waiter->form == BY_KERNEL && waiter->thread == t &&
+		    (word->writer < 0) == now)
+			return w;
+	}
+	return -1;
+}
+
+// In a program that is about kernels that spin: some of them, what brings work of the legacy stream and of threads' own streams behind
+// them, what has time to be stopped ahead of that, and who asks for a stream, or waits for it, meanwhile.
+static void about_spins(struct generator *g, struct operation *o, int t)
+{
+	static const uint8_t kinds[] = {WAIT_VALUE,  WAIT_VALUE,   KERNEL,      KERNEL,      RECORD,  COPY,  COPY,
+					EVENT_QUERY, STREAM_QUERY, STREAM_SYNC, STREAM_SYNC, RELEASE, PAUSE, PAUSE};
+	int where = below(g, 4), w;
+	o->kind = kinds[below(g, sizeof kinds)];
+	o->form = 0;
+	o->stream = (uint8_t)(where == 0 ? 0 : where == 1 ? 1 + t : 1 + THREADS + (below(g, CREATED) | 1)); // blocking
+	switch (o->kind) {
+	case WAIT_VALUE:
+		o->form = one_in(g, 5) ? BY_STREAM : BY_KERNEL;
+		o->stream = (uint8_t)(where ? o->stream : 1 + t);
+		break;
+	case KERNEL: o->us = 20u << below(g, 10); break;
+	case COPY:
+		o->stream = (uint8_t)(where < 3 ? 0 : o->stream);
+		o->buffer = (uint8_t)(DEVICES * BUFFERS + below(g, BUFFERS));
+		o->source = (uint8_t)(o->device * BUFFERS + below(g, BUFFERS));
+		o->source_first = (uint8_t)below(g, CELLS - o->count + 1);
+		break;
+	case RELEASE:
+		if ((w = spun_on(g, t, true)) >= 0)
+			o->word = (uint8_t)w;
+		break;
+	case STREAM_QUERY:
+	case STREAM_SYNC:
+		if ((w = spun_on(g, t, one_in(g, 2))) >= 0) {
+			const struct operation *waiter = &g->plan.operation[g->plan.word[w].waiter];
+			o->stream = waiter->stream;
+			o->reads = o->kind == STREAM_QUERY && !device_buffer(waiter->buffer);
+			o->buffer = waiter->buffer;
+			o->first = waiter->first;
+		}
+		o->form = o->kind == STREAM_SYNC || o->reads ? ONCE : POLL;
+		break;
+	case EVENT_QUERY: o->form = POLL; break;
+	case PAUSE: o->value = 500u + (uint32_t)below(g, 3000); break;
+	}
+}
+
 static struct operation some_operation(struct generator *g, int t)
 {
 	struct operation o = {.thread = (uint8_t)t};
@@ -109,6 +164,10 @@ static struct operation some_operation(struct generator *g, int t)
 			o.stream = (uint8_t)(g->plan.capture_stream[t] % STREAMS);
 			return o;
 		}
+	}
+	if (g->program->about_spins && !one_in(g, 4)) {
+		about_spins(g, &o, t);
+		return o;
 	}
 	switch (below(g, 42)) {
 	default:
@@ -375,6 +434,12 @@ void generate(struct program *p, uint64_t seed, uint32_t features, unsigned spin
 			p->features &= ~(uint32_t)WITH_spins;
 		if (p->features & WITH_cpu) // streams that wait live on: run.c
 			p->features &= ~(uint32_t)(one_in(&g, 2) ? WITH_cpu : WITH_endings);
+		if (spins_in == 1 && one_in(&g, 2)) {
+			p->about_spins = true;
+			p->features |= WITH_spins | WITH_cpu | WITH_legacy | WITH_perthread | WITH_queries |
+				       WITH_pinned | WITH_copies;
+			p->features &= ~(uint32_t)(WITH_endings | WITH_threads | WITH_devices | WITH_captures);
+		}
 		p->threads = p->features & WITH_threads ? 2 + below(&g, THREADS - 1) : 1;
 		p->devices = p->features & WITH_devices ? DEVICES : 1;
 		for (int s = 0; s < DEVICES * STREAMS; s++)

@@ -117,6 +117,7 @@ struct program {
 	uint64_t seed;
 	uint32_t features;
 	int threads, devices, count;
+	bool about_spins;                // mostly of kernels that spin
 	int8_t owner[DEVICES * STREAMS]; // thread, -1: any
 	struct operation operation[OPERATIONS];
 	uint32_t initial[ALL_BUFFERS * CELLS], final[ALL_BUFFERS * CELLS];
@@ -127,7 +128,7 @@ static inline bool device_buffer(int b) { return b < DEVICES * BUFFERS; }
 static inline bool blocking_stream(int s) { return s != 0 && (s < 1 + THREADS || (s - 1 - THREADS) % 2); }
 
 // One in spins_in programs has kernels that spin, if that is a feature: what comes behind one waits for as long as the library is
-// patient.
+// patient. Where spins_in is 1, half of the programs are about such kernels.
 void generate(struct program *, uint64_t seed, uint32_t features, unsigned spins_in);
 // Leaves out operations, and those that make no sense without; false: the rest is no program.
 bool reduce(struct program *, const bool *without);

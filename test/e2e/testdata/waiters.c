@@ -1,0 +1,210 @@
+// waiters.c - who waits for work, or asks for it, hears of that work and of no other (order.h says how it is seen).
+#define _GNU_SOURCE
+#define MORE_FUNCTIONS(F) \
+	F(cuMemAddressReserve, (ptr *, size_t, size_t, ptr, unsigned long long)) \
+	F(cuMemAddressFree, (ptr, size_t)) \
+	F(cuMemCreate, (unsigned long long *, size_t, const void *, unsigned long long)) \
+	F(cuMemMap, (ptr, size_t, size_t, unsigned long long, unsigned long long)) \
+	F(cuMemRelease, (unsigned long long)) \
+	F(cuMemUnmap, (ptr, size_t)) \
+	F(cuGraphLaunch_ptsz, (handle, handle)) \
+	F(cuEventDestroy_v2, (handle))
+#include "order.h"
+
+static void unmapped(unsigned rounds)
+{
+	enum { PIECE = 2 << 20 };
+	struct {
+		int type, handles, location, id;
+		char rest[32];
+	} at = {1, 0, 1, 0, {0}};
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		unsigned long long memory;
+		ptr address;
+		OK(cuMemAddressReserve(&address, PIECE, 0, 0, 0));
+		OK(cuMemCreate(&memory, PIECE, &at, 0));
+		OK(cuMemMap(address, PIECE, 0, memory, 0));
+		launch(&b, one, r, 300);
+		spin(one);
+		OK(cuMemUnmap(address, PIECE));
+		OK(cuMemRelease(memory));
+		OK(cuMemAddressFree(address, PIECE));
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+}
+
+// A stream that had work before it got a domain of its own is asked for, while others of its context have work.
+static void moved(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), apart = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, apart, r, 300);
+		OK(gpreempt_stream_enable((stream_t)apart, GPREEMPT_LEVEL_BLOCK));
+		spin(one);
+		launch(&b, apart, r, 30000);
+		OK(gpreempt_stream_preempt((stream_t)apart, 1));
+		CHECK(cuStreamQuery(apart) == NOT_READY);
+		OK(gpreempt_stream_restore((stream_t)apart, 0));
+		let_go();
+		copy(&b, apart);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+		OK(gpreempt_stream_disable((stream_t)apart));
+	}
+}
+
+// A kernel on the legacy stream that is not logged, since nobody could ask for a stop, while the log has a record of the thread's own
+// stream.
+static void own_behind_nothing(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle graph, exec, first = new_event(), second = new_event(), apart = stream_of(NON_BLOCKING);
+	OK(cuStreamBeginCapture_v2(apart, RELAXED));
+	launch(&b, apart, 1, 1);
+	OK(cuStreamEndCapture(apart, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (unsigned r = 0; r < rounds; r++) {
+		OK(cuGraphLaunch_ptsz(exec, NULL)); // is logged
+		OK(cuEventRecord_ptsz(first, NULL));
+		OK(cuEventRecord_ptsz(second, NULL));
+		until_reached(first);
+		OK(cuStreamSynchronize(apart)); // the library notices that nothing is left that could be cut
+		spin(NULL);
+		if (r % 2)
+			while (cuStreamQuery_ptsz(NULL) == NOT_READY)
+				usleep(50);
+		OK(cuStreamSynchronize_ptsz(NULL));
+		let_go();
+		OK(cuCtxSynchronize());
+	}
+}
+
+static void *launch_more(void *stream)
+{
+	enum { LAUNCHES = 1000 };
+	unsigned n = 1, add = 1, us = 1;
+	static struct chained b;
+	OK(cuCtxSetCurrent(context));
+	if (!b.data)
+		OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
+	void *parameters[] = {&b.data, &n, &add, &us};
+	for (int i = 0; i < LAUNCHES; i++)
+		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	return NULL;
+}
+
+// A thread launches more than a stream's queue holds, behind a kernel that waits for another thread. Launches are logged, as something
+// waits for the program.
+static void filled(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING),
+	       event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		wait_for_value(two);
+		OK(cuStreamQuery(one));
+		*(volatile uint32_t *)(uintptr_t)(word + 4) = 7;
+		spin_until(one, word + 4);
+		CHECK(!pthread_create(&thread, NULL, launch_more, one));
+		usleep(100000); // the queue is full by then
+		OK(cuEventRecord(event, three));
+		OK(cuStreamSynchronize(three));
+		write_word(word + 4);
+		CHECK(!pthread_join(thread, NULL));
+		release();
+		OK(cuCtxSynchronize());
+	}
+}
+
+// The legacy stream has a record behind a kernel that waits for the program, and behind launches that are stopped again and again.
+static void held_up(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(0), two = stream_of(0), event = new_event();
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(two);
+		for (int i = 0; i < 100; i++)
+			launch(&b, one, r, 20000);
+		OK(cuEventRecord(event, NULL));
+		until_stopped();
+		CHECK(cuEventQuery(event) == NOT_READY);
+		let_go();
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(cuEventQuery(event) == 0 && right(&b));
+	}
+}
+
+// Half as many launches as it takes until the library has used all records of a region, and zeroes another. Then the driver refuses a
+// call: who started the program sees to that.
+static void launch_many(struct chained *b, handle stream)
+{
+	enum { LAUNCHES = 3500 }; // all of which the log has room for
+	unsigned n = 1, add = 1, us = 1;
+	void *parameters[] = {&b->data, &n, &add, &us};
+	for (int i = 0; i < LAUNCHES; i++)
+		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+// What was launched again beside a stream is over before the stream is, also where nothing is stopped any more.
+static void given_up(unsigned rounds)
+{
+	struct chained b = buffer(), c = buffer();
+	pthread_t thread;
+	handle one = stream_of(0), two = stream_of(0), apart = stream_of(NON_BLOCKING), event = new_event();
+	CHECK(rounds == 1);
+	launch_many(&c, apart);
+	spin_until(two, word);
+	launch(&b, one, 1, 20000);
+	spin_until(one, word + 4);
+	OK(cuEventRecord(event, NULL));
+	until_stopped();
+	launch_many(&c, apart);
+	CHECK(cuStreamQuery(one) == NOT_READY);
+	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)(word + 4)));
+	OK(cuStreamSynchronize(one));
+	CHECK(!*(volatile uint32_t *)(uintptr_t)(word + 4) && cuStreamQuery(one) == 0);
+	CHECK(!pthread_join(thread, NULL));
+	write_word(word);
+	copy(&b, one);
+	OK(cuCtxSynchronize());
+	CHECK(right(&b));
+}
+
+// The same of what stands for a thread's own stream.
+static void own_given_up(unsigned rounds)
+{
+	struct chained c = buffer();
+	pthread_t thread;
+	ptr at = word;
+	int n = 0;
+	unsigned us = 10;
+	void *parameters[] = {&at, &at, &n, &us};
+	handle apart = stream_of(NON_BLOCKING);
+	CHECK(rounds == 1);
+	launch_many(&c, apart);
+	*(volatile uint32_t *)(uintptr_t)at = 7;
+	OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+	until_stopped();
+	launch_many(&c, apart);
+	CHECK(cuStreamQuery_ptsz(NULL) == NOT_READY);
+	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)at));
+	OK(cuStreamSynchronize_ptsz(NULL));
+	CHECK(!*(volatile uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
+	CHECK(!pthread_join(thread, NULL));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct task what[] = {
+		{"plain", plain},   {"unmapped", unmapped}, {"moved", moved},       {"own-past", own_behind_nothing},
+		{"filled", filled}, {"held-up", held_up},   {"given-up", given_up}, {"own-given-up", own_given_up},
+	};
+	return serve(argc, argv, what, sizeof what / sizeof *what);
+}
