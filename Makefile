@@ -45,13 +45,14 @@ $(CHECKSUMS): $(C_HEADERS)
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
 # into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
 # wait for it with sigwait or signalfd, would lose it to one of them. So would one that waits for SIGPROF, SIGSTKFLT or
-# signal 34, which is SIGRTMIN of glibc; Go unblocks that for musl, where it is one of the C library's own. And package
+# signal 34, which is SIGRTMIN of glibc; Go unblocks that for musl, where it is one of the C library's own, also in threads that end. And package
 # syscall raises the program's limit of open files when it is initialised, which would go on to what select() can
 # not hold and to the programs that it starts. The runtime's poller, which any timer starts, ends the process when its
 # descriptors are gone, and daemons close all that they do not know: ours has none. Where there are no more threads
 # or no more memory, Go ends the process; ours waits for them (exports/go_runtime.c, exports/_runtime/memory.go).
 OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
 SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
+EXITING := $(shell $(GO) env GOROOT)/src/runtime/signal_unix.go
 LIMITS := $(shell $(GO) env GOROOT)/src/syscall/rlimit.go
 MEMORY := $(shell $(GO) env GOROOT)/src/runtime/mem_linux.go
 THREADS := $(shell $(GO) env GOROOT)/src/runtime/cgo/gcc_libinit.c
@@ -61,6 +62,8 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 	@mkdir -p build/_overlay # a name that ./... passes over
 	sed -E '/"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
 	@if [ $$(diff $(SIGNALS) build/_overlay/signals.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
+	sed '/^\t\tsigdelset(&res, 34)$$/d' $(EXITING) > build/_overlay/exiting.go
+	@if [ $$(diff $(EXITING) build/_overlay/exiting.go | grep -c '^<') != 1 ]; then echo 'Makefile: another Go: see $(EXITING)' >&2; exit 1; fi
 	sed 's/^func init() {$$/func raiseLimit() {/' $(LIMITS) > build/_overlay/limits.go
 	@if [ $$(diff $(LIMITS) build/_overlay/limits.go | grep -c '^>') != 1 ]; then echo 'Makefile: another Go: see $(LIMITS)' >&2; exit 1; fi
 	sed 's/ := mmap(/ := mmapOrWait(/' $(MEMORY) > build/_overlay/memory.go
@@ -70,8 +73,8 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 	@if [ $$(diff $(THREADS) build/_overlay/threads.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREADS)' >&2; exit 1; fi
 	sed -e 's/^	ts = malloc(sizeof \*ts);$$/	while ((ts = malloc(sizeof *ts)) == nil)\n		usleep(10000);/' -e '1i #include <unistd.h>' $(THREAD) > build/_overlay/thread.c
 	@if [ $$(diff $(THREAD) build/_overlay/thread.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREAD)' >&2; exit 1; fi
-	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s"}}\n' \
-		$(SIGNALS) $(CURDIR)/build/_overlay/signals.go $(LIMITS) $(CURDIR)/build/_overlay/limits.go \
+	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s"}}\n' \
+		$(SIGNALS) $(CURDIR)/build/_overlay/signals.go $(EXITING) $(CURDIR)/build/_overlay/exiting.go $(LIMITS) $(CURDIR)/build/_overlay/limits.go \
 		$(MEMORY) $(CURDIR)/build/_overlay/memory.go $(dir $(MEMORY))gpreempt_memory.go $(CURDIR)/exports/_runtime/memory.go \
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
