@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -98,6 +99,8 @@ func check(out io.Writer, path string) error {
 }
 
 func serve(out io.Writer, o options) error {
+	// One loop serves all clients, and Go's runtime keeps threads and memory for each processor that it uses.
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 2))
 	level, err := zerolog.ParseLevel(o.level)
 	if err != nil || o.level == "" {
 		return cli.Usage(fmt.Errorf("--log %s: must be debug, info, warn or error", o.level))
