@@ -139,6 +139,30 @@ func TestValues(t *testing.T) {
 	}
 }
 
+func TestSwaps(t *testing.T) {
+	const lc, be = 0, Levels - 1
+	for _, c := range []struct {
+		text   string
+		lc, be bool
+	}{
+		{"", false, true},
+		{"memory.host_mb = 1000", false, true},
+		{"memory.lc = true", true, true},
+		{"memory.reserve_mb = 1", true, true},
+		{"memory.limit_mb = 1", true, true},
+		{`mechanisms = ["swap"]`, true, true},
+		{"mechanisms = [\"turns\"]\nmemory.lc = true", false, false},
+	} {
+		config, err := Parse("test", []byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Swaps(lc) != c.lc || config.Swaps(be) != c.be {
+			t.Errorf("%q: lc %v, be %v; want %v, %v", c.text, config.Swaps(lc), config.Swaps(be), c.lc, c.be)
+		}
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"[hold]\nmax_ms = -1", `hold.max_ms = -1: must be an integer from 1 to 10000 (ms)`},

@@ -58,7 +58,7 @@ var MechanismRows = [...]MechanismRow{
 		"BE kernels are rewritten as they are loaded, so that they can stop between blocks and go on later (block-level preemption)"},
 	{MPS, "mps", UnderMPS, UnderMPS, "",
 		"where all processes share the one TSG of an MPS server, streams of LC processes get the highest and those of BE processes the lowest priority"},
-	{Swap, "swap", Anywhere, Nowhere, "",
+	{Swap, "swap", Anywhere, Apart, "",
 		"device memory of BE processes goes to host memory and comes back, so that programs run together which do not fit together"},
 }
 
@@ -101,6 +101,19 @@ func (m Mechanisms) UseAt(one Mechanism, underMPS bool) bool {
 	return m.Where(one)&Apart != 0
 }
 
+// Swaps says whether device memory of a process of a level comes and goes, if nothing is found to be in its way. "auto" moves that of
+// best-effort processes, and sees to that of others where [memory] says anything of them.
+func (c Config) Swaps(level int) bool {
+	m := c.Memory
+	switch {
+	case !c.Mechanisms.Use(Swap):
+		return false
+	case !c.Mechanisms.Auto, level == Levels-1:
+		return true
+	}
+	return m.LC || m.ReserveMB != 0 || m.LimitMB != 0
+}
+
 func mechanismsAllowed() string {
 	return `"auto" or an array of "` + strings.Join(MechanismNames(), `", "`) + `"`
 }
@@ -139,6 +152,8 @@ const (
 	FallbackNoVMM
 	FallbackNoHostMemory
 	FallbackOthers
+	FallbackRegistered
+	FallbackSeveralGPUs
 )
 
 // FallbackRow is all that is said of a fallback outside of the code that finds it.
@@ -162,6 +177,10 @@ var FallbackRows = [...]FallbackRow{
 	{FallbackNoHostMemory, "no_host_memory", Swap, "no host memory can be page-locked", "give the process more memory (a limit of its cgroup?), or less to memory.host_mb of others"},
 	{FallbackOthers, "others", Timeslice, "processes without gpreempt have work on the GPU: best-effort programs have the fair timeslice, so that they get on beside those",
 		"start them by gpreempt run --priority be"},
+	{FallbackRegistered, "registered", Swap, "this machine has devices (RDMA adapters, GPUDirect Storage, GDRCopy) with which a program may register its memory unseen: \"auto\" does not move it",
+		"where programs do not let such a device into their GPU memory, name swap in mechanisms"},
+	{FallbackSeveralGPUs, "several_gpus", Swap, "this program has several GPUs, and copies between them that need no peer access might be refused: \"auto\" does not move its memory",
+		"let it see the GPU that it uses (CUDA_VISIBLE_DEVICES), or, where it enables peer access or uses NCCL, name swap in mechanisms"},
 }
 
 // FallbackNames are the names in the order of the bits.

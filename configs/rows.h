@@ -13,6 +13,8 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_NO_VMM = 1u << 5, // the driver or the GPU lacks virtual memory management
 	GP_FALLBACK_NO_HOST_MEMORY = 1u << 6, // no host memory can be page-locked
 	GP_FALLBACK_OTHERS = 1u << 7, // processes without gpreempt have work on the GPU: best-effort programs have the fair timeslice, so that they get on beside those
+	GP_FALLBACK_REGISTERED = 1u << 8, // this machine has devices (RDMA adapters, GPUDirect Storage, GDRCopy) with which a program may register its memory unseen: "auto" does not move it
+	GP_FALLBACK_SEVERAL_GPUS = 1u << 9, // this program has several GPUs, and copies between them that need no peer access might be refused: "auto" does not move its memory
 };
 
 enum gp_hint_source {

@@ -156,6 +156,8 @@ void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 
 const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
 
+void gp_bridge_open_tickets(void *substitute) { gp_swap_open_tickets(substitute); }
+
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 {
 	const struct gp_memory *m = &gp_memory[gpu];
@@ -190,6 +192,8 @@ bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 	*total = total_bytes;
 	return true;
 }
+
+uint64_t gp_bridge_memory_pools(int gpu) { return gp_pools_reserved(&gp_gpu[gpu]); }
 
 uint64_t gp_bridge_memory_total(int gpu)
 {

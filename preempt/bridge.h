@@ -49,13 +49,16 @@ void gp_bridge_watch_windows(int gpu); // for good
 // Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
 // have device memory; gp_memory_settings first.
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
-struct gp_bridge_memory {                                          // struct gp_memory, as it is now
+// Instead of that, in a process whose own memory stays where it is: handles of legacy IPC of processes that swap open there too.
+void gp_bridge_open_tickets(void *substitute);
+struct gp_bridge_memory { // struct gp_memory, as it is now
 	uint64_t resident, swapped, pinned, wanted, waiting;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *);
 // What the driver says of the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
+uint64_t gp_bridge_memory_pools(int gpu); // what this process's pools have
 uint32_t gp_bridge_memory_pins(int gpu);
 bool gp_bridge_memory_unmanaged(int gpu);
 uint64_t gp_bridge_memory_total(int gpu); // of the whole GPU, without a context; 0: unknown

@@ -24,6 +24,7 @@ void gp_unknown_function(const char *name);
 
 // swap.c
 const char *gp_swap_start(void *armed, void *substitute); // see gp_bridge_start_memory
+void gp_swap_open_tickets(void *substitute);              // see gp_bridge_open_tickets
 void gp_memory_used(const void *frame);
 void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);

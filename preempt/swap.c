@@ -35,6 +35,12 @@ const char *gp_swap_start(void *armed, void *substitute)
 	return NULL;
 }
 
+void gp_swap_open_tickets(void *substitute)
+{
+	if (!gp_driver_lacks_for_swap())
+		gp_memory_substitute_opening((void (*)(const char *, void *))substitute);
+}
+
 void gp_memory_used(const void *frame)
 {
 	if (gp_memory_on)

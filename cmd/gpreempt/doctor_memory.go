@@ -34,11 +34,16 @@ func (d *doctor) sayDeviceMemory(v device) {
 		return
 	}
 	reason, advice := reasonsOf(configs.FallbackNoVMM, configs.Swap)
-	if !d.config.Mechanisms.Use(configs.Swap) {
+	if !d.swapIsNamed() {
 		d.say("memory", ok, about+reason, "")
 		return
 	}
 	d.say("memory", warned, about+reason, advice)
+}
+
+// swapIsNamed says whether somebody asked for it: what "auto" finds lacking it does without.
+func (d *doctor) swapIsNamed() bool {
+	return !d.config.Mechanisms.Auto && d.config.Mechanisms.Use(configs.Swap)
 }
 
 // sayHostMemory says how much a process that begins to swap now may page-lock.
@@ -53,7 +58,7 @@ func (d *doctor) sayHostMemory() {
 	for _, v := range d.devices {
 		largest = max(largest, v.memory)
 	}
-	if most < largest/4 && d.config.Mechanisms.Use(configs.Swap) {
+	if most < largest/4 && d.swapIsNamed() {
 		d.say("memory", warned, reason, "this is little beside the GPU's: what does not fit there does not leave the GPU")
 		return
 	}

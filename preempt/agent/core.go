@@ -29,8 +29,11 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
 	arm(driver, c.countsFromStart())
-	if config.Mechanisms.Use(configs.Swap) {
+	if config.Swaps(level) {
 		c.startMemory()
+	}
+	if c.memory == nil {
+		openTickets(driver)
 	}
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
@@ -70,8 +73,21 @@ func (c *Core) setLevel(gpu, level int) {
 
 // startMemory lets memory of this process come and go.
 func (c *Core) startMemory() {
-	if err := startMemory(c.config, c.levelNow(), c.driver); err != nil {
-		c.noVMM = true
+	if c.config.Mechanisms.Auto {
+		if besideMPSServer() {
+			return
+		}
+		if unseenRegistrations() {
+			c.stays = configs.FallbackRegistered
+			return
+		}
+		if gpusVisible(os.Getenv("CUDA_VISIBLE_DEVICES"), gpuNodes) > 1 {
+			c.stays = configs.FallbackSeveralGPUs
+			return
+		}
+	}
+	if err := startMemory(c.config, c.driver); err != nil {
+		c.stays = configs.FallbackNoVMM
 		c.log.Warn().Err(err).Msg("memory stays on the GPU")
 		return
 	}
@@ -125,6 +141,7 @@ func (c *Core) run() {
 					sooner(heartbeat)
 					if c.memory != nil { // nobody makes room: out of memory is what it is
 						roomChanged(i, 0, false)
+						setElsewhere(i, 0)
 					}
 					if said[i] != err.Error() {
 						said[i] = err.Error()

@@ -73,6 +73,7 @@ type memoryView struct {
 	turns       memoryTurns
 	out         bool   // people asked this process out
 	roomNs      uint64 // since when its calls have waited for room, though they tried again meanwhile; 0: they do not
+	giverNs     uint64 // when another process was last there that may ever give memory, or this one began; 0: not known
 }
 
 // memoryPlan is what a process does now.
@@ -388,6 +389,16 @@ func (v *memoryView) decide() memoryPlan {
 	return p
 }
 
+// elsewhere is what programs have of the GPU that do not swap, or are not under gpreempt. other, what nobody accounts for, is less than that
+// needs to be where it may be the contexts of those that are.
+func (v *memoryView) elsewhere(other, total uint64) uint64 {
+	contexts := min(contextsBytes, total/contextsPart)
+	if other <= uint64(len(v.all))*contexts {
+		return 0
+	}
+	return other
+}
+
 func (v *memoryView) of(slot int) *memoryOf {
 	for i := range v.all {
 		if v.all[i].slot == slot {
@@ -434,8 +445,13 @@ func (s *settled) kept(own *memoryOf) uint64 {
 	return saturate(s.lacks, s.reserve)
 }
 
-// settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay.
+// settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay. Where nobody has been
+// there for as long who could give any, nobody makes them wait: without the library they would be told at once, and programs count on it
+// (they give back what they have cached, and try again).
 func (v *memoryView) settled(own *memoryOf) bool {
+	if v.giverNs != 0 && v.now-min(v.now, v.giverNs) >= settleVain {
+		return true
+	}
 	since := own.waitsNs
 	if v.roomNs != 0 {
 		since = min(since, v.roomNs)

@@ -185,6 +185,7 @@ type measured struct {
 	free, total uint64
 	known       bool
 	taken       uint64 // by moves in of this process ever, when the driver was asked
+	pools       uint64 // what pools of this process have
 }
 
 func newMeter(ask func() measured) *meter {

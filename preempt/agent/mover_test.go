@@ -2,6 +2,8 @@ package agent
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -238,7 +240,7 @@ func TestOldAnswerOfTheDriver(t *testing.T) {
 	answers := make(chan measured, 1)
 	a.memory.meter = newMeter(func() measured { return <-answers })
 	v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: lowestLevel, swaps: true, swapped: 9 * gigabyte}}}
-	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 4 * gigabyte}
+	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 4 * gigabyte, 0}
 	for deadline := time.Now().Add(time.Minute); !a.memory.known && time.Now().Before(deadline); {
 		a.measure(v, memoryCounters{takenBytes: 3 * gigabyte})
 	}
@@ -260,11 +262,11 @@ func TestMeterWaitsForNobody(t *testing.T) {
 			t.Fatalf("it says %+v though the driver says nothing", last)
 		}
 	}
-	answers <- measured{1, 2, true, 3}
-	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true, 3}) {
+	answers <- measured{1, 2, true, 3, 4}
+	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true, 3, 4}) {
 		t.Errorf("it says %+v, %t", last, fresh)
 	}
-	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true, 3}) {
+	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true, 3, 4}) {
 		t.Errorf("it does not say what was last: %+v", last)
 	}
 }
@@ -287,11 +289,74 @@ func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
 	return a, h
 }
 
+// Where a device may be let into GPU memory unseen, memory stays, and others are told why.
+func TestMemoryStaysBesideDevicesThatRegisterIt(t *testing.T) {
+	for _, device := range []string{"/dev/infiniband/uverbs0", "/dev/cxi0", "/dev/hfi1_0", "/dev/nvidia-fs0", "/dev/gdrdrv"} {
+		if !slices.ContainsFunc(registering, func(pattern string) bool { is, _ := filepath.Match(pattern, device); return is }) {
+			t.Errorf("%s is not looked for", device)
+		}
+	}
+	was := registering
+	t.Cleanup(func() { registering = was })
+	dir := t.TempDir()
+	registering = []string{dir + "/uverbs*"}
+	if unseenRegistrations() {
+		t.Error("there is none")
+	}
+	if err := os.WriteFile(dir+"/uverbs0", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !unseenRegistrations() {
+		t.Error("there is one")
+	}
+	a, _ := newMemoryAgent(t, lowestLevel)
+	a.core.memory = nil
+	a.core.startMemory()
+	if a.core.memory != nil || a.canSwap() || !a.own().Lacks(configs.FallbackRegistered) {
+		t.Errorf("it goes all the same: %+v, lacks %b", a.core.memory, a.own().Fallbacks.Load())
+	}
+}
+
+func TestGPUsVisible(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"nvidia0", "nvidia1", "nvidia2", "nvidiactl"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for devices, want := range map[string]int{"": 3, "1": 1, "0,2": 2, "GPU-11111111-1111-1111-1111-111111111111": 1, "0,1,2,3": 3, ",": 3} {
+		if got := gpusVisible(devices, dir+"/nvidia[0-9]*"); got != want {
+			t.Errorf("%q: %d, want %d", devices, got, want)
+		}
+	}
+	if got := gpusVisible("", dir+"/none*"); got != 0 {
+		t.Errorf("without files: %d", got)
+	}
+}
+
+// What is no more than the contexts of those that swap may be is not taken for memory of others.
+func TestMemoryElsewhere(t *testing.T) {
+	v := &memoryView{all: make([]memoryOf, 3)}
+	for other, want := range map[uint64]uint64{0: 0, 3 * gigabyte: 0, 40 * gigabyte: 40 * gigabyte} {
+		if got := v.elsewhere(other, 80*gigabyte); got != want {
+			t.Errorf("%d: %d, want %d", other, got, want)
+		}
+	}
+	if got := v.elsewhere(gigabyte/2, gigabyte); got != gigabyte/2 {
+		t.Errorf("half of a small GPU: %d", got)
+	}
+}
+
 // Host memory is pinned piece by piece while there is pressure, and given back a while after it.
 func TestHostMemoryIsPinnedInPieces(t *testing.T) {
 	a, h := newMemoryAgent(t, lowestLevel)
 	c, now := memoryCounters{resident: 2*memoryPiece + 1}, uint64(1e12)
-	v := &memoryView{now: now, all: []memoryOf{{resident: c.resident}, {slot: 1, resident: 50 * gigabyte}}}
+	v := &memoryView{now: now, all: []memoryOf{{resident: c.resident}, {slot: 1, resident: 70 * gigabyte}}}
+	a.pinAhead(c, v, now)
+	if len(h.moves()) != 0 {
+		t.Fatal("it is pinned beside a process that makes nobody's memory go")
+	}
+	v.all[1].swaps, v.all[1].resident = true, 50*gigabyte
 	a.pinAhead(c, v, now)
 	if len(h.moves()) != 0 {
 		t.Fatal("it is pinned without need")
@@ -439,8 +504,11 @@ func TestMemoryTurnIsPassed(t *testing.T) {
 // An allocation is refused only for memory that was there all the time.
 func TestMemoryThatNobodyAccountsFor(t *testing.T) {
 	second := uint64(time.Second)
-	samples := []sample{{1 * second, 50}, {2 * second, 90}, {3 * second, 10}, {4 * second, 80}, {5 * second, 70}, {6 * second, 60}}
-	if got := middle(samples); got != 70 {
+	var samples []sample
+	for i, bytes := range []uint64{50, 90, 10, 80, 70, 60} {
+		samples = append(samples, sample{atNs: uint64(i+1) * second, bytes: bytes})
+	}
+	if got := middle(samples, func(s sample) uint64 { return s.bytes }); got != 70 {
 		t.Errorf("the middle of the last five is %d", got)
 	}
 	for _, c := range []struct {

@@ -130,9 +130,9 @@ type Core struct {
 	driver Driver
 	log    zerolog.Logger
 	armed  [maxGPUs]atomic.Bool
-	memory *swapping  // nil: memory stays where it is
-	noVMM  bool       // since the driver lacks what that needs
-	mutex  sync.Mutex // arm
+	memory *swapping        // nil: memory stays where it is
+	stays  configs.Fallback // why it stays, though it is to come and go
+	mutex  sync.Mutex       // arm
 	agents map[int]*agent
 }
 
@@ -200,6 +200,7 @@ type agentMemory struct {
 	idleNs, busyNs     uint64
 	waitsNs            uint64
 	roomNs, roomSeenNs uint64 // since when calls have waited for room, and until when they did last
+	giverNs            uint64 // see memoryView
 	immovable          uint64 // what stayed though it should have gone; asked anew after a while
 	immovableTo        uint64
 	recalls            uint32
@@ -239,7 +240,10 @@ type toldMemory struct {
 }
 
 // sample is a measurement of memory that nobody accounts for, in bytes.
-type sample struct{ atNs, bytes uint64 }
+type sample struct {
+	atNs, bytes uint64
+	pools       uint64 // of that, what pools of this process have
+}
 
 // claim is what the order of a process's turns depends on, as it said it first. No member of a broker has another order whenever it likes.
 type claim struct{ client, job, started uint64 }

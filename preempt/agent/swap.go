@@ -3,7 +3,9 @@ package agent
 import (
 	"math"
 	"math/bits"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,9 +58,42 @@ func init() { inForce[configs.Swap] = (*agent).canSwap }
 
 // canSwap says whether memory of this process can leave this GPU.
 func (a *agent) canSwap() bool {
-	lacks := a.core.noVMM || a.core.memory != nil && unmanaged(a.gpu)
-	a.own().SetLacks(configs.FallbackNoVMM, lacks)
-	return a.core.memory != nil && !lacks
+	lacks := a.core.stays
+	if a.core.memory != nil && unmanaged(a.gpu) {
+		lacks |= configs.FallbackNoVMM
+	}
+	for _, one := range []configs.Fallback{configs.FallbackNoVMM, configs.FallbackRegistered, configs.FallbackSeveralGPUs} {
+		a.own().SetLacks(one, lacks&one != 0)
+	}
+	return a.core.memory != nil && lacks == 0 && a.uses(configs.Swap)
+}
+
+// registering are devices whose kernel modules let a program register its GPU memory without a call of the driver that is seen here:
+// RDMA adapters (ibv_reg_mr; Slingshot and Omni-Path have devices of their own), GPUDirect Storage (cuFileBufRegister) and GDRCopy
+// (gdr_pin_buffer).
+var registering = []string{"/dev/infiniband/uverbs*", "/dev/cxi*", "/dev/hfi1_*", "/dev/nvidia-fs*", "/dev/gdrdrv"}
+
+// unseenRegistrations says whether memory of this process may be registered where nobody sees it. It must not move then.
+func unseenRegistrations() bool {
+	return slices.ContainsFunc(registering, func(pattern string) bool {
+		found, err := filepath.Glob(pattern)
+		return err != nil || len(found) != 0
+	})
+}
+
+// gpuNodes are the device files of GPUs.
+const gpuNodes = "/dev/nvidia[0-9]*"
+
+// gpusVisible says how many GPUs the program can have at most: the driver, which is not initialised yet, can not be asked.
+func gpusVisible(devices, nodes string) int {
+	found, err := filepath.Glob(nodes)
+	if err != nil {
+		return 0
+	}
+	if list := strings.FieldsFunc(devices, func(r rune) bool { return r == ',' }); len(list) != 0 {
+		return min(len(list), len(found))
+	}
+	return len(found)
 }
 
 func (a *agent) startMemory() {
@@ -67,7 +102,7 @@ func (a *agent) startMemory() {
 	a.memory.meter = newMeter(func() measured {
 		taken := readMemory(a.gpu).takenBytes
 		free, total, known := deviceMemory(a.gpu)
-		return measured{free, total, known, taken}
+		return measured{free, total, known, taken, poolsOf(a.gpu)}
 	})
 }
 
@@ -349,7 +384,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 			o.silent = true
 		}
 		if slot == a.slot {
-			o.level, o.swaps, o.silent = a.core.levelNow(), true, false
+			o.level, o.swaps, o.silent = a.core.levelNow(), a.canSwap(), false
 			o.state, o.stateNs = m.state, m.stateNs
 			o.resident, o.swapped, o.pinned, o.wanted = m.movable(c), c.swapped, c.pinned+c.resident-m.movable(c), c.wanted
 			o.other, o.reserve = m.other, a.reserve()
@@ -365,6 +400,10 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 			v.all = append(v.all, o)
 		}
 	}
+	if m.giverNs == 0 || v.more() {
+		m.giverNs = now
+	}
+	v.giverNs = m.giverNs
 	return v
 }
 
@@ -417,19 +456,24 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 		m.measuredNs = v.now
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
 			m.sampledNs = v.now
-			m.samples = append(m.samples, sample{v.now, minus(m.total, saturate(m.free, used))})
-			m.other = middle(m.samples)
+			m.samples = append(m.samples, sample{v.now, minus(m.total, saturate(m.free, used)), seen.pools})
+			m.other = middle(m.samples, func(s sample) uint64 { return s.bytes })
+			others := middle(m.samples, func(s sample) uint64 { return minus(s.bytes, s.pools) }) // the program is told of its pools apart
+			setElsewhere(a.gpu, v.elsewhere(others, m.total))
 		}
+	}
+	if moving && len(m.samples) == 0 && other != 0 { // what those have measured who were there before
+		setElsewhere(a.gpu, v.elsewhere(min(other, m.total), m.total))
 	}
 	m.samples, v.other = recent(m.samples, v.now)
 	v.free, v.total = m.free, m.total
 }
 
 // middle is the middle of the last samples: what processes publish may be a little older or newer than what the driver says.
-func middle(samples []sample) uint64 {
+func middle(samples []sample, of func(sample) uint64) uint64 {
 	var last []uint64
 	for _, s := range samples[max(0, len(samples)-otherSamples):] {
-		last = append(last, s.bytes)
+		last = append(last, of(s))
 	}
 	slices.Sort(last)
 	return last[len(last)/2]
@@ -633,8 +677,9 @@ func (a *agent) answerPeople(c memoryCounters, now uint64) {
 // pressure. It returns when to look again.
 func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
-	needed, waiting := uint64(0), false
+	needed, waiting, others := uint64(0), false, false // others: who could want this process's memory
 	for _, o := range v.all {
+		others = others || o.slot != a.slot && o.swaps
 		needed = saturate(needed, o.resident, o.pinned, o.short())
 		waiting = waiting || o.waits()
 	}
@@ -649,7 +694,6 @@ func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Durat
 		}
 	}
 	mayGo := a.core.levelNow() == lowestLevel || a.idleAfter() != 0
-	others := len(v.all) > 1
 	switch {
 	case mayGo && others && (waiting || float64(saturate(needed, m.other)) > pressurePart*float64(m.total)):
 		m.pressureNs = now

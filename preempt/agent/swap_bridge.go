@@ -11,17 +11,17 @@ import (
 )
 
 // startMemory lets memory of this process come and go. The program has none yet.
-func startMemory(config configs.Config, level int, driver Driver) error {
-	m, wait := config.Memory, uint64(0)
-	if level < lowestLevel {
-		wait = m.WaitMs * 1e6
-	}
-	C.gp_bridge_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(wait))
+func startMemory(config configs.Config, driver Driver) error {
+	m := config.Memory
+	C.gp_bridge_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(m.WaitMs*1e6))
 	if missing := C.gp_bridge_start_memory(driver.Armed, driver.Substitute); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}
 	return nil
 }
+
+// openTickets lets this process, whose own memory stays where it is, open what processes that swap give it.
+func openTickets(driver Driver) { C.gp_bridge_open_tickets(driver.Substitute) }
 
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
@@ -39,12 +39,27 @@ func readMemory(gpu int) memoryCounters {
 	}
 }
 
+// Bounds of what the contexts of one process take of a GPU: bytes, and a part of all.
+const (
+	contextsBytes = uint64(C.GP_CONTEXTS_BYTES)
+	contextsPart  = uint64(C.GP_CONTEXTS_PART)
+)
+
+// setElsewhere tells how much of a GPU's memory others have who never give it: the program is not told that it may have that.
+func setElsewhere(gpu int, bytes uint64) { C.gp_memory_elsewhere(C.int(gpu), C.uint64_t(bytes)) }
+
+// besideMPSServer says whether contexts that this process makes are an MPS server's.
+func besideMPSServer() bool { return bool(C.gp_mps_server_runs()) }
+
 // deviceMemory is what the driver says of the whole GPU; false where this process has no context there.
 func deviceMemory(gpu int) (free, total uint64, known bool) {
 	var f, t C.uint64_t
 	known = bool(C.gp_bridge_memory_free(C.int(gpu), &f, &t))
 	return uint64(f), uint64(t), known
 }
+
+// poolsOf is what pools of this process have, which nobody publishes.
+func poolsOf(gpu int) uint64 { return uint64(C.gp_bridge_memory_pools(C.int(gpu))) }
 
 // pinsOf says why memory of this process cannot go: bits of enum gp_pin, and GP_PIN_DRIVER.
 func pinsOf(gpu int) uint64 { return uint64(C.gp_bridge_memory_pins(C.int(gpu))) }

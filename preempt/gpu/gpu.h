@@ -64,6 +64,7 @@ bool gp_graphs_record(void);              // some graph records events, or may
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised
+bool gp_mps_server_runs(void);  // one that contexts of this process would be made in
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);
 void gp_stream_priority(CUstream, int *priority);

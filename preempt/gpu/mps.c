@@ -21,7 +21,7 @@
 static char priority[] = "_" PRIORITY "=1", mark[] = "_" MARK "=1";
 static bool prepared;
 
-static bool pipe_exists(void)
+bool gp_mps_server_runs(void)
 {
 	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
 	char path[4096];
@@ -41,7 +41,7 @@ __attribute__((constructor)) static void prepare(void)
 	}
 	unsetenv("_" PRIORITY);
 	unsetenv("_" MARK);
-	if (role && (!strcmp(role, "be") || !strcmp(role, "7")) && !getenv("C" PRIORITY) && pipe_exists())
+	if (role && (!strcmp(role, "be") || !strcmp(role, "7")) && !getenv("C" PRIORITY) && gp_mps_server_runs())
 		prepared = !putenv(mark) && !putenv(priority);
 }
 

@@ -1,14 +1,37 @@
 // info.c - how much memory the program is told there is.
 //
-// Free is what the program may use less what it has. What it may use is fixed at its first question, and does not depend on
-// what others have at that time: programs take a share of it, or refuse to start, or assert that it does not grow.
+// Free is what the program may use less what it has. What it may use is fixed at its first question: programs take a share of it, or
+// refuse to start, or assert that it does not grow. It does not depend on what others have at that time who swap, since they give it;
+// what others have who do not is left out.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 
-// What contexts take of a GPU: that of this process, and of others beside it.
-#define CONTEXTS_BYTES (1ull << 30)
+// How long a first question waits until this process's agent knows what others have.
+#define ELSEWHERE_PATIENCE_NS 1000000000ull
+
+static struct {
+	_Atomic uint32_t known; // a futex
+	_Atomic uint64_t bytes;
+} elsewhere[GP_GPUS];
+
+void gp_memory_elsewhere(int gpu, uint64_t bytes)
+{
+	elsewhere[gpu].bytes = bytes;
+	if (atomic_exchange(&elsewhere[gpu].known, 1) == 0)
+		gp_futex_wake(&elsewhere[gpu].known, INT_MAX, false);
+}
+
+// What those have of a GPU who never give it.
+static uint64_t elsewhere_of(int gpu)
+{
+	uint64_t now = gp_now_ns(), until = now + ELSEWHERE_PATIENCE_NS;
+	for (; !elsewhere[gpu].known && now < until; now = gp_now_ns())
+		gp_futex_wait(&elsewhere[gpu].known, 0, until - now, false);
+	return elsewhere[gpu].bytes;
+}
 
 static uint64_t less(uint64_t from, uint64_t what) { return from > what ? from - what : 0; }
 
@@ -22,11 +45,13 @@ static uint64_t allowance(const struct gp_gpu *gpu, uint64_t total)
 {
 	static _Atomic uint64_t fixed[GP_GPUS];
 	_Atomic uint64_t *mine = &fixed[gpu - gp_gpu];
+	if (*mine)
+		return *mine;
 	uint64_t none = 0, reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
-	uint64_t contexts = CONTEXTS_BYTES < total / 16 ? CONTEXTS_BYTES : total / 16;
-	uint64_t may = total_of(less(less(total, reserve), contexts));
-	if (!*mine)
-		atomic_compare_exchange_strong(mine, &none, may);
+	uint64_t contexts = GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
+	uint64_t others = elsewhere_of((int)(gpu - gp_gpu));
+	uint64_t may = total_of(less(less(total, reserve), others > contexts ? others : contexts));
+	atomic_compare_exchange_strong(mine, &none, may ? may : 1);
 	return *mine;
 }
 

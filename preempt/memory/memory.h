@@ -35,6 +35,10 @@ enum gp_chunk_state {
 	GP_CHUNK_COMING,  // mapped again; the host's contents are valid
 };
 
+// What the contexts of one process take of a GPU at most: so much, and such a part of a small one. A context takes 0.5 to 1 GB (H100, H200).
+#define GP_CONTEXTS_BYTES (1ull << 30)
+#define GP_CONTEXTS_PART 16
+
 struct gp_chunk {
 	CUdeviceptr address;
 	size_t bytes;
@@ -163,6 +167,7 @@ struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *aft
 
 // substitutes.c: functions in the place of the driver's, see substitutes.h.
 void gp_memory_substitute(void (*install)(const char *name, void *function));
+void gp_memory_substitute_opening(void (*install)(const char *name, void *function)); // only what handles of others take
 // Contexts come and go. Called before anybody works in one, before the driver destroys it, and after the driver has destroyed
 // it or refused to.
 CUresult gp_memory_prepare(struct gp_context *);
@@ -181,6 +186,8 @@ void gp_memory_no_room_helps(void);
 // Called by the agent: waiters try again. enough: as much is free as they want. Calls that want more than most bytes wait in
 // vain, and are told so. most 0: no call is to wait, now or later.
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
+// info.c: what others have of the GPU, in bytes, who never give it. The agent says it as soon as it knows.
+void gp_memory_elsewhere(int gpu, uint64_t bytes);
 // How much more the program may have: up to its limit, or to what the GPU has.
 uint64_t gp_memory_left(const struct gp_gpu *);
 

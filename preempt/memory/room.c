@@ -80,7 +80,7 @@ static uint64_t most_of(const struct gp_gpu *g, bool told)
 	return least && least - 1 < left ? least - 1 : left;
 }
 
-// 0: there is none.
+// 0: there is none. The level is that of now: a broker may have given the process another one.
 static uint64_t deadline(uint64_t began_ns)
 {
 	bool bounded = gp_settings.level != LOWEST_LEVEL && gp_memory_settings.wait_ns;

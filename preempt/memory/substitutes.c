@@ -9,6 +9,14 @@ void gp_memory_substitute(void (*install)(const char *name, void *function))
 #include "preempt/memory/substitutes.h"
 }
 
+void gp_memory_substitute_opening(void (*install)(const char *name, void *function))
+{
+	install("cuIpcOpenMemHandle", (void *)gp_cuIpcOpenMemHandle);
+	install("cuIpcOpenMemHandle_v2", (void *)gp_cuIpcOpenMemHandle_v2);
+	install("cuIpcCloseMemHandle", (void *)gp_cuIpcCloseMemHandle);
+	install("cuMemGetAddressRange_v2", (void *)gp_cuMemGetAddressRange_v2); // who opens a handle asks how much it got
+}
+
 CUresult gp_memory_prepare(struct gp_context *c) { return gp_memory_on ? gp_sample_make(c) : CUDA_SUCCESS; }
 
 // Another context may have the handle as soon as the driver has destroyed this one. So what belongs to it is marked before.

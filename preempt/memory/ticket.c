@@ -2,7 +2,7 @@
 //
 // The driver gives no such handle for memory that is mapped. With a ticket another process of ours gets descriptors of the
 // memory from the one that has it, and maps them. From then on both have the same pages, which therefore stay. A process
-// without swap gets and opens the driver's own handles, and no tickets.
+// without swap gives the driver's own handles, and opens both.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
@@ -187,7 +187,8 @@ static CUresult open_ticket(const struct gp_ticket *t, struct gp_context *c, CUd
 		gp_chunks_forget(r);
 	} else if (r) {
 		*out = r->address;
-		gp_pin_say(GP_PIN_IMPORTED);
+		if (gp_memory_on)
+			gp_pin_say(GP_PIN_IMPORTED);
 		pthread_mutex_lock(&gp_memory_lock);
 		r->ending = false;
 		pthread_mutex_unlock(&gp_memory_lock);

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -190,6 +191,74 @@ func TestFreeDoesNotMoveWithOthers(t *testing.T) {
 	other.finish()
 	same("the other has ended")
 	one.finish()
+}
+
+// Best-effort programs that do not fit together run together where nothing is configured; latency-critical ones are left alone.
+func TestSwapByItself(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "[memory]\nturn_ms = 100\n", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+	lc := m.startFilled("lc", 20<<20, 1)
+	one, other := m.startFilled("be", 200<<20, 2), m.startFilled("be", 200<<20, 3)
+	for range 2 {
+		for _, p := range []*process{one, other, lc} {
+			p.carriesOut("step 0 3")
+			p.right(1)
+		}
+	}
+	if peer := m.peer(lc); peer.InForce&configs.Swap != 0 || peer.Memory != nil {
+		t.Errorf("the latency-critical process swaps: %+v", peer)
+	}
+	for _, p := range []*process{one, other} {
+		if memory := m.memory(p); memory.Restores == 0 {
+			t.Errorf("memory of %d did not go and come back: %+v", p.pid(), memory)
+		}
+	}
+	for _, p := range []*process{one, other, lc} {
+		p.finish()
+	}
+}
+
+// What [memory] says of latency-critical processes is done without naming the mechanism.
+func TestSwapOfLCByItself(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"reserve_mb = 50", "limit_mb = 100", "lc = true"} {
+		m := newMachine(t, "[memory]\n"+setting+"\n", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+		lc := m.startFilled("lc", 20<<20, 1)
+		m.until(setting+": it is in force", func() bool { return m.peer(lc).InForce&configs.Swap != 0 })
+		lc.finish()
+	}
+}
+
+// Under an MPS server, where it has not been measured, "auto" leaves memory alone.
+func TestNoSwapByItselfUnderMPS(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	be := m.startFilled("be", 20<<20, 1)
+	m.until("something is in force", func() bool { return m.peer(be).InForce != 0 })
+	if peer := m.peer(be); peer.InForce&configs.Swap != 0 {
+		t.Errorf("in force: %b", peer.InForce)
+	}
+	be.right(1)
+	be.finish()
+}
+
+// What a process is told is free is there, also beside those who give nothing.
+func TestFreeIsWhatOthersLeave(t *testing.T) {
+	t.Parallel()
+	for _, other := range []string{"lc", ""} { // neither swaps, and the latter is not even a member
+		m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+		has := m.startFilled(other, 200<<20, 1)
+		p := m.startMemory("be")
+		free, total := p.free()
+		if free < 100<<20 || free > 200<<20 || total != 400<<20 {
+			t.Errorf("beside %q: %d of %d bytes are free", other, free, total)
+		}
+		p.filled("memory", free, 2)
+		p.right(1)
+		has.right(1)
+		p.finish()
+		has.finish()
+	}
 }
 
 // What pools have is not free either, and is when they give it back.

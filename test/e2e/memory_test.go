@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const swap = "mechanisms = [\"swap\"]\n"
+const swap, stays = "mechanisms = [\"swap\"]\n", "mechanisms = [\"turns\"]\n"
 
 // disguise runs testdata/disguise.c and returns what it prints.
 func (m *machine) disguise(t *testing.T, program, preload, role string) string {
@@ -123,7 +123,8 @@ func TestSwapShares(t *testing.T) {
 		bytes                  uint64
 	}{
 		{"small", swap, swap, 1000}, {"large", swap, swap, 4<<20 + 1}, {"chunks", swap, swap, 300 << 20},
-		{"native", "", swap, 4 << 20}, {"opened natively", swap, "", 1000},
+		{"native", stays, swap, 4 << 20}, {"opened natively", swap, stays, 1000}, {"opened where memory stays", swap, stays, 300<<20 + 1},
+		{"opened by a latency-critical process", "", "", 300<<20 + 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +132,11 @@ func TestSwapShares(t *testing.T) {
 			owner := m.startMemory("be")
 			owner.free() // it has a context now
 			m.configure(c.ofOther + fmt.Sprintf("\n[segment]\ndirectory = %q\n", m.dir))
-			other := m.startMemory("be")
+			role := "be"
+			if c.ofOther == "" { // nothing is configured: only best-effort memory swaps
+				role = "lc"
+			}
+			other := m.startMemory(role)
 			other.free()
 			before := m.onGPU()
 			sharesByHandle(t, owner, other, c.bytes)

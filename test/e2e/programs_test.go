@@ -83,7 +83,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 func TestDoctorUnderTheLibrary(t *testing.T) {
 	t.Parallel()
 	const workers, runs = 4, 50
-	want := "ok    picked     \"auto\" picks timeslice, hold, turns: every probe succeeded\n"
+	want := "ok    picked     \"auto\" picks timeslice, hold, turns, swap: every probe succeeded\n"
 	var running sync.WaitGroup
 	for range workers {
 		m := newMachine(t, "")

@@ -641,17 +641,26 @@ static void run_child(void)
 	printf("status %d\n", status);
 }
 
-// As a daemon does that closes all descriptors that it does not know. It closes those that were there when it began: the library
-// opens the file again while this goes on, with a higher number where another thread has taken the one that became free.
-static void close_segments(void)
+static int segments(int found[16])
 {
-	int found[16], count = 0, closed = 0;
+	int count = 0;
 	for (int fd = 3; fd < 1024 && count < 16; fd++) {
 		char link[32], path[4096] = "";
 		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
 		if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, ".seg"))
 			found[count++] = fd;
 	}
+	return count;
+}
+
+// As a daemon does that closes all descriptors that it does not know. It closes those that were there when it began: the library
+// opens the file again while this goes on, with a higher number where another thread has taken the one that became free. And it
+// opens the file for a moment where it looks whether that is still there: then there are two.
+static void close_segments(void)
+{
+	int found[16], count, closed = 0;
+	for (int tries = 0; (count = segments(found)) > 1 && tries < 5000; tries++)
+		usleep(1000);
 	for (int i = 0; i < count; i++)
 		closed += close(found[i]) == 0;
 	printf("closed %d\n", closed);

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// What "auto" does to programs that configured nothing.
+
+// Where nobody has been for a while who could give memory, what the driver refuses is refused at once: programs that cache memory give it
+// back then, and go on.
+func TestNobodyToWaitFor(t *testing.T) {
+	t.Parallel()
+	for _, other := range []string{"none", "lc", ""} {
+		t.Run("beside "+other, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+			p := m.startMemory("be")
+			rest := uint64(370)
+			if other != "none" {
+				m.startFilled(other, 200<<20, 1)
+				rest -= 220
+			}
+			p.filled("memory", rest<<20, 2)
+			// Less than what contexts have: nobody publishes that. The first call may wait until it is clear that nobody comes.
+			for i := range 3 {
+				began := time.Now()
+				if _, result := p.allocate("memory", 15<<20); result != outOfMemory {
+					t.Fatalf("result %d", result)
+				}
+				if took := time.Since(began); i != 0 && took > 2*time.Second {
+					t.Errorf("call %d is told after %v", i, took)
+				}
+				time.Sleep(time.Second) // the next call is no attempt of the same wait
+			}
+			p.right(1)
+		})
+	}
+}
+
+// What pools of the process itself have is not free, once and not twice: it may have filled them before it asks for the first time.
+func TestFreeBesideItsOwnPools(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"async", "pool"} {
+		m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+		p := m.startMemory("be")
+		buffer := p.filled(how, 150<<20, 1)
+		// Others see what nobody publishes once the agent has measured it.
+		m.until("it is measured", func() bool { return m.memory(p).Other >= 150<<20 })
+		free, _ := p.free()
+		if free < 200<<20 || free > 250<<20 {
+			t.Errorf("%s: %d MiB of 400 are free beside 150", how, free>>20)
+		}
+		p.carriesOut("free %d", buffer)
+		if now, _ := p.free(); now != free+150<<20 {
+			t.Errorf("%s: %d MiB are free once the pool has given it back, before that %d", how, now>>20, free>>20)
+		}
+		p.finish()
+	}
+}
+
+// A process that comes while memory of another one moves cannot measure what others have who give nothing. Those that are there have.
+func TestFreeWhileMemoryMoves(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_COPY_GBS=0.05")
+	m.startFilled("lc", 120<<20, 1)
+	moving := m.startMemory("be")
+	if _, result := moving.allocate("memory", 150<<20); result != 0 {
+		t.Fatalf("result %d", result)
+	}
+	m.until("it has measured", func() bool { return m.memory(moving).Other >= 120<<20 && m.memory(moving).Resident >= 150<<20 })
+	m.request(moving, segment.AskedOut)
+	m.until("its memory leaves", func() bool { return m.memory(moving).State == "leaving" })
+	moving.stop() // for as long as the other one asks
+	p := m.startMemory("be")
+	free, _ := p.free()
+	if free < 200<<20 || free > 280<<20 {
+		t.Errorf("%d MiB of 400 are free beside 120", free>>20)
+	}
+	moving.signal(syscall.SIGCONT)
+	p.finish()
+}
+
+// A best-effort process that people raise waits no longer for memory than others of its level.
+func TestWaitOfAProcessThatIsRaised(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
+	if m.broker == "" {
+		m.startBroker()
+	}
+	m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n[memory]\nwait_ms = 500\n", m.dir, m.broker))
+	has, p := m.startFilled("be", 250<<20, 1), m.startFilled("be", 20<<20, 2)
+	m.joined(has)
+	m.joined(p)
+	if out, err := exec.Command(built("gpreempt"), "set", fmt.Sprint(p.pid()), "--priority", "lc", "--config", m.config).CombinedOutput(); err != nil {
+		t.Fatalf("set: %v, %s", err, out)
+	}
+	m.until("it knows", func() bool { return m.memory(p).IdleAfterNs == 0 }) // such a process does not go when it idles
+	var launched int
+	if has.ask("blocked 0", "launched %d", &launched); launched != 0 { // its memory cannot go
+		t.Fatalf("launched %d", launched)
+	}
+	if _, result := p.allocate("memory", 200<<20); result != outOfMemory {
+		t.Errorf("result %d", result)
+	}
+	has.carriesOut("unblock")
+	has.carriesOut("wait")
+	has.right(1)
+	p.right(1)
+}
