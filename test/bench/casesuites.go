@@ -52,6 +52,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"seconds", "requests", "python"}, begin: withSwap},
 	{name: memoryFireSuite, about: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireAlone},
+	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
+		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireOverMPS},
 	{name: "blp-mps-pytorch", about: "PyTorch under MPS: LC requests beside BE programs", mode: "MPS",
 		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
 }

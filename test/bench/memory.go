@@ -21,10 +21,12 @@ import (
 // a smaller one. Each figure is compared with the same work alone, or with pinned copies, in the same case.
 
 const (
-	memorySuite      = "memory"
-	memoryFireSuite  = "memory-fire"
-	memoryMechanisms = `["timeslice", "hold", "turns", "swap"]`
-	restMechanisms   = `["timeslice", "hold", "turns"]`
+	memorySuite        = "memory"
+	memoryFireSuite    = "memory-fire"
+	memoryFireMPSSuite = "memory-fire-mps"
+	memoryMechanisms   = `"auto"`
+	restMechanisms     = `["timeslice", "hold", "turns"]`
+	severalMechanisms  = `["timeslice", "hold", "turns", "swap"]` // of programs with several GPUs
 )
 
 // goal is what a figure must reach: at least, or at most.

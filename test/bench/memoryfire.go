@@ -26,7 +26,7 @@ var (
 
 func memoryFireCases() (cases []Case) {
 	add := func(name, program string, environment ...string) {
-		cases = append(cases, Case{"memory-fire-" + name, fireGoal.text, []string{memoryFireSuite}, 100, func(ctx context.Context, s *session, name string) error {
+		cases = append(cases, Case{"memory-fire-" + name, fireGoal.text, []string{memoryFireSuite, memoryFireMPSSuite}, 100, func(ctx context.Context, s *session, name string) error {
 			f := &memoryFire{fire: fire{session: s, program: program, environment: environment, name: name}}
 			return f.measure(ctx, name)
 		}})
@@ -46,14 +46,30 @@ func memoryFireAlone(ctx context.Context, s *session) (end func(), err error) {
 	return s.compileFire(ctx), nil
 }
 
+// memoryFireOverMPS has all processes share a context under an MPS server, where "auto" leaves memory alone.
+func memoryFireOverMPS(ctx context.Context, s *session) (end func(), err error) {
+	quit, err := s.underMPS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mechanisms = `["gate", "blp", "mps", "swap"]`
+	compiled := s.compileFire(ctx)
+	return func() { compiled(); quit() }, nil
+}
+
 type memoryFire struct {
 	fire
 	memory segment.Memory
 }
 
 func (f *memoryFire) measure(ctx context.Context, name string) error {
-	if f.program == "nccl" && f.info.Devices < 2 {
-		return errors.New("needs two GPUs")
+	if f.program == "nccl" {
+		if f.info.Devices < 2 {
+			return errors.New("needs two GPUs")
+		}
+		named := *f.session // "auto" leaves programs with several GPUs alone
+		named.mechanisms = severalMechanisms
+		f.session = &named
 	}
 	first, err := f.alone(ctx)
 	if err != nil {

@@ -168,7 +168,7 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 		rest -= bytes
 	}
 	// How long it takes is the result, however long it is: it must not end as out of memory.
-	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20), fmt.Sprintf("wait_ms = %d", holdAnswer.Milliseconds())}
+	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20), fmt.Sprintf("wait_ms = %d", holdAnswer.Milliseconds()), "lc = true"}
 	config, err := s.swapConfig(world, "all", settings...)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ __global__ void looked_at(uint32_t *data, unsigned words, unsigned beyond)
 	unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
 	uint32_t seen = data[i % words];
 	data[i % words] = seen * 1664525u + i;
-	if (i == 0)
+	if (i == 0 && beyond)
 		data[words - 1 + beyond] = 1;
 }
 

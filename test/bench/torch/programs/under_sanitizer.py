@@ -17,4 +17,7 @@ for tool, planted in (("memcheck", ""), ("memcheck", "out-of-bounds"), ("raceche
     checksum = re.findall(r"^[0-9a-f]{16}$", said, re.MULTILINE)
     if not summary:
         sys.exit(f"{tool} {planted}: no summary: {said[-600:]}")
+    wrong = re.search(r"^========= (?!COMPUTE-SANITIZER|(?:ERROR|RACECHECK) SUMMARY)(.+)$", said, re.MULTILINE)
+    if wrong and not planted:
+        sys.exit(f"{tool}: found in a right program: {wrong[1]}: {said[-1500:]}")
     print(tool, planted or "nothing", "clean" if summary[1] == "0" else "found", found[2] if found else "-", *checksum)
