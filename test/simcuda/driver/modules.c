@@ -25,6 +25,10 @@ static struct CUmod_st *module_new(struct image *image, enum handle_kind kind)
 	return m;
 }
 
+// Handles of functions that are gone, sim_lock held. A driver gives the same ones to the next functions; whether free() and calloc()
+// would is up to what the program and its C library do besides.
+static struct CUfunc_st *spare;
+
 static void module_free(struct CUmod_st *m)
 {
 	handle_remove(m);
@@ -35,7 +39,8 @@ static void module_free(struct CUmod_st *m)
 		struct CUfunc_st *f = m->functions;
 		m->functions = f->next;
 		handle_remove(f);
-		free(f);
+		f->next = spare;
+		spare = f;
 	}
 	while (m->modules) {
 		struct CUmod_st *of = m->modules;
@@ -171,12 +176,12 @@ static struct CUfunc_st *function_of(struct CUmod_st *m, const struct definition
 		f = f->next;
 	if (f)
 		return f;
-	f = calloc(1, sizeof *f);
-	if (!f)
+	f = spare;
+	if (f)
+		spare = f->next;
+	else if (!(f = malloc(sizeof *f)))
 		abort();
-	f->definition = d;
-	f->module = m;
-	f->next = m->functions;
+	*f = (struct CUfunc_st){.definition = d, .module = m, .next = m->functions};
 	m->functions = f;
 	handle_add(f, kind);
 	return f;
