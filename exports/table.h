@@ -388,8 +388,8 @@ EVENT_SHARED(cuIpcGetEventHandle, (CUipcEventHandle * pHandle, CUevent event), (
 EVENT_SHARED(cuIpcOpenEventHandle, (CUevent * phEvent, CUipcEventHandle handle), (phEvent, handle), *phEvent)
 
 // The CPU waits, or may wait, for the whole context.
-WAIT(cuCtxSynchronize, (void), (), GP_TAKE, GP_CURRENT)
-WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_TAKE, ctx)
+WAIT(cuCtxSynchronize, (void), (), GP_WAIT_ALL, GP_CURRENT)
+WAIT(cuCtxSynchronize_v2, (CUcontext ctx), (ctx), GP_WAIT_ALL, ctx)
 WAIT(cuCtxSetLimit, (int limit, size_t value), (limit, value), GP_WAIT_CONTEXT, NULL)
 WAIT(cuCtxResetPersistingL2Cache, (void), (), GP_WAIT_CONTEXT, NULL)
 WAIT(cuModuleGetGlobal_v2, (CUdeviceptr * dptr, size_t *bytes, CUmodule hmod, const char *name),

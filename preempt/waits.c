@@ -50,9 +50,10 @@ static uint64_t waited_for(enum gp_wait kind, void *what, const struct gp_contex
 	const struct gp_gpu *gpu = NULL;
 	uint64_t places = 0;
 
-	if (kind == GP_WAIT_CONTEXT || kind == GP_PIN || kind == GP_LOAD || (kind == GP_TAKE && what == GP_CURRENT))
+	bool named = kind == GP_TAKE || kind == GP_WAIT_ALL;
+	if (kind == GP_WAIT_CONTEXT || kind == GP_PIN || kind == GP_LOAD || (named && what == GP_CURRENT))
 		return current ? place_of(current) : 0;
-	if (kind == GP_TAKE && what) {
+	if (named && what) {
 		const struct gp_context *c = gp_find_context(what);
 		return c ? place_of(c) : 0;
 	}

@@ -77,12 +77,10 @@ enum gp_blp_reason {
 // Whether launches need not wait at the gate: the context's domain is stopped, or about to be, and logs them.
 bool gp_blp_logs(struct gp_context *);
 
-// Waits until the stream's launches are complete; of the legacy stream, those of all blocking ones. Waits for the end of a stop, too.
-void gp_blp_flush(CUstream, CUcontext current);
 // Waits until the launches that come before new work of the stream are complete, or will not be cut any more: for a call that only
 // has to come behind them.
 void gp_blp_come_behind(CUstream);
-// gp_blp_flush for all streams of a context (NULL: of the process), and of the GPU that the memory at an address belongs to.
+// Waits until all launches of a context (NULL: of the process) are complete, or of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
 // Waits until the driver has all work of this process that may be cut, and all of it has run. The caller keeps new work away.

@@ -278,6 +278,8 @@ int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list
 // stream; NULL: all. False: the driver refused.
 bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
 bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
+// Marks the stream's entries below upto, which somebody waits for later, before anything comes behind them. True: they are complete.
+bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
 // Waits until the stream's entries below upto are complete, or firm. Gives the lock up meanwhile. Does not wait for entries
 // that come later. patience_ns bounds the wait, without the time of stops (0: no bound). False: the time was over, or the
 // driver refused.
@@ -315,6 +317,12 @@ bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domai
 // Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
 void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
 void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
+// Around a call of the driver's by which the program waits for a stream, or for all of a context: blp_expect notes what the driver may take
+// for complete though it was cut, blp_wait waits for that.
+void blp_expect_stream(CUstream, CUcontext current);
+CUresult blp_wait_stream(CUstream, CUcontext current);
+void blp_expect_all(CUcontext);
+CUresult blp_wait_all(CUcontext);
 
 // barrier.c
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the

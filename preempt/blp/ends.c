@@ -13,15 +13,13 @@ CUresult gp_blp_separate(CUstream stream)
 	struct gp_context *c = gp_find_context(context);
 	if (!c || !stream || stream == GP_STREAM_PER_THREAD)
 		return CUDA_ERROR_INVALID_VALUE;
-	gp_blp_flush(stream, context);
-	if (!blp_is_special(context, stream)) { // not all launches were logged
-		int mode = gp_relax_captures();
-		result = gp_driver.cuStreamSynchronize(stream);
-		gp_unrelax_captures(mode);
-		if (result)
-			return result;
-	}
-	return blp_make_separate(c, context, stream);
+	int mode = gp_relax_captures();
+	blp_expect_stream(stream, context);
+	result = gp_driver.cuStreamSynchronize(stream);
+	if (!result)
+		result = blp_wait_stream(stream, context);
+	gp_unrelax_captures(mode);
+	return result ? result : blp_make_separate(c, context, stream);
 }
 
 // Nothing is in flight any more.

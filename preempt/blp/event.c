@@ -463,7 +463,8 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	asked.domain = NULL;
 	asked.changes = blp_changes;
 	switch (kind) {
-	case GP_WAIT_STREAM: gp_blp_flush(what, current); break;
+	case GP_WAIT_STREAM: blp_expect_stream(what, current); break;
+	case GP_WAIT_ALL: blp_expect_all(what == GP_CURRENT ? current : what); break;
 	case GP_WAIT_EVENT: {
 		struct event e = look(what);
 		return e.domain && wait_record(&e, false);
@@ -546,6 +547,10 @@ static bool is_over(enum gp_wait kind, void *what)
 
 CUresult gp_blp_end_wait(enum gp_wait kind, void *what, CUresult result)
 {
+	if (!result && kind == GP_WAIT_STREAM)
+		result = blp_wait_stream(what, gp_current_handle());
+	if (!result && kind == GP_WAIT_ALL)
+		result = blp_wait_all(what == GP_CURRENT ? gp_current_handle() : what);
 	if (result)
 		return result;
 	if (blp_error && kind != GP_WAIT_CONTEXT && kind != GP_PIN)

@@ -1,4 +1,8 @@
 // flush.c - who waits for what the log holds: a barrier for what it comes behind, a thread of the program for a stream, or for all.
+//
+// A thread of the program waits for what was there when its call began. What another thread launches meanwhile may wait for this one.
+// So the driver is asked first: it knows what it has. But it takes launches that are cut meanwhile for complete, and does not have what
+// was only logged. Such entries are noted before, each with a marker behind it, and waited for afterwards.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -60,14 +64,16 @@ static void wait_beside(struct gp_domain *d, struct blp_stream *s)
 	}
 }
 
-static void flush(const struct scope *f)
+// Calls a function for each domain that something in it may be waited for, with the domain's lock. stream: as the domain knows it.
+static void visit(const struct scope *f,
+		  void (*act)(const struct scope *, struct gp_domain *, CUstream stream, bool blocking))
 {
-	CUstream stream = f->stream;
 	bool blocking = true, known = f->all || f->stream == GP_STREAM_LEGACY || f->stream == GP_STREAM_PER_THREAD;
 	unsigned flags;
 
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
+		CUstream stream = f->stream;
 		if (!concerns(f, d))
 			continue;
 		if (!known) {
@@ -79,30 +85,116 @@ static void flush(const struct scope *f)
 			struct blp_stream *own = blp_find_stream(d, f->stream, false);
 			stream = own ? own->handle : f->stream;
 		}
-		// Without records nothing can be cut, and there is nothing to wait for. The event records that are left are forgotten: a
-		// stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work
-		// ahead of them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
-		for (uint32_t n = 0; n < d->streams; n++) {
-			struct blp_stream *s = &d->stream_of[n];
-			bool cut = d->recorded || d->epoch % 2; // anew, where the lock was given up
-			if (blp_may_be_cut(s) && is_in(f, s, stream, blocking)) {
-				if (!cut && !((f->waits || s->thread) && is_marked(d, s))) {
-					blp_forget(d, s);
-					continue;
-				}
-				if (!cut && !f->waits)
-					continue;
-				gp_count(&d->gpu->stops.barriers, 1);
-				if (!(f->bounded && d->context != f->awaited ? blp_wait_or_let_run(d, s, s->last) :
-									       blp_wait_complete(d, s, s->last, 0)))
-					break;
-			}
-			if (f->waits && s->handle == stream)
-				wait_beside(d, s);
-		}
+		act(f, d, stream, blocking);
 		blp_advance(d);
 		pthread_mutex_unlock(&d->lock);
 	}
+}
+
+// Whether a stop can cut something, or has. Otherwise there is nothing to wait for. The event records that are left are forgotten then:
+// a stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work ahead of
+// them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
+static bool has_cuts(const struct gp_domain *d) { return d->recorded || d->epoch % 2; }
+
+static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
+{
+	for (uint32_t n = 0; n < d->streams; n++) {
+		struct blp_stream *s = &d->stream_of[n];
+		if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
+			continue;
+		if (!has_cuts(d)) { // anew, where the lock was given up
+			if (!(s->thread && is_marked(d, s)))
+				blp_forget(d, s);
+			continue;
+		}
+		gp_count(&d->gpu->stops.barriers, 1);
+		if (!(f->bounded && d->context != f->awaited ? blp_wait_or_let_run(d, s, s->last) :
+							       blp_wait_complete(d, s, s->last, 0)))
+			break;
+	}
+}
+
+static void flush(const struct scope *f) { visit(f, flush_domain); }
+
+// What the calling thread waits for, beside what the driver tells of. A call that begins within another one adds to this, and what is
+// left of a call that the program left by longjmp is over by the time of the next one, or soon.
+enum { NOTES = 16 };
+static __thread struct {
+	uint32_t count;
+	bool more; // than there is room for
+	struct note {
+		struct gp_domain *domain;
+		uint64_t made; // number of the domain
+		uint32_t stream;
+		CUstream handle;
+		uint64_t upto;
+	} of[NOTES];
+} noted __attribute__((tls_model("initial-exec")));
+
+static void note_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
+{
+	for (uint32_t n = 0; n < d->streams; n++) {
+		struct blp_stream *s = &d->stream_of[n];
+		if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
+			continue;
+		if (!has_cuts(d) && !is_marked(d, s)) {
+			blp_forget(d, s);
+			continue;
+		}
+		if (blp_expect(d, s, s->last))
+			continue;
+		if (noted.count == NOTES)
+			noted.more = true;
+		else
+			noted.of[noted.count++] = (struct note){d, d->made, n, s->handle, s->last};
+	}
+}
+
+// Waits for what was noted. False: it cannot be cut any more, or was forgotten: the driver has it, but may not have had it when it was
+// asked.
+static bool wait_noted(const struct note *n)
+{
+	struct gp_domain *d = n->domain;
+	struct blp_stream *s = &d->stream_of[n->stream];
+	bool reached = true;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->context && d->made == n->made) {
+		gp_count(&d->gpu->stops.barriers, 1);
+		reached = s->handle == n->handle && blp_wait_complete(d, s, n->upto, 0) && blp_reached(s, n->upto);
+		blp_advance(d);
+	}
+	pthread_mutex_unlock(&d->lock);
+	return reached;
+}
+
+static void beside_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
+{
+	(void)f, (void)blocking;
+	struct blp_stream *s = blp_find_stream(d, stream, false);
+	if (s)
+		wait_beside(d, s);
+}
+
+static void note(const struct scope *f)
+{
+	if (!blp_inside && f->context)
+		visit(f, note_domain);
+}
+
+// False: the driver is to be asked once more.
+static bool wait_for_notes(const struct scope *f)
+{
+	bool over = !noted.more;
+	if (noted.more)
+		flush(f);
+	for (uint32_t i = 0; i < noted.count; i++)
+		over &= wait_noted(&noted.of[i]);
+	noted.count = 0;
+	noted.more = false;
+	if (f->context && !f->all)
+		visit(f, beside_domain);
+	return over;
 }
 
 // The context that a stream is flushed in; NULL: none needs to be.
@@ -125,20 +217,47 @@ static CUcontext context_of(CUstream stream, CUcontext current)
 	return current;
 }
 
-static void flush_stream(CUstream stream, CUcontext current, bool waits)
+static void come_behind(CUstream stream, CUcontext current)
 {
 	if (blp_inside || !blp_domains[0])
 		return;
-	struct scope f = {.context = context_of(stream, current), .stream = stream, .waits = waits, .bounded = !waits};
+	struct scope f = {.context = context_of(stream, current), .stream = stream, .bounded = true};
 	if (f.context)
 		flush(&f);
 }
 
-void gp_blp_flush(CUstream stream, CUcontext current) { flush_stream(stream, current, true); }
+void gp_blp_come_behind(CUstream stream) { come_behind(stream, gp_current_handle()); }
 
-void gp_blp_come_behind(CUstream stream) { flush_stream(stream, gp_current_handle(), false); }
+void blp_come_behind(const struct gp_operation *o) { come_behind(o->stream, o->handle); }
 
-void blp_come_behind(const struct gp_operation *o) { flush_stream(o->stream, o->handle, false); }
+static struct scope of_stream(CUstream stream, CUcontext current)
+{
+	return (struct scope){.context = context_of(stream, current), .stream = stream, .waits = true};
+}
+
+void blp_expect_stream(CUstream stream, CUcontext current)
+{
+	struct scope f = of_stream(stream, current);
+	note(&f);
+}
+
+CUresult blp_wait_stream(CUstream stream, CUcontext current)
+{
+	struct scope f = of_stream(stream, current);
+	return wait_for_notes(&f) ? CUDA_SUCCESS : gp_driver.cuStreamSynchronize(stream);
+}
+
+void blp_expect_all(CUcontext context) { note(&(struct scope){.context = context, .all = true}); }
+
+CUresult blp_wait_all(CUcontext context)
+{
+	bool pushed;
+	if (wait_for_notes(&(struct scope){.context = context, .all = true}) || !blp_enter(context, &pushed))
+		return CUDA_SUCCESS;
+	CUresult result = gp_driver.cuCtxSynchronize();
+	blp_leave(pushed);
+	return result;
+}
 
 // Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. What
 // was waited for in vain runs to its end, and the driver orders the call.

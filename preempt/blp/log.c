@@ -221,6 +221,18 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 	return poll_markers(d, s);
 }
 
+bool blp_expect(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	bool pushed;
+	if (upto > d->tail)
+		blp_entry_at(d, upto - 1)->waited = true;
+	if (!(d->epoch % 2) && blp_enter(d->context, &pushed)) { // else it is marked when it is launched again
+		poll_entry(d, s, upto);
+		blp_leave(pushed);
+	}
+	return s->done >= upto;
+}
+
 // Waits for markers of ours: the program may put new work on its streams at any time, or destroy them.
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
 {

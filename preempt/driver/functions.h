@@ -38,6 +38,7 @@ BLP_NEEDED(cuEventRecord, cuEventRecord, (CUevent, CUstream))
 BLP_NEEDED(cuEventQuery, cuEventQuery, (CUevent))
 BLP_NEEDED(cuEventSynchronize, cuEventSynchronize, (CUevent))
 BLP_NEEDED(cuStreamSynchronize, cuStreamSynchronize, (CUstream))
+BLP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 BLP_NEEDED(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned))
 BLP_NEEDED(cuStreamGetFlags, cuStreamGetFlags, (CUstream, unsigned *))
 BLP_NEEDED(cuStreamDestroy, cuStreamDestroy_v2, (CUstream))
@@ -65,7 +66,6 @@ SWAP_NEEDED(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CU
 SWAP_NEEDED(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))
 SWAP_NEEDED(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t bytes, unsigned flags))
 SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
-SWAP_NEEDED(cuCtxSynchronize, cuCtxSynchronize, (void))
 
 WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice))                  // CUDA 11.2
 WANTED(cuMemFreeAsync, cuMemFreeAsync, (CUdeviceptr, CUstream))                                        // CUDA 11.2

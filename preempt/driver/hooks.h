@@ -91,6 +91,7 @@ struct gp_arguments {
 enum gp_wait {
 	GP_WAIT_STREAM,
 	GP_WAIT_EVENT,
+	GP_WAIT_ALL,     // all work of a context (GP_CURRENT: the current one), for the program
 	GP_WAIT_CONTEXT, // the whole context: allocations, module loads, graph instantiation
 	GP_PIN,          // the same, and the call pins memory
 	GP_ASK_STREAM,   // the call does not wait, but its success says that the work is done

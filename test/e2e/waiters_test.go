@@ -6,7 +6,7 @@ import "testing"
 func TestWaiters(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/waiters.c")
-	for what, rounds := range map[string]int{"unmapped": 4, "moved": 4} {
+	for what, rounds := range map[string]int{"unmapped": 4, "moved": 4, "all": 3, "legacy": 3, "stream": 3} {
 		t.Run(what, func(t *testing.T) {
 			rightWhileStopped(t, program, what, rounds)
 		})

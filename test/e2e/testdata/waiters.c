@@ -38,6 +38,69 @@ static void unmapped(unsigned rounds)
 	}
 }
 
+// What a thread waits for, while another one launches a kernel that waits for it.
+static struct meanwhile {
+	handle stream; // NULL: the legacy stream
+	bool all;      // of the context
+	_Atomic bool begins, over;
+} meanwhile;
+
+static void *wait_meanwhile(void *unused)
+{
+	(void)unused;
+	OK(cuCtxSetCurrent(context));
+	meanwhile.begins = true;
+	if (meanwhile.all)
+		OK(cuCtxSynchronize());
+	else
+		OK(cuStreamSynchronize(meanwhile.stream));
+	meanwhile.over = true;
+	return NULL;
+}
+
+// Where the thread loses the processor just before its call, it waits for the kernel, too, and that is right.
+static void launched_meanwhile(bool all, handle on, handle stream, handle another, unsigned rounds)
+{
+	enum { LAUNCHES = 10, LAUNCH_US = 20000, CALLED_US = 50000, PATIENCE_US = 10000000 };
+	struct chained b = buffer();
+	unsigned late = 0;
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		meanwhile.all = all;
+		meanwhile.stream = stream;
+		meanwhile.begins = meanwhile.over = false;
+		for (int i = 0; i < LAUNCHES; i++)
+			launch(&b, on, r, LAUNCH_US);
+		CHECK(!pthread_create(&thread, NULL, wait_meanwhile, NULL));
+		while (!meanwhile.begins)
+			usleep(50);
+		usleep(CALLED_US);
+		spin(another);
+		for (int us = 0; !meanwhile.over && us < PATIENCE_US; us += 1000)
+			usleep(1000);
+		late += !meanwhile.over;
+		let_go();
+		CHECK(!pthread_join(thread, NULL));
+		copy(&b, on);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+	}
+	CHECK(late * 2 < rounds);
+}
+
+static void all_meanwhile(unsigned rounds)
+{
+	launched_meanwhile(true, stream_of(NON_BLOCKING), NULL, stream_of(NON_BLOCKING), rounds);
+}
+
+static void legacy_meanwhile(unsigned rounds) { launched_meanwhile(false, stream_of(0), NULL, stream_of(0), rounds); }
+
+static void stream_meanwhile(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING);
+	launched_meanwhile(false, one, one, one, rounds);
+}
+
 // A stream that had work before it got a domain of its own is asked for, while others of its context have work.
 static void moved(unsigned rounds)
 {
@@ -203,7 +266,7 @@ static void own_given_up(unsigned rounds)
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
-		{"plain", plain},   {"unmapped", unmapped}, {"moved", moved},       {"own-past", own_behind_nothing},
+		{"plain", plain}, {"all", all_meanwhile}, {"legacy", legacy_meanwhile}, {"stream", stream_meanwhile},   {"unmapped", unmapped}, {"moved", moved},       {"own-past", own_behind_nothing},
 		{"filled", filled}, {"held-up", held_up},   {"given-up", given_up}, {"own-given-up", own_given_up},
 	};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
