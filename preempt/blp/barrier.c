@@ -149,7 +149,8 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 // The taint is over, or ended with an error.
 static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
-	s->tainted = false;
+	s->tainted = s->until_idle = false;
+	s->taints = 0;
 	d->tainted--;
 	if (s->firm) { // nothing was logged since
 		s->firm = false;
@@ -162,7 +163,7 @@ static void untaint(struct gp_domain *d, struct blp_stream *s)
 
 static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
 {
-	if (s->handle && s->tainted && blp_query(s->taint) == CUDA_ERROR_NOT_READY)
+	if (s->handle && s->tainted && !blp_taint_is_over(d, s))
 		return true;
 	if (s->handle && s->tainted)
 		untaint(d, s);
@@ -186,8 +187,46 @@ void blp_still_tainted(struct gp_domain *d)
 		still_tainted(d, &d->stream_of[i]);
 }
 
+bool blp_taint_is_over(struct gp_domain *d, struct blp_stream *s)
+{
+	if (blp_query(s->taint) == CUDA_ERROR_NOT_READY)
+		return false;
+	if (!s->until_idle)
+		return true;
+	// Only a thread that lives can be asked of its own stream, and only by itself. The legacy stream must not be asked while anything is captured.
+	if (s->thread ? blp_thread_stream(d, false) != s : !blp_may_log(s))
+		return false;
+	int mode = gp_relax_captures();
+	CUresult result = gp_driver.cuStreamQuery(s->thread ? GP_STREAM_PER_THREAD : s->handle);
+	gp_unrelax_captures(mode);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
+void blp_end_taint(struct gp_domain *d, struct blp_stream *s)
+{
+	pthread_mutex_lock(&d->lock);
+	CUstream handle = s->handle;
+	bool records = s->tainted && s->until_idle;
+	pthread_mutex_unlock(&d->lock);
+	if (!records)
+		return;
+	gp_driver.cuEventRecord(s->taint, handle); // may wait for room in the queue
+	pthread_mutex_lock(&d->lock);
+	s->until_idle = false;
+	pthread_mutex_unlock(&d->lock);
+}
+
+// A program may put many such calls on a stream that waits for it, and a record behind each would fill the driver's queue: then the
+// record would wait, with the lock held, and the program for the lock.
 bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 {
+	if (s->tainted && s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
+		s->taints = 0;
+	if (s->tainted && ++s->taints > BLP_ADDED) {
+		s->until_idle = true;
+		return true;
+	}
+	s->until_idle = false;
 	if (blp_is_orphan(s) || (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
 	    gp_driver.cuEventRecord(s->taint, behind))
 		return false;

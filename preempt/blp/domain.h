@@ -32,7 +32,8 @@ enum {
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
 	BLP_PATIENCE_NS = GP_PATIENCE_NS,
-	// Calls that stops add to the queue of a stream before it is to get somewhere. The driver's holds about 1000, then calls wait.
+	// Calls that stops add to the queue of a stream before it is to get somewhere, and that taints do. The driver's holds about 1000,
+	// then calls wait.
 	BLP_ADDED = 128,
 	BLP_LEAST_PATIENCE_NS = 1000000,
 };
@@ -52,9 +53,11 @@ struct blp_stream {
 	CUstream handle;                                                   // NULL: free
 	bool blocking;                                                     // ordered with the legacy stream
 	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
-	bool behind;          // the thread's own stream has work that the next entry must come behind
-	bool ahead;           // it has entries that the thread's own stream was not put behind
-	bool tainted;         // it may wait for the CPU: the event taint is recorded behind what does
+	bool behind;     // the thread's own stream has work that the next entry must come behind
+	bool ahead;      // it has entries that the thread's own stream was not put behind
+	bool tainted;    // it may wait for the CPU: the event taint is recorded behind what does
+	bool until_idle; // and so does what the stream got after that: the taint is over when the stream has nothing left
+	uint32_t taints;      // records of the event taint in a row, of which none is known to be over
 	bool firm;            // tainted, and its entries are not cut any more (let_run)
 	uint32_t passing;     // calls under way that put work on it past the log
 	uint64_t patience_ns; // how long a call waits for it
@@ -342,7 +345,10 @@ bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
-void blp_still_tainted(struct gp_domain *);                               // asks the driver
+bool blp_taint_is_over(struct gp_domain *, struct blp_stream *);          // asks the driver
+// Without the lock, before the stream is destroyed: from here on the event tells whether the taint is over.
+void blp_end_taint(struct gp_domain *, struct blp_stream *);
+void blp_still_tainted(struct gp_domain *); // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
 // Operations under way whose contexts had no domain yet. While there are any, no stream gets a place in a log: they may be on it.
 extern _Atomic uint32_t blp_unmet;

@@ -82,7 +82,12 @@ void gp_blp_stream_destroying(CUstream stream)
 			continue;
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = blp_find_stream(d, stream, false);
-		if (s) {
+		pthread_mutex_unlock(&d->lock);
+		if (!s)
+			continue;
+		blp_end_taint(d, s);
+		pthread_mutex_lock(&d->lock);
+		if (s->handle == stream) {
 			blp_drop_markers(d, s);
 			if (!s->firm)
 				blp_forget(d, s);

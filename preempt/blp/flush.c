@@ -48,8 +48,7 @@ bool blp_runs_beside(struct gp_domain *d, struct blp_stream *s)
 {
 	CUevent done = d->beside[s - d->stream_of].done;
 	return d->context && (s->firm || d->given_up) &&
-	       ((done && blp_query(done) == CUDA_ERROR_NOT_READY) ||
-		(s->thread && s->tainted && blp_query(s->taint) == CUDA_ERROR_NOT_READY));
+	       ((done && blp_query(done) == CUDA_ERROR_NOT_READY) || (s->thread && s->tainted && !blp_taint_is_over(d, s)));
 }
 
 static void wait_beside(struct gp_domain *d, struct blp_stream *s)

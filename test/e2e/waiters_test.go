@@ -23,7 +23,7 @@ func TestWaitersAlone(t *testing.T) {
 		p.say("plain 1")
 		return p.hear() == "right" && m.peer(p).BLP != nil && m.peer(p).BLP.Launches > 0
 	})
-	for _, what := range []string{"own-past 4", "filled 2"} {
+	for _, what := range []string{"own-past 4", "filled 2", "functions 2"} {
 		p.say("%s", what)
 		p.hears("right")
 	}

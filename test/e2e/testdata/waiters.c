@@ -185,6 +185,26 @@ static void filled(unsigned rounds)
 	}
 }
 
+static void nothing(void *unused) { (void)unused; }
+
+// So many host functions behind a kernel that waits for the program, that the queue would be full if each needed two places.
+static void host_functions(unsigned rounds)
+{
+	enum { FUNCTIONS = 350 };
+	handle one = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		spin(one);
+		for (int i = 0; i < FUNCTIONS; i++)
+			OK(cuLaunchHostFunc(one, nothing, NULL));
+		let_go();
+		OK(cuStreamSynchronize(one));
+	}
+	for (int i = 0; i < FUNCTIONS; i++) // and it may be destroyed while it has them
+		OK(cuLaunchHostFunc(one, nothing, NULL));
+	OK(cuStreamDestroy_v2(one));
+	OK(cuCtxSynchronize());
+}
+
 // The legacy stream has a record behind a kernel that waits for the program, and behind launches that are stopped again and again.
 static void held_up(unsigned rounds)
 {
@@ -266,8 +286,18 @@ static void own_given_up(unsigned rounds)
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
-		{"plain", plain}, {"all", all_meanwhile}, {"legacy", legacy_meanwhile}, {"stream", stream_meanwhile},   {"unmapped", unmapped}, {"moved", moved},       {"own-past", own_behind_nothing},
-		{"filled", filled}, {"held-up", held_up},   {"given-up", given_up}, {"own-given-up", own_given_up},
+		{"plain", plain},
+		{"all", all_meanwhile},
+		{"legacy", legacy_meanwhile},
+		{"stream", stream_meanwhile},
+		{"unmapped", unmapped},
+		{"moved", moved},
+		{"own-past", own_behind_nothing},
+		{"filled", filled},
+		{"functions", host_functions},
+		{"held-up", held_up},
+		{"given-up", given_up},
+		{"own-given-up", own_given_up},
 	};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
 }
