@@ -27,6 +27,9 @@ const (
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
 	settleVain = uint64(5 * time.Second)
+	// stuckVain is how long a process must have been passed over without a break until nobody counts on its memory. That comes after the
+	// fifth attempt that failed (passedMost).
+	stuckVain = uint64(20 * time.Second)
 	// stoodStill is how old a heartbeat is of a process that is stopped.
 	stoodStill = 3 * uint64(heartbeat)
 	// takeAnyway is after how long a process takes a turn that nobody has, if the one that comes first does not.
@@ -132,8 +135,12 @@ func (m *memoryOf) gives(now uint64) bool {
 	return m.lowest() || m.idle(now)
 }
 
-// everGives says whether its memory is ever taken from it.
-func (m *memoryOf) everGives() bool {
+// everGives says whether its memory is ever taken from it. Of one whose work did not end when its memory was wanted, again and again,
+// nobody can say: who waits for it is refused, as without the library.
+func (m *memoryOf) everGives(now uint64) bool {
+	if m.state == memoryStuck && now-min(now, m.stateNs) >= stuckVain {
+		return false
+	}
 	return m.swaps && !m.noHost && (m.lowest() || m.idleAfter != 0 || m.state == memorySuspended)
 }
 
@@ -462,7 +469,7 @@ func (v *memoryView) settled(own *memoryOf) bool {
 // more says whether another process may ever give memory.
 func (v *memoryView) more() bool {
 	return slices.ContainsFunc(v.all, func(m memoryOf) bool {
-		return m.slot != v.own && saturate(m.resident, m.swapped) != 0 && m.everGives()
+		return m.slot != v.own && saturate(m.resident, m.swapped) != 0 && m.everGives(v.now)
 	})
 }
 
@@ -475,7 +482,7 @@ func (s *settled) most(own *memoryOf) uint64 {
 	}
 	for _, m := range v.all {
 		taken = saturate(taken, m.pinned)
-		if m.slot != own.slot && !m.everGives() {
+		if m.slot != own.slot && !m.everGives(v.now) {
 			other = saturate(other, m.resident)
 		}
 	}

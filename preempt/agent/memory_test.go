@@ -484,6 +484,29 @@ func TestMemoryInVain(t *testing.T) {
 	}
 }
 
+// Nobody waits for ever for memory of a process whose work never ends.
+func TestMemoryBesideWorkThatDoesNotEnd(t *testing.T) {
+	const began = uint64(1e12)
+	v := &memoryView{own: 1, total: simTotal, free: 10 * gigabyte, turn: 1, turnNs: began, turns: memoryTurns{fixedNs: 1e9},
+		all: []memoryOf{
+			{slot: 0, level: lowestLevel, swaps: true, resident: 60 * gigabyte, state: memoryStuck, stateNs: began, idleAfter: 1e9},
+			{slot: 1, level: lowestLevel, swaps: true, wanted: 30 * gigabyte, waitsNs: began, idleAfter: 1e9},
+		}}
+	for _, c := range []struct {
+		seconds uint64
+		refused bool // the driver is asked, and says that it is out of memory
+	}{{10, false}, {19, false}, {25, true}} {
+		v.now = began + c.seconds*1e9
+		if p := v.plan(); p.enough != c.refused {
+			t.Errorf("after %d s: %+v", c.seconds, p)
+		}
+	}
+	v.all[0].stateNs = v.now - 1e9 // it was tried again meanwhile
+	if p := v.plan(); p.enough {
+		t.Errorf("a second after another attempt: %+v", p)
+	}
+}
+
 // Processes of a job on two GPUs have their turns at the same time.
 func TestMemoryTurnsOfJobs(t *testing.T) {
 	for seed := range uint64(3) {
