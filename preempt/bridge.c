@@ -4,6 +4,7 @@
 #include "preempt/blp/blp.h"
 #include "preempt/preempt.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -178,12 +179,20 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.failures = m->failures};
 }
 
+// As the program exits, its runtime ends contexts in ways that are not seen here, and a question would be an error that a tool reports. A
+// handler that is registered once there is a context runs before those.
+static _Atomic bool exiting;
+static pthread_once_t exits = PTHREAD_ONCE_INIT;
+static void exit_begins(void) { exiting = true; }
+static void hear_of_exit(void) { atexit(exit_begins); }
+
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 {
 	size_t free_bytes, total_bytes;
-	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);
+	struct gp_context *c = exiting ? NULL : gp_memory_use_context(&gp_gpu[gpu], false);
 	if (!c)
 		return false;
+	pthread_once(&exits, hear_of_exit);
 	bool known = !gp_driver.cuMemGetInfo(&free_bytes, &total_bytes);
 	gp_memory_leave_context(c);
 	if (!known)
@@ -257,7 +266,7 @@ bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
 
 void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes)
 {
-	struct gp_context *c = gp_memory_use_context(&gp_gpu[gpu], false);
+	struct gp_context *c = exiting ? NULL : gp_memory_use_context(&gp_gpu[gpu], false);
 	if (!c)
 		return;
 	int mode = gp_relax_captures();

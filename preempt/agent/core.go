@@ -74,7 +74,7 @@ func (c *Core) setLevel(gpu, level int) {
 // startMemory lets memory of this process come and go.
 func (c *Core) startMemory() {
 	if c.config.Mechanisms.Auto {
-		if besideMPSServer() {
+		if c.pipe = besideMPSServer(); c.pipe {
 			return
 		}
 		if unseenRegistrations() {
@@ -275,6 +275,9 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	a.log.Info().Int("priority", c.levelNow()).Msg("attached")
 	if a.stoppable = stoppable(); a.stoppable {
 		go watchWindows(gpu)
+	}
+	if c.pipe && !a.mps {
+		a.log.Warn().Msg("a control pipe of an MPS server is there, but this process is not under one: its memory stays on the GPU; remove the pipe, or name swap in mechanisms")
 	}
 	if a.mps {
 		a.own().SetLacks(configs.FallbackMPS, true)

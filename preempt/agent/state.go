@@ -132,6 +132,7 @@ type Core struct {
 	armed  [maxGPUs]atomic.Bool
 	memory *swapping        // nil: memory stays where it is
 	stays  configs.Fallback // why it stays, though it is to come and go
+	pipe   bool             // an MPS server seemed to be there, so it stays
 	mutex  sync.Mutex       // arm
 	agents map[int]*agent
 }

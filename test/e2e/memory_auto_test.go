@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -84,6 +87,58 @@ func TestFreeWhileMemoryMoves(t *testing.T) {
 	}
 	moving.signal(syscall.SIGCONT)
 	p.finish()
+}
+
+// While the program exits, its runtime ends contexts unseen. The agent asks for no memory of theirs then: tools would report the error.
+func TestNoQuestionsWhileTheProgramExits(t *testing.T) {
+	t.Parallel()
+	trace := filepath.Join(t.TempDir(), "trace")
+	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace)
+	p := m.startMemory("be")
+	p.filled("memory", 10<<20, 1)
+	m.joined(p)
+	questions := func() int {
+		lines, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(lines), " begin cuMemGetInfo")
+	}
+	before := questions()
+	m.until("the agent asks now and then", func() bool { return questions() >= before+3 })
+	p.say("exit")
+	p.hears("exiting")
+	before = questions()
+	beats := 0
+	for last := m.peer(p).HeartbeatAgeNs; beats < 3; {
+		age := m.peer(p).HeartbeatAgeNs
+		if age < last {
+			beats++
+		}
+		last = age
+		time.Sleep(time.Millisecond)
+	}
+	if after := questions(); after > before+1 { // one may have begun before the exit
+		t.Errorf("%d questions meanwhile", after-before)
+	}
+	p.finish()
+}
+
+// A control pipe that a daemon left is no MPS server. What stays for it is said.
+func TestPipeThatADaemonLeft(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		environment []string
+		says        bool
+	}{{[]string{mpsPipe(t)}, true}, {[]string{mpsPipe(t), "SIMCUDA_MPS=1"}, false}, {nil, false}} {
+		m := newMachine(t, "", c.environment...)
+		p := m.startMemory("be")
+		p.filled("memory", 10<<20, 1)
+		m.joined(p)
+		if _, stderr := p.finish(); strings.Contains(stderr, "a control pipe of an MPS server is there") != c.says {
+			t.Errorf("%v: %s", c.environment, stderr)
+		}
+	}
 }
 
 // A best-effort process that people raise waits no longer for memory than others of its level.

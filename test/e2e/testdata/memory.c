@@ -386,6 +386,18 @@ static bool obey_other(const char *line)
 	return true;
 }
 
+// A handler that was registered before the library had anything to register. The program is told when it may end.
+static bool lingers;
+static void linger(void)
+{
+	char line[256];
+	if (!lingers)
+		return;
+	printf("exiting\n");
+	while (fgets(line, sizeof line, stdin))
+		;
+}
+
 static void obey(const char *line)
 {
 	char word[32];
@@ -428,6 +440,9 @@ static void obey(const char *line)
 	} else if (sscanf(line, "expect %u %u", &n, &m) == 2) {
 		newly_filled(buffer_of(n), m);
 		printf("result 0\n");
+	} else if (!strcmp(line, "exit\n")) {
+		lingers = true;
+		exit(0);
 	} else if (!obey_other(line)) {
 		printf("unknown command\n");
 	}
@@ -449,6 +464,7 @@ int main(int count, char **argument)
 {
 	char line[256];
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	atexit(linger);
 	image = "simulated image";
 	if (count > 1)
 		read_image(argument[1]);
