@@ -26,8 +26,9 @@ type Config struct {
 	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs uint64 }
 	Window     struct{ GraceMinUs, GraceMaxUs uint64 }
 	Hold       struct {
-		MaxMs, StepUs uint64
-		Chain         int
+		MaxMs, StepUs      uint64
+		Chain              int
+		WhileSynchronizing bool
 	}
 	Turns struct{ QuantumMs uint64 }
 	Share struct {
@@ -281,6 +282,7 @@ var settings = slices.Concat([]setting{
 	integer("hold.max_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Hold.MaxMs }),
 	integer("hold.step_us", 500, 1_000_000, "us", func(c *Config) *uint64 { return &c.Hold.StepUs }),
 	integer("hold.chain", 1, 8, "kernels", func(c *Config) *int { return &c.Hold.Chain }),
+	boolean("hold.while_synchronizing", func(c *Config) *bool { return &c.Hold.WhileSynchronizing }),
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
 	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),

@@ -258,10 +258,21 @@ static CUdevice device_of(CUcontext context)
 							    REAL(name) args)); \
 		if (other && result == CUDA_SUCCESS && (stream)) \
 			call.hooks->stream_created(*(stream), asked); \
+		if (result == CUDA_SUCCESS && (stream)) \
+			gp_note_stream(*(stream)); \
 		return result; \
 	}
 
 #include "exports/table.h"
+
+CUresult cuGreenCtxStreamCreate(CUstream *stream, void *context, unsigned int flags, int priority)
+{
+	struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL);
+	CUresult result = gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE,
+						      REAL(cuGreenCtxStreamCreate)(stream, context, flags, priority)));
+	gp_note_stream(NULL); // its context is not the current one
+	return result;
+}
 
 CUresult cuInit(unsigned int flags)
 {

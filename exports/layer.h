@@ -55,6 +55,8 @@ static inline const struct gp_hooks *gp_current_hooks(void)
 	return atomic_load_explicit(&gp_installed_hooks, memory_order_acquire);
 }
 
+void gp_note_stream(CUstream); // see stream_made of the hooks; state.c
+
 // A call of the program that may wait. The core is told of its begin and end, while it wants to know.
 struct gp_call {
 	const struct gp_hooks *hooks; // NULL: there are none

@@ -73,12 +73,33 @@ COLD void gp_note_unknown(const char *name)
 	tell_unknown();
 }
 
+// Streams that were made before the core could be told of them.
+static atomic_bool untold;
+
+static void tell_untold(void)
+{
+	const struct gp_hooks *hooks = gp_current_hooks();
+	if (hooks && atomic_exchange(&untold, false))
+		hooks->stream_made(NULL);
+}
+
+void gp_note_stream(CUstream stream)
+{
+	const struct gp_hooks *hooks = gp_current_hooks();
+	if (hooks)
+		hooks->stream_made(stream);
+	else
+		atomic_store(&untold, true);
+	tell_untold(); // the hooks may have come meanwhile
+}
+
 void gp_install_hooks(const struct gp_hooks *hooks)
 {
 	if (gp_forked())
 		return;
 	atomic_store_explicit(&gp_installed_hooks, hooks, memory_order_release);
 	tell_unknown();
+	tell_untold();
 }
 
 void gp_install_socket_hooks(const struct gp_socket_hooks *hooks)

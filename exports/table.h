@@ -637,6 +637,8 @@ DESTROY(cuCtxDestroy, (CUcontext ctx), (ctx), GP_CONTEXT, ctx)
 STREAM_CREATE(cuStreamCreate, (CUstream * phStream, unsigned int Flags), (phStream, Flags), phStream, Flags, 0)
 STREAM_CREATE(cuStreamCreateWithPriority, (CUstream * phStream, unsigned int flags, int priority),
 	      (phStream, flags, priority), phStream, flags, priority)
+OWN(cuGreenCtxStreamCreate, (CUstream * phStream, void *greenCtx, unsigned int flags, int priority),
+    (phStream, greenCtx, flags, priority))
 OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, priority))
 OWN(cuStreamDestroy_v2, (CUstream hStream), (hStream))
 OWN(cuStreamDestroy, (CUstream hStream), (hStream))

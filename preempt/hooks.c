@@ -16,6 +16,7 @@ const struct gp_hooks gp_core_hooks = {
 	.stream_creating = gp_stream_creating,
 	.stream_created = gp_stream_created,
 	.stream_priority = gp_stream_priority,
+	.stream_made = gp_stream_made,
 	.graph_instantiated = gp_graph_made,
 	.graph_changed = gp_blp_graph_changed,
 	.event_shared = gp_event_shared,

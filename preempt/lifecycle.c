@@ -83,6 +83,7 @@ static void end_context(CUcontext handle)
 
 	gp_memory_context_destroying(handle);
 	gp_mps_forget_context(handle);
+	gp_known_context_ends(handle);
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
 	gp_code_context_destroying(handle);
@@ -98,6 +99,7 @@ void gp_context_ended(CUcontext handle, bool is) { gp_memory_context_destroyed(h
 static void end_stream(CUstream stream)
 {
 	gp_mps_forget_stream(stream);
+	gp_known_stream_ends(stream);
 	gp_streams_forget(stream); // before the stream's domain ends
 	gp_blp_stream_destroying(stream);
 	gp_stream_forget(stream);

@@ -10,6 +10,9 @@ static __thread struct {
 	struct gp_context *context;
 	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
 	bool counted;   // in the context's waits
+	bool answers;   // the driver's function is not called: gp_wait_end waits for the streams, beside a hold
+	uint64_t submitted[GP_STREAMS]; // of each stream of the context, when that wait began
+	CUstream handle[GP_STREAMS];
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
@@ -38,6 +41,7 @@ void gp_forget_wait(struct gp_context *c)
 // profiler waits too; or the program left the wait by longjmp. Its counts would never be taken back.
 static void forget_outer(void)
 {
+	waiting.answers = false;
 	for (uint64_t left = waiting.whole; left; left &= left - 1)
 		gp_forget_wait(&gp_context[__builtin_ctzll(left)]);
 	if (waiting.context)
@@ -80,6 +84,33 @@ static void waited_whole(struct gp_context *c, const struct gp_context *current)
 		gp_hold_arm(c);
 }
 
+// Whether a wait for all of a context can be one for each of its streams: the hold's stream is none of them. So the hold stays.
+static bool answers(enum gp_wait kind, const void *what, struct gp_context *c)
+{
+	return kind == GP_WAIT_ALL && gp_settings.hold_synchronize && c && (what == GP_CURRENT || what == c->handle) &&
+	       c->open && c->hold.state == GP_HOLD_ARMED && !gp_blp_started &&
+	       !gp_find_stream(c, GP_STREAM_PER_THREAD,
+			       false); // another thread's can only be waited for by way of the legacy stream
+}
+
+static void note_submitted(struct gp_context *c)
+{
+	for (int i = 0; i < GP_STREAMS; i++) {
+		waiting.handle[i] = c->stream[i].handle;
+		waiting.submitted[i] = c->stream[i].submitted;
+		if (!waiting.handle[i])
+			break;
+	}
+}
+
+// Of the streams that were there when the wait began.
+static void note_completed(struct gp_context *c)
+{
+	for (int i = 0; i < GP_STREAMS && waiting.handle[i]; i++)
+		if (c->stream[i].handle == waiting.handle[i])
+			gp_completed(c, &c->stream[i], waiting.submitted[i]);
+}
+
 bool gp_wait_begin(enum gp_wait kind, void *what)
 {
 	CUcontext handle = gp_current_handle();
@@ -96,7 +127,10 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		}
 		waiting.loads = what;
 	}
-	if (gp_waits_for_context(kind))
+	waiting.answers = answers(kind, what, c);
+	if (waiting.answers)
+		note_submitted(c);
+	else if (gp_waits_for_context(kind))
 		waiting.whole = waited_for(kind, what, c);
 	for (uint64_t left = waiting.whole; left; left &= left - 1)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
@@ -108,6 +142,8 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c));
 	}
+	if (waiting.answers)
+		return false;
 	if (gp_waits_for_context(kind))
 		return calls;
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
@@ -138,7 +174,9 @@ static void settle(enum gp_wait kind, CUresult result)
 	if (waiting.counted)
 		c->waits--;
 	waiting.counted = false;
-	if (gp_waits_for_context(kind))
+	if (waiting.answers && result == CUDA_SUCCESS)
+		note_completed(c);
+	else if (gp_waits_for_context(kind))
 		return;
 	if (waiting.stream && result == CUDA_SUCCESS)
 		gp_completed(c, waiting.stream, waiting.sequence);
@@ -153,8 +191,29 @@ static void settle(enum gp_wait kind, CUresult result)
 	}
 }
 
+// Where not all streams are known, the wait goes the usual way after all.
+static CUresult synchronize(void)
+{
+	struct gp_context *c = waiting.context;
+	CUcontext handle = gp_current_handle();
+	if (gp_wait_for_streams(handle))
+		return CUDA_SUCCESS;
+	waiting.answers = false;
+	if (c) { // else it was forgotten meanwhile
+		waiting.whole = place_of(c);
+		wait_whole(c);
+	}
+	uint64_t destructions = gp_known_destructions();
+	CUresult result = gp_driver.cuCtxSynchronize();
+	if (result == CUDA_SUCCESS)
+		gp_known_synchronized(handle, destructions);
+	return result;
+}
+
 CUresult gp_wait_end(enum gp_wait kind, void *what, CUresult result)
 {
+	if (waiting.answers)
+		result = synchronize();
 	if (gp_blp_started)
 		result = gp_blp_end_wait(kind, what, result);
 	settle(kind, result);

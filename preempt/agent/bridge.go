@@ -53,6 +53,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.hold = bit(holdWanted(config))
 	settings.mps = bit(m.Use(configs.MPS))
 	settings.chain = C.uint32_t(config.Hold.Chain)
+	settings.hold_synchronize = bit(config.Hold.WhileSynchronizing)
 	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)

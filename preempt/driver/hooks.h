@@ -156,6 +156,8 @@ struct gp_hooks {
 	bool (*stream_creating)(int *priority);
 	void (*stream_created)(CUstream, int asked_priority);
 	void (*stream_priority)(CUstream, int *priority);
+	// A stream was made in the current context. NULL: one was that nothing is known of.
+	void (*stream_made)(CUstream);
 	void (*graph_instantiated)(CUgraphExec, CUgraph); // after cuGraphInstantiate*
 	void (*graph_changed)(CUgraphExec);               // before an instance is changed
 	void (*event_shared)(CUevent);                    // after other processes may see it

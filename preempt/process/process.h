@@ -154,6 +154,7 @@ struct gp_settings {
 	_Atomic uint64_t max_hold_ns; // this too
 	_Atomic double own_share;     // and this: what this process gets at least
 	uint64_t hold_step_ns;
+	uint32_t hold_synchronize; // the hold stays while the program waits for a context
 	uint64_t grace_min_ns, grace_max_ns;
 	double lower_share; // share.min_be, for lower levels
 	uint64_t fair_us;   // the timeslice of one who takes no turns; 0: none is set
@@ -258,6 +259,17 @@ void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver; query_lock is held
 void gp_event_recorded(struct gp_context *, CUevent, CUstream);
 void gp_stream_forget(CUstream); // it is about to be destroyed
+
+// known.c
+void gp_stream_made(CUstream);       // a hook (preempt/driver/hooks.h)
+void gp_known_stream_ends(CUstream); // it is about to be destroyed
+void gp_known_context_ends(CUcontext);
+// Streams that were destroyed with work so far; and a context has been waited for since there were so many.
+uint64_t gp_known_destructions(void);
+void gp_known_synchronized(CUcontext, uint64_t destructions);
+// Waits for what the streams of a context hold now, by an event behind it on each of them, where all of them are known. False: they are not,
+// or the driver refused, and nothing was waited for that counts.
+bool gp_wait_for_streams(CUcontext);
 
 // captures.c
 extern _Atomic uint32_t gp_captures; // under way or about to begin

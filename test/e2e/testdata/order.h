@@ -96,7 +96,7 @@ static handle stream_of(unsigned flags)
 	return s;
 }
 
-static handle new_event(void)
+static inline handle new_event(void)
 {
 	handle e;
 	OK(cuEventCreate(&e, 2));

@@ -8,7 +8,8 @@
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
 static const char *const works[] = {"kernel", "graph", "copy", "memset", "record", "await", "other"};
-static const char *const waits[] = {"stream", "event", "work", "context", "pin", "stream?", "event?", "all", "memory", "load"};
+static const char *const waits[] = {"stream",  "event",  "work", "context", "pin",
+				    "stream?", "event?", "all",  "memory",  "load"};
 static const char *const things[] = {"context", "stream", "graph", "event"};
 
 static bool quiet; // the core is being timed
@@ -63,6 +64,7 @@ static bool stream_creating(int *priority)
 	return true;
 }
 static void stream_created(CUstream s, int asked) { SAY("stream %p created, asked %d", (void *)s, asked); }
+static void stream_made(CUstream stream) { SAY("stream %p made", (void *)stream); }
 static void stream_priority(CUstream s, int *priority)
 {
 	SAY("priority of %p is %d", (void *)s, *priority);
@@ -107,6 +109,7 @@ static const struct gp_hooks hooks = {
 	.context_ended = context_ended,
 	.stream_creating = stream_creating,
 	.stream_created = stream_created,
+	.stream_made = stream_made,
 	.stream_priority = stream_priority,
 	.graph_instantiated = graph_instantiated,
 	.graph_changed = graph_changed,
