@@ -112,7 +112,7 @@ CALL(cuEventQuery, (CUevent e), (e))
 	r = leave(e->op && !e->op->done ? CUDA_ERROR_NOT_READY : c ? c->error : CUDA_SUCCESS);
 	if (r == CUDA_ERROR_NOT_READY)
 		pause_answer();
-	return r;
+	return pause_answered(r);
 }
 
 CALL(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to))

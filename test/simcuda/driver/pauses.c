@@ -6,7 +6,7 @@
 
 static _Atomic uint64_t away_until;
 static _Thread_local uint64_t late_ns;
-static _Thread_local _Atomic uint32_t *launch_word;
+static _Thread_local _Atomic uint32_t *launch_word, *answer_word;
 
 static void sleep_until(uint64_t at)
 {
@@ -30,6 +30,9 @@ API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
 // queued, until it is 2.
 API void simcuda_launch_waits(_Atomic uint32_t *word) { launch_word = word; }
 
+// The next answer of cuStreamQuery or cuEventQuery to the calling thread sets the word to 1 and waits, before it is told, until it is 2.
+API void simcuda_answer_waits(_Atomic uint32_t *word) { answer_word = word; }
+
 // With sim_lock held, which is given up meanwhile.
 void pause_gpu(void)
 {
@@ -46,6 +49,17 @@ void pause_answer(void)
 	late_ns = 0;
 	if (ns)
 		sleep_until(now_ns() + ns);
+}
+
+CUresult pause_answered(CUresult answer)
+{
+	_Atomic uint32_t *word = answer_word;
+	answer_word = NULL;
+	if (word)
+		*word = 1;
+	while (word && *word != 2)
+		sleep_until(now_ns() + 50000);
+	return answer;
 }
 
 void pause_launch(void)

@@ -232,8 +232,9 @@ CUresult enter_handle(const void *, enum handle_kind, const void *out); // enter
 CUresult leave(CUresult);                                               // releases it
 
 // ---- pauses that tests ask for (pauses.c)
-void pause_gpu(void);    // by an executor, with sim_lock held, which is given up meanwhile
-void pause_answer(void); // by a call that says that an event is not reached, without sim_lock
+void pause_gpu(void);              // by an executor, with sim_lock held, which is given up meanwhile
+void pause_answer(void);           // by a call that says that an event is not reached, without sim_lock
+CUresult pause_answered(CUresult); // by a call that has its answer to a question, without sim_lock
 void pause_launch(void); // by the launch of a kernel, or a wait for an event, that is not queued yet, without sim_lock
 
 // ---- what a device has of memory (device_memory.c); sim_lock held

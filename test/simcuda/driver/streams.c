@@ -75,7 +75,7 @@ DUAL(cuStreamQuery, _ptsz, (CUstream s), (s))
 	if (st->legacy)
 		for (struct CUstream_st *b = st->ctx->streams; b; b = b->next)
 			busy |= !(b->flags & 1) && b->last && !b->last->done;
-	return leave(busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+	return pause_answered(leave(busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS));
 }
 
 DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out))
