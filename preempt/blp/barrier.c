@@ -3,34 +3,20 @@
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
-// Taints a stream until its entries are over, and not what came behind them on other streams. What taints it already is behind them.
-static bool taint_by_marker(struct gp_domain *d, struct blp_stream *s)
-{
-	if (s->tainted)
-		return true;
-	if (!blp_mark(d, s, s->last))
-		return false;
-	struct blp_marker *m = &d->marker[s->last_marker];
-	CUevent taint = s->taint;
-	s->taint = m->event;
-	m->event = taint; // recorded anew before anybody asks for it
-	blp_drop_markers(d, s);
-	s->tainted = true;
-	d->tainted++;
-	return true;
-}
-
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
 // over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
 // firm: one of the two sees the other. False: the domain is being stopped.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
+	// A marker tells of the end, and not of what comes behind. What taints the stream already is behind its entries.
+	bool told = blp_marker_behind(d, s->first_marker, s->last) >= 0 || s->tainted;
 	d->firm++;
-	if (d->epoch % 2 || !taint_by_marker(d, s)) {
+	if (d->epoch % 2 || (!told && !blp_mark(d, s, s->last))) {
 		d->firm--;
 		return false;
 	}
 	s->firm = true;
+	d->tainted++;
 	return true;
 }
 
@@ -146,28 +132,51 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 	return tainted;
 }
 
+// Nothing is left of a stream that the program destroyed.
+static void leave_place(struct blp_stream *s)
+{
+	if (blp_is_orphan(s) && !s->tainted && !s->firm)
+		s->handle = NULL;
+}
+
+bool blp_still_firm(struct gp_domain *d, struct blp_stream *s)
+{
+	if (!s->firm)
+		return false;
+	bool marked = blp_marker_behind(d, s->first_marker, s->last) >= 0;
+	if (marked ? blp_runs_on(d, s) : blp_pending(s) && s->tainted && !blp_taint_is_over(d, s))
+		return true;
+	blp_complete_to(d, s, s->last); // nothing was logged since
+	s->firm = false;
+	d->firm--;
+	d->tainted--;
+	leave_place(s);
+	return false;
+}
+
+CUevent blp_firm_end(struct gp_domain *d, const struct blp_stream *s, uint64_t upto)
+{
+	int m = blp_marker_behind(d, s->first_marker, upto);
+	return m >= 0 ? d->marker[m].event : s->taint;
+}
+
 // The taint is over, or ended with an error.
 static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
 	s->tainted = s->until_idle = false;
 	s->taints = 0;
 	d->tainted--;
-	if (s->firm) { // nothing was logged since
-		s->firm = false;
-		d->firm--;
-		blp_complete_to(d, s, s->last);
-	}
-	if (blp_is_orphan(s))
-		s->handle = NULL;
+	leave_place(s);
 }
 
 static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
 {
+	bool firm = s->handle && blp_still_firm(d, s);
 	if (s->handle && s->tainted && !blp_taint_is_over(d, s))
 		return true;
 	if (s->handle && s->tainted)
 		untaint(d, s);
-	return s->handle && s->passing;
+	return s->handle && (firm || s->passing);
 }
 
 bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
@@ -193,12 +202,12 @@ bool blp_taint_is_over(struct gp_domain *d, struct blp_stream *s)
 		return false;
 	if (!s->until_idle)
 		return true;
-	// Only a thread that lives can be asked of its own stream, and only by itself. The legacy stream must not be asked while anything is captured.
-	if (s->thread ? blp_thread_stream(d, false) != s : !blp_may_log(s))
+	// The question would end a capture. The legacy stream is the current context's.
+	bool pushed;
+	if (gp_capturing() || !blp_enter(d->context, &pushed))
 		return false;
-	int mode = gp_relax_captures();
-	CUresult result = gp_driver.cuStreamQuery(s->thread ? GP_STREAM_PER_THREAD : s->handle);
-	gp_unrelax_captures(mode);
+	CUresult result = gp_driver.cuStreamQuery(s->handle);
+	blp_leave(pushed);
 	return result != CUDA_ERROR_NOT_READY;
 }
 
@@ -217,12 +226,13 @@ void blp_end_taint(struct gp_domain *d, struct blp_stream *s)
 }
 
 // A program may put many such calls on a stream that waits for it, and a record behind each would fill the driver's queue: then the
-// record would wait, with the lock held, and the program for the lock.
+// record would wait, with the lock held, and the program for the lock. A thread's own stream has them all: only that thread could be
+// asked later whether it has nothing left.
 bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 {
 	if (s->tainted && s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
 		s->taints = 0;
-	if (s->tainted && ++s->taints > BLP_ADDED) {
+	if (s->tainted && !s->thread && ++s->taints > BLP_ADDED) {
 		s->until_idle = true;
 		return true;
 	}
@@ -315,7 +325,10 @@ void blp_passed(struct gp_operation *o)
 	if (s->passing) { // else the domain has ended
 		s->passing--;
 		d->tainted--;
-		if (s->handle && !o->result && o->cpu)
+		// Where the taint lasts until the stream has nothing left, which may be never, it ends behind this as soon as the queue
+		// has got somewhere.
+		bool late = s->until_idle && blp_query(s->taint) != CUDA_ERROR_NOT_READY;
+		if (s->handle && !o->result && (o->cpu || late))
 			blp_taint(d, s, o->stream);
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -334,7 +347,7 @@ static bool another_tainted(const struct gp_operation *o)
 		any = d->context && d->unplaced.passing;
 		for (uint32_t n = 0; d->context && d->tainted && n < d->streams && !any; n++) {
 			struct blp_stream *s = &d->stream_of[n];
-			any = s->handle && (s->tainted || s->passing) &&
+			any = s->handle && (s->tainted || s->firm || s->passing) &&
 			      !(own && blp_related(s, own->handle, own->blocking));
 		}
 		pthread_mutex_unlock(&d->lock);

@@ -57,9 +57,9 @@ struct blp_stream {
 	bool ahead;      // it has entries that the thread's own stream was not put behind
 	bool tainted;    // it may wait for the CPU: the event taint is recorded behind what does
 	bool until_idle; // and so does what the stream got after that: the taint is over when the stream has nothing left
-	uint32_t taints;      // records of the event taint in a row, of which none is known to be over
-	bool firm;            // tainted, and its entries are not cut any more (let_run)
-	uint32_t passing;     // calls under way that put work on it past the log
+	uint32_t taints;  // records of the event taint in a row, of which none is known to be over
+	bool firm;        // its entries are not cut any more (let_run), and it counts as tainted until they are over
+	uint32_t passing; // calls under way that put work on it past the log
 	uint64_t patience_ns; // how long a call waits for it
 	uint64_t last, done;  // sequence + 1 of its last entry; all of its entries below done are complete for the log
 	uint64_t loose;       // entries below this were forgotten: the GPU may not have reached them
@@ -161,6 +161,7 @@ struct gp_domain {
 	_Atomic uint32_t recorded;                   // number of entries with records
 	_Atomic uint32_t passing;                    // launches under way past the log; recorded is 0 then
 	_Atomic uint32_t crossing[BLP_SIDES];        // operations under way on each side
+	_Atomic uint32_t forgotten;                  // how often entries were forgotten (blp_forget)
 	int free_marker;
 
 	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
@@ -276,16 +277,20 @@ void blp_drop_markers(struct gp_domain *, struct blp_stream *);
 int blp_marker_behind(struct gp_domain *, int first,
 		      uint64_t upto); // of a list, the first that is behind entries below upto; -1: none
 int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list, those up to there; what is left of it
+// Marks a record that somebody waits for before the driver gets more of its stream: the event may stand for another record later. False:
+// the driver refused.
+bool blp_keep_mark(struct gp_domain *, struct blp_stream *);
 // Marks what is ahead before the driver gets an entry of a stream. Later, a marker on that stream, or on one that the legacy stream
 // orders with it, would come behind the entry, which may wait for the program. driven: up to where the driver has the entries of each
 // stream; NULL: all. False: the driver refused.
 bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
 bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
+bool blp_runs_on(struct gp_domain *, struct blp_stream *); // what markers tell of a firm stream's entries; asks the driver
 // Marks the stream's entries below upto, which somebody waits for later, before anything comes behind them. True: they are complete.
 bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
-// Waits until the stream's entries below upto are complete, or firm. Gives the lock up meanwhile. Does not wait for entries
-// that come later. patience_ns bounds the wait, without the time of stops (0: no bound). False: the time was over, or the
-// driver refused.
+// Waits until the stream's entries below upto are complete; with a bound, or where no marker tells, also until they are firm. Gives the
+// lock up meanwhile. Does not wait for entries that come later. patience_ns bounds the wait, without the time of stops (0: no bound).
+// False: the time was over, or the driver refused.
 bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
 // Waits while the domain is stopped, until the deadline (0: none). False: the deadline has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
@@ -348,6 +353,9 @@ bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // fal
 bool blp_taint_is_over(struct gp_domain *, struct blp_stream *);          // asks the driver
 // Without the lock, before the stream is destroyed: from here on the event tells whether the taint is over.
 void blp_end_taint(struct gp_domain *, struct blp_stream *);
+bool blp_still_firm(struct gp_domain *, struct blp_stream *); // asks the driver
+// The event of a firm stream behind its entries below upto.
+CUevent blp_firm_end(struct gp_domain *, const struct blp_stream *, uint64_t upto);
 void blp_still_tainted(struct gp_domain *); // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
 // Operations under way whose contexts had no domain yet. While there are any, no stream gets a place in a log: they may be on it.

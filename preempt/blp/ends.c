@@ -88,10 +88,11 @@ void gp_blp_stream_destroying(CUstream stream)
 		blp_end_taint(d, s);
 		pthread_mutex_lock(&d->lock);
 		if (s->handle == stream) {
-			blp_drop_markers(d, s);
-			if (!s->firm)
+			if (!s->firm) {
+				blp_drop_markers(d, s);
 				blp_forget(d, s);
-			s->handle = s->tainted ? (CUstream)s : NULL; // what it holds goes on
+			}
+			s->handle = s->tainted || s->firm ? (CUstream)s : NULL; // what it holds goes on
 		}
 		pthread_mutex_unlock(&d->lock);
 	}

@@ -524,6 +524,10 @@ static bool is_over(enum gp_wait kind, void *what)
 		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == asked.handle) {
 			over = blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
 		}
+		// What was cut as the driver was asked may run since, let run or on a stream that was destroyed.
+		if (d->context && blp_changes != asked.changes &&
+		    !(s->handle == asked.handle && blp_reached(s, asked.upto)))
+			over = false;
 		over = over && !(kind == GP_ASK_STREAM && s->handle == asked.handle && blp_runs_beside(d, s));
 		pthread_mutex_unlock(&d->lock);
 	}

@@ -48,7 +48,8 @@ bool blp_runs_beside(struct gp_domain *d, struct blp_stream *s)
 {
 	CUevent done = d->beside[s - d->stream_of].done;
 	return d->context && (s->firm || d->given_up) &&
-	       ((done && blp_query(done) == CUDA_ERROR_NOT_READY) || (s->thread && s->tainted && !blp_taint_is_over(d, s)));
+	       ((done && blp_query(done) == CUDA_ERROR_NOT_READY) ||
+		(s->thread && (blp_still_firm(d, s) || (s->tainted && !blp_taint_is_over(d, s)))));
 }
 
 static void wait_beside(struct gp_domain *d, struct blp_stream *s)
@@ -115,85 +116,101 @@ static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream st
 
 static void flush(const struct scope *f) { visit(f, flush_domain); }
 
-// What the calling thread waits for, beside what the driver tells of. A call that begins within another one adds to this, and what is
-// left of a call that the program left by longjmp is over by the time of the next one, or soon.
+// What the calling thread waits for, beside what the driver tells of: entries of domains that were there when its call began. Notes stay
+// when the call is over, also one that the driver refused or the program left by longjmp: those of a later call take their place, and what
+// is old is over.
 enum { NOTES = 16 };
 static __thread struct {
-	uint32_t count;
-	bool more; // than there is room for
+	uint32_t call;
+	bool more;  // domains than there is room for
+	bool again; // the driver is to be asked once more: it has what cannot be cut any more, or was forgotten, but maybe since it was asked
 	struct note {
 		struct gp_domain *domain;
-		uint64_t made; // number of the domain
-		uint32_t stream;
-		CUstream handle;
-		uint64_t upto;
+		uint64_t made, head; // number of the domain, and the end of its log
+		uint32_t forgotten;  // how often it had forgotten entries
+		uint32_t call;
 	} of[NOTES];
 } noted __attribute__((tls_model("initial-exec")));
 
+static struct note *note_of(const struct gp_domain *d)
+{
+	for (int i = 0; i < NOTES; i++)
+		if (noted.of[i].domain == d && noted.of[i].made == d->made)
+			return &noted.of[i];
+	return NULL;
+}
+
+static struct note *free_note(void)
+{
+	for (int i = 0; i < NOTES; i++) {
+		const struct gp_domain *d = noted.of[i].domain;
+		if (!d || !d->context || d->made != noted.of[i].made)
+			return &noted.of[i];
+	}
+	return NULL;
+}
+
 static void note_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
 {
-	for (uint32_t n = 0; n < d->streams; n++) {
-		struct blp_stream *s = &d->stream_of[n];
+	bool waits = false;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
 		if (!blp_may_be_cut(s) || !is_in(f, s, stream, blocking))
 			continue;
-		if (!has_cuts(d) && !is_marked(d, s)) {
+		if (!has_cuts(d) && !is_marked(d, s))
 			blp_forget(d, s);
-			continue;
-		}
-		if (blp_expect(d, s, s->last))
-			continue;
-		if (noted.count == NOTES)
-			noted.more = true;
-		else
-			noted.of[noted.count++] = (struct note){d, d->made, n, s->handle, s->last};
+		else if (!blp_expect(d, s, s->last))
+			waits = true;
 	}
-}
-
-// Waits for what was noted. False: it cannot be cut any more, or was forgotten: the driver has it, but may not have had it when it was
-// asked.
-static bool wait_noted(const struct note *n)
-{
-	struct gp_domain *d = n->domain;
-	struct blp_stream *s = &d->stream_of[n->stream];
-	bool reached = true;
-
-	pthread_mutex_lock(&d->lock);
-	if (d->context && d->made == n->made) {
-		gp_count(&d->gpu->stops.barriers, 1);
-		reached = s->handle == n->handle && blp_wait_complete(d, s, n->upto, 0) && blp_reached(s, n->upto);
-		blp_advance(d);
-	}
-	pthread_mutex_unlock(&d->lock);
-	return reached;
-}
-
-static void beside_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
-{
-	(void)f, (void)blocking;
-	struct blp_stream *s = blp_find_stream(d, stream, false);
-	if (s)
-		wait_beside(d, s);
+	struct note *n = note_of(d);
+	if (waits && (n || (n = free_note())))
+		*n = (struct note){d, d->made, d->head, d->forgotten, noted.call};
+	noted.more |= waits && !n;
 }
 
 static void note(const struct scope *f)
 {
+	noted.call++;
+	noted.more = false;
 	if (!blp_inside && f->context)
 		visit(f, note_domain);
+}
+
+static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
+{
+	const struct note *n = note_of(d);
+	uint64_t upto[BLP_STREAMS] = {0}, made = d->made;
+	for (uint64_t at = d->tail; n && at < d->head && at < n->head; at++) {
+		const struct blp_stream *s = &d->stream_of[blp_entry_at(d, at)->stream];
+		if (!blp_entry_at(d, at)->complete && at >= s->done && is_in(f, s, stream, blocking))
+			upto[s - d->stream_of] = at + 1;
+	}
+	for (uint32_t i = 0; i < d->streams && d->context && d->made == made; i++) {
+		if (!upto[i])
+			continue;
+		gp_count(&d->gpu->stops.barriers, 1);
+		noted.again |=
+			!blp_wait_complete(d, &d->stream_of[i], upto[i], 0) || !blp_reached(&d->stream_of[i], upto[i]);
+	}
+	struct blp_stream *own = f->all || !d->context || d->made != made ? NULL : blp_find_stream(d, stream, false);
+	if (own)
+		wait_beside(d, own);
 }
 
 // False: the driver is to be asked once more.
 static bool wait_for_notes(const struct scope *f)
 {
-	bool over = !noted.more;
+	noted.again = noted.more;
 	if (noted.more)
 		flush(f);
-	for (uint32_t i = 0; i < noted.count; i++)
-		over &= wait_noted(&noted.of[i]);
-	noted.count = 0;
-	noted.more = false;
-	if (f->context && !f->all)
-		visit(f, beside_domain);
-	return over;
+	if (f->context)
+		visit(f, wait_domain);
+	for (int i = 0; i < NOTES; i++) {
+		const struct note *n = &noted.of[i];
+		if (n->domain && n->call == noted.call && n->made == n->domain->made)
+			noted.again |= n->forgotten != n->domain->forgotten;
+	}
+	return !noted.again;
 }
 
 // The context that a stream is flushed in; NULL: none needs to be.

@@ -334,7 +334,8 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 	struct gp_domain *d = t->domain;
 	pthread_mutex_lock(&d->lock);
 	if (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
-		gp_driver.cuStreamWaitEvent(o->stream, d->stream_of[t->stream].taint, 0); // it runs to its end
+		gp_driver.cuStreamWaitEvent(o->stream, blp_firm_end(d, &d->stream_of[t->stream], t->upto),
+					    0); // it runs to its end
 	pthread_mutex_unlock(&d->lock);
 	o->twin = t;
 }

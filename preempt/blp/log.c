@@ -112,7 +112,10 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 
 void blp_forget(struct gp_domain *d, struct blp_stream *s)
 {
-	s->loose = s->last;
+	if (blp_pending(s)) {
+		s->loose = s->last;
+		d->forgotten++;
+	}
 	blp_complete_to(d, s, s->last);
 }
 
@@ -159,6 +162,12 @@ bool blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	return true;
 }
 
+bool blp_keep_mark(struct gp_domain *d, struct blp_stream *s)
+{
+	const struct blp_entry *e = s->last > d->tail && blp_may_be_cut(s) ? blp_entry_at(d, s->last - 1) : NULL;
+	return !e || e->kind != BLP_RECORD || !e->waited || !e->driven || blp_mark(d, s, s->last);
+}
+
 bool blp_mark_ahead(struct gp_domain *d, const struct blp_stream *of, enum blp_kind kind, const uint64_t *driven)
 {
 	bool marked = true;
@@ -179,10 +188,15 @@ static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 	int mode = gp_relax_captures();
 	CUresult result = CUDA_ERROR_NOT_READY;
 	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) &&
-	       !(d->epoch % 2))
+	       (s->firm || !(d->epoch % 2)))
 		blp_complete_to(d, s, d->marker[s->first_marker].upto);
 	gp_unrelax_captures(mode);
 	return result;
+}
+
+bool blp_runs_on(struct gp_domain *d, struct blp_stream *s)
+{
+	return poll_markers(d, s) == CUDA_ERROR_NOT_READY && blp_pending(s);
 }
 
 bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
@@ -212,7 +226,7 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 	struct blp_entry *e = upto > d->tail ? blp_entry_at(d, upto - 1) : NULL;
 	CUresult result =
 		e && e->kind == BLP_RECORD && e->driven ? blp_query_record(d, e->event, upto) : CUDA_ERROR_NOT_FOUND;
-	if (!result && !(d->epoch % 2)) // in this order, as in poll_markers
+	if (!result && (s->firm || !(d->epoch % 2))) // in this order, as in poll_markers
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
@@ -234,6 +248,11 @@ bool blp_expect(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 }
 
 // Waits for markers of ours: the program may put new work on its streams at any time, or destroy them.
+static bool waits_on(struct gp_domain *d, const struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
+{
+	return !s->firm || (!patience_ns && blp_marker_behind(d, s->first_marker, upto) >= 0);
+}
+
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
 {
 	CUstream handle = s->handle;
@@ -241,16 +260,17 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	uint64_t since = gp_now_ns();
 	bool pushed = false, over = true;
 
-	if (s->done >= upto || s->firm || !context)
+	if (s->done >= upto || !waits_on(d, s, upto, patience_ns) || !context)
 		return true;
 	if (!blp_enter(context, &pushed))
 		return false;
 	if (upto > d->tail) // also where a stop is to be over first
 		blp_entry_at(d, upto - 1)->waited = true;
-	while (s->handle == handle && s->done < upto && !s->firm && d->context == context) {
+	while ((s->handle == handle || blp_is_orphan(s)) && s->done < upto && waits_on(d, s, upto, patience_ns) &&
+	       d->context == context) {
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
-		if (d->epoch % 2) {
+		if (d->epoch % 2 && !s->firm) {
 			uint64_t stopped = gp_now_ns();
 			blp_wait_resumed(d, 0);
 			since += (gp_now_ns() - stopped) / 8 *
@@ -260,6 +280,8 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 		CUresult result = poll_entry(d, s, upto);
 		if (s->done >= upto)
 			break;
+		if (result && result != CUDA_ERROR_NOT_READY) // nothing tells when it is complete, so nothing may be cut
+			blp_give_up(d, "cuEventRecord", result);
 		if ((result && result != CUDA_ERROR_NOT_READY) || (patience_ns && gp_now_ns() - since > patience_ns)) {
 			over = false;
 			break;
@@ -393,7 +415,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 {
 	struct blp_entry *e = blp_entry_at(d, d->head);
 	uint64_t at = bytes_at(d, bytes);
-	if (now && !blp_mark_ahead(d, s, kind, NULL))
+	if (now && (!blp_keep_mark(d, s) || !blp_mark_ahead(d, s, kind, NULL)))
 		return NULL;
 	// The first record is counted, then passing is read; a launch that passes the log is counted, then recorded is read. So
 	// none that the driver does not have yet could come into the middle of one that is cut. It is not waited for: its call of

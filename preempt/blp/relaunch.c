@@ -86,7 +86,7 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 		if (!of->firm && !record_order(d, at))
 			return false;
 	}
-	BLP_TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? of->taint : *order, 0);
+	BLP_TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? blp_firm_end(d, of, at + 1) : *order, 0);
 	return true;
 }
 

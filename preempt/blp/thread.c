@@ -51,7 +51,7 @@ static struct blp_stream *left_over(struct gp_domain *d)
 {
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted &&
+		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted && !s->firm &&
 		    !gp_driver.cuStreamQuery(s->handle))
 			return s;
 	}

@@ -139,10 +139,7 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 	m := newStoppable(t, "", "SIMCUDA_TRACE="+trace)
 	p := m.startAs(m.command("be", compile(t, "testdata/order.c"), simulated("sim.cubin")))
 	p.hears("ready")
-	m.until("launches can be stopped", func() bool {
-		p.say("plain 1")
-		return p.hear() == "right" && m.peer(p).BLP != nil && m.peer(p).BLP.Launches > 0
-	})
+	m.untilStoppable(p)
 	p.say("follows 3")
 	p.hears("right")
 	for _, what := range []string{"forgets", "own"} {

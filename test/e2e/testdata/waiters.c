@@ -7,8 +7,7 @@
 	F(cuMemMap, (ptr, size_t, size_t, unsigned long long, unsigned long long)) \
 	F(cuMemRelease, (unsigned long long)) \
 	F(cuMemUnmap, (ptr, size_t)) \
-	F(cuGraphLaunch_ptsz, (handle, handle)) \
-	F(cuEventDestroy_v2, (handle))
+	F(cuGraphLaunch_ptsz, (handle, handle))
 #include "order.h"
 
 static void unmapped(unsigned rounds)
@@ -36,69 +35,6 @@ static void unmapped(unsigned rounds)
 		OK(cuStreamSynchronize(one));
 		CHECK(right(&b));
 	}
-}
-
-// What a thread waits for, while another one launches a kernel that waits for it.
-static struct meanwhile {
-	handle stream; // NULL: the legacy stream
-	bool all;      // of the context
-	_Atomic bool begins, over;
-} meanwhile;
-
-static void *wait_meanwhile(void *unused)
-{
-	(void)unused;
-	OK(cuCtxSetCurrent(context));
-	meanwhile.begins = true;
-	if (meanwhile.all)
-		OK(cuCtxSynchronize());
-	else
-		OK(cuStreamSynchronize(meanwhile.stream));
-	meanwhile.over = true;
-	return NULL;
-}
-
-// Where the thread loses the processor just before its call, it waits for the kernel, too, and that is right.
-static void launched_meanwhile(bool all, handle on, handle stream, handle another, unsigned rounds)
-{
-	enum { LAUNCHES = 10, LAUNCH_US = 20000, CALLED_US = 50000, PATIENCE_US = 10000000 };
-	struct chained b = buffer();
-	unsigned late = 0;
-	for (unsigned r = 0; r < rounds; r++) {
-		pthread_t thread;
-		meanwhile.all = all;
-		meanwhile.stream = stream;
-		meanwhile.begins = meanwhile.over = false;
-		for (int i = 0; i < LAUNCHES; i++)
-			launch(&b, on, r, LAUNCH_US);
-		CHECK(!pthread_create(&thread, NULL, wait_meanwhile, NULL));
-		while (!meanwhile.begins)
-			usleep(50);
-		usleep(CALLED_US);
-		spin(another);
-		for (int us = 0; !meanwhile.over && us < PATIENCE_US; us += 1000)
-			usleep(1000);
-		late += !meanwhile.over;
-		let_go();
-		CHECK(!pthread_join(thread, NULL));
-		copy(&b, on);
-		OK(cuCtxSynchronize());
-		CHECK(right(&b));
-	}
-	CHECK(late * 2 < rounds);
-}
-
-static void all_meanwhile(unsigned rounds)
-{
-	launched_meanwhile(true, stream_of(NON_BLOCKING), NULL, stream_of(NON_BLOCKING), rounds);
-}
-
-static void legacy_meanwhile(unsigned rounds) { launched_meanwhile(false, stream_of(0), NULL, stream_of(0), rounds); }
-
-static void stream_meanwhile(unsigned rounds)
-{
-	handle one = stream_of(NON_BLOCKING);
-	launched_meanwhile(false, one, one, one, rounds);
 }
 
 // A stream that had work before it got a domain of its own is asked for, while others of its context have work.
@@ -185,26 +121,6 @@ static void filled(unsigned rounds)
 	}
 }
 
-static void nothing(void *unused) { (void)unused; }
-
-// So many host functions behind a kernel that waits for the program, that the queue would be full if each needed two places.
-static void host_functions(unsigned rounds)
-{
-	enum { FUNCTIONS = 350 };
-	handle one = stream_of(NON_BLOCKING);
-	for (unsigned r = 0; r < rounds; r++) {
-		spin(one);
-		for (int i = 0; i < FUNCTIONS; i++)
-			OK(cuLaunchHostFunc(one, nothing, NULL));
-		let_go();
-		OK(cuStreamSynchronize(one));
-	}
-	for (int i = 0; i < FUNCTIONS; i++) // and it may be destroyed while it has them
-		OK(cuLaunchHostFunc(one, nothing, NULL));
-	OK(cuStreamDestroy_v2(one));
-	OK(cuCtxSynchronize());
-}
-
 // The legacy stream has a record behind a kernel that waits for the program, and behind launches that are stopped again and again.
 static void held_up(unsigned rounds)
 {
@@ -283,21 +199,128 @@ static void own_given_up(unsigned rounds)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+static void *write_much_later(void *at)
+{
+	for (int i = 0; i < 5000 && *(volatile uint32_t *)at; i++)
+		usleep(1000);
+	write_word((ptr)(uintptr_t)at);
+	return NULL;
+}
+
+// A wait that the driver refuses, since a stream of the context is captured, leaves nothing behind: the thread's next wait is for
+// another stream, while a kernel waits for the program.
+static void refused_wait(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), captured = stream_of(NON_BLOCKING), graph;
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		spin(one);
+		OK(cuStreamBeginCapture_v2(captured, RELAXED));
+		CHECK(cuCtxSynchronize());
+		cuStreamEndCapture(captured, &graph);
+		CHECK(!pthread_create(&thread, NULL, write_much_later, (void *)(uintptr_t)word));
+		OK(cuStreamSynchronize(two));
+		CHECK(*(volatile uint32_t *)(uintptr_t)word); // the kernel still waits
+		let_go();
+		CHECK(!pthread_join(thread, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
+static void *launch_some(void *stream)
+{
+	enum { LAUNCHES = 200 };
+	unsigned n = 1, add = 1, us = 1;
+	static struct chained b;
+	OK(cuCtxSetCurrent(context));
+	if (!b.data)
+		OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
+	void *parameters[] = {&b.data, &n, &add, &us};
+	for (int i = 0; i < LAUNCHES; i++)
+		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	return NULL;
+}
+
+// As filled, but most of what fills the queue was launched before anything was logged.
+static void filled_before(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING),
+	       event = new_event();
+	wait_for_value(two);
+	launch(&b, one, 1, 1); // the stream gets its place in the log
+	OK(cuStreamSynchronize(one));
+	release();
+	OK(cuCtxSynchronize());
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		unsigned n = 1, add = 1, us = 1;
+		void *parameters[] = {&b.data, &n, &add, &us};
+		OK(cuStreamQuery(two));
+		launch(&b, two, 1, 1);
+		OK(cuStreamSynchronize(two));
+		spin_until(one, word + 4);
+		for (int i = 0; i < 400; i++)
+			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
+		wait_for_value(two);
+		CHECK(!pthread_create(&thread, NULL, launch_some, one));
+		usleep(300000); // the queue is full by then
+		pthread_t watch;
+		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
+		OK(cuEventRecord(event, three));
+		launch(&b, three, 1, 1);
+		CHECK(*(volatile uint32_t *)(uintptr_t)(word + 4));
+		write_word(word + 4);
+		CHECK(!pthread_join(watch, NULL));
+		CHECK(!pthread_join(thread, NULL));
+		release();
+		OK(cuCtxSynchronize());
+	}
+}
+
+static void *stop_for_a_while(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	usleep(100000);
+	gpreempt_stream_preempt((stream_t)stream, 1); // where the library has given up it says so
+	usleep(100000);
+	gpreempt_stream_restore((stream_t)stream, 0);
+	return NULL;
+}
+
+// A copy comes behind a launch that is stopped, and the driver refuses a call of the library's meanwhile: who started the program sees
+// to that.
+static void behind_a_refusal(unsigned rounds)
+{
+	enum { LAUNCH_US = 400000 };
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread;
+		launch(&b, one, r + 1, LAUNCH_US);
+		CHECK(!pthread_create(&thread, NULL, stop_for_a_while, one));
+		copy(&b, one);
+		int result = cuStreamSynchronize(one);
+		CHECK(!pthread_join(thread, NULL));
+		CHECK(result || right(&b)); // an error says that launches were lost
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
 		{"plain", plain},
-		{"all", all_meanwhile},
-		{"legacy", legacy_meanwhile},
-		{"stream", stream_meanwhile},
 		{"unmapped", unmapped},
 		{"moved", moved},
 		{"own-past", own_behind_nothing},
 		{"filled", filled},
-		{"functions", host_functions},
 		{"held-up", held_up},
 		{"given-up", given_up},
 		{"own-given-up", own_given_up},
+		{"refused", refused_wait},
+		{"filled-before", filled_before},
+		{"behind-refusal", behind_a_refusal},
 	};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
 }
