@@ -1540,7 +1540,8 @@ static void launch_waiting(const struct guarded *g, handle f, unsigned blocks, p
 static void waiting(void)
 {
 	enum { GRID = 132 };
-	setenv("SIMCUDA_BLOCK_NS", "200000", 1); // so that a stop comes between the beginnings of two blocks
+	setenv("SIMCUDA_BLOCK_NS", "500000",
+	       1); // so that a stop comes between the beginnings of two blocks, also where this loses the CPU
 	struct guarded g = prepare();
 	ptr word = g.data + 4 * BLOCKS;
 	const struct {
