@@ -2,7 +2,8 @@
 //
 // The driver's wait for a context waits for everything in it, also for what is the library's. A wait for each stream of the program does
 // not: by events, which outlive a stream that another thread destroys meanwhile. Streams are in a table from when they are made. The legacy
-// stream stands for those that each thread has by default: an event there comes behind what they have.
+// stream stands for those that each thread has by default: an event there comes behind what they have. Only where hold.while_synchronizing
+// is set.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
@@ -33,6 +34,8 @@ static void add(CUcontext context, CUstream stream)
 
 void gp_stream_made(CUstream stream)
 {
+	if (!gp_settings.hold_synchronize)
+		return;
 	CUcontext context = stream ? gp_current_handle() : NULL;
 	pthread_mutex_lock(&lock);
 	if (context)
@@ -44,6 +47,8 @@ void gp_stream_made(CUstream stream)
 
 void gp_known_stream_ends(CUstream stream)
 {
+	if (!gp_settings.hold_synchronize)
+		return;
 	pthread_mutex_lock(&lock);
 	for (uint32_t i = 0; i < places; i++)
 		if (known[i].stream == stream) {
