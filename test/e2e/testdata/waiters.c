@@ -84,17 +84,21 @@ static void own_behind_nothing(unsigned rounds)
 	}
 }
 
-static void *launch_more(void *stream)
+static void launch_small(handle stream, int launches)
 {
-	enum { LAUNCHES = 1000 };
 	unsigned n = 1, add = 1, us = 1;
 	static struct chained b;
 	OK(cuCtxSetCurrent(context));
 	if (!b.data)
 		OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
 	void *parameters[] = {&b.data, &n, &add, &us};
-	for (int i = 0; i < LAUNCHES; i++)
+	for (int i = 0; i < launches; i++)
 		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void *launch_more(void *stream)
+{
+	launch_small(stream, 1000);
 	return NULL;
 }
 
@@ -229,15 +233,7 @@ static void refused_wait(unsigned rounds)
 
 static void *launch_some(void *stream)
 {
-	enum { LAUNCHES = 200 };
-	unsigned n = 1, add = 1, us = 1;
-	static struct chained b;
-	OK(cuCtxSetCurrent(context));
-	if (!b.data)
-		OK(cuMemAlloc_v2(&b.data, BLOCKS * 4));
-	void *parameters[] = {&b.data, &n, &add, &us};
-	for (int i = 0; i < LAUNCHES; i++)
-		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	launch_small(stream, 200);
 	return NULL;
 }
 
