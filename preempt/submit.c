@@ -191,6 +191,16 @@ static __attribute__((noinline)) void count_in(struct gp_operation *o)
 	o->counted = true;
 }
 
+// Another thread's call waits for the context (preempt/blp/flush.c). Its memory may move meanwhile.
+static __attribute__((noinline)) void keep_off(const struct gp_operation *o)
+{
+	if (!gp_blp_keeps_off(o))
+		return;
+	uint32_t inside = gp_memory_step_out();
+	gp_blp_keep_off(o);
+	gp_memory_step_in(inside);
+}
+
 bool gp_operation_begin(struct gp_operation *o)
 {
 	if (__builtin_expect(gp_memory_on, 0))
@@ -198,6 +208,8 @@ bool gp_operation_begin(struct gp_operation *o)
 	if (gp_is_captured(o->stream))
 		return begin_captured(o);
 	resolve(o);
+	if (__builtin_expect(gp_blp_takes, 0))
+		keep_off(o);
 	prepare(o);
 	if (!gp_blp_started || !gp_blp_begin(o))
 		return true;

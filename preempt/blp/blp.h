@@ -83,6 +83,11 @@ void gp_blp_come_behind(CUstream);
 // Waits until all launches of a context (NULL: of the process) are complete, or of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
+// Calls under way for which the driver waits for a context with its lock. Work waits for those that began before it came, but not for the
+// calling thread's own. Comes before anything of the operation is counted.
+extern _Atomic uint32_t gp_blp_takes;
+bool gp_blp_keeps_off(const struct gp_operation *); // whether it is to wait
+void gp_blp_keep_off(const struct gp_operation *);  // waits
 // Waits until the driver has all work of this process that may be cut, and all of it has run. The caller keeps new work away.
 // Nothing is launched again after this. False: not by the deadline.
 bool gp_blp_wait_empty(uint64_t deadline_ns);

@@ -10,6 +10,7 @@
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 _Atomic uint32_t blp_changes, blp_stopped;
 _Atomic CUresult blp_error, blp_late;
+_Atomic uint32_t gp_blp_takes; // beside these: each launch reads them
 _Atomic bool blp_retired;
 __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 

@@ -331,6 +331,8 @@ void blp_expect_stream(CUstream, CUcontext current);
 CUresult blp_wait_stream(CUstream, CUcontext current);
 void blp_expect_all(CUcontext);
 CUresult blp_wait_all(CUcontext);
+void blp_end_take(void); // of the calling thread, if there is one
+void blp_let_in(void);   // what is kept off and may come in, since the program has asked for a stop
 
 // barrier.c
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the

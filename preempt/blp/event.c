@@ -551,6 +551,8 @@ static bool is_over(enum gp_wait kind, void *what)
 
 CUresult gp_blp_end_wait(enum gp_wait kind, void *what, CUresult result)
 {
+	if (kind == GP_TAKE_MEMORY)
+		blp_end_take();
 	if (!result && kind == GP_WAIT_STREAM)
 		result = blp_wait_stream(what, gp_current_handle());
 	if (!result && kind == GP_WAIT_ALL)

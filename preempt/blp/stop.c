@@ -493,6 +493,8 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	pthread_mutex_lock(&d->control);
 	if (d->context && !blp_retired && !d->given_up) {
 		d->reasons |= reason;
+		if (reason != GP_BLP_WINDOW)
+			blp_let_in();
 		if (!d->stopped)
 			close_gate(d);
 		if (!d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)

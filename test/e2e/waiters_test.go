@@ -108,9 +108,15 @@ func TestMeanwhile(t *testing.T) {
 			rightWhileStopped(t, program, what, 3)
 		})
 	}
-	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event"} {
+	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped"} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
+	t.Run("freed-always", func(t *testing.T) {
+		m := newStoppable(t, "", "SIMCUDA_CALL_US=cuMemFree:20000")
+		be, _ := m.startOrdered(program)
+		be.say("freed-always 20")
+		be.hears("right")
+	})
 	t.Run("refused", func(t *testing.T) { rightAlone(t, compile(t, "testdata/waiters.c"), "refused") })
 }
 
@@ -189,7 +195,6 @@ func TestWaitersOpen(t *testing.T) {
 		t.Skip("known hangs; GPREEMPT_OPEN=1 runs them")
 	}
 	t.Parallel()
-	t.Run("freed", func(t *testing.T) { rightAlone(t, compile(t, "testdata/meanwhile.c"), "freed") })
 	for what, program := range map[string]string{"filled-before": "waiters.c", "filled-functions": "functions.c"} {
 		t.Run(what, func(t *testing.T) {
 			m := newStoppable(t, "", "SIMCUDA_QUEUE=512")

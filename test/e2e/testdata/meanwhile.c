@@ -1,6 +1,6 @@
 // meanwhile.c - who waits for work, or asks for it, hears nothing of what another thread does meanwhile (order.h says how it is seen).
 #define _GNU_SOURCE
-#define MORE_FUNCTIONS(F) F(cuEventDestroy_v2, (handle))
+#define MORE_FUNCTIONS(F) F(cuEventDestroy_v2, (handle)) F(cuMemFreeHost, (void *))
 #include "order.h"
 #include <dlfcn.h>
 
@@ -198,34 +198,157 @@ static void event_destroyed(unsigned rounds) { renewed_meanwhile(rounds, true, f
 static void stream_renewed(unsigned rounds) { renewed_meanwhile(rounds, false, false); }
 static void event_renewed(unsigned rounds) { renewed_meanwhile(rounds, false, true); }
 
-static void *free_meanwhile(void *memory)
+static struct freed {
+	ptr memory;
+	void *pinned; // freed instead, if not NULL
+} freed;
+
+static void *free_meanwhile(void *unused)
 {
+	(void)unused;
 	OK(cuCtxSetCurrent(context));
 	meanwhile.begins = true;
-	OK(cuMemFree_v2(*(ptr *)memory));
+	if (freed.pinned)
+		OK(cuMemFreeHost(freed.pinned));
+	else
+		OK(cuMemFree_v2(freed.memory));
 	meanwhile.over = true;
 	return NULL;
 }
 
-// A launch beside a call that frees memory waits for that call, and not the call for the launch.
+static pthread_t begin_freeing(bool pinned)
+{
+	enum { CALLED_US = 50000, BYTES = 4 << 20 };
+	pthread_t thread;
+	freed.pinned = NULL;
+	if (pinned)
+		OK(cuMemHostAlloc(&freed.pinned, BYTES, 0));
+	else
+		OK(cuMemAlloc_v2(&freed.memory, BYTES));
+	meanwhile.begins = meanwhile.over = false;
+	CHECK(!pthread_create(&thread, NULL, free_meanwhile, NULL));
+	while (!meanwhile.begins)
+		usleep(50);
+	usleep(CALLED_US);
+	return thread;
+}
+
+// Work of any kind that comes beside a call that frees memory waits for that call, and not the call for the work.
 static void freed_meanwhile(unsigned rounds)
 {
-	enum { CALLED_US = 50000 };
+	enum { WAYS = 6 };
 	struct chained b = buffer();
-	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING);
-	for (unsigned r = 0; r < rounds; r++) {
-		pthread_t thread;
-		ptr memory;
-		OK(cuMemAlloc_v2(&memory, 4 << 20));
-		launch(&b, one, r, 500000);
-		meanwhile.begins = meanwhile.over = false;
-		CHECK(!pthread_create(&thread, NULL, free_meanwhile, &memory));
-		while (!meanwhile.begins)
-			usleep(50);
-		usleep(CALLED_US);
-		spin(another);
-		CHECK(returns_before(thread, &meanwhile.over));
+	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING), graph, exec;
+	ptr at = word;
+	int n = 0;
+	unsigned us = 10;
+	void *parameters[] = {&at, &at, &n, &us};
+	OK(cuStreamBeginCapture_v2(another, RELAXED));
+	spin(another);
+	OK(cuStreamEndCapture(another, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (unsigned r = 0; r < rounds * WAYS; r++) {
+		launch(&b, one, r, 300000);
+		released = false;
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		pthread_t thread = begin_freeing(r / WAYS % 2);
+		switch (r % WAYS) {
+		case 0: spin(another); break;
+		case 1: spin(NULL); break;
+		case 2: OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL)); break;
+		case 3: OK(cuGraphLaunch(exec, another)); break;
+		case 4: OK(cuLaunchHostFunc(another, host_wait, NULL)); break;
+		case 5: OK(cuStreamWaitValue32_v2(another, word, 0, 1)); break; // equal
+		}
+		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
+			usleep(1000);
+		bool over = meanwhile.over;
+		released = true; // else the host function would not end
+		CHECK(returns_before(thread, &meanwhile.over) && over);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
 	}
+}
+
+static void *launch_urgent(void *over)
+{
+	OK(cuCtxSetCurrent(context));
+	struct chained b = buffer();
+	handle urgent = stream_of(NON_BLOCKING);
+	launch(&b, urgent, 1, 10);
+	copy(&b, urgent);
+	OK(cuStreamSynchronize(urgent));
+	CHECK(right(&b));
+	*(_Atomic bool *)over = true;
+	return NULL;
+}
+
+// A program stops a stream for urgent work on another one, while a thread frees memory: that comes behind what was stopped. The stop comes
+// before the urgent work, or after it had come and waited for that thread.
+static void freed_while_stopped(unsigned rounds)
+{
+	enum { CALLED_US = 50000 };
+	struct chained b = buffer(), c = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING);
+	OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds * 2; r++) {
+		pthread_t thread;
+		_Atomic bool over = false;
+		bool before = r % 2;
+		launch(&b, one, r, 400000);
+		launch(&c, two, r, 400000);
+		if (before)
+			OK(gpreempt_stream_preempt((stream_t)one, 1));
+		pthread_t frees = begin_freeing(false);
+		CHECK(!pthread_create(&thread, NULL, launch_urgent, &over));
+		if (!before) {
+			usleep(CALLED_US);
+			OK(gpreempt_stream_preempt((stream_t)one, 1));
+		}
+		CHECK(!pthread_join(thread, NULL));
+		CHECK(over && !meanwhile.over);
+		OK(gpreempt_stream_restore((stream_t)one, 0));
+		CHECK(!pthread_join(frees, NULL));
+		copy(&b, one);
+		copy(&c, two);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b) && right(&c));
+	}
+	OK(gpreempt_stream_disable((stream_t)one));
+}
+
+static _Atomic bool frees_end;
+static void *free_always(void *unused)
+{
+	(void)unused;
+	OK(cuCtxSetCurrent(context));
+	while (!frees_end) {
+		ptr memory;
+		OK(cuMemAlloc_v2(&memory, 4096));
+		OK(cuMemFree_v2(memory));
+	}
+	return NULL;
+}
+
+// Some thread always frees memory. Others get on.
+static void freed_always(unsigned rounds)
+{
+	enum { THREADS = 4 };
+	struct chained b = buffer();
+	pthread_t thread[THREADS];
+	handle one = stream_of(NON_BLOCKING);
+	frees_end = false;
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&thread[i], NULL, free_always, NULL));
+	for (unsigned r = 0; r < rounds; r++)
+		launch(&b, one, r, 1000);
+	copy(&b, one);
+	OK(cuStreamSynchronize(one));
+	CHECK(right(&b));
+	frees_end = true;
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(thread[i], NULL));
 }
 
 static struct question {
@@ -290,6 +413,8 @@ int main(int argc, char **argv)
 		{"stream-renewed", stream_renewed},
 		{"event-renewed", event_renewed},
 		{"freed", freed_meanwhile},
+		{"freed-stopped", freed_while_stopped},
+		{"freed-always", freed_always},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};
