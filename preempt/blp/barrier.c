@@ -3,13 +3,16 @@
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
+// Whether the event taint tells when the taint is over.
+static bool knows_end(const struct blp_stream *s) { return s->taint_behind >= s->taints_upto; }
+
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
 // over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
 // firm: one of the two sees the other. False: the domain is being stopped.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
 	// A marker tells of the end, and not of what comes behind. What taints the stream already is behind its entries.
-	bool told = blp_marker_behind(d, s->first_marker, s->last) >= 0 || s->tainted;
+	bool told = blp_marker_behind(d, s->first_marker, s->last) >= 0 || (s->tainted && knows_end(s));
 	d->firm++;
 	if (d->epoch % 2 || (!told && !blp_mark(d, s, s->last))) {
 		d->firm--;
@@ -163,7 +166,7 @@ CUevent blp_firm_end(struct gp_domain *d, const struct blp_stream *s, uint64_t u
 // The taint is over, or ended with an error.
 static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
-	s->tainted = s->until_idle = false;
+	s->tainted = false;
 	s->taints = 0;
 	d->tainted--;
 	leave_place(s);
@@ -198,50 +201,76 @@ void blp_still_tainted(struct gp_domain *d)
 
 bool blp_taint_is_over(struct gp_domain *d, struct blp_stream *s)
 {
-	if (blp_query(s->taint) == CUDA_ERROR_NOT_READY)
+	if (s->taint_behind && blp_query(s->taint) == CUDA_ERROR_NOT_READY)
 		return false;
-	if (!s->until_idle)
+	if (knows_end(s) || blp_is_orphan(s))
 		return true;
-	// The question would end a capture. The legacy stream is the current context's.
+	// A thread's own stream is another one on each thread. The question would end a capture. The legacy stream is the current context's.
 	bool pushed;
-	if (gp_capturing() || !blp_enter(d->context, &pushed))
+	if (s->thread || gp_capturing() || !blp_enter(d->context, &pushed))
 		return false;
 	CUresult result = gp_driver.cuStreamQuery(s->handle);
 	blp_leave(pushed);
 	return result != CUDA_ERROR_NOT_READY;
 }
 
+static void taint_upto(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
+{
+	d->tainted += !s->tainted;
+	s->tainted = true;
+	if (s->taints_upto < upto)
+		s->taints_upto = upto;
+}
+
+void blp_doubt(struct gp_domain *d, struct blp_stream *s) { taint_upto(d, s, s->passed + 1); }
+
+// The event that is to be recorded behind what taints; NULL: none, since it is, or the driver refused. A program may put many calls that
+// taint on a stream that waits for it, and a record behind each would fill the driver's queue. So from a bound on there is none before
+// the queue has got somewhere. A thread's own stream has them all: only that thread could be asked whether it has nothing left.
+static CUevent next_record(struct blp_stream *s)
+{
+	if (!s->tainted || knows_end(s) || blp_is_orphan(s))
+		return NULL;
+	if (s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
+		s->taints = 0;
+	if ((s->taints >= BLP_ADDED && !s->thread) ||
+	    (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)))
+		return NULL;
+	s->taints++;
+	return s->taint;
+}
+
+static void recorded(struct blp_stream *s, uint64_t behind)
+{
+	if (s->taint_behind < behind)
+		s->taint_behind = behind;
+}
+
 void blp_end_taint(struct gp_domain *d, struct blp_stream *s)
 {
 	pthread_mutex_lock(&d->lock);
 	CUstream handle = s->handle;
-	bool records = s->tainted && s->until_idle;
+	uint64_t upto = s->taints_upto;
+	s->taints = 0;
+	CUevent event = next_record(s);
 	pthread_mutex_unlock(&d->lock);
-	if (!records)
+	if (!event)
 		return;
-	gp_driver.cuEventRecord(s->taint, handle); // may wait for room in the queue
+	gp_driver.cuEventRecord(event, handle); // may wait for room in the queue
 	pthread_mutex_lock(&d->lock);
-	s->until_idle = false;
+	recorded(s, upto);
 	pthread_mutex_unlock(&d->lock);
 }
 
-// A program may put many such calls on a stream that waits for it, and a record behind each would fill the driver's queue: then the
-// record would wait, with the lock held, and the program for the lock. A thread's own stream has them all: only that thread could be
-// asked later whether it has nothing left.
 bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 {
-	if (s->tainted && s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
-		s->taints = 0;
-	if (s->tainted && !s->thread && ++s->taints > BLP_ADDED) {
-		s->until_idle = true;
-		return true;
-	}
-	s->until_idle = false;
-	if (blp_is_orphan(s) || (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)) ||
-	    gp_driver.cuEventRecord(s->taint, behind))
+	uint64_t upto = ++s->passed;
+	taint_upto(d, s, upto);
+	CUevent event = next_record(s);
+	if (event && gp_driver.cuEventRecord(event, behind))
 		return false;
-	d->tainted += !s->tainted;
-	s->tainted = true;
+	if (event)
+		recorded(s, upto);
 	return true;
 }
 
@@ -322,14 +351,23 @@ void blp_passed(struct gp_operation *o)
 	}
 	blp_end_crossing(o, d);
 	pthread_mutex_lock(&d->lock);
-	if (s->passing) { // else the domain has ended
+	CUstream handle = s->handle;
+	uint64_t made = d->made, number = ++s->passed;
+	if (handle && !o->result && o->cpu)
+		taint_upto(d, s, number);
+	CUevent event = handle ? next_record(s) : NULL;
+	if (event) {
+		// May wait for room in the queue, and other threads may have to go on until there is. Meanwhile the call is still on its way. If
+		// two threads are here, the later record counts: it is behind both calls, also where it is known of the earlier one alone.
+		pthread_mutex_unlock(&d->lock);
+		CUresult result = gp_driver.cuEventRecord(event, o->stream);
+		pthread_mutex_lock(&d->lock);
+		if (!result && d->made == made && s->handle == handle)
+			recorded(s, number);
+	}
+	if (s->passing && d->made == made) { // else the domain has ended
 		s->passing--;
 		d->tainted--;
-		// Where the taint lasts until the stream has nothing left, which may be never, it ends behind this as soon as the queue
-		// has got somewhere.
-		bool late = s->until_idle && blp_query(s->taint) != CUDA_ERROR_NOT_READY;
-		if (s->handle && !o->result && (o->cpu || late))
-			blp_taint(d, s, o->stream);
 	}
 	pthread_mutex_unlock(&d->lock);
 }

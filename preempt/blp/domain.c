@@ -218,6 +218,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->bytes_head = 0;
 	d->oldest_record = d->next_record = 1;
 	d->streams = d->tainted = d->firm = d->recorded = 0;
+	d->passed = false;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);

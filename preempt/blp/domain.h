@@ -55,9 +55,12 @@ struct blp_stream {
 	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
 	bool behind;     // the thread's own stream has work that the next entry must come behind
 	bool ahead;      // it has entries that the thread's own stream was not put behind
-	bool tainted;    // it may wait for the CPU: the event taint is recorded behind what does
-	bool until_idle; // and so does what the stream got after that: the taint is over when the stream has nothing left
-	uint32_t taints;  // records of the event taint in a row, of which none is known to be over
+	bool tainted;    // it may wait for the CPU, or nothing is known of its queue
+	uint32_t taints; // records of the event taint in a row, of which none is known to be over
+	// Calls past the log that the driver has, ever; the last one that taints, which may come yet; and the last one that the event
+	// taint is known to be behind. While that is an earlier one, only a stream that has nothing left tells that the taint is over.
+	uint64_t passed, taints_upto, taint_behind;
+	uint32_t phase;   // gp_domain.phase, when its queue was last known
 	bool firm;        // its entries are not cut any more (let_run), and it counts as tainted until they are over
 	uint32_t passing; // calls under way that put work on it past the log
 	uint64_t patience_ns; // how long a call waits for it
@@ -88,6 +91,7 @@ struct blp_twin {                // graph.c
 	CUevent plain;            // recorded behind the latest launch of the program's own instance
 	bool ran_plain;           // which may be in flight
 	CUstream plain_on;        // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
+	uint32_t recording;       // calls that are about to record the event
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
 	uint64_t upto;
@@ -158,10 +162,12 @@ struct gp_domain {
 	uint32_t streams;                            // places ever used
 	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
 	_Atomic uint32_t firm;                       // number of firm streams
-	_Atomic uint32_t recorded;                   // number of entries with records
-	_Atomic uint32_t passing;                    // launches under way past the log; recorded is 0 then
-	_Atomic uint32_t crossing[BLP_SIDES];        // operations under way on each side
-	_Atomic uint32_t forgotten;                  // how often entries were forgotten (blp_forget)
+	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them
+	_Atomic uint32_t passing;  // launches under way past the log; recorded is 0 then
+	_Atomic bool passed;       // there were any in this phase
+	uint32_t phase;            // how often logging began behind such launches
+	_Atomic uint32_t crossing[BLP_SIDES]; // operations under way on each side
+	_Atomic uint32_t forgotten;           // how often entries were forgotten (blp_forget)
 	int free_marker;
 
 	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
@@ -267,6 +273,8 @@ struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 // Takes what is left of a stream out of the log: event records and waits, which the driver has, and which nothing can cut.
 void blp_forget(struct gp_domain *, struct blp_stream *);
+// The same of all streams but those that stand for a thread's own, of which the driver does not tell. No launch is in the log.
+void blp_forget_all(struct gp_domain *);
 // Whether the GPU is known to have reached the stream's entries below upto. What is only complete for the log may be ahead of it.
 static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
 void blp_advance(struct gp_domain *);
@@ -298,10 +306,11 @@ uint64_t blp_patience(void); // a deadline from now
 // Waits for room for one more entry; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
-// NULL: it cannot be logged, since a launch that is not is on its way to the driver, or the driver refuses a marker. now: the driver
-// gets it at once.
+// NULL: it cannot be logged, since a launch that is not is on its way to the driver, or in a queue, or the driver refuses a marker. now:
+// the driver gets it at once. Records and waits count in gp_domain.recorded until blp_event_settled.
 struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, bool now, uint32_t bytes, char **room);
 void blp_unappend(struct gp_domain *, struct blp_stream *);
+static inline void blp_event_settled(struct gp_domain *d) { d->recorded--; }
 void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
 
 // launch.c
@@ -352,7 +361,8 @@ bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
-bool blp_taint_is_over(struct gp_domain *, struct blp_stream *);          // asks the driver
+void blp_doubt(struct gp_domain *, struct blp_stream *); // taints it up to the next call past the log, without one of the driver
+bool blp_taint_is_over(struct gp_domain *, struct blp_stream *); // asks the driver
 // Without the lock, before the stream is destroyed: from here on the event tells whether the taint is over.
 void blp_end_taint(struct gp_domain *, struct blp_stream *);
 bool blp_still_firm(struct gp_domain *, struct blp_stream *); // asks the driver

@@ -224,7 +224,17 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 		pthread_mutex_unlock(&d->lock);
 		return AGAIN;
 	}
-	return room && (turn == LATER || !(d->epoch % 2)) && blp_leave_own(stream) ? turn : NEVER;
+	return room && (turn == LATER || !(d->epoch % 2)) ? turn : NEVER;
+}
+
+static struct blp_entry *append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, enum turn turn)
+{
+	struct blp_entry *e = blp_append(d, s, kind, turn == NOW, 0, NULL);
+	if (!e || blp_leave_own(s))
+		return e;
+	blp_unappend(d, s);
+	blp_event_settled(d);
+	return NULL;
 }
 
 // Another thread may have recorded the event since it was looked at: anew, and behind a taint. It is remembered before the driver gets
@@ -235,6 +245,7 @@ void blp_awaited(struct gp_operation *o) { o->cpu |= look(o->event).tainted; }
 static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, CUresult result)
 {
 	(result ? blp_unappend : blp_appended)(d, stream);
+	blp_event_settled(d);
 	if (!result && o->cpu)
 		blp_taint(d, stream, stream->handle);
 }
@@ -246,6 +257,7 @@ static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_
 	e->driven = e->accepted = turn == NOW;
 	o->result = CUDA_SUCCESS;
 	if (turn == LATER) {
+		blp_event_settled(d);
 		pthread_mutex_unlock(&d->lock);
 		return true;
 	}
@@ -318,7 +330,7 @@ bool blp_record(struct gp_operation *o)
 	} while (turn == AGAIN);
 	struct blp_entry *e = NULL;
 	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
-	    !(e = blp_append(d, stream, BLP_RECORD, turn == NOW, 0, NULL))) {
+	    !(e = append(d, stream, BLP_RECORD, turn))) {
 		record_past(o, d, stream, tainted);
 		return false;
 	}
@@ -395,9 +407,15 @@ bool blp_await(struct gp_operation *o)
 		if (turn == LATER && !waits && blp_query(o->event)) // only the driver can put the stream behind what that is for
 			break;
 		if (turn == NOW || turn == LATER) {
-			struct blp_entry *entry = blp_append(d, stream, BLP_WAIT, turn == NOW, 0, NULL);
+			struct blp_entry *entry = append(d, stream, BLP_WAIT, turn);
 			if (!entry)
 				break;
+			if (waits && !pending(d, &e)) { // forgotten as the log began anew
+				blp_unappend(d, stream);
+				blp_event_settled(d);
+				pthread_mutex_unlock(&d->lock);
+				continue;
+			}
 			entry->foreign = foreign;
 			entry->of = waits ? e.stream : entry->stream;
 			entry->upto = waits ? e.upto : 0;
@@ -409,6 +427,8 @@ bool blp_await(struct gp_operation *o)
 			break;
 	} while (true);
 	if (d) {
+		if (!d->recorded && !(d->epoch % 2)) // nothing can be cut: from here on the driver answers
+			blp_forget_all(d);
 		joins |= joins_others(d, stream); // the lock may have been given up since
 		ahead |= blp_may_be_cut(stream);
 		blp_begin_pass(o, d, stream);

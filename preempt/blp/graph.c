@@ -311,7 +311,7 @@ static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 // Whether the program's own instance is in flight and the driver does not order it before new work of the stream.
 static bool plain_elsewhere(struct blp_twin *t, CUstream stream)
 {
-	t->ran_plain = t->ran_plain && blp_query(t->plain) == CUDA_ERROR_NOT_READY;
+	t->ran_plain = t->recording || (t->ran_plain && blp_query(t->plain) == CUDA_ERROR_NOT_READY);
 	return t->ran_plain && (t->plain_on != stream || stream == GP_STREAM_PER_THREAD);
 }
 
@@ -347,10 +347,21 @@ void blp_graph_launched(struct gp_operation *o)
 	if (!d) // the program destroys what it launches
 		return;
 	pthread_mutex_lock(&d->lock);
-	if (!o->result && t->of == o->graph) {
-		t->plain_on = o->stream;
-		t->ran_plain = !gp_driver.cuEventRecord(t->plain, o->stream);
-		t->retired |= !t->ran_plain; // nothing tells when that launch is over
+	CUevent plain = !o->result && t->of == o->graph ? t->plain : NULL;
+	if (plain) {
+		t->plain_on = GP_STREAM_PER_THREAD;
+		t->recording++;
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (!plain)
+		return;
+	CUresult result = gp_driver.cuEventRecord(plain, o->stream); // may wait for room in the queue
+	pthread_mutex_lock(&d->lock);
+	if (t->domain == d && t->plain == plain) { // else the program has destroyed it meanwhile
+		t->ran_plain = true;
+		t->retired |= result; // nothing tells when that launch is over
+		if (!--t->recording)
+			t->plain_on = o->stream;
 	}
 	pthread_mutex_unlock(&d->lock);
 }
@@ -469,13 +480,11 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		}
 		if (d->epoch % 2 && patient)
 			continue;
-		if (!blp_leave_own(stream))
-			break;
 		bool now = !(d->epoch % 2);
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, now, 0, NULL);
 		if (!e)
 			break;
-		if (blp_separated() && blp_is_crossed(o, d)) {
+		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(stream)) {
 			blp_unappend(d, stream);
 			break;
 		}

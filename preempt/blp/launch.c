@@ -262,15 +262,13 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 				break;
 			continue; // the lock was given up: another operation may be on its way by now
 		}
-		if (!blp_leave_own(s))
-			break;
 		now = !(d->epoch % 2); // during a stop it is only logged, and the program goes on
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
-		if (blp_separated() && blp_is_crossed(o, d)) {
+		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(s)) {
 			blp_unappend(d, s);
 			break;
 		}
@@ -302,6 +300,8 @@ static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct g
 	d->passing++;
 	bool passes = !must_be_logged(d) && (!blp_separated() || blp_is_counted(o, d));
 	if (passes) {
+		if (!d->passed)
+			d->passed = true;
 		if (o->stream == GP_STREAM_PER_THREAD)
 			blp_pass_own(d);
 		else if (o->stream == GP_STREAM_LEGACY && d->head != d->tail)

@@ -7,6 +7,23 @@
 
 // Streams.
 
+// Whether the stream's queue has nothing that nobody has seen: launches past the log, and what was there before the stream had a place.
+// Otherwise the stream is tainted until that is over: it may wait for the CPU, and its queue may be full. A thread's own stream is that
+// of the calling thread.
+static bool knows_queue(struct gp_domain *d, struct blp_stream *s)
+{
+	if (s->phase == d->phase)
+		return true;
+	s->phase = d->phase;
+	int mode = gp_relax_captures();
+	bool busy = (s->handle == GP_STREAM_LEGACY && gp_capturing()) ||
+		    gp_driver.cuStreamQuery(s->thread ? GP_STREAM_PER_THREAD : s->handle) == CUDA_ERROR_NOT_READY;
+	gp_unrelax_captures(mode);
+	if (busy)
+		blp_doubt(d, s);
+	return !busy;
+}
+
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
 {
 	struct blp_stream *unused = NULL;
@@ -47,12 +64,9 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 				      .last_marker = -1,
 				      .taint = taint,
 				      .join = join,
+				      .phase = d->phase - 1,
 				      .patience_ns = BLP_PATIENCE_NS};
-	// Work that the stream holds already was not seen.
-	int mode = gp_relax_captures();
-	if ((handle == GP_STREAM_LEGACY && gp_capturing()) || gp_driver.cuStreamQuery(handle) == CUDA_ERROR_NOT_READY)
-		blp_taint(d, unused, handle);
-	gp_unrelax_captures(mode);
+	knows_queue(d, unused);
 	return unused;
 }
 
@@ -117,6 +131,13 @@ void blp_forget(struct gp_domain *d, struct blp_stream *s)
 		d->forgotten++;
 	}
 	blp_complete_to(d, s, s->last);
+}
+
+void blp_forget_all(struct gp_domain *d)
+{
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_may_be_cut(&d->stream_of[i]) && !d->stream_of[i].thread)
+			blp_forget(d, &d->stream_of[i]);
 }
 
 static bool has_record(const struct blp_entry *e)
@@ -230,8 +251,14 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
-	if (blp_marker_behind(d, s->first_marker, upto) < 0 && !blp_mark(d, s, s->last))
-		return CUDA_ERROR_UNKNOWN; // the driver refused: it is to tell the program
+	if (blp_marker_behind(d, s->first_marker, upto) < 0) {
+		if (d->passed && !s->thread) { // no launch is in the log, and its queue may be full
+			blp_forget(d, s);
+			return CUDA_SUCCESS;
+		}
+		if (!blp_mark(d, s, s->last))
+			return CUDA_ERROR_UNKNOWN; // the driver refused: it is to tell the program
+	}
 	return poll_markers(d, s);
 }
 
@@ -410,17 +437,29 @@ static uint32_t take_record(struct gp_domain *d)
 	return record;
 }
 
+// Launches that passed the log since the last call may have filled any queue, and the next call there might wait for room, with the lock
+// held. So what the log has of events is forgotten, as it could not be cut, and each stream is looked at anew. False: the stream's queue
+// has such launches.
+static bool begin_phase(struct gp_domain *d, struct blp_stream *s)
+{
+	if (d->passed) {
+		blp_forget_all(d);
+		d->phase++;
+		d->passed = false;
+	}
+	return knows_queue(d, s);
+}
+
 struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, bool now, uint32_t bytes,
 			     char **room)
 {
 	struct blp_entry *e = blp_entry_at(d, d->head);
 	uint64_t at = bytes_at(d, bytes);
-	if (now && (!blp_keep_mark(d, s) || !blp_mark_ahead(d, s, kind, NULL)))
-		return NULL;
 	// The first record is counted, then passing is read; a launch that passes the log is counted, then recorded is read. So
 	// none that the driver does not have yet could come into the middle of one that is cut. It is not waited for: its call of
-	// the driver may last as long as a queue is full.
-	if (kind <= BLP_GRAPH && !d->recorded++ && d->passing) {
+	// the driver may last as long as a queue is full. From here on no queue gets launches past the log.
+	if ((!d->recorded++ && d->passing) || !begin_phase(d, s) ||
+	    (now && (!blp_keep_mark(d, s) || !blp_mark_ahead(d, s, kind, NULL)))) {
 		d->recorded--;
 		return NULL;
 	}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"testing"
 )
 
@@ -189,11 +188,8 @@ func TestAfterManyFunctions(t *testing.T) {
 	})
 }
 
-// Hangs that are known and not mended: docs/design/blp.md, "Not yet".
-func TestWaitersOpen(t *testing.T) {
-	if os.Getenv("GPREEMPT_OPEN") == "" {
-		t.Skip("known hangs; GPREEMPT_OPEN=1 runs them")
-	}
+// A program fills a stream's queue to its end with launches that are not logged, behind what waits for another of its threads, which gets on.
+func TestWaitersOfAQueueThatIsFull(t *testing.T) {
 	t.Parallel()
 	for what, program := range map[string]string{"filled-before": "waiters.c", "filled-functions": "functions.c"} {
 		t.Run(what, func(t *testing.T) {
@@ -201,8 +197,11 @@ func TestWaitersOpen(t *testing.T) {
 			p := m.startAs(m.command("be", compile(t, "testdata/"+program), simulated("sim.cubin")))
 			p.hears("ready")
 			m.untilStoppable(p)
-			p.say("%s 1", what)
+			p.say("%s 2", what)
 			p.hears("right")
+			if blp := m.peer(p).BLP; blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
 		})
 	}
 }

@@ -926,8 +926,8 @@ static void saturate(unsigned graphs)
 		usleep(1000);
 }
 
-// An event that is recorded behind kernels which are not logged, since nobody could ask for a stop. Its record is in the log all
-// the same, as one ahead of it is left there.
+// An event that is recorded behind kernels which are not logged, since nobody could ask for a stop. A record ahead of these is left in the
+// log.
 static struct {
 	struct chained b, c;
 	handle stream, other, event, exec;
@@ -1009,7 +1009,7 @@ static void *sync_own(void *none)
 {
 	OK(cuCtxSetCurrent(context));
 	OK(cuStreamWaitEvent_ptsz(NULL, loose.event, 0));
-	printf("%d in cuEventQuery\n", gettid());
+	printf("%d in cuStreamSynchronize\n", gettid());
 	OK(cuStreamSynchronize_ptsz(NULL));
 	over = true;
 	return none;
@@ -1018,7 +1018,7 @@ static void *sync_own(void *none)
 static void *wait_apart(void *stream)
 {
 	OK(cuCtxSetCurrent(context));
-	printf("%d in cuEventQuery\n", gettid());
+	printf("%d in cuStreamWaitEvent\n", gettid());
 	OK(cuStreamWaitEvent(stream, loose.event, 0));
 	over = true;
 	return NULL;
@@ -1044,7 +1044,7 @@ static void own_is_waited_for(unsigned rounds)
 	}
 }
 
-// The log forgets the record while a thread waits for it, so as to let a stream that stops by itself come behind it.
+// A stream that stops by itself comes behind the record. The log forgets what it has of the first stream meanwhile.
 static void forgets(unsigned rounds)
 {
 	static handle apart;
