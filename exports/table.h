@@ -410,11 +410,11 @@ WAIT(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr), GP_TAKE_MEMORY, ADDRESS(dp
 WAIT(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), GP_PIN, NULL)
 WAIT(cuMemHostUnregister, (void *p), (p), GP_TAKE_MEMORY, ADDRESS(p))
 WAIT(cuArrayCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray), GP_WAIT_CONTEXT, NULL)
-WAIT(cuArrayDestroy, (void *hArray), (hArray), GP_TAKE, NULL)
+WAIT(cuArrayDestroy, (void *hArray), (hArray), GP_TAKE_ARRAY, NULL)
 WAIT(cuArray3DCreate_v2, (void **pHandle, const void *pAllocateArray), (pHandle, pAllocateArray), GP_WAIT_CONTEXT, NULL)
 WAIT(cuMipmappedArrayCreate, (void **pHandle, const void *pMipmappedArrayDesc, unsigned int numMipmapLevels),
      (pHandle, pMipmappedArrayDesc, numMipmapLevels), GP_WAIT_CONTEXT, NULL)
-WAIT(cuMipmappedArrayDestroy, (void *hMipmappedArray), (hMipmappedArray), GP_TAKE, NULL)
+WAIT(cuMipmappedArrayDestroy, (void *hMipmappedArray), (hMipmappedArray), GP_TAKE_ARRAY, NULL)
 WAIT(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size), GP_TAKE_MEMORY, ADDRESS(ptr))
 WAIT(cuMemCreate, (unsigned long long *handle, size_t size, const void *prop, unsigned long long flags),
      (handle, size, prop, flags), GP_WAIT_CONTEXT, NULL)

@@ -83,6 +83,7 @@ void gp_blp_come_behind(CUstream);
 // Waits until all launches of a context (NULL: of the process) are complete, or of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
+void gp_blp_flush_array(CUcontext); // of the process, and of a context that the driver waits for
 // Calls under way for which the driver waits for a context with its lock. Work waits for those that began before it came, but not for the
 // calling thread's own. Comes before anything of the operation is counted.
 extern _Atomic uint32_t gp_blp_takes;

@@ -499,6 +499,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 			gp_blp_flush_all(current);
 		break;
 	case GP_TAKE_MEMORY: gp_blp_flush_owner((CUdeviceptr)(uintptr_t)what); break;
+	case GP_TAKE_ARRAY: gp_blp_flush_array(current); break;
 	case GP_ASK_STREAM:
 		if ((d = enter_stream(what, current, &stream))) {
 			asked.domain = d;
@@ -571,7 +572,7 @@ static bool is_over(enum gp_wait kind, void *what)
 
 CUresult gp_blp_end_wait(enum gp_wait kind, void *what, CUresult result)
 {
-	if (kind == GP_TAKE_MEMORY)
+	if (kind == GP_TAKE_MEMORY || kind == GP_TAKE_ARRAY)
 		blp_end_take();
 	if (!result && kind == GP_WAIT_STREAM)
 		result = blp_wait_stream(what, gp_current_handle());

@@ -395,19 +395,24 @@ void blp_let_in(void)
 	pthread_mutex_unlock(&takes.lock);
 }
 
-// Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
-// collective operation do. Waits for all contexts of the GPU: green ones use the memory of the primary one. Where the driver does not
-// wait, kernels may wait for the calling thread, too. That is over before work is kept off, for which they may wait, too.
-void gp_blp_flush_owner(CUdeviceptr address)
+// The driver waits for a context. What else may be used is waited for within a patience, and before work is kept off, for which it may wait.
+static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 {
 	if (blp_inside)
 		return;
-	CUcontext awaited = awaited_for(address);
-	flush(&(struct scope){.gpu = gp_gpu_of_memory(address), .all = true, .bounded = true, .elsewhere = awaited});
+	flush(&(struct scope){.gpu = gpu, .all = true, .bounded = true, .elsewhere = awaited});
 	begin_take(awaited);
 	if (awaited)
 		flush(&(struct scope){.context = awaited, .all = true});
 }
+
+// Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a
+// collective operation do. Waits for all contexts of the GPU: green ones use the memory of the primary one. Where the driver does not
+// wait, kernels may wait for the calling thread, too.
+void gp_blp_flush_owner(CUdeviceptr address) { flush_for(gp_gpu_of_memory(address), awaited_for(address)); }
+
+// Whose an array is the driver does not tell: mostly the current context's.
+void gp_blp_flush_array(CUcontext current) { flush_for(NULL, current); }
 
 // Whether a stop can cut nothing of a domain, and has cut nothing. Asks the driver. d->lock is held, the context is current.
 static bool is_empty(struct gp_domain *d)

@@ -99,6 +99,7 @@ enum gp_wait {
 	GP_TAKE, // all work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees
 	GP_TAKE_MEMORY, // the same for all work of the GPU that the memory at an address belongs to
 	GP_LOAD,        // the whole context, if the code of a function or kernel is not loaded yet
+	GP_TAKE_ARRAY,  // GP_TAKE for all contexts; the driver waits for that of the array
 };
 
 static inline bool gp_waits_for_context(enum gp_wait kind)

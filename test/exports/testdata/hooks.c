@@ -8,8 +8,8 @@
 
 #define SAY(...) (printf("  " __VA_ARGS__), puts(""), fflush(stdout), (void)0)
 static const char *const works[] = {"kernel", "graph", "copy", "memset", "record", "await", "other"};
-static const char *const waits[] = {"stream",  "event",  "work", "context", "pin",
-				    "stream?", "event?", "all",  "memory",  "load"};
+static const char *const waits[] = {"stream", "event", "work",   "context", "pin",  "stream?",
+				    "event?", "all",   "memory", "load",    "array"};
 static const char *const things[] = {"context", "stream", "graph", "event"};
 
 static bool quiet; // the core is being timed
