@@ -168,6 +168,9 @@ static void untaint(struct gp_domain *d, struct blp_stream *s)
 {
 	s->tainted = false;
 	s->taints = 0;
+	s->queue = BLP_KNOWN;
+	if (s->left < s->taint_behind)
+		s->left = s->taint_behind;
 	d->tainted--;
 	leave_place(s);
 }
@@ -222,7 +225,57 @@ static void taint_upto(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		s->taints_upto = upto;
 }
 
-void blp_doubt(struct gp_domain *d, struct blp_stream *s) { taint_upto(d, s, s->passed + 1); }
+void blp_doubt(struct gp_domain *d, struct blp_stream *s, bool deep)
+{
+	taint_upto(d, s, s->passed + 1);
+	s->queue = deep ? BLP_DEEP : BLP_DOUBTED;
+}
+
+bool blp_is_deep(struct gp_domain *d, struct blp_stream *s)
+{
+	while (s->steps.first >= 0 && blp_query(d->marker[s->steps.first].event) != CUDA_ERROR_NOT_READY) {
+		uint64_t upto = d->marker[s->steps.first].upto;
+		s->left = s->left > upto ? s->left : upto;
+		s->steps.first = blp_free_markers(d, s->steps.first, upto);
+		s->steps.count--;
+	}
+	return s->passed - s->left > BLP_PAST;
+}
+
+// A stream that gets calls all the time may always have many. Each step restarts the patience: a queue that moves does not wait for the
+// calling thread.
+bool blp_wait_shallow(struct gp_domain *d, struct blp_stream *s)
+{
+	CUstream handle = s->handle;
+	uint64_t made = d->made, since = gp_now_ns(), left = s->left;
+	while (d->made == made && s->handle == handle && s->tainted && s->queue == BLP_DEEP && blp_is_deep(d, s)) {
+		if (s->left > left || blp_taint_is_over(d, s))
+			return true;
+		if (gp_now_ns() - since > s->patience_ns) {
+			s->queue = BLP_DOUBTED;
+			s->patience_ns =
+				s->patience_ns / 8 > BLP_LEAST_PATIENCE_NS ? s->patience_ns / 8 : BLP_LEAST_PATIENCE_NS;
+			return false;
+		}
+		pthread_mutex_unlock(&d->lock);
+		blp_pause(since);
+		pthread_mutex_lock(&d->lock);
+	}
+	return false;
+}
+
+// A marker that is to be recorded behind calls past the log; -1: none.
+static int next_step(struct gp_domain *d, struct blp_stream *s)
+{
+	int m = d->free_marker;
+	if (!s->tainted || !s->queue || s->passed - s->steps.upto < BLP_STEP || s->steps.count == BLP_STEPS || m < 0 ||
+	    (!d->marker[m].event && gp_driver.cuEventCreate(&d->marker[m].event, CU_EVENT_DISABLE_TIMING)))
+		return -1;
+	d->free_marker = d->marker[m].next;
+	d->marker[m].next = -1;
+	d->marker[m].upto = s->steps.upto = s->passed;
+	return m;
+}
 
 // The event that is to be recorded behind what taints; NULL: none, since it is, or the driver refused. A program may put many calls that
 // taint on a stream that waits for it, and a record behind each would fill the driver's queue. So from a bound on there is none before
@@ -244,6 +297,22 @@ static void recorded(struct blp_stream *s, uint64_t behind)
 {
 	if (s->taint_behind < behind)
 		s->taint_behind = behind;
+}
+
+// The marker was recorded; or it was not, or says nothing that a later one, of another thread, does not say.
+static void put_step(struct gp_domain *d, struct blp_stream *s, int m, bool told)
+{
+	told = told && (s->steps.first < 0 || d->marker[s->steps.last].upto < d->marker[m].upto);
+	if (!told) {
+		blp_free_markers(d, m, UINT64_MAX);
+		return;
+	}
+	if (s->steps.first < 0)
+		s->steps.first = m;
+	else
+		d->marker[s->steps.last].next = m;
+	s->steps.last = m;
+	s->steps.count++;
 }
 
 void blp_end_taint(struct gp_domain *d, struct blp_stream *s)
@@ -356,13 +425,16 @@ void blp_passed(struct gp_operation *o)
 	if (handle && !o->result && o->cpu)
 		taint_upto(d, s, number);
 	CUevent event = handle ? next_record(s) : NULL;
-	if (event) {
+	int step = handle && !event ? next_step(d, s) : -1;
+	if (event || step >= 0) {
 		// May wait for room in the queue, and other threads may have to go on until there is. Meanwhile the call is still on its way. If
 		// two threads are here, the later record counts: it is behind both calls, also where it is known of the earlier one alone.
 		pthread_mutex_unlock(&d->lock);
-		CUresult result = gp_driver.cuEventRecord(event, o->stream);
+		CUresult result = gp_driver.cuEventRecord(event ? event : d->marker[step].event, o->stream);
 		pthread_mutex_lock(&d->lock);
-		if (!result && d->made == made && s->handle == handle)
+		if (step >= 0 && d->made == made)
+			put_step(d, s, step, !result && s->handle == handle);
+		else if (!result && d->made == made && s->handle == handle)
 			recorded(s, number);
 	}
 	if (s->passing && d->made == made) { // else the domain has ended

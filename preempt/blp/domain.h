@@ -35,6 +35,9 @@ enum {
 	// Calls that stops add to the queue of a stream before it is to get somewhere, and that taints do. The driver's holds about 1000,
 	// then calls wait.
 	BLP_ADDED = 128,
+	BLP_PAST = 256, // calls past the log in a stream's queue, beyond which nothing is logged there
+	BLP_STEP = 64,  // calls between two events that tell how far such a queue is
+	BLP_STEPS = 32,
 	BLP_LEAST_PATIENCE_NS = 1000000,
 };
 
@@ -60,7 +63,19 @@ struct blp_stream {
 	// Calls past the log that the driver has, ever; the last one that taints, which may come yet; and the last one that the event
 	// taint is known to be behind. While that is an earlier one, only a stream that has nothing left tells that the taint is over.
 	uint64_t passed, taints_upto, taint_behind;
-	uint32_t phase;   // gp_domain.phase, when its queue was last known
+	// Of these calls, those that have left the queue, as far as is known; and those that the last entry came behind.
+	uint64_t left, ahead_of_last;
+	uint32_t phase; // gp_domain.phase, when its queue was last known
+	enum {
+		BLP_KNOWN,
+		BLP_DOUBTED,
+		BLP_DEEP
+	} queue; // of a tainted stream: why. Launches wait for a while for one that is deep
+	struct {
+		int first, last;
+		uint32_t count;
+		uint64_t upto;
+	} steps;          // markers behind such calls, by their number; first: -1: none
 	bool firm;        // its entries are not cut any more (let_run), and it counts as tainted until they are over
 	uint32_t passing; // calls under way that put work on it past the log
 	uint64_t patience_ns; // how long a call waits for it
@@ -302,7 +317,8 @@ bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
 bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
 // Waits while the domain is stopped, until the deadline (0: none). False: the deadline has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
-uint64_t blp_patience(void); // a deadline from now
+uint64_t blp_patience(void);       // a deadline from now
+void blp_pause(uint64_t since_ns); // between two looks. Like the driver, a thread does not sleep in a short wait
 // Waits for room for one more entry; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
@@ -361,7 +377,11 @@ bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
-void blp_doubt(struct gp_domain *, struct blp_stream *); // taints it up to the next call past the log, without one of the driver
+// Taints it up to the next call past the log, without a call of the driver. deep: its queue has many calls.
+void blp_doubt(struct gp_domain *, struct blp_stream *, bool deep);
+bool blp_is_deep(struct gp_domain *, struct blp_stream *); // whether its queue may have more than BLP_PAST calls; asks the driver
+// Waits a while for a tainted stream whose queue is deep, and gives up the lock. True: it got somewhere.
+bool blp_wait_shallow(struct gp_domain *, struct blp_stream *);
 bool blp_taint_is_over(struct gp_domain *, struct blp_stream *); // asks the driver
 // Without the lock, before the stream is destroyed: from here on the event tells whether the taint is over.
 void blp_end_taint(struct gp_domain *, struct blp_stream *);

@@ -255,8 +255,11 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			blp_wait_resumed(d, 0);
 			continue;
 		}
-		if (blp_is_tainted(d, s))
+		if (blp_is_tainted(d, s)) {
+			if (blp_wait_shallow(d, s))
+				continue;
 			break;
+		}
 		if (!blp_has_room(d, s, bytes)) {
 			if (!blp_make_room(d, s, bytes) && !(d->epoch % 2))
 				break;

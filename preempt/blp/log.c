@@ -12,7 +12,8 @@
 // of the calling thread.
 static bool knows_queue(struct gp_domain *d, struct blp_stream *s)
 {
-	if (s->phase == d->phase)
+	bool seen = s->phase == d->phase;
+	if (seen && !blp_is_deep(d, s))
 		return true;
 	s->phase = d->phase;
 	int mode = gp_relax_captures();
@@ -20,7 +21,9 @@ static bool knows_queue(struct gp_domain *d, struct blp_stream *s)
 		    gp_driver.cuStreamQuery(s->thread ? GP_STREAM_PER_THREAD : s->handle) == CUDA_ERROR_NOT_READY;
 	gp_unrelax_captures(mode);
 	if (busy)
-		blp_doubt(d, s);
+		blp_doubt(d, s, seen);
+	else
+		s->left = s->passed;
 	return !busy;
 }
 
@@ -54,6 +57,8 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
 	CUevent taint = unused->taint, join = unused->join;
+	if (unused->steps.count)
+		blp_free_markers(d, unused->steps.first, UINT64_MAX);
 	// All entries of the stream that had the place before are complete.
 	*unused = (struct blp_stream){.handle = handle,
 				      .blocking = !(flags & CU_STREAM_NON_BLOCKING),
@@ -65,6 +70,7 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 				      .taint = taint,
 				      .join = join,
 				      .phase = d->phase - 1,
+				      .steps = {.first = -1},
 				      .patience_ns = BLP_PATIENCE_NS};
 	knows_queue(d, unused);
 	return unused;
@@ -120,6 +126,7 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	if (s->done >= s->last) {
 		s->finished = s->entries;
 		s->threads_finished = s->threads;
+		s->left = s->left > s->ahead_of_last ? s->left : s->ahead_of_last;
 		blp_drop_markers(d, s);
 	}
 }
@@ -128,6 +135,7 @@ void blp_forget(struct gp_domain *d, struct blp_stream *s)
 {
 	if (blp_pending(s)) {
 		s->loose = s->last;
+		s->ahead_of_last = 0;
 		d->forgotten++;
 	}
 	blp_complete_to(d, s, s->last);
@@ -228,8 +236,7 @@ bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	return s->done >= upto;
 }
 
-// Pauses between two looks. Like the driver, a thread does not sleep in a short wait.
-static void pause_wait(uint64_t since_ns)
+void blp_pause(uint64_t since_ns)
 {
 	enum { AWAKE_NS = 200000, ASLEEP_NS = 20000 };
 	struct timespec t = {0, ASLEEP_NS};
@@ -314,7 +321,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 			break;
 		}
 		pthread_mutex_unlock(&d->lock);
-		pause_wait(since);
+		blp_pause(since);
 		pthread_mutex_lock(&d->lock);
 	}
 	blp_leave(pushed);
@@ -469,6 +476,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;
+	s->ahead_of_last = s->passed;
 	e->threads = s->threads;
 	e->bytes_begin = d->bytes_head;
 	if (bytes) {

@@ -95,7 +95,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 		own[empty].made = d->made;
 		own[empty].place = (uint32_t)(s - d->stream_of);
 		if (gp_driver.cuStreamQuery(GP_STREAM_PER_THREAD) == CUDA_ERROR_NOT_READY)
-			blp_doubt(d, s);
+			blp_doubt(d, s, false);
 	}
 	gp_unrelax_captures(mode);
 	return s;

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"testing"
 )
 
@@ -203,6 +204,49 @@ func TestWaitersOfAQueueThatIsFull(t *testing.T) {
 				t.Errorf("%+v", *blp)
 			}
 		})
+	}
+}
+
+// The same, while launches are logged: something ahead taints the stream.
+func TestWaitersOfAQueueThatIsFullBehindATaint(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "", "SIMCUDA_QUEUE=512")
+	be, _ := m.startOrdered(compile(t, "testdata/waiters.c"))
+	be.say("filled-behind 2")
+	be.hears("right")
+}
+
+// A program whose queue is always full can be stopped between blocks soon after somebody came who may want that.
+func TestDeepQueueIsStopped(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "", "SIMCUDA_QUEUE=1000")
+	be := m.startAs(m.command("be", compile(t, "testdata/waiters.c"), simulated("sim.cubin")))
+	be.hears("ready")
+	m.untilStoppable(be)
+	be.say("deep 2000")
+	be.hears("deep")
+	if launches := m.peer(be).BLP.Cuts; launches != 0 {
+		t.Errorf("%d launches were cut that nobody wanted stopped", launches)
+	}
+	lc := m.start("lc")
+	m.joined(be, lc)
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	m.until("launches were cut", func() bool { return m.peer(be).BLP.Cuts > 0 })
+	close(done)
+	<-ended
+	be.say("go on")
+	be.hears("right")
+}
+
+// Hangs that are known and not mended: docs/design/blp.md, "Not yet".
+func TestWaitersOpen(t *testing.T) {
+	if os.Getenv("GPREEMPT_OPEN") == "" {
+		t.Skip("known hangs; GPREEMPT_OPEN=1 runs them")
+	}
+	t.Parallel()
+	for what, program := range map[string]string{"unloaded": "meanwhile.c", "asked-loading": "meanwhile.c"} {
+		t.Run(what, func(t *testing.T) { rightAlone(t, compile(t, "testdata/"+program), what) })
 	}
 }
 

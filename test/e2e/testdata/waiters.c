@@ -274,6 +274,50 @@ static void filled_before(unsigned rounds)
 	}
 }
 
+// A stream whose queue is always full, until it can be stopped and a little later: who started the program says when.
+static void deep(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	unsigned n = 1, add = 1, us = 1000;
+	void *parameters[] = {&b.data, &n, &add, &us};
+	struct pollfd input = {.events = POLLIN};
+	char line[64];
+	for (unsigned r = 0; r < rounds || !poll(&input, 1, 0); r++) {
+		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
+		if (r == rounds)
+			printf("deep\n");
+	}
+	CHECK(fgets(line, sizeof line, stdin));
+	OK(cuStreamSynchronize(one));
+}
+
+// As filled, behind a kernel that waits for another thread, while a host function ahead of that taints the stream. The function ends first.
+static void filled_behind(unsigned rounds)
+{
+	enum { LAUNCHES = 450 };
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t thread, watch;
+		released = false;
+		OK(cuLaunchHostFunc(one, host_wait, NULL));
+		spin_until(one, word + 4);
+		launch_small(one, LAUNCHES);
+		released = true;
+		usleep(100000); // the kernel waits by then
+		CHECK(!pthread_create(&thread, NULL, launch_some, one));
+		usleep(300000); // the queue is full by then
+		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
+		launch(&b, three, 1, 1);
+		CHECK(*(volatile uint32_t *)(uintptr_t)(word + 4));
+		write_word(word + 4);
+		CHECK(!pthread_join(watch, NULL));
+		CHECK(!pthread_join(thread, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
 static void *stop_for_a_while(void *stream)
 {
 	OK(cuCtxSetCurrent(context));
@@ -316,6 +360,8 @@ int main(int argc, char **argv)
 		{"own-given-up", own_given_up},
 		{"refused", refused_wait},
 		{"filled-before", filled_before},
+		{"filled-behind", filled_behind},
+		{"deep", deep},
 		{"behind-refusal", behind_a_refusal},
 	};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
