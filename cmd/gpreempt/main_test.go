@@ -247,15 +247,17 @@ func TestTop(t *testing.T) {
 	p.Stop.Stops.Store(10)
 	p.Stop.Cuts.Store(11)
 	p.Stop.ResumedBlocks.Store(12345)
+	p.Stop.Narrowed.Store(13)
+	p.Stop.NarrowNs.Store(14e6)
 	p.Stop.DrainNs.Store(200e3)
 	p.Stop.DrainMaxNs.Store(90e3)
 	r = gpreempt(t, nil, "top", "--once", "--config", config)
-	want := fmt.Sprint(os.Getpid()) + " 20 17 peers:2 sm:1 1000 99.9 % 6 10 11 12345 20 us 90 us 7 ms 3 of 4 on"
+	want := fmt.Sprint(os.Getpid()) + " 20 17 peers:2 sm:1 1000 99.9 % 6 10 11 12345 13 14 ms 20 us 90 us 7 ms 3 of 4 on"
 	if !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
 		t.Errorf("no %q in\n%s", want, r.stdout)
 	}
 	r = gpreempt(t, nil, "top", "--once", "--json", "--config", config)
-	for _, want := range []string{`"kernels_seen":20`, `"kernels_refused":{"peers":2,"sm":1}`, `"launches":999`, `"resumed_blocks":12345`, `"drain_max_ns":90000`} {
+	for _, want := range []string{`"kernels_seen":20`, `"kernels_refused":{"peers":2,"sm":1}`, `"launches":999`, `"resumed_blocks":12345`, `"narrowed":13`, `"narrow_ns":14000000`, `"drain_max_ns":90000`} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %s in\n%s", want, r.stdout)
 		}

@@ -49,7 +49,8 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 		gp_count(&slot->windows, 1);
 		if (any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		line->window_opened_ns = now;
+		line->leaves = 0;
+		line->window_opened_ns = now; // last: who sees the window sees what it leaves
 	}
 	if (!line->busy) {
 		line->busy = 1;

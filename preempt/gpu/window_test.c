@@ -66,8 +66,32 @@ static void kept(void)
 	count = 0;
 }
 
+// What lower levels may have while windows are open: what the least generous one says, and nothing of those that are closed.
+static void leave(void)
+{
+	struct gp_view *view = map(0);
+	struct gp_segment *s = &view->segment;
+
+	CHECK(gp_windows_leave(s, 0) == UINT32_MAX && gp_windows_leave(s, ~0ull) == UINT32_MAX);
+	gp_line_of(s, 5)->leaves = 64;
+	gp_line_of(s, 37)->leaves = 16; // has the same line of its page
+	gp_line_of(s, 63)->leaves = UINT32_MAX;
+	CHECK(gp_windows_leave(s, ~0ull) == UINT32_MAX); // all are closed
+	gp_line_of(s, 5)->window_opened_ns = 1;
+	CHECK(gp_windows_leave(s, ~0ull) == 64);
+	gp_line_of(s, 63)->window_opened_ns = 1;
+	gp_line_of(s, 37)->window_opened_ns = 1;
+	CHECK(gp_windows_leave(s, ~0ull) == 16 && gp_windows_leave(s, ~(1ull << 37)) == 64);
+	CHECK(gp_windows_leave(s, 1ull << 63) == UINT32_MAX); // whatever a peer says
+	gp_line_of(s, 0)->window_opened_ns = 1;               // publishes none
+	CHECK(gp_windows_leave(s, ~0ull) == 0 && gp_windows_leave(s, ~1ull) == 16);
+	CHECK(gp_windows_leave(s, 2) == UINT32_MAX);
+	munmap(view, sizeof *view);
+}
+
 int main(void)
 {
+	leave();
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 

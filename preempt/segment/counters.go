@@ -92,7 +92,7 @@ func (s *Slot) ReadTimes() Times { return load[Times](&s.Times) }
 
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Memory), words(&s.Times)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Width), words(&s.Memory), words(&s.Times)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}

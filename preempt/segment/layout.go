@@ -19,7 +19,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 8
+	Version = 9
 	Slots   = 64
 	Levels  = 8
 
@@ -94,6 +94,15 @@ type StopCounters[N any] struct {
 	DrainMaxNs    N `json:"drain_max_ns"`
 	GivenUp       N `json:"given_up"`
 	Beside        N `json:"beside"`
+	Narrowed      N `json:"narrowed"`
+	NarrowNs      N `json:"narrow_ns"`
+}
+
+// WidthCounters is struct gp_width_counters.
+type WidthCounters[N any] struct {
+	Kinds   N `json:"kinds"`
+	TooWide N `json:"too_wide"`
+	Leaving N `json:"leaving"`
 }
 
 // HintCounters is struct gp_hint_counters.
@@ -228,7 +237,7 @@ type Rings struct {
 type Line struct {
 	WindowOpenedNs atomic.Uint64 // 0 while no window is open
 	Busy           atomic.Uint32 // 1: it has, or wants to run, work
-	Pad0           uint32
+	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels
 	Rings          Rings // of the slot's owner, where each process has pages of its own
 	Pad1           [36]byte
 }
@@ -286,7 +295,8 @@ type Slot struct {
 	HintSwitchUs atomic.Uint32
 	HintSpunNs   atomic.Uint64
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
-	Pad5         [48]byte
+	Width        WidthCounters[atomic.Uint64]
+	Pad5         [8]byte
 	Times        SlotTimes[atomic.Uint64]
 	Pad6         [pageSize - 1568]byte
 }

@@ -16,7 +16,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 8u
+#define GP_SEGMENT_VERSION 9u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -73,8 +73,17 @@ struct gp_stop_counters {
 	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
 	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
 	_Atomic uint64_t drain_max_ns;
-	_Atomic uint64_t given_up; // domains that pass everything after an error
-	_Atomic uint64_t beside;   // launches whose blocks waited for others that a stop had kept from beginning
+	_Atomic uint64_t given_up;  // domains that pass everything after an error
+	_Atomic uint64_t beside;    // launches whose blocks waited for others that a stop had kept from beginning
+	_Atomic uint64_t narrowed;  // launches that went on, while a window was open, on the SMs that it leaves
+	_Atomic uint64_t narrow_ns; // for how long this process ran on those
+};
+
+// What a process learnt of the SMs that its requests leave to lower levels.
+struct gp_width_counters {
+	_Atomic uint64_t kinds;    // of requests whose width is known now
+	_Atomic uint64_t too_wide; // times that a width was found to cost too much
+	_Atomic uint64_t leaving;  // windows that left SMs
 };
 
 // How long something took each time. Bucket i counts times up to 2^i / 2^GP_FIRST_BUCKET seconds that no bucket before it counts,
@@ -165,8 +174,8 @@ struct gp_rings {
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
-	uint32_t pad0;
-	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
+	_Atomic uint32_t leaves;           // SMs that the window leaves to lower levels; set before the window opens
+	struct gp_rings rings;             // of the slot's owner, where each process has pages of its own
 	uint8_t pad1[36];
 };
 
@@ -225,7 +234,8 @@ struct gp_slot {
 	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
-	uint8_t pad5[48];
+	struct gp_width_counters width;
+	uint8_t pad5[8];
 	struct gp_slot_times times;
 	uint8_t pad6[GP_PAGE - 1568];
 };
@@ -295,6 +305,22 @@ static inline uint64_t gp_windows_open(struct gp_segment *s, uint64_t slots)
 			open |= 1ull << slot;
 	}
 	return open;
+}
+
+// How many SMs the open windows among the slots leave: the least that one of them says. 0: one leaves nothing. UINT32_MAX: none is
+// open. The number is untrusted: the caller takes no more than its GPU has.
+static inline uint32_t gp_windows_leave(struct gp_segment *s, uint64_t slots)
+{
+	uint32_t least = UINT32_MAX;
+	for (; slots; slots &= slots - 1) {
+		struct gp_line *line = gp_line_of(s, (uint32_t)__builtin_ctzll(slots));
+		if (!line->window_opened_ns) // read first: behind it stands what this window leaves, or a later one
+			continue;
+		uint32_t leaves = line->leaves;
+		if (leaves < least)
+			least = leaves;
+	}
+	return least;
 }
 
 #endif
