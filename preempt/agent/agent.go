@@ -231,8 +231,12 @@ func (a *agent) peers() (p peers) {
 			if level < lowestLevel {
 				p.between |= bit
 			}
-			if a.segment.Slot(slot).Has(configs.BLP) {
+			in := configs.Mechanism(a.segment.Slot(slot).Mechanisms.Load())
+			if in&configs.BLP != 0 {
 				p.stoppable |= bit
+			}
+			if a.own().Has(configs.Spatial) && goesOn(in) {
+				p.goingOn |= bit
 			}
 		case level < a.core.levelNow():
 			p.higher |= bit
@@ -319,8 +323,9 @@ func (a *agent) publish() {
 			in |= row.Bit
 		}
 	}
-	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
-		a.segment.Ring() // higher levels tell of their windows from now on
+	const told = configs.BLP | configs.Spatial
+	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&told != in&told {
+		a.segment.Ring() // higher levels tell of their windows, and of what these leave, from now on
 	}
 	a.own().Job.Store(a.core.job) // last: what is in force is known from here on
 	a.tellBLP()

@@ -53,17 +53,18 @@ struct gp_gpu {
 	_Atomic uint32_t between;     // processes of levels between this one and the lowest: they watch windows
 	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
 	_Atomic uint64_t lower;       // slots of lower levels
-	_Atomic uint64_t same;        // slots of others of this level
-	_Atomic uint64_t ignored;     // slots whose window lasts longer than max_hold: they gate no more
-	_Atomic uint32_t stoppable;   // processes of lower levels that stop between blocks
-	_Atomic uint32_t forced;      // windows of higher levels are ignored for a while, for share.min_be
-	pthread_spinlock_t lock; // of opening and closing windows; the launch path never takes it in an open window
-	uint32_t open_contexts;  // under lock
-	uint64_t busy_since_ns;  // under lock: when the first of them was opened
-	uint32_t giving_way;     // under lock: threads for which lower levels are to run, although a window is open
-	struct gp_owed owed;     // under lock
-	_Atomic uint32_t worked; // work was submitted, so libcuda has finished making the context
-	bool probing;            // under lock: the busy bit asks for a turn although no work is known
+	_Atomic uint64_t going_on; // of these, those that go on beside a window, on SMs that it leaves; 0: it leaves none
+	_Atomic uint64_t same;     // slots of others of this level
+	_Atomic uint64_t ignored;   // slots whose window lasts longer than max_hold: they gate no more
+	_Atomic uint32_t stoppable; // processes of lower levels that stop between blocks
+	_Atomic uint32_t forced;    // windows of higher levels are ignored for a while, for share.min_be
+	pthread_spinlock_t lock;    // of opening and closing windows; the launch path never takes it in an open window
+	uint32_t open_contexts;     // under lock
+	uint64_t busy_since_ns;     // under lock: when the first of them was opened
+	uint32_t giving_way;        // under lock: threads for which lower levels are to run, although a window is open
+	struct gp_owed owed;        // under lock
+	_Atomic uint32_t worked;    // work was submitted, so libcuda has finished making the context
+	bool probing;               // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
 	struct gp_histogram drain_times, stop_times;
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up
@@ -150,6 +151,7 @@ struct gp_settings {
 	_Atomic uint32_t level, turns; // a broker may change them
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
 	uint32_t hold, mps;
+	uint32_t spatial; // 1: under MPS, windows leave SMs, or this process goes on beside windows of others
 	uint32_t chain;
 	_Atomic uint64_t max_hold_ns; // this too
 	_Atomic double own_share;     // and this: what this process gets at least
