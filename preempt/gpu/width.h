@@ -1,0 +1,53 @@
+// width.h - how many SMs the requests of this process leave to lower levels, by kind of request. It knows no clock, GPU or lock:
+// who calls holds one, and says how long windows lasted.
+#ifndef GPREEMPT_WIDTH_H
+#define GPREEMPT_WIDTH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	GP_WIDTH_KINDS = 64,  // that are known at a time; the least recently used one goes
+	GP_WIDTH_LEVELS = 4,  // 0: nothing is left, then 1/8, 1/4 and 1/2 of the SMs
+	GP_WIDTH_SAMPLES = 8, // windows by which a level is judged
+};
+
+// The latest windows, nanoseconds.
+struct gp_durations {
+	uint64_t ns[GP_WIDTH_SAMPLES];
+	uint32_t count; // ever, since it was emptied
+};
+
+// Zero: nothing is known.
+struct gp_width {
+	struct gp_durations alone;  // while nothing was left: the yardstick
+	struct gp_durations beside; // while the level was left
+	uint32_t windows;           // since the kind is known
+	uint32_t stood;             // windows that were judged since the level was taken up
+	uint8_t level;              // what its windows leave, but for those that measure the yardstick
+	uint8_t too_wide;           // the level that was found so last; 0: none
+	uint32_t retry_after;       // the number of windows at which that one may be tried again
+	uint32_t patience;          // windows until then, next time; 0: the first time
+	uint64_t before_ns;         // the yardstick as it was when the level was given up; 0: none was, or that is over
+	uint8_t given_up;           // that level
+	bool harmed;                // it made windows slow, and not by chance
+	bool had_chance;            // it was given up and taken up again, and has not stood since
+};
+
+struct gp_widths {
+	uint64_t key[GP_WIDTH_KINDS]; // 0: free
+	uint64_t used[GP_WIDTH_KINDS];
+	struct gp_width width[GP_WIDTH_KINDS];
+	uint64_t clock;
+	uint32_t open;     // place of the kind whose window is open, and 1 more; 0: none is
+	uint32_t level;    // that this window leaves
+	uint64_t kinds;    // whose width is known now
+	uint64_t too_wide; // times that a level was found so
+};
+
+uint32_t gp_width_opens(struct gp_widths *, uint64_t key); // the level that the window leaves. Any key is a kind
+// The window is over. judged: its duration says how much it suffered from what it left.
+void gp_width_closes(struct gp_widths *, uint64_t lasted_ns, bool judged);
+uint32_t gp_width_sms(uint32_t level, uint32_t sms); // of a GPU with so many; green contexts have SMs in multiples of 8
+
+#endif

@@ -1,0 +1,278 @@
+// width_test.c - with preempt/gpu/width.c
+//
+// Programs whose windows suffer in some way from what they leave: what is learnt of them, how soon, and what they pay for it.
+#include "preempt/gpu/width.h"
+#include "test/units/check.h"
+
+#include <string.h>
+
+enum { MS = 1000000 };
+
+// A kind of request: how long its windows last alone, and times what at each level.
+struct request {
+	const char *name;
+	double alone_ns, cost[GP_WIDTH_LEVELS];
+	double noise, rare, times; // windows vary by this part; this part of all takes so many times as long, whatever is left
+	uint32_t level;            // that it is to be found at
+	double leaves, slow; // that part of all windows at least leave that, and this one at most takes 1.10 x
+};
+
+static struct gp_widths all;
+
+static double part(void) { return (double)random_number() / (double)(1ull << 53); }
+
+// One window; returns the level that it left.
+static uint32_t window(const struct request *r, uint64_t key, double *lasted)
+{
+	uint32_t level = gp_width_opens(&all, key);
+	CHECK(level < GP_WIDTH_LEVELS);
+	*lasted = r->cost[level] * (1 + r->noise * (part() + part() + part() + part() - 2) * 1.7); // about normal
+	if (part() < r->rare)
+		*lasted *= r->times;
+	gp_width_closes(&all, (uint64_t)(r->alone_ns * *lasted), true);
+	CHECK(all.kinds <= GP_WIDTH_KINDS);
+	return level;
+}
+
+static void learn(const struct request *r)
+{
+	enum { SOON = 50, WINDOWS = 20000 };
+	uint32_t left = 0, slow = 0, first = 0;
+	double lasted;
+
+	memset(&all, 0, sizeof all);
+	for (uint32_t i = 1; i <= WINDOWS; i++) {
+		uint32_t level = window(r, 42, &lasted);
+		if (all.kinds && !first)
+			first = i;
+		if (i == SOON && r->noise + r->rare == 0)
+			CHECK(all.kinds == 1 && all.width[0].level == r->level);
+		left += level == r->level;
+		slow += lasted > 1.10;
+	}
+	printf("%s: known after %u windows, %.3f leave level %u, %.4f are slow, %llu times too wide\n", r->name, first,
+	       (double)left / WINDOWS, r->level, (double)slow / WINDOWS, (unsigned long long)all.too_wide);
+	CHECK(first && first <= SOON);
+	CHECK(left >= r->leaves * WINDOWS && slow <= r->slow * WINDOWS);
+}
+
+static const struct request requests[] = {
+	{"indifferent", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0.95, 0},
+	{"nearly indifferent", 2 * MS, {1, 1.01, 1.02, 1.035}, 0, 0, 1, 3, 0.95, 0},
+	{"suffers at any width", 2 * MS, {1, 1.3, 1.5, 1.8}, 0, 0, 1, 0, 0.99, 0.01},
+	{"suffers a little at any width", 2 * MS, {1, 1.06, 1.07, 1.08}, 0, 0, 1, 0, 0.98, 0},
+	{"leaves 1/4", 2 * MS, {1, 1.01, 1.02, 1.25}, 0, 0, 1, 2, 0.94, 0.01},
+	{"leaves 1/8", 2 * MS, {1, 1.02, 1.2, 4}, 0, 0, 1, 1, 0.94, 0.01},
+	{"too short", 390e3, {1, 1, 1, 1}, 0, 0, 1, 0, 1, 0},
+	{"long", 50e9, {1, 1, 1, 1}, 0, 0, 1, 3, 0.95, 0},
+	{"for years, leaves 1/4", 1.8e17, {1, 1.01, 1.02, 1.25}, 0, 0, 1, 2, 0.94, 0.01},
+	{"varies by 3 %, indifferent", 2 * MS, {1, 1, 1.01, 1.01}, 0.03, 0, 1, 3, 0.8, 0.01},
+	{"varies by 3 %, leaves 1/4", 2 * MS, {1, 1, 1, 1.2}, 0.03, 0, 1, 2, 0.8, 0.01},
+	{"varies by 3 %, suffers", 2 * MS, {1, 1.2, 1.3, 1.8}, 0.03, 0, 1, 0, 0.98, 0.01},
+	{"1 of 200 takes twice as long, indifferent", 2 * MS, {1, 1, 1, 1}, 0.01, 0.005, 2, 3, 0.75, 0.01},
+	{"1 of 200 takes twice as long, suffers", 2 * MS, {1, 1.2, 1.3, 1.8}, 0.01, 0.005, 2, 0, 0.98, 0.01},
+};
+
+// A kind whose windows are others from now on leaves nothing within 5 of them, and is then learnt anew.
+static void change(void)
+{
+	static const struct request before = {"", 2 * MS, {1, 1, 1, 1}, 0.01, 0, 1, 3, 0, 0};
+	static const struct request after[] = {
+		{"twice as long", 4 * MS, {1, 1, 1, 1}, 0.01, 0, 1, 3, 0, 0},
+		{"a fifth longer", 2.4 * MS, {1, 1, 1, 1}, 0.01, 0, 1, 3, 0, 0},
+		{"half as long", 1 * MS, {1, 1, 1, 1}, 0.01, 0, 1, 3, 0, 0},
+		{"half as long, suffers", 1 * MS, {1, 1.2, 1.4, 1.6}, 0.01, 0, 1, 0, 0, 0},
+		{"suffers now", 2 * MS, {1, 1.2, 1.4, 1.6}, 0.01, 0, 1, 0, 0, 0},
+		{"twice as long, leaves 1/8", 4 * MS, {1, 1, 1.3, 1.6}, 0.01, 0, 1, 1, 0, 0},
+		{"too short", 300e3, {1, 1, 1, 1}, 0.01, 0, 1, 0, 0, 0},
+	};
+	for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+		for (uint32_t known = 33; known < 300; known++) { // also beside windows that measure the yardstick
+			double lasted;
+			uint32_t fell = 0;
+			memset(&all, 0, sizeof all);
+			for (uint32_t j = 0; j < known; j++)
+				window(&before, 7, &lasted);
+			CHECK(all.width[0].level == 3);
+			for (uint32_t j = 1; j <= 150; j++) {
+				window(&after[i], 7, &lasted);
+				if (!fell && !all.width[0].level)
+					fell = j;
+				if (j == 2 && after[i].alone_ns > 3 * MS) // one of the two may have measured the yardstick
+					CHECK(fell);
+				if (j == 5 && !fell) {
+					printf("%s, after %u windows: it goes on leaving level %u\n", after[i].name,
+					       known, all.width[0].level);
+					exit(1);
+				}
+			}
+			if (all.width[0].level != after[i].level || !all.kinds)
+				printf("%s, after %u windows: level %u, %llu known\n", after[i].name, known,
+				       all.width[0].level, (unsigned long long)all.kinds);
+			CHECK(all.width[0].level == after[i].level && all.kinds == 1);
+		}
+	}
+}
+
+// Its clocks fall by a fifth, and rise again: that is no reason to leave less for long.
+static void drift(void)
+{
+	struct request r = {"", 2 * MS, {1, 1, 1, 1}, 0.01, 0, 1, 3, 0, 0};
+	uint32_t left = 0;
+	double lasted;
+
+	memset(&all, 0, sizeof all);
+	for (uint32_t i = 0; i < 6000; i++) {
+		r.alone_ns = 2 * MS * (1 + 0.2 * (i < 3000 ? i : 6000 - i) / 3000);
+		left += window(&r, 1, &lasted) == 3;
+	}
+	printf("drift: %.3f leave level 3\n", left / 6000.0);
+	CHECK(left > 0.85 * 6000);
+}
+
+// A machine makes windows slow now and then, whatever they leave: the level is taken up again, but not twice.
+static void chance(void)
+{
+	static const struct request indifferent = {"", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
+	static const struct {
+		uint32_t at, slow;
+		double times;
+	} hitches[] = {{27, 1, 4}, {40, 1, 4}, {100, 3, 1.3}, {100, 1, 4}};
+	double lasted;
+
+	for (size_t i = 0; i < sizeof hitches / sizeof *hitches; i++)
+		for (int twice = 0; twice < 2; twice++) {
+			memset(&all, 0, sizeof all);
+			for (uint32_t j = 0; j < hitches[i].at; j++)
+				window(&indifferent, 1, &lasted);
+			for (int hitch = 0; hitch <= twice; hitch++) {
+				struct request slow = indifferent;
+				CHECK(all.width[0].level == 3);
+				slow.alone_ns *= hitches[i].times;
+				for (uint32_t j = 0; j < hitches[i].slow; j++)
+					window(&slow, 1, &lasted);
+				CHECK(all.width[0].level == 0);
+				for (int j = 0; j < 12; j++)
+					window(&indifferent, 1, &lasted);
+			}
+			CHECK(all.width[0].level == (twice ? 2 : 3));
+		}
+}
+
+// What its windows take stays the same, and what they would take alone falls: the yardstick follows.
+static void hidden(void)
+{
+	static const struct request before = {"", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
+	static const struct request suffers = {"", 1.8 * MS, {1, 1, 1, 1.1}, 0, 0, 1, 2, 0, 0};
+	static const struct request not_short = {"", 405e3, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
+	static const struct request too_short = {"", 395e3, {1, 1, 1, 1}, 0, 0, 1, 0, 0, 0};
+	double lasted;
+
+	for (int i = 0; i < 2; i++) {
+		memset(&all, 0, sizeof all);
+		for (int j = 0; j < 100; j++)
+			window(i ? &not_short : &before, 1, &lasted);
+		CHECK(all.width[0].level == 3);
+		for (int j = 0; j < 400; j++)
+			window(i ? &too_short : &suffers, 1, &lasted);
+		CHECK(all.width[0].level == (i ? 0 : 2));
+	}
+}
+
+// A level that was too wide is tried again, seldom, and taken up when it is not any more.
+static void again(void)
+{
+	struct request r = {"", 2 * MS, {1, 1, 1.3, 1.3}, 0, 0, 1, 1, 0, 0};
+	uint32_t tries = 0, last = 0, gap = 0;
+	double lasted;
+
+	memset(&all, 0, sizeof all);
+	for (uint32_t i = 1; i <= 20000; i++) {
+		if (window(&r, 1, &lasted) < 2)
+			continue;
+		if (i > last + 10) { // not the second slow one
+			CHECK(!last || i - last >= gap);
+			gap = last ? i - last : 250;
+			tries++;
+		}
+		last = i;
+	}
+	CHECK(tries >= 6 && tries <= 9 && all.width[0].level == 1);
+	r.cost[2] = r.cost[3] = 1;
+	uint32_t waited = 0;
+	while (window(&r, 1, &lasted) != 3)
+		CHECK(++waited < 4200);
+	for (int i = 0; i < 64; i++)
+		window(&r, 1, &lasted);
+	CHECK(all.width[0].level == 3 && all.kinds == 1);
+	// It has stood: that it was too wide is forgotten, and how often.
+	r.cost[2] = r.cost[3] = 1.3;
+	for (int i = 0; i < 100; i++)
+		window(&r, 1, &lasted);
+	CHECK(all.width[0].level == 1);
+	r.cost[2] = r.cost[3] = 1;
+	for (waited = 0; window(&r, 1, &lasted) != 3;)
+		CHECK(++waited < 600);
+}
+
+static void bounds(void)
+{
+	static const struct request indifferent = {"", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
+	static const uint64_t durations[] = {0, 1, 99, 400000, 2000000, UINT64_MAX / 100, UINT64_MAX - 1, UINT64_MAX};
+	double lasted;
+
+	// As many kinds as there is room for keep what they learnt; of more, the one goes that was used least recently.
+	memset(&all, 0, sizeof all);
+	for (int i = 0; i < 50; i++)
+		for (uint64_t key = 1; key <= GP_WIDTH_KINDS; key++)
+			window(&indifferent, key, &lasted);
+	CHECK(all.kinds == GP_WIDTH_KINDS);
+	CHECK(gp_width_opens(&all, 2) == 3 && gp_width_opens(&all, 1) == 3); // 3 was used least recently
+	CHECK(gp_width_opens(&all, 1000) == 0 && all.kinds == GP_WIDTH_KINDS - 1);
+	CHECK(gp_width_opens(&all, 1) == 3 && gp_width_opens(&all, 4) == 3 && gp_width_opens(&all, 3) == 0);
+	CHECK(all.kinds == GP_WIDTH_KINDS - 2 && gp_width_opens(&all, 0) == 3); // the same as 1
+
+	// Nothing is learnt of windows that are not judged, nor of one that is closed twice.
+	memset(&all, 0, sizeof all);
+	for (int i = 0; i < 1000; i++) {
+		CHECK(gp_width_opens(&all, 9) == 0);
+		gp_width_closes(&all, 2 * MS, false);
+		gp_width_closes(&all, 2 * MS, true);
+	}
+	CHECK(all.kinds == 0 && all.width[0].alone.count == 0);
+	for (int i = 0; i < 40; i++)
+		window(&indifferent, 9, &lasted);
+	uint32_t level = all.width[0].level;
+	for (int i = 0; i < 1000; i++) {
+		gp_width_opens(&all, 9);
+		gp_width_closes(&all, 1000 * MS, false);
+	}
+	CHECK(level == 3 && all.width[0].level == 3);
+
+	// Whatever happens.
+	memset(&all, 0, sizeof all);
+	for (int i = 0; i < 300000; i++) {
+		CHECK(gp_width_opens(&all, random_number() % 70) < GP_WIDTH_LEVELS);
+		gp_width_closes(&all, durations[random_number() % 8], random_number() % 8 != 0);
+		CHECK(all.kinds <= GP_WIDTH_KINDS);
+	}
+
+	static const uint32_t sms[][5] = {
+		{132, 0, 16, 32, 64}, {108, 0, 8, 24, 48}, {16, 0, 0, 0, 8}, {0, 0, 0, 0, 0}, {148, 0, 16, 32, 72}};
+	for (size_t i = 0; i < sizeof sms / sizeof *sms; i++)
+		for (uint32_t l = 0; l < GP_WIDTH_LEVELS; l++)
+			CHECK(gp_width_sms(l, sms[i][0]) == sms[i][l + 1]);
+}
+
+int main(void)
+{
+	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+		learn(&requests[i]);
+	change();
+	drift();
+	hidden();
+	chance();
+	again();
+	bounds();
+	return 0;
+}
