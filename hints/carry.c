@@ -65,7 +65,7 @@ static void take_at_once(struct mail *m)
 	c->hint.met_ns = 0;
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
-	uint32_t wakes = gp_window_open(c);
+	uint32_t wakes = gp_window_open(c, NULL);
 	gp_hold_arm(c);
 	gp_window_wake(c->gpu, wakes);
 }
@@ -235,7 +235,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 		c->hint.until_ns = 0;
 	}
 	if (!c->open) {
-		wakes = gp_window_open(c);
+		wakes = gp_window_open(c, NULL);
 		active.taken = true;
 	}
 	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {

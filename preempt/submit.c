@@ -95,7 +95,7 @@ static void prepare(struct gp_operation *o)
 	}
 	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
 	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
-	if (!c->open && (o->wakes = gp_window_open(c)) && o->blocking) {
+	if (!c->open && (o->wakes = gp_window_open(c, o)) && o->blocking) {
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
 	}

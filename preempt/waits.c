@@ -140,7 +140,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		c->waits++;
 		waiting.counted = true;
 		if (!c->open && c->gpu->turn_peers)
-			gp_window_wake(c->gpu, gp_window_open(c));
+			gp_window_wake(c->gpu, gp_window_open(c, NULL));
 	}
 	if (waiting.answers)
 		return false;

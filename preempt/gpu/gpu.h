@@ -5,7 +5,8 @@
 #include "preempt/process/process.h"
 
 // window.c
-uint32_t gp_window_open(struct gp_context *); // returns what gp_window_wake is to be told
+// first: the operation that opens it; NULL: none does. Returns what gp_window_wake is to be told.
+uint32_t gp_window_open(struct gp_context *, const struct gp_operation *first);
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
 void gp_note_gap(struct gp_context *, uint64_t gap_ns);

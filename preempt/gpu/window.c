@@ -6,6 +6,7 @@
 // at the activity again: whichever comes second sees the other.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/width.h"
 
 #include <limits.h>
 #include <string.h>
@@ -35,8 +36,68 @@ static bool any_busy(struct gp_segment *s, uint64_t slots)
 	return false;
 }
 
-// Returns who is to be woken.
-static uint32_t publish(struct gp_gpu *g, uint64_t now)
+// What windows leave to lower levels, by GPU; under its lock.
+static struct measure {
+	struct gp_widths widths;
+	uint64_t opened_ns, finished_ns; // of the window; the work of its contexts that are closed had finished
+	bool contested; // a lower level that goes on beside it had work, and nobody else was in its way
+} measures[GP_GPUS];
+
+// What kind of request begins with an operation: alike are those that begin with the same function, or graph, on as many blocks, or with as
+// large a copy.
+static uint64_t kind(const struct gp_operation *o)
+{
+	uint64_t of[4] = {o->work}, key = 14695981039346656037ull; // FNV-1a
+
+	if (o->work == GP_KERNEL) {
+		of[1] = (uintptr_t)o->launch.function;
+		of[2] = (uint64_t)o->launch.grid[0] << 32 | o->launch.grid[1];
+		of[3] = (uint64_t)o->launch.grid[2] << 32 | o->launch.block[0];
+	} else if (o->work == GP_GRAPH) {
+		of[1] = (uintptr_t)o->graph;
+	} else if (o->work == GP_COPY || o->work == GP_MEMSET) {
+		of[1] = o->memory.width;
+		of[2] = o->memory.height;
+	}
+	for (size_t i = 0; i < sizeof of; i++)
+		key = (key ^ ((unsigned char *)of)[i]) * 1099511628211ull;
+	return key;
+}
+
+static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
+
+// How many SMs the window leaves that opens. Nothing where it is not known what comes, nor where another process needs room too.
+static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
+{
+	struct measure *m = &measures[g - gp_gpu];
+	if (!g->going_on || !first || in_the_way(g))
+		return 0;
+	m->opened_ns = now;
+	m->finished_ns = 0;
+	m->contested = any_busy(g->segment, g->going_on);
+	return gp_width_sms(gp_width_opens(&m->widths, kind(first)), (uint32_t)g->sms);
+}
+
+// A context is closed whose work had finished at a time; 0: it may not have. last: so the window is over.
+static void measure(struct gp_gpu *g, uint64_t finished_ns, bool last)
+{
+	struct measure *m = &measures[g - gp_gpu];
+	struct gp_slot *slot = gp_own_slot(g);
+
+	if (!finished_ns)
+		m->contested = false;
+	if (m->finished_ns < finished_ns)
+		m->finished_ns = finished_ns;
+	if (!last || !m->widths.open)
+		return;
+	uint64_t lasted = m->finished_ns > m->opened_ns ? m->finished_ns - m->opened_ns : 0;
+	gp_width_closes(&m->widths, lasted, m->contested && !in_the_way(g));
+	slot->width.kinds = m->widths.kinds;
+	slot->width.too_wide = m->widths.too_wide;
+}
+
+// Returns who is to be woken. first: the operation that opens the window; NULL: it is open already, or none does.
+static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
@@ -49,7 +110,10 @@ static uint32_t publish(struct gp_gpu *g, uint64_t now)
 		gp_count(&slot->windows, 1);
 		if (any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		line->leaves = 0;
+		uint32_t leaves = leave(g, first, now);
+		if (leaves)
+			gp_count(&slot->width.leaving, 1);
+		line->leaves = leaves;
 		line->window_opened_ns = now; // last: who sees the window sees what it leaves
 	}
 	if (!line->busy) {
@@ -69,6 +133,7 @@ static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t lasted = now - line->window_opened_ns;
+	gp_width_closes(&measures[g - gp_gpu].widths, 0, false); // unless it was measured, its work goes on
 	gp_count(&slot->window_ns, lasted);
 	gp_count_time(&slot->times.windows, lasted);
 	line->window_opened_ns = 0;
@@ -93,7 +158,7 @@ static void unpublish(struct gp_gpu *g, uint64_t now)
 		gp_ring(g);
 }
 
-uint32_t gp_window_open(struct gp_context *c)
+uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 {
 	struct gp_gpu *g = c->gpu;
 	uint32_t wakes = WAKE_WATCHER;
@@ -106,7 +171,7 @@ uint32_t gp_window_open(struct gp_context *c)
 	uint64_t now = gp_now_ns();
 	if (g->open_contexts++ == 0) {
 		g->busy_since_ns = now;
-		wakes |= publish(g, now);
+		wakes |= publish(g, first, now);
 	}
 	c->open = 1;
 	pthread_spin_unlock(&g->lock);
@@ -179,7 +244,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	}
 	if (g->probing)
 		gp_own_line(g)->busy = 1;
-	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
+	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
 	pthread_spin_unlock(&g->lock);
 	if (moved)
 		replace(view, next, 0, own); // fails for no mapping that is there
@@ -192,16 +257,17 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 void gp_gpu_attached(struct gp_gpu *g)
 {
 	pthread_spin_lock(&g->lock);
-	uint32_t wakes = g->open_contexts ? publish(g, gp_now_ns()) : 0;
+	uint32_t wakes = g->open_contexts ? publish(g, NULL, gp_now_ns()) : 0;
 	pthread_spin_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }
 
-// g->lock is held.
-static void close_context(struct gp_gpu *g)
+// g->lock is held. finished_ns: when the work of the context had; 0: it may not have.
+static void close_context(struct gp_gpu *g, uint64_t finished_ns)
 {
 	uint64_t now = gp_now_ns();
 
+	measure(g, finished_ns, g->open_contexts == 1);
 	if (--g->open_contexts != 0)
 		return;
 	unpublish(g, now);
@@ -233,7 +299,7 @@ static bool close_window(struct gp_context *c)
 		return false;
 	}
 	gp_hold_release(c); // before anybody can open the next window
-	close_context(g);
+	close_context(g, c->idle_since_ns);
 	pthread_spin_unlock(&g->lock);
 	return true;
 }
@@ -243,7 +309,7 @@ void gp_window_drop(struct gp_context *c)
 {
 	pthread_spin_lock(&c->gpu->lock);
 	if (c->open)
-		close_context(c->gpu);
+		close_context(c->gpu, 0);
 	c->open = 0;
 	pthread_spin_unlock(&c->gpu->lock);
 }
@@ -358,7 +424,7 @@ static uint32_t republish(struct gp_gpu *g)
 		withdraw(g, line, gp_now_ns());
 		gp_ring_windows(g);
 	} else if (wanted && g->open_contexts && !line->window_opened_ns) {
-		return publish(g, gp_now_ns()); // lower levels came while the window was open
+		return publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
 	}
 	return 0;
 }

@@ -1,8 +1,10 @@
 // window_test.c - with preempt/gpu/window.c preempt/process/process.c
 //
-// Memory that takes the place of other memory leaves its own place to whoever maps something there, at once.
+// Memory that takes the place of other memory leaves its own place to whoever maps something there, at once. What windows leave, and what
+// is learnt from them.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/width.h"
 #include "test/units/check.h"
 
 #include <stdarg.h>
@@ -49,6 +51,30 @@ bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
 	return c != NULL;
 }
 
+// What is learnt: the level that the next window leaves, and what was told of the last one.
+static uint32_t level, opened, closed;
+static uint64_t key_opened, lasted_closed;
+static bool judged_closed;
+uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
+{
+	w->open = 1;
+	opened++;
+	key_opened = key;
+	return level;
+}
+void gp_width_closes(struct gp_widths *w, uint64_t lasted_ns, bool judged)
+{
+	if (!w->open)
+		return;
+	w->open = 0;
+	closed++;
+	lasted_closed = lasted_ns;
+	judged_closed = judged;
+	w->kinds = 3;
+	w->too_wide = 4;
+}
+uint32_t gp_width_sms(uint32_t of, uint32_t sms) { return of * sms; }
+
 static struct gp_view *map(unsigned char filled)
 {
 	struct gp_view *v = mmap(NULL, sizeof *v, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -89,9 +115,153 @@ static void leave(void)
 	munmap(view, sizeof *view);
 }
 
+enum { SMS = 10, MS = 1000000 };
+
+static uint64_t key_of(struct gp_operation o)
+{
+	struct gp_context *c = &gp_context[0];
+	gp_window_open(c, &o);
+	CHECK(gp_own_line(c->gpu)->window_opened_ns);
+	gp_window_drop(c);
+	return key_opened;
+}
+
+// The watcher finds that the work of a context had finished so long after its GPU's window opened.
+static void finishes(struct gp_context *c, uint64_t opened_ns, uint64_t after)
+{
+	c->idle_since_ns = opened_ns + after;
+	c->seen_activity = c->activity;
+	CHECK(gp_window_watch(c, c->idle_since_ns) == 0 && !c->open);
+}
+
+static void learn(void)
+{
+	struct gp_gpu *g = &gp_gpu[1];
+	struct gp_context *c = &gp_context[0], *second = &gp_context[1];
+	struct gp_view *view = map(0);
+	struct gp_segment *s = &view->segment;
+	struct gp_operation copy = {.work = GP_COPY, .memory.width = 100};
+
+	pthread_spin_init(&g->lock, 0);
+	g->slot = SLOT;
+	g->sms = SMS;
+	g->lower_peers = 2;
+	g->lower = 3ull << 40;
+	g->going_on = 1ull << 40;
+	g->same = 1ull << 50;
+	g->higher = 1ull << 51;
+	c->gpu = second->gpu = g;
+	c->handle = second->handle = (CUcontext)c;
+	gp_window_open(c, &copy); // the agent has not attached the segment
+	g->segment = s;
+	gp_gpu_attached(g);
+	struct gp_line *line = gp_own_line(g);
+	CHECK(line->window_opened_ns && !line->leaves && !opened);
+	gp_window_drop(c);
+	CHECK(!closed);
+
+	// It leaves what is learnt. What it suffered is told if somebody was there for whom it was left.
+	static const struct {
+		const char *name;
+		bool goes_on, stops, same_before, higher_before, same_after, nothing_known;
+		bool learns, judged;
+	} cases[] = {
+		{"beside one that goes on", .goes_on = true, .learns = true, .judged = true},
+		{"alone", .learns = true},
+		{"beside one that stops", .stops = true, .learns = true},
+		{"beside its like", .goes_on = true, .same_before = true},
+		{"beside a better one", .goes_on = true, .higher_before = true},
+		{"beside its like that came later", .goes_on = true, .same_after = true, .learns = true},
+		{"hinted at", .goes_on = true, .nothing_known = true},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (level = 0; level < 3; level++) {
+			uint64_t leaving = view->own.width.leaving;
+			opened = closed = 0;
+			gp_line_of(s, 40)->busy = cases[i].goes_on;
+			gp_line_of(s, 41)->busy = cases[i].stops;
+			gp_line_of(s, 50)->window_opened_ns = cases[i].same_before;
+			gp_line_of(s, 51)->window_opened_ns = cases[i].higher_before;
+			gp_window_open(c, cases[i].nothing_known ? NULL : &copy);
+			uint32_t leaves = cases[i].learns ? level * SMS : 0;
+			CHECK(line->window_opened_ns && line->leaves == leaves && opened == cases[i].learns);
+			CHECK(view->own.width.leaving == leaving + (leaves > 0));
+			gp_line_of(s, 50)->window_opened_ns = cases[i].same_after;
+			finishes(c, line->window_opened_ns, 5 * MS);
+			CHECK(closed == cases[i].learns && !line->window_opened_ns);
+			CHECK(!closed || (lasted_closed == 5 * MS && judged_closed == cases[i].judged));
+		}
+	CHECK(view->own.width.kinds == 3 && view->own.width.too_wide == 4);
+	gp_line_of(s, 50)->window_opened_ns = 0;
+	gp_line_of(s, 40)->busy = 1;
+
+	// A window of two contexts is over when the work of both has finished.
+	for (int swapped = 0; swapped < 2; swapped++) {
+		gp_window_open(c, &copy);
+		uint64_t began = line->window_opened_ns;
+		closed = 0;
+		gp_window_open(second, &copy);
+		finishes(swapped ? second : c, began, 7 * MS);
+		CHECK(!closed);
+		finishes(swapped ? c : second, began, 6 * MS);
+		CHECK(closed == 1 && lasted_closed == 7 * MS && judged_closed);
+	}
+	gp_window_open(c, &copy);
+	gp_window_open(second, &copy);
+	uint64_t began = line->window_opened_ns;
+	gp_window_drop(c); // ends with work that may be unfinished
+	finishes(second, began, 6 * MS);
+	CHECK(!judged_closed);
+
+	// A window that is taken back tells nothing, and leaves nothing when it is there again.
+	level = 2;
+	gp_window_open(c, &copy);
+	CHECK(line->leaves == 2 * SMS);
+	closed = 0;
+	gp_gpu_give_way(g, true);
+	CHECK(closed == 1 && !judged_closed);
+	gp_gpu_give_way(g, false);
+	CHECK(line->window_opened_ns && line->leaves == 0);
+	finishes(c, line->window_opened_ns, 6 * MS);
+	CHECK(closed == 1);
+
+	// Nothing is learnt where nobody goes on, whatever is known by then.
+	g->going_on = opened = 0;
+	gp_window_open(c, &copy);
+	CHECK(line->window_opened_ns && !line->leaves && !opened);
+	gp_window_drop(c);
+	g->going_on = 1ull << 40;
+
+	// What begins alike is of a kind.
+	struct gp_operation kernel = {.work = GP_KERNEL,
+				      .launch = {.function = (CUfunction)c, .grid = {4, 5, 6}, .block = {7, 8, 9}}};
+	struct gp_operation kinds[12] = {kernel, kernel, kernel, kernel, kernel, copy, copy, copy, copy};
+	kinds[1].launch.function = (CUfunction)second;
+	kinds[2].launch.grid[0] = kinds[3].launch.grid[1] = kinds[4].launch.grid[2] = 10;
+	kinds[6].memory.width = 101;
+	kinds[7].memory.height = 2;
+	kinds[8].work = GP_MEMSET;
+	kinds[9] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)c};
+	kinds[10] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)second};
+	kinds[11] = (struct gp_operation){.work = GP_OTHER};
+	for (int i = 0; i < 12; i++) {
+		uint64_t key = key_of(kinds[i]);
+		CHECK(key == key_of(kinds[i]));
+		for (int j = 0; j < i; j++)
+			CHECK(key != key_of(kinds[j]));
+	}
+	kinds[0].launch.parameters = (void **)c;
+	kinds[0].stream = (CUstream)c;
+	CHECK(key_of(kinds[0]) == key_of(kernel));
+	kinds[5].memory.to = kinds[5].memory.from = 4096;
+	CHECK(key_of(kinds[5]) == key_of(copy));
+	c->handle = second->handle = NULL;
+}
+
 int main(void)
 {
 	leave();
+	learn();
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 
