@@ -50,6 +50,7 @@ const (
 const (
 	partBLP    = "blp"
 	partMemory = "memory"
+	partWidth  = "width"
 	partHint   = "hint " // and the source
 )
 
@@ -60,6 +61,9 @@ func parts(p *segment.Peer) (all []string) {
 	}
 	if p.Memory != nil {
 		all = append(all, partMemory)
+	}
+	if p.Width != nil {
+		all = append(all, partWidth)
 	}
 	for _, h := range p.Hints {
 		all = append(all, partHint+h.Source)
@@ -91,6 +95,15 @@ func ofMemory(read func(*segment.Memory) uint64) []cell {
 			return 0
 		}
 		return read(p.Memory)
+	}}}
+}
+
+func ofWidth(read func(*segment.Width) uint64) []cell {
+	return []cell{{part: partWidth, read: func(p *segment.Peer, _ uint64) uint64 {
+		if p.Width == nil {
+			return 0
+		}
+		return read(p.Width)
 	}}}
 }
 
@@ -250,6 +263,12 @@ var rows = []row{
 	{"images_total", counter, "Modules and libraries that were loaded.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.Images })},
 	{"images_cached_total", counter, "Modules and libraries that were found in the cache on disk.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.ImagesCached })},
 	{"image_load_seconds_total", counter, "Time that loads of modules waited for the rewriting.", "seconds", nil, byThreads, ofBLP(func(b *segment.BLP) uint64 { return b.LoadNs })},
+
+	{"left_sms", gauge, "SMs that the last windows of processes leave to lower levels.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return uint64(w.SMs) })},
+	{"windows_leaving_total", counter, "Windows that left SMs to lower levels.", "", nil, numbers, ofWidth(func(w *segment.Width) uint64 { return w.Leaving })},
+	{"width_kinds", gauge, "Kinds of requests of which it is known how many SMs they leave.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return w.Kinds })},
+	{"widths_too_wide_total", counter, "Times that requests were found to suffer from what they left.", "", nil, numbers,
+		ofWidth(func(w *segment.Width) uint64 { return w.TooWide })},
 
 	{"memory_resident_bytes", gauge, "Device memory that is on the GPU and can go.", "bytes", nil, 0, ofMemory(func(m *segment.Memory) uint64 { return m.Resident })},
 	{"memory_swapped_bytes", gauge, "Device memory that is in host memory.", "bytes", nil, 0, ofMemory(func(m *segment.Memory) uint64 { return m.Swapped })},

@@ -66,6 +66,10 @@ For processes whose kernels are rewritten so that they can stop between blocks (
   DRAIN    from a stop until nothing ran: mean, and the longest
   LOAD     time that loads of code took longer, and images that came from the cache
 
+For processes that leave SMs to lower levels while their window is open (spatial):
+  LEAVES   what the window leaves, or left last; LEAVING: windows that left some, of all, since the process's start
+  KINDS    of requests of which it is known how many they leave; TOO WIDE: times that one suffered from it
+
 For processes whose device memory swaps to host memory:
   MEMORY   running: all of it is on the GPU; leaving, out, coming; stuck: it did not go, since work did not end or a
            call failed; suspended: out until gpreempt resume. turn: it is its memory turn, and how long turns are

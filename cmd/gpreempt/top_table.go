@@ -53,6 +53,7 @@ func printTable(out io.Writer, s sample) error {
 		fmt.Fprintln(w)
 		printHints(w, gpu.Peers)
 		printBLP(w, gpu.Peers)
+		printWidth(w, gpu.Peers)
 		printMemory(w, gpu.Peers)
 	}
 	if s.noUser != nil {
@@ -110,6 +111,24 @@ func printBLP(w io.Writer, peers []peerSample) {
 		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
 			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
 			b.Narrowed, float64(b.NarrowNs)/1e6, mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+// printWidth lists the processes that leave SMs to lower levels, or found out whether they can. Counts are from each process's start.
+func printWidth(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		if p.Width == nil {
+			continue
+		}
+		if !titled {
+			titled = true
+			fmt.Fprintln(w, "PID\tLEAVES\tLEAVING\tKINDS\tTOO WIDE")
+		}
+		fmt.Fprintf(w, "%d\t%d SMs\t%d of %d\t%d\t%d\n", p.Pid, p.Width.SMs, p.Width.Leaving, p.Counters.Windows, p.Width.Kinds, p.Width.TooWide)
 	}
 	if titled {
 		fmt.Fprintln(w)

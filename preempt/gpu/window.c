@@ -73,7 +73,6 @@ static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64
 	if (!g->going_on || !first || in_the_way(g))
 		return 0;
 	m->opened_ns = now;
-	m->finished_ns = 0;
 	m->contested = any_busy(g->segment, g->going_on);
 	return gp_width_sms(gp_width_opens(&m->widths, kind(first)), (uint32_t)g->sms);
 }

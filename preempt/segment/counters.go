@@ -33,6 +33,21 @@ func (s *Slot) ReadBLP() *BLP {
 	return &out
 }
 
+// Width is a copy of what a process leaves to lower levels while its window is open.
+type Width struct {
+	SMs uint32 `json:"sms"` // that its window leaves, or left last
+	WidthCounters[uint64]
+}
+
+// ReadWidth reads what the owner of slot i leaves; nil where it never left anything, and found nothing out about that.
+func (s *Slot) ReadWidth(i int) *Width {
+	w := Width{s.LineOf(i).Leaves.Load(), load[WidthCounters[uint64]](&s.Width)}
+	if w == (Width{}) {
+		return nil
+	}
+	return &w
+}
+
 // Memory is a copy of what a process has of the GPU's memory, and what became of it.
 type Memory struct {
 	State string `json:"state"`

@@ -238,7 +238,7 @@ type Line struct {
 	WindowOpenedNs atomic.Uint64 // 0 while no window is open
 	Busy           atomic.Uint32 // 1: it has, or wants to run, work
 	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels
-	Rings          Rings // of the slot's owner, where each process has pages of its own
+	Rings          Rings         // of the slot's owner, where each process has pages of its own
 	Pad1           [36]byte
 }
 

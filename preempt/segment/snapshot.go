@@ -58,6 +58,7 @@ type Peer struct {
 	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
 	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
 	BLP            *BLP              `json:"blp,omitempty"`  // where kernels were loaded or launched for it
+	Width          *Width            `json:"width,omitempty"`
 	MemoryTurn     bool              `json:"memory_turn"`
 	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
 }
@@ -113,6 +114,7 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Counters:    p.Counters(),
 			Times:       p.ReadTimes(),
 			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
+			Width:      p.ReadWidth(i),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		}
 		if lives {
