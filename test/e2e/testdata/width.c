@@ -1,0 +1,54 @@
+// width.c - a program whose requests are as long as it is told while they run, and one that has work all the time and needs no SM.
+//
+//	works            work that waits for this program is on a stream from now on: "works"
+//	request N US     a kernel of N blocks begins a request and takes so long: "begun". The request goes on when the next line comes,
+//	                 and ends with one more kernel, which takes as many microseconds as that line says: "done"
+#include "driver.h"
+
+enum { NON_BLOCKING = 1, GEQ = 0 };
+
+static handle kernel, stream;
+
+static void spin(unsigned blocks, unsigned long long us)
+{
+	void *parameters[] = {&us};
+	OK(cuLaunchKernel(kernel, blocks, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+int main(void)
+{
+	char line[64];
+	handle context, module;
+	ptr word;
+	unsigned blocks, requests = 0;
+	unsigned long long us;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	find_driver();
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoadData(&module, "simulated image"));
+	OK(cuModuleGetFunction(&kernel, module, "sim_spin_us"));
+	OK(cuStreamCreate(&stream, NON_BLOCKING));
+	OK(cuMemAlloc_v2(&word, 4));
+	OK(cuMemsetD32Async(word, 0, 1, stream));
+	OK(cuStreamSynchronize(stream));
+	puts("ready");
+	while (fgets(line, sizeof line, stdin)) {
+		if (sscanf(line, "request %u %llu", &blocks, &us) == 2) {
+			spin(blocks, us);
+			OK(cuStreamWaitValue32_v2(stream, word, ++requests, GEQ));
+			puts("begun");
+			CHECK(fgets(line, sizeof line, stdin) && sscanf(line, "%llu", &us) == 1);
+			spin(blocks, us);
+			OK(cuMemcpyHtoD_v2(word, &requests, sizeof requests));
+			OK(cuStreamSynchronize(stream));
+			puts("done");
+		} else {
+			OK(cuStreamWaitValue32_v2(stream, word, 1, GEQ));
+			puts("works");
+		}
+	}
+	_Exit(0); // with the work that waits
+}

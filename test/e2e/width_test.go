@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+// spatial is an LC process under the simulated MPS server whose requests last as long as the test says, beside a BE process that would go on
+// beside them. Its work takes no SM, so that nothing but the test makes requests slow.
+type spatial struct {
+	m        *machine
+	lc       *process
+	be       *process
+	requests int
+}
+
+func newSpatial(t *testing.T) *spatial {
+	t.Helper()
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"mps\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
+	program := compile(t, "testdata/width.c")
+	s := &spatial{m: m, be: m.startAs(m.command("be", program)), lc: m.startAs(m.command("lc", program))}
+	s.be.hears("ready")
+	s.lc.hears("ready")
+	for _, p := range []*process{s.be, s.lc} {
+		m.until("the mechanism is in force", func() bool { return m.peer(p).InForce&configs.Spatial != 0 })
+	}
+	return s
+}
+
+func (s *spatial) works() {
+	s.m.t.Helper()
+	s.be.say("works")
+	s.be.hears("works")
+	s.m.until("best effort has work", func() bool { return s.m.peer(s.be).Busy })
+}
+
+// request is one of a kind. It lasts times as long while it leaves SMs. Returns how many it left.
+func (s *spatial) request(kind int, times int) (left uint32) {
+	s.m.t.Helper()
+	const us = 40000 // against what a loaded machine adds
+	s.requests++
+	s.lc.say("request %d %d", kind, us*3/4) // meanwhile the test looks at it
+	s.lc.hears("begun")
+	peer := s.m.peer(s.lc)
+	if !peer.WindowOpen {
+		s.m.t.Fatalf("a request without a window: %+v", peer)
+	}
+	if peer.Width != nil {
+		left = peer.Width.SMs
+	}
+	rest := us / 4
+	if left > 0 {
+		rest += us * (times - 1)
+	}
+	s.lc.say("%d", rest)
+	s.lc.hears("done")
+	s.m.until("the window closes", func() bool { return !s.m.peer(s.lc).WindowOpen })
+	return left
+}
+
+// The kinds are tried one by one until the machine has left one alone for long enough: its windows are as long as they are meant to be.
+func (s *spatial) learns(times int, want uint32) (kind int) {
+	s.m.t.Helper()
+	const soon, kinds = 50, 20
+	for kind = 1; kind <= kinds; kind++ {
+		before := s.known()
+		for i := range soon {
+			left := s.request(kind, times)
+			if s.known() > before && left == want {
+				s.m.t.Logf("kind %d leaves %d SMs after %d requests", kind, left, i+1)
+				return kind
+			}
+		}
+	}
+	s.m.t.Fatalf("no kind of request leaves %d SMs after %d: %+v", want, soon, s.m.peer(s.lc))
+	return 0
+}
+
+func (s *spatial) known() uint64 {
+	if w := s.m.peer(s.lc).Width; w != nil {
+		return w.Kinds
+	}
+	return 0
+}
+
+// Requests that do not suffer leave half of the 132 SMs. When they begin to, they leave nothing within 5 of them.
+func TestWidthIsLearnt(t *testing.T) {
+	t.Parallel()
+	s := newSpatial(t)
+	for range 12 {
+		if left := s.request(100, 1); left != 0 {
+			t.Fatalf("%d SMs are left to nobody", left)
+		}
+	}
+	if w := s.m.peer(s.lc).Width; w != nil {
+		t.Errorf("learnt without work to leave SMs to: %+v", *w)
+	}
+	s.works()
+	kind := s.learns(1, 64)
+	leaving := s.m.peer(s.lc).Width.Leaving
+	if leaving == 0 || leaving >= uint64(s.requests) {
+		t.Errorf("%d of %d windows left SMs", leaving, s.requests)
+	}
+
+	slow := 0 // windows that left SMs, until two in a row leave none
+	for i, none := 0, 0; none < 2; i++ {
+		if i == 5+2 {
+			t.Fatalf("%d of %d windows leave SMs although they suffer", slow, i)
+		}
+		if s.request(kind, 2) == 0 {
+			none++
+		} else {
+			slow, none = slow+1, 0
+		}
+	}
+	s.m.until("no width is left that makes requests slow", func() bool {
+		left := s.request(kind, 2)
+		w := s.m.peer(s.lc).Width
+		return left == 0 && w.TooWide >= 3 && w.Kinds > 0
+	})
+}
+
+// Requests that suffer from any width leave nothing.
+func TestWidthIsNotLeft(t *testing.T) {
+	t.Parallel()
+	s := newSpatial(t)
+	s.works()
+	kind := s.learns(2, 0)
+	for range 10 {
+		if left := s.request(kind, 2); left != 0 {
+			t.Errorf("%d SMs are left", left)
+		}
+	}
+}
