@@ -87,20 +87,13 @@ static void give_up(struct gp_width *w, bool harmed)
 	empty(&w->alone);
 }
 
-// That a level was too wide.
-static void forget(struct gp_width *w)
-{
-	w->too_wide = 0;
-	w->patience = 0;
-}
-
 // The yardstick is measured anew. True: the level that was given up was too wide.
 static bool decide(struct gp_width *w)
 {
 	uint64_t now = median(&w->alone), before = w->before_ns;
 	w->before_ns = 0;
 	if (now < SHORT_NS || above(now, WORSE, before) || above(before, WORSE, now)) {
-		forget(w);
+		w->too_wide = 0; // but the patience stays: of a kind that varies much the median does too
 		w->had_chance = false;
 		return false;
 	}
@@ -135,8 +128,8 @@ static void judge(struct gp_width *w, uint64_t ns)
 	}
 	if (w->stood == STANDS) {
 		w->had_chance = false;
-		if (w->level >= w->too_wide)
-			forget(w);
+		if (w->level >= w->too_wide) // it is not any more, or none was
+			w->patience = w->too_wide = 0;
 	}
 	if (full(&w->beside) && may_climb(w) && !above(median(&w->beside), GOOD, yardstick))
 		take_up(w, w->level + 1u);

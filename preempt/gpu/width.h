@@ -27,7 +27,7 @@ struct gp_width {
 	uint8_t level;              // what its windows leave, but for those that measure the yardstick
 	uint8_t too_wide;           // the level that was found so last; 0: none
 	uint32_t retry_after;       // the number of windows at which that one may be tried again
-	uint32_t patience;          // windows until then, next time; 0: the first time
+	uint32_t patience;          // windows that it waited for that last; 0: it did not
 	uint64_t before_ns;         // the yardstick as it was when the level was given up; 0: none was, or that is over
 	uint8_t given_up;           // that level
 	bool harmed;                // it made windows slow, and not by chance

@@ -40,7 +40,7 @@ static bool any_busy(struct gp_segment *s, uint64_t slots)
 static struct measure {
 	struct gp_widths widths;
 	uint64_t opened_ns, finished_ns; // of the window; the work of its contexts that are closed had finished
-	bool contested; // a lower level that goes on beside it had work, and nobody else was in its way
+	bool contested;                  // when it opened, a lower level that goes on beside it had work
 } measures[GP_GPUS];
 
 // What kind of request begins with an operation: alike are those that begin with the same function, or graph, on as many blocks, or with as
