@@ -58,6 +58,22 @@ DUAL(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned flags), (e,
 	return flags & ~1u ? CUDA_ERROR_INVALID_VALUE : record(e, s);
 }
 
+CALL(cuCtxRecordEvent, (CUcontext c, CUevent e), (c, e))
+{
+	CUresult r = enter_handle(c, H_CONTEXT, c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT) || c->of)
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	for (struct CUstream_st *s = c->streams; s; s = s->next)
+		if (s->capture)
+			return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	op_unref(e->op);
+	e->op = context_mark(c);
+	e->capture = NULL;
+	return leave(CUDA_SUCCESS);
+}
+
 DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags))
 {
 	(void)flags;

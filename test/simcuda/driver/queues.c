@@ -49,7 +49,7 @@ static bool through_channel(const struct op *o)
 {
 	switch (o->work.kind) {
 	case OP_KERNEL: return !o->with_previous;
-	case OP_MARK: return o->deps > 0; // it waits for an event
+	case OP_MARK: return o->deps > 0 && !o->work.aside; // it waits for an event
 	case OP_MEMSET:
 	case OP_WAIT_VALUE:
 	case OP_WRITE_VALUE: return true;
@@ -118,6 +118,19 @@ void stream_submit_many(struct CUstream_st *s, const struct work *w, int n)
 {
 	for (int i = 0; i < n; i++)
 		op_unref(submit(s, &w[i], NULL, i && w[i].kind == OP_KERNEL && w[i - 1].kind == OP_KERNEL));
+}
+
+struct op *context_mark(struct CUctx_st *c)
+{
+	struct work w = {.kind = OP_MARK, .aside = true};
+	if (!c->recorder && !(c->recorder = stream_new(c, 1, 0)))
+		abort();
+	struct op *o = submit(c->recorder, &w, NULL, false);
+	for (struct CUstream_st *s = c->streams; s; s = s->next)
+		if (s != c->recorder)
+			add_dependency(o, s->last);
+	o->blocked |= o->deps > 0;
+	return o;
 }
 
 void op_wait(struct op *o)

@@ -373,6 +373,7 @@ struct work { // what an operation does; also a graph node
 	uint32_t grid[3], block[3], shared_bytes;
 	uint64_t argument[KERNEL_PARAMETERS];
 	bool guarded, cooperative;
+	bool aside;                // mark: it needs no channel
 	struct sm_set sms;         // kernel: those that it may use
 	uint64_t hidden;           // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes;  // copy, memset, free
@@ -457,6 +458,7 @@ struct CUctx_st {
 	struct sms *sms; // not NULL: launches are placed on SMs (sms.c)
 	CUresult error;  // sticky
 	struct CUstream_st *streams, *legacy;
+	struct CUstream_st *recorder; // of context_mark; NULL: none was asked for
 	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
 	unsigned streams_of[PRIORITIES]; // how many streams have been put on channels, by priority
 	uint64_t next_number;
@@ -476,8 +478,9 @@ struct op *stream_submit(struct CUstream_st *, const struct work *, struct op *a
 void stream_submit_many(struct CUstream_st *, const struct work *, int n);
 void op_unref(struct op *);
 struct op *op_ref(struct op *);
-void op_wait(struct op *);            // sim_lock held; consumes the reference
-void context_wait(struct CUctx_st *); // sim_lock held
+void op_wait(struct op *);                  // sim_lock held; consumes the reference
+void context_wait(struct CUctx_st *);       // sim_lock held
+struct op *context_mark(struct CUctx_st *); // sim_lock held; comes behind all that the context has, and nothing behind it
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
 

@@ -106,6 +106,7 @@ typedef void function(void);
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
 	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
 	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \
+	NAME(cuCtxRecordEvent, 12050, cuCtxRecordEvent) \
 	NAME(cuGreenCtxCreate, 12040, cuGreenCtxCreate) \
 	NAME(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy) \
 	NAME(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource) \
