@@ -88,6 +88,17 @@ extern int gpreempt_stream_restore(struct CUstream_st *stream, int wait) GPREEMP
  * the lowest priority. The stream need not be enabled; block-level preemption need not be on. */
 extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority) GPREEMPT_WEAK;
 
+/* Sets the stream's width: on how many SMs it goes on while it is stopped, so that work on other streams has the rest. 0, the
+ * value of a stream that was enabled: on none. A width below 8 is none, others are rounded down to a multiple of 8, at least
+ * one less than the GPU has. Stopping such a stream first stops all of it, then kernels go on in the order of their launches, also
+ * later ones, each on the SMs of the width alone, and calls that wait for the stream end when they have run. Some are held back
+ * with what is behind them: graphs, cooperative launches, clusters, kernels whose blocks may wait for each other and do not have room
+ * at once, work behind other calls that are not over, the legacy stream and other blocking streams.
+ * GPREEMPT_LEVEL_BLOCK only. It may be called at any time, also while the stream is stopped. GPREEMPT_ERROR_UNSUPPORTED: the
+ * driver has no green contexts (before CUDA 12.5), or the stream is not of the primary context, which that of the CUDA runtime is.
+ * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. */
+extern int gpreempt_stream_set_width(struct CUstream_st *stream, int sms) GPREEMPT_WEAK;
+
 struct gpreempt_stream_state {
 	size_t size;           /* of this struct, set by the caller */
 	int level;             /* enum gpreempt_level; 0: not enabled */

@@ -89,6 +89,10 @@ func blp(read func(*segment.BLP) uint64) func(*segment.Peer, uint64) uint64 {
 	}
 }
 
+func heldBack(reason string, read func(*segment.BLP) uint64) cell {
+	return cell{[]string{reason}, partBLP, blp(read)}
+}
+
 func ofMemory(read func(*segment.Memory) uint64) []cell {
 	return []cell{{part: partMemory, read: func(p *segment.Peer, _ uint64) uint64 {
 		if p.Memory == nil {
@@ -255,6 +259,9 @@ var rows = []row{
 		ofBLP(func(b *segment.BLP) uint64 { return b.Narrowed })},
 	{"narrow_seconds_total", counter, "Time that processes ran on the SMs that open windows leave.", "seconds", nil, oneAtATime,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowNs })},
+	{"launches_held_back_total", counter, "Launches that could not go on there: no room for blocks that run together, work ahead of them, refused by the driver.", "", []string{"reason"}, numbers,
+		[]cell{heldBack("together", func(b *segment.BLP) uint64 { return b.HeldTogether }), heldBack("behind", func(b *segment.BLP) uint64 { return b.HeldBehind }),
+			heldBack("refused", func(b *segment.BLP) uint64 { return b.HeldRefused })}},
 	{"domains_given_up_total", counter, "Contexts whose kernels are not stopped any more, after an error of the driver.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.GivenUp })},
 	{"kernels_total", counter, "Kernels of the modules that were loaded, on each of a process's GPUs.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.KernelsSeen })},

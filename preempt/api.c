@@ -293,6 +293,34 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 	return GPREEMPT_ERROR_DRIVER;
 }
 
+PUBLIC int gpreempt_stream_set_width(struct CUstream_st *stream, int sms)
+{
+	enum { PARTITION = 8 }; // SMs, of GPUs of compute capability 9.0 and above
+	int result, total = 0;
+	CUdevice device;
+	struct enabled *e;
+
+	if (!gp_driver.cuCtxGetCurrent)
+		return GPREEMPT_ERROR_OFF;
+	if (sms < 0 || !current() || gp_driver.cuCtxGetDevice(&device) ||
+	    gp_driver.cuDeviceGetAttribute(&total, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) || sms > total)
+		return GPREEMPT_ERROR_INVALID;
+	if (sms == total)
+		sms--;
+	if (!(e = take(stream, &result)))
+		return result;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture of the program must not be broken
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	CUresult refused = gp_blp_set_width(e->domain, (uint32_t)(sms / PARTITION * PARTITION));
+	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+	result = !refused                            ? GPREEMPT_SUCCESS :
+		 refused == CUDA_ERROR_NOT_SUPPORTED ? GPREEMPT_ERROR_UNSUPPORTED :
+		 refused == CUDA_ERROR_OUT_OF_MEMORY ? GPREEMPT_ERROR_LIMIT :
+						       GPREEMPT_ERROR_DRIVER;
+	pthread_mutex_unlock(&e->lock);
+	return result;
+}
+
 PUBLIC int gpreempt_stream_query(struct CUstream_st *stream, struct gpreempt_stream_state *out)
 {
 	CUcontext context = current();

@@ -30,6 +30,7 @@ torch, cupy, numba or cuda-python, or the number of a CUstream; None is the lega
         model(batch)                    # on another stream; nothing runs on background
     gpreempt.preempt(background)        # the same in two calls, wherever
     gpreempt.restore(background)
+    gpreempt.set_width(background, 32)  # it goes on with 32 SMs while it is stopped, rather than not at all
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -42,7 +43,7 @@ import subprocess
 import sys
 import sysconfig
 
-__all__ = ["run", "hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "query", "State", "Error"]
+__all__ = ["run", "hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "set_width", "query", "State", "Error"]
 
 
 def _find(name, *argtypes):
@@ -160,7 +161,7 @@ class State(ctypes.Structure):
 _levels = {"queue": 1, "block": 2}
 _functions = {name: _find("gpreempt_stream_" + name, ctypes.c_void_p, *more) for name, more in {
     "enable": [ctypes.c_int], "disable": [], "preempt": [ctypes.c_int], "restore": [ctypes.c_int],
-    "set_priority": [ctypes.c_int], "query": [ctypes.POINTER(State)],
+    "set_priority": [ctypes.c_int], "set_width": [ctypes.c_int], "query": [ctypes.POINTER(State)],
 }.items()}
 
 
@@ -209,6 +210,13 @@ def restore(stream, wait=False):
 def set_priority(stream, priority):
     """Sets the priority of later launches on a stream: lower numbers come first, 0 is the lowest priority."""
     _call("set_priority", stream, priority)
+
+
+def set_width(stream, sms):
+    """Sets on how many of the GPU's SMs a stream goes on while it is stopped; 0: on none."""
+    if not sms >= 0:
+        raise ValueError(f"sms = {sms}: must not be negative")
+    _call("set_width", stream, int(min(sms, 2 ** 31 - 1)))
 
 
 def query(stream):

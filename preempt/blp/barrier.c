@@ -349,6 +349,7 @@ void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stre
 {
 	s->passing++;
 	d->tainted++;
+	d->narrow.blind |= s == &d->unplaced;
 	o->domain = d;
 	o->passing = s;
 	if (blp_separated())

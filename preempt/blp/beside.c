@@ -111,6 +111,8 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	struct gpreempt_record *staged = &d->staged[e->stream];
 
 	e->bare = true;
+	if ((has_begun(r) || is_whole(r, windows_of(e))) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
+		return false;
 	if (is_whole(r, windows_of(e)))
 		return true;
 	gp_count(&d->gpu->stops.cuts, 1);

@@ -114,6 +114,7 @@ void blp_release(struct gp_domain *d)
 		if (d->beside[i].moved)
 			gp_driver.cuEventDestroy(d->beside[i].moved);
 	}
+	blp_release_narrow(d);
 	if (d->done)
 		gp_driver.cuEventDestroy(d->done);
 	if (d->stream)

@@ -28,7 +28,10 @@ enum {
 	BLP_GRANULE = 16, // a graph takes a multiple of so many records
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records that no flag stops: beside.c
-	BLP_SPECIAL = 64,                                          // streams with a domain of their own
+	BLP_PARTITION = 8, // SMs of which green contexts have a multiple (compute capability 9.0 on), and which are of one GPC
+	BLP_PIECES = 2,   // of graphs that run narrow, in flight at a time
+	BLP_WIDTHS = 8,   // of a domain, ever
+	BLP_SPECIAL = 64, // streams with a domain of their own
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
 	BLP_PATIENCE_NS = GP_PATIENCE_NS,
@@ -100,16 +103,24 @@ struct blp_twin {                // graph.c
 	uint32_t first, count;    // records
 	uint32_t *windows;        // of each of its kernels
 	struct blp_entry *kernel; // how each of its kernels is launched alone
-	bool retired;             // from now on the program's own instance is launched
-	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
-	CUevent zeroed;           // recorded behind the zeroing of its records
-	CUevent plain;            // recorded behind the latest launch of the program's own instance
-	bool ran_plain;           // which may be in flight
-	CUstream plain_on;        // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
-	uint32_t recording;       // calls that are about to record the event
+	uint32_t room_on,
+		no_room_on; // SMs where all of its kernels have room when they run narrow, and where not; 0: not known
+	bool retired;       // from now on the program's own instance is launched
+	bool parted;        // the latest launch did not drain midway: the rest of it is launched kernel by kernel
+	CUevent zeroed;     // recorded behind the zeroing of its records
+	CUevent plain;      // recorded behind the latest launch of the program's own instance
+	bool ran_plain;     // which may be in flight
+	CUstream plain_on;  // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
+	uint32_t recording; // calls that are about to record the event
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
 	uint64_t upto;
+};
+
+struct blp_narrow_queue { // narrow.c
+	uint32_t sms;     // of its green context; 0: there is none
+	CUgreenCtx green; // of the primary context
+	CUstream stream;
 };
 
 struct blp_entry {
@@ -119,6 +130,7 @@ struct blp_entry {
 	bool complete; // entries before it may not be
 	bool counted;  // its resumed blocks are counted
 	bool waited;   // somebody waits for it, and not for what comes behind it
+	bool held;     // it is counted as held back: narrow.c
 	uint16_t stream;
 	uint64_t ordinal;     // its number on its stream
 	uint64_t threads;     // of its stream, up to and with this entry
@@ -203,6 +215,24 @@ struct gp_domain {
 		const void *behind;     // the event of the last one that it was put behind
 	} beside[BLP_STREAMS];          // one for each stream; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
+	struct {                        // narrow.c; under control, but for blind, which is under lock
+		struct blp_narrow_queue queue[BLP_WIDTHS];
+		struct blp_narrow_queue *_Atomic on; // what the log has runs there while the domain is stopped; NULL: it does not run
+		struct blp_narrow_queue *was; // what ran there has not been seen to have ended
+		uint32_t asked, left;         // SMs that the program, and the open windows, leave it while stopped
+		uint64_t driven[BLP_STREAMS]; // entries of each stream below have been put there
+		uint64_t since_ns;
+		CUevent idle;    // behind all that the context had as it was recorded
+		bool asking;     // it was recorded in this stop
+		bool blind;      // since then the driver got work of a stream without a place
+		bool refused;    // nothing runs narrow any more
+		CUevent end;     // behind what was
+		uint64_t graph;  // sequence + 1 of the graph of which a part has been put there; 0: there is none
+		uint32_t kernel; // its next one
+		bool skips;      // those of its kernels that the latest stop saw complete are left out
+		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
+		uint64_t pieces;           // so many, in this stretch
+	} narrow;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
 	uint8_t granule[BLP_GRANULES]; // 1: taken
@@ -315,6 +345,10 @@ bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
 // lock up meanwhile. Does not wait for entries that come later. patience_ns bounds the wait, without the time of stops (0: no bound).
 // False: the time was over, or the driver refused.
 bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
+// Waits until a stopped domain goes on, also narrow, until an entry of it is complete, until the deadline (0: none), or for less.
+void blp_wait_step(struct gp_domain *, uint64_t deadline_ns);
+// Waits while the domain is stopped and nothing of it runs, until the deadline. True: it is resumed.
+bool blp_wait_turn(struct gp_domain *, uint64_t deadline_ns);
 // Waits while the domain is stopped, until the deadline (0: none). False: the deadline has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
 uint64_t blp_patience(void);       // a deadline from now
@@ -335,6 +369,7 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 bool blp_launch(struct gp_operation *, const struct gp_launch *);
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
 uint8_t blp_shift(uint64_t blocks, bool whole);
+uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that it was compiled for; 1: none; 0: that is not known
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
@@ -412,11 +447,15 @@ void blp_pass_own(struct gp_domain *);
 bool blp_launch_graph(struct gp_operation *);   // false: the graph is a barrier
 void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
+CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
 
-// stop.c
+// stop.c, under gp_domain.control
+bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
+void blp_widen(struct gp_domain *);    // stops what runs narrow
+bool blp_unfreeze(struct gp_domain *); // what was cut may go on where it was. False: the driver refused
 struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
 
 // relaunch.c, under gp_domain.lock
@@ -430,8 +469,22 @@ bool blp_relaunch(struct gp_domain *);
 static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_stream *s)
 {
 	size_t i = (size_t)(s - d->stream_of);
+	struct blp_narrow_queue *narrow = d->narrow.on;
+	if (narrow)
+		return narrow->stream;
 	return d->beside[i].leads ? d->beside[i].stream : s->handle;
 }
+
+// narrow.c, under gp_domain.control
+uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
+// Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
+bool blp_narrow(struct gp_domain *);
+void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
+// What ran narrow did not drain. From here on nothing runs narrow, and what comes behind such a launch on its stream waits for that.
+// False: the driver refused.
+bool blp_keep_narrow(struct gp_domain *);
+bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
+void blp_release_narrow(struct gp_domain *);
 
 // beside.c
 // Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver

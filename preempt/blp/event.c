@@ -201,7 +201,7 @@ static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **strea
 // When an entry may be appended. The domain's lock is held then, except with AGAIN.
 enum turn {
 	NOW,
-	LATER, // the stop lasts long: the entry is only logged
+	LATER, // the stop lasts long, or its log runs narrow: the entry is only logged
 	AGAIN, // a stop is over, there is room, or the stream has another domain: look at everything anew
 	NEVER, // there is no room, or a stop has begun
 };
@@ -212,7 +212,7 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 	if (d->epoch % 2) {
 		if (!*deadline)
 			*deadline = blp_patience();
-		if (blp_wait_resumed(d, *deadline)) {
+		if (blp_wait_turn(d, *deadline)) {
 			pthread_mutex_unlock(&d->lock);
 			return AGAIN;
 		}

@@ -401,11 +401,23 @@ void blp_drop_twins(struct gp_domain *d)
 			drop(&twins[i]);
 }
 
+CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)
+{
+	struct blp_twin *t = e->twin;
+	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
+	CUresult result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, d->stream);
+	if (!result)
+		result = gp_driver.cuEventRecord(t->zeroed, d->stream);
+	if (!result)
+		result = gp_driver.cuStreamWaitEvent(ahead, t->zeroed, 0);
+	e->fresh = result;
+	return result;
+}
+
 CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 {
 	struct blp_twin *t = e->twin;
 	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
-	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
 	CUresult result = 0;
 
 	if (e->bare && t->parted)
@@ -420,15 +432,10 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	// The launch before is complete. Not on the program's stream: what stops there could not keep a stop's freeze from being
 	// zeroed later, and a launch that was replaced would run after all.
 	if (e->fresh)
-		result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, d->stream);
-	if (e->fresh && !result)
-		result = gp_driver.cuEventRecord(t->zeroed, d->stream);
-	if (e->fresh && !result)
-		result = gp_driver.cuStreamWaitEvent(stream, t->zeroed, 0);
+		result = blp_zero_records(d, e, stream);
 	if (!result)
 		result = gp_driver.cuGraphLaunch(t->own, stream);
 	blp_inside = false;
-	e->fresh = e->fresh && result;
 	e->driven = !result;
 	return result;
 }
@@ -460,7 +467,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		if (d->epoch % 2 && patient) {
 			if (!deadline)
 				deadline = blp_patience();
-			patient = blp_wait_resumed(d, deadline);
+			patient = blp_wait_turn(d, deadline);
 			continue;
 		}
 		if (blp_is_tainted(d, stream) || plain_elsewhere(t, o->stream))
@@ -474,7 +481,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 			if (!blp_make_room(d, stream, 0)) {
 				if (!(d->epoch % 2))
 					break;
-				patient = blp_wait_resumed(d, 0);
+				blp_wait_step(d, 0);
 			}
 			continue; // the lock was given up: another operation may be on its way by now
 		}

@@ -167,14 +167,21 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	return true;
 }
 
-// Whether the kernel was compiled for clusters, or that is not known.
-static bool has_clusters(CUfunction f)
+uint32_t blp_cluster_of(CUfunction f)
 {
+	static const int side[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+				   CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
 	CUfunction function;
-	int width = 0;
+	uint32_t blocks = 1;
 	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
 		function = f;
-	return gp_driver.cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, function) || width > 0;
+	for (int i = 0; i < 3; i++) {
+		int length = 0;
+		if (gp_driver.cuFuncGetAttribute(&length, side[i], function))
+			return 0;
+		blocks *= length > 0 ? (uint32_t)length : 1;
+	}
+	return blocks;
 }
 
 bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
@@ -182,7 +189,7 @@ bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 	if (!grid[0] || !grid[1] || !grid[2] || (double)grid[0] * grid[1] * grid[2] >= GPREEMPT_MOST)
 		return false;
 	bool large = grid[0] >= MOST_CLUSTER_BLOCKS || grid[1] >= MOST_CLUSTER_BLOCKS || grid[2] >= MOST_CLUSTER_BLOCKS;
-	return !large || !(clusters || has_clusters(f));
+	return !large || !(clusters || blp_cluster_of(f) != 1);
 }
 
 // False for launches whose blocks the guard cannot number, and for those that do more than run a kernel, such as record an
@@ -252,7 +259,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
 		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
-			blp_wait_resumed(d, 0);
+			blp_wait_step(d, 0);
 			continue;
 		}
 		if (blp_is_tainted(d, s)) {

@@ -230,7 +230,8 @@ bool blp_runs_on(struct gp_domain *d, struct blp_stream *s)
 
 bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
-	if (blp_marker_behind(d, s->first_marker, upto) < 0)
+	// During a stop the driver does not have all of it: a marker would say nothing.
+	if (!(d->epoch % 2) && blp_marker_behind(d, s->first_marker, upto) < 0)
 		blp_mark(d, s, s->last);
 	poll_markers(d, s);
 	return s->done >= upto;
@@ -306,7 +307,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 			upto = s->last;
 		if (d->epoch % 2 && !s->firm) {
 			uint64_t stopped = gp_now_ns();
-			blp_wait_resumed(d, 0);
+			blp_wait_step(d, 0);
 			since += (gp_now_ns() - stopped) / 8 *
 				 7; // a stop counts an eighth: stops may follow each other for ever
 			continue;
@@ -334,14 +335,30 @@ uint64_t blp_patience(void)
 	return gp_now_ns() + 2 * gp_settings.max_hold_ns + 200000000;
 }
 
-bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
+void blp_wait_step(struct gp_domain *d, uint64_t deadline_ns)
 {
 	struct timespec t = gp_kernel_time(deadline_ns);
+	if (!(d->epoch % 2) || !d->context)
+		return;
+	if (deadline_ns)
+		pthread_cond_timedwait(&d->resumed, &d->lock, &t);
+	else
+		pthread_cond_wait(&d->resumed, &d->lock);
+}
+
+bool blp_wait_turn(struct gp_domain *d, uint64_t deadline_ns)
+{
+	while (d->epoch % 2 && d->context && !d->narrow.on && gp_now_ns() < deadline_ns)
+		blp_wait_step(d, deadline_ns);
+	return !(d->epoch % 2) || !d->context;
+}
+
+bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
+{
 	while (d->epoch % 2 && d->context) {
-		if (!deadline_ns)
-			pthread_cond_wait(&d->resumed, &d->lock);
-		else if (pthread_cond_timedwait(&d->resumed, &d->lock, &t) && gp_now_ns() >= deadline_ns)
-			return !(d->epoch % 2);
+		if (deadline_ns && gp_now_ns() >= deadline_ns)
+			return false;
+		blp_wait_step(d, deadline_ns);
 	}
 	return true;
 }
@@ -471,8 +488,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		return NULL;
 	}
 	e->kind = kind;
-	e->driven = e->accepted = e->again = e->complete = e->counted = e->waited = e->awaited = e->foreign = e->fresh =
-		e->bare = false;
+	e->driven = e->accepted = e->again = e->complete = e->counted = e->waited = e->held = e->awaited = e->foreign =
+		e->fresh = e->bare = false;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

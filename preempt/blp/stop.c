@@ -17,6 +17,7 @@ static const uint64_t UNCOUNTED_NS = GP_DRAIN_NS / 64; // most drains are over b
 static const uint64_t LONGEST_NAP_NS = 2 * 1000 * 1000;
 static const uint64_t WAKING_NS = 100 * 1000;        // after a nap
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notices the end tens of microseconds late
+static const uint64_t NARROW_NS = 30 * 1000;         // between two looks at what goes on in a part of the SMs
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
 static bool set_flag(struct gp_domain *d, uint32_t value)
@@ -129,6 +130,7 @@ static bool may_cut(struct gp_domain *d)
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
+	d->narrow.asking = false; // what the driver has got since is not known to be over
 	if (!may_cut(d))
 		return;
 	if (d->recorded && !d->flagged)
@@ -415,11 +417,13 @@ static bool let_go(struct gp_domain *d)
 
 	for (uint32_t i = 0; i < d->drains; i++)
 		late |= d->late[i];
-	return !late || blp_let_go(d);
+	if (late && (!blp_keep_narrow(d) || !blp_let_go(d)))
+		return false;
+	d->narrow.was = NULL;
+	return true;
 }
 
-// Waits for the end of the stop and finds out what was cut. False: the driver refused.
-static bool drain(struct gp_domain *d)
+bool blp_drained(struct gp_domain *d)
 {
 	if (!d->flagged || d->drained || d->given_up)
 		return !d->given_up;
@@ -431,6 +435,20 @@ static bool drain(struct gp_domain *d)
 	pthread_mutex_unlock(&d->lock);
 	d->drained = true;
 	return true;
+}
+
+bool blp_unfreeze(struct gp_domain *d)
+{
+	bool any = false;
+	return copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d);
+}
+
+void blp_widen(struct gp_domain *d)
+{
+	blp_leave_narrow(d);
+	stop_blocks(d);
+	if (!d->flagged) // nothing was left there
+		d->narrow.was = NULL;
 }
 
 // Gives up the log's entries. Those that were never launched, or may have been cut, are lost. The driver has the others, though maybe
@@ -454,13 +472,15 @@ static void abandon(struct gp_domain *d, bool cut)
 static void finish(struct gp_domain *d)
 {
 	CUcontext context = d->context;
-	bool pushed = false, any = false;
+	bool pushed = false;
 
 	if (context && !d->given_up && !blp_enter(context, &pushed))
 		blp_give_up(d, "cuCtxPushCurrent", CUDA_ERROR_INVALID_CONTEXT);
+	if (d->narrow.on)
+		blp_widen(d);
 	while (!d->reasons) {
-		if (drain(d) && d->flagged)
-			(void)(copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d));
+		if (blp_drained(d) && d->flagged)
+			blp_unfreeze(d);
 		pthread_mutex_lock(&d->lock);
 		bool cut = d->flagged && !d->drained;
 		if (d->counted_ns)
@@ -475,6 +495,10 @@ static void finish(struct gp_domain *d)
 		}
 		if (d->given_up) {
 			set_flag(d, 0);
+			if (blp_keep_narrow(d)) // what is left there is ahead of what the streams get
+				for (uint32_t i = 0; i < d->streams; i++)
+					if (blp_pending(&d->stream_of[i]))
+						blp_come_behind_narrow(d, &d->stream_of[i]);
 			abandon(d, cut);
 		}
 		d->stopped = false;
@@ -497,10 +521,15 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 			blp_let_in();
 		if (!d->stopped)
 			close_gate(d);
-		if (!d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
+		if (d->narrow.on && d->narrow.on->sms > blp_width(d))
+			blp_widen(d);
+		else if (!d->narrow.on && !d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
 	}
+	bool narrows = d->stopped && blp_width(d);
 	pthread_mutex_unlock(&d->control);
+	if (narrows && reason != GP_BLP_WINDOW) // the watcher stops for that reason, and looks anyway
+		gp_ring_windows(d->gpu);
 }
 
 void gp_blp_drain(struct gp_domain *d)
@@ -508,7 +537,7 @@ void gp_blp_drain(struct gp_domain *d)
 	bool pushed;
 	pthread_mutex_lock(&d->control);
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
-		drain(d);
+		blp_drained(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
@@ -540,9 +569,9 @@ static bool is_quiet(struct gp_domain *d)
 	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
 		if (d->flagged && wait_quiet(d, AWAKE_NS))
 			for (uint32_t i = 0; i < d->drains; i++)
-				if (d->late[i] && !drain(d)) // a late stream may wait for what was cut
+				if (d->late[i] && !blp_drained(d)) // a late stream may wait for what was cut
 					break;
-		if (!d->flagged)
+		if (!d->flagged && !d->narrow.on)
 			quiet = is_idle(d);
 		blp_leave(pushed);
 	}
@@ -626,6 +655,33 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
 }
 
+// How many SMs the open windows leave.
+static uint32_t left(const struct gp_gpu *g)
+{
+	uint32_t sms = gp_windows_leave(g->segment, g->higher & ~g->ignored);
+	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
+}
+
+// Lets stopped domains go on in their widths. True: to be called again soon.
+static bool narrow(struct gp_gpu *g, uint32_t left)
+{
+	bool again = false;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		bool pushed;
+		if (d->gpu != g || !d->stopped)
+			continue;
+		pthread_mutex_lock(&d->control);
+		if (d->context && d->stopped && blp_enter(d->context, &pushed)) {
+			d->narrow.left = left;
+			again |= blp_narrow(d);
+			blp_leave(pushed);
+		}
+		pthread_mutex_unlock(&d->control);
+	}
+	return again;
+}
+
 void gp_blp_watch(struct gp_gpu *g)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
@@ -662,6 +718,9 @@ void gp_blp_watch(struct gp_gpu *g)
 		stopped = want;
 		if (!want && !g->forced)
 			next = 0;
-		gp_wait_windows(&seen, next ? next : MOVED_NS);
+		next = next ? next : MOVED_NS;
+		if (narrow(g, want ? left(g) : 0) && next > NARROW_NS)
+			next = NARROW_NS;
+		gp_wait_windows(&seen, next);
 	}
 }

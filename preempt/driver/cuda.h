@@ -18,6 +18,7 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUlinkState_st *CUlinkState;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 
 // CUlaunchAttribute; the value is a union.
 struct gp_launch_attribute {
@@ -133,6 +134,14 @@ struct gp_array_mapping {
 _Static_assert(sizeof(struct gp_array_mapping) == 96 && offsetof(struct gp_array_mapping, handle) == 64,
 	       "CUarrayMapInfo");
 
+struct gp_resource { // CUdevResource of CUDA 12.4 to 13.0
+	int type;
+	unsigned char of_driver[92];
+	uint32_t sms;
+	unsigned char more[44];
+};
+_Static_assert(sizeof(struct gp_resource) == 144 && offsetof(struct gp_resource, sms) == 96, "CUdevResource");
+
 #define GP_STREAM_LEGACY ((CUstream)0x1)     // CU_STREAM_LEGACY, cuda.h
 #define GP_STREAM_PER_THREAD ((CUstream)0x2) // CU_STREAM_PER_THREAD, cuda.h
 
@@ -171,6 +180,8 @@ enum {
 	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 	CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
 	CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH = 11,
+	CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT = 12,
+	CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH = 13,
 
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,

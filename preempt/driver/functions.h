@@ -128,6 +128,20 @@ WANTED(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2, (CUgra
 WANTED(cuLaunchKernelEx, cuLaunchKernelEx, (const void *, CUfunction, void **, void **))
 WANTED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel,
        (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))
+WANTED(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, (CUdevice, unsigned *flags, int *active))
+WANTED(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))
+WANTED(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice))
+WANTED(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+       (int *blocks, CUfunction, int threads, size_t shared_bytes))
+WANTED(cuDeviceGetDevResource, cuDeviceGetDevResource, (CUdevice, struct gp_resource *, int type)) // CUDA 12.4, as the next ones
+WANTED(cuDevSmResourceSplitByCount, cuDevSmResourceSplitByCount,
+       (struct gp_resource *, unsigned *groups, const struct gp_resource *, struct gp_resource *left, unsigned flags,
+	unsigned sms))
+WANTED(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, (void **description, struct gp_resource *, unsigned count))
+WANTED(cuGreenCtxCreate, cuGreenCtxCreate, (CUgreenCtx *, void *description, CUdevice, unsigned flags))
+WANTED(cuGreenCtxDestroy, cuGreenCtxDestroy, (CUgreenCtx))
+WANTED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, CUgreenCtx, unsigned flags, int priority)) // CUDA 12.5
+WANTED(cuCtxRecordEvent, cuCtxRecordEvent, (CUcontext, CUevent)) // CUDA 12.5
 WANTED(cuDeviceGetCount, cuDeviceGetCount, (int *))
 WANTED(cuDriverGetVersion, cuDriverGetVersion, (int *))
 WANTED(cuLibraryLoadData, cuLibraryLoadData,

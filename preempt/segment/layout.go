@@ -96,6 +96,9 @@ type StopCounters[N any] struct {
 	Beside        N `json:"beside"`
 	Narrowed      N `json:"narrowed"`
 	NarrowNs      N `json:"narrow_ns"`
+	HeldTogether  N `json:"held_together"`
+	HeldBehind    N `json:"held_behind"`
+	HeldRefused   N `json:"held_refused"`
 }
 
 // WidthCounters is struct gp_width_counters.
@@ -296,9 +299,9 @@ type Slot struct {
 	HintSpunNs   atomic.Uint64
 	Hint         [HintRoom]HintCounters[atomic.Uint64]
 	Width        WidthCounters[atomic.Uint64]
-	Pad5         [8]byte
+	Pad5         [48]byte
 	Times        SlotTimes[atomic.Uint64]
-	Pad6         [pageSize - 1568]byte
+	Pad6         [pageSize - 1632]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.

@@ -77,6 +77,10 @@ struct gp_stop_counters {
 	_Atomic uint64_t beside;    // launches whose blocks waited for others that a stop had kept from beginning
 	_Atomic uint64_t narrowed;  // launches that went on, while a window was open, on the SMs that it leaves
 	_Atomic uint64_t narrow_ns; // for how long this process ran on those
+	// Launches that were held back meanwhile:
+	_Atomic uint64_t held_together; // their blocks run together (cooperative launches, large clusters, and others that may wait for each other), and have no room at once
+	_Atomic uint64_t held_behind;   // the driver had work ahead of them, or it was not known that it had none
+	_Atomic uint64_t held_refused;  // the driver refused them there
 };
 
 // What a process learnt of the SMs that its requests leave to lower levels.
@@ -235,9 +239,9 @@ struct gp_slot {
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	struct gp_width_counters width;
-	uint8_t pad5[8];
+	uint8_t pad5[48];
 	struct gp_slot_times times;
-	uint8_t pad6[GP_PAGE - 1568];
+	uint8_t pad6[GP_PAGE - 1632];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)

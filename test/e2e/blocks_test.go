@@ -142,6 +142,15 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("captures 1 broken 0")
 		p.finish()
 	})
+	t.Run("narrow", func(t *testing.T) {
+		p := start(t)
+		p.say("narrow 30 32")
+		p.hears("ended 30 of 30 while stopped")
+		p.m.until("it is counted", func() bool { return p.m.peer(p).BLP.Narrowed >= 30*2 })
+		p.say("widths")
+		p.hears("not enabled 3 negative 2 more than there are 2 all 0 few 0 too many 5 one of them 0 another context 7 ")
+		p.finish()
+	})
 	t.Run("errors", func(t *testing.T) {
 		p := start(t)
 		p.say("errors")

@@ -24,6 +24,8 @@ static uint32_t want = 0;
 static atomic_uint launched;
 static bool stopped_at_end;
 
+#define SAY(what, call) printf(what " %d ", call) // one after the other, as arguments of one call need not be
+
 static void launch_for(unsigned count, unsigned us)
 {
 	unsigned n = 1;
@@ -94,6 +96,55 @@ static void rounds(unsigned count, int level, int wait)
 		printf("still %u busy %d preempted %llu, now %d, for %d level %d\n", still, busy > 0,
 		       (unsigned long long)state.preemptions, state.preempted, state.preempted_ns >= count * 4000000ull,
 		       state.level);
+	OK(gpreempt_stream_disable(background));
+}
+
+// Stops a stream that has a width, and waits for it while it is stopped: what was cut, and what was launched since, has run then.
+static void narrow(unsigned count, int sms)
+{
+	unsigned ended = 0;
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_set_width(background, sms));
+	for (unsigned i = 0; i < count; i++) {
+		launch_for(3, 400);
+		usleep(rand() % 1000);
+		OK(gpreempt_stream_preempt(background, 1));
+		launch_for(2, 200);
+		OK(cuStreamSynchronize(background));
+		struct gpreempt_stream_state state = {.size = sizeof state};
+		OK(gpreempt_stream_query(background, &state));
+		ended += state.preempted && right();
+		launch_for(2, 200);
+		OK(gpreempt_stream_restore(background, (int)i & 1));
+	}
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("ended %u of %u while stopped\n", ended, count);
+	OK(gpreempt_stream_disable(background));
+}
+
+static void widths(void)
+{
+	handle other, made;
+	SAY("not enabled", gpreempt_stream_set_width(background, 16));
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	SAY("negative", gpreempt_stream_set_width(background, -1));
+	SAY("more than there are", gpreempt_stream_set_width(background, 133));
+	SAY("all", gpreempt_stream_set_width(background, 132));
+	SAY("few", gpreempt_stream_set_width(background, 7));
+	for (int sms = 8; sms <= 64; sms += 8) // with that of all: one more than there are places
+		if (gpreempt_stream_set_width(background, sms))
+			SAY("too many", gpreempt_stream_set_width(background, sms));
+	SAY("one of them", gpreempt_stream_set_width(background, 23));
+	OK(cuCtxCreate_v2(&made, 0, 0));
+	OK(cuStreamCreate(&other, 1));
+	int enabled = gpreempt_stream_enable(other, GPREEMPT_LEVEL_BLOCK); // once the context has a domain
+	for (int i = 0; enabled && i < 10000; i++, usleep(1000))
+		enabled = gpreempt_stream_enable(other, GPREEMPT_LEVEL_BLOCK);
+	SAY("another context", gpreempt_stream_set_width(other, 16));
+	printf("\n");
+	OK(cuCtxDestroy_v2(made));
+	OK(cuCtxSetCurrent(context));
 	OK(gpreempt_stream_disable(background));
 }
 
@@ -220,7 +271,6 @@ static void errors(void)
 {
 	struct gpreempt_stream_state state = {.size = sizeof state, .level = 9}, short_state = {.size = 1};
 	handle graph, other;
-#define SAY(what, call) printf(what " %d ", call) // one after the other, as arguments of one call need not be
 	SAY("level", gpreempt_stream_enable(background, 9));
 	SAY("thread", gpreempt_stream_enable((stream_t)2, GPREEMPT_LEVEL_BLOCK));
 	SAY("preempt", gpreempt_stream_preempt(background, 1));
@@ -396,6 +446,10 @@ int main(int argc, char **argv)
 			many();
 		else if (strcmp(line, "beside captures\n") == 0)
 			beside_captures();
+		else if (sscanf(line, "narrow %u %d", &n, &level) == 2)
+			narrow(n, level);
+		else if (strcmp(line, "widths\n") == 0)
+			widths();
 		else if (strcmp(line, "priorities\n") == 0)
 			priorities((int (*)(handle))dlsym(library, "simcuda_stream_priority"));
 	return 0;

@@ -1,0 +1,523 @@
+// narrow.c - a stopped domain goes on in a part of the SMs, its width.
+//
+// While the domain is stopped, what its log has runs in the order of the log on one stream of ours: that of a green context, whose
+// kernels get that part of the SMs alone. For all others the domain is stopped: launches are only logged, and no other thread finds out
+// that an entry is complete. The thread that stops and resumes the domain puts entries on that stream, and takes note of what is over.
+//
+// What runs there must not overtake what the driver has. So it begins only when nothing of the context is on its way (an event of
+// the whole context says so), and an entry goes there only while the driver has nothing left on its stream, and on those that the
+// legacy stream's rules put it behind: barriers may still come there. What the driver gets of streams without a place cannot be asked
+// for; then nothing of a blocking stream goes on.
+//
+// One stream in the order of the log keeps all orders among entries, and a launch whose blocks may wait for each other is alone there: if all
+// of its blocks have room at once in the width, they get it. What waits for a kernel that comes later in the log gets no further
+// until the domain is resumed. If that makes a stop late, nothing runs narrow any more.
+//
+// The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
+// they have in its twin: what is cut goes on there, or in the twin.
+//
+// These are held back, and with them what is behind them: cooperative launches, clusters that do not fit into a partition, launches whose
+// blocks may wait for each other and have no room at once, graphs with such kernels, waits for what the log does not have.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+enum {
+	IN_FLIGHT = 32, // launches: a stop waits for each to end
+	PIECE = 16,     // kernels of a graph
+	MARK_EVERY = 8, // entries
+	RECORDED_NS = 20 * 1000,
+	SM_RESOURCE = 1, // CU_DEV_RESOURCE_TYPE_SM
+	GREEN_DEFAULT_STREAM = 1,
+};
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+uint32_t blp_width(const struct gp_domain *d)
+{
+	uint32_t reasons = d->reasons, width = UINT32_MAX;
+	if (!reasons || reasons & GP_BLP_HELD || d->narrow.refused)
+		return 0;
+	if (reasons & GP_BLP_ASKED)
+		width = least(width, d->narrow.asked);
+	if (reasons & GP_BLP_WINDOW)
+		width = least(width, d->narrow.left);
+	return width;
+}
+
+// A green context is of the primary context, and nothing else.
+static bool is_primary(CUcontext context, CUdevice device)
+{
+	CUcontext primary = NULL;
+	unsigned flags;
+	int active = 0;
+	if (gp_driver.cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || // else the next call would make it
+	    gp_driver.cuDevicePrimaryCtxRetain(&primary, device))
+		return false;
+	gp_driver.cuDevicePrimaryCtxRelease(device);
+	return primary == context;
+}
+
+static bool has_functions(void)
+{
+	return gp_driver.cuDevicePrimaryCtxGetState && gp_driver.cuDevicePrimaryCtxRetain &&
+	       gp_driver.cuDevicePrimaryCtxRelease && gp_driver.cuCtxRecordEvent && gp_driver.cuDeviceGetDevResource &&
+	       gp_driver.cuDevSmResourceSplitByCount && gp_driver.cuDevResourceGenerateDesc &&
+	       gp_driver.cuGreenCtxCreate && gp_driver.cuGreenCtxDestroy && gp_driver.cuGreenCtxStreamCreate &&
+	       gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor;
+}
+
+// A stream of so many SMs, in the context that is current.
+static CUresult make_queue(struct gp_domain *d, uint32_t sms, struct blp_narrow_queue *q)
+{
+	struct gp_resource all[2] = {0}, group[2] = {0}; // a driver may write more than it did when this was written
+	unsigned groups = 1;
+	int lowest = 0, highest = 0;
+	void *description = NULL;
+	CUdevice device;
+	CUresult result;
+
+	if (!has_functions())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if ((result = gp_driver.cuCtxGetDevice(&device)) ||
+	    (result = gp_driver.cuCtxGetStreamPriorityRange(&lowest, &highest)))
+		return result;
+	if (!is_primary(d->context, device))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if ((result = gp_driver.cuDeviceGetDevResource(device, all, SM_RESOURCE)))
+		return result;
+	if (all->sms != (uint32_t)d->gpu->sms) // the layout is another one, or some SMs are somebody else's
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if ((result = gp_driver.cuDevSmResourceSplitByCount(group, &groups, all, NULL, 0, sms)))
+		return result;
+	if (!groups || group->sms > sms)
+		return CUDA_ERROR_INVALID_VALUE;
+	if ((result = gp_driver.cuDevResourceGenerateDesc(&description, group, 1)) ||
+	    (result = gp_driver.cuGreenCtxCreate(&q->green, description, device, GREEN_DEFAULT_STREAM)))
+		return result;
+	if ((result = gp_driver.cuGreenCtxStreamCreate(&q->stream, q->green, CU_STREAM_NON_BLOCKING, lowest))) {
+		gp_driver.cuGreenCtxDestroy(q->green);
+		return result;
+	}
+	q->sms = sms;
+	return 0;
+}
+
+// The queue of a width, made when first needed. NULL: result says why.
+static struct blp_narrow_queue *queue(struct gp_domain *d, uint32_t sms, CUresult *result)
+{
+	struct blp_narrow_queue *q = d->narrow.queue, *end = q + BLP_WIDTHS;
+	while (q < end && q->sms && q->sms != sms)
+		q++;
+	*result = q == end ? CUDA_ERROR_OUT_OF_MEMORY : 0;
+	if (!*result && !d->narrow.idle)
+		*result = gp_driver.cuEventCreate(&d->narrow.idle, CU_EVENT_DISABLE_TIMING);
+	if (!*result && !d->narrow.end)
+		*result = gp_driver.cuEventCreate(&d->narrow.end, CU_EVENT_DISABLE_TIMING);
+	for (int i = 0; i < BLP_PIECES && !*result; i++)
+		if (!d->narrow.piece[i])
+			*result = gp_driver.cuEventCreate(&d->narrow.piece[i], CU_EVENT_DISABLE_TIMING);
+	if (!*result && !q->sms)
+		*result = make_queue(d, sms, q);
+	return *result ? NULL : q;
+}
+
+void blp_release_narrow(struct gp_domain *d)
+{
+	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS; q++) {
+		if (!q->sms)
+			continue;
+		gp_driver.cuStreamDestroy(q->stream);
+		gp_driver.cuGreenCtxDestroy(q->green);
+	}
+	if (d->narrow.idle)
+		gp_driver.cuEventDestroy(d->narrow.idle);
+	if (d->narrow.end)
+		gp_driver.cuEventDestroy(d->narrow.end);
+	for (int i = 0; i < BLP_PIECES; i++)
+		if (d->narrow.piece[i])
+			gp_driver.cuEventDestroy(d->narrow.piece[i]);
+}
+
+static void refuse(struct gp_domain *d) { d->narrow.refused = true; }
+
+// Whether the log has nothing that runs, or is to run, beside the streams, or that no stop reaches. d->lock is held.
+static bool is_plain(struct gp_domain *d)
+{
+	bool plain = !d->firm && !d->passing && !blp_unmet && !blp_is_held_up(d);
+	for (uint32_t i = 0; i < d->streams; i++)
+		plain &= !d->beside[i].ahead && !d->beside[i].leads && !blp_is_orphan(&d->stream_of[i]);
+	for (uint64_t at = d->tail; at < d->head && plain; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		plain &= e->complete || at < d->stream_of[e->stream].done || !e->bare;
+	}
+	return plain;
+}
+
+// Whether all that the driver got of the context before this stop is over. From the question on, what it gets of streams without a
+// place is noted.
+static bool is_idle(struct gp_domain *d)
+{
+	if (!d->narrow.asking) {
+		pthread_mutex_lock(&d->lock);
+		d->narrow.blind = false;
+		bool plain = is_plain(d);
+		pthread_mutex_unlock(&d->lock);
+		// While something is captured the driver refuses, and nothing is lost.
+		if (!plain || gp_driver.cuCtxRecordEvent(d->context, d->narrow.idle))
+			return false;
+		d->narrow.asking = true;
+	}
+	// The event takes the GPU some microseconds.
+	for (uint64_t until = gp_now_ns() + RECORDED_NS; blp_query(d->narrow.idle);)
+		if (gp_now_ns() >= until)
+			return false;
+	return true;
+}
+
+// The stop has drained, or found nothing to cut. Under gp_domain.control.
+static void begin(struct gp_domain *d, uint32_t sms)
+{
+	CUresult result;
+	struct blp_narrow_queue *q = queue(d, sms, &result);
+
+	if (!q) {
+		refuse(d);
+		return;
+	}
+	if (!is_idle(d) || (d->flagged && !blp_unfreeze(d)))
+		return;
+	pthread_mutex_lock(&d->lock);
+	bool plain = is_plain(d) && !d->given_up;
+	for (uint32_t i = 0; i < d->streams && plain; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		// Markers that are left say when what was cut had ended.
+		blp_drop_markers(d, s);
+		blp_free_markers(d, d->beside[i].left, UINT64_MAX);
+		d->beside[i].left = -1;
+		d->narrow.driven[i] = s->done;
+	}
+	if (plain) {
+		d->flagged = d->quiet = d->drained = false;
+		d->narrow.graph = d->narrow.pieces = 0;
+		d->narrow.on = q;
+		d->narrow.since_ns = gp_now_ns();
+		pthread_cond_broadcast(&d->resumed);
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+// Takes note of what is over. d->lock is held.
+static void complete(struct gp_domain *d)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		struct blp_stream *s = &d->stream_of[i];
+		uint64_t before = s->done;
+		CUresult result = 0;
+		while (blp_pending(s) && s->first_marker >= 0 && d->marker[s->first_marker].upto <= d->narrow.driven[i] &&
+		       !(result = blp_query(d->marker[s->first_marker].event)))
+			blp_complete_to(d, s, d->marker[s->first_marker].upto);
+		if (result && result != CUDA_ERROR_NOT_READY)
+			blp_give_up(d, "cuEventQuery", result);
+		any |= s->done != before;
+	}
+	if (any) {
+		blp_advance(d);
+		pthread_cond_broadcast(&d->resumed);
+	}
+}
+
+// Whether the driver has nothing left on a stream.
+static bool has_nothing(CUstream stream)
+{
+	return (stream != GP_STREAM_LEGACY || !gp_capturing()) && !gp_driver.cuStreamQuery(stream);
+}
+
+struct pump {
+	bool held[BLP_STREAMS]; // what comes on the stream, or behind it, is held back
+	bool asked[BLP_STREAMS], nothing[BLP_STREAMS];
+	bool touched[BLP_STREAMS]; // has entries that are not marked
+};
+
+// Whether an entry of a stream comes behind nothing that is held back, or that the driver has elsewhere.
+static bool may_follow(struct gp_domain *d, struct pump *p, const struct blp_stream *s)
+{
+	if (s->thread || (s->blocking && (d->narrow.blind || d->unplaced.passing || blp_separated())))
+		return false;
+	for (uint32_t i = 0; i < d->streams; i++) {
+		const struct blp_stream *other = &d->stream_of[i];
+		if (!other->handle || !blp_related(other, s->handle, s->blocking))
+			continue;
+		if (!p->asked[i] && !p->held[i])
+			p->nothing[i] = !blp_is_orphan(other) && has_nothing(other->handle);
+		p->asked[i] = true;
+		if (p->held[i] || !p->nothing[i])
+			return false;
+	}
+	return true;
+}
+
+// Whether a launch has room on so few SMs: all of it at once where its blocks may wait for each other.
+static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
+{
+	CUfunction function = e->function, of_kernel;
+	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
+	uint32_t cluster = blp_cluster_of(e->function);
+	int fit = 0;
+
+	for (uint32_t i = 0; i < e->attribute_count; i++) {
+		const struct gp_launch_attribute *a = &e->attributes[i];
+		if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			return false;
+		if (a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			cluster = a->value.cluster[0] * a->value.cluster[1] * a->value.cluster[2];
+	}
+	if (e->bare || !cluster || cluster > BLP_PARTITION || BLP_PARTITION % cluster)
+		return false;
+	if (e->shift != GPREEMPT_WHOLE)
+		return true;
+	if (cluster > 1) // one block has room on each SM, whatever the rest
+		return blp_blocks(e) <= d->narrow.on->sms;
+	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
+		function = of_kernel;
+	return !gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, function, (int)threads, e->shared_bytes) &&
+	       blp_blocks(e) <= (uint64_t)fit * d->narrow.on->sms;
+}
+
+// Counts an entry that is held back, once.
+static void hold_back(struct blp_entry *e, _Atomic uint64_t *counter)
+{
+	if (!e->held && e->kind <= BLP_GRAPH)
+		gp_count(counter, 1);
+	e->held = true;
+}
+
+static bool graph_has_room(struct gp_domain *d, struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	uint32_t sms = d->narrow.on->sms;
+	bool may = !e->bare && !t->parted;
+
+	if (!may || t->room_on == sms || t->no_room_on == sms)
+		return may && t->room_on == sms;
+	for (uint32_t i = 0; i < t->count && may; i++)
+		may = has_room(d, &t->kernel[i]);
+	*(may ? &t->room_on : &t->no_room_on) = sms;
+	return may;
+}
+
+// Launches the next kernels of the graph of which a part runs. False: the pieces before it are to end first, or the driver refused.
+static bool launch_piece(struct gp_domain *d, struct blp_entry *e)
+{
+	struct blp_twin *t = e->twin;
+	CUstream stream = d->narrow.on->stream;
+	CUevent behind = d->narrow.piece[d->narrow.pieces % BLP_PIECES];
+
+	if (d->narrow.pieces >= BLP_PIECES && blp_query(behind))
+		return false;
+	for (int n = 0; d->narrow.kernel < t->count && n < PIECE; d->narrow.kernel++) {
+		uint32_t i = d->narrow.kernel;
+		if (d->narrow.skips && t->image[i].count == GPREEMPT_MOST)
+			continue;
+		CUdeviceptr record = d->arena + (t->first + i) * sizeof *t->image;
+		if (blp_drive_on(&t->kernel[i], stream, record | t->kernel[i].shift))
+			return false;
+		n++;
+	}
+	if (gp_driver.cuEventRecord(behind, stream)) {
+		blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+		return false;
+	}
+	d->narrow.pieces++;
+	return d->narrow.kernel == t->count;
+}
+
+// Goes on with a graph, or begins it. False: not all of its kernels have been launched.
+static bool drive_graph(struct gp_domain *d, uint64_t at)
+{
+	struct blp_entry *e = blp_entry_at(d, at);
+	if (d->narrow.graph != at + 1) {
+		d->narrow.skips = !e->fresh;
+		if (!graph_has_room(d, e)) {
+			hold_back(e, &d->gpu->stops.held_together);
+			return false;
+		}
+		if (e->fresh && blp_zero_records(d, e, d->narrow.on->stream))
+			return false;
+		d->narrow.graph = at + 1;
+		d->narrow.kernel = 0;
+		e->driven = true; // by and by: a stop tells from its records what of it has run
+		gp_count(&d->gpu->stops.narrowed, e->twin->count);
+	}
+	if (!launch_piece(d, e))
+		return false;
+	d->narrow.graph = 0;
+	return true;
+}
+
+// A record in the log is ahead on the same stream of ours, or over.
+static bool may_wait(struct gp_domain *d, const struct blp_entry *wait)
+{
+	if (!wait->upto || wait->upto <= d->tail || wait->upto <= d->stream_of[wait->of].done)
+		return true;
+	const struct blp_entry *record = blp_entry_at(d, wait->upto - 1);
+	return record->complete || record->driven;
+}
+
+// Puts an entry on the stream of the width. False: it is held back.
+static bool drive(struct gp_domain *d, uint64_t at)
+{
+	struct blp_entry *e = blp_entry_at(d, at);
+	struct gp_stop_counters *count = &d->gpu->stops;
+	bool accepted = e->accepted; // what that says is of the stream's own queue
+	bool driven = false;
+
+	switch (e->kind) {
+	case BLP_LAUNCH:
+		driven = e->record && has_room(d, e);
+		if (!driven)
+			hold_back(e, &count->held_together);
+		else if ((driven = !blp_drive(d, e)) == false)
+			hold_back(e, &count->held_refused);
+		break;
+	case BLP_GRAPH: driven = drive_graph(d, at); break;
+	case BLP_RECORD:
+		blp_record_again(d, e->event, at + 1, d->narrow.on->stream);
+		driven = true;
+		break;
+	case BLP_WAIT: driven = may_wait(d, e); break;
+	}
+	e->accepted = accepted;
+	e->driven |= driven;
+	return driven;
+}
+
+static bool mark(struct gp_domain *d, struct pump *p)
+{
+	for (uint32_t i = 0; i < d->streams; i++) {
+		if (p->touched[i] && !blp_mark(d, &d->stream_of[i], d->narrow.driven[i])) {
+			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+			return false;
+		}
+		p->touched[i] = false;
+	}
+	return true;
+}
+
+// Puts what may go on on the stream of the width, as far as it has room. d->lock is held.
+static void go_on(struct gp_domain *d)
+{
+	struct pump p = {.held = {false}};
+	uint32_t entries = 0, launches = 0, unmarked = 0;
+	// To skip the blocks that are left takes as much longer as there are fewer SMs.
+	uint64_t threads = 0, most = (uint64_t)BLP_THREADS_IN_FLIGHT * d->narrow.on->sms / (uint32_t)d->gpu->sms;
+
+	for (uint64_t at = d->tail; at < d->head && entries < BLP_IN_FLIGHT && launches < IN_FLIGHT && threads < most;
+	     at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (e->complete || at < s->done)
+			continue;
+		bool has = e->driven;
+		if (has && at < d->narrow.driven[e->stream]) {
+			entries++;
+			launches += e->kind == BLP_LAUNCH;
+			threads += e->kind == BLP_LAUNCH ? blp_threads(e) : 0;
+			continue;
+		}
+		if (d->narrow.graph == at + 1 && !drive_graph(d, at))
+			break;
+		// What the driver has of the time before is over, but for marks.
+		if (!p.held[e->stream] && !has && !may_follow(d, &p, s)) {
+			hold_back(e, &d->gpu->stops.held_behind);
+			p.held[e->stream] = true;
+		}
+		if (p.held[e->stream] || (!has && !drive(d, at))) {
+			if (d->narrow.graph) // what is behind in the log comes behind all of it
+				break;
+			p.held[e->stream] = true;
+			continue;
+		}
+		if (!has && e->kind == BLP_LAUNCH) {
+			launches++;
+			threads += blp_threads(e);
+			gp_count(&d->gpu->stops.narrowed, 1);
+		}
+		entries++; // a full queue of the driver would keep the lock
+		d->narrow.driven[e->stream] = at + 1;
+		p.touched[e->stream] = true;
+		if (++unmarked % MARK_EVERY == 0 && !mark(d, &p))
+			return;
+	}
+	mark(d, &p);
+}
+
+bool blp_narrow(struct gp_domain *d)
+{
+	uint32_t width = d->stopped && !d->given_up ? blp_width(d) : 0;
+
+	if (d->narrow.on && d->narrow.on->sms > width)
+		blp_widen(d);
+	if (!width || !blp_drained(d))
+		return false;
+	if (!d->narrow.on)
+		begin(d, width);
+	if (d->narrow.on) {
+		pthread_mutex_lock(&d->lock);
+		complete(d);
+		if (!d->given_up)
+			go_on(d);
+		pthread_mutex_unlock(&d->lock);
+	}
+	return !d->narrow.refused;
+}
+
+void blp_leave_narrow(struct gp_domain *d)
+{
+	pthread_mutex_lock(&d->lock);
+	if (d->narrow.graph) { // a marker tells when the part of it that runs has drained
+		struct blp_stream *s = &d->stream_of[blp_entry_at(d, d->narrow.graph - 1)->stream];
+		if (!blp_mark(d, s, d->narrow.graph))
+			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+		d->narrow.graph = 0;
+	}
+	pthread_mutex_unlock(&d->lock);
+	gp_count(&d->gpu->stops.narrow_ns, gp_now_ns() - d->narrow.since_ns);
+	d->narrow.was = d->narrow.on;
+	d->narrow.on = NULL;
+}
+
+bool blp_keep_narrow(struct gp_domain *d)
+{
+	if (!d->narrow.was)
+		return true;
+	refuse(d);
+	BLP_TRY(cuEventRecord, d->narrow.end, d->narrow.was->stream);
+	return true;
+}
+
+bool blp_come_behind_narrow(struct gp_domain *d, const struct blp_stream *s)
+{
+	if (d->narrow.was && !blp_is_orphan(s))
+		BLP_TRY(cuStreamWaitEvent, s->handle, d->narrow.end, 0);
+	return true;
+}
+
+CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)
+{
+	bool pushed;
+	CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+
+	pthread_mutex_lock(&d->control);
+	if (d->context && !d->given_up && blp_enter(d->context, &pushed)) {
+		result = 0;
+		if (sms)
+			(void)queue(d, sms, &result);
+		if (!result)
+			d->narrow.asked = sms;
+		blp_leave(pushed);
+	}
+	pthread_mutex_unlock(&d->control);
+	if (!result)
+		gp_ring_windows(d->gpu);
+	return result;
+}
