@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Random programs (testdata/generator) compute what CUDA promises, whatever stops them meanwhile.
@@ -25,6 +29,7 @@ type variant struct {
 	not                  string // features that programs cannot have here
 	library              string // another build of it, below build/
 	evicted              bool   // its memory leaves the GPU at random
+	narrowed             bool   // windows of the peer leave a part of the SMs, another at any time
 }
 
 var variants = []variant{
@@ -33,6 +38,9 @@ var variants = []variant{
 	// Without what taints streams, waits for events come into the log far more often.
 	{name: "waits in the log", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		not: "captures,host,cpu,values"},
+	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
+	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
+		not: "captures,host,cpu,values,devices,built"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
 	// Half of the programs are about kernels that spin until the program goes on.
 	{name: "kernels that wait for the program", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
@@ -47,6 +55,12 @@ var variants = []variant{
 	{name: "memory evicted beside everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp", "swap"]`, peer: "lc", evicted: true,
 		arguments: []string{"room", "2097152"}},
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
+	// With little but what may run narrow.
+	{name: "streams narrowed", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "narrow"}},
+	{name: "streams narrowed, with little else", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "narrow"},
+		not: "captures,host,cpu,values,devices,built"},
+	{name: "streams narrowed, late stops", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "narrow"}, library: "late",
+		not: "captures,host,cpu,values,devices,built"},
 	{name: "streams stopped between launches", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "queue"}},
 }
 
@@ -81,10 +95,40 @@ func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 	return m, peer
 }
 
-// disturb has a latency-critical process open windows at random, until done is closed.
-func disturb(lc *process, done <-chan struct{}) (ended <-chan struct{}) {
+// disturb has a latency-critical process open windows at random, until done is closed. Its kernels take up to so many microseconds.
+func disturb(lc *process, longest int, done <-chan struct{}) (ended <-chan struct{}) {
 	return repeat(done, func() bool {
-		return lc.answers("lc %d %d %d %d stream", 1+rand.IntN(8), 1+rand.IntN(3), 10+rand.IntN(100), rand.IntN(3000))
+		return lc.answers("lc %d %d %d %d stream", 1+rand.IntN(8), 1+rand.IntN(3), 10+rand.IntN(longest), rand.IntN(3000))
+	})
+}
+
+// leaveAtRandom has the windows of a process leave a part of the SMs, another all the time, until done is closed.
+func (m *machine) leaveAtRandom(p *process, done <-chan struct{}) (ended <-chan struct{}) {
+	m.t.Helper()
+	var lines []*segment.Line
+	for _, snapshot := range m.snapshots() {
+		var gpu [16]byte
+		hexadecimal, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(snapshot.GPU, "GPU-"), "-", ""))
+		copy(gpu[:], hexadecimal)
+		s, opened := segment.Open(m.segments(), gpu, -1)
+		if err = errors.Join(err, opened); err != nil {
+			m.t.Fatal(err)
+		}
+		for _, peer := range snapshot.Peers {
+			if int(peer.Pid) == p.pid() {
+				lines = append(lines, s.Line(peer.Slot))
+			}
+		}
+	}
+	if len(lines) == 0 {
+		m.t.Fatal("the process is in no segment")
+	}
+	return repeat(done, func() bool {
+		for _, line := range lines {
+			line.Leaves.Store([]uint32{0, 16, 32, 66}[rand.IntN(4)])
+		}
+		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
+		return true
 	})
 }
 
@@ -95,6 +139,7 @@ type outcome struct {
 	hung        bool
 	stops       uint64
 	evictions   uint64
+	narrowed    uint64
 }
 
 func (o outcome) wrong() bool { return o.text != "" }
@@ -116,9 +161,17 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	done := make(chan struct{})
 	var ended <-chan struct{}
 	if v.peer == "lc" {
-		ended = disturb(peer, done)
+		longest := 100
+		if v.narrowed { // long enough for something to go on in it
+			longest = 2000
+		}
+		ended = disturb(peer, longest, done)
 	} else if v.peer == "be" && peer.stdin != nil {
 		peer.runBestEffort()
+	}
+	var left <-chan struct{}
+	if v.narrowed {
+		left = m.leaveAtRandom(peer, done)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -133,16 +186,17 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	counted := make(chan outcome)
 	stop := make(chan struct{})
 	go func() { // the count goes with the process
-		var stops, evictions uint64
+		var stops, evictions, narrowed uint64
 		for {
 			select {
 			case <-stop:
-				counted <- outcome{stops: stops, evictions: evictions}
+				counted <- outcome{stops: stops, evictions: evictions, narrowed: narrowed}
 				return
 			case <-time.After(50 * time.Millisecond):
 				peer := m.glance(p)
 				if peer.BLP != nil {
 					stops = max(stops, peer.BLP.Stops)
+					narrowed = max(narrowed, peer.BLP.Narrowed)
 				}
 				if peer.Memory != nil {
 					evictions = max(evictions, peer.Memory.Evictions)
@@ -163,7 +217,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	close(stop)
 	o = <-counted
 	close(done)
-	for _, end := range []<-chan struct{}{ended, fired} {
+	for _, end := range []<-chan struct{}{ended, fired, left} {
 		if end != nil {
 			<-end
 		}
@@ -262,16 +316,17 @@ func TestGeneratedPrograms(t *testing.T) {
 	generator := compileGenerator(t)
 	rounds := max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
 	each := max(time.Second, total/time.Duration(rounds*len(chosen)))
-	programs, stops, evictions, wrong := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, 0
+	programs, stops, evictions, narrowed, wrong := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, 0
 	run := func(v variant) {
 		t.Run(v.name, func(t *testing.T) {
 			m, peer := v.stage(t)
 			from := seed
 			o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10), "stay", "1")
-			t.Logf("from seed %d: %d programs, %d stops, %d evictions", from, o.programs, o.stops, o.evictions)
+			t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed", from, o.programs, o.stops, o.evictions, o.narrowed)
 			programs[v.name] += o.programs
 			stops[v.name] += o.stops
 			evictions[v.name] += o.evictions
+			narrowed[v.name] += o.narrowed
 			seed += o.programs
 			if !o.wrong() {
 				return
@@ -296,13 +351,16 @@ func TestGeneratedPrograms(t *testing.T) {
 	const most = 20 // more runs of a variant in which too little happened, as it is on a slow machine
 	for _, v := range chosen {
 		toEvict, toStop := v.evicted, strings.Contains(v.settings, "blp") || v.role == "lc"
-		lacks := func() bool { return toEvict && evictions[v.name] == 0 || toStop && stops[v.name] == 0 }
+		toNarrow := v.narrowed || slices.Contains(v.arguments, "narrow")
+		lacks := func() bool {
+			return toEvict && evictions[v.name] == 0 || toStop && stops[v.name] == 0 || toNarrow && narrowed[v.name] == 0
+		}
 		for i := 0; i < most && lacks() && wrong == 0; i++ {
 			run(v)
 		}
 		t.Logf("%s: %d programs, %d stops, %d evictions", v.name, programs[v.name], stops[v.name], evictions[v.name])
 		if lacks() && wrong == 0 {
-			t.Errorf("%s: nothing was stopped, or nothing was evicted", v.name)
+			t.Errorf("%s: nothing was stopped, evicted, or ran narrow", v.name)
 		}
 	}
 }

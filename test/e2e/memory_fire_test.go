@@ -215,7 +215,7 @@ func TestProgramsUnderFire(t *testing.T) {
 			if c.lc {
 				lc := m.start("lc")
 				m.joined(lc)
-				ended = disturb(lc, done)
+				ended = disturb(lc, 100, done)
 			}
 			m.fire(p, firings)
 			close(done)

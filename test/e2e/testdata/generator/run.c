@@ -1,11 +1,11 @@
 // run.c - runs generated programs one after another, and compares what they leave with what CUDA promises.
 //
 //	generator IMAGE [seed N] [programs N] [seconds N] [features NAME,...] [not NAME,...] [without ID,...] [repeat N] [describe]
-//		[stop block|queue] [patience N] [stay N] [room BYTES] [spins N]
+//		[stop block|queue|narrow] [patience N] [stay N] [room BYTES] [spins N]
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
 // after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
-// streams by gpreempt.h; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
+// streams by gpreempt.h, "narrow" in widths that change at random; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
 // "room" makes device memory that is allocated as large as that, if it is smaller. One in "spins" programs has kernels that spin, 64 without it; 0: none.
 #define _GNU_SOURCE
 #include "model.h"
@@ -712,6 +712,7 @@ static void run(void)
 }
 
 static enum gpreempt_level level;
+static bool narrows; // stopped streams go on in a width
 static _Atomic uint64_t stops;
 
 // Stops and restores streams of the first device at random. The program's own threads never do, so whoever waits for a stopped
@@ -721,9 +722,16 @@ static void *stop_streams(void *unused)
 	use(0);
 	for (uint64_t i = 1;; i = i * 6364136223846793005u + 1442695040888963407u) {
 		handle s = machine[0].stream[i >> 60 & (CREATED - 1)];
+		static const int widths[] = {0, 16, 32, 66};
+		if (narrows && i >> 20 & 1)
+			(void)gpreempt_stream_set_width(s, widths[i >> 21 & 3]);
 		int r = gpreempt_stream_preempt(s, 0);
 		stops += !r;
-		pause_us((unsigned)(i >> 40 & 511));
+		pause_us((unsigned)(i >> 40 & (narrows ? 2047 : 511)));
+		if (narrows && i >> 23 & 1) {
+			(void)gpreempt_stream_set_width(s, widths[i >> 24 & 3]);
+			pause_us((unsigned)(i >> 50 & 511));
+		}
 		if (!r)
 			(void)gpreempt_stream_restore(s, 0);
 		pause_us((unsigned)(i >> 30 & 1023));
@@ -848,8 +856,9 @@ int main(int count, char **argument)
 			features = features_of(value);
 		else if (!strcmp(what, "not"))
 			features &= ~features_of(value);
-		else if (!strcmp(what, "stop") && (!strcmp(value, "block") || !strcmp(value, "queue")))
-			level = *value == 'b' ? GPREEMPT_LEVEL_BLOCK : GPREEMPT_LEVEL_QUEUE;
+		else if (!strcmp(what, "stop") &&
+			 (!strcmp(value, "block") || !strcmp(value, "queue") || !strcmp(value, "narrow")))
+			level = *value == 'q' ? GPREEMPT_LEVEL_QUEUE : GPREEMPT_LEVEL_BLOCK, narrows = *value == 'n';
 		else if (!strcmp(what, "without")) {
 			reduced = true;
 			for (const char *s = value; *s;) {
