@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,12 +50,33 @@ func inForce(c *result.Counted) string {
 func mpsPair(name string, l load, blockUs int, target criterion) Case {
 	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
 	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, target)
+		return s.measureMPS(ctx, name, l, rival, target, sharedContext)
 	}}
 }
 
+// withSpatial lets best-effort work go on beside requests, on the SMs that these leave.
+const withSpatial = "mechanisms = [\"gate\", \"mps\", \"blp\", \"spatial\"]\n"
+
+// spatialPair has requests of 50 kernels with so many blocks each.
+func spatialPair(name string, blocks, blockUs int, target criterion) Case {
+	l := load{work: work{us: 40, blocksPerSM: 1, blocks: blocks}, kernels: 50, gapUs: 2000, requests: 1000}
+	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+	return Case{name, target.text, []string{"spatial"}, 35, func(ctx context.Context, s *session, name string) error {
+		return s.measureMPS(ctx, name, l, rival, target, sharedContext, contextShare{name: "gpreempt-spatial", lcRole: "lc", beRole: "be", config: withSpatial})
+	}}
+}
+
+// contextShare is a way to share one context.
+type contextShare struct{ name, lcRole, beRole, priority, config string }
+
+var sharedContext = []contextShare{
+	{name: "mps"},
+	{name: "mps-priority", priority: "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one
+	{name: "gpreempt", lcRole: "lc", beRole: "be"},
+}
+
 // measureMPS compares ways to share one context. "alone" is with the server, too.
-func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion) error {
+func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion, systems []contextShare, more ...contextShare) error {
 	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
 	options, err := s.lcOptions(ctx, l)
 	if err != nil {
@@ -64,16 +86,17 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 	if err != nil {
 		return err
 	}
-	for _, system := range []struct{ name, lcRole, beRole, priority string }{
-		{"mps", "", "", ""},
-		{"mps-priority", "", "", "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one
-		{"gpreempt", "lc", "be", ""},
-	} {
+	for _, system := range append(slices.Clone(systems), more...) {
 		s.added["be"] = s.addMPS
 		if system.priority != "" {
 			s.added["be"] = append([]string{system.priority}, s.addMPS...)
 		}
+		undo, err := s.configure(system.config + noHints)
+		if err != nil {
+			return err
+		}
 		lc, rate, err := s.together(ctx, l, rival, 1, system.lcRole, system.beRole)
+		undo()
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -84,9 +107,9 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			continue
 		}
 		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
+			BE: share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)}
 		row.Ratio = result.RatioOf(row.LC, lcAlone)
-		if system.name == "gpreempt" {
+		if system.lcRole != "" {
 			row.BLP, row.Note = s.counted, inForce(s.counted)
 			if target.met != nil {
 				pass := target.met(row)
@@ -121,13 +144,33 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 	}
 	rival := work{us: blockUs, blocksPerSM: 2, waves: waves}
 	return Case{name, target, []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureStreams(ctx, name, rival, target)
+		return s.measureStreams(ctx, name, rival, target, nil, append(sharedStreams, sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}))
 	}}
 }
 
-// measureStreams has urgent requests, a kernel each, on one stream of a process and saturates another: alone, with
-// streams alike, with the urgent one at a higher priority, and with the other one stopped for them.
-func (s *session) measureStreams(ctx context.Context, name string, rival work, target string) error {
+// narrowCase has requests of many small kernels, while which the other stream goes on in a width.
+func narrowCase(name string, blocks int) Case {
+	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
+		systems := append(sharedStreams, sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}})
+		for _, sms := range []string{"16", "32", "64"} {
+			systems = append(systems, sharing{"gpreempt-width-" + sms, "be", []string{"--priority", "1", "--preempt", "1", "--width", sms}})
+		}
+		return s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
+			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, systems)
+	}}
+}
+
+// sharing is how the streams of a process share the GPU.
+type sharing struct {
+	name, role string
+	options    []string
+}
+
+var sharedStreams = []sharing{{"alone", "", []string{"--alone", "1"}}, {"default", "", nil}, {"priority", "", []string{"--priority", "1"}}}
+
+// measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process and saturates another, in
+// each of the ways to share; the first is alone.
+func (s *session) measureStreams(ctx context.Context, name string, rival work, target string, more []string, systems []sharing) error {
 	urgent, err := s.workOptions(ctx, single.work)
 	if err != nil {
 		return err
@@ -136,20 +179,12 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 	if err != nil {
 		return err
 	}
-	options = append(options, "--urgent-iterations", urgent[len(urgent)-1])
+	options = append(append(options, "--urgent-iterations", urgent[len(urgent)-1]), more...)
 	if s.options.Requests > 0 {
 		options = append(options, "--requests", strconv.Itoa(s.options.Requests))
 	}
 	var lcAlone *result.Latency
-	for _, system := range []struct {
-		name, role string
-		options    []string
-	}{
-		{"alone", "", []string{"--alone", "1"}},
-		{"default", "", nil},
-		{"priority", "", []string{"--priority", "1"}},
-		{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}},
-	} {
+	for _, system := range systems {
 		var served streamsResult
 		if err := s.run(ctx, &served, system.role, "streams", append(options, system.options...)...); err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)

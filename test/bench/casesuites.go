@@ -26,6 +26,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests"}, begin: configured("")},
 	{name: "blp-mps", about: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",
 		flags: []string{"requests"}, begin: clientsOfMPS},
+	{name: "spatial", about: "LC beside BE under an MPS server, where requests leave SMs and where they leave none", mode: "MPS",
+		flags: []string{"requests"}, begin: clientsOfMPS},
 	{name: "blp-stream", about: "one process: a saturated stream is stopped for urgent work on another", mode: "block-level preemption",
 		flags: []string{"requests"}, begin: configured(onlyBLP + noHints)},
 	{name: PairedSuite, about: "the costs of two builds of the library, in turns", mode: "time-sliced",
@@ -54,6 +56,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireAlone},
 	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireOverMPS},
+	{name: "spatial-pytorch", about: "PyTorch under MPS: LC requests, one soon after the other, beside BE programs", mode: "MPS",
+		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
 	{name: "blp-mps-pytorch", about: "PyTorch under MPS: LC requests beside BE programs", mode: "MPS",
 		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
 }

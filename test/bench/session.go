@@ -88,6 +88,7 @@ type work struct {
 	us          int // wanted duration, alone on the GPU; with waves: of a block
 	blocksPerSM int // at a time
 	waves       int // one after another; 0: 1
+	blocks      int // in all, with a part of the SMs; 0: as the two above say
 	sharedBytes int
 	cooperative bool
 }
@@ -294,7 +295,8 @@ func (w *worker) begin(ctx context.Context) error {
 // iteration counts.
 func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	waves := max(w.waves, 1)
-	w.waves = 0 // a block takes as long in the second wave
+	blocks := w.blocks
+	w.waves, w.blocks = 0, 0 // a block takes as long in the second wave, and beside fewer
 	options := []string{
 		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
 		"--shared", strconv.Itoa(w.sharedBytes),
@@ -315,6 +317,9 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	}
 	if waves > 1 {
 		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))
+	}
+	if blocks > 0 {
+		options = append(options, "--blocks", strconv.Itoa(blocks))
 	}
 	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
 }

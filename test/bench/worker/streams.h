@@ -2,14 +2,17 @@
 //
 // A thread keeps the first stream busy with the kernel that the options describe, --depth of them in flight. The
 // other asks now and then, --requests times: with --preempt 1 it has the first stream stopped (gpreempt.h) and waits
-// until nothing of it runs, with --priority 1 its stream has the highest priority; then a kernel of --urgent-iterations
-// runs on it, is waited for, and the first stream goes on. With --alone 1 the first stream has no work.
+// until nothing of it runs, with --priority 1 its stream has the highest priority; then --urgent-kernels kernels of --urgent-iterations
+// and --urgent-blocks run on it, are waited for, and the first stream goes on. With --width the first stream goes on with so many SMs
+// meanwhile. With --alone 1 it has no work.
 //
 // Prints how long the stops and the kernels took, what a kernel of the first stream takes alone, and how many of those
 // completed.
 #define GPREEMPT_LEVEL_BLOCK 2 // gpreempt.h
 
-static struct { int (*enable)(CUstream, int), (*preempt)(CUstream, int), (*restore)(CUstream, int); } stop_api;
+static struct {
+	int (*enable)(CUstream, int), (*preempt)(CUstream, int), (*restore)(CUstream, int), (*set_width)(CUstream, int);
+} stop_api;
 
 static struct {
 	struct work work;
@@ -23,7 +26,8 @@ static void find_stop_api(void)
 	*(void **)&stop_api.enable = dlsym(RTLD_DEFAULT, "gpreempt_stream_enable");
 	*(void **)&stop_api.preempt = dlsym(RTLD_DEFAULT, "gpreempt_stream_preempt");
 	*(void **)&stop_api.restore = dlsym(RTLD_DEFAULT, "gpreempt_stream_restore");
-	if (!stop_api.enable || !stop_api.preempt || !stop_api.restore)
+	*(void **)&stop_api.set_width = dlsym(RTLD_DEFAULT, "gpreempt_stream_set_width");
+	if (!stop_api.set_width || !stop_api.enable || !stop_api.preempt || !stop_api.restore)
 		fail("the library with gpreempt_stream_preempt is not preloaded");
 }
 
@@ -60,6 +64,7 @@ static void command_streams(void)
 {
 	set_up(CU_CTX_SCHED_SPIN);
 	int least, greatest;
+	uint64_t kernels = number("urgent-kernels", 1);
 	bool preempting = number("preempt", 0), alone = number("alone", 0);
 	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20), done = 0;
 	uint64_t gap_ns = number("gap-us", 2000) * 1000, seconds = number("seconds", 10);
@@ -74,11 +79,12 @@ static void command_streams(void)
 	CHECK(cuStreamCreateWithPriority(&urgent_stream, CU_STREAM_NON_BLOCKING, number("priority", 0) ? greatest : least));
 	feeding.work = work_from_options();
 	struct work urgent = feeding.work;
-	urgent.blocks = multiprocessors;
+	urgent.blocks = (unsigned)number("urgent-blocks", (uint64_t)multiprocessors);
 	urgent.iterations = number("urgent-iterations", 1000);
 	if (preempting) {
 		find_stop_api();
 		CHECK_STOP(stop_api.enable(stream, GPREEMPT_LEVEL_BLOCK));
+		CHECK_STOP(stop_api.set_width(stream, (int)number("width", 0)));
 	}
 	uint64_t kernel_ns = batch_ns(&feeding.work, 4) / 4;
 	if (!alone && pthread_create(&feeder, NULL, feed, NULL))
@@ -98,8 +104,9 @@ static void command_streams(void)
 			CHECK_STOP(stop_api.preempt(stream, 1));
 		uint64_t gone = monotonic_ns();
 		void *parameters[] = {&memory, &urgent.iterations};
-		CHECK(cuLaunchKernel(urgent.function, urgent.blocks, 1, 1, urgent.threads, 1, 1, urgent.shared_bytes,
-				     urgent_stream, parameters, NULL));
+		for (uint64_t k = 0; k < kernels; k++)
+			CHECK(cuLaunchKernel(urgent.function, urgent.blocks, 1, 1, urgent.threads, 1, 1,
+					     urgent.shared_bytes, urgent_stream, parameters, NULL));
 		CHECK(cuStreamSynchronize(urgent_stream));
 		uint64_t end = monotonic_ns();
 		if (preempting)
