@@ -658,14 +658,15 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 // How many SMs the open windows leave.
 static uint32_t left(const struct gp_gpu *g)
 {
-	uint32_t sms = gp_windows_leave(g->segment, g->higher & ~g->ignored);
+	uint32_t sms = gp_settings.spatial ? gp_windows_leave(g->segment, g->higher & ~g->ignored) : 0;
 	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
 }
 
-// Lets stopped domains go on in their widths. True: to be called again soon.
-static bool narrow(struct gp_gpu *g, uint32_t left)
+// Lets stopped domains go on in their widths. True: to be called again soon. runs: one does.
+static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 {
 	bool again = false;
+	*runs = false;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		bool pushed;
@@ -675,6 +676,7 @@ static bool narrow(struct gp_gpu *g, uint32_t left)
 		if (d->context && d->stopped && blp_enter(d->context, &pushed)) {
 			d->narrow.left = left;
 			again |= blp_narrow(d);
+			*runs |= d->narrow.on != NULL;
 			blp_leave(pushed);
 		}
 		pthread_mutex_unlock(&d->control);
@@ -715,12 +717,13 @@ void gp_blp_watch(struct gp_gpu *g)
 			else if (d->reasons & GP_BLP_WINDOW)
 				gp_blp_resume(d, GP_BLP_WINDOW);
 		}
-		stopped = want;
 		if (!want && !g->forced)
 			next = 0;
 		next = next ? next : MOVED_NS;
-		if (narrow(g, want ? left(g) : 0) && next > NARROW_NS)
+		bool runs;
+		if (narrow(g, want ? left(g) : 0, &runs) && next > NARROW_NS)
 			next = NARROW_NS;
+		stopped = want && !runs; // what runs narrow has more than the least share
 		gp_wait_windows(&seen, next);
 	}
 }

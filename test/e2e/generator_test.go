@@ -38,8 +38,8 @@ var variants = []variant{
 	// Without what taints streams, waits for events come into the log far more often.
 	{name: "waits in the log", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		not: "captures,host,cpu,values"},
-	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
-	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
+	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
+	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
 		not: "captures,host,cpu,values,devices,built"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
 	// Half of the programs are about kernels that spin until the program goes on.
