@@ -14,9 +14,9 @@ import (
 // TestDefault proves that default.toml sets every key, and to what is promised.
 func TestDefault(t *testing.T) {
 	want := Config{Mechanisms: Mechanisms{Auto: true}}
-	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs = 1, 100000, 2048
+	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 16000
 	want.Window.GraceMinUs, want.Window.GraceMaxUs = 20, 500
-	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain = 100, 2000, 2
+	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival

@@ -53,6 +53,8 @@ func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
 		return max(t.YieldingUs, min(leastBoostUs, t.FairUs), a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
+	case p.same != 0 && (p.lower != 0 || a.core.levelNow() == 0):
+		return min(t.EqualsUs, t.PreemptingUs)
 	}
 	return t.FairUs
 }
