@@ -43,7 +43,8 @@ import subprocess
 import sys
 import sysconfig
 
-__all__ = ["run", "hint", "request", "enable", "disable", "preempt", "restore", "preempted", "set_priority", "set_width", "query", "State", "Error"]
+__all__ = ["run", "hint", "request", "enable", "disable", "preempt",
+           "restore", "preempted", "set_priority", "set_width", "query", "State", "Error"]
 
 
 def _find(name, *argtypes):
