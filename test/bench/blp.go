@@ -55,7 +55,10 @@ func mpsPair(name string, l load, blockUs int, target criterion) Case {
 }
 
 // withSpatial lets best-effort work go on beside requests, on the SMs that these leave.
-const withSpatial = "mechanisms = [\"gate\", \"mps\", \"blp\", \"spatial\"]\n"
+const (
+	withSpatialNamed = `["gate", "mps", "blp", "spatial"]`
+	withSpatial      = "mechanisms = " + withSpatialNamed + "\n"
+)
 
 // spatialPair has requests of 50 kernels with so many blocks each.
 func spatialPair(name string, blocks, blockUs int, target criterion) Case {

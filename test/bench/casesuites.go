@@ -48,6 +48,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"seconds", "python"}, jobs: 5, begin: fireAlone},
 	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: fireOverMPS},
+	{name: "blp-fire-narrow", about: "the same, where requests leave a part of the SMs, another one all the time", mode: "MPS",
+		flags: []string{"seconds", "python"}, jobs: 5, begin: fireNarrow},
 	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
 		flags: []string{"python"}, begin: onlyStops},
 	{name: memorySuite, about: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",

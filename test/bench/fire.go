@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -43,7 +45,7 @@ var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireSt
 
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
-		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps"}, 55, func(ctx context.Context, s *session, name string) error {
+		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps", "blp-fire-narrow"}, 55, func(ctx context.Context, s *session, name string) error {
 			f := &fire{session: s, program: program}
 			first, err := f.alone(ctx)
 			if err != nil {
@@ -86,6 +88,45 @@ func fireOverMPS(ctx context.Context, s *session) (end func(), err error) {
 	s.mechanisms = `"auto"`
 	compiled := s.compileFire(ctx)
 	return func() { compiled(); quit() }, nil
+}
+
+// fireNarrow is fireOverMPS where the windows leave a part of the SMs, another one all the time.
+func fireNarrow(ctx context.Context, s *session) (end func(), err error) {
+	end, err = fireOverMPS(ctx, s)
+	s.mechanisms, s.narrows = withSpatialNamed, true
+	return end, err
+}
+
+// leaveAtRandom has the windows of a process leave a part of the SMs, whatever it has learnt, until the end.
+func leaveAtRandom(config string, pid int) (end func(), err error) {
+	p, path, err := peer(config, pid)
+	if err == nil && p == nil {
+		err = errors.New("the process is in no segment")
+	}
+	if err != nil {
+		return nil, err
+	}
+	gpu, err := parseUUID(strings.TrimSuffix(filepath.Base(path), ".seg"))
+	if err != nil {
+		return nil, fmt.Errorf("segment %s: %w", path, err)
+	}
+	s, err := segment.Open(filepath.Dir(path), gpu, -1)
+	if err != nil {
+		return nil, err
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			s.Line(p.Slot).Leaves.Store([]uint32{0, 16, 32, 64}[rand.IntN(4)])
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Duration(100+rand.IntN(900)) * time.Microsecond):
+			}
+		}
+	}()
+	return func() { close(done); <-ended; s.Close() }, nil
 }
 
 func fireAlone(ctx context.Context, s *session) (end func(), err error) {
@@ -329,6 +370,13 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 		return fired, err
 	}
 	defer f.finish(peer)
+	if f.narrows {
+		end, err := leaveAtRandom(f.config, peer.pid())
+		if err != nil {
+			return fired, fmt.Errorf("set what windows leave: %w", err)
+		}
+		defer end()
+	}
 	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
 	fired, err = f.rounds(ctx, w, "under fire", func() error {
 		for deadline := time.Now().Add(limit); time.Now().Before(deadline) && !w.hasEnded() && !peer.hasEnded(); {
@@ -359,7 +407,11 @@ func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 	configured := *f.session
 	configured.config = f.config
 	configured.added = map[string][]string{"lc": f.addMPS}
-	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
+	iterations := "2000"
+	if f.narrows { // a window of about a millisecond
+		iterations = "400000"
+	}
+	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", iterations, "--kernels", "1",
 		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
 		"--seconds", "170", "--limit", "180")
 	if err != nil {
@@ -376,7 +428,7 @@ func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 func (f *fire) row(ctx context.Context, name string, first []string) result.Row {
 	quiet, fired, err := f.underLibrary(ctx, first)
 	c := f.counted
-	passed := err == nil && !f.different && c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0
+	passed := err == nil && !f.different && c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0 && (!f.narrows || c.Narrowed > 0)
 	var notes []string
 	if err != nil {
 		notes = append(notes, err.Error())
@@ -392,6 +444,10 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 	if c.Launches > 0 {
 		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
 			c.Cuts, c.ResumedBlocks, float64(c.DrainNs)/1000/float64(max(c.Stops, 1)), float64(c.DrainMaxNs)/1000, c.Launches, c.Uncovered, c.Barriers, refusals(c.KernelsRefused)))
+		if f.narrows {
+			notes = append(notes, fmt.Sprintf("%d launches went on narrow, for %.0f ms in all; held back: %d together, %d behind others, %d refused",
+				c.Narrowed, float64(c.NarrowNs)/1e6, c.HeldTogether, c.HeldBehind, c.HeldRefused))
+		}
 		if c.Beside > 0 {
 			notes = append(notes, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
 		}

@@ -80,6 +80,7 @@ type session struct {
 	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
 	builds     []contestant           // the earlier one and ours
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
+	narrows    bool                   // windows of fire leave a part of the SMs, another one all the time
 	native     func() (string, error) // path of the compiled programs under fire
 }
 

@@ -31,7 +31,7 @@ func (s *session) measureSpatialTorch(ctx context.Context, name, kind, target st
 		{name: mpsSystem},
 		{name: mpsOrdered, environment: lowerPriority},
 		{name: "gpreempt", lcRole: "lc", beRole: "be", mechanisms: `"auto"`},
-		{name: "gpreempt-spatial", lcRole: "lc", beRole: "be", mechanisms: `["gate", "mps", "blp", "spatial"]`},
+		{name: "gpreempt-spatial", lcRole: "lc", beRole: "be", mechanisms: withSpatialNamed},
 	}
 	count, seconds := cmp.Or(s.options.Requests, spatialRequests), cmp.Or(s.options.Seconds, spatialSeconds)
 	var scripts []script
