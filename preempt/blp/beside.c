@@ -145,6 +145,8 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
+	if (twin_has_begun(t) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
+		return false;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool begun = has_begun(r);

@@ -41,6 +41,8 @@ var variants = []variant{
 	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
 	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
 		not: "captures,host,cpu,values,devices,built"},
+	{name: "narrowed under MPS, late stops", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
+		not: "captures,host,cpu,values,devices,built", library: "late"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},
 	// Half of the programs are about kernels that spin until the program goes on.
 	{name: "kernels that wait for the program", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
@@ -102,8 +104,8 @@ func disturb(lc *process, longest int, done <-chan struct{}) (ended <-chan struc
 	})
 }
 
-// leaveAtRandom has the windows of a process leave a part of the SMs, another all the time, until done is closed.
-func (m *machine) leaveAtRandom(p *process, done <-chan struct{}) (ended <-chan struct{}) {
+// leave has the windows of a process leave some SMs, one of these numbers all the time, until done is closed.
+func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <-chan struct{}) {
 	m.t.Helper()
 	var lines []*segment.Line
 	for _, snapshot := range m.snapshots() {
@@ -125,7 +127,7 @@ func (m *machine) leaveAtRandom(p *process, done <-chan struct{}) (ended <-chan 
 	}
 	return repeat(done, func() bool {
 		for _, line := range lines {
-			line.Leaves.Store([]uint32{0, 16, 32, 66}[rand.IntN(4)])
+			line.Leaves.Store(sms[rand.IntN(len(sms))])
 		}
 		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
 		return true
@@ -171,7 +173,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	}
 	var left <-chan struct{}
 	if v.narrowed {
-		left = m.leaveAtRandom(peer, done)
+		left = m.leave(peer, []uint32{0, 16, 32, 66}, done)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
