@@ -278,6 +278,9 @@ bool blp_let_go(struct gp_domain *d)
 		if (at < d->drain[e->stream].upto || e->complete || at < d->stream_of[e->stream].done || !e->driven ||
 		    e->bare)
 			continue;
+		// Narrow, the order of the log kept a wait. From now on its stream's own queue does.
+		if (e->kind == BLP_WAIT && d->narrow.was && at < d->narrow.driven[e->stream])
+			e->driven = e->accepted = false;
 		if (e->kind == BLP_LAUNCH)
 			accepted = let_launch_go(d, e, &parted);
 		else if (e->kind == BLP_GRAPH)

@@ -382,6 +382,7 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	case BLP_GRAPH: driven = drive_graph(d, at); break;
 	case BLP_RECORD:
 		blp_record_again(d, e->event, at + 1, d->narrow.on->stream);
+		e->fresh = false;
 		driven = true;
 		break;
 	case BLP_WAIT: driven = may_wait(d, e); break;

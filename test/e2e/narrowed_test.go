@@ -9,7 +9,7 @@ import (
 func TestNarrowedLate(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
-	for _, what := range []string{"late-graph", "late-legacy"} {
+	for _, what := range []string{"late-graph", "late-wait", "late-legacy"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "", "SIMCUDA_MPS=1")
