@@ -2,12 +2,12 @@ package e2e
 
 import "testing"
 
-const throughWaits = "[hold]\nwhile_synchronizing = true\n"
+const notThroughWaits = "[hold]\nwhile_synchronizing = false\n"
 
 // A wait for the whole context does not end the hold, where the library waits for each stream instead.
 func TestHoldWhileSynchronizing(t *testing.T) {
 	t.Parallel()
-	for config, stays := range map[string]bool{"": false, throughWaits: true} {
+	for config, stays := range map[string]bool{notThroughWaits: false, "": true} {
 		m, lc := besideBestEffort(t, config)
 		lc.request(3, 1, "context") // the first launch of a kernel waits for the context, too
 		before := m.peer(lc).Counters
@@ -32,7 +32,7 @@ func TestSynchronizeBesideHolds(t *testing.T) {
 		stays bool // no hold is released
 	}{{"many", true}, {"destroyed", false}, {"own", false}, {"captured", false}} {
 		t.Run(c.what, func(t *testing.T) {
-			m := newMachine(t, throughWaits)
+			m := newMachine(t, "")
 			m.start("be").runBestEffort()
 			lc := m.startAs(m.command("lc", program, simulated("sim.cubin")))
 			lc.hears("ready")
