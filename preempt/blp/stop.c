@@ -670,7 +670,7 @@ static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		bool pushed;
-		if (d->gpu != g || !d->stopped)
+		if (d->gpu != g || !d->reasons) // another thread may make it, without a reason
 			continue;
 		pthread_mutex_lock(&d->control);
 		if (d->context && d->stopped && blp_enter(d->context, &pushed)) {
