@@ -476,9 +476,11 @@ void blp_leave_narrow(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
 	if (d->narrow.graph) { // a marker tells when the part of it that runs has drained
-		struct blp_stream *s = &d->stream_of[blp_entry_at(d, d->narrow.graph - 1)->stream];
-		if (!blp_mark(d, s, d->narrow.graph))
+		struct blp_entry *e = blp_entry_at(d, d->narrow.graph - 1);
+		if (!blp_mark(d, &d->stream_of[e->stream], d->narrow.graph))
 			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
+		if (d->given_up) // the rest of it is lost
+			e->driven = false;
 		d->narrow.graph = 0;
 	}
 	pthread_mutex_unlock(&d->lock);

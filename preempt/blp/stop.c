@@ -447,7 +447,7 @@ void blp_widen(struct gp_domain *d)
 {
 	blp_leave_narrow(d);
 	stop_blocks(d);
-	if (!d->flagged) // nothing was left there
+	if (!d->flagged && !d->given_up) // nothing was left there
 		d->narrow.was = NULL;
 }
 

@@ -151,6 +151,18 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("not enabled 3 negative 2 more than there are 2 all 0 few 0 too many 5 one of them 0 another context 7 ")
 		p.finish()
 	})
+	t.Run("given up while narrow", func(t *testing.T) {
+		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:2") // the first marker there
+		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
+		p.hears("before 1 1 after 0")
+		p.say("given up")
+		p.hears("restored 6 in order")
+		m.until("it is told", func() bool {
+			blp := m.peer(p).BLP
+			return blp != nil && blp.GivenUp == 1 && blp.Narrowed > 0
+		})
+		p.finish()
+	})
 	t.Run("errors", func(t *testing.T) {
 		p := start(t)
 		p.say("errors")

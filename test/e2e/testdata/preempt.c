@@ -123,6 +123,29 @@ static void narrow(unsigned count, int sms)
 	OK(gpreempt_stream_disable(background));
 }
 
+// The driver refuses a call while kernels run narrow. What comes behind them still does.
+static void given_up(void)
+{
+	enum { FEW = 64, LONG_us = 600000 };
+	unsigned n = 1, sum = 0, got;
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_set_width(background, 64));
+	OK(gpreempt_stream_preempt(background, 1));
+	for (unsigned i = 1; i <= 3; i++) {
+		unsigned us = i == 1 ? LONG_us : 100;
+		void *parameters[] = {&scratch, &n, &i, &us};
+		if (i == 3) {
+			usleep(LONG_us / 4);
+			SAY("restored", gpreempt_stream_restore(background, 1));
+		}
+		OK(cuLaunchKernel(chain, 1, 1, 1, 256, 1, 1, 0, background, parameters, NULL));
+		sum = sum * 3 + i;
+	}
+	OK(cuStreamSynchronize(background));
+	OK(cuMemcpyDtoH_v2(&got, scratch, sizeof got));
+	printf("%s\n", got == sum ? "in order" : "overtaken");
+}
+
 static void widths(void)
 {
 	handle other, made;
@@ -418,6 +441,7 @@ int main(int argc, char **argv)
 	OK(cuMemAlloc_v2(&memory, BLOCKS * 4));
 	OK(cuMemAlloc_v2(&scratch, 4));
 	OK(cuMemsetD8Async(memory, 0, BLOCKS * 4, background));
+	OK(cuMemsetD8Async(scratch, 0, 4, background));
 	OK(cuStreamSynchronize(background));
 	printf("before %d %d after %d\n", early, before, gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
 	gpreempt_stream_disable(background);
@@ -448,6 +472,8 @@ int main(int argc, char **argv)
 			beside_captures();
 		else if (sscanf(line, "narrow %u %d", &n, &level) == 2)
 			narrow(n, level);
+		else if (strcmp(line, "given up\n") == 0)
+			given_up();
 		else if (strcmp(line, "widths\n") == 0)
 			widths();
 		else if (strcmp(line, "priorities\n") == 0)
