@@ -45,6 +45,12 @@ static bool record_valid(uint64_t hidden)
 	       address_valid(arena, record + sizeof(struct gpreempt_record) - arena);
 }
 
+// The number that the guard gives a block: that of its window. Blocks of a cluster have the same.
+static uint64_t number_of(const struct work *w, uint64_t block)
+{
+	return block / w->cluster >> (w->hidden & GPREEMPT_SHIFT);
+}
+
 static bool stopped(const struct gpreempt_record *record)
 {
 	return atomic_load((_Atomic uint32_t *)((uint64_t)record & ~(GPREEMPT_ARENA_BYTES - 1ull))) != 0;
@@ -99,41 +105,32 @@ static bool must_exit(struct gpreempt_record *record, uint64_t number)
 	return exits;
 }
 
-static uint64_t windows_done(const struct gpreempt_record *record)
-{
-	device_acts();
-	uint64_t done = atomic_load((word *)&record->done);
-	device_acted();
-	return done;
-}
-
 bool guard_valid(const struct work *w) { return record_valid(w->hidden); }
 
 uint64_t guard_begins(const struct work *w)
 {
-	uint64_t blocks = blocks_of(w), done = windows_done(record_of(w->hidden)) << (w->hidden & GPREEMPT_SHIFT);
+	uint64_t blocks = blocks_of(w);
+	device_acts();
+	uint64_t done = atomic_load((word *)&record_of(w->hidden)->done);
+	device_acted();
+	done = (done << (w->hidden & GPREEMPT_SHIFT)) * w->cluster;
 	return done < blocks ? done : blocks;
 }
 
-bool guard_exits(const struct work *w, uint64_t number)
-{
-	return must_exit(record_of(w->hidden), number >> (w->hidden & GPREEMPT_SHIFT));
-}
+bool guard_exits(const struct work *w, uint64_t block) { return must_exit(record_of(w->hidden), number_of(w, block)); }
 
 // Hands out blocks until the machine is full. Blocks that exit at once take no time.
 static void begin_wave(struct op *o)
 {
-	struct gpreempt_record *record = record_of(o->work.hidden);
 	const struct work *w = &o->work;
-	unsigned shift = o->work.hidden & GPREEMPT_SHIFT;
-	uint64_t blocks = blocks_of(w), done = windows_done(record) << shift;
+	uint64_t blocks = blocks_of(w), done = guard_begins(w);
 	uint64_t resident = blocks_at_once(w);
 	o->wave_ns = w->kernel->duration_ns(w->argument, blocks) / ((blocks + resident - 1) / resident);
 	if (o->next_block < done)
-		o->next_block = done < blocks ? done : blocks;
+		o->next_block = done;
 	o->wave_from = o->wave_to = o->next_block;
 	while (o->next_block < blocks && o->wave_to - o->wave_from < resident) {
-		if (must_exit(record, o->next_block >> shift)) {
+		if (guard_exits(w, o->next_block)) {
 			o->next_block = blocks; // the record is frozen: all later blocks exit too
 		} else {
 			o->wave_to = ++o->next_block;
@@ -190,7 +187,7 @@ static void begin_blocks(struct pass *p, struct op *o)
 			due(p, engine_after(&p->engine, p->c->tsg, o->next_begin_run - p->run));
 			return;
 		}
-		if (w->hidden && must_exit(record_of(w->hidden), o->next_block >> (w->hidden & GPREEMPT_SHIFT)))
+		if (w->hidden && guard_exits(w, o->next_block))
 			continue;
 		o->next_begin_run += apart;
 		o->place[o->places++] = (struct place){.number = o->next_block, .until = p->run + o->wave_ns};

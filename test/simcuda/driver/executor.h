@@ -45,8 +45,8 @@ bool transfer(struct CUctx_st *, const struct work *, uint64_t from, uint64_t to
 bool effect(const struct work *, uint64_t from, uint64_t to); // of the blocks from .. to - 1, which have ended
 // What the guard of a launch with a record does; the last two only where the record is one.
 bool guard_valid(const struct work *);
-uint64_t guard_begins(const struct work *);             // the first block that has not run in an earlier launch
-bool guard_exits(const struct work *, uint64_t number); // the block is not to begin; nor is any later one
+uint64_t guard_begins(const struct work *);            // the first block that has not run in an earlier launch
+bool guard_exits(const struct work *, uint64_t block); // the block is not to begin; nor is any later one
 
 // ---- SMs (sms.c), of a context that has had a green context
 void begin_placed(struct pass *, struct op *); // the launch begins

@@ -47,6 +47,13 @@ CUresult launch_work(struct work *w, CUfunction f, const unsigned grid[3], const
 	if (!grid[0] || !grid[1] || !grid[2] || !threads || threads > 1024 || grid[1] > 65535 || grid[2] > 65535 ||
 	    shared > (unsigned)machine.shared_per_block_optin)
 		return CUDA_ERROR_INVALID_VALUE;
+	w->cluster = 1;
+	for (int i = 0; i < 3; i++) { // REQUIRED_CLUSTER_WIDTH, HEIGHT, DEPTH
+		uint32_t side = f->attribute[11 + i] ? (uint32_t)f->attribute[11 + i] : 1;
+		if (grid[i] % side)
+			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+		w->cluster *= side;
+	}
 	int allowed = f->attribute[8] ? f->attribute[8] : machine.shared_per_block - f->definition->kernel->shared_bytes;
 	if ((int)shared > allowed) // MAX_DYNAMIC_SHARED_SIZE_BYTES
 		return CUDA_ERROR_INVALID_VALUE;
@@ -85,7 +92,9 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		return r;
 	struct work w = {0};
 	r = launch_work(&w, f, grid, block, shared, cooperative, &s->sms, parameters, extra);
-	if (r == CUDA_SUCCESS && s->green && cluster > GREEN_CLUSTER)
+	if (r == CUDA_SUCCESS && cluster > 1)
+		w.cluster = cluster;
+	if (r == CUDA_SUCCESS && s->green && w.cluster > GREEN_CLUSTER)
 		r = CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	if (r == CUDA_SUCCESS && cooperative)
 		call_cooperative(s->ctx);

@@ -375,6 +375,7 @@ struct work { // what an operation does; also a graph node
 	bool guarded, cooperative;
 	bool aside;                // mark: it needs no channel
 	struct sm_set sms;         // kernel: those that it may use
+	uint32_t cluster;          // kernel: blocks of a cluster
 	uint64_t hidden;           // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes;  // copy, memset, free
 	void *staged;              // copy: private source, freed with the operation

@@ -158,7 +158,8 @@ static bool hand_out(struct sms *m, struct op *o)
 	uint64_t blocks = blocks_of(&o->work);
 	if (o->work.hidden && !guard_valid(&o->work))
 		return false;
-	if (!o->begun && o->work.hidden)
+	// A block that exits at once needs room, too.
+	if (o->work.hidden && !o->next_block && roomiest(m, &o->work.sms, &need) >= 0)
 		o->next_block = guard_begins(&o->work);
 	o->begun = true;
 	struct wave *w = calloc(1, sizeof *w);
