@@ -114,6 +114,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			}
 		})
 	}
+	t.Run("clusters that cannot begin again", func(t *testing.T) {
+		p := start(t)
+		p.say("clusters")
+		p.hears("right")
+		p.finish()
+	})
 	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
 		p := start(t)
 		p.m.until("a drain counts from when it is asked for", func() bool { // where the machine is not slow

@@ -12,11 +12,13 @@
 
 typedef struct CUstream_st *stream_t;
 
-#define FUNCTIONS(F) F(cuStreamGetPriority, (handle, int *))
+#define FUNCTIONS(F) \
+	F(cuStreamGetPriority, (handle, int *)) \
+	F(cuFuncSetAttribute, (handle, int, int))
 
 #include "driver.h"
 
-enum { BLOCKS = 8000, CHAIN_us = 2000 };
+enum { BLOCKS = 8000, CHAIN_us = 2000, SCRATCH_BYTES = 2048 };
 static handle context, background, urgent, chain;
 static ptr memory, scratch;
 static uint32_t have[BLOCKS];
@@ -144,6 +146,38 @@ static void given_up(void)
 	OK(cuStreamSynchronize(background));
 	OK(cuMemcpyDtoH_v2(&got, scratch, sizeof got));
 	printf("%s\n", got == sum ? "in order" : "overtaken");
+}
+
+// A kernel with clusters that has ended, one that is cut behind it, and a stop in which neither of them can begin again, since the
+// urgent stream has all SMs: for longer than a stop waits.
+static void clusters(handle clustered)
+{
+	enum { REQUIRED_CLUSTER_WIDTH = 11, SMS = 132, LONG_us = 60000, AWAY_us = 300000 };
+	unsigned n = 1, us = 100, away = AWAY_us, add = 5;
+	void *first[] = {&memory, &n, &add, &us}, *all[] = {&scratch, &n, &n, &away};
+	OK(cuFuncSetAttribute(clustered, REQUIRED_CLUSTER_WIDTH, 2));
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_set_width(background, 64)); // from the first green context on, blocks have room or not
+	OK(gpreempt_stream_set_width(background, 0));
+	OK(cuLaunchKernel(clustered, BLOCKS, 1, 1, 256, 1, 1, 0, background, first, NULL));
+	uint32_t between = want = want * 3 + add;
+	launch_for(1, LONG_us);
+	do
+		read_memory();
+	while (have[0] != want);
+	OK(gpreempt_stream_preempt(background, 1));
+	read_memory();
+	bool cut = have[BLOCKS - 1] == between;
+	OK(cuLaunchKernel(chain, 2 * SMS, 1, 1, 1024, 1, 1, 0, urgent, all, NULL));
+	OK(gpreempt_stream_restore(background, 1));
+	OK(gpreempt_stream_preempt(background, 1));
+	bool away_yet = cuStreamQuery(urgent) == 600; // CUDA_ERROR_NOT_READY
+	OK(gpreempt_stream_restore(background, 0));
+	OK(cuStreamSynchronize(background));
+	OK(cuStreamSynchronize(urgent));
+	if (right())
+		printf("%s\n", cut && away_yet ? "right" : "not cut, or not kept off");
+	OK(gpreempt_stream_disable(background));
 }
 
 static void widths(void)
@@ -417,7 +451,7 @@ static void many(void)
 
 int main(int argc, char **argv)
 {
-	handle library = NULL, module;
+	handle library = NULL, module, clustered;
 	char line[64];
 	unsigned n;
 	int level, wait;
@@ -436,12 +470,14 @@ int main(int argc, char **argv)
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoad(&module, argv[1]));
 	OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+	OK(cuModuleLoad(&module, argv[1])); // whose functions have attributes of their own
+	OK(cuModuleGetFunction(&clustered, module, "sim_chain"));
 	OK(cuStreamCreate(&background, 1));
 	OK(cuStreamCreate(&urgent, 1));
 	OK(cuMemAlloc_v2(&memory, BLOCKS * 4));
-	OK(cuMemAlloc_v2(&scratch, 4));
+	OK(cuMemAlloc_v2(&scratch, SCRATCH_BYTES));
 	OK(cuMemsetD8Async(memory, 0, BLOCKS * 4, background));
-	OK(cuMemsetD8Async(scratch, 0, 4, background));
+	OK(cuMemsetD8Async(scratch, 0, SCRATCH_BYTES, background));
 	OK(cuStreamSynchronize(background));
 	printf("before %d %d after %d\n", early, before, gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
 	gpreempt_stream_disable(background);
@@ -474,6 +510,8 @@ int main(int argc, char **argv)
 			narrow(n, level);
 		else if (strcmp(line, "given up\n") == 0)
 			given_up();
+		else if (strcmp(line, "clusters\n") == 0)
+			clusters(clustered);
 		else if (strcmp(line, "widths\n") == 0)
 			widths();
 		else if (strcmp(line, "priorities\n") == 0)

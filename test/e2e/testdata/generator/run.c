@@ -61,11 +61,13 @@ enum {
 	BUFFER_BYTES = CELLS * CELL_WORDS * 4,
 	LARGE_SHARED = 120000,
 	MAX_DYNAMIC_SHARED = 8,
+	REQUIRED_CLUSTER_WIDTH = 11,
+	CLUSTER = 4, // blocks
 	REPORTS = 5
 };
 
 static struct {
-	handle context, chain, increment, marlin, lamport, barrier, add,
+	handle context, chain, clustered, increment, marlin, lamport, barrier, add,
 		copy; // add, copy: NULL where there is no image of them
 	ptr turns;    // words by which blocks wait for each other
 	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
@@ -247,6 +249,7 @@ static void kernel(const struct operation *o, handle stream)
 	     *added[] = {&data, &count, &add};
 	if (o->variant & 16 && blocks % 12 == 0)
 		x = blocks / 12, y = 4, z = 3;
+	handle chain = o->variant & 32 && x % CLUSTER == 0 ? machine[d].clustered : machine[d].chain;
 	switch (form) {
 	case PACKED: {
 		struct {
@@ -256,7 +259,7 @@ static void kernel(const struct operation *o, handle stream)
 		} packed = {data, per_block, add, us};
 		size_t bytes = 20;
 		void *extra[] = {(void *)1, &packed, (void *)2, &bytes, NULL};
-		OK(cuLaunchKernel(machine[d].chain, x, y, z, threads, 1, 1, shared, stream, NULL, extra));
+		OK(cuLaunchKernel(chain, x, y, z, threads, 1, 1, shared, stream, NULL, extra));
 		break;
 	}
 	case EXTENDED: {
@@ -266,12 +269,10 @@ static void kernel(const struct operation *o, handle stream)
 			void *attributes;
 			unsigned count;
 		} config = {{x, y, z}, {threads, 1, 1}, shared, stream, NULL, 0};
-		OK(cuLaunchKernelEx(&config, machine[d].chain, parameters, NULL));
+		OK(cuLaunchKernelEx(&config, chain, parameters, NULL));
 		break;
 	}
-	case COOPERATIVE:
-		OK(cuLaunchCooperativeKernel(machine[d].chain, x, y, z, threads, 1, 1, 0, stream, parameters));
-		break;
+	case COOPERATIVE: OK(cuLaunchCooperativeKernel(chain, x, y, z, threads, 1, 1, 0, stream, parameters)); break;
 	case INCREMENT:
 		OK(cuLaunchKernel(machine[d].increment, x, y, z, threads, 1, 1, shared, stream, incremented, NULL));
 		break;
@@ -289,9 +290,9 @@ static void kernel(const struct operation *o, handle stream)
 	case PLAIN: OK(cuLaunchKernel(machine[d].add, 1, 1, 1, 32, 1, 1, 0, stream, added, NULL)); break;
 	default:
 		if (stream == (handle)2 && o->variant & 1)
-			OK(cuLaunchKernel_ptsz(machine[d].chain, x, y, z, threads, 1, 1, shared, NULL, parameters, NULL));
+			OK(cuLaunchKernel_ptsz(chain, x, y, z, threads, 1, 1, shared, NULL, parameters, NULL));
 		else
-			OK(cuLaunchKernel(machine[d].chain, x, y, z, threads, 1, 1, shared, stream, parameters, NULL));
+			OK(cuLaunchKernel(chain, x, y, z, threads, 1, 1, shared, stream, parameters, NULL));
 	}
 }
 
@@ -771,6 +772,10 @@ static void start(const char *path)
 		OK(cuMemAlloc_v2(&machine[d].turns, allocated(TURNS * 4)));
 		OK(cuMemsetD32_v2(machine[d].turns, 0, TURNS));
 		OK(cuFuncSetAttribute(machine[d].chain, MAX_DYNAMIC_SHARED, LARGE_SHARED));
+		OK(cuModuleLoadData(&module, image));
+		load(&machine[d].clustered, module, "sim_chain");
+		OK(cuFuncSetAttribute(machine[d].clustered, MAX_DYNAMIC_SHARED, LARGE_SHARED));
+		OK(cuFuncSetAttribute(machine[d].clustered, REQUIRED_CLUSTER_WIDTH, CLUSTER));
 		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		if (cuModuleLoadData(&module, "simulated image") == 0) { // not on a GPU
 			load(&machine[d].add, module, "sim_add");
