@@ -45,15 +45,18 @@ void blp_leave(bool pushed)
 
 void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 {
+	CUresult none = 0;
 	if (d->given_up)
 		return;
-	d->given_up = 1;
-	if (gp_blp_is_gone(result)) // with what the log holds: nothing is lost that the driver would have kept
-		return;
-	d->gpu->refusal = result;
-	d->gpu->refused = call;
-	d->error = result;
-	gp_count(&d->gpu->stops.given_up, 1);
+	// Where the context is gone, so is what the log holds: nothing is lost that the driver would have kept.
+	if (!gp_blp_is_gone(result) && __atomic_compare_exchange_n((CUresult *)&d->error, &none, result, false,
+								   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		d->gpu->refusal = result;
+		d->gpu->refused = call;
+		gp_count(&d->gpu->stops.given_up, 1);
+	}
+	d->given_up = 1; // who sees that finds the error
+	gp_ring_windows(d->gpu);
 }
 
 bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }

@@ -278,7 +278,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			break;
 		fill_in(e, l, code, whole, room);
 		e->threads = s->threads += blp_threads(e);
-		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(s)) {
+		// Given up: there is no record for it, and what is only logged would be lost.
+		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(s) || (!now && d->given_up)) {
 			blp_unappend(d, s);
 			break;
 		}

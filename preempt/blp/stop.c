@@ -474,7 +474,8 @@ static void finish(struct gp_domain *d)
 	CUcontext context = d->context;
 	bool pushed = false;
 
-	if (context && !d->given_up && !blp_enter(context, &pushed))
+	bool gone = d->given_up && !d->error;
+	if (context && !gone && !blp_enter(context, &pushed))
 		blp_give_up(d, "cuCtxPushCurrent", CUDA_ERROR_INVALID_CONTEXT);
 	if (d->narrow.on)
 		blp_widen(d);
@@ -526,8 +527,10 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 		else if (!d->narrow.on && !d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
 	}
-	bool narrows = d->stopped && blp_width(d);
+	bool narrows = d->stopped && blp_width(d), given_up = d->stopped && d->given_up;
 	pthread_mutex_unlock(&d->control);
+	if (given_up) // since it was looked at above: the watcher may have looked before the stop
+		gp_ring_windows(d->gpu);
 	if (narrows && reason != GP_BLP_WINDOW) // the watcher stops for that reason, and looks anyway
 		gp_ring_windows(d->gpu);
 }
@@ -712,7 +715,9 @@ void gp_blp_watch(struct gp_gpu *g)
 			struct gp_domain *d = blp_domains[i];
 			if (d->gpu != g)
 				continue;
-			if (want)
+			if (d->given_up && d->epoch % 2) // who waits for the end of the stop may be who would end it
+				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+			else if (want)
 				gp_blp_drain(d);
 			else if (d->reasons & GP_BLP_WINDOW)
 				gp_blp_resume(d, GP_BLP_WINDOW);

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -159,9 +158,6 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("given up while narrow", func(t *testing.T) {
-		if os.Getenv("GPREEMPT_OPEN") == "" { // where the second launch comes behind the refusal, it waits for a restore: docs/design/blp.md, Not yet
-			t.Skip("open: it may hang")
-		}
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:2") // the first marker there
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -171,6 +167,15 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			blp := m.peer(p).BLP
 			return blp != nil && blp.GivenUp == 1 && blp.Narrowed > 0
 		})
+		p.finish()
+	})
+	t.Run("given up while stopped", func(t *testing.T) {
+		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:1")
+		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
+		p.hears("before 1 1 after 0")
+		p.say("given up while stopped")
+		p.hears("restored 6 right")
+		m.until("it is told", func() bool { return m.peer(p).BLP != nil && m.peer(p).BLP.GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("errors", func(t *testing.T) {

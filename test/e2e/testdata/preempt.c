@@ -148,6 +148,20 @@ static void given_up(void)
 	printf("%s\n", got == sum ? "in order" : "overtaken");
 }
 
+// The driver refuses a call in the first launch on a stopped stream. The thread that launches is the one that would end the stop.
+static void given_up_stopped(void)
+{
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_preempt(background, 1));
+	launch(3);
+	OK(cuStreamSynchronize(background));
+	SAY("restored", gpreempt_stream_restore(background, 1));
+	launch(3);
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("right\n");
+}
+
 // A kernel with clusters that has ended, one that is cut behind it, and a stop in which neither of them can begin again, since the
 // urgent stream has all SMs: for longer than a stop waits.
 static void clusters(handle clustered)
@@ -510,6 +524,8 @@ int main(int argc, char **argv)
 			narrow(n, level);
 		else if (strcmp(line, "given up\n") == 0)
 			given_up();
+		else if (strcmp(line, "given up while stopped\n") == 0)
+			given_up_stopped();
 		else if (strcmp(line, "clusters\n") == 0)
 			clusters(clustered);
 		else if (strcmp(line, "widths\n") == 0)
