@@ -139,7 +139,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("before 1 1 after 0")
 		p.say("held")
 		p.hears("stop 6 go on 6")
-		m.until("it is told", func() bool { return m.peer(p).BLP != nil && m.peer(p).BLP.GivenUp == 1 })
+		m.until("it is told", func() bool { blp := m.peer(p).BLP; return blp != nil && blp.GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks
@@ -175,7 +175,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("before 1 1 after 0")
 		p.say("given up while stopped")
 		p.hears("restored 6 right")
-		m.until("it is told", func() bool { return m.peer(p).BLP != nil && m.peer(p).BLP.GivenUp == 1 })
+		m.until("it is told", func() bool { blp := m.peer(p).BLP; return blp != nil && blp.GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("errors", func(t *testing.T) {
