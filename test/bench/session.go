@@ -82,6 +82,7 @@ type session struct {
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
 	narrows    bool                   // windows of fire leave a part of the SMs, another one all the time
 	native     func() (string, error) // path of the compiled programs under fire
+	apart      chan struct{}          // of one place: programs under fire that must not run at the same time; nil: all may
 }
 
 // work is the kernel a worker launches.
