@@ -92,8 +92,8 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
  * value of a stream that was enabled: on none. A width below 8 is none, others are rounded down to a multiple of 8, at least
  * one less than the GPU has. Stopping such a stream first stops all of it, then kernels go on in the order of their launches, also
  * later ones, each on the SMs of the width alone, and calls that wait for the stream end when they have run. Some are held back
- * with what is behind them: graphs, cooperative launches, clusters, kernels whose blocks may wait for each other and do not have room
- * at once, work behind other calls that are not over, the legacy stream and other blocking streams.
+ * with what is behind them: cooperative launches, clusters of more than 8 blocks, kernels whose blocks may wait for each other and do
+ * not have room at once, graphs with any of these, work behind other calls that are not over, the legacy stream and other blocking streams.
  * GPREEMPT_LEVEL_BLOCK only. It may be called at any time, also while the stream is stopped. GPREEMPT_ERROR_UNSUPPORTED: the
  * driver has no green contexts (before CUDA 12.5), or the stream is not of the primary context, which that of the CUDA runtime is.
  * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. */

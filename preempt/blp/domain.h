@@ -222,14 +222,15 @@ struct gp_domain {
 		uint32_t asked, left;         // SMs that the program, and the open windows, leave it while stopped
 		uint64_t driven[BLP_STREAMS]; // entries of each stream below have been put there
 		uint64_t since_ns;
-		CUevent idle;    // behind all that the context had as it was recorded
-		bool asking;     // it was recorded in this stop
-		bool blind;      // since then the driver got work of a stream without a place
-		bool refused;    // nothing runs narrow any more
-		CUevent end;     // behind what was
-		uint64_t graph;  // sequence + 1 of the graph of which a part has been put there; 0: there is none
-		uint32_t kernel; // its next one
-		bool skips;      // those of its kernels that the latest stop saw complete are left out
+		CUevent idle;         // behind all that the context had as it was recorded
+		bool asking;          // it was recorded in this stop
+		bool blind;           // since then the driver got work of a stream without a place
+		bool refused;         // nothing runs narrow any more
+		CUevent end;          // behind what was
+		_Atomic bool lingers; // it was not reached yet
+		uint64_t graph;       // sequence + 1 of the graph of which a part has been put there; 0: there is none
+		uint32_t kernel;      // its next one
+		bool skips;           // those of its kernels that the latest stop saw complete are left out
 		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
 		uint64_t pieces;           // so many, in this stretch
 	} narrow;
@@ -484,6 +485,9 @@ void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped 
 // False: the driver refused.
 bool blp_keep_narrow(struct gp_domain *);
 bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
+// Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
+// must stay frozen. Asks the driver.
+bool blp_lingers(struct gp_domain *);
 void blp_release_narrow(struct gp_domain *);
 
 // beside.c

@@ -461,7 +461,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
-		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired ||
+		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired || blp_lingers(d) ||
 		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
 		if (d->epoch % 2 && patient) {

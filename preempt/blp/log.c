@@ -442,6 +442,10 @@ static uint32_t take_record(struct gp_domain *d)
 		int mode = gp_relax_captures(); // another thread may capture
 		CUresult result = d->zeroing[region] ? gp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
 		gp_unrelax_captures(mode);
+		if (!result && blp_lingers(d)) {
+			call = "cuEventQuery";
+			result = CUDA_ERROR_NOT_READY;
+		}
 		if (!result) {
 			call = "cuMemsetD8Async";
 			result = gp_driver.cuMemsetD8Async(at, 0, (BLP_REGION - skip) * sizeof(struct gpreempt_record),

@@ -495,7 +495,15 @@ bool blp_keep_narrow(struct gp_domain *d)
 		return true;
 	refuse(d);
 	BLP_TRY(cuEventRecord, d->narrow.end, d->narrow.was->stream);
+	d->narrow.lingers = true;
 	return true;
+}
+
+bool blp_lingers(struct gp_domain *d)
+{
+	if (d->narrow.lingers)
+		d->narrow.lingers = blp_query(d->narrow.end) != 0;
+	return d->narrow.lingers;
 }
 
 bool blp_come_behind_narrow(struct gp_domain *d, const struct blp_stream *s)
