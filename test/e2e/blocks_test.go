@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // A preempted program computes the same: no block is lost, runs twice, or overtakes another.
@@ -103,7 +101,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 				p.hears("right")
 				stops++
 				p.m.until("the stop is counted", func() bool { return p.m.stops(p) == stops })
-				return p.m.peer(p).BLP.Cuts > 0
+				return p.m.blp(p).Cuts > 0
 			})
 			if blp := p.m.peer(p).BLP; blp.Beside != 0 {
 				t.Errorf("%+v", *blp)
@@ -122,14 +120,11 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
 		p := start(t)
 		p.m.until("a drain counts from when it is asked for", func() bool { // where the machine is not slow
-			before := segment.BLP{} // it may not have told of anything yet
-			if blp := p.m.peer(p).BLP; blp != nil {
-				before = *blp
-			}
+			before := p.m.blp(p)
 			p.say("unwatched")
 			p.hears("right")
 			p.m.until("the stop is counted", func() bool { return p.m.stops(p) == before.Stops+1 })
-			return p.m.peer(p).BLP.DrainNs-before.DrainNs < uint64(20*time.Millisecond)
+			return p.m.blp(p).DrainNs-before.DrainNs < uint64(20*time.Millisecond)
 		})
 		p.finish()
 	})
@@ -139,7 +134,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("before 1 1 after 0")
 		p.say("held")
 		p.hears("stop 6 go on 6")
-		m.until("it is told", func() bool { blp := m.peer(p).BLP; return blp != nil && blp.GivenUp == 1 })
+		m.until("it is told", func() bool { return m.blp(p).GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks
@@ -152,7 +147,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p := start(t)
 		p.say("narrow 30 32")
 		p.hears("ended 30 of 30 while stopped")
-		p.m.until("it is counted", func() bool { return p.m.peer(p).BLP.Narrowed >= 30*2 })
+		p.m.until("it is counted", func() bool { return p.m.blp(p).Narrowed >= 30*2 })
 		p.say("widths")
 		p.hears("not enabled 3 negative 2 more than there are 2 all 0 few 0 too many 5 one of them 0 another context 7 ")
 		p.finish()
@@ -164,8 +159,8 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.say("given up")
 		p.hears("restored 6 in order")
 		m.until("it is told", func() bool {
-			blp := m.peer(p).BLP
-			return blp != nil && blp.GivenUp == 1 && blp.Narrowed > 0
+			blp := m.blp(p)
+			return blp.GivenUp == 1 && blp.Narrowed > 0
 		})
 		p.finish()
 	})
@@ -175,7 +170,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("before 1 1 after 0")
 		p.say("given up while stopped")
 		p.hears("restored 6 right")
-		m.until("it is told", func() bool { blp := m.peer(p).BLP; return blp != nil && blp.GivenUp == 1 })
+		m.until("it is told", func() bool { return m.blp(p).GivenUp == 1 })
 		p.finish()
 	})
 	t.Run("errors", func(t *testing.T) {

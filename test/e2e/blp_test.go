@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Block-level preemption: chains.c beside a latency-critical worker under the simulated MPS server. The results of chains.c
@@ -33,13 +35,16 @@ func (p *process) chains(what string, rounds int) (hash uint32) {
 	return hash
 }
 
-func (m *machine) stops(p *process) uint64 {
+// blp is what a process has told of block-level preemption so far.
+func (m *machine) blp(p *process) segment.BLP {
 	m.t.Helper()
 	if blp := m.peer(p).BLP; blp != nil {
-		return blp.Stops
+		return *blp
 	}
-	return 0
+	return segment.BLP{}
 }
+
+func (m *machine) stops(p *process) uint64 { return m.blp(p).Stops }
 
 // fire makes requests of the latency-critical worker, each of which opens a window, until done is closed.
 func fire(lc *process, done <-chan struct{}) (ended <-chan struct{}) {

@@ -22,7 +22,7 @@ func TestNarrowedLate(t *testing.T) {
 			before := m.peer(be).BLP.Narrowed
 			lc.say("lc 1 2 500000 0 stream")
 			m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
-			m.until("it runs", func() bool { return m.peer(be).BLP.Narrowed > before+1 })
+			m.until("it runs", func() bool { return m.blp(be).Narrowed > before+1 })
 			m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
 			be.say("go on")
 			be.hears("right")

@@ -16,7 +16,7 @@ func (m *machine) startOrdered(program string) (be, lc *process) {
 	m.joined(be, lc)
 	m.until("launches are logged", func() bool {
 		be.say("plain 1")
-		return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+		return be.hear() == "right" && m.blp(be).Launches > 0
 	})
 	return be, lc
 }
@@ -126,7 +126,7 @@ func TestOrderOfAnEventRecordedAnew(t *testing.T) {
 	before := m.peer(be).BLP.Uncovered
 	be.say("anew 1")
 	be.hears("launched")
-	m.until("it is seen not to be logged", func() bool { return m.peer(be).BLP.Uncovered == before+1 })
+	m.until("it is seen not to be logged", func() bool { return m.blp(be).Uncovered == before+1 })
 	be.say("go on")
 	be.hears("right")
 }
@@ -181,7 +181,7 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 			be.hears("ready")
 			m.until("launches can be stopped", func() bool {
 				be.say("plain 1")
-				return be.hear() == "right" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+				return be.hear() == "right" && m.blp(be).Launches > 0
 			})
 			var lc *process
 			join := func() {
@@ -202,7 +202,7 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 			m.until("a launch is seen not to be logged, or is stopped", func() bool {
 				be.say("more")
 				be.hears("launched")
-				return m.peer(be).BLP.Uncovered > before || m.stops(be) > 0
+				return m.blp(be).Uncovered > before || m.stops(be) > 0
 			})
 			be.say("go on")
 			be.hears("right")
@@ -241,7 +241,7 @@ func TestBusyStreamIsStopped(t *testing.T) {
 			m.joined(be, lc)
 			done := make(chan struct{})
 			ended := fire(lc, done)
-			m.until("its launches are cut", func() bool { return m.peer(be).BLP.Cuts > 20 })
+			m.until("its launches are cut", func() bool { return m.blp(be).Cuts > 20 })
 			close(done)
 			<-ended
 			be.say("saturate 0")
@@ -271,7 +271,7 @@ func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
 	}
 	be.say("it waits")
 	be.hears("right")
-	m.until("neither was logged", func() bool { return m.peer(be).BLP.Uncovered == before+2 })
+	m.until("neither was logged", func() bool { return m.blp(be).Uncovered == before+2 })
 	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
 		t.Errorf("%+v", *blp)
 	}
@@ -301,7 +301,7 @@ func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
 				m.joined(be, lc)
 				m.until("launches are logged", func() bool {
 					be.say("work")
-					return be.hear() == "ran 0" && m.peer(be).BLP != nil && m.peer(be).BLP.Launches > 0
+					return be.hear() == "ran 0" && m.blp(be).Launches > 0
 				})
 				be.say("%s", begin)
 				be.hears("ran 0")

@@ -78,7 +78,7 @@ func TestWaitersOfWhatIsGivenUp(t *testing.T) {
 			<-ended
 			be.say("go on") // what comes during a stop would be lost, and the program told so
 			be.hears("right")
-			m.until("it has given up", func() bool { return m.peer(be).BLP.GivenUp == 1 })
+			m.until("it has given up", func() bool { return m.blp(be).GivenUp == 1 })
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestManyFunctions(t *testing.T) {
 		before := m.peer(be).BLP.Uncovered
 		be.say("functions-elsewhere 1")
 		be.hears("launched")
-		m.until("it and the graph are seen not to be logged", func() bool { return m.peer(be).BLP.Uncovered >= before+2 })
+		m.until("it and the graph are seen not to be logged", func() bool { return m.blp(be).Uncovered >= before+2 })
 		be.say("go on")
 		be.hears("right")
 	})
@@ -169,7 +169,7 @@ func TestAfterManyFunctions(t *testing.T) {
 			before := m.peer(be).BLP.Launches
 			be.say("%s", c.then)
 			be.hears("right")
-			m.until("launches could be stopped", func() bool { return m.peer(be).BLP.Launches >= before+80 })
+			m.until("launches could be stopped", func() bool { return m.blp(be).Launches >= before+80 })
 		})
 	}
 	t.Run("of a thread that ended", func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestAfterManyFunctions(t *testing.T) {
 		}
 		close(done)
 		<-ended
-		m.until("launches were cut", func() bool { return m.peer(be).BLP.Cuts > 0 })
+		m.until("launches were cut", func() bool { return m.blp(be).Cuts > 0 })
 	})
 }
 
@@ -232,7 +232,7 @@ func TestDeepQueueIsStopped(t *testing.T) {
 	m.joined(be, lc)
 	done := make(chan struct{})
 	ended := fire(lc, done)
-	m.until("launches were cut", func() bool { return m.peer(be).BLP.Cuts > 0 })
+	m.until("launches were cut", func() bool { return m.blp(be).Cuts > 0 })
 	close(done)
 	<-ended
 	be.say("go on")
@@ -255,6 +255,6 @@ func (m *machine) untilStoppable(p *process) {
 	m.t.Helper()
 	m.until("launches can be stopped", func() bool {
 		p.say("plain 1")
-		return p.hear() == "right" && m.peer(p).BLP != nil && m.peer(p).BLP.Launches > 0
+		return p.hear() == "right" && m.blp(p).Launches > 0
 	})
 }
