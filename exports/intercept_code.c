@@ -7,15 +7,28 @@
 // Everything between begin and gp_call_end may wait for the whole context, also the hooks.
 static struct gp_call begin(void) { return gp_call_begin(GP_WAIT_CONTEXT, NULL); }
 
+// A function of the driver that loads code, or may, with the core told. What the hooks do before takes longer, and is not part of it.
+#define LOADING(hooks, call) \
+	({ \
+		const struct gp_hooks *hooks_ = hooks; \
+		if (hooks_) \
+			hooks_->code_loading(true); \
+		CUresult loaded_ = call; \
+		if (hooks_) \
+			hooks_->code_loading(false); \
+		loaded_; \
+	})
+
 // Loads the image that the core gives instead of the program's. False: nothing was loaded.
 static bool load_other(const struct gp_hooks *hooks, struct gp_load *load, CUmodule *module)
 {
 	const void *other = module && hooks ? hooks->module_loading(load) : NULL;
 	if (!other)
 		return false;
-	CUresult result = load->options ? REAL(cuModuleLoadDataEx)(module, other, load->options, (void *)load->option,
-								   (void **)load->value) :
-					  REAL(cuModuleLoadData)(module, other);
+	CUresult result =
+		LOADING(hooks, load->options ? REAL(cuModuleLoadDataEx)(module, other, load->options,
+									(void *)load->option, (void **)load->value) :
+					       REAL(cuModuleLoadData)(module, other));
 	hooks->module_loaded(load, result == CUDA_SUCCESS ? *module : NULL);
 	return result == CUDA_SUCCESS;
 }
@@ -34,7 +47,8 @@ static CUresult tell_loaded_as_given(const struct gp_hooks *hooks, struct gp_loa
 	return gp_call_end(call, load_other(call.hooks, &load, module) ? \
 					 CUDA_SUCCESS : \
 					 tell_loaded_as_given(call.hooks, &load, module, \
-							      WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, other)));
+							      WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
+									LOADING(call.hooks, other))));
 
 CUresult cuModuleLoad(CUmodule *module, const char *path){LOAD_MODULE(REAL(cuModuleLoad)(module, path), .path = path)}
 
@@ -54,7 +68,8 @@ CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
 	struct gp_call call = begin();
-	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(cuModuleGetFunction)(function, module, name));
+	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE,
+				    LOADING(call.hooks, REAL(cuModuleGetFunction)(function, module, name)));
 	if (result == CUDA_SUCCESS && call.hooks)
 		call.hooks->module_function(module);
 	return gp_call_end(call, result);
@@ -77,9 +92,9 @@ static CUresult end_library_load(struct gp_call call, CUlibrary *library, CUresu
 
 #define LOAD_LIBRARY(name, from, field) \
 	struct gp_call call = begin(); \
-	CUresult result = WITH_ROOM( \
-		call.hooks, GP_CURRENT_DEVICE, \
-		REAL(name)(library, from, options, values, count, library_options, library_values, library_count)); \
+	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
+				    LOADING(call.hooks, REAL(name)(library, from, options, values, count, \
+								   library_options, library_values, library_count))); \
 	return end_library_load(call, library, result, \
 				&(struct gp_load){.field = from, \
 						  .options = count, \
@@ -108,7 +123,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 #define USE_LIBRARY(name, ...) \
 	struct gp_call call = begin(); \
 	library = call.hooks ? call.hooks->library_used(library) : library; \
-	return gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name)(__VA_ARGS__)));
+	return gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, LOADING(call.hooks, REAL(name)(__VA_ARGS__))));
 
 CUresult cuLibraryGetKernel(CUfunction *kernel, CUlibrary library,
 			    const char *name){USE_LIBRARY(cuLibraryGetKernel, kernel, library, name)}
@@ -132,7 +147,8 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
 	struct gp_call call = begin();
 	CUlibrary used = call.hooks ? call.hooks->library_used(library) : library;
-	CUresult result = WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(cuLibraryGetModule)(module, used));
+	CUresult result =
+		WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, LOADING(call.hooks, REAL(cuLibraryGetModule)(module, used)));
 	if (result == CUDA_SUCCESS && module && call.hooks)
 		call.hooks->library_module(used, *module);
 	return gp_call_end(call, result);

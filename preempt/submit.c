@@ -191,7 +191,7 @@ static __attribute__((noinline)) void count_in(struct gp_operation *o)
 	o->counted = true;
 }
 
-// Another thread's call waits for the context (preempt/blp/flush.c). Its memory may move meanwhile.
+// Another thread's call waits for the context (preempt/blp/take.c). Its memory may move meanwhile.
 static __attribute__((noinline)) void keep_off(const struct gp_operation *o)
 {
 	if (!gp_blp_keeps_off(o))

@@ -36,6 +36,8 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 		if (gp_now_ns() - since < patience) // the driver refused
 			return false;
 		s->patience_ns = patience / 8 > BLP_LEAST_PATIENCE_NS ? patience / 8 : BLP_LEAST_PATIENCE_NS;
+		if (blp_give_way(d))
+			continue;
 		if (let_run(d, s))
 			return true;
 		if (!(d->epoch % 2))
@@ -402,6 +404,7 @@ void blp_enter_driver(struct gp_operation *o)
 	if (!s || !s->thread)
 		return;
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	blp_enter_own(s);
 	pthread_mutex_unlock(&d->lock);
 }

@@ -275,6 +275,7 @@ bool blp_let_go(struct gp_domain *d)
 	bool accepted = true;
 
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	complete_passed(d);
 	for (uint64_t at = d->tail; at < d->head && accepted; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);

@@ -24,8 +24,13 @@ _Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
 bool gp_blp_started;
+_Atomic bool blp_loads_lazily;
 
-void gp_blp_start(void) { gp_blp_started = true; }
+void gp_blp_start(void)
+{
+	gp_code_loading = gp_blp_loading;
+	gp_blp_started = true;
+}
 
 bool blp_enter(CUcontext context, bool *pushed)
 {
@@ -176,6 +181,7 @@ static struct gp_domain *allocate(void)
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&d->resumed, &monotonic);
 	pthread_condattr_destroy(&monotonic);
+	pthread_cond_init(&d->driver_left, NULL);
 	pthread_mutex_init(&d->control, NULL);
 	pthread_mutex_init(&d->lock, NULL);
 	return d;
@@ -206,6 +212,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	pthread_mutex_lock(&d->lock);
 	// All that the place held before but what makes it one.
 	static uint64_t number; // under making
+	blp_loads_lazily = gp_driver_loads_lazily();
 	d->gpu = g;
 	d->separate = separate;
 	d->before = NULL;
@@ -223,6 +230,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->oldest_record = d->next_record = 1;
 	d->streams = d->tainted = d->firm = d->recorded = 0;
 	d->passed = false;
+	d->driver_waits = 0;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);

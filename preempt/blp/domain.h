@@ -106,6 +106,7 @@ struct blp_twin {                // graph.c
 	uint32_t room_on,
 		no_room_on; // SMs where all of its kernels have room when they run narrow, and where not; 0: not known
 	bool retired;       // from now on the program's own instance is launched
+	bool loaded;        // the code of its kernels is
 	bool parted;        // the latest launch did not drain midway: the rest of it is launched kernel by kernel
 	CUevent zeroed;     // recorded behind the zeroing of its records
 	CUevent plain;      // recorded behind the latest launch of the program's own instance
@@ -183,6 +184,9 @@ struct gp_domain {
 	_Atomic CUresult error;    // what the driver returned then
 	pthread_mutex_t lock;      // of what follows
 	pthread_cond_t resumed;
+	uint32_t driver_waits; // calls under way for which the driver waits with its lock: nothing is submitted under lock (take.c)
+	uint32_t giving_way; // threads that wait for their end
+	pthread_cond_t driver_left;
 	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
@@ -259,6 +263,7 @@ extern _Atomic CUresult blp_late;  // the driver refused a launch that was only 
 extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
 // domain.c
+extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with its first launch
 extern _Atomic uint32_t blp_specials; // places ever used of streams that have domains of their own
 static inline bool blp_separated(void) { return blp_specials; }
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
@@ -392,8 +397,21 @@ void blp_expect_stream(CUstream, CUcontext current);
 CUresult blp_wait_stream(CUstream, CUcontext current);
 void blp_expect_all(CUcontext);
 CUresult blp_wait_all(CUcontext);
-void blp_end_take(void); // of the calling thread, if there is one
-void blp_let_in(void);   // what is kept off and may come in, since the program has asked for a stop
+
+// take.c
+void blp_begin_take(CUcontext); // of the calling thread, which keeps work of others off until its end; NULL: none
+void blp_end_take(void);        // if there is one, and its driver's wait
+void blp_let_in(void);          // what is kept off and may come in, since the program has asked for a stop
+// The calling thread is about to call a function of the driver's that waits for the context with the driver's lock.
+void blp_begin_driver_wait(CUcontext);
+// Under gp_domain.lock, before anything is submitted with it held. blp_give_way gives the lock up while a call that began before is
+// under way; true: it did, and all is to be looked at anew. Who waits for work meanwhile asks the driver instead of marking it.
+bool blp_driver_waits(const struct gp_domain *);
+bool blp_give_way_slowly(struct gp_domain *);
+static inline bool blp_give_way(struct gp_domain *d)
+{
+	return __builtin_expect(d->driver_waits, 0) && blp_give_way_slowly(d);
+}
 
 // barrier.c
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the

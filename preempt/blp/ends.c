@@ -40,7 +40,9 @@ static void end(struct gp_domain *d, CUcontext context)
 	}
 	d->head = d->tail = 0;
 	d->streams = 0;
+	d->driver_waits = 0;
 	pthread_cond_broadcast(&d->resumed);
+	pthread_cond_broadcast(&d->driver_left);
 	pthread_mutex_unlock(&d->lock);
 	blp_forget_events(d);
 	int mode = gp_relax_captures(); // another thread may capture

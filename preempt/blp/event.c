@@ -4,6 +4,7 @@
 // run. So questions about it are answered here, and it is recorded again when the domain goes on.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
 
 enum { EVENTS = 1 << 14, PROBES = 64 };
@@ -187,7 +188,7 @@ static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **strea
 			return NULL;
 		o->cpu |= blp_flush_others(d, o->handle, o->stream);
 		pthread_mutex_lock(&d->lock);
-		if (blp_belongs(o, d))
+		if (!blp_give_way(d) && blp_belongs(o, d))
 			break;
 	}
 	if (d->context == o->handle && !d->given_up && (*stream = blp_find_stream(d, o->stream, true))) {
@@ -472,6 +473,13 @@ static struct gp_domain *enter_stream(CUstream handle, CUcontext current, struct
 	return NULL;
 }
 
+static void begin_load(CUfunction function, CUcontext current)
+{
+	const struct gp_context *c = gp_find_context(current);
+	if (c && blp_loads_lazily && !gp_code_is_loaded(function, 1ull << (c - gp_context)))
+		gp_blp_loading(true);
+}
+
 bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 {
 	struct blp_stream *stream;
@@ -490,8 +498,8 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		return e.domain && wait_record(&e, false);
 	}
 	case GP_WAIT_CONTEXT:
-	case GP_PIN:
-	case GP_LOAD: break;
+	case GP_PIN: break;
+	case GP_LOAD: begin_load(what, current); break;
 	case GP_TAKE:
 		if (what != GP_CURRENT)
 			gp_blp_flush_all(what);
@@ -572,7 +580,7 @@ static bool is_over(enum gp_wait kind, void *what)
 
 CUresult gp_blp_end_wait(enum gp_wait kind, void *what, CUresult result)
 {
-	if (kind == GP_TAKE_MEMORY || kind == GP_TAKE_ARRAY)
+	if (kind == GP_TAKE_MEMORY || kind == GP_TAKE_ARRAY || kind == GP_LOAD)
 		blp_end_take();
 	if (!result && kind == GP_WAIT_STREAM)
 		result = blp_wait_stream(what, gp_current_handle());

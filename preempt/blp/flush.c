@@ -41,7 +41,8 @@ static bool is_marked(struct gp_domain *d, struct blp_stream *s)
 		blp_has_ended(d, s, s->last);
 		blp_leave(pushed);
 	}
-	return !blp_pending(s) || blp_marker_behind(d, s->first_marker, s->last) >= 0;
+	return !blp_pending(s) || blp_marker_behind(d, s->first_marker, s->last) >= 0 ||
+	       (s->thread && blp_driver_waits(d)); // a later question tells
 }
 
 bool blp_runs_beside(struct gp_domain *d, struct blp_stream *s)
@@ -294,116 +295,16 @@ static CUcontext awaited_for(CUdeviceptr address)
 	return context;
 }
 
-// Calls for which the driver waits for a context with its lock. Work that another thread puts there meanwhile waits for the call, and not
-// the call for that work: it may wait for the calling thread. Here such a call waits for the log first. So work is kept off from
-// then on until the driver's function has returned; it has got no count and no lock yet. Nothing waits for it that would not in the
-// driver: the call waits for what was there. A stop that the program asked for is the exception. The program may want the work done
-// before it ends the stop, for which the call waits: meanwhile nothing is kept off. Nor is anything by calls that begin later: a thread
-// of the program may always have one under way.
-struct take {
-	struct take *next;
-	CUcontext context; // NULL: none is under way
-	uint64_t number;
-};
-static struct {
-	pthread_mutex_t lock; // of what follows; no other is taken under it
-	pthread_cond_t changed;
-	struct take *first; // under way
-	uint64_t numbers;   // ever
-} takes = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-static __thread struct take take __attribute__((tls_model("initial-exec"))); // the calling thread's
-
-static pthread_key_t ends;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool hears_of_ends;
-
-static void end_take(struct take *t)
-{
-	if (!t->context)
-		return;
-	pthread_mutex_lock(&takes.lock);
-	struct take **at = &takes.first;
-	while (*at != t)
-		at = &(*at)->next;
-	*at = t->next;
-	t->context = NULL;
-	gp_blp_takes--;
-	pthread_cond_broadcast(&takes.changed);
-	pthread_mutex_unlock(&takes.lock);
-}
-
-static void thread_ends(void *t) { end_take(t); }
-
-static void hear_of_ends(void) { hears_of_ends = !pthread_key_create(&ends, thread_ends); }
-
-// One that is under way is over: the program left it by longjmp, or a profiler is called back in it.
-static void begin_take(CUcontext context)
-{
-	end_take(&take);
-	pthread_once(&once, hear_of_ends);
-	if (!context || !hears_of_ends || pthread_setspecific(ends, &take))
-		return;
-	pthread_mutex_lock(&takes.lock);
-	take = (struct take){takes.first, context, ++takes.numbers};
-	takes.first = &take;
-	gp_blp_takes++;
-	pthread_mutex_unlock(&takes.lock);
-}
-
-void blp_end_take(void) { end_take(&take); }
-
-static bool asked_to_stop(CUcontext context)
-{
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->context == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
-			return true;
-	return false;
-}
-
-// takes.lock is held.
-static bool keeps_off(CUcontext context, uint64_t came)
-{
-	for (const struct take *t = takes.first; t; t = t->next)
-		if (t != &take && t->context == context && t->number <= came)
-			return !asked_to_stop(context);
-	return false;
-}
-
-bool gp_blp_keeps_off(const struct gp_operation *o)
-{
-	pthread_mutex_lock(&takes.lock);
-	bool off = o->handle && !blp_inside && keeps_off(o->handle, takes.numbers);
-	pthread_mutex_unlock(&takes.lock);
-	return off;
-}
-
-void gp_blp_keep_off(const struct gp_operation *o)
-{
-	pthread_mutex_lock(&takes.lock);
-	for (uint64_t came = takes.numbers; keeps_off(o->handle, came);)
-		pthread_cond_wait(&takes.changed, &takes.lock);
-	pthread_mutex_unlock(&takes.lock);
-}
-
-// Who keeps off looks at the reasons with takes.lock: this comes after they have changed, and wakes who did not see that.
-void blp_let_in(void)
-{
-	if (!gp_blp_takes)
-		return;
-	pthread_mutex_lock(&takes.lock);
-	pthread_cond_broadcast(&takes.changed);
-	pthread_mutex_unlock(&takes.lock);
-}
-
 // The driver waits for a context. What else may be used is waited for within a patience, and before work is kept off, for which it may wait.
 static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 {
 	if (blp_inside)
 		return;
 	flush(&(struct scope){.gpu = gpu, .all = true, .bounded = true, .elsewhere = awaited});
-	begin_take(awaited);
+	blp_begin_take(awaited);
 	if (awaited)
 		flush(&(struct scope){.context = awaited, .all = true});
+	blp_begin_driver_wait(awaited);
 }
 
 // Does not wait for other GPUs: their kernels may wait for launches that the calling thread makes later, as those of a

@@ -333,9 +333,13 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 {
 	struct gp_domain *d = t->domain;
 	pthread_mutex_lock(&d->lock);
-	if (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm)
+	while (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm) {
+		if (blp_give_way(d))
+			continue;
 		gp_driver.cuStreamWaitEvent(o->stream, blp_firm_end(d, &d->stream_of[t->stream], t->upto),
 					    0); // it runs to its end
+		break;
+	}
 	pthread_mutex_unlock(&d->lock);
 	o->twin = t;
 }
@@ -461,6 +465,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 	pthread_mutex_lock(&d->lock);
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
+		blp_give_way(d);
 		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired || blp_lingers(d) ||
 		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
@@ -519,13 +524,33 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 	return false;
 }
 
+// With the first launch the driver may load the kernels' code: see load in launch.c. False: it refused.
+static bool load(const struct gp_operation *o, struct blp_twin *t)
+{
+	if (t->loaded || !blp_loads_lazily || !o->context)
+		return true;
+	uint64_t context = 1ull << (o->context - gp_context);
+	pthread_mutex_lock(&making);
+	uint32_t count = t->of == o->graph ? t->count : 0;
+	CUfunction *function = count ? calloc(count, sizeof *function) : NULL;
+	for (uint32_t i = 0; function && i < count; i++)
+		function[i] = t->kernel[i].function;
+	pthread_mutex_unlock(&making);
+	bool loaded = function;
+	for (uint32_t i = 0; loaded && i < count; i++)
+		loaded = gp_code_is_loaded(function[i], context) || gp_code_load(function[i], context);
+	free(function);
+	t->loaded = loaded;
+	return loaded;
+}
+
 static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 {
 	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
 	if (!d || d != t->domain)
 		return false;
 	blp_begin_crossing(o, d);
-	bool launched = !blp_flush_others(d, o->handle, o->stream) && log_twin(o, d, t);
+	bool launched = !blp_flush_others(d, o->handle, o->stream) && load(o, t) && log_twin(o, d, t);
 	blp_end_crossing(o, d);
 	return launched;
 }

@@ -256,6 +256,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 	pthread_mutex_lock(&d->lock);
 	for (;;) {
 		struct blp_stream *s;
+		blp_give_way(d);
 		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
 		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
@@ -324,6 +325,16 @@ static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct g
 	return passes;
 }
 
+// The driver loads a kernel's code with its first launch, and waits with its lock for that: not with the domain's lock held. False: it
+// refused, and is to tell the program.
+static bool load(const struct gp_operation *o, CUfunction function)
+{
+	if (!blp_loads_lazily || !o->context)
+		return true;
+	uint64_t context = 1ull << (o->context - gp_context);
+	return gp_code_is_loaded(function, context) || gp_code_load(function, context);
+}
+
 bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 {
 	const struct gp_code *code = gp_code_of(l->function);
@@ -345,7 +356,8 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 			blp_begin_crossing(o, d);
 			others = blp_flush_others(d, o->handle, o->stream);
 		}
-		bool launched = !others && ((!log && pass_log(o, d, code, l)) || log_launch(o, d, l, code));
+		bool launched = !others && ((!log && pass_log(o, d, code, l)) ||
+					    (load(o, l->function) && log_launch(o, d, l, code)));
 		if (__builtin_expect(separated, 0))
 			blp_end_crossing(o, d);
 		if (launched)
@@ -355,6 +367,8 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
 		pthread_mutex_unlock(&d->lock);
 	}
+	if (d && must_be_logged(d))
+		load(o, l->function);
 	blp_pass(o);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);

@@ -228,11 +228,29 @@ bool blp_runs_on(struct gp_domain *d, struct blp_stream *s)
 	return poll_markers(d, s) == CUDA_ERROR_NOT_READY && blp_pending(s);
 }
 
+// Asks the driver about the queue, where a marker would have to wait for the driver's lock: nothing comes there meanwhile but what waits
+// for it, too. All entries before the latest marker are ahead of it.
+static CUresult poll_queue(struct gp_domain *d, struct blp_stream *s)
+{
+	if (blp_is_orphan(s) || (s->handle == GP_STREAM_LEGACY && gp_capturing()))
+		return CUDA_ERROR_NOT_READY;
+	int mode = gp_relax_captures();
+	CUresult result = gp_driver.cuStreamQuery(blp_queue_of(d, s));
+	gp_unrelax_captures(mode);
+	if (!result && (s->firm || !(d->epoch % 2))) // in this order, as in poll_markers
+		blp_complete_to(d, s, s->last);
+	return result;
+}
+
 bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	// During a stop the driver does not have all of it: a marker would say nothing.
-	if (!(d->epoch % 2) && blp_marker_behind(d, s->first_marker, upto) < 0)
-		blp_mark(d, s, s->last);
+	if (!(d->epoch % 2) && blp_marker_behind(d, s->first_marker, upto) < 0) {
+		if (blp_driver_waits(d))
+			poll_queue(d, s);
+		else
+			blp_mark(d, s, s->last);
+	}
 	poll_markers(d, s);
 	return s->done >= upto;
 }
@@ -264,6 +282,8 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 			blp_forget(d, s);
 			return CUDA_SUCCESS;
 		}
+		if (blp_driver_waits(d))
+			return poll_queue(d, s);
 		if (!blp_mark(d, s, s->last))
 			return CUDA_ERROR_UNKNOWN; // the driver refused: it is to tell the program
 	}
@@ -410,6 +430,8 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			return true;
 		if (d->epoch % 2 || d->given_up)
 			return false;
+		if (blp_give_way(d))
+			continue;
 		poll_markers(d, s);
 		struct blp_stream *oldest = d->tail < d->head ? &d->stream_of[blp_entry_at(d, d->tail)->stream] : s;
 		if (oldest != s) {

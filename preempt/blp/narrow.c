@@ -464,6 +464,7 @@ bool blp_narrow(struct gp_domain *d)
 		begin(d, width);
 	if (d->narrow.on) {
 		pthread_mutex_lock(&d->lock);
+		blp_give_way(d);
 		complete(d);
 		if (!d->given_up)
 			go_on(d);
@@ -475,6 +476,7 @@ bool blp_narrow(struct gp_domain *d)
 void blp_leave_narrow(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	if (d->narrow.graph) { // a marker tells when the part of it that runs has drained
 		struct blp_entry *e = blp_entry_at(d, d->narrow.graph - 1);
 		if (!blp_mark(d, &d->stream_of[e->stream], d->narrow.graph))

@@ -158,6 +158,7 @@ static void stop_blocks(struct gp_domain *d)
 			frozen = next;
 	}
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	if (d->context == context)
 		stop_the_rest(d, frozen);
 	pthread_mutex_unlock(&d->lock);
@@ -483,6 +484,7 @@ static void finish(struct gp_domain *d)
 		if (blp_drained(d) && d->flagged)
 			blp_unfreeze(d);
 		pthread_mutex_lock(&d->lock);
+		blp_give_way(d);
 		bool cut = d->flagged && !d->drained;
 		if (d->counted_ns)
 			gp_count_time(&d->gpu->stop_times, gp_now_ns() - d->counted_ns);
@@ -550,6 +552,7 @@ void gp_blp_drain(struct gp_domain *d)
 static bool is_idle(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	bool idle = find_drains(d);
 	for (uint32_t i = 0; i < d->drains && !d->given_up; i++) {
 		CUresult result = d->drain[i].event ? blp_query(d->drain[i].event) : 0;

@@ -147,6 +147,7 @@ void blp_pass_own(struct gp_domain *d)
 	if (!s->ahead)
 		return;
 	pthread_mutex_lock(&d->lock);
+	blp_give_way(d);
 	follow(s); // of what the log may still hold: waits for events, behind no launch
 	pthread_mutex_unlock(&d->lock);
 }

@@ -19,6 +19,13 @@ struct gp_code {
 // as it came. Lock-free once it is known; the first call for a handle asks the driver.
 const struct gp_code *gp_code_of(CUfunction);
 
+// Whether the code of a CUfunction or CUkernel is known to be loaded in a context, which is one bit. Lock-free. gp_code_load loads it into
+// the current one, where the driver may wait for all of that; false: it refused. loading is called before and after.
+bool gp_code_is_loaded(CUfunction, uint64_t context);
+bool gp_code_load(CUfunction, uint64_t context);
+// Around functions of the driver's that load code in the current context, where the core calls them itself.
+extern void (*gp_code_loading)(bool begins);
+
 // Changes as handles become unknown.
 extern _Atomic uint32_t gp_code_generation;
 

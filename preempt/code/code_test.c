@@ -2,7 +2,7 @@
 //
 // Loads, and what is known of kernels, over a driver and a rewriter that are made up. Ends well or says what is wrong.
 #define _GNU_SOURCE
-#include "preempt/code/code.h"
+#include "preempt/code/handles.h"
 #include "preempt/code/request.h"
 #include "preempt/process/process.h"
 #include "test/units/check.h"
@@ -250,6 +250,20 @@ int main(void)
 	CHECK(guarded(6 * STEP) && guarded(2 * STEP));
 	load_module(6 * STEP);
 	CHECK(guarded(6 * STEP));
+
+	// In which contexts its code is loaded, until handles become unknown.
+	CUfunction f = (CUfunction)(6ul * STEP);
+	generation = gp_code_generation;
+	CHECK(!gp_code_is_loaded(f, 1));
+	gp_handle_add_loaded(f, 1, generation);
+	gp_handle_add_loaded(f, 1ull << 63, generation);
+	gp_handle_add_loaded((CUfunction)(7ul * STEP), 1, generation); // nobody asked for it yet
+	CHECK(gp_code_is_loaded(f, 1) && gp_code_is_loaded(f, 1ull << 63) && !gp_code_is_loaded(f, 2));
+	CHECK(!gp_code_is_loaded((CUfunction)(7ul * STEP), 1));
+	gp_code_forget();
+	CHECK(!gp_code_is_loaded(f, 1) && guarded(6 * STEP) && !gp_code_is_loaded(f, 1));
+	gp_handle_add_loaded(f, 1, generation); // learnt of what had the handle before
+	CHECK(!gp_code_is_loaded(f, 1));
 
 	// Nor are many forgotten because others hold it.
 	enum { MANY = 5000 };

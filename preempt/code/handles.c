@@ -35,6 +35,8 @@ static void enter(CUfunction function, const struct gp_code *code)
 			continue;
 		// A launch that still finds the old handle here and reads this code has to see that all were forgotten between.
 		atomic_store_explicit(&gp_handle[i].code, code, memory_order_release);
+		if (!handle)
+			atomic_store_explicit(&gp_handle[i].loaded, 0, memory_order_release);
 		atomic_store_explicit(&gp_handle[i].function, function, memory_order_release);
 		used += !handle;
 		return;
@@ -55,5 +57,14 @@ void gp_handle_enter(CUfunction function, const struct gp_code *code, uint32_t g
 	pthread_mutex_lock(&lock);
 	if (generation == gp_code_generation)
 		enter(function, code);
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_handle_add_loaded(CUfunction function, uint64_t contexts, uint32_t generation)
+{
+	pthread_mutex_lock(&lock);
+	struct gp_handle *h = generation == gp_code_generation ? gp_handle_place(function) : NULL;
+	if (h)
+		atomic_fetch_or(&h->loaded, contexts);
 	pthread_mutex_unlock(&lock);
 }

@@ -150,6 +150,36 @@ const struct gp_code *gp_code_of(CUfunction function)
 	return known(code);
 }
 
+bool gp_code_is_loaded(CUfunction function, uint64_t context)
+{
+	uint32_t before = atomic_load_explicit(&gp_code_generation, memory_order_acquire);
+	struct gp_handle *h = gp_handle_place(function);
+	uint64_t loaded = h ? atomic_load_explicit(&h->loaded, memory_order_relaxed) : 0;
+	atomic_thread_fence(memory_order_acquire);
+	return loaded & context && before % 2 == 0 &&
+	       before == atomic_load_explicit(&gp_code_generation, memory_order_relaxed);
+}
+
+// To ask for an attribute loads the code, too.
+bool gp_code_load(CUfunction kernel, uint64_t context)
+{
+	int registers, mode = gp_relax_captures(); // a capture in global mode forbids loading to other threads too
+	uint32_t generation = gp_code_generation;
+	CUfunction function;
+
+	gp_code_loading(true);
+	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, kernel))
+		function = kernel;
+	CUresult result = gp_driver.cuFuncLoad ?
+				  gp_driver.cuFuncLoad(function) :
+				  gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+	gp_code_loading(false);
+	gp_unrelax_captures(mode);
+	if (!result)
+		gp_handle_add_loaded(kernel, context, generation);
+	return !result;
+}
+
 bool gp_code_parameter_hidden(CUfunction function, size_t index)
 {
 	const struct gp_code *code = gp_code_of(function);

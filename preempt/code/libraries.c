@@ -112,8 +112,10 @@ static void settle(struct library *l)
 	if (!r)
 		return;
 	gp_rewritten_in_use();
+	gp_code_loading(true);
 	CUresult result = gp_driver.cuLibraryLoadData(&second, gp_rewritten_image(r), l->jit.option, l->jit.value,
 						      l->jit.count, l->option, l->value, l->options);
+	gp_code_loading(false);
 	if (result) {
 		char reason[64];
 		snprintf(reason, sizeof reason, "cuLibraryLoadData: CUDA error %d", result);
@@ -244,11 +246,15 @@ static const struct gp_rewritten *search(CUmodule module, const char *kernel)
 			if (gp_rewritten_find(l->rewritten, kernel))
 				candidates[count++] = l->second;
 	pthread_mutex_unlock(&registry);
-	for (int i = 0; i < count && !found; i++)
-		if (!gp_driver.cuLibraryGetModule(&of, candidates[i]) && of == module) {
+	for (int i = 0; i < count && !found; i++) {
+		gp_code_loading(true);
+		CUresult result = gp_driver.cuLibraryGetModule(&of, candidates[i]);
+		gp_code_loading(false);
+		if (!result && of == module) {
 			gp_library_module(candidates[i], module);
 			found = gp_rewritten_library(candidates[i]);
 		}
+	}
 	return found;
 }
 

@@ -13,6 +13,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static void nobody_hears(bool begins) { (void)begins; }
+void (*gp_code_loading)(bool begins) = nobody_hears;
+
 static _Atomic uint32_t *armed;
 _Atomic uint32_t gp_images_rewritten;
 

@@ -186,6 +186,8 @@ struct gp_hooks {
 	void (*kernel_function)(CUfunction kernel, CUfunction function);
 	// Whether a parameter of a kernel, counted from 0, was added by the rewriting.
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
+	// Around a function of the driver's that loads code in the current context, or may.
+	void (*code_loading)(bool begins);
 	// Whether code is to be rewritten in this process. Some code is loaded unseen, for this reason.
 	bool (*code_wanted)(void);
 	void (*code_missed)(const char *reason);

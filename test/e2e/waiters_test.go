@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"testing"
 )
 
@@ -237,17 +236,6 @@ func TestDeepQueueIsStopped(t *testing.T) {
 	<-ended
 	be.say("go on")
 	be.hears("right")
-}
-
-// Hangs that are known and not mended: docs/design/blp.md, "Not yet".
-func TestWaitersOpen(t *testing.T) {
-	if os.Getenv("GPREEMPT_OPEN") == "" {
-		t.Skip("known hangs; GPREEMPT_OPEN=1 runs them")
-	}
-	t.Parallel()
-	for what, program := range map[string]string{"unloaded": "meanwhile.c", "asked-loading": "meanwhile.c"} {
-		t.Run(what, func(t *testing.T) { rightAlone(t, compile(t, "testdata/"+program), what) })
-	}
 }
 
 // untilStoppable waits until launches of a process that is alone can be stopped.

@@ -202,8 +202,8 @@ static void event_renewed(unsigned rounds) { renewed_meanwhile(rounds, false, tr
 
 static struct freed {
 	ptr memory;
-	void *pinned;         // freed instead, if not NULL
-	handle array, module; // the same
+	void *pinned; // freed instead, if not NULL
+	handle array; // the same
 } freed;
 
 static void *free_meanwhile(void *unused)
@@ -211,9 +211,7 @@ static void *free_meanwhile(void *unused)
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
 	meanwhile.begins = true;
-	if (freed.module)
-		OK(cuModuleUnload(freed.module));
-	else if (freed.array)
+	if (freed.array)
 		OK(cuArrayDestroy(freed.array));
 	else if (freed.pinned)
 		OK(cuMemFreeHost(freed.pinned));
@@ -223,8 +221,7 @@ static void *free_meanwhile(void *unused)
 	return NULL;
 }
 
-enum freed_kind { MEMORY, PINNED, ARRAY, MODULE };
-static handle loaded; // the module
+enum freed_kind { MEMORY, PINNED, ARRAY };
 
 static pthread_t begin_freeing(enum freed_kind kind)
 {
@@ -240,7 +237,6 @@ static pthread_t begin_freeing(enum freed_kind kind)
 	case MEMORY: OK(cuMemAlloc_v2(&freed.memory, BYTES)); break;
 	case PINNED: OK(cuMemHostAlloc(&freed.pinned, BYTES, 0)); break;
 	case ARRAY: OK(cuArrayCreate_v2(&freed.array, &flat)); break;
-	case MODULE: freed.module = loaded; break;
 	}
 	meanwhile.begins = meanwhile.over = false;
 	CHECK(!pthread_create(&thread, NULL, free_meanwhile, NULL));
@@ -336,73 +332,6 @@ static void freed_while_stopped(unsigned rounds)
 		CHECK(right(&b) && right(&c));
 	}
 	OK(gpreempt_stream_disable((stream_t)one));
-}
-
-// The driver waits without its lock for what was there before it unloads a module.
-static void unloaded_meanwhile(unsigned rounds)
-{
-	struct chained b = buffer();
-	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING);
-	for (unsigned r = 0; r < rounds; r++) {
-		OK(cuModuleLoad(&loaded, image)); // waits for what is there
-		launch(&b, one, r, 300000);
-		pthread_t thread = begin_freeing(MODULE);
-		spin(another);
-		CHECK(returns_before(thread, &meanwhile.over));
-	}
-}
-
-static void *load_meanwhile(void *unused)
-{
-	handle module;
-	(void)unused;
-	OK(cuCtxSetCurrent(context));
-	OK(cuModuleLoad(&module, image));
-	return NULL;
-}
-
-static void *launch_meanwhile(void *stream)
-{
-	static struct chained b;
-	OK(cuCtxSetCurrent(context));
-	b.data = word + 4;
-	unsigned n = 1, add = 1, us = 1;
-	void *parameters[] = {&b.data, &n, &add, &us};
-	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
-	return NULL;
-}
-
-static void *let_go_late(void *unused)
-{
-	(void)unused;
-	for (int us = 0; *(volatile uint32_t *)(uintptr_t)word && us < 5000000; us += 1000)
-		usleep(1000);
-	released = true;
-	let_go();
-	return NULL;
-}
-
-// A thread loads code, for which the driver waits with its lock, and another one launches, which waits for that lock. A question does not.
-static void asked_while_loading(unsigned rounds)
-{
-	enum { CALLED_US = 100000 };
-	handle one = stream_of(NON_BLOCKING), another = stream_of(NON_BLOCKING);
-	for (unsigned r = 0; r < rounds; r++) {
-		pthread_t loads, launches, late;
-		released = false;
-		spin(one);
-		CHECK(!pthread_create(&loads, NULL, load_meanwhile, NULL));
-		usleep(CALLED_US);
-		CHECK(!pthread_create(&launches, NULL, launch_meanwhile, another));
-		usleep(CALLED_US);
-		CHECK(!pthread_create(&late, NULL, let_go_late, NULL));
-		CHECK(cuStreamQuery(one) == NOT_READY && !released);
-		let_go();
-		CHECK(!pthread_join(late, NULL));
-		CHECK(!pthread_join(loads, NULL));
-		CHECK(!pthread_join(launches, NULL));
-		OK(cuCtxSynchronize());
-	}
 }
 
 static _Atomic bool frees_end;
@@ -502,8 +431,6 @@ int main(int argc, char **argv)
 		{"freed", freed_meanwhile},
 		{"freed-stopped", freed_while_stopped},
 		{"freed-always", freed_always},
-		{"unloaded", unloaded_meanwhile},
-		{"asked-loading", asked_while_loading},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};

@@ -86,6 +86,7 @@ static void module(CUmodule m) {}
 static void library_loaded(const struct gp_load *l, CUlibrary library) {}
 static CUlibrary library(CUlibrary l) { return l; }
 static void library_unloading(CUlibrary l) {}
+static void code_loading(bool begins) {}
 static void library_module(CUlibrary l, CUmodule m) {}
 static void kernel_function(CUfunction kernel, CUfunction function) {}
 static bool parameter_hidden(CUfunction f, size_t i) { return false; }
@@ -128,6 +129,7 @@ static const struct gp_hooks hooks = {
 	.library_module = library_module,
 	.kernel_function = kernel_function,
 	.parameter_hidden = parameter_hidden,
+	.code_loading = code_loading,
 	.code_wanted = code_wanted,
 	.code_missed = code_missed,
 	.unknown_function = unknown_function,

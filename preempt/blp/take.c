@@ -1,0 +1,188 @@
+// take.c - calls for which the driver waits for a context with its lock: those that take memory, and loads of code.
+//
+// Calls that take memory keep work of others off until they are over (gp_blp_keep_off): below.
+//
+// What another thread submits meanwhile waits in the driver, for that lock. With a domain's lock held it would keep off questions about
+// streams, too, which the driver answers at once: a thread may be about to let go what the call waits for, once it has such an answer. So
+// before such a call reaches the driver it is counted in the context's domains, each under its lock, and until the driver's function has
+// returned. Who is to submit with that lock held looks there first, with the lock, and waits without it. So one of the two is seen:
+// who submits has done so before the call is counted, or finds it there. What waits without a lock in the driver needs none of this.
+//
+// Such calls may follow each other without end. A call lets those ahead that wait when it comes.
+#define _GNU_SOURCE
+#include "preempt/blp/domain.h"
+
+// Work that another thread puts there meanwhile waits for the call, and not the call for that work: it may wait for the calling thread.
+// Here a call that takes memory waits for the log first. So work is kept off from
+// then on until the driver's function has returned; it has got no count and no lock yet. Nothing waits for it that would not in the
+// driver: the call waits for what was there. A stop that the program asked for is the exception. The program may want the work done
+// before it ends the stop, for which the call waits: meanwhile nothing is kept off. Nor is anything by calls that begin later: a thread
+// of the program may always have one under way.
+struct take {
+	struct take *next;
+	CUcontext context; // NULL: none is under way that takes memory
+	uint64_t number;
+	uint64_t waits;             // domains in which the calling thread is counted: one bit for each place
+	uint64_t made[BLP_DOMAINS]; // numbers of these domains
+};
+_Static_assert(BLP_DOMAINS <= 64, "a bit for each domain");
+static struct {
+	pthread_mutex_t lock; // of what follows; no other is taken under it
+	pthread_cond_t changed;
+	struct take *first; // under way
+	uint64_t numbers;   // ever
+} takes = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+static __thread struct take take __attribute__((tls_model("initial-exec"))); // the calling thread's
+
+static pthread_key_t ends;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool hears_of_ends;
+
+static void leave_driver(struct take *t)
+{
+	for (; t->waits; t->waits &= t->waits - 1) {
+		int i = __builtin_ctzll(t->waits);
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock);
+		if (d->made == t->made[i] && d->driver_waits && !--d->driver_waits)
+			pthread_cond_broadcast(&d->driver_left);
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
+static void end_take(struct take *t)
+{
+	leave_driver(t);
+	if (!t->context)
+		return;
+	pthread_mutex_lock(&takes.lock);
+	struct take **at = &takes.first;
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	t->context = NULL;
+	gp_blp_takes--;
+	pthread_cond_broadcast(&takes.changed);
+	pthread_mutex_unlock(&takes.lock);
+}
+
+static void thread_ends(void *t) { end_take(t); }
+
+static void hear_of_ends(void) { hears_of_ends = !pthread_key_create(&ends, thread_ends); }
+
+static bool will_hear(void)
+{
+	pthread_once(&once, hear_of_ends);
+	return hears_of_ends && !pthread_setspecific(ends, &take);
+}
+
+// One that is under way is over: the program left it by longjmp, or a profiler is called back in it.
+void blp_begin_take(CUcontext context)
+{
+	end_take(&take);
+	if (!context || !will_hear())
+		return;
+	pthread_mutex_lock(&takes.lock);
+	take.next = takes.first;
+	take.context = context;
+	take.number = ++takes.numbers;
+	takes.first = &take;
+	gp_blp_takes++;
+	pthread_mutex_unlock(&takes.lock);
+}
+
+void blp_end_take(void) { end_take(&take); }
+
+static bool is_own(const struct gp_domain *d)
+{
+	for (uint64_t left = take.waits; left; left &= left - 1)
+		if (blp_domains[__builtin_ctzll(left)] == d)
+			return true;
+	return false;
+}
+
+bool blp_driver_waits(const struct gp_domain *d) { return d->driver_waits && !is_own(d); }
+
+bool blp_give_way_slowly(struct gp_domain *d)
+{
+	uint64_t made = d->made;
+	if (!blp_driver_waits(d))
+		return false;
+	d->giving_way++;
+	while (d->driver_waits && d->made == made)
+		pthread_cond_wait(&d->driver_left, &d->lock);
+	if (!--d->giving_way)
+		pthread_cond_broadcast(&d->driver_left);
+	return true;
+}
+
+void blp_begin_driver_wait(CUcontext context)
+{
+	leave_driver(&take);
+	if (!context || blp_inside || !will_hear())
+		return;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		if (d->context != context)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		while (d->giving_way && d->context == context)
+			pthread_cond_wait(&d->driver_left, &d->lock);
+		if (d->context == context) {
+			d->driver_waits++;
+			take.waits |= 1ull << i;
+			take.made[i] = d->made;
+		}
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
+void gp_blp_loading(bool begins)
+{
+	end_take(&take);
+	if (begins && blp_domains[0])
+		blp_begin_driver_wait(gp_current_handle());
+}
+
+static bool asked_to_stop(CUcontext context)
+{
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->context == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
+			return true;
+	return false;
+}
+
+// takes.lock is held.
+static bool keeps_off(CUcontext context, uint64_t came)
+{
+	for (const struct take *t = takes.first; t; t = t->next)
+		if (t != &take && t->context == context && t->number <= came)
+			return !asked_to_stop(context);
+	return false;
+}
+
+bool gp_blp_keeps_off(const struct gp_operation *o)
+{
+	pthread_mutex_lock(&takes.lock);
+	bool off = o->handle && !blp_inside && keeps_off(o->handle, takes.numbers);
+	pthread_mutex_unlock(&takes.lock);
+	return off;
+}
+
+void gp_blp_keep_off(const struct gp_operation *o)
+{
+	pthread_mutex_lock(&takes.lock);
+	for (uint64_t came = takes.numbers; keeps_off(o->handle, came);)
+		pthread_cond_wait(&takes.changed, &takes.lock);
+	pthread_mutex_unlock(&takes.lock);
+}
+
+// Who keeps off looks at the reasons with takes.lock: this comes after they have changed, and wakes who did not see that.
+void blp_let_in(void)
+{
+	if (!gp_blp_takes)
+		return;
+	pthread_mutex_lock(&takes.lock);
+	pthread_cond_broadcast(&takes.changed);
+	pthread_mutex_unlock(&takes.lock);
+}

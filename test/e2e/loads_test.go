@@ -1,0 +1,41 @@
+package e2e
+
+import (
+	"os"
+	"testing"
+)
+
+// The program loads.c: who asks, waits or launches while another thread loads or unloads code gets on as without the library.
+func TestLoads(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/loads.c")
+	for _, what := range []string{
+		"asked-loading", "asked-late", "asked-freeing",
+	} {
+		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
+	}
+	t.Run("loaded-always", func(t *testing.T) { rightAlone(t, program, "loaded-always") })
+}
+
+// The same where the driver loads a kernel's code with its first launch, for which it waits like for any load.
+func TestLoadsByLaunches(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/loads.c")
+	for _, what := range []string{"asked-first", "asked-first-library", "asked-first-plain", "asked-first-graph", "asked-loading"} {
+		t.Run(what, func(t *testing.T) {
+			m := newStoppable(t, "", "CUDA_MODULE_LOADING=LAZY")
+			be, _ := m.startOrdered(program)
+			be.say("%s 1", what)
+			be.hears("right")
+		})
+	}
+}
+
+// A hang that is known and not mended: docs/design/blp.md, "Not yet".
+func TestLoadsOpen(t *testing.T) {
+	if os.Getenv("GPREEMPT_OPEN") == "" {
+		t.Skip("a known hang; GPREEMPT_OPEN=1 runs it")
+	}
+	t.Parallel()
+	rightWhileStopped(t, compile(t, "testdata/loads.c"), "asked-loading", 1)
+}
