@@ -77,6 +77,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 
 CUresult cuModuleUnload(CUmodule module)
 { // of the current context
+	CUresult result;
+	const struct gp_hooks *hooks = gp_current_hooks();
+	if (hooks && hooks->module_unload(module, &result))
+		return result;
 	struct gp_call call = gp_call_begin(GP_TAKE, GP_CURRENT);
 	if (call.hooks)
 		call.hooks->module_unloading(module);
@@ -114,6 +118,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *optio
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
+	CUresult result;
+	const struct gp_hooks *hooks = gp_current_hooks();
+	if (hooks && hooks->library_unload(library, &result))
+		return result;
 	struct gp_call call = gp_call_begin(GP_TAKE, NULL);
 	if (call.hooks)
 		call.hooks->library_unloading(library);

@@ -86,6 +86,7 @@ static void end_context(CUcontext handle)
 	gp_known_context_ends(handle);
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
+	gp_unloads_finish(handle);
 	gp_code_context_destroying(handle);
 	if (!c)
 		return;

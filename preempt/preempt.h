@@ -22,6 +22,12 @@ void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
 void gp_unknown_function(const char *name);
 
+// unload.c
+bool gp_unload_module(CUmodule, CUresult *);
+bool gp_unload_library(CUlibrary, CUresult *);
+void gp_unloads_finish(CUcontext); // it is about to be destroyed
+bool gp_unloads_await(void); // memory is missing. Waits a while for an unload that is under way; false: none ended
+
 // swap.c
 const char *gp_swap_start(void *armed, void *substitute); // see gp_bridge_start_memory
 void gp_swap_open_tickets(void *substitute);              // see gp_bridge_open_tickets

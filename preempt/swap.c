@@ -51,6 +51,8 @@ void gp_memory_done(void) { gp_memory_leave(); }
 
 bool gp_refused_memory(struct gp_retry *retry, CUdevice device)
 {
+	if (gp_unloads_await())
+		return true;
 	if (!gp_memory_on)
 		return false;
 	struct gp_context *c = device == GP_CURRENT_DEVICE ? gp_current_context() : NULL;

@@ -89,6 +89,11 @@ void gp_blp_flush_array(CUcontext); // of the process, and of a context that the
 extern _Atomic uint32_t gp_blp_takes;
 bool gp_blp_keeps_off(const struct gp_operation *); // whether it is to wait
 void gp_blp_keep_off(const struct gp_operation *);  // waits
+// Around the driver's cuCtxSynchronize: for what the log had as the first was called. False: the driver is to be asked once more, since
+// it has what the log has forgotten.
+void gp_blp_expect_all(CUcontext);
+bool gp_blp_wait_expected(CUcontext);
+bool gp_blp_has_log(CUcontext); // something may be cut, or is only logged, in a context (NULL: in any)
 // Around a function of the driver's that loads code in the current context, for which the driver may wait with its lock (take.c).
 void gp_blp_loading(bool begins);
 // Waits until the driver has all work of this process that may be cut, and all of it has run. The caller keeps new work away.

@@ -391,11 +391,10 @@ bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domai
 // Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
 void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
 void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
-// Around a call of the driver's by which the program waits for a stream, or for all of a context: blp_expect notes what the driver may take
+// Around a call of the driver's by which the program waits for a stream, or for all of a context (gp_blp_expect_all): blp_expect notes what the driver may take
 // for complete though it was cut, blp_wait waits for that.
 void blp_expect_stream(CUstream, CUcontext current);
 CUresult blp_wait_stream(CUstream, CUcontext current);
-void blp_expect_all(CUcontext);
 CUresult blp_wait_all(CUcontext);
 
 // take.c

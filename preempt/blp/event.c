@@ -492,7 +492,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	asked.changes = blp_changes;
 	switch (kind) {
 	case GP_WAIT_STREAM: blp_expect_stream(what, current); break;
-	case GP_WAIT_ALL: blp_expect_all(what == GP_CURRENT ? current : what); break;
+	case GP_WAIT_ALL: gp_blp_expect_all(what == GP_CURRENT ? current : what); break;
 	case GP_WAIT_EVENT: {
 		struct event e = look(what);
 		return e.domain && wait_record(&e, false);

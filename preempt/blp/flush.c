@@ -263,12 +263,25 @@ CUresult blp_wait_stream(CUstream stream, CUcontext current)
 	return wait_for_notes(&f) ? CUDA_SUCCESS : gp_driver.cuStreamSynchronize(stream);
 }
 
-void blp_expect_all(CUcontext context) { note(&(struct scope){.context = context, .all = true}); }
+void gp_blp_expect_all(CUcontext context) { note(&(struct scope){.context = context, .all = true}); }
+
+bool gp_blp_has_log(CUcontext context)
+{
+	bool any = false;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++)
+		any = concerns(&(struct scope){.context = context}, blp_domains[i]);
+	return any;
+}
+
+bool gp_blp_wait_expected(CUcontext context)
+{
+	return wait_for_notes(&(struct scope){.context = context, .all = true});
+}
 
 CUresult blp_wait_all(CUcontext context)
 {
 	bool pushed;
-	if (wait_for_notes(&(struct scope){.context = context, .all = true}) || !blp_enter(context, &pushed))
+	if (gp_blp_wait_expected(context) || !blp_enter(context, &pushed))
 		return CUDA_SUCCESS;
 	CUresult result = gp_driver.cuCtxSynchronize();
 	blp_leave(pushed);

@@ -49,15 +49,27 @@ bool gp_blp_unwant(void); // from here on none is; false: none was
 void gp_code_start(_Atomic uint32_t *armed); // before code is loaded; armed: see gp_rewritten_in_use
 extern _Atomic uint32_t gp_images_rewritten; // rewritten images in use, ever
 
-// Hooks (preempt/driver/hooks.h).
+// Hooks (preempt/driver/hooks.h), and what they are made of.
 const void *gp_module_loading(struct gp_load *);
 void gp_module_loaded(struct gp_load *, CUmodule);
 void gp_module_function(CUmodule);
 void gp_module_unloading(CUmodule);
+// A module that the program loaded into the context. gp_module_take forgets it before it is unloaded; false: it is not known, or another
+// thread has taken it.
+bool gp_module_is_known(CUmodule, CUcontext);
+bool gp_module_take(CUmodule, CUcontext);
 void gp_library_loaded(const struct gp_load *, CUlibrary);
 CUlibrary gp_library_used(CUlibrary);
 CUlibrary gp_library_of(CUlibrary);
 void gp_library_unloading(CUlibrary);
+// The same for a library. What stands in its place is to be unloaded first.
+struct gp_substitute {
+	CUlibrary library; // NULL: nothing does
+	const struct gp_rewritten *image;
+};
+bool gp_library_is_known(CUlibrary);
+bool gp_library_take(CUlibrary, struct gp_substitute *);
+void gp_substitute_unload(const struct gp_substitute *);
 void gp_library_module(CUlibrary, CUmodule);
 void gp_kernel_function(CUfunction kernel, CUfunction function);
 bool gp_code_parameter_hidden(CUfunction, size_t index);

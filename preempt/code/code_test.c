@@ -265,6 +265,11 @@ int main(void)
 	gp_handle_add_loaded(f, 1, generation); // learnt of what had the handle before
 	CHECK(!gp_code_is_loaded(f, 1));
 
+	// One thread takes a module to unload it.
+	CHECK(gp_module_is_known((CUmodule)f, (CUcontext)CONTEXT) && !gp_module_is_known((CUmodule)f, (CUcontext)1));
+	CHECK(!gp_module_take((CUmodule)f, (CUcontext)1) && gp_module_take((CUmodule)f, (CUcontext)CONTEXT));
+	CHECK(!gp_module_take((CUmodule)f, (CUcontext)CONTEXT) && !guarded(6 * STEP));
+
 	// Nor are many forgotten because others hold it.
 	enum { MANY = 5000 };
 	const size_t first = 4ul * TO_MODULE / STEP * STEP;
@@ -339,6 +344,12 @@ int main(void)
 	gp_library_unloading((CUlibrary)9);
 	CHECK(unloaded == LIBRARY + 1 && gp_library_of((CUlibrary)(LIBRARY + 1ul)) == (CUlibrary)(LIBRARY + 1ul));
 	CHECK(!guarded(KERNEL + STEP));
+	struct gp_substitute substitute;
+	gp_library_loaded(&load, (CUlibrary)9);
+	second = gp_library_used((CUlibrary)9);
+	CHECK(gp_library_is_known((CUlibrary)9) && gp_library_take((CUlibrary)9, &substitute));
+	CHECK(substitute.library == second && !gp_library_take((CUlibrary)9, &substitute) && !substitute.library);
+	CHECK(!gp_library_is_known((CUlibrary)9) && gp_library_used((CUlibrary)9) == (CUlibrary)9);
 
 	// More handles than there is room for, while others are looked up and modules come and go.
 	for (uintptr_t i = 0; i < 3; i++)

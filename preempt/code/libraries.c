@@ -184,31 +184,59 @@ static void take_out(struct library *l)
 		*at = l->next_second;
 }
 
-void gp_library_unloading(CUlibrary handle)
+bool gp_library_is_known(CUlibrary handle) { return find_library(handle); }
+
+bool gp_library_take(CUlibrary handle, struct gp_substitute *substitute)
 {
-	gp_forget_loaded(NULL);
+	*substitute = (struct gp_substitute){NULL};
 	struct library *l = find_library(handle);
 	if (!l)
-		return;
+		return false;
 	pthread_mutex_lock(&l->lock);
 	pthread_mutex_lock(&registry);
-	take_out(l);
+	struct library *at = libraries[gp_bucket(handle)];
+	while (at && at != l)
+		at = at->next;
+	bool takes = at && l->original == handle; // else another thread has
+	if (takes)
+		take_out(l);
 	pthread_mutex_unlock(&registry);
-	gp_picked_unmap(&l->picked);
-	if (l->second) {
-		gp_modules_drop(l->rewritten);
-		gp_code_forget();
-		gp_driver.cuLibraryUnload(l->second);
-		gp_rewritten_unmap(l->rewritten);
+	if (takes) {
+		gp_picked_unmap(&l->picked);
+		*substitute = (struct gp_substitute){l->second, l->rewritten};
+		if (l->second)
+			gp_modules_drop(l->rewritten);
+		l->rewritten = NULL;
+		l->second = NULL;
+		l->settled = true;
 	}
-	l->rewritten = NULL;
-	l->second = NULL;
-	l->settled = true;
 	pthread_mutex_unlock(&l->lock);
+	if (!takes)
+		return false;
 	pthread_mutex_lock(&registry);
 	l->next = spare; // not freed: another thread may have it in hand
 	spare = l;
 	pthread_mutex_unlock(&registry);
+	gp_forget_loaded(NULL);
+	gp_code_forget();
+	return true;
+}
+
+void gp_substitute_unload(const struct gp_substitute *s)
+{
+	if (!s->library)
+		return;
+	gp_driver.cuLibraryUnload(s->library);
+	gp_rewritten_unmap(s->image);
+}
+
+void gp_library_unloading(CUlibrary handle)
+{
+	struct gp_substitute substitute;
+	if (gp_library_take(handle, &substitute))
+		gp_substitute_unload(&substitute);
+	else
+		gp_forget_loaded(NULL);
 }
 
 const struct gp_rewritten *gp_rewritten_library(CUlibrary handle)

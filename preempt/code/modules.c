@@ -134,6 +134,41 @@ void gp_module_unloading(CUmodule module)
 	gp_code_forget();
 }
 
+static const struct module *of_program(CUmodule handle, CUcontext context)
+{
+	const struct module *m;
+	for (m = modules[gp_bucket(handle)]; m && m->handle != handle; m = m->next)
+		;
+	return m && m->context == context && !m->of_library && !m->stale ? m : NULL;
+}
+
+bool gp_module_is_known(CUmodule handle, CUcontext context)
+{
+	pthread_mutex_lock(&registry);
+	bool is = of_program(handle, context);
+	pthread_mutex_unlock(&registry);
+	return is;
+}
+
+bool gp_module_take(CUmodule handle, CUcontext context)
+{
+	pthread_mutex_lock(&registry);
+	struct module **at = &modules[gp_bucket(handle)], *m = (struct module *)of_program(handle, context);
+	while (m && *at != m)
+		at = &(*at)->next;
+	if (m)
+		*at = m->next;
+	pthread_mutex_unlock(&registry);
+	if (!m)
+		return false;
+	if (m->rewritten)
+		gp_rewritten_unmap(m->rewritten);
+	free(m);
+	gp_forget_loaded(NULL);
+	gp_code_forget();
+	return true;
+}
+
 // A context may live on, if others hold it: what was loaded into it is still known then.
 void gp_code_context_destroying(CUcontext context)
 {

@@ -148,6 +148,7 @@ WANTED(cuLibraryLoadData, cuLibraryLoadData,
        (CUlibrary *, const void *, const int *, void *const *, unsigned, const int *, void *const *, unsigned))
 WANTED(cuLibraryGetModule, cuLibraryGetModule, (CUmodule *, CUlibrary))
 WANTED(cuLibraryUnload, cuLibraryUnload, (CUlibrary))
+WANTED(cuModuleUnload, cuModuleUnload, (CUmodule))
 WANTED(cuParamSetv, cuParamSetv, (CUfunction, int, void *, unsigned))
 WANTED(cuParamSetSize, cuParamSetSize, (CUfunction, unsigned))
 WANTED(cuLinkCreate, cuLinkCreate_v2, (unsigned, const int *, void *const *, CUlinkState *))

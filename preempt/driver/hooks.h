@@ -176,10 +176,13 @@ struct gp_hooks {
 	const void *(*module_loading)(struct gp_load *);
 	void (*module_loaded)(struct gp_load *, CUmodule);
 	void (*module_function)(CUmodule);
+	// unload: the program unloads it. True: the core does that, and has the result. Otherwise unloading comes before the driver's call.
+	bool (*module_unload)(CUmodule, CUresult *);
 	void (*module_unloading)(CUmodule);
 	void (*library_loaded)(const struct gp_load *, CUlibrary);
 	CUlibrary (*library_used)(CUlibrary);
 	CUlibrary (*library_of)(CUlibrary);
+	bool (*library_unload)(CUlibrary, CUresult *);
 	void (*library_unloading)(CUlibrary);
 	// A module of a library (as library_used returned it), or the function of a kernel, became known.
 	void (*library_module)(CUlibrary, CUmodule);

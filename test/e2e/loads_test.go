@@ -11,10 +11,21 @@ func TestLoads(t *testing.T) {
 	program := compile(t, "testdata/loads.c")
 	for _, what := range []string{
 		"asked-loading", "asked-late", "asked-freeing",
+		"unloaded", "unloaded-library", "unloaded-many", "unloaded-captured", "unloaded-twice", "unloaded-destroyed",
 	} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
+	for what, rounds := range map[string]int{"unloaded-in-use": 4, "unloaded": 2, "unloaded-library": 2, "unloaded-destroyed": 1} {
+		t.Run(what+" while stopped", func(t *testing.T) { rightWhileStopped(t, program, what, rounds) })
+	}
 	t.Run("loaded-always", func(t *testing.T) { rightAlone(t, program, "loaded-always") })
+	t.Run("unloaded-at-exit", func(t *testing.T) {
+		m := newStoppable(t, "")
+		be, _ := m.startOrdered(program)
+		be.say("unloaded-at-exit 1")
+		be.hears("right")
+		be.finish()
+	})
 }
 
 // The same where the driver loads a kernel's code with its first launch, for which it waits like for any load.

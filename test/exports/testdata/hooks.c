@@ -85,6 +85,8 @@ static void module_loaded(struct gp_load *l, CUmodule m) {}
 static void module(CUmodule m) {}
 static void library_loaded(const struct gp_load *l, CUlibrary library) {}
 static CUlibrary library(CUlibrary l) { return l; }
+static bool module_unload(CUmodule m, CUresult *result) { return false; }
+static bool library_unload(CUlibrary l, CUresult *result) { return false; }
 static void library_unloading(CUlibrary l) {}
 static void code_loading(bool begins) {}
 static void library_module(CUlibrary l, CUmodule m) {}
@@ -121,10 +123,12 @@ static const struct gp_hooks hooks = {
 	.module_loading = module_loading,
 	.module_loaded = module_loaded,
 	.module_function = module,
+	.module_unload = module_unload,
 	.module_unloading = module,
 	.library_loaded = library_loaded,
 	.library_used = library,
 	.library_of = library,
+	.library_unload = library_unload,
 	.library_unloading = library_unloading,
 	.library_module = library_module,
 	.kernel_function = kernel_function,
