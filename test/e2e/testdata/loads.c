@@ -17,15 +17,23 @@ static void join(pthread_t thread) { CHECK(!pthread_join(thread, NULL)); }
 
 enum { CALLED_US = 100000, PATIENCE_US = 5000000 };
 
-// Lets the kernel go where nothing else does for long: the test has failed by then.
-static void *let_go_late(void *unused)
+// Lets the kernel go when told to, or where that does not come for long: the test has failed by then.
+static _Atomic bool told;
+
+static void *let_go_when_told(void *unused)
 {
 	(void)unused;
-	for (int us = 0; *(volatile uint32_t *)(uintptr_t)word && us < PATIENCE_US; us += 1000)
+	for (int us = 0; !told && us < PATIENCE_US; us += 1000)
 		usleep(1000);
-	released |= *(volatile uint32_t *)(uintptr_t)word != 0;
+	released |= !told;
 	let_go();
 	return NULL;
+}
+
+static pthread_t begin_to_let_go(void)
+{
+	told = false;
+	return begin(let_go_when_told, NULL);
 }
 
 // What a thread does for which the driver waits with its lock.
@@ -145,7 +153,7 @@ static struct asked begin_asked(void)
 
 static void ask(const struct asked *a, unsigned round)
 {
-	pthread_t late = begin(let_go_late, NULL);
+	pthread_t late = begin_to_let_go();
 	switch (round % 4) {
 	case 0: CHECK(cuStreamQuery(a->one) == NOT_READY && !released); break;
 	case 1: CHECK(cuEventQuery(a->reached) == NOT_READY && !released); break;
@@ -161,7 +169,7 @@ static void ask(const struct asked *a, unsigned round)
 	for (int us = 0; cuStreamQuery(a->short_on) && us < PATIENCE_US / 2; us += 1000)
 		usleep(1000);
 	CHECK(!cuStreamQuery(a->short_on) && !released);
-	let_go();
+	told = true;
 	join(late);
 }
 
@@ -294,11 +302,11 @@ static void asked_while_freeing(unsigned rounds)
 		usleep(CALLED_US);
 		pthread_t other = begin(launch_one, another);
 		usleep(CALLED_US);
-		pthread_t late = begin(let_go_late, NULL);
+		pthread_t late = begin_to_let_go();
 		CHECK((r % 2 ? cuEventQuery(reached) : cuStreamQuery(one)) == NOT_READY && !released);
 		CHECK(cuStreamQuery(another) == NOT_READY || !released);
 		CHECK(!released);
-		let_go();
+		told = true;
 		join(late);
 		join(frees);
 		join(other);
@@ -507,8 +515,8 @@ static void unloaded_and_destroyed(unsigned rounds)
 		copy(&b, one);
 		OK(cuStreamSynchronize(one));
 		CHECK(right(&b));
-		pthread_t late = begin(let_go_late, NULL);
-		let_go();
+		pthread_t late = begin_to_let_go();
+		told = true;
 		OK(cuCtxDestroy_v2(own));
 		join(late);
 		CHECK(!released);
