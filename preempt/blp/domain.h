@@ -53,6 +53,7 @@ struct blp_marker {
 	CUevent event; // made when first needed
 	uint64_t upto;
 	int next;
+	uint32_t users; // threads that use the event without the lock
 };
 
 struct blp_stream {
@@ -332,6 +333,8 @@ void blp_advance(struct gp_domain *);
 // Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
 // are complete. False: the driver refused.
 bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
+CUevent blp_use_marker(struct gp_domain *, int marker); // without the lock: it is not recorded anew until blp_leave_marker
+void blp_leave_marker(struct gp_domain *, int marker);
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);
 int blp_marker_behind(struct gp_domain *, int first,
 		      uint64_t upto); // of a list, the first that is behind entries below upto; -1: none

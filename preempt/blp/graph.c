@@ -332,15 +332,25 @@ void blp_graphs_leave(CUstream stream)
 static void come_behind(struct gp_operation *o, struct blp_twin *t)
 {
 	struct gp_domain *d = t->domain;
+	struct blp_stream *s;
+	CUevent end = NULL;
+	int m = -1;
 	pthread_mutex_lock(&d->lock);
-	while (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) && d->stream_of[t->stream].firm) {
-		if (blp_give_way(d))
-			continue;
-		gp_driver.cuStreamWaitEvent(o->stream, blp_firm_end(d, &d->stream_of[t->stream], t->upto),
-					    0); // it runs to its end
-		break;
+	uint64_t made = d->made;
+	if (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) &&
+	    (s = &d->stream_of[t->stream])->firm) { // it runs to its end
+		m = blp_marker_behind(d, s->first_marker, t->upto);
+		end = m >= 0 ? blp_use_marker(d, m) : s->taint;
 	}
 	pthread_mutex_unlock(&d->lock);
+	if (end)
+		gp_driver.cuStreamWaitEvent(o->stream, end, 0); // may wait for room in the queue
+	if (m >= 0) {
+		pthread_mutex_lock(&d->lock);
+		if (d->made == made) // else the domain has ended
+			blp_leave_marker(d, m);
+		pthread_mutex_unlock(&d->lock);
+	}
 	o->twin = t;
 }
 

@@ -86,13 +86,36 @@ bool blp_related_pending(struct gp_domain *d, struct blp_stream *of)
 
 // Completion.
 
+enum { LEFT = -2 }; // in place of what follows a marker: in no list, and still used
+
+static void free_marker(struct gp_domain *d, int m)
+{
+	if (d->marker[m].users) {
+		d->marker[m].next = LEFT;
+		return;
+	}
+	d->marker[m].next = d->free_marker;
+	d->free_marker = m;
+}
+
+CUevent blp_use_marker(struct gp_domain *d, int m)
+{
+	d->marker[m].users++;
+	return d->marker[m].event;
+}
+
+void blp_leave_marker(struct gp_domain *d, int m)
+{
+	if (!--d->marker[m].users && d->marker[m].next == LEFT)
+		free_marker(d, m);
+}
+
 int blp_free_markers(struct gp_domain *d, int first, uint64_t upto)
 {
 	while (first >= 0 && d->marker[first].upto <= upto) {
 		int m = first;
 		first = d->marker[m].next;
-		d->marker[m].next = d->free_marker;
-		d->free_marker = m;
+		free_marker(d, m);
 	}
 	return first;
 }

@@ -211,8 +211,10 @@ func TestWaitersOfAQueueThatIsFullBehindATaint(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_QUEUE=512")
 	be, _ := m.startOrdered(compile(t, "testdata/waiters.c"))
-	be.say("filled-behind 2")
-	be.hears("right")
+	for _, what := range []string{"filled-behind 2", "filled-ahead 1"} {
+		be.say("%s", what)
+		be.hears("right")
+	}
 }
 
 // A program whose queue is always full can be stopped between blocks soon after somebody came who may want that.

@@ -347,6 +347,72 @@ static void behind_a_refusal(unsigned rounds)
 	}
 }
 
+static struct launches {
+	handle exec, stream;
+	_Atomic bool begins;
+} launches;
+
+static void *launch_instance(void *unused)
+{
+	(void)unused;
+	OK(cuCtxSetCurrent(context));
+	launches.begins = true;
+	OK(cuGraphLaunch(launches.exec, launches.stream));
+	return NULL;
+}
+
+// Begins to let go of a word late, so that the program ends where it hangs. True: it does not hang, if it is still there to ask.
+static bool goes_on(void (*what)(void *), void *argument, ptr at)
+{
+	pthread_t watch;
+	CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)at));
+	what(argument);
+	bool before = *(volatile uint32_t *)(uintptr_t)at;
+	write_word(at);
+	CHECK(!pthread_join(watch, NULL));
+	return before;
+}
+
+static void launch_on(void *stream)
+{
+	static struct chained b;
+	if (!b.data)
+		b = buffer();
+	launch(&b, stream, 1, 1);
+}
+
+// An instance of a graph runs to its end, as something that is not logged comes behind it, and is launched on a stream whose queue is full.
+static void filled_ahead(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), three = stream_of(NON_BLOCKING), graph;
+	OK(cuStreamBeginCapture_v2(one, RELAXED));
+	spin(one);
+	OK(cuStreamEndCapture(one, &graph));
+	OK(cuGraphInstantiateWithFlags(&launches.exec, graph, 0));
+	launch_on(three);
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t fills, launcher;
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		OK(cuGraphLaunch(launches.exec, one));
+		copy(&b, one);
+		spin_until(two, word + 4);
+		CHECK(!pthread_create(&fills, NULL, launch_more, two));
+		usleep(300000 + 1500000); // the queue is full by then
+		launches.stream = two;
+		launches.begins = false;
+		CHECK(!pthread_create(&launcher, NULL, launch_instance, NULL));
+		while (!launches.begins)
+			usleep(50);
+		usleep(300000); // it waits for room by then
+		CHECK(goes_on(launch_on, three, word + 4));
+		let_go();
+		CHECK(!pthread_join(fills, NULL));
+		CHECK(!pthread_join(launcher, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
@@ -361,6 +427,7 @@ int main(int argc, char **argv)
 		{"refused", refused_wait},
 		{"filled-before", filled_before},
 		{"filled-behind", filled_behind},
+		{"filled-ahead", filled_ahead},
 		{"deep", deep},
 		{"behind-refusal", behind_a_refusal},
 	};
