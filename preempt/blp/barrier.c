@@ -8,15 +8,17 @@ static bool knows_end(const struct blp_stream *s) { return s->taint_behind >= s-
 
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
 // over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
-// firm: one of the two sees the other. False: the domain is being stopped.
+// firm: one of the two sees the other. True: so it is, or nothing of it can be cut any more. False: the domain is being stopped, or the
+// driver refused.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
 	// A marker tells of the end, and not of what comes behind. What taints the stream already is behind its entries.
 	bool told = blp_marker_behind(d, s->first_marker, s->last) >= 0 || (s->tainted && knows_end(s));
 	d->firm++;
-	if (d->epoch % 2 || (!told && !blp_mark(d, s, s->last))) {
+	bool lets = !(d->epoch % 2) && (told || blp_mark_or_forget(d, s));
+	if (!lets || !blp_pending(s)) {
 		d->firm--;
-		return false;
+		return lets;
 	}
 	s->firm = true;
 	d->tainted++;

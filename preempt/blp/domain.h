@@ -333,6 +333,9 @@ void blp_advance(struct gp_domain *);
 // Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
 // are complete. False: the driver refused.
 bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
+// The same of all that the log has of the stream, in a domain that is not stopped. Where launches past the log may have filled the queue,
+// nothing of that can be cut, and it is forgotten.
+bool blp_mark_or_forget(struct gp_domain *, struct blp_stream *);
 CUevent blp_use_marker(struct gp_domain *, int marker); // without the lock: it is not recorded anew until blp_leave_marker
 void blp_leave_marker(struct gp_domain *, int marker);
 void blp_drop_markers(struct gp_domain *, struct blp_stream *);

@@ -570,7 +570,7 @@ static bool is_over(enum gp_wait kind, void *what)
 			for (uint32_t j = 0; j < d->streams && over; j++) {
 				struct blp_stream *s = &d->stream_of[j];
 				if (s->blocking && blp_may_be_cut(s)) // as far as the log has heard
-					over = !(d->epoch % 2) && blp_has_ended(d, s, s->last);
+					over = !(d->epoch % 2) && blp_has_ended(d, s, s->last) && blp_reached(s, s->last);
 			}
 			pthread_mutex_unlock(&d->lock);
 		}

@@ -214,6 +214,18 @@ bool blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	return true;
 }
 
+// Launches past the log fill queues without the lock. As in blp_append, either none does from the count on, or one is seen.
+bool blp_mark_or_forget(struct gp_domain *d, struct blp_stream *s)
+{
+	bool marked = true, none = !d->recorded++;
+	if (!s->thread && ((none && d->passing) || d->passed))
+		blp_forget(d, s);
+	else
+		marked = blp_mark(d, s, s->last);
+	d->recorded--;
+	return marked;
+}
+
 bool blp_keep_mark(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = s->last > d->tail && blp_may_be_cut(s) ? blp_entry_at(d, s->last - 1) : NULL;
@@ -272,7 +284,7 @@ bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		if (blp_driver_waits(d))
 			poll_queue(d, s);
 		else
-			blp_mark(d, s, s->last);
+			blp_mark_or_forget(d, s);
 	}
 	poll_markers(d, s);
 	return s->done >= upto;
@@ -301,13 +313,9 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
 	if (blp_marker_behind(d, s->first_marker, upto) < 0) {
-		if (d->passed && !s->thread) { // no launch is in the log, and its queue may be full
-			blp_forget(d, s);
-			return CUDA_SUCCESS;
-		}
-		if (blp_driver_waits(d))
+		if (blp_driver_waits(d) && (!d->passed || s->thread))
 			return poll_queue(d, s);
-		if (!blp_mark(d, s, s->last))
+		if (!blp_mark_or_forget(d, s))
 			return CUDA_ERROR_UNKNOWN; // the driver refused: it is to tell the program
 	}
 	return poll_markers(d, s);
@@ -458,8 +466,8 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		poll_markers(d, s);
 		struct blp_stream *oldest = d->tail < d->head ? &d->stream_of[blp_entry_at(d, d->tail)->stream] : s;
 		if (oldest != s) {
-			if (oldest->first_marker < 0 && blp_pending(oldest))
-				blp_mark(d, oldest, oldest->last);
+			if (oldest->first_marker < 0 && blp_may_be_cut(oldest))
+				blp_mark_or_forget(d, oldest);
 			poll_markers(d, oldest);
 		}
 		blp_advance(d);
@@ -468,7 +476,9 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 		if (!blp_pending(s))
 			return false;
 		if (s->first_marker < 0)
-			blp_mark(d, s, s->last);
+			blp_mark_or_forget(d, s);
+		if (!blp_pending(s))
+			continue;
 		if (s->first_marker < 0 || !blp_wait_or_let_run(d, s, d->marker[s->first_marker].upto) || s->firm)
 			return false;
 	}

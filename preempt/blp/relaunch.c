@@ -249,9 +249,23 @@ static bool settle_streams(struct gp_domain *d, const struct relaunch *r)
 	return true;
 }
 
+// Where launches passed the log ahead of the stop, any queue may be full, and a marker would wait for room. Then the log has events only,
+// which the driver has, and which are forgotten. What it got during the stop it got behind such launches, and looked for room (blp_append).
+static void forget_past(struct gp_domain *d)
+{
+	bool driven = true;
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		const struct blp_entry *e = blp_entry_at(d, at);
+		driven &= e->driven || e->complete || at < d->stream_of[e->stream].done;
+	}
+	if (driven && !d->recorded && (d->passed || d->passing))
+		blp_forget_all(d);
+}
+
 static bool relaunch(struct gp_domain *d, struct relaunch *r)
 {
 	int count = 0;
+	forget_past(d);
 	if (!look_ahead(d, r))
 		return false;
 	for (uint64_t at = d->tail; at < d->head; at++) {

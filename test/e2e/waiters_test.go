@@ -217,6 +217,41 @@ func TestWaitersOfAQueueThatIsFullBehindATaint(t *testing.T) {
 	}
 }
 
+// The same, behind events that the log still has though nothing can be cut.
+func TestWaitersOfAQueueThatIsFullBehindEvents(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/waiters.c")
+	start := func(t *testing.T) (*machine, *process) {
+		m := newStoppable(t, "", "SIMCUDA_QUEUE=512")
+		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
+		p.hears("ready")
+		m.untilStoppable(p)
+		return m, p
+	}
+	for _, what := range []string{"filled-awaited", "filled-recorded", "filled-marked"} {
+		t.Run(what, func(t *testing.T) {
+			_, p := start(t)
+			p.say("%s 1", what)
+			p.hears("right")
+		})
+	}
+	t.Run("filled-past", func(t *testing.T) {
+		m, p := start(t)
+		p.say("filled-past 1")
+		p.hears("until stopped")
+		lc := m.start("lc")
+		m.joined(p, lc)
+		done := make(chan struct{})
+		ended := fire(lc, done)
+		windows := m.peer(lc).Counters.Windows
+		m.until("windows have opened", func() bool { return m.peer(lc).Counters.Windows > windows+5 })
+		close(done)
+		<-ended
+		p.say("go on")
+		p.hears("right")
+	})
+}
+
 // A program whose queue is always full can be stopped between blocks soon after somebody came who may want that.
 func TestDeepQueueIsStopped(t *testing.T) {
 	t.Parallel()

@@ -413,6 +413,163 @@ static void filled_ahead(unsigned rounds)
 	}
 }
 
+// A stream has a wait that lasts, and a record behind it, behind a launch that was logged and is over: nothing of it can be cut.
+static struct {
+	handle one, event; // the record
+	handle logged;     // an instance of a graph, whose launches are always logged
+	handle apart, ahead, reached;
+} left;
+
+// more: records behind another launch and wait, on a stream of their own.
+static void leave_events(handle more, unsigned records)
+{
+	handle graph, behind = new_event();
+	if (!left.one) {
+		left.one = stream_of(NON_BLOCKING);
+		left.apart = stream_of(NON_BLOCKING);
+		left.event = new_event();
+		left.ahead = new_event();
+		left.reached = new_event();
+		OK(cuStreamBeginCapture_v2(left.one, RELAXED));
+		spin(left.one);
+		OK(cuStreamEndCapture(left.one, &graph));
+		OK(cuGraphInstantiateWithFlags(&left.logged, graph, 0));
+	}
+	*(volatile uint32_t *)(uintptr_t)word = 0;
+	OK(cuGraphLaunch(left.logged, left.apart)); // the stream gets its place
+	OK(cuCtxSynchronize());
+	OK(cuStreamQuery(left.apart));
+	spin_until(left.apart, word + 4); // is not logged
+	OK(cuEventRecord(left.ahead, left.apart));
+	*(volatile uint32_t *)(uintptr_t)word = 7;
+	OK(cuGraphLaunch(left.logged, left.one));
+	if (records)
+		launch_on(more);
+	OK(cuEventRecord(left.reached, left.one));
+	OK(cuStreamWaitEvent(left.one, left.ahead, 0));
+	OK(cuEventRecord(left.event, left.one));
+	if (records)
+		OK(cuStreamWaitEvent(more, left.ahead, 0));
+	for (unsigned i = 0; i < records; i++)
+		OK(cuEventRecord(behind, more));
+	let_go();
+	until_reached(left.reached);
+	handle another = stream_of(NON_BLOCKING);
+	OK(cuStreamSynchronize(another)); // the library notices that nothing is left that could be cut
+	OK(cuStreamDestroy_v2(another));
+}
+
+static void ask_for_event(void *event) { CHECK(cuEventQuery(event) == NOT_READY); }
+
+// Launches that are not logged fill the queue of such a stream. Then somebody comes who stops the program: who started it says when.
+static void filled_past(unsigned rounds)
+{
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t fills;
+		leave_events(NULL, 0);
+		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
+		usleep(300000); // the queue is full by then
+		until_stopped();
+		CHECK(goes_on(ask_for_event, left.event, word + 4));
+		CHECK(!pthread_join(fills, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
+static handle other_context;
+
+static void *wait_in_other(void *stream)
+{
+	OK(cuCtxSetCurrent(other_context));
+	OK(cuStreamWaitEvent(stream, left.event, 0));
+	return NULL;
+}
+
+// The same, and a stream of another context waits for the event.
+static void filled_awaited(unsigned rounds)
+{
+	handle other;
+	OK(cuCtxCreate_v2(&other_context, 0, 0));
+	other = stream_of(NON_BLOCKING);
+	OK(cuCtxSetCurrent(context));
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t fills, waiter;
+		leave_events(NULL, 0);
+		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
+		usleep(300000); // the queue is full by then
+		CHECK(!pthread_create(&waiter, NULL, wait_in_other, other));
+		usleep(1500000); // the library waits no longer by then
+		CHECK(goes_on(ask_for_event, left.event, word + 4));
+		CHECK(!pthread_join(fills, NULL));
+		CHECK(!pthread_join(waiter, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
+static void *record_more(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	handle event = new_event();
+	for (int i = 0; i < 3; i++)
+		OK(cuEventRecord(event, stream));
+	return NULL;
+}
+
+// The same, and another stream gets more records than the library has room for.
+static void filled_recorded(unsigned rounds)
+{
+	enum { RECORDS = 127 }; // and a wait: as many as a stream may have in the log
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t fills, records;
+		handle more = stream_of(NON_BLOCKING);
+		leave_events(more, RECORDS);
+		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
+		usleep(300000); // the queue is full by then
+		CHECK(!pthread_create(&records, NULL, record_more, more));
+		usleep(300000); // it looks for room by then
+		CHECK(goes_on(ask_for_event, left.event, word + 4));
+		CHECK(!pthread_join(fills, NULL));
+		CHECK(!pthread_join(records, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
+static _Atomic uint32_t record_word;
+static void *wait_for_left(void *record_waits)
+{
+	OK(cuCtxSetCurrent(context));
+	((void (*)(_Atomic uint32_t *))record_waits)(&record_word);
+	OK(cuEventSynchronize(left.event));
+	return NULL;
+}
+
+static void ask_for_reached(void *event) { CHECK(cuEventQuery(event) == 0); }
+
+// A thread waits for the event, which is recorded anew, so that the library marks its stream. As it is about to, the queue is filled.
+static void filled_marked(unsigned rounds)
+{
+	handle another = stream_of(NON_BLOCKING);
+	void *record_waits = dlsym(RTLD_DEFAULT, "simcuda_record_waits");
+	CHECK(record_waits);
+	for (unsigned r = 0; r < rounds; r++) {
+		pthread_t fills, waiter;
+		leave_events(NULL, 0);
+		record_word = 0;
+		CHECK(!pthread_create(&waiter, NULL, wait_for_left, record_waits));
+		usleep(300000); // it waits by then
+		OK(cuEventRecord(left.event, another));
+		while (record_word != 1)
+			usleep(50);
+		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
+		usleep(300000); // the queue is full by then, or nothing came
+		record_word = 2;
+		CHECK(goes_on(ask_for_reached, left.reached, word + 4));
+		CHECK(!pthread_join(fills, NULL));
+		CHECK(!pthread_join(waiter, NULL));
+		OK(cuCtxSynchronize());
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
@@ -428,6 +585,10 @@ int main(int argc, char **argv)
 		{"filled-before", filled_before},
 		{"filled-behind", filled_behind},
 		{"filled-ahead", filled_ahead},
+		{"filled-past", filled_past},
+		{"filled-awaited", filled_awaited},
+		{"filled-recorded", filled_recorded},
+		{"filled-marked", filled_marked},
 		{"deep", deep},
 		{"behind-refusal", behind_a_refusal},
 	};

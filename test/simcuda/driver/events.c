@@ -33,6 +33,7 @@ CALL(cuEventDestroy_v2, (CUevent e), (e))
 static CUresult record(CUevent e, CUstream h)
 {
 	struct CUstream_st *s;
+	pause_record();
 	CUresult r = enter_submission(h, &s);
 	if (r != CUDA_SUCCESS)
 		return r;

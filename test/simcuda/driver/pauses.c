@@ -6,7 +6,7 @@
 
 static _Atomic uint64_t away_until;
 static _Thread_local uint64_t late_ns;
-static _Thread_local _Atomic uint32_t *launch_word, *answer_word;
+static _Thread_local _Atomic uint32_t *launch_word, *record_word, *answer_word;
 
 static void sleep_until(uint64_t at)
 {
@@ -30,6 +30,9 @@ API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
 // queued, until it is 2.
 API void simcuda_launch_waits(_Atomic uint32_t *word) { launch_word = word; }
 
+// The same of the calling thread's next record of an event.
+API void simcuda_record_waits(_Atomic uint32_t *word) { record_word = word; }
+
 // The next answer of cuStreamQuery or cuEventQuery to the calling thread sets the word to 1 and waits, before it is told, until it is 2.
 API void simcuda_answer_waits(_Atomic uint32_t *word) { answer_word = word; }
 
@@ -51,23 +54,22 @@ void pause_answer(void)
 		sleep_until(now_ns() + ns);
 }
 
-CUresult pause_answered(CUresult answer)
+static void wait_at(_Atomic uint32_t **word_of_thread)
 {
-	_Atomic uint32_t *word = answer_word;
-	answer_word = NULL;
+	_Atomic uint32_t *word = *word_of_thread;
+	*word_of_thread = NULL;
 	if (word)
 		*word = 1;
 	while (word && *word != 2)
 		sleep_until(now_ns() + 50000);
+}
+
+CUresult pause_answered(CUresult answer)
+{
+	wait_at(&answer_word);
 	return answer;
 }
 
-void pause_launch(void)
-{
-	_Atomic uint32_t *word = launch_word;
-	launch_word = NULL;
-	if (word)
-		*word = 1;
-	while (word && *word != 2)
-		sleep_until(now_ns() + 50000);
-}
+void pause_launch(void) { wait_at(&launch_word); }
+
+void pause_record(void) { wait_at(&record_word); }

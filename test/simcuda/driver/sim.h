@@ -236,6 +236,7 @@ void pause_gpu(void);              // by an executor, with sim_lock held, which 
 void pause_answer(void);           // by a call that says that an event is not reached, without sim_lock
 CUresult pause_answered(CUresult); // by a call that has its answer to a question, without sim_lock
 void pause_launch(void); // by the launch of a kernel, or a wait for an event, that is not queued yet, without sim_lock
+void pause_record(void); // by the record of an event, the same
 
 // ---- what a device has of memory (device_memory.c); sim_lock held
 #define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
