@@ -214,6 +214,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	static uint64_t number; // under making
 	blp_loads_lazily = gp_driver_loads_lazily();
 	d->gpu = g;
+	d->whole = gp_whole_context(context);
 	d->separate = separate;
 	d->before = NULL;
 	d->made = ++number;

@@ -159,6 +159,7 @@ struct blp_entry {
 
 struct gp_domain {
 	_Atomic(CUcontext) context; // NULL: the place is free
+	_Atomic(CUcontext) whole;   // gp_context.whole
 	struct gp_gpu *_Atomic gpu;
 	bool separate;                    // of one stream, which the program stops (gpreempt.h)
 	struct gp_domain *_Atomic before; // separate: the stream's domain until then, which may have work of it; NULL: has none

@@ -9,21 +9,21 @@
 #include <time.h>
 
 // What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, what who waits
-// for that stream waits for, or all.
+// for that stream waits for, or all. With all of a primary context goes that of its green contexts.
 struct scope {
 	CUcontext context;
 	const struct gp_gpu *gpu;
 	CUstream stream;
 	bool all, waits;
 	bool bounded;        // by a patience, for a call that only has to come behind, or takes who knows what
-	CUcontext elsewhere; // all but this context
+	CUcontext elsewhere; // all but this context, and what is waited for with it
 	const struct gp_domain *but;
 };
 
 static bool concerns(const struct scope *f, const struct gp_domain *d)
 {
-	return d->context && (!f->context || d->context == f->context) && d->context != f->elsewhere &&
-	       (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
+	return d->context && (!f->context || d->context == f->context || (f->all && d->whole == f->context)) &&
+	       d->whole != f->elsewhere && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
 }
 
 // The program may wait for a blocking stream while the legacy stream waits for the program: only what is on the stream behind that
@@ -313,6 +313,7 @@ static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 {
 	if (blp_inside)
 		return;
+	awaited = awaited ? gp_whole_context(awaited) : NULL;
 	flush(&(struct scope){.gpu = gpu, .all = true, .bounded = true, .elsewhere = awaited});
 	blp_begin_take(awaited);
 	if (awaited)

@@ -20,7 +20,7 @@
 // of the program may always have one under way.
 struct take {
 	struct take *next;
-	CUcontext context; // NULL: none is under way that takes memory
+	CUcontext context; // gp_context.whole; NULL: none is under way that takes memory
 	uint64_t number;
 	uint64_t waits;             // domains in which the calling thread is counted: one bit for each place
 	uint64_t made[BLP_DOMAINS]; // numbers of these domains
@@ -116,19 +116,20 @@ bool blp_give_way_slowly(struct gp_domain *d)
 	return true;
 }
 
-void blp_begin_driver_wait(CUcontext context)
+void blp_begin_driver_wait(CUcontext whole)
 {
 	leave_driver(&take);
-	if (!context || blp_inside || !will_hear())
+	if (!whole || blp_inside || !will_hear())
 		return;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (d->context != context)
+		if (!d->context || d->whole != whole)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		while (d->giving_way && d->context == context)
+		uint64_t made = d->made;
+		while (d->giving_way && d->context && d->made == made)
 			pthread_cond_wait(&d->driver_left, &d->lock);
-		if (d->context == context) {
+		if (d->context && d->whole == whole) {
 			d->driver_waits++;
 			take.waits |= 1ull << i;
 			take.made[i] = d->made;
@@ -141,13 +142,13 @@ void gp_blp_loading(bool begins)
 {
 	end_take(&take);
 	if (begins && blp_domains[0])
-		blp_begin_driver_wait(gp_current_handle());
+		blp_begin_driver_wait(gp_whole_context(gp_current_handle()));
 }
 
 static bool asked_to_stop(CUcontext context)
 {
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->context == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
+		if (blp_domains[i]->whole == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
 			return true;
 	return false;
 }
@@ -164,15 +165,16 @@ static bool keeps_off(CUcontext context, uint64_t came)
 bool gp_blp_keeps_off(const struct gp_operation *o)
 {
 	pthread_mutex_lock(&takes.lock);
-	bool off = o->handle && !blp_inside && keeps_off(o->handle, takes.numbers);
+	bool off = o->handle && !blp_inside && keeps_off(gp_whole_context(o->handle), takes.numbers);
 	pthread_mutex_unlock(&takes.lock);
 	return off;
 }
 
 void gp_blp_keep_off(const struct gp_operation *o)
 {
+	CUcontext whole = gp_whole_context(o->handle);
 	pthread_mutex_lock(&takes.lock);
-	for (uint64_t came = takes.numbers; keeps_off(o->handle, came);)
+	for (uint64_t came = takes.numbers; keeps_off(whole, came);)
 		pthread_cond_wait(&takes.changed, &takes.lock);
 	pthread_mutex_unlock(&takes.lock);
 }

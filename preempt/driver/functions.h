@@ -141,6 +141,7 @@ WANTED(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, (void **description
 WANTED(cuGreenCtxCreate, cuGreenCtxCreate, (CUgreenCtx *, void *description, CUdevice, unsigned flags))
 WANTED(cuGreenCtxDestroy, cuGreenCtxDestroy, (CUgreenCtx))
 WANTED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, CUgreenCtx, unsigned flags, int priority)) // CUDA 12.5
+WANTED(cuStreamGetGreenCtx, cuStreamGetGreenCtx, (CUstream, CUgreenCtx *))
 WANTED(cuCtxRecordEvent, cuCtxRecordEvent, (CUcontext, CUevent)) // CUDA 12.5
 WANTED(cuDeviceGetCount, cuDeviceGetCount, (int *))
 WANTED(cuDriverGetVersion, cuDriverGetVersion, (int *))

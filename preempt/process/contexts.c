@@ -15,6 +15,12 @@ struct gp_context *gp_find_context(CUcontext handle)
 	return NULL;
 }
 
+CUcontext gp_whole_context(CUcontext handle)
+{
+	const struct gp_context *c = gp_find_context(handle);
+	return c ? c->whole : handle;
+}
+
 struct gp_context *gp_current_context(void) { return gp_find_context(gp_current_handle()); }
 
 static _Atomic bool several; // there were several contexts at one time
@@ -95,6 +101,22 @@ const struct gp_gpu *gp_gpu_of_memory(CUdeviceptr address)
 	return current ? current->gpu : NULL;
 }
 
+// Of the context that is current. It is asked for by its default stream.
+static CUcontext whole_of(CUcontext handle, CUdevice device)
+{
+	CUgreenCtx green = NULL;
+	CUcontext primary = NULL;
+	unsigned flags;
+	int active = 0;
+	if (!gp_driver.cuStreamGetGreenCtx || gp_driver.cuStreamGetGreenCtx(GP_STREAM_LEGACY, &green) || !green ||
+	    !gp_driver.cuDevicePrimaryCtxGetState || !gp_driver.cuDevicePrimaryCtxRetain ||
+	    !gp_driver.cuDevicePrimaryCtxRelease || gp_driver.cuDevicePrimaryCtxGetState(device, &flags, &active) ||
+	    !active || gp_driver.cuDevicePrimaryCtxRetain(&primary, device))
+		return handle;
+	gp_driver.cuDevicePrimaryCtxRelease(device);
+	return primary;
+}
+
 struct gp_context *gp_context_current(CUcontext handle)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -107,6 +129,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 	if (gp_driver.cuCtxPushCurrent(handle))
 		return NULL;
 	CUresult result = gp_driver.cuCtxGetDevice(&device);
+	CUcontext whole = result ? NULL : whole_of(handle, device);
 	gp_driver.cuCtxPopCurrent(&popped);
 	if (result)
 		return NULL;
@@ -122,6 +145,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
 		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
 		c->gpu = g;
+		c->whole = whole;
 		several |= i > 0;
 		if (gp_context_places <= (uint32_t)i)
 			gp_context_places = (uint32_t)i + 1; // before its handle can be seen

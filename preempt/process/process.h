@@ -117,6 +117,7 @@ struct gp_context {
 	// Stays while the context has the place. Agents, hints and waits look at places without a lock, and may find the next
 	// context's: what they do then (a hold ends, a hint is in vain) is right for any context.
 	_Atomic(struct gp_gpu *) gpu;
+	_Atomic(CUcontext) whole; // which the driver waits for and locks together with this one: the primary one of a green context
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
@@ -235,6 +236,7 @@ const char *gp_log_next(uint32_t written);
 
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
+CUcontext gp_whole_context(CUcontext); // gp_context.whole, where the context is known
 struct gp_context *gp_current_context(void);
 static inline CUcontext gp_current_handle(void) // NULL: none
 {

@@ -2,7 +2,18 @@
 #define _GNU_SOURCE
 #define MORE_FUNCTIONS(F) \
 	F(cuEventDestroy_v2, (handle)) \
-	F(cuMemFreeHost, (void *)) F(cuArrayCreate_v2, (handle *, const void *)) F(cuArrayDestroy, (handle))
+	F(cuMemFreeHost, (void *)) \
+	F(cuArrayCreate_v2, (handle *, const void *)) F(cuArrayDestroy, (handle)) \
+		F(cuDeviceGetDevResource, (int, struct resource *, int)) \
+			F(cuDevSmResourceSplitByCount, (struct resource *, unsigned *, const struct resource *, \
+							struct resource *, unsigned, unsigned)) \
+				F(cuDevResourceGenerateDesc, (handle *, struct resource *, unsigned)) \
+					F(cuGreenCtxCreate, (handle *, handle, int, unsigned)) \
+						F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
+							F(cuCtxFromGreenCtx, (handle *, handle))
+struct resource { // CUdevResource
+	char bytes[256];
+};
 #include "order.h"
 #include <dlfcn.h>
 
@@ -287,6 +298,71 @@ static void freed_meanwhile(unsigned rounds)
 	CHECK(late <= rounds);
 }
 
+// A green context, and a stream of it.
+static struct { handle context, stream; } green;
+
+static void make_green(void)
+{
+	enum { SM = 1, SMS = 64, DEFAULT_STREAM = 1 };
+	struct resource all = {{0}}, part = {{0}}, left = {{0}};
+	unsigned groups = 1;
+	handle description, made;
+	if (green.context)
+		return;
+	OK(cuDeviceGetDevResource(0, &all, SM));
+	OK(cuDevSmResourceSplitByCount(&part, &groups, &all, &left, 0, SMS));
+	OK(cuDevResourceGenerateDesc(&description, &part, 1));
+	OK(cuGreenCtxCreate(&made, description, 0, DEFAULT_STREAM));
+	OK(cuCtxFromGreenCtx(&green.context, made));
+	OK(cuGreenCtxStreamCreate(&green.stream, made, NON_BLOCKING, 0));
+}
+
+// The same with work of a green context beside a call that frees memory of the primary one: the driver waits for both, and locks them.
+static void freed_green(unsigned rounds)
+{
+	enum { WAYS = 4 };
+	unsigned late = 0;
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	make_green();
+	for (unsigned r = 0; r < rounds * WAYS; r++) {
+		launch(&b, one, r, 300000);
+		released = false;
+		*(volatile uint32_t *)(uintptr_t)word = 7;
+		pthread_t thread = begin_freeing(MEMORY);
+		OK(cuCtxSetCurrent(r % 2 ? context : green.context));
+		if (r % WAYS < 2)
+			spin(green.stream);
+		else
+			OK(cuLaunchHostFunc(green.stream, host_wait, NULL));
+		OK(cuCtxSetCurrent(context));
+		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
+			usleep(1000);
+		bool over = meanwhile.over;
+		released = true; // else the host function would not end
+		late += !(returns_before(thread, &meanwhile.over) && over);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+	CHECK(late <= rounds);
+}
+
+// Who waits for all of the primary context waits for its green ones, too.
+static void green_awaited(unsigned rounds)
+{
+	struct chained b = buffer();
+	make_green();
+	for (unsigned r = 0; r < rounds; r++) {
+		OK(cuCtxSetCurrent(green.context));
+		launch(&b, green.stream, r, 20000);
+		OK(cuCtxSetCurrent(context));
+		OK(cuCtxSynchronize());
+		OK(cuMemcpyDtoH_v2(b.have, b.data, BLOCKS * 4));
+		CHECK(right(&b));
+	}
+}
+
 static void *launch_urgent(void *over)
 {
 	OK(cuCtxSetCurrent(context));
@@ -431,6 +507,8 @@ int main(int argc, char **argv)
 		{"freed", freed_meanwhile},
 		{"freed-stopped", freed_while_stopped},
 		{"freed-always", freed_always},
+		{"freed-green", freed_green},
+		{"green", green_awaited},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};

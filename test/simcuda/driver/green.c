@@ -171,7 +171,8 @@ CALL(cuStreamGetGreenCtx, (CUstream s, CUgreenCtx *out), (s, out))
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = st->green;
+	bool special = !handle_is(s, H_STREAM); // that of the current context
+	*out = !special ? st->green : context_top()->of ? context_top()->green : NULL;
 	return leave(CUDA_SUCCESS);
 }
 

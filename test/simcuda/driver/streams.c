@@ -84,7 +84,7 @@ DUAL(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext *out), (s, out))
 	CUresult r = out ? enter_stream(s, &st) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = st->green ? st->green->as_context : st->ctx;
+	*out = !handle_is(s, H_STREAM) ? context_top() : st->green ? st->green->as_context : st->ctx;
 	return leave(CUDA_SUCCESS);
 }
 

@@ -192,6 +192,10 @@ static void green(void)
 	OK(cuCtxPushCurrent_v2(as));
 	OK(cuCtxGetCurrent(&current));
 	CHECK(current == as);
+	OK(cuStreamGetGreenCtx(NULL, &found));
+	CHECK(found == g);
+	OK(cuStreamGetCtx(NULL, &found));
+	CHECK(found == as);
 	OK(cuEventCreate(&own, 2));
 	OK(cuStreamCreate(&found, NON_BLOCKING));
 	OK(cuCtxPopCurrent_v2(&current));
