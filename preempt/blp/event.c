@@ -307,6 +307,17 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 	remember(o->event, NULL, 0, 0, tainted || o->cpu);
 }
 
+// A record of a whole context stands for all of its streams, and a wait comes ahead of what they all get. So neither comes in the log, but
+// behind all that this has, also of an event that is waited for.
+static void pass_whole(struct gp_operation *o)
+{
+	gp_blp_flush_all(NULL);
+	o->cpu |= o->work == GP_AWAIT; // it may be for anything
+	blp_pass(o);
+	if (o->work == GP_RECORD)
+		remember(o->event, NULL, 0, 0, true);
+}
+
 bool blp_record(struct gp_operation *o)
 {
 	struct blp_stream *stream;
@@ -317,6 +328,10 @@ bool blp_record(struct gp_operation *o)
 
 	if (!blp_domains[0])
 		return false;
+	if (o->whole) {
+		pass_whole(o);
+		return false;
+	}
 	do {
 		if (!(d = enter(o, &stream, &tainted))) {
 			blp_come_behind(o);
@@ -379,6 +394,10 @@ bool blp_await(struct gp_operation *o)
 
 	if (!blp_domains[0])
 		return false;
+	if (o->whole) {
+		pass_whole(o);
+		return false;
+	}
 	do {
 		e = look(o->event);
 		if (gp_capturing() && (e.captured || !e.handle)) {

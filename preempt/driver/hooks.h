@@ -50,7 +50,10 @@ struct gp_operation {
 	union {
 		struct gp_launch launch; // GP_KERNEL. GP_OTHER: its function is that of the oldest launches, or NULL
 		CUgraphExec graph;       // GP_GRAPH
-		CUevent event;           // GP_RECORD, GP_AWAIT
+		struct {                 // GP_RECORD, GP_AWAIT
+			CUevent event;
+			bool whole; // on all streams of a context
+		};
 		// GP_MEMSET and GP_COPY of memory that has addresses: rows of width elements. All 0 for calls of other forms.
 		struct {
 			CUdeviceptr to, from;

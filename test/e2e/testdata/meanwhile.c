@@ -3,14 +3,18 @@
 #define MORE_FUNCTIONS(F) \
 	F(cuEventDestroy_v2, (handle)) \
 	F(cuMemFreeHost, (void *)) \
-	F(cuArrayCreate_v2, (handle *, const void *)) F(cuArrayDestroy, (handle)) \
-		F(cuDeviceGetDevResource, (int, struct resource *, int)) \
-			F(cuDevSmResourceSplitByCount, (struct resource *, unsigned *, const struct resource *, \
-							struct resource *, unsigned, unsigned)) \
-				F(cuDevResourceGenerateDesc, (handle *, struct resource *, unsigned)) \
-					F(cuGreenCtxCreate, (handle *, handle, int, unsigned)) \
-						F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
-							F(cuCtxFromGreenCtx, (handle *, handle))
+	F(cuArrayCreate_v2, (handle *, const void *)) \
+	F(cuArrayDestroy, (handle)) \
+	F(cuDeviceGetDevResource, (int, struct resource *, int)) \
+		F(cuDevSmResourceSplitByCount, \
+		  (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned)) \
+			F(cuDevResourceGenerateDesc, (handle *, struct resource *, unsigned)) \
+				F(cuGreenCtxCreate, (handle *, handle, int, unsigned)) \
+					F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
+						F(cuCtxFromGreenCtx, (handle *, handle)) \
+							F(cuCtxRecordEvent, (handle, handle)) \
+								F(cuGreenCtxRecordEvent, (handle, handle)) \
+									F(cuGreenCtxWaitEvent, (handle, handle))
 struct resource { // CUdevResource
 	char bytes[256];
 };
@@ -299,22 +303,22 @@ static void freed_meanwhile(unsigned rounds)
 }
 
 // A green context, and a stream of it.
-static struct { handle context, stream; } green;
+static struct { handle itself, context, stream; } green;
 
 static void make_green(void)
 {
 	enum { SM = 1, SMS = 64, DEFAULT_STREAM = 1 };
 	struct resource all = {{0}}, part = {{0}}, left = {{0}};
 	unsigned groups = 1;
-	handle description, made;
+	handle description;
 	if (green.context)
 		return;
 	OK(cuDeviceGetDevResource(0, &all, SM));
 	OK(cuDevSmResourceSplitByCount(&part, &groups, &all, &left, 0, SMS));
 	OK(cuDevResourceGenerateDesc(&description, &part, 1));
-	OK(cuGreenCtxCreate(&made, description, 0, DEFAULT_STREAM));
-	OK(cuCtxFromGreenCtx(&green.context, made));
-	OK(cuGreenCtxStreamCreate(&green.stream, made, NON_BLOCKING, 0));
+	OK(cuGreenCtxCreate(&green.itself, description, 0, DEFAULT_STREAM));
+	OK(cuCtxFromGreenCtx(&green.context, green.itself));
+	OK(cuGreenCtxStreamCreate(&green.stream, green.itself, NON_BLOCKING, 0));
 }
 
 // The same with work of a green context beside a call that frees memory of the primary one: the driver waits for both, and locks them.
@@ -359,6 +363,34 @@ static void green_awaited(unsigned rounds)
 		OK(cuCtxSetCurrent(context));
 		OK(cuCtxSynchronize());
 		OK(cuMemcpyDtoH_v2(b.have, b.data, BLOCKS * 4));
+		CHECK(right(&b));
+	}
+}
+
+// Who waits for an event that was recorded for a whole context waits for all of its streams.
+static void whole_recorded(unsigned rounds)
+{
+	enum { WAYS = 4 };
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING), event = new_event();
+	make_green();
+	for (unsigned r = 0; r < rounds; r++) {
+		bool of_green = r / WAYS % 2;
+		OK(cuCtxSetCurrent(of_green ? green.context : context));
+		launch(&b, of_green ? green.stream : one, r, 20000);
+		OK(cuCtxSetCurrent(context));
+		if (of_green && r / WAYS % 4 < 2)
+			OK(cuGreenCtxRecordEvent(green.itself, event));
+		else
+			OK(cuCtxRecordEvent(context, event));
+		switch (r % WAYS) {
+		case 0: OK(cuEventSynchronize(event)); break;
+		case 1: until_reached(event); break;
+		case 2: OK(cuStreamWaitEvent(two, event, 0)); break;
+		case 3: OK(cuGreenCtxWaitEvent(green.itself, event)); break;
+		}
+		copy(&b, r % WAYS == 3 ? green.stream : two);
+		OK(cuCtxSynchronize());
 		CHECK(right(&b));
 	}
 }
@@ -509,6 +541,7 @@ int main(int argc, char **argv)
 		{"freed-always", freed_always},
 		{"freed-green", freed_green},
 		{"green", green_awaited},
+		{"whole", whole_recorded},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};
