@@ -403,6 +403,7 @@ void blp_enter_driver(struct gp_operation *o)
 {
 	struct gp_domain *d = o->domain;
 	struct blp_stream *s = o->passing;
+	blp_enter_late();
 	if (!s || !s->thread)
 		return;
 	pthread_mutex_lock(&d->lock);

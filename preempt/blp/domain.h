@@ -408,6 +408,24 @@ CUresult blp_wait_all(CUcontext);
 void blp_begin_take(CUcontext); // of the calling thread, which keeps work of others off until its end; NULL: none
 void blp_end_take(void);        // if there is one, and its driver's wait
 void blp_let_in(void);          // what is kept off and may come in, since the program has asked for a stop
+// An operation waits in the library (this may come several times, also under gp_domain.lock), and goes to the driver; it is over. Calls of
+// other threads that take memory, and came later, wait for it.
+void blp_begin_late(CUcontext);
+void blp_late_enters(void);
+void blp_late_ends(void);
+extern __thread bool blp_is_late __attribute__((tls_model("initial-exec"))); // the calling thread's is
+static inline void blp_enter_late(void)
+{
+	if (__builtin_expect(blp_is_late, 0))
+		blp_late_enters();
+}
+static inline void blp_end_late(void)
+{
+	if (__builtin_expect(blp_is_late, 0))
+		blp_late_ends();
+}
+// Waits for such operations that came before the call of the calling thread that takes memory.
+void blp_come_behind_late(void);
 // The calling thread is about to call a function of the driver's that waits for the context with the driver's lock.
 void blp_begin_driver_wait(CUcontext);
 // Under gp_domain.lock, before anything is submitted with it held. blp_give_way gives the lock up while a call that began before is

@@ -211,6 +211,7 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 {
 	enum turn turn = NOW;
 	if (d->epoch % 2) {
+		blp_begin_late(o->handle);
 		if (!*deadline)
 			*deadline = blp_patience();
 		if (blp_wait_turn(d, *deadline)) {
@@ -219,7 +220,10 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 		}
 		turn = LATER;
 	}
-	bool had = blp_has_room(d, stream, 0), room = had || blp_make_room(d, stream, 0);
+	bool had = blp_has_room(d, stream, 0);
+	if (!had)
+		blp_begin_late(o->handle);
+	bool room = had || blp_make_room(d, stream, 0);
 	// Room was made, or a stop waited for, without the lock.
 	if (had != room || !blp_belongs(o, d) || blp_is_tainted(d, stream)) {
 		pthread_mutex_unlock(&d->lock);
@@ -311,6 +315,7 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 // behind all that this has, also of an event that is waited for.
 static void pass_whole(struct gp_operation *o)
 {
+	blp_begin_late(o->handle);
 	gp_blp_flush_all(NULL);
 	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
@@ -454,6 +459,8 @@ bool blp_await(struct gp_operation *o)
 		blp_begin_pass(o, d, stream);
 		pthread_mutex_unlock(&d->lock);
 	}
+	if (e.domain)
+		blp_begin_late(o->handle);
 	bool reached = e.domain && wait_record(&e, true), orders = d ? stream->blocking : is_blocking(o->stream);
 	if (e.domain && !reached) {
 		pthread_mutex_lock(&e.domain->lock);

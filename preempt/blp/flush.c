@@ -18,6 +18,7 @@ struct scope {
 	bool bounded;        // by a patience, for a call that only has to come behind, or takes who knows what
 	CUcontext elsewhere; // all but this context, and what is waited for with it
 	const struct gp_domain *but;
+	CUcontext late; // of the operation that waits; NULL: it is another call
 };
 
 static bool concerns(const struct scope *f, const struct gp_domain *d)
@@ -109,6 +110,8 @@ static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream st
 			continue;
 		}
 		gp_count(&d->gpu->stops.barriers, 1);
+		if (f->late)
+			blp_begin_late(f->late);
 		if (!(f->bounded ? blp_wait_or_let_run(d, s, s->last) : blp_wait_complete(d, s, s->last, 0)))
 			break;
 	}
@@ -233,18 +236,19 @@ static CUcontext context_of(CUstream stream, CUcontext current)
 	return current;
 }
 
-static void come_behind(CUstream stream, CUcontext current)
+static void come_behind(CUstream stream, CUcontext current, bool late)
 {
 	if (blp_inside || !blp_domains[0])
 		return;
-	struct scope f = {.context = context_of(stream, current), .stream = stream, .bounded = true};
+	struct scope f = {
+		.context = context_of(stream, current), .stream = stream, .bounded = true, .late = late ? current : NULL};
 	if (f.context)
 		flush(&f);
 }
 
-void gp_blp_come_behind(CUstream stream) { come_behind(stream, gp_current_handle()); }
+void gp_blp_come_behind(CUstream stream) { come_behind(stream, gp_current_handle(), false); }
 
-void blp_come_behind(const struct gp_operation *o) { come_behind(o->stream, o->handle); }
+void blp_come_behind(const struct gp_operation *o) { come_behind(o->stream, o->handle, true); }
 
 static struct scope of_stream(CUstream stream, CUcontext current)
 {
@@ -316,8 +320,10 @@ static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 	awaited = awaited ? gp_whole_context(awaited) : NULL;
 	flush(&(struct scope){.gpu = gpu, .all = true, .bounded = true, .elsewhere = awaited});
 	blp_begin_take(awaited);
-	if (awaited)
-		flush(&(struct scope){.context = awaited, .all = true});
+	if (!awaited)
+		return;
+	flush(&(struct scope){.context = awaited, .all = true});
+	blp_come_behind_late();
 	blp_begin_driver_wait(awaited);
 }
 
@@ -365,5 +371,5 @@ bool gp_blp_wait_empty(uint64_t deadline_ns)
 
 void blp_flush_but(const struct gp_domain *but, CUcontext context, CUstream stream)
 {
-	flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = but});
+	flush(&(struct scope){.context = context, .stream = stream, .bounded = true, .but = but, .late = context});
 }

@@ -343,6 +343,7 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 		end = m >= 0 ? blp_use_marker(d, m) : s->taint;
 	}
 	pthread_mutex_unlock(&d->lock);
+	blp_enter_late();
 	if (end)
 		gp_driver.cuStreamWaitEvent(o->stream, end, 0); // may wait for room in the queue
 	if (m >= 0) {
@@ -480,6 +481,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
 		if (d->epoch % 2 && patient) {
+			blp_begin_late(o->handle);
 			if (!deadline)
 				deadline = blp_patience();
 			patient = blp_wait_turn(d, deadline);
@@ -488,11 +490,13 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		if (blp_is_tainted(d, stream) || plain_elsewhere(t, o->stream))
 			break;
 		if (in_flight(d, t)) {
+			blp_begin_late(o->handle);
 			if (!wait_for(d, t))
 				break;
 			continue;
 		}
 		if (!blp_has_room(d, stream, 0)) {
+			blp_begin_late(o->handle);
 			if (!blp_make_room(d, stream, 0)) {
 				if (!(d->epoch % 2))
 					break;

@@ -260,15 +260,19 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
 		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
+			blp_begin_late(o->handle);
 			blp_wait_step(d, 0);
 			continue;
 		}
 		if (blp_is_tainted(d, s)) {
+			if (s->queue == BLP_DEEP)
+				blp_begin_late(o->handle);
 			if (blp_wait_shallow(d, s))
 				continue;
 			break;
 		}
 		if (!blp_has_room(d, s, bytes)) {
+			blp_begin_late(o->handle);
 			if (!blp_make_room(d, s, bytes) && !(d->epoch % 2))
 				break;
 			continue; // the lock was given up: another operation may be on its way by now
@@ -364,6 +368,8 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 			return true;
 		o->cpu |= others;
 		pthread_mutex_lock(&d->lock);
+		if (d->epoch % 2)
+			blp_begin_late(o->handle);
 		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
 		pthread_mutex_unlock(&d->lock);
 	}

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-bool gp_blp_begin(struct gp_operation *o)
+static bool begin(struct gp_operation *o)
 {
 	if (o->captured && (o->work != GP_KERNEL || o->joint)) {
 		if (o->work == GP_RECORD)
@@ -31,12 +31,21 @@ bool gp_blp_begin(struct gp_operation *o)
 	return false;
 }
 
+bool gp_blp_begin(struct gp_operation *o)
+{
+	bool carried_out = begin(o);
+	if (!o->logging)
+		blp_enter_late();
+	return carried_out;
+}
+
 void gp_blp_end(struct gp_operation *o)
 {
 	if (o->work == GP_AWAIT && (o->logging || o->passing))
 		blp_awaited(o);
 	if (o->logging)
 		blp_logged(o);
+	blp_end_late();
 	if (o->twin)
 		blp_graph_launched(o);
 	if (o->passing)

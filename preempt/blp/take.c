@@ -12,6 +12,8 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
+#include <time.h>
+
 // Work that another thread puts there meanwhile waits for the call, and not the call for that work: it may wait for the calling thread.
 // Here a call that takes memory waits for the log first. So work is kept off from
 // then on until the driver's function has returned; it has got no count and no lock yet. Nothing waits for it that would not in the
@@ -31,8 +33,23 @@ static struct {
 	pthread_cond_t changed;
 	struct take *first; // under way
 	uint64_t numbers;   // ever
+	struct late *late;
 } takes = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 static __thread struct take take __attribute__((tls_model("initial-exec"))); // the calling thread's
+
+// Operations that wait in the library for what is ahead of them. The driver would have them by now. So a call that takes memory, and came
+// later, does not overtake them: it would wait, with the driver's lock, for what may wait for them. They may wait for the end of a stop,
+// and in another context. So nothing waits for them while the program has a stream stopped: it may want the call done first. Once the
+// driver has been called it may wait for room in a queue, but mostly takes no time.
+enum { LATE_NS = 10 * 1000 * 1000 };
+struct late {
+	struct late *next;
+	CUcontext context;           // gp_context.whole
+	uint64_t came;               // as there had been so many calls, or more
+	_Atomic uint64_t entered_ns; // the driver's function is called since then; 0: not yet
+};
+static __thread struct late late __attribute__((tls_model("initial-exec"))); // the calling thread's
+__thread bool blp_is_late;
 
 static pthread_key_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -66,7 +83,12 @@ static void end_take(struct take *t)
 	pthread_mutex_unlock(&takes.lock);
 }
 
-static void thread_ends(void *t) { end_take(t); }
+static void thread_ends(void *unused)
+{
+	(void)unused;
+	end_take(&take);
+	blp_end_late();
+}
 
 static void hear_of_ends(void) { hears_of_ends = !pthread_key_create(&ends, thread_ends); }
 
@@ -145,6 +167,47 @@ void gp_blp_loading(bool begins)
 		blp_begin_driver_wait(gp_whole_context(gp_current_handle()));
 }
 
+void blp_begin_late(CUcontext context)
+{
+	late.entered_ns = 0;
+	if (blp_is_late)
+		return;
+	if (!will_hear())
+		return;
+	CUcontext whole = gp_whole_context(context);
+	pthread_mutex_lock(&takes.lock);
+	late.context = whole;
+	late.next = takes.late;
+	takes.late = &late;
+	blp_is_late = true;
+	pthread_mutex_unlock(&takes.lock);
+}
+
+void blp_late_enters(void)
+{
+	if (late.entered_ns)
+		return;
+	late.entered_ns = gp_now_ns();
+	if (!gp_blp_takes)
+		return;
+	pthread_mutex_lock(&takes.lock);
+	pthread_cond_broadcast(&takes.changed);
+	pthread_mutex_unlock(&takes.lock);
+}
+
+void blp_late_ends(void)
+{
+	blp_is_late = false;
+	pthread_mutex_lock(&takes.lock);
+	struct late **at = &takes.late;
+	while (*at != &late)
+		at = &(*at)->next;
+	*at = late.next;
+	if (gp_blp_takes)
+		pthread_cond_broadcast(&takes.changed);
+	pthread_mutex_unlock(&takes.lock);
+}
+
 static bool asked_to_stop(CUcontext context)
 {
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
@@ -165,6 +228,7 @@ static bool keeps_off(CUcontext context, uint64_t came)
 bool gp_blp_keeps_off(const struct gp_operation *o)
 {
 	pthread_mutex_lock(&takes.lock);
+	late.came = takes.numbers;
 	bool off = o->handle && !blp_inside && keeps_off(gp_whole_context(o->handle), takes.numbers);
 	pthread_mutex_unlock(&takes.lock);
 	return off;
@@ -176,6 +240,39 @@ void gp_blp_keep_off(const struct gp_operation *o)
 	pthread_mutex_lock(&takes.lock);
 	for (uint64_t came = takes.numbers; keeps_off(whole, came);)
 		pthread_cond_wait(&takes.changed, &takes.lock);
+	pthread_mutex_unlock(&takes.lock);
+}
+
+// Whether the calling thread's call is to wait. until_ns: no longer than this; UINT64_MAX: without a bound. takes.lock is held.
+static bool overtakes(uint64_t *until_ns)
+{
+	uint64_t now = gp_now_ns();
+	*until_ns = 0;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
+			return false;
+	for (const struct late *l = takes.late; l; l = l->next) {
+		uint64_t until = l->entered_ns ? l->entered_ns + LATE_NS : UINT64_MAX;
+		if (l != &late && l->context == take.context && l->came < take.number && until > now && until > *until_ns)
+			*until_ns = until;
+	}
+	return *until_ns;
+}
+
+void blp_come_behind_late(void)
+{
+	struct timespec nap = {0, 20 * 1000};
+	uint64_t until;
+	pthread_mutex_lock(&takes.lock);
+	while (take.context && overtakes(&until)) {
+		if (until == UINT64_MAX) {
+			pthread_cond_wait(&takes.changed, &takes.lock);
+			continue;
+		}
+		pthread_mutex_unlock(&takes.lock);
+		nanosleep(&nap, NULL);
+		pthread_mutex_lock(&takes.lock);
+	}
 	pthread_mutex_unlock(&takes.lock);
 }
 

@@ -107,7 +107,7 @@ func TestMeanwhile(t *testing.T) {
 			rightWhileStopped(t, program, what, rounds)
 		})
 	}
-	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green"} {
+	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind"} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
 	t.Run("freed-always", func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestWaitersOfAQueueThatIsFullBehindEvents(t *testing.T) {
 	for _, what := range []string{"filled-awaited", "filled-recorded", "filled-marked"} {
 		t.Run(what, func(t *testing.T) {
 			_, p := start(t)
-			p.say("%s 1", what)
+			p.say("%s 2", what)
 			p.hears("right")
 		})
 	}

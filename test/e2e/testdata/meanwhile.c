@@ -6,15 +6,15 @@
 	F(cuArrayCreate_v2, (handle *, const void *)) \
 	F(cuArrayDestroy, (handle)) \
 	F(cuDeviceGetDevResource, (int, struct resource *, int)) \
-		F(cuDevSmResourceSplitByCount, \
-		  (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned)) \
-			F(cuDevResourceGenerateDesc, (handle *, struct resource *, unsigned)) \
-				F(cuGreenCtxCreate, (handle *, handle, int, unsigned)) \
-					F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
-						F(cuCtxFromGreenCtx, (handle *, handle)) \
-							F(cuCtxRecordEvent, (handle, handle)) \
-								F(cuGreenCtxRecordEvent, (handle, handle)) \
-									F(cuGreenCtxWaitEvent, (handle, handle))
+	F(cuDevSmResourceSplitByCount, \
+	  (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned)) \
+	F(cuDevResourceGenerateDesc, (handle *, struct resource *, unsigned)) \
+	F(cuGreenCtxCreate, (handle *, handle, int, unsigned)) \
+	F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
+	F(cuCtxFromGreenCtx, (handle *, handle)) \
+	F(cuCtxRecordEvent, (handle, handle)) \
+	F(cuGreenCtxRecordEvent, (handle, handle)) \
+	F(cuGreenCtxWaitEvent, (handle, handle))
 struct resource { // CUdevResource
 	char bytes[256];
 };
@@ -302,6 +302,49 @@ static void freed_meanwhile(unsigned rounds)
 	CHECK(late <= rounds);
 }
 
+static struct copied {
+	struct chained b;
+	handle stream;
+	_Atomic bool over;
+} copied;
+
+static void *copy_meanwhile(void *unused)
+{
+	(void)unused;
+	OK(cuCtxSetCurrent(context));
+	copy(&copied.b, copied.stream);
+	OK(cuStreamSynchronize(copied.stream));
+	copied.over = true;
+	release();
+	return NULL;
+}
+
+// A thread's copy waits for what it comes behind, in the library, as another thread begins to free memory: that waits for the copy, and not the
+// copy for that. Something else waits until the copy is over.
+static void freed_behind(unsigned rounds)
+{
+	enum { CALLED_US = 50000, BEHIND = 10 };
+	copied.b = buffer();
+	copied.stream = stream_of(NON_BLOCKING);
+	handle another = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds * BEHIND; r++) {
+		pthread_t copies;
+		copied.over = false;
+		wait_for_value(another);
+		launch(&copied.b, copied.stream, r, 200000);
+		CHECK(!pthread_create(&copies, NULL, copy_meanwhile, NULL));
+		usleep(CALLED_US);
+		pthread_t frees = begin_freeing(MEMORY);
+		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
+			usleep(1000);
+		bool over = copied.over;
+		release();
+		CHECK(!pthread_join(copies, NULL));
+		CHECK(!pthread_join(frees, NULL));
+		CHECK(over && right(&copied.b));
+	}
+}
+
 // A green context, and a stream of it.
 static struct { handle itself, context, stream; } green;
 
@@ -540,6 +583,7 @@ int main(int argc, char **argv)
 		{"freed-stopped", freed_while_stopped},
 		{"freed-always", freed_always},
 		{"freed-green", freed_green},
+		{"freed-behind", freed_behind},
 		{"green", green_awaited},
 		{"whole", whole_recorded},
 		{"asked-stream", stream_asked_before},

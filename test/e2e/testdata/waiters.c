@@ -535,39 +535,54 @@ static void filled_recorded(unsigned rounds)
 }
 
 static _Atomic uint32_t record_word;
+static _Atomic bool left_over;
 static void *wait_for_left(void *record_waits)
 {
 	OK(cuCtxSetCurrent(context));
 	((void (*)(_Atomic uint32_t *))record_waits)(&record_word);
 	OK(cuEventSynchronize(left.event));
+	left_over = true;
+	return NULL;
+}
+
+static void *record_left(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	OK(cuEventRecord(left.event, stream));
 	return NULL;
 }
 
 static void ask_for_reached(void *event) { CHECK(cuEventQuery(event) == 0); }
 
-// A thread waits for the event, which is recorded anew, so that the library marks its stream. As it is about to, the queue is filled.
+// A thread waits for the event, which is recorded anew, so that the library marks its stream. As it is about to, the queue is filled. Where the
+// thread began to wait too late, it goes on at once.
 static void filled_marked(unsigned rounds)
 {
 	handle another = stream_of(NON_BLOCKING);
 	void *record_waits = dlsym(RTLD_DEFAULT, "simcuda_record_waits");
+	unsigned late = 0;
 	CHECK(record_waits);
 	for (unsigned r = 0; r < rounds; r++) {
-		pthread_t fills, waiter;
+		pthread_t fills, waiter, recorder;
 		leave_events(NULL, 0);
 		record_word = 0;
+		left_over = false;
 		CHECK(!pthread_create(&waiter, NULL, wait_for_left, record_waits));
-		usleep(300000); // it waits by then
-		OK(cuEventRecord(left.event, another));
-		while (record_word != 1)
+		usleep(300000);                                                // it waits by then
+		CHECK(!pthread_create(&recorder, NULL, record_left, another)); // the waiter may hold it up
+		while (record_word != 1 && !left_over)
 			usleep(50);
+		late += record_word != 1;
 		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
 		usleep(300000); // the queue is full by then, or nothing came
 		record_word = 2;
 		CHECK(goes_on(ask_for_reached, left.reached, word + 4));
 		CHECK(!pthread_join(fills, NULL));
 		CHECK(!pthread_join(waiter, NULL));
+		CHECK(!pthread_join(recorder, NULL));
 		OK(cuCtxSynchronize());
 	}
+	CHECK(late < rounds);
 }
 
 int main(int argc, char **argv)
