@@ -226,9 +226,28 @@ static bool lowers_limit(int attribute, int value, CUresult result, int now)
 	       value < now && hooks && hooks->code_wanted();
 }
 
+// Launches that are repeated later need the clusters that they had, and what is known of these is out of date then.
+static bool changes_clusters(int attribute)
+{
+	const struct gp_hooks *hooks = gp_current_hooks();
+	return attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH &&
+	       attribute <= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH && hooks && hooks->code_wanted();
+}
+
+static CUresult end_change(struct gp_call call, CUresult result)
+{
+	if (call.hooks)
+		call.hooks->clusters_changed();
+	return gp_call_end(call, result);
+}
+
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
 {
 	int now = 0;
+	if (changes_clusters(attribute)) {
+		struct gp_call call = gp_call_begin(GP_TAKE, GP_CURRENT);
+		return end_change(call, REAL(cuFuncSetAttribute)(function, attribute, value));
+	}
 	CUresult result = REAL(cuFuncGetAttribute)(&now, attribute, function);
 	if (lowers_limit(attribute, value, result, now))
 		return CUDA_SUCCESS;
@@ -238,6 +257,10 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
 CUresult cuKernelSetAttribute(int attribute, int value, CUfunction kernel, CUdevice device)
 {
 	int now = 0;
+	if (changes_clusters(attribute)) {
+		struct gp_call call = gp_call_begin(GP_TAKE, NULL);
+		return end_change(call, REAL(cuKernelSetAttribute)(attribute, value, kernel, device));
+	}
 	struct gp_call call = gp_call_begin(GP_LOAD, kernel);
 	CUresult result = REAL(cuKernelGetAttribute)(&now, attribute, kernel, device);
 	return gp_call_end(call, lowers_limit(attribute, value, result, now) ?

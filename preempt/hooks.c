@@ -37,6 +37,7 @@ const struct gp_hooks gp_core_hooks = {
 	.kernel_function = gp_kernel_function,
 	.parameter_hidden = gp_code_parameter_hidden,
 	.code_loading = gp_blp_loading,
+	.clusters_changed = gp_code_forget,
 	.code_wanted = gp_blp_wanted,
 	.code_missed = gp_load_failed,
 	.unknown_function = gp_unknown_function,

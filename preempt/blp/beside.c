@@ -194,8 +194,7 @@ CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
 	return result;
 }
 
-// All entries before the last launch on a stream of which a block has ever run are complete. One of them may count as cut: that the code
-// names a cluster size is not known here (classify). The missing blocks of two launches would have one record then.
+// All entries before the last launch on a stream of which a block has ever run are complete.
 static void complete_passed(struct gp_domain *d)
 {
 	uint64_t previous[BLP_STREAMS] = {0};

@@ -382,14 +382,15 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 bool blp_launch(struct gp_operation *, const struct gp_launch *);
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
 uint8_t blp_shift(uint64_t blocks, bool whole);
-uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that it was compiled for; 1: none; 0: that is not known
+uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
-// fit.c; may ask the driver, the first time
-bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes);
+// fit.c; may ask the driver, the first time. cluster gets what blp_cluster_of says.
+bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes,
+	      uint32_t *cluster);
 
 // flush.c
 // Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue

@@ -1,17 +1,18 @@
-// fit.c - whether all blocks of a launch may be on the GPU at once.
+// fit.c - the shape of a launch: whether all its blocks may be on the GPU at once, and the clusters that its kernel has anyway.
 //
-// If so, they may wait for each other in any order, and some kernels rely on it without a cooperative launch: Marlin's
+// If all may be there at once, they may wait for each other in any order, and some kernels rely on it without a cooperative launch: Marlin's
 // reduction, whose blocks wait for later ones, Lamport protocols of collectives, hand-written grid barriers. The blocks of a
 // larger grid can only wait for blocks with lower numbers, or for the next few.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
-struct fit { // a kernel's blocks on an SM
+struct fit { // what the driver says of a kernel
 	const struct gp_gpu *gpu;
 	CUfunction function;
 	uint32_t threads, shared, generation;
-	uint32_t blocks; // 0: unknown
+	uint32_t blocks;  // on an SM; 0: unknown
+	uint32_t cluster; // as blp_cluster_of
 };
 
 // No GPU has more than 32; drivers before CUDA 11 do not say.
@@ -33,13 +34,32 @@ static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t 
 	return fit;
 }
 
-bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared)
+uint32_t blp_cluster_of(CUfunction f)
+{
+	static const int side[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+				   CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
+	CUfunction function;
+	uint32_t blocks = 1;
+	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
+		function = f;
+	for (int i = 0; i < 3; i++) {
+		int length = 0;
+		if (gp_driver.cuFuncGetAttribute(&length, side[i], function))
+			return 1; // a driver before CUDA 11.8, which knows no clusters
+		blocks *= length > 0 ? (uint32_t)length : 1;
+	}
+	return blocks;
+}
+
+bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared,
+	      uint32_t *cluster)
 {
 	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
 	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
 	uint32_t threads = block[0] * block[1] * block[2], generation = gp_code_generation;
 
-	if (!threads || blocks > (uint64_t)g->sms * most_on_sm(g))
+	*cluster = 1;
+	if (!threads)
 		return false;
 	struct fit *c = &cache[((uintptr_t)f >> 4 ^ shared >> 7 ^ threads) & 63];
 	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared || c->generation != generation) {
@@ -54,7 +74,9 @@ bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const 
 				  threads,
 				  shared,
 				  generation,
-				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0};
+				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0,
+				  blp_cluster_of(f)};
 	}
-	return !c->blocks || blocks <= (uint64_t)g->sms * c->blocks;
+	*cluster = c->cluster;
+	return blocks <= (uint64_t)g->sms * (c->blocks ? c->blocks : most_on_sm(g));
 }

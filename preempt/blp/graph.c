@@ -167,7 +167,7 @@ static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 	return put_in_order(graph, *nodes, *count) ? kernels : 0;
 }
 
-// Notes how a kernel is launched alone.
+// Notes how a kernel is launched alone; e->cluster is that of its code.
 static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node,
 		 uint8_t shift, bool cooperative)
 {
@@ -182,8 +182,12 @@ static bool note(struct blp_entry *e, const struct gp_code *code, const struct g
 	e->shift = shift;
 	e->argument_bytes = code->bytes;
 	blp_pack(code, k->parameters, NULL, e->arguments);
-	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0])
+	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
 		e->attributes[e->attribute_count++] = cluster;
+		e->cluster = cluster.value.cluster[0] * cluster.value.cluster[1] * cluster.value.cluster[2];
+	}
+	if (!e->cluster || blp_blocks(e) % e->cluster)
+		e->cluster = 1;
 	if (cooperative) {
 		e->attributes[e->attribute_count] = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
 		e->attributes[e->attribute_count++].value.cooperative = 1;
@@ -207,11 +211,12 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
 		CUfunction f = k.function ? k.function : k.kernel;
-		uint8_t shift = blp_shift(blocks, cooperative || code->whole ||
-							  blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes));
-		t->windows[next - t->first] = blp_windows(blocks, 1, shift);
-		if (!note(&t->kernel[next - t->first], code, &k, nodes[i], shift, cooperative))
+		struct blp_entry *e = &t->kernel[next - t->first];
+		bool fits = blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes, &e->cluster);
+		uint8_t shift = blp_shift(blocks, fits || cooperative || code->whole);
+		if (!note(e, code, &k, nodes[i], shift, cooperative))
 			return false;
+		t->windows[next - t->first] = blp_windows(blocks, e->cluster, shift);
 		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
 		void *parameters[code->parameters + 1];
 		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);

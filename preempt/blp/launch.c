@@ -167,23 +167,6 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	return true;
 }
 
-uint32_t blp_cluster_of(CUfunction f)
-{
-	static const int side[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-				   CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
-	CUfunction function;
-	uint32_t blocks = 1;
-	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
-		function = f;
-	for (int i = 0; i < 3; i++) {
-		int length = 0;
-		if (gp_driver.cuFuncGetAttribute(&length, side[i], function))
-			return 0;
-		blocks *= length > 0 ? (uint32_t)length : 1;
-	}
-	return blocks;
-}
-
 bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 {
 	if (!grid[0] || !grid[1] || !grid[2] || (double)grid[0] * grid[1] * grid[2] >= GPREEMPT_MOST)
@@ -210,7 +193,9 @@ static bool can_be_stopped(const struct gp_launch *l)
 	return blp_can_number(l->function, l->grid, clusters);
 }
 
-static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, bool whole, char *room)
+// cluster: of its kernel, where the launch names none.
+static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, bool whole,
+		    uint32_t cluster, char *room)
 {
 	bool cooperative = l->cooperative;
 	e->function = l->function;
@@ -221,7 +206,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	e->argument_bytes = code->bytes;
 	e->attributes = (struct gp_launch_attribute *)(room + round_up(code->bytes));
 	e->attribute_count = 0;
-	e->cluster = 1;
+	e->cluster = cluster;
 	blp_pack(code, l->parameters, l->extra, room);
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
@@ -250,7 +235,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
-	bool whole = code->whole || blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes), now;
+	uint32_t cluster;
+	bool whole = blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes, &cluster) || code->whole, now;
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
@@ -281,7 +267,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;
-		fill_in(e, l, code, whole, room);
+		fill_in(e, l, code, whole, cluster, room);
 		e->threads = s->threads += blp_threads(e);
 		// Given up: there is no record for it, and what is only logged would be lost.
 		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(s) || (!now && d->given_up)) {

@@ -261,21 +261,16 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 {
 	CUfunction function = e->function, of_kernel;
 	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
-	uint32_t cluster = blp_cluster_of(e->function);
 	int fit = 0;
 
-	for (uint32_t i = 0; i < e->attribute_count; i++) {
-		const struct gp_launch_attribute *a = &e->attributes[i];
-		if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+	for (uint32_t i = 0; i < e->attribute_count; i++)
+		if (e->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return false;
-		if (a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
-			cluster = a->value.cluster[0] * a->value.cluster[1] * a->value.cluster[2];
-	}
-	if (e->bare || !cluster || cluster > BLP_PARTITION || BLP_PARTITION % cluster)
+	if (e->bare || e->cluster > BLP_PARTITION || BLP_PARTITION % e->cluster)
 		return false;
 	if (e->shift != GPREEMPT_WHOLE)
 		return true;
-	if (cluster > 1) // one block has room on each SM, whatever the rest
+	if (e->cluster > 1) // one block has room on each SM, whatever the rest
 		return blp_blocks(e) <= d->narrow.on->sms;
 	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
 		function = of_kernel;

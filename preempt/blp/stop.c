@@ -263,8 +263,6 @@ static void classify(struct gp_domain *d)
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = blp_record_of(d, e);
 			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
-			// A cluster size that only the code names is not known here. A complete launch may then count as cut, and does
-			// nothing when it is launched again.
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				e->driven = false;
 				r->state = 0;

@@ -194,6 +194,7 @@ struct gp_hooks {
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
 	// Around a function of the driver's that loads code in the current context, or may.
 	void (*code_loading)(bool begins);
+	void (*clusters_changed)(void); // after the program set the size of a kernel's clusters
 	// Whether code is to be rewritten in this process. Some code is loaded unseen, for this reason.
 	bool (*code_wanted)(void);
 	void (*code_missed)(const char *reason);

@@ -117,6 +117,16 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("right")
 		p.finish()
 	})
+	t.Run("clusters that have ended", func(t *testing.T) {
+		p := start(t)
+		p.say("ended")
+		p.hears("4 cut")
+		p.m.until("the stops are counted", func() bool { return p.m.stops(p) == 4 })
+		if blp := p.m.blp(p); blp.Cuts != 4 {
+			t.Errorf("%+v", blp)
+		}
+		p.finish()
+	})
 	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
 		p := start(t)
 		p.m.until("a drain counts from when it is asked for", func() bool { // where the machine is not slow

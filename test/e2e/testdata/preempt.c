@@ -194,6 +194,32 @@ static void clusters(handle clustered)
 	OK(gpreempt_stream_disable(background));
 }
 
+// Kernels that have ended when a stop cuts what is behind them, each with clusters of another size, which the launch does not name.
+static void ended(handle clustered)
+{
+	enum { REQUIRED_CLUSTER_WIDTH = 11, LONG_us = 60000 };
+	unsigned n = 1, us = 1, add = 5, cut = 0;
+	void *parameters[] = {&memory, &n, &add, &us};
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	for (int width = 1; width <= 8; width *= 2) {
+		OK(cuFuncSetAttribute(clustered, REQUIRED_CLUSTER_WIDTH, width));
+		OK(cuLaunchKernel(clustered, BLOCKS, 1, 1, 32, 1, 1, 0, background, parameters, NULL));
+		uint32_t between = want = want * 3 + add;
+		launch_for(1, LONG_us);
+		do
+			read_memory();
+		while (have[0] != want);
+		OK(gpreempt_stream_preempt(background, 1));
+		read_memory();
+		cut += have[BLOCKS - 1] == between;
+		OK(gpreempt_stream_restore(background, 1));
+	}
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("%u cut\n", cut);
+	OK(gpreempt_stream_disable(background));
+}
+
 static void widths(void)
 {
 	handle other, made;
@@ -528,6 +554,8 @@ int main(int argc, char **argv)
 			given_up_stopped();
 		else if (strcmp(line, "clusters\n") == 0)
 			clusters(clustered);
+		else if (strcmp(line, "ended\n") == 0)
+			ended(clustered);
 		else if (strcmp(line, "widths\n") == 0)
 			widths();
 		else if (strcmp(line, "priorities\n") == 0)

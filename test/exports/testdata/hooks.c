@@ -76,6 +76,7 @@ static void event_shared(CUevent e) { SAY("event %p shared", (void *)e); }
 static void capture_beginning(CUstream s) { SAY("capture of %p beginning", (void *)s); }
 static void capture_ended(CUstream s) { SAY("capture of %p ended, or none", (void *)s); }
 static void rm_ioctl(int fd, unsigned long request, void *argument) { SAY("ioctl %#lx %p", request, argument); }
+static void clusters_changed(void) { SAY("clusters changed"); }
 static bool code_wanted(void) { return getenv("TEST_NO_CODE") == NULL; }
 static void code_missed(const char *reason) { SAY("missed: %s", reason); }
 
@@ -134,6 +135,7 @@ static const struct gp_hooks hooks = {
 	.kernel_function = kernel_function,
 	.parameter_hidden = parameter_hidden,
 	.code_loading = code_loading,
+	.clusters_changed = clusters_changed,
 	.code_wanted = code_wanted,
 	.code_missed = code_missed,
 	.unknown_function = unknown_function,
