@@ -4,6 +4,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -205,7 +206,7 @@ func (p *process) hear() string {
 		}
 		return line
 	case <-time.After(patience):
-		p.m.t.Fatalf("worker %d does not answer: %+v", p.pid(), p.m.peers())
+		p.m.t.Fatalf("worker %d does not answer: %s", p.pid(), p.m.state())
 	}
 	return ""
 }
@@ -300,9 +301,18 @@ func (m *machine) until(what string, condition func() bool) {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("never happened: %s; %+v", what, m.peers())
+			m.t.Fatalf("never happened: %s; %s", what, m.state())
 		}
 	}
+}
+
+// state is what the processes have published, to be read after a failure.
+func (m *machine) state() string {
+	text, err := json.Marshal(m.peers())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(text)
 }
 
 func (m *machine) segments() string { return segment.Directory(m.dir, os.Getuid()) }

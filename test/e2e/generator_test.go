@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,8 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -108,6 +113,7 @@ func disturb(lc *process, longest int, done <-chan struct{}) (ended <-chan struc
 func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <-chan struct{}) {
 	m.t.Helper()
 	var lines []*segment.Line
+	var rings []*atomic.Uint32 // who is stopped looks once more then, as where a window opens
 	for _, snapshot := range m.snapshots() {
 		var gpu [16]byte
 		hexadecimal, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(snapshot.GPU, "GPU-"), "-", ""))
@@ -119,6 +125,7 @@ func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <
 		for _, peer := range snapshot.Peers {
 			if int(peer.Pid) == p.pid() {
 				lines = append(lines, s.Line(peer.Slot))
+				rings = append(rings, &s.Rings.Windows)
 			}
 		}
 	}
@@ -128,6 +135,10 @@ func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <
 	return repeat(done, func() bool {
 		for _, line := range lines {
 			line.Leaves.Store(sms[rand.IntN(len(sms))])
+		}
+		for _, word := range rings {
+			word.Add(1)
+			_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0, 0, 0)
 		}
 		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
 		return true
