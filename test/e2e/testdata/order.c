@@ -10,7 +10,7 @@
 	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **))
 #include "order.h"
 
-enum { PLACES = 256, ENTRIES = 128 };
+enum { PLACES = 256, STREAMS = PLACES + 32, ENTRIES = 128 };
 static _Atomic bool enough, busy;
 
 // Captures, for as long as it is to, on a stream that nobody else uses.
@@ -1156,12 +1156,13 @@ enum how { KERNELS, GRAPHS, WITHOUT_PLACE, IN_NEW_CONTEXT, OF_ANOTHER_DOMAIN, CR
 static void take_places(handle *streams)
 {
 	struct chained b = buffer();
-	for (int i = 0; i < PLACES; i++) {
+	for (int i = 0; i < STREAMS; i++)
 		streams[i] = stream_of(NON_BLOCKING);
-		launch(&b, streams[i], 1, 1);
+	for (int twice = 0; twice < 2; twice++) { // then nothing keeps a place any more for a stream that was destroyed
+		for (int i = 0; i < STREAMS; i++)
+			launch(&b, streams[i], 1, 1);
+		OK(cuCtxSynchronize());
 	}
-	for (int i = 0; i < PLACES; i++)
-		OK(cuStreamSynchronize(streams[i]));
 }
 
 static void enter_new_context(void)
@@ -1221,7 +1222,7 @@ static void anew(unsigned rounds)
 static void launch_beside(enum how how)
 {
 	pthread_t thread;
-	handle captured, exec = NULL, others_of[PLACES];
+	handle captured, exec = NULL, others_of[STREAMS];
 	bool graph = how == GRAPHS;
 	char line[32];
 	unsigned others = 0;
@@ -1273,7 +1274,7 @@ static void launch_beside(enum how how)
 		OK(gpreempt_stream_disable((stream_t)slow.beside));
 	if (how == IN_NEW_CONTEXT)
 		leave_new_context();
-	for (int i = 1; i < PLACES && how == WITHOUT_PLACE; i++)
+	for (int i = 1; i < STREAMS && how == WITHOUT_PLACE; i++)
 		OK(cuStreamDestroy_v2(others_of[i]));
 }
 
