@@ -384,7 +384,7 @@ void blp_pass(struct gp_operation *o)
 	struct gp_domain *d;
 	for (; (d = o->handle && !o->passing ? blp_domain_for(o) : NULL); pthread_mutex_unlock(&d->lock)) {
 		pthread_mutex_lock(&d->lock);
-		if (blp_belongs(o, d))
+		if (!blp_give_way(d) && blp_belongs(o, d))
 			break;
 	}
 	if (d) {

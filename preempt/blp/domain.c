@@ -232,6 +232,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->streams = d->tainted = d->firm = d->recorded = 0;
 	d->passed = false;
 	d->driver_waits = 0;
+	d->postponed = false;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);

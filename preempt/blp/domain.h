@@ -6,6 +6,8 @@
 #include "preempt/blp/blp.h"
 #include "preempt/process/process.h"
 
+#include <sched.h>
+
 #ifndef GP_PATIENCE_NS // a build for tests has another (Makefile)
 #define GP_PATIENCE_NS 1000000000
 #endif
@@ -182,12 +184,15 @@ struct gp_domain {
 	uint64_t ranged;                    // image holds the records of entries below this sequence
 
 	_Atomic uint32_t epoch;    // odd while stopped or about to be; changed under control
+	_Atomic bool deciding;     // the epoch just became odd, and may become even at once: close_gate
 	_Atomic uint32_t given_up; // the driver refused a call: nothing is stopped any more
 	_Atomic CUresult error;    // what the driver returned then
 	pthread_mutex_t lock;      // of what follows
 	pthread_cond_t resumed;
-	uint32_t driver_waits; // calls under way for which the driver waits with its lock: nothing is submitted under lock (take.c)
-	uint32_t giving_way; // threads that wait for their end
+	// Calls under way for which the driver waits with its lock: nothing is submitted under lock, and no window stops the domain (take.c).
+	_Atomic uint32_t driver_waits;
+	_Atomic bool postponed; // a window is to stop the domain when they are over
+	uint32_t giving_way;    // threads that wait for their end
 	pthread_cond_t driver_left;
 	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
@@ -251,6 +256,15 @@ struct gp_domain {
 };
 
 extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
+
+// Whether the domain is stopped: work is only logged, and is launched when the stop ends. Elsewhere an odd epoch is enough.
+static inline bool blp_is_stopped(const struct gp_domain *d)
+{
+	for (uint32_t epoch; (epoch = d->epoch) % 2; sched_yield())
+		if (!d->deciding && d->epoch == epoch)
+			return true;
+	return false;
+}
 
 // blp_changes counts stops and resumptions of all domains, blp_stopped the domains that are stopped. The driver's answer to a
 // question is true if neither shows a stop while it was asked.
@@ -442,6 +456,7 @@ static inline bool blp_give_way(struct gp_domain *d)
 // Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the
 // stream. True: new work may wait for the CPU behind that.
 bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+void blp_flush_ahead(CUcontext); // all that is ahead of work on all of its streams, within a patience; NULL: of all contexts
 // An operation that may run in the middle of a launch in another domain counts itself before it looks there, and until the driver
 // has it. A launch that may be cut looks whether it is to be behind such a one, once it is in the log. So one of the two sees the
 // other: a launch that is seen is waited for, and one that sees an operation on its way is not logged.

@@ -511,7 +511,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		}
 		if (d->epoch % 2 && patient)
 			continue;
-		bool now = !(d->epoch % 2);
+		bool now = !blp_is_stopped(d);
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, now, 0, NULL);
 		if (!e)
 			break;

@@ -263,7 +263,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 				break;
 			continue; // the lock was given up: another operation may be on its way by now
 		}
-		now = !(d->epoch % 2); // during a stop it is only logged, and the program goes on
+		now = !blp_is_stopped(d); // during a stop it is only logged, and the program goes on
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;

@@ -401,7 +401,7 @@ bool blp_wait_turn(struct gp_domain *d, uint64_t deadline_ns)
 {
 	while (d->epoch % 2 && d->context && !d->narrow.on && gp_now_ns() < deadline_ns)
 		blp_wait_step(d, deadline_ns);
-	return !(d->epoch % 2) || !d->context;
+	return !blp_is_stopped(d) || !d->context;
 }
 
 bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)

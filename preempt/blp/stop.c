@@ -109,14 +109,41 @@ static bool find_drains(struct gp_domain *d)
 
 // From here to gp_blp_resume, d->control is held.
 
-static void close_gate(struct gp_domain *d)
+// From here on work is only logged. False: the stop is for a window, and a call is under way for which the driver waits with its lock. The
+// stop would wait for that lock while nobody may say what has ended, and the call may wait for who asks. So it comes when such calls
+// are over: either the call is seen here, or who calls sees the epoch (blp_begin_driver_wait). Nothing is logged before that is known.
+static bool close_gate(struct gp_domain *d)
 {
+	bool waits = !(d->reasons & ~(uint32_t)GP_BLP_WINDOW);
+	if (waits && d->driver_waits) {
+		d->postponed = true;
+		if (d->driver_waits) // else its end may have come too early to be told
+			return false;
+	}
+	d->deciding = true;
+	blp_stopped++;
+	d->epoch++;
+	if (waits && d->driver_waits) {
+		d->postponed = true;
+		blp_stopped--;
+		d->epoch++;
+		d->deciding = false;
+		blp_changes++;
+		pthread_mutex_lock(&d->lock);
+		pthread_cond_broadcast(&d->resumed);
+		bool over = !d->driver_waits;
+		pthread_mutex_unlock(&d->lock);
+		if (over)
+			gp_ring_windows(d->gpu);
+		return false;
+	}
+	d->postponed = false;
 	d->stopped = true;
 	d->flagged = d->quiet = d->drained = false;
 	d->counted_ns = 0;
-	blp_stopped++;
-	d->epoch++;
+	d->deciding = false;
 	blp_changes++;
+	return true;
 }
 
 // Whether launches may be cut. While a stream is firm (let_run), or held up, a stop only holds back new launches. d->lock is held.
@@ -520,9 +547,9 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 		d->reasons |= reason;
 		if (reason != GP_BLP_WINDOW)
 			blp_let_in();
-		if (!d->stopped)
-			close_gate(d);
-		if (d->narrow.on && d->narrow.on->sms > blp_width(d))
+		if (!d->stopped && !close_gate(d))
+			d->reasons = 0;
+		else if (d->narrow.on && d->narrow.on->sms > blp_width(d))
 			blp_widen(d);
 		else if (!d->narrow.on && !d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
@@ -594,6 +621,8 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
 	d->reasons &= ~(uint32_t)reason;
+	if (reason & GP_BLP_WINDOW)
+		d->postponed = false;
 	if (d->context && d->stopped && !d->reasons)
 		finish(d);
 	bool again = d->reasons & GP_BLP_WINDOW;
@@ -720,7 +749,7 @@ void gp_blp_watch(struct gp_gpu *g)
 				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 			else if (want)
 				gp_blp_drain(d);
-			else if (d->reasons & GP_BLP_WINDOW)
+			else if (d->reasons & GP_BLP_WINDOW || d->postponed)
 				gp_blp_resume(d, GP_BLP_WINDOW);
 		}
 		if (!want && !g->forced)

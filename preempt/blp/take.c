@@ -55,14 +55,24 @@ static pthread_key_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool hears_of_ends;
 
+// d->lock is held.
+static void leave(struct gp_domain *d)
+{
+	if (--d->driver_waits)
+		return;
+	pthread_cond_broadcast(&d->driver_left);
+	if (d->postponed)
+		gp_ring_windows(d->gpu);
+}
+
 static void leave_driver(struct take *t)
 {
 	for (; t->waits; t->waits &= t->waits - 1) {
 		int i = __builtin_ctzll(t->waits);
 		struct gp_domain *d = blp_domains[i];
 		pthread_mutex_lock(&d->lock);
-		if (d->made == t->made[i] && d->driver_waits && !--d->driver_waits)
-			pthread_cond_broadcast(&d->driver_left);
+		if (d->made == t->made[i] && d->driver_waits)
+			leave(d);
 		pthread_mutex_unlock(&d->lock);
 	}
 }
@@ -138,6 +148,31 @@ bool blp_give_way_slowly(struct gp_domain *d)
 	return true;
 }
 
+// Counts a call in a domain, unless that ends. Those come first that wait for the end of such calls: work that is to be submitted, and a
+// window's stop. The call is not counted during such a stop. One that the program asked for is not waited for: its end may come behind
+// the call. Nor is it known that a postponed stop comes soon.
+enum { POSTPONED_NS = 10 * 1000 * 1000 };
+static bool enter(struct gp_domain *d, CUcontext whole)
+{
+	uint64_t made = d->made, since = gp_now_ns();
+	while (d->context && d->whole == whole && d->made == made) {
+		if (d->giving_way) {
+			pthread_cond_wait(&d->driver_left, &d->lock);
+			continue;
+		}
+		if (!d->postponed || gp_now_ns() - since > POSTPONED_NS) {
+			d->driver_waits++; // before the epoch is read: close_gate
+			if (!(d->epoch % 2) || d->reasons & ~(uint32_t)GP_BLP_WINDOW || d->given_up)
+				return true;
+			leave(d);
+		}
+		pthread_mutex_unlock(&d->lock);
+		blp_pause(since);
+		pthread_mutex_lock(&d->lock);
+	}
+	return false;
+}
+
 void blp_begin_driver_wait(CUcontext whole)
 {
 	leave_driver(&take);
@@ -148,11 +183,7 @@ void blp_begin_driver_wait(CUcontext whole)
 		if (!d->context || d->whole != whole)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		uint64_t made = d->made;
-		while (d->giving_way && d->context && d->made == made)
-			pthread_cond_wait(&d->driver_left, &d->lock);
-		if (d->context && d->whole == whole) {
-			d->driver_waits++;
+		if (enter(d, whole)) {
 			take.waits |= 1ull << i;
 			take.made[i] = d->made;
 		}

@@ -1,9 +1,6 @@
 package e2e
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
 // The program loads.c: who asks, waits or launches while another thread loads or unloads code gets on as without the library.
 func TestLoads(t *testing.T) {
@@ -15,7 +12,7 @@ func TestLoads(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
-	for what, rounds := range map[string]int{"unloaded-in-use": 4, "unloaded": 2, "unloaded-library": 2, "unloaded-destroyed": 1} {
+	for what, rounds := range map[string]int{"asked-loading": 1, "asked-freeing": 1, "unloaded-in-use": 4, "unloaded": 2, "unloaded-library": 2, "unloaded-destroyed": 1} {
 		t.Run(what+" while stopped", func(t *testing.T) { rightWhileStopped(t, program, what, rounds) })
 	}
 	t.Run("loaded-always", func(t *testing.T) { rightAlone(t, program, "loaded-always") })
@@ -40,13 +37,4 @@ func TestLoadsByLaunches(t *testing.T) {
 			be.hears("right")
 		})
 	}
-}
-
-// A hang that is known and not mended: docs/design/blp.md, "Not yet".
-func TestLoadsOpen(t *testing.T) {
-	if os.Getenv("GPREEMPT_OPEN") == "" {
-		t.Skip("a known hang; GPREEMPT_OPEN=1 runs it")
-	}
-	t.Parallel()
-	rightWhileStopped(t, compile(t, "testdata/loads.c"), "asked-loading", 1)
 }
