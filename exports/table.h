@@ -359,9 +359,9 @@ SUBMIT_PTSZ(cuMemBatchDecompressAsync,
 	    (void *paramsArray, size_t count, unsigned int flags, size_t *errorIndex, CUstream stream),
 	    (paramsArray, count, flags, errorIndex, stream), .work = GP_OTHER, .stream = STREAM(stream))
 SUBMIT(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_AWAIT, .event = hEvent,
-       .stream = STREAM(NULL), .whole = true)
+       .stream = STREAM(NULL), .whole = hCtx)
 SUBMIT(cuGreenCtxWaitEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_AWAIT, .event = hEvent,
-       .stream = STREAM(NULL), .whole = true)
+       .stream = STREAM(NULL), .whole_green = hCtx)
 
 // Events. A record of a whole context, or a wait, counts as one on the legacy stream.
 SUBMIT_PTSZ(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream), .work = GP_RECORD, .event = hEvent,
@@ -369,9 +369,9 @@ SUBMIT_PTSZ(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream)
 SUBMIT_PTSZ(cuEventRecordWithFlags, (CUevent hEvent, CUstream hStream, unsigned int flags), (hEvent, hStream, flags),
 	    .work = GP_RECORD, .event = hEvent, .stream = STREAM(hStream))
 SUBMIT(cuCtxRecordEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_RECORD, .event = hEvent,
-       .stream = STREAM(NULL), .whole = true)
+       .stream = STREAM(NULL), .whole = hCtx)
 SUBMIT(cuGreenCtxRecordEvent, (void *hCtx, CUevent hEvent), (hCtx, hEvent), .work = GP_RECORD, .event = hEvent,
-       .stream = STREAM(NULL), .whole = true)
+       .stream = STREAM(NULL), .whole_green = hCtx)
 
 // The CPU waits for a stream, for an event.
 WAIT_PTSZ(cuStreamSynchronize, (CUstream hStream), (hStream), GP_WAIT_STREAM, STREAM(hStream))

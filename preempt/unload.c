@@ -186,10 +186,11 @@ static CUresult synchronize(void)
 // Waits for what the current context has now. False: the driver refused, and is to tell the program.
 static bool wait_for_all(CUcontext context)
 {
+	CUcontext whole = gp_whole_context(context); // a primary context and its green ones use the same code
 	gp_wait_begin(GP_WAIT_CONTEXT, NULL);
-	gp_blp_expect_all(context);
+	gp_blp_expect_all(whole);
 	CUresult result = synchronize();
-	if (!result && !gp_blp_wait_expected(context))
+	if (!result && !gp_blp_wait_expected(whole))
 		result = synchronize();
 	gp_wait_end(GP_WAIT_CONTEXT, NULL, result);
 	return !result;
@@ -261,7 +262,7 @@ bool gp_unload_module(CUmodule module, CUresult *result)
 		return false;
 	if (!gp_module_is_known(module, u.context))
 		return refuses(module, result);
-	bool logged = gp_blp_has_log(u.context);
+	bool logged = gp_blp_has_log(gp_whole_context(u.context));
 	return (!logged || wait_for_all(u.context)) && take_and_unload(&u, logged, result);
 }
 

@@ -210,11 +210,15 @@ enum turn {
 static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, uint64_t *deadline)
 {
 	enum turn turn = NOW;
-	if (d->epoch % 2) {
+	if (blp_is_stopped(d)) {
 		blp_begin_late(o->handle);
 		if (!*deadline)
 			*deadline = blp_patience();
 		if (blp_wait_turn(d, *deadline)) {
+			pthread_mutex_unlock(&d->lock);
+			return AGAIN;
+		}
+		if (blp_give_way(d)) { // it waited without the lock
 			pthread_mutex_unlock(&d->lock);
 			return AGAIN;
 		}
@@ -229,7 +233,7 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 		pthread_mutex_unlock(&d->lock);
 		return AGAIN;
 	}
-	return room && (turn == LATER || !(d->epoch % 2)) ? turn : NEVER;
+	return room && (turn == LATER || !blp_is_stopped(d)) ? turn : NEVER;
 }
 
 static struct blp_entry *append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, enum turn turn)
@@ -315,8 +319,14 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 // behind all that this has, also of an event that is waited for.
 static void pass_whole(struct gp_operation *o)
 {
+	CUcontext context = o->whole;
+	const struct gp_domain *of = look(o->event).domain;
+	if (!context && (!gp_driver.cuCtxFromGreenCtx || gp_driver.cuCtxFromGreenCtx(&context, o->whole_green)))
+		context = NULL;
 	blp_begin_late(o->handle);
-	gp_blp_flush_all(NULL);
+	blp_flush_ahead(context);
+	if (o->work == GP_AWAIT && context && of && of->context && of->context != context)
+		blp_flush_ahead(of->context);
 	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
 	if (o->work == GP_RECORD)
@@ -333,7 +343,7 @@ bool blp_record(struct gp_operation *o)
 
 	if (!blp_domains[0])
 		return false;
-	if (o->whole) {
+	if (o->whole || o->whole_green) {
 		pass_whole(o);
 		return false;
 	}
@@ -399,7 +409,7 @@ bool blp_await(struct gp_operation *o)
 
 	if (!blp_domains[0])
 		return false;
-	if (o->whole) {
+	if (o->whole || o->whole_green) {
 		pass_whole(o);
 		return false;
 	}

@@ -273,7 +273,7 @@ bool gp_blp_has_log(CUcontext context)
 {
 	bool any = false;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++)
-		any = concerns(&(struct scope){.context = context}, blp_domains[i]);
+		any = concerns(&(struct scope){.context = context, .all = true}, blp_domains[i]);
 	return any;
 }
 
@@ -294,6 +294,8 @@ CUresult blp_wait_all(CUcontext context)
 
 // Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. What
 // was waited for in vain runs to its end, and the driver orders the call.
+void blp_flush_ahead(CUcontext context) { flush(&(struct scope){.context = context, .all = true, .bounded = true}); }
+
 void gp_blp_flush_all(CUcontext context)
 {
 	if (!blp_inside)

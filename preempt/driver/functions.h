@@ -140,6 +140,7 @@ WANTED(cuDevSmResourceSplitByCount, cuDevSmResourceSplitByCount,
 WANTED(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, (void **description, struct gp_resource *, unsigned count))
 WANTED(cuGreenCtxCreate, cuGreenCtxCreate, (CUgreenCtx *, void *description, CUdevice, unsigned flags))
 WANTED(cuGreenCtxDestroy, cuGreenCtxDestroy, (CUgreenCtx))
+WANTED(cuCtxFromGreenCtx, cuCtxFromGreenCtx, (CUcontext *, CUgreenCtx))
 WANTED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, CUgreenCtx, unsigned flags, int priority)) // CUDA 12.5
 WANTED(cuStreamGetGreenCtx, cuStreamGetGreenCtx, (CUstream, CUgreenCtx *))
 WANTED(cuCtxRecordEvent, cuCtxRecordEvent, (CUcontext, CUevent)) // CUDA 12.5

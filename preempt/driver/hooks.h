@@ -52,7 +52,8 @@ struct gp_operation {
 		CUgraphExec graph;       // GP_GRAPH
 		struct {                 // GP_RECORD, GP_AWAIT
 			CUevent event;
-			bool whole; // on all streams of a context
+			CUcontext whole;        // on all streams of a context, or
+			CUgreenCtx whole_green; // of a green context
 		};
 		// GP_MEMSET and GP_COPY of memory that has addresses: rows of width elements. All 0 for calls of other forms.
 		struct {

@@ -102,12 +102,12 @@ func TestWaitersBehindARefusal(t *testing.T) {
 func TestMeanwhile(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/meanwhile.c")
-	for what, rounds := range map[string]int{"all": 3, "legacy": 3, "stream": 3, "green": 20, "whole": 40} {
+	for what, rounds := range map[string]int{"all": 3, "legacy": 3, "stream": 3, "green": 20, "green-unloaded": 20, "whole": 40} {
 		t.Run(what, func(t *testing.T) {
 			rightWhileStopped(t, program, what, rounds)
 		})
 	}
-	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind"} {
+	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind", "whole-elsewhere"} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
 	t.Run("freed-always", func(t *testing.T) {

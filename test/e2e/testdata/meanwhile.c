@@ -563,6 +563,68 @@ static void asked_before(unsigned rounds, bool event)
 	OK(gpreempt_stream_disable((stream_t)one));
 }
 
+// Code of the primary context is unloaded while a green one uses it.
+static void green_unloaded(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), usual = chain;
+	make_green();
+	for (unsigned r = 0; r < rounds; r++) {
+		bool uses_green = r % 2;
+		handle module, on = uses_green ? green.stream : one;
+		OK(cuModuleLoad(&module, image));
+		OK(cuModuleGetFunction(&chain, module, "sim_chain"));
+		OK(cuCtxSetCurrent(uses_green ? green.context : context));
+		launch(&b, on, r, 20000);
+		chain = usual;
+		OK(cuCtxSetCurrent(context));
+		OK(cuModuleUnload(module));
+		OK(cuCtxSynchronize());
+		OK(cuMemcpyDtoH_v2(b.have, b.data, BLOCKS * 4));
+		CHECK(right(&b));
+	}
+}
+
+static _Atomic bool recorded, forced;
+
+// Lets a stream go that is stopped, where nobody else does.
+static void *restore_late(void *stream)
+{
+	OK(cuCtxSetCurrent(context));
+	for (int us = 0; !recorded && us < 5000000; us += 1000)
+		usleep(1000);
+	forced = !recorded;
+	OK(gpreempt_stream_restore(stream, 0));
+	return NULL;
+}
+
+// A context has nothing to do with a stream of another one that the program has stopped.
+static void whole_elsewhere(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), own, event;
+	pthread_t thread;
+	OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned r = 0; r < rounds; r++) {
+		launch(&b, one, r, 100000);
+		OK(gpreempt_stream_preempt((stream_t)one, 1));
+		OK(cuCtxCreate_v2(&own, 0, 0));
+		event = new_event();
+		recorded = false;
+		CHECK(!pthread_create(&thread, NULL, restore_late, one));
+		OK(cuCtxRecordEvent(own, event));
+		recorded = true;
+		CHECK(!pthread_join(thread, NULL) && !forced);
+		OK(cuEventSynchronize(event));
+		OK(cuCtxDestroy_v2(own));
+		OK(cuCtxSetCurrent(context));
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+	}
+	OK(gpreempt_stream_disable((stream_t)one));
+}
+
 static void stream_asked_before(unsigned rounds) { asked_before(rounds, false); }
 static void event_asked_before(unsigned rounds) { asked_before(rounds, true); }
 
@@ -586,6 +648,8 @@ int main(int argc, char **argv)
 		{"freed-behind", freed_behind},
 		{"green", green_awaited},
 		{"whole", whole_recorded},
+		{"whole-elsewhere", whole_elsewhere},
+		{"green-unloaded", green_unloaded},
 		{"asked-stream", stream_asked_before},
 		{"asked-event", event_asked_before},
 	};
