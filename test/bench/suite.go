@@ -219,6 +219,7 @@ type caseRun struct {
 	doing   []begun
 	spent   float64 // seconds, by those that are done
 	priced  float64 // what these were thought to take
+	done    int     // so many are
 }
 
 // begun is a case that is being measured.
@@ -227,12 +228,27 @@ type begun struct {
 	at time.Time
 }
 
+// scale is how much longer cases take than was thought.
+func (r *caseRun) scale() float64 {
+	if r.spent > 0 && r.priced > 0 {
+		return r.spent / r.priced
+	}
+	return 1
+}
+
+// nextSeconds is how long the next case takes at most. A few cases say how long others take on this machine, but not that these take less than
+// half of what was thought. The caller holds the mutex.
+func (r *caseRun) nextSeconds() float64 {
+	const few = 3
+	if r.done < few {
+		return r.todo[0].seconds
+	}
+	return r.todo[0].seconds * max(r.scale(), .5)
+}
+
 // secondsLeft corrects what was thought by what was seen. The caller holds the mutex.
 func (r *caseRun) secondsLeft() float64 {
-	scale := 1.0
-	if r.spent > 0 && r.priced > 0 {
-		scale = r.spent / r.priced
-	}
+	scale := r.scale()
 	cases := slices.Clone(r.todo)
 	for _, one := range r.doing {
 		one.seconds = max(one.seconds-time.Since(one.at).Seconds()/scale, 0)
@@ -330,7 +346,7 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 	if len(r.todo) == 0 {
 		return one, false
 	}
-	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+len(r.doing) > 0 && spent+r.todo[0].seconds > limit {
+	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+len(r.doing) > 0 && spent+r.nextSeconds() > limit {
 		r.s.log("%d cases are left for another call with the same --out: the next is %s", len(r.todo), r.todo[0].Name)
 		for _, one := range r.todo {
 			r.untimed = append(r.untimed, one.Name)
@@ -364,7 +380,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	defer r.mutex.Unlock()
 	seconds := time.Since(began).Seconds()
 	r.doing = slices.DeleteFunc(r.doing, func(c begun) bool { return c.Name == one.Name })
-	r.spent, r.priced = r.spent+seconds, r.priced+one.seconds
+	r.spent, r.priced, r.done = r.spent+seconds, r.priced+one.seconds, r.done+1
 	if ctx.Err() != nil {
 		return nil
 	}

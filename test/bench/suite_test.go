@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -488,6 +489,35 @@ func TestStoppableTime(t *testing.T) {
 	} {
 		if got, note := kernels.stoppable(test.refused, test.uncovered); math.Abs(got-test.want) > 1e-9 || !strings.Contains(note, test.note) {
 			t.Errorf("%v, %g uncovered: %g, %s; want %g, %s", test.refused, test.uncovered, got, note, test.want, test.note)
+		}
+	}
+}
+
+// Where cases take less time than was thought, more of them are begun; where they take more, fewer.
+func TestWhatThereIsTimeFor(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		done          int
+		spent, priced float64
+		begins        bool
+	}{
+		{"as thought", 4, 40, 40, false},
+		{"faster", 4, 24, 40, true},
+		{"faster, but few are known", 2, 12, 20, false},
+		{"far faster: half at least", 4, 1, 40, true},
+		{"slower", 4, 80, 40, false},
+	} {
+		r := &caseRun{s: newSession(Options{Minutes: 1, Progress: io.Discard}), todo: []Case{{Name: "next", seconds: 10}},
+			parts: map[string]*casePart{"before": nil}, spent: c.spent, priced: c.priced, done: c.done}
+		if _, begins := r.next(53); begins != c.begins || (len(r.untimed) == 0) != begins {
+			t.Errorf("%s: begins %v, left %v", c.what, begins, r.untimed)
+		}
+	}
+	for seconds, begins := range map[float64]bool{54: true, 56: false} { // the far faster one
+		r := &caseRun{s: newSession(Options{Minutes: 1, Progress: io.Discard}), todo: []Case{{Name: "next", seconds: 10}},
+			parts: map[string]*casePart{"before": nil}, spent: 1, priced: 40, done: 4}
+		if _, got := r.next(seconds); got != begins {
+			t.Errorf("at %g s: begins %v", seconds, got)
 		}
 	}
 }
