@@ -15,7 +15,7 @@ static bool let_run(struct gp_domain *d, struct blp_stream *s)
 	// A marker tells of the end, and not of what comes behind. What taints the stream already is behind its entries.
 	bool told = blp_marker_behind(d, s->first_marker, s->last) >= 0 || (s->tainted && knows_end(s));
 	d->firm++;
-	bool lets = !(d->epoch % 2) && (told || blp_mark_or_forget(d, s));
+	bool lets = !blp_is_stopped(d) && (told || blp_mark_or_forget(d, s));
 	if (!lets || !blp_pending(s)) {
 		d->firm--;
 		return lets;

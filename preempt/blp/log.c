@@ -326,7 +326,7 @@ bool blp_expect(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	bool pushed;
 	if (upto > d->tail)
 		blp_entry_at(d, upto - 1)->waited = true;
-	if (!(d->epoch % 2) && blp_enter(d->context, &pushed)) { // else it is marked when it is launched again
+	if (!blp_is_stopped(d) && blp_enter(d->context, &pushed)) { // else it is marked when it is launched again
 		poll_entry(d, s, upto);
 		blp_leave(pushed);
 	}
@@ -459,7 +459,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			return false;
 		if (blp_has_room(d, s, bytes))
 			return true;
-		if (d->epoch % 2 || d->given_up)
+		if (blp_is_stopped(d) || d->given_up)
 			return false;
 		if (blp_give_way(d))
 			continue;

@@ -543,6 +543,7 @@ static void finish(struct gp_domain *d)
 void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
+	bool again = d->postponed && reason != GP_BLP_WINDOW; // the window's stop is not postponed any more
 	if (d->context && !blp_retired && !d->given_up) {
 		d->reasons |= reason;
 		if (reason != GP_BLP_WINDOW)
@@ -556,6 +557,8 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	}
 	bool narrows = d->stopped && blp_width(d), given_up = d->stopped && d->given_up;
 	pthread_mutex_unlock(&d->control);
+	if (again)
+		gp_ring_windows(d->gpu);
 	if (given_up) // since it was looked at above: the watcher may have looked before the stop
 		gp_ring_windows(d->gpu);
 	if (narrows && reason != GP_BLP_WINDOW) // the watcher stops for that reason, and looks anyway

@@ -148,46 +148,49 @@ bool blp_give_way_slowly(struct gp_domain *d)
 	return true;
 }
 
-// Counts a call in a domain, unless that ends. Those come first that wait for the end of such calls: work that is to be submitted, and a
-// window's stop. The call is not counted during such a stop. One that the program asked for is not waited for: its end may come behind
-// the call. Nor is it known that a postponed stop comes soon.
+// Counts a call in a domain. Those come first that wait for the end of such calls: work that is to be submitted, and a window's stop. The call
+// is not counted during such a stop, unless that goes on narrow, and may last. One that the program asked for is not waited for: its end
+// may come behind the call. Nor is it known that a postponed stop comes soon. False: to be tried again. d->lock is held.
 enum { POSTPONED_NS = 10 * 1000 * 1000 };
-static bool enter(struct gp_domain *d, CUcontext whole)
+static bool enter(struct gp_domain *d, uint64_t since_ns)
 {
-	uint64_t made = d->made, since = gp_now_ns();
-	while (d->context && d->whole == whole && d->made == made) {
-		if (d->giving_way) {
-			pthread_cond_wait(&d->driver_left, &d->lock);
-			continue;
-		}
-		if (!d->postponed || gp_now_ns() - since > POSTPONED_NS) {
-			d->driver_waits++; // before the epoch is read: close_gate
-			if (!(d->epoch % 2) || d->reasons & ~(uint32_t)GP_BLP_WINDOW || d->given_up)
-				return true;
-			leave(d);
-		}
-		pthread_mutex_unlock(&d->lock);
-		blp_pause(since);
-		pthread_mutex_lock(&d->lock);
-	}
+	if (d->giving_way || (d->postponed && gp_now_ns() - since_ns < POSTPONED_NS))
+		return false;
+	d->driver_waits++; // before the epoch is read: close_gate
+	if (!(d->epoch % 2) || d->reasons & ~(uint32_t)GP_BLP_WINDOW || d->narrow.on || d->given_up)
+		return true;
+	leave(d);
 	return false;
 }
 
-void blp_begin_driver_wait(CUcontext whole)
+// Counts the calling thread's call in all domains of a context. False: in one of them it cannot be yet.
+static bool enter_all(CUcontext whole, uint64_t since_ns)
 {
-	leave_driver(&take);
-	if (!whole || blp_inside || !will_hear())
-		return;
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+	bool entered = true;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && entered; i++) {
 		struct gp_domain *d = blp_domains[i];
 		if (!d->context || d->whole != whole)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		if (enter(d, whole)) {
+		if (d->context && d->whole == whole && (entered = enter(d, since_ns))) {
 			take.waits |= 1ull << i;
 			take.made[i] = d->made;
 		}
 		pthread_mutex_unlock(&d->lock);
+	}
+	return entered;
+}
+
+// In all domains or in none while it waits: the end of one's stop may wait for calls that are counted in another one.
+void blp_begin_driver_wait(CUcontext whole)
+{
+	uint64_t since = gp_now_ns();
+	leave_driver(&take);
+	if (!whole || blp_inside || !will_hear())
+		return;
+	while (!enter_all(whole, since)) {
+		leave_driver(&take);
+		blp_pause(since);
 	}
 }
 
