@@ -162,11 +162,25 @@ static void given_up_stopped(void)
 		printf("right\n");
 }
 
+// Launches a kernel behind what is there, and stops it when its first block has run; whether its last one had not.
+static bool cut_behind(void)
+{
+	enum { LONG_us = 60000 };
+	uint32_t before = want;
+	launch_for(1, LONG_us);
+	do
+		read_memory();
+	while (have[0] != want);
+	OK(gpreempt_stream_preempt(background, 1));
+	read_memory();
+	return have[BLOCKS - 1] == before;
+}
+
 // A kernel with clusters that has ended, one that is cut behind it, and a stop in which neither of them can begin again, since the
 // urgent stream has all SMs: for longer than a stop waits.
 static void clusters(handle clustered)
 {
-	enum { REQUIRED_CLUSTER_WIDTH = 11, SMS = 132, LONG_us = 60000, AWAY_us = 300000 };
+	enum { REQUIRED_CLUSTER_WIDTH = 11, SMS = 132, AWAY_us = 300000 };
 	unsigned n = 1, us = 100, away = AWAY_us, add = 5;
 	void *first[] = {&memory, &n, &add, &us}, *all[] = {&scratch, &n, &n, &away};
 	OK(cuFuncSetAttribute(clustered, REQUIRED_CLUSTER_WIDTH, 2));
@@ -174,14 +188,8 @@ static void clusters(handle clustered)
 	OK(gpreempt_stream_set_width(background, 64)); // from the first green context on, blocks have room or not
 	OK(gpreempt_stream_set_width(background, 0));
 	OK(cuLaunchKernel(clustered, BLOCKS, 1, 1, 256, 1, 1, 0, background, first, NULL));
-	uint32_t between = want = want * 3 + add;
-	launch_for(1, LONG_us);
-	do
-		read_memory();
-	while (have[0] != want);
-	OK(gpreempt_stream_preempt(background, 1));
-	read_memory();
-	bool cut = have[BLOCKS - 1] == between;
+	want = want * 3 + add;
+	bool cut = cut_behind();
 	OK(cuLaunchKernel(chain, 2 * SMS, 1, 1, 1024, 1, 1, 0, urgent, all, NULL));
 	OK(gpreempt_stream_restore(background, 1));
 	OK(gpreempt_stream_preempt(background, 1));
@@ -197,21 +205,15 @@ static void clusters(handle clustered)
 // Kernels that have ended when a stop cuts what is behind them, each with clusters of another size, which the launch does not name.
 static void ended(handle clustered)
 {
-	enum { REQUIRED_CLUSTER_WIDTH = 11, LONG_us = 60000 };
+	enum { REQUIRED_CLUSTER_WIDTH = 11 };
 	unsigned n = 1, us = 1, add = 5, cut = 0;
 	void *parameters[] = {&memory, &n, &add, &us};
 	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
 	for (int width = 1; width <= 8; width *= 2) {
 		OK(cuFuncSetAttribute(clustered, REQUIRED_CLUSTER_WIDTH, width));
 		OK(cuLaunchKernel(clustered, BLOCKS, 1, 1, 32, 1, 1, 0, background, parameters, NULL));
-		uint32_t between = want = want * 3 + add;
-		launch_for(1, LONG_us);
-		do
-			read_memory();
-		while (have[0] != want);
-		OK(gpreempt_stream_preempt(background, 1));
-		read_memory();
-		cut += have[BLOCKS - 1] == between;
+		want = want * 3 + add;
+		cut += cut_behind();
 		OK(gpreempt_stream_restore(background, 1));
 	}
 	OK(cuStreamSynchronize(background));
