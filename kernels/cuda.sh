@@ -9,13 +9,15 @@ venv=${GPREEMPT_CUDA_VENV:-$(cd "$(dirname "$0")" && pwd)/../build/cuda-$version
 bin() { find "$venv" -path '*/bin/cuobjdump' 2>/dev/null | head -n 1; }
 installed=$venv/installed-by-cuda-sh
 
-if [ ! -e "$installed" ]; then
-	python3 -m venv "$venv"
-	# PyPI has no disassemblers of 13.0; those of 13.2 read what 13.0 makes.
-	"$venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check \
-		nvidia-cuda-nvcc==$version nvidia-cuda-crt==$version nvidia-nvvm==$version \
-		nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-nvdisasm==13.2.51 \
-		nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvcc-cu12==12.8.93 >&2
-	touch "$installed"
+# PyPI has no disassemblers of 13.0; those of 13.5 read what 13.0 and later ones make.
+packages="nvidia-cuda-nvcc==$version nvidia-cuda-crt==$version nvidia-nvvm==$version \
+	nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-nvdisasm==13.5.37 \
+	nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvcc-cu12==12.8.93"
+
+if [ "$(cat "$installed" 2>/dev/null)" != "$packages" ]; then
+	python3 -m venv --clear "$venv"
+	# shellcheck disable=SC2086 # several words
+	"$venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check $packages >&2
+	printf '%s\n' "$packages" >"$installed"
 fi
 readlink -f "$(dirname "$(bin)")"

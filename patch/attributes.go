@@ -141,6 +141,8 @@ var attributeRules = map[byte]struct {
 	0x64: {"EIATTR_MIN_PER_CTA_MEMORY_SIZE", keep},
 	0x65: {"EIATTR_IGNOREOOB_CP_ASYNC_BULK_INSTR_OFFSETS", offsets},
 	0x66: {"EIATTR_LANGUAGE", keep},
+	0x6b: {"EIATTR_NVSAL_SW_WAR", keep}, // since CUDA 13.2
+	0x6d: {"EIATTR_PREEXIT_USED", keep}, // since CUDA 13.4; by the kernel: an EXIT of the guard is the block's PREEXIT too
 }
 
 func attributeName(code byte) string {

@@ -60,6 +60,9 @@ func TestShift(t *testing.T) {
 	}
 }
 
+// Names that cuobjdump had in CUDA 13.2 and has no more in 13.5.
+var formerNames = []byte{0x2a, 0x30, 0x35, 0x47, 0x5a, 0x5f}
+
 // TestAttributeNames asks cuobjdump for the name of every attribute that has a rule.
 func TestAttributeNames(t *testing.T) {
 	image := slices.Clone(seeds(t, "sm_90.cubin")["testdata/seeds/sm_90.cubin"])
@@ -84,8 +87,12 @@ func TestAttributeNames(t *testing.T) {
 		}
 		names := dumpedAttributes(dumpELF(t, image), "seed")
 		for i, code := range codes[:count] {
-			if name := attributeName(code); i >= len(names) || !strings.Contains(names[i], "Attribute:\t"+name+"\n") {
-				t.Errorf("%#x is not %s: %q", code, name, names[min(i, len(names)-1)])
+			name := attributeName(code)
+			if slices.Contains(formerNames, code) {
+				name = "unknown Attribute"
+			}
+			if i >= len(names) || !strings.Contains(names[i], "Attribute:\t"+name+"\n") {
+				t.Errorf("%#x is not %s: %q", code, attributeName(code), names[min(i, len(names)-1)])
 			}
 		}
 		codes = codes[count:]
