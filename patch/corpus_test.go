@@ -226,6 +226,10 @@ func verify(t *testing.T, image []byte, refused map[string]string) []byte {
 func compareCode(t *testing.T, image, out []byte, report Report, guard *Guard) {
 	t.Helper()
 	before, after := disassemble(t, image), disassemble(t, out)
+	parsed, err := parseCubin(image)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(before) != len(after) {
 		t.Fatalf("%d code sections, then %d", len(before), len(after))
 	}
@@ -239,6 +243,7 @@ func compareCode(t *testing.T, image, out []byte, report Report, guard *Guard) {
 			shift = len(guard.code)
 			checkGuard(t, section, fresh[:count], guard.Parameters, k)
 			fresh = fresh[count:]
+			checkIndependence(t, section, parsed.code(section), old, k)
 		}
 		if len(old) == 0 || len(old) != len(fresh) {
 			t.Fatalf("%s: %d instructions, then %d", section, len(old), len(fresh))

@@ -55,6 +55,10 @@ type Kernel struct {
 	ParameterBytes int `json:"parameter_bytes"` // of the original
 	HiddenOffset   int `json:"hidden_offset,omitempty"`
 
+	// Of a guarded kernel: no block of it waits for another one of its launch, or of another cluster of it; or why that is not known.
+	Independent bool   `json:"independent"`
+	Dependence  string `json:"dependence,omitempty"`
+
 	Layout []Parameter `json:"-"` // the original's parameters, in order
 }
 

@@ -191,7 +191,12 @@ func (c *cubin) examine(p *plan, around *surroundings) error {
 		return err
 	}
 	p.relocations = around.relocations[p.text.index]
-	return c.checkRelocations(p, p.relocations)
+	if err := c.checkRelocations(p, p.relocations); err != nil {
+		return err
+	}
+	p.Dependence = dependence(p, p.relocations)
+	p.Independent = p.Dependence == ""
+	return nil
 }
 
 // findSections finds the sections of a kernel, and refuses it if they are not laid out as compilers do.

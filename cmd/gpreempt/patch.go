@@ -26,7 +26,8 @@ func patchCommand() *cobra.Command {
 		Use:   "patch FILE",
 		Short: "Show how the kernels of a cubin, fatbin, program or library are made preemptible",
 		Long: "Shows for every kernel of a cubin, a fatbin, or the fatbins embedded in a host program or library\n" +
-			"whether it can be given the guard that makes its blocks preemptible, and why not.",
+			"whether it can be given the guard that makes its blocks preemptible, and why not; and whether its blocks\n" +
+			"are independent, or may wait for each other.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			guards, err := patch.ParseGuards(kernels.Guard)
@@ -97,21 +98,25 @@ func patchImage(image patch.Image, sm int, options patch.Options) ([]byte, []pat
 
 func printPatch(out io.Writer, images [][]patch.FatbinEntry) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ARCH\tREGISTERS\tPARAMETERS\tBYTES\tRESULT\tKERNEL")
-	kernels, guarded := 0, 0
+	fmt.Fprintln(table, "ARCH\tREGISTERS\tPARAMETERS\tBYTES\tRESULT\tBLOCKS\tKERNEL")
+	kernels, guarded, independent := 0, 0, 0
 	for _, entries := range images {
 		for _, entry := range entries {
 			if len(entry.Report.Kernels) == 0 && entry.Reason != "" {
-				fmt.Fprintf(table, "%s sm_%d\t\t\t\tnot rewritten: %s\t\n", entry.Kind, entry.SM, entry.Reason)
+				fmt.Fprintf(table, "%s sm_%d\t\t\t\tnot rewritten: %s\t\t\n", entry.Kind, entry.SM, entry.Reason)
 			}
 			for _, k := range entry.Report.Kernels {
-				registers, result := fmt.Sprint(k.Registers), "guarded"
+				registers, result, blocks := fmt.Sprint(k.Registers), "guarded", "may wait: "+k.Dependence
+				if k.Independent {
+					blocks = "independent"
+					independent++
+				}
 				if !k.Guarded {
-					result = "refused: " + k.Reason
+					result, blocks = "refused: "+k.Reason, ""
 				} else if k.GuardedRegisters != k.Registers {
 					registers = fmt.Sprintf("%d -> %d", k.Registers, k.GuardedRegisters)
 				}
-				fmt.Fprintf(table, "sm_%d\t%s\t%d\t%d\t%s\t%s\n", entry.Report.SM, registers, k.Parameters, k.ParameterBytes, result, k.Name)
+				fmt.Fprintf(table, "sm_%d\t%s\t%d\t%d\t%s\t%s\t%s\n", entry.Report.SM, registers, k.Parameters, k.ParameterBytes, result, blocks, k.Name)
 			}
 			kernels += len(entry.Report.Kernels)
 			guarded += entry.Report.Guarded()
@@ -120,6 +125,6 @@ func printPatch(out io.Writer, images [][]patch.FatbinEntry) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%d of %d kernels guarded\n", guarded, kernels)
+	_, err := fmt.Fprintf(out, "%d of %d kernels guarded, the blocks of %d independent\n", guarded, kernels, independent)
 	return err
 }

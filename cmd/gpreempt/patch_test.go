@@ -49,10 +49,10 @@ func TestPatchTable(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i, expected := range [][]string{
-		{"ARCH", "REGISTERS", "PARAMETERS", "BYTES", "RESULT", "KERNEL"},
-		{"sm_90", "4", "->", registers, "0", "0", "guarded", "empty"},
-		{"sm_90", "24", "2", "12", "guarded", "seed"},
-		{"2", "of", "2", "kernels", "guarded"},
+		{"ARCH", "REGISTERS", "PARAMETERS", "BYTES", "RESULT", "BLOCKS", "KERNEL"},
+		{"sm_90", "4", "->", registers, "0", "0", "guarded", "independent", "empty"},
+		{"sm_90", "24", "2", "12", "guarded", "may", "wait:", "atomic", "whose", "result", "is", "used", "at", "0x290", "seed"},
+		{"2", "of", "2", "kernels", "guarded,", "the", "blocks", "of", "1", "independent"},
 	} {
 		if i >= len(lines) || strings.Join(strings.Fields(lines[i]), " ") != strings.Join(expected, " ") {
 			t.Fatalf("line %d is not %v:\n%s", i, expected, out)

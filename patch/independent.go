@@ -1,0 +1,100 @@
+package patch
+
+import "fmt"
+
+// Blocks can wait for each other only through what they read while they run. A kernel is independent if none of its instructions can tell
+// a block what another one of its launch has written meanwhile, but by chance:
+//
+//   - Weak loads may be answered by L1, which nobody brings up to date, for as long as a block runs. So they are harmless where nothing empties
+//     L1. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask L2, or the system.
+//   - Shared memory, its barriers, and those of clusters are a block's or a cluster's own, whose blocks are stopped together.
+//   - Asynchronous copies to shared memory ask L2, but say nothing but that they are done. A block could look at what they brought, again
+//     and again; nothing that does so instead of a load is known.
+//
+// What is not listed below is not harmless, and neither is a call of code elsewhere. An independent kernel that waits all the same would
+// make a stop late, which is bounded and notices it.
+//
+// The low 9 bits of an instruction are its operation. They are not documented: TestInstructions compares them with the disassembler's
+// names, for every architecture that has a guard.
+var harmless = map[uint16]string{
+	0x002: "MOV", 0x003: "P2R", 0x004: "R2P", 0x005: "CS2R", 0x006: "VOTE", 0x007: "SEL", 0x008: "FSEL", 0x009: "FMNMX",
+	0x00a: "FSET", 0x00b: "FSETP", 0x00c: "ISETP", 0x00f: "VIMNMX3", 0x010: "IADD3", 0x011: "LEA", 0x012: "LOP3", 0x013: "IABS",
+	0x016: "PRMT", 0x017: "IMNMX", 0x019: "SHF", 0x01c: "PLOP3", 0x020: "FMUL", 0x021: "FADD", 0x023: "FFMA", 0x024: "IMAD",
+	0x025: "IMAD", 0x026: "IDP", 0x027: "IMAD", 0x028: "DMUL", 0x029: "DADD", 0x02a: "DSETP", 0x02b: "DFMA",
+	0x02d: "PREEXIT", 0x02e: "ACQBULK", 0x02f: "ELECT", 0x030: "HADD2", 0x031: "HFMA2", 0x032: "HMUL2", 0x033: "HSET2",
+	0x034: "HSETP2", 0x035: "HFMA2 IADD", 0x036: "VIADD", 0x037: "IMMA", 0x039: "I2IP", 0x03a: "MOVM", 0x03b: "LDSM",
+	0x03c: "HMMA", 0x03e: "F2FP", 0x03f: "DMMA", 0x040: "HMNMX2", 0x043: "F2IP", 0x044: "STSM", 0x045: "I2FP",
+	0x046: "VIADDMNMX", 0x048: "VIMNMX", 0x049: "FFMA2", 0x04a: "UVIMNMX", 0x051: "UFSEL", 0x053: "UFSETP", 0x054: "UFADD",
+	0x055: "UFFMA", 0x056: "UFMUL", 0x05a: "UI2F", 0x05c: "UF2I", 0x05e: "UI2FP", 0x07a: "QMMA", 0x082: "UMOV", 0x083: "UP2UR",
+	0x085: "UIMNMX", 0x086: "VOTEU", 0x087: "USEL", 0x08c: "UISETP", 0x090: "UIADD3", 0x091: "ULEA", 0x092: "ULOP3",
+	0x096: "UPRMT", 0x097: "UIADD3", 0x099: "USHF", 0x09c: "UPLOP3", 0x0a4: "UIMAD", 0x0a5: "UIMAD", 0x0a6: "UIMAD",
+	0x0b9: "ULDC", 0x0ba: "UF2FP", 0x0bb: "ULDC", 0x0bd: "UFLO", 0x0bf: "UPOPC", 0x0ca: "R2UR", 0x0cb: "CS2UR",
+	0x100: "FLO", 0x101: "BREV", 0x102: "FCHK", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x107: "FRND", 0x108: "MUFU",
+	0x109: "POPC", 0x110: "F2F", 0x111: "F2I", 0x112: "I2F", 0x113: "FRND", 0x118: "NOP", 0x119: "S2R", 0x11a: "DEPBAR",
+	0x11b: "ENDCOLLECTIVE", 0x11c: "B2R", 0x11d: "BAR", 0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY",
+	0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX", 0x14d: "EXIT", 0x14e: "LEPC", 0x150: "RET", 0x158: "BRXU",
+	0x15c: "BPT", 0x15d: "NANOSLEEP", 0x166: "TLD", 0x17e: "LDG", 0x17f: "STG", 0x180: "LD", 0x181: "LDG", 0x182: "LDC",
+	0x183: "LDL", 0x184: "LDS", 0x185: "ST", 0x186: "STG", 0x187: "STL", 0x188: "STS", 0x189: "SHFL", 0x18c: "ATOMS",
+	0x18d: "ATOMS", 0x18e: "RED REDG", 0x192: "MEMBAR", 0x1a1: "MATCH", 0x1a3: "ATOMG", 0x1a6: "REDG", 0x1a7: "SYNCS",
+	0x1a8: "ATOMG", 0x1aa: "QSPC",
+	0x1ab: "ERRBAR CGAERRBAR", 0x1ac: "LDCU", 0x1ae: "LDGSTS", 0x1af: "LDGDEPBAR", 0x1b0: "ARRIVES", 0x1b1: "SYNCS",
+	0x1b2: "SYNCS", 0x1b4: "UTMALDG", 0x1b5: "UTMASTG", 0x1b7: "UTMACMDFLUSH", 0x1bd: "STAS", 0x1c2: "R2UR", 0x1c3: "S2UR",
+	0x1c4: "REDUX", 0x1c5: "WARPGROUP", 0x1c6: "FENCE", 0x1c7: "UCGABAR_ARV UCGABAR_WAIT", 0x1c8: "USETMAXREG",
+	0x1c9: "USETSHMSZ", 0x1f0: "HGMMA", 0x1f1: "IGMMA", 0x1f3: "QGMMA",
+}
+
+const (
+	operation = 0x1ff // of an instruction's low 16 bits
+
+	opCALL       = 0x144 // relative, and so in this code, unless a relocation says where to
+	opCALLABS    = 0x143
+	opLD         = 0x180
+	opLDG        = 0x181
+	opLDG32      = 0x17e // of 32 bytes
+	opATOMG      = 0x1a8
+	opATOMGFloat = 0x1a3
+
+	// Of an atomic whose result nobody uses, the bits of its first 64 that name a register, RZ, and of the others a predicate, PT.
+	noRegister  = 0xff << 16
+	noPredicate = 0x7 << (81 - 64)
+
+	// Bits 77 to 80 of a load: its order and scope.
+	orderShift    = 77 - 64
+	orderMask     = 0xf
+	orderWeak     = 0
+	orderConstant = 4 // of memory that the kernel does not write
+)
+
+const callsElsewhere = "call of code elsewhere"
+
+// dependence says why blocks of a kernel may wait for each other; "" if they cannot.
+func dependence(p *plan, relocations []relocation) string {
+	for _, r := range relocations {
+		if r.target == p.text && inside(p.text.data, r.offset&^(instructionSize-1), instructionSize) &&
+			le.Uint16(p.text.data[r.offset&^(instructionSize-1):])&operation == opCALL {
+			return callsElsewhere
+		}
+	}
+	for at := 0; at+instructionSize <= len(p.text.data); at += instructionSize {
+		instruction := p.text.data[at:]
+		op := le.Uint16(instruction) & operation
+		if op == opCALLABS {
+			return callsElsewhere
+		}
+		if harmless[op] == "" {
+			return fmt.Sprintf("instruction %#x at %#x", op, at)
+		}
+		low, high := le.Uint64(instruction), le.Uint64(instruction[8:])
+		switch op {
+		case opLD, opLDG, opLDG32:
+			if order := high >> orderShift & orderMask; order != orderWeak && order != orderConstant {
+				return fmt.Sprintf("load with an order at %#x", at)
+			}
+		case opATOMG, opATOMGFloat:
+			if low&noRegister != noRegister || high&noPredicate != noPredicate {
+				return fmt.Sprintf("atomic whose result is used at %#x", at)
+			}
+		}
+	}
+	return ""
+}
