@@ -23,7 +23,7 @@ func key(name string) Key { return sha256.Sum256([]byte(name)) }
 
 var someKernels = []patch.Kernel{
 	{Name: "second", Guarded: true, Layout: []patch.Parameter{{Offset: 0, Size: 8}, {Offset: 8, Size: 300}}, HiddenOffset: 312},
-	{Name: "first", Guarded: true},
+	{Name: "first", Guarded: true, Independent: true},
 	{Name: "third", Reason: "because", Refusal: patch.RefusedPeers, Layout: []patch.Parameter{{Offset: 4, Size: 2}}},
 	{Name: "fourth", Reason: "because"},
 }
@@ -48,6 +48,7 @@ func decode(data []byte) (kernels []patch.Kernel, image []byte) {
 		if !k.Guarded {
 			k.Reason, k.Refusal = text(le.Uint32(h[4:])), patch.Refusal(le.Uint16(h[16:]))
 		}
+		k.Independent = le.Uint16(h[18:]) == 1
 		for n := range uint32(le.Uint16(h[12:])) {
 			at := data[le.Uint32(h[8:])+4*n:]
 			k.Layout = append(k.Layout, patch.Parameter{Offset: le.Uint16(at), Size: le.Uint16(at[2:])})
@@ -72,6 +73,19 @@ func TestForm(t *testing.T) {
 	reasons := maps.Collect(refused(encode(t, key("k"), someKernels, nil)))
 	if want := map[string]string{"third": "because", "fourth": "because"}; !maps.Equal(reasons, want) {
 		t.Errorf("refused %v, want %v", reasons, want)
+	}
+}
+
+// The driver may take any of several cubins.
+func TestIndependentInAll(t *testing.T) {
+	of := func(independent bool) patch.FatbinEntry {
+		return patch.FatbinEntry{Report: patch.Report{Kernels: []patch.Kernel{{Name: "k", Guarded: true, Independent: independent}}}}
+	}
+	for _, c := range []struct{ first, second, want bool }{{true, true, true}, {true, false, false}, {false, true, false}} {
+		kernels, err := kernelsOf([]patch.FatbinEntry{of(c.first), of(c.second)})
+		if err != nil || len(kernels) != 1 || kernels[0].Independent != c.want {
+			t.Errorf("%v and %v: %+v %v", c.first, c.second, kernels, err)
+		}
 	}
 }
 

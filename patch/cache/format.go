@@ -15,7 +15,7 @@ import (
 
 // The format of a rewritten image: struct gp_rewritten of preempt/code/code.h, which C reads in place.
 const (
-	magic = "GPBLP\x00\x00\x01"
+	magic = "GPBLP\x00\x00\x02"
 
 	headerSize = 72
 	kernelSize = 20
@@ -29,12 +29,13 @@ const (
 	atKey        = 40
 
 	// Offsets in a kernel.
-	atName       = 0
-	atReason     = 4
-	atLayout     = 8
-	atParameters = 12
-	atHidden     = 14
-	atRefusal    = 16
+	atName        = 0
+	atReason      = 4
+	atLayout      = 8
+	atParameters  = 12
+	atHidden      = 14
+	atRefusal     = 16
+	atIndependent = 18
 
 	imageAlignment = 4096 // so that its pages can be given back
 )
@@ -109,6 +110,9 @@ func (f *format) put(data []byte, key Key) {
 		if !k.Guarded {
 			le.PutUint32(h[atReason:], uint32(texts+f.texts[k.Reason]))
 			le.PutUint16(h[atRefusal:], uint16(k.Refusal))
+		}
+		if k.Guarded && k.Independent {
+			le.PutUint16(h[atIndependent:], 1)
 		}
 		le.PutUint32(h[atLayout:], uint32(layout))
 		le.PutUint16(h[atParameters:], uint16(len(k.Layout)))

@@ -89,18 +89,20 @@ func (r *Rewriter) rewrite(image patch.Image, key Key) (Mapping, error) {
 	return m, nil
 }
 
-// kernelsOf lists every kernel once. All cubins must have been read: the driver may take any of them.
+// kernelsOf lists every kernel once, as independent if it is in all cubins. All must have been read: the driver may take any of them.
 func kernelsOf(entries []patch.FatbinEntry) (kernels []patch.Kernel, err error) {
-	listed := make(map[string]bool)
+	listed := make(map[string]int)
 	for _, e := range entries {
 		if e.Reason != "" {
 			return nil, fmt.Errorf("cubin for sm_%d: %s", e.SM, strings.TrimPrefix(e.Reason, patch.ErrFormat.Error()+": "))
 		}
 		for _, k := range e.Report.Kernels {
-			if !listed[k.Name] {
-				listed[k.Name] = true
-				kernels = append(kernels, k)
+			if at, known := listed[k.Name]; known {
+				kernels[at].Independent = kernels[at].Independent && k.Independent
+				continue
 			}
+			listed[k.Name] = len(kernels)
+			kernels = append(kernels, k)
 		}
 	}
 	return kernels, nil

@@ -226,17 +226,18 @@ struct gp_domain {
 		const void *behind;     // the event of the last one that it was put behind
 	} beside[BLP_STREAMS];          // one for each stream; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
-	struct {                        // narrow.c; under control, but for blind, which is under lock
+	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic
 		struct blp_narrow_queue queue[BLP_WIDTHS];
 		struct blp_narrow_queue *_Atomic on; // what the log has runs there while the domain is stopped; NULL: it does not run
 		struct blp_narrow_queue *was; // what ran there has not been seen to have ended
-		uint32_t asked, left;         // SMs that the program, and the open windows, leave it while stopped
+		_Atomic uint32_t asked;       // SMs that the program leaves it while it is stopped
+		uint32_t left;                // the same of the open windows
 		uint64_t driven[BLP_STREAMS]; // entries of each stream below have been put there
 		uint64_t since_ns;
 		CUevent idle;         // behind all that the context had as it was recorded
 		bool asking;          // it was recorded in this stop
 		bool blind;           // since then the driver got work of a stream without a place
-		bool refused;         // nothing runs narrow any more
+		_Atomic bool refused; // nothing runs narrow any more
 		CUevent end;          // behind what was
 		_Atomic bool lingers; // it was not reached yet
 		uint64_t graph;       // sequence + 1 of the graph of which a part has been put there; 0: there is none
@@ -402,9 +403,10 @@ CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under g
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
-// fit.c; may ask the driver, the first time. cluster gets what blp_cluster_of says.
-bool blp_fits(const struct gp_gpu *, CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes,
-	      uint32_t *cluster);
+// fit.c; may ask the driver, the first time.
+// Whether a launch is stopped as a whole, before it begins or not at all. cluster gets what blp_cluster_of says.
+bool blp_is_whole(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
+		  const uint32_t *block, uint32_t shared_bytes, uint32_t *cluster);
 
 // flush.c
 // Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
@@ -534,7 +536,9 @@ static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_
 	return d->beside[i].leads ? d->beside[i].stream : s->handle;
 }
 
-// narrow.c, under gp_domain.control
+// narrow.c
+bool blp_may_narrow(const struct gp_domain *); // some stop may let it go on; without a lock
+// The others under gp_domain.control.
 uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
 // Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
 bool blp_narrow(struct gp_domain *);

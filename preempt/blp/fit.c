@@ -3,6 +3,10 @@
 // If all may be there at once, they may wait for each other in any order, and some kernels rely on it without a cooperative launch: Marlin's
 // reduction, whose blocks wait for later ones, Lamport protocols of collectives, hand-written grid barriers. The blocks of a
 // larger grid can only wait for blocks with lower numbers, or for the next few.
+//
+// Most kernels rely on nothing of the kind, and their code shows it (patch.Kernel.Independent). On all SMs that makes little difference: such a
+// launch has all its blocks there at once, and none to stop. In a width it takes several waves, and could not begin at all if it
+// were to be there at once. So launches of these kernels are parted where the domain may go on narrow.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -51,8 +55,8 @@ uint32_t blp_cluster_of(CUfunction f)
 	return blocks;
 }
 
-bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared,
-	      uint32_t *cluster)
+static bool fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared,
+		 uint32_t *cluster)
 {
 	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
 	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
@@ -79,4 +83,11 @@ bool blp_fits(const struct gp_gpu *g, CUfunction f, const uint32_t *grid, const 
 	}
 	*cluster = c->cluster;
 	return blocks <= (uint64_t)g->sms * (c->blocks ? c->blocks : most_on_sm(g));
+}
+
+bool blp_is_whole(const struct gp_domain *d, CUfunction f, const struct gp_code *code, const uint32_t *grid,
+		  const uint32_t *block, uint32_t shared, uint32_t *cluster)
+{
+	bool at_once = fits(d->gpu, f, grid, block, shared, cluster);
+	return code->whole || (at_once && !(code->independent && blp_may_narrow(d)));
 }

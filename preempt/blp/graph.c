@@ -212,8 +212,8 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
 		CUfunction f = k.function ? k.function : k.kernel;
 		struct blp_entry *e = &t->kernel[next - t->first];
-		bool fits = blp_fits(t->domain->gpu, f, k.grid, k.block, k.shared_bytes, &e->cluster);
-		uint8_t shift = blp_shift(blocks, fits || cooperative || code->whole);
+		bool whole = blp_is_whole(t->domain, f, code, k.grid, k.block, k.shared_bytes, &e->cluster);
+		uint8_t shift = blp_shift(blocks, whole || cooperative);
 		if (!note(e, code, &k, nodes[i], shift, cooperative))
 			return false;
 		t->windows[next - t->first] = blp_windows(blocks, e->cluster, shift);

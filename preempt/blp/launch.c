@@ -236,7 +236,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
 	uint32_t cluster;
-	bool whole = blp_fits(d->gpu, l->function, l->grid, l->block, l->shared_bytes, &cluster) || code->whole, now;
+	bool whole = blp_is_whole(d, l->function, code, l->grid, l->block, l->shared_bytes, &cluster), now;
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);

@@ -9,7 +9,7 @@
 // legacy stream's rules put it behind: barriers may still come there. What the driver gets of streams without a place cannot be asked
 // for; then nothing of a blocking stream goes on.
 //
-// One stream in the order of the log keeps all orders among entries, and a launch whose blocks may wait for each other is alone there: if all
+// One stream in the order of the log keeps all orders among entries, and a launch whose blocks may wait for each other (fit.c) is alone there: if all
 // of its blocks have room at once in the width, they get it. What waits for a kernel that comes later in the log gets no further
 // until the domain is resumed. If that makes a stop late, nothing runs narrow any more.
 //
@@ -30,6 +30,11 @@ enum {
 	GREEN_DEFAULT_STREAM = 1,
 };
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+bool blp_may_narrow(const struct gp_domain *d)
+{
+	return (gp_settings.spatial || d->narrow.asked) && !d->narrow.refused;
+}
 
 uint32_t blp_width(const struct gp_domain *d)
 {

@@ -9,6 +9,7 @@
 struct gp_code {
 	bool guarded;
 	bool whole;          // its launches are not parted: see gp_code_keep_whole
+	bool independent;    // its blocks do not wait for each other, as far as its code tells (patch.Kernel)
 	uint16_t parameters; // without the hidden one
 	uint32_t hidden;     // offset of the hidden parameter in the parameter buffer
 	uint32_t bytes;      // of the parameter buffer: hidden + 8

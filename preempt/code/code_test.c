@@ -164,7 +164,8 @@ static void *rewriter(void *unused)
 		strcpy(text, "guarded");
 		strcpy(text + 10, "other");
 		strcpy(text + 20, "reason");
-		w->kernel[0] = (struct gp_rewritten_kernel){.name = 1000, .layout = 500, .parameters = 2, .hidden = 16};
+		w->kernel[0] = (struct gp_rewritten_kernel){
+			.name = 1000, .layout = 500, .parameters = 2, .hidden = 16, .independent = 1};
 		w->kernel[1] = (struct gp_rewritten_kernel){
 			.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
 		r->rewritten = w;
@@ -233,7 +234,7 @@ int main(void)
 	CHECK(gp_kernels.seen == 2 && gp_kernels.guarded == 1 && gp_kernels.refused[GP_REFUSED_PEERS] == 1 &&
 	      gp_kernels.images == 1);
 	uint32_t generation = gp_code_generation;
-	CHECK(!gp_code_of((CUfunction)(2ul * STEP))->whole);
+	CHECK(!gp_code_of((CUfunction)(2ul * STEP))->whole && gp_code_of((CUfunction)(2ul * STEP))->independent);
 	gp_code_keep_whole((CUfunction)(2ul * STEP));
 	CHECK(gp_code_generation != generation && gp_code_of((CUfunction)(2ul * STEP))->whole && guarded(2 * STEP));
 	gp_code_let_pass((CUfunction)(2ul * STEP));

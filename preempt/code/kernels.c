@@ -29,19 +29,21 @@ static const struct gp_code *layout(const struct gp_rewritten *image, const stru
 	static struct described *described[LAYOUTS];
 	const void *parameters = (const char *)image + kernel->layout;
 	size_t bytes = kernel->parameters * sizeof *((struct gp_code *)0)->parameter;
-	uint32_t hash = kernel->hidden + whole;
+	bool independent = kernel->independent == 1;
+	uint32_t hash = kernel->hidden + whole + 2 * independent;
 	for (size_t i = 0; i < bytes / sizeof(uint16_t); i++)
 		hash = hash * 31 + ((const uint16_t *)parameters)[i];
 	struct described **chain = &described[hash % LAYOUTS];
 	for (struct described *k = *chain; k; k = k->next)
-		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden &&
-		    k->code.whole == whole && !memcmp(k->code.parameter, parameters, bytes))
+		if (k->code.parameters == kernel->parameters && k->code.hidden == kernel->hidden && k->code.whole == whole &&
+		    k->code.independent == independent && !memcmp(k->code.parameter, parameters, bytes))
 			return &k->code;
 	struct described *k = calloc(1, sizeof *k + bytes);
 	if (!k)
 		return NULL;
 	k->code.guarded = true;
 	k->code.whole = whole;
+	k->code.independent = independent;
 	k->code.parameters = kernel->parameters;
 	k->code.hidden = kernel->hidden;
 	k->code.bytes = kernel->hidden + sizeof(CUdeviceptr);

@@ -28,8 +28,8 @@ struct gp_rewritten {
 		uint32_t layout;     // offset of u16 {offset, size} for each parameter
 		uint16_t parameters; // without the hidden one
 		uint16_t hidden;
-		uint16_t refusal; // enum gp_refusal, where there is a reason
-		uint16_t pad;
+		uint16_t refusal;     // enum gp_refusal, where there is a reason
+		uint16_t independent; // 1: its blocks do not wait for each other, but for those of a cluster
 	} kernel[];
 };
 

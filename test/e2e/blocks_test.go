@@ -162,6 +162,15 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("not enabled 3 negative 2 more than there are 2 all 0 few 0 too many 5 one of them 0 another context 7 ")
 		p.finish()
 	})
+	t.Run("narrow, of kernels that fit at once", func(t *testing.T) {
+		p := start(t)
+		p.say("at once")
+		p.hears("ended 2")
+		p.m.until("what may wait for each other is held back", func() bool { return p.m.blp(p).HeldTogether == 1 })
+		p.say("")
+		p.hears("held 1 wrong 0")
+		p.finish()
+	})
 	t.Run("given up while narrow", func(t *testing.T) {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:2") // the first marker there
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
