@@ -6,7 +6,7 @@ import "fmt"
 // a block what another one of its launch has written meanwhile, but by chance:
 //
 //   - Weak loads may be answered by L1, which nobody brings up to date, for as long as a block runs. So they are harmless where nothing empties
-//     L1. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask L2, or the system.
+//     L1, and they leave what they read there. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask L2, or the system.
 //   - Shared memory, its barriers, and those of clusters are a block's or a cluster's own, whose blocks are stopped together.
 //   - Asynchronous copies to shared memory ask L2, but say nothing but that they are done. A block could look at what they brought, again
 //     and again; nothing that does so instead of a load is known.
@@ -14,8 +14,8 @@ import "fmt"
 // What is not listed below is not harmless, and neither is a call of code elsewhere. An independent kernel that waits all the same would
 // make a stop late, which is bounded and notices it.
 //
-// The low 9 bits of an instruction are its operation. They are not documented: TestInstructions compares them with the disassembler's
-// names, for every architecture that has a guard.
+// The low 9 bits of an instruction are its operation. They are not documented: The corpus tests compare those that occur with the
+// disassembler's names, for every architecture that has a guard.
 var harmless = map[uint16]string{
 	0x002: "MOV", 0x003: "P2R", 0x004: "R2P", 0x005: "CS2R", 0x006: "VOTE", 0x007: "SEL", 0x008: "FSEL", 0x009: "FMNMX",
 	0x00a: "FSET", 0x00b: "FSETP", 0x00c: "ISETP", 0x00f: "VIMNMX3", 0x010: "IADD3", 0x011: "LEA", 0x012: "LOP3", 0x013: "IABS",
@@ -63,6 +63,9 @@ const (
 	orderMask     = 0xf
 	orderWeak     = 0
 	orderConstant = 4 // of memory that the kernel does not write
+
+	// Bits 85 and 86: it leaves L1 without what it read (last use), or does not put it there.
+	leavesL1 = 3 << (85 - 64)
 )
 
 const callsElsewhere = "call of code elsewhere"
@@ -89,6 +92,9 @@ func dependence(p *plan, relocations []relocation) string {
 		case opLD, opLDG, opLDG32:
 			if order := high >> orderShift & orderMask; order != orderWeak && order != orderConstant {
 				return fmt.Sprintf("load with an order at %#x", at)
+			}
+			if high&leavesL1 != 0 {
+				return fmt.Sprintf("load past L1 at %#x", at)
 			}
 		case opATOMG, opATOMGFloat:
 			if low&noRegister != noRegister || high&noPredicate != noPredicate {

@@ -10,7 +10,7 @@ import (
 var (
 	mnemonic = regexp.MustCompile(`^(?:\{ *)?(?:@!?U?P\w+ )?(\w+)(\S*)`)
 	dropped  = regexp.MustCompile(`\bATOMG\S* PT, RZ, `)
-	ordered  = regexp.MustCompile(`\.(?:STRONG|MMIO)\b`)
+	ordered  = regexp.MustCompile(`\.(?:STRONG|MMIO|NA|LU)\b`)
 )
 
 // checkIndependence checks, by the disassembler's names, what is said of a kernel that is guarded, and the table of operations.

@@ -55,7 +55,8 @@ type Kernel struct {
 	ParameterBytes int `json:"parameter_bytes"` // of the original
 	HiddenOffset   int `json:"hidden_offset,omitempty"`
 
-	// Of a guarded kernel: no block of it waits for another one of its launch, or of another cluster of it; or why that is not known.
+	// Of a guarded kernel: as far as its code tells, no block waits for another one of its launch, but for those of a cluster; or what
+	// speaks against it.
 	Independent bool   `json:"independent"`
 	Dependence  string `json:"dependence,omitempty"`
 

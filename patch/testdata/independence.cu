@@ -41,6 +41,26 @@ extern "C" __global__ void waits_second_level(const int *flag, int *out)
 	*out = 1;
 }
 
+extern "C" __global__ void waits_no_allocate(int *flag, int *out)
+{
+	int value;
+	do {
+		asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+		__syncthreads();
+	} while (!value);
+	*out = 1;
+}
+
+extern "C" __global__ void waits_last_use(int *flag, int *out)
+{
+	int value;
+	do {
+		asm volatile("ld.global.lu.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+		__syncthreads();
+	} while (!value);
+	*out = 1;
+}
+
 // A weak load, behind which the fence's other half empties L1.
 extern "C" __global__ void waits_fence(int *flag, int *out)
 {

@@ -29,7 +29,7 @@ struct gp_rewritten {
 		uint16_t parameters; // without the hidden one
 		uint16_t hidden;
 		uint16_t refusal;     // enum gp_refusal, where there is a reason
-		uint16_t independent; // 1: its blocks do not wait for each other, but for those of a cluster
+		uint16_t independent; // 1: its blocks do not wait for each other, as far as its code tells
 	} kernel[];
 };
 

@@ -165,8 +165,8 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	t.Run("narrow, of kernels that fit at once", func(t *testing.T) {
 		p := start(t)
 		p.say("at once")
-		p.hears("ended 2")
-		p.m.until("what may wait for each other is held back", func() bool { return p.m.blp(p).HeldTogether == 1 })
+		p.hears("ended")
+		p.m.until("what may wait for each other is held back", func() bool { return p.m.blp(p).HeldTogether == 1 && p.m.blp(p).Narrowed == 1 })
 		p.say("")
 		p.hears("held 1 wrong 0")
 		p.finish()
