@@ -23,6 +23,18 @@ static struct {
 _Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
+// Memory of a domain that ended with its stream. To free it would wait for all that the context has, as the program's call does not.
+// So the context's next domain gets it, or it is freed with the context.
+struct memory {
+	struct memory *next;
+	CUcontext context;
+	CUevent behind; // behind all that may use it; NULL: nothing tells when that is over
+	CUdeviceptr device;
+	struct gpreempt_record *image, *graph_image;
+};
+static struct memory *kept;
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER; // of kept; below gp_domain.control
+
 bool gp_blp_started;
 _Atomic bool blp_loads_lazily;
 
@@ -97,6 +109,93 @@ struct gp_domain *gp_blp_domain(CUstream stream)
 	return blp_domain_of(context, stream ? stream : GP_STREAM_LEGACY);
 }
 
+static void free_memory(const struct memory *m)
+{
+	if (m->behind)
+		gp_driver.cuEventDestroy(m->behind);
+	if (m->device)
+		gp_driver.cuMemFree(m->device);
+	if (m->image)
+		gp_driver.cuMemFreeHost(m->image);
+	if (m->graph_image)
+		gp_driver.cuMemFreeHost(m->graph_image);
+}
+
+static struct memory memory_of(const struct gp_domain *d, CUcontext context)
+{
+	return (struct memory){.context = context, .device = d->memory, .image = d->image, .graph_image = d->graph_image};
+}
+
+// The library's own stream comes behind what another one has.
+static bool comes_behind(struct gp_domain *d, CUstream stream)
+{
+	return !gp_driver.cuEventRecord(d->done, stream) && !gp_driver.cuStreamWaitEvent(d->stream, d->done, 0);
+}
+
+static CUevent behind_all(struct gp_domain *d, CUstream stream)
+{
+	CUevent event = NULL;
+	bool behind = comes_behind(d, stream);
+	for (int i = 0; i < BLP_STREAMS && behind; i++)
+		behind = !d->beside[i].stream || comes_behind(d, d->beside[i].stream);
+	for (int i = 0; i < BLP_WIDTHS && behind; i++)
+		behind = !d->narrow.queue[i].sms || comes_behind(d, d->narrow.queue[i].stream);
+	if (!behind || gp_driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
+		return NULL;
+	if (!gp_driver.cuEventRecord(event, d->stream))
+		return event;
+	gp_driver.cuEventDestroy(event);
+	return NULL;
+}
+
+void blp_keep_memory(struct gp_domain *d, CUcontext context, CUstream stream)
+{
+	struct memory *m = malloc(sizeof *m);
+	if (!m)
+		return;
+	*m = memory_of(d, context);
+	m->behind = behind_all(d, stream);
+	d->memory = 0;
+	d->image = d->graph_image = NULL;
+	pthread_mutex_lock(&keeping);
+	m->next = kept;
+	kept = m;
+	pthread_mutex_unlock(&keeping);
+}
+
+// What the context's own end frees: all of it, or what nothing uses any more.
+static struct memory *take_kept(CUcontext context, bool unused)
+{
+	pthread_mutex_lock(&keeping);
+	struct memory **at = &kept, *m;
+	while ((m = *at) && (m->context != context || (unused && !(m->behind && !blp_query(m->behind)))))
+		at = &m->next;
+	if (m)
+		*at = m->next;
+	pthread_mutex_unlock(&keeping);
+	return m;
+}
+
+void blp_free_kept(CUcontext context)
+{
+	for (struct memory *m; (m = take_kept(context, false)); free(m))
+		free_memory(m);
+}
+
+// Memory that a domain of the context has left. False: there is none.
+static bool reuse(struct gp_domain *d, CUcontext context)
+{
+	struct memory *m = take_kept(context, true);
+	if (!m)
+		return false;
+	gp_driver.cuEventDestroy(m->behind);
+	d->memory = m->device;
+	d->image = m->image;
+	d->graph_image = m->graph_image;
+	free(m);
+	return true;
+}
+
 void blp_release(struct gp_domain *d)
 {
 	for (int i = 0; i < BLP_MARKERS; i++)
@@ -127,30 +226,29 @@ void blp_release(struct gp_domain *d)
 		gp_driver.cuEventDestroy(d->done);
 	if (d->stream)
 		gp_driver.cuStreamDestroy(d->stream);
-	if (d->memory)
-		gp_driver.cuMemFree(d->memory);
-	if (d->image)
-		gp_driver.cuMemFreeHost(d->image);
-	if (d->graph_image)
-		gp_driver.cuMemFreeHost(d->graph_image);
+	struct memory m = memory_of(d, NULL);
+	free_memory(&m);
 }
 
-// What the driver has to give, in the context that is current.
-static CUresult equip(struct gp_domain *d, const char **call)
+// What the driver has to give, in the context, which is current.
+static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 {
 	int least = 0, greatest = 0;
-	void *pinned = NULL;
 
 	// Of the highest priority: a channel that no stream of the program uses.
 	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
-	GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
+	if (!reuse(d, context)) {
+		void *pinned = NULL;
+		GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
+		GP_TRY(call, cuMemHostAlloc, &pinned,
+		       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
+		       CU_MEMHOSTALLOC_PORTABLE);
+		d->image = pinned;
+	}
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
 	GP_TRY(call, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
-	GP_TRY(call, cuMemHostAlloc, &pinned,
-	       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word, CU_MEMHOSTALLOC_PORTABLE);
-	d->image = pinned;
 	d->staged = d->image + BLP_LOG + 2;
 	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
 	d->word[0] = 0;
@@ -247,7 +345,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	CUresult result = blp_enter(context, &pushed) ? 0 : CUDA_ERROR_NOT_FOUND;
 	if (!result) {
 		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-		result = equip(d, call);
+		result = equip(d, context, call);
 		if (result)
 			blp_release(d);
 		else

@@ -304,6 +304,9 @@ void blp_give_up(struct gp_domain *, const char *call, CUresult);
 	} while (0)
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
+// Of a domain that ends with its stream, which is not destroyed yet: what it has of memory stays with the context. Under gp_domain.control.
+void blp_keep_memory(struct gp_domain *, CUcontext, CUstream);
+void blp_free_kept(CUcontext);
 // Gives a stream a domain of its own, where it has none.
 CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet

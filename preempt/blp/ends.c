@@ -22,8 +22,8 @@ CUresult gp_blp_separate(CUstream stream)
 	return result ? result : blp_make_separate(c, context, stream);
 }
 
-// Nothing is in flight any more.
-static void end(struct gp_domain *d, CUcontext context)
+// stream: what the domain ends with; NULL: its context, which has nothing in flight any more.
+static void end(struct gp_domain *d, CUcontext context, CUstream stream)
 {
 	bool pushed;
 
@@ -47,6 +47,10 @@ static void end(struct gp_domain *d, CUcontext context)
 	blp_forget_events(d);
 	int mode = gp_relax_captures(); // another thread may capture
 	if (blp_enter(context, &pushed)) {
+		if (stream)
+			blp_keep_memory(d, context, stream);
+		else
+			blp_free_kept(context);
 		blp_release(d);
 		blp_leave(pushed);
 	}
@@ -69,7 +73,7 @@ void gp_blp_context_destroying(CUcontext context)
 	blp_forget_specials(context);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
 		if (blp_domains[i]->context == context)
-			end(blp_domains[i], context);
+			end(blp_domains[i], context, NULL);
 }
 
 void gp_blp_stream_destroying(CUstream stream)
@@ -101,5 +105,5 @@ void gp_blp_stream_destroying(CUstream stream)
 	struct gp_domain *own;
 	CUcontext context;
 	while ((own = blp_forget_special(stream, &context)))
-		end(own, context);
+		end(own, context, stream);
 }

@@ -110,6 +110,12 @@ func TestMeanwhile(t *testing.T) {
 	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind", "whole-elsewhere"} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
+	t.Run("own-destroyed", func(t *testing.T) {
+		m := newStoppable(t, "")
+		be, _ := m.startOrdered(program)
+		be.say("own-destroyed 20")
+		be.hears("right")
+	})
 	t.Run("freed-always", func(t *testing.T) {
 		m := newStoppable(t, "", "SIMCUDA_CALL_US=cuMemFree:20000")
 		be, _ := m.startOrdered(program)

@@ -3,6 +3,7 @@
 #define MORE_FUNCTIONS(F) \
 	F(cuEventDestroy_v2, (handle)) \
 	F(cuMemFreeHost, (void *)) \
+	F(cuMemGetInfo_v2, (size_t *, size_t *)) \
 	F(cuArrayCreate_v2, (handle *, const void *)) \
 	F(cuArrayDestroy, (handle)) \
 	F(cuDeviceGetDevResource, (int, struct resource *, int)) \
@@ -146,6 +147,35 @@ static void destroyed_meanwhile(unsigned rounds)
 		spin(another);
 		write_word(word + 4);
 		CHECK(returns_before(thread, &meanwhile.over));
+	}
+}
+
+// A stream is destroyed that had a domain of its own, while the context has work that waits for the program. The memory of each is used
+// again: of those whose own work is not over when they are destroyed, later.
+static void own_destroyed(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle two = stream_of(NON_BLOCKING);
+	size_t first = 0, left, total;
+	for (unsigned r = 0; r < rounds; r++) {
+		handle one = stream_of(NON_BLOCKING), still = stream_of(NON_BLOCKING);
+		OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+		OK(gpreempt_stream_enable((stream_t)still, GPREEMPT_LEVEL_BLOCK));
+		launch(&b, one, r, 100);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+		spin_until(still, word + 4);
+		spin(two);
+		OK(cuStreamDestroy_v2(one));
+		OK(cuStreamDestroy_v2(still));
+		write_word(word + 4);
+		let_go();
+		OK(cuCtxSynchronize());
+		OK(cuMemGetInfo_v2(&left, &total));
+		if (!first)
+			first = left;
+		CHECK(left == first);
 	}
 }
 
@@ -637,6 +667,7 @@ int main(int argc, char **argv)
 		{"stream", stream_meanwhile},
 		{"many", many_meanwhile},
 		{"destroyed", destroyed_meanwhile},
+		{"own-destroyed", own_destroyed},
 		{"let-run", let_run_meanwhile},
 		{"event-destroyed", event_destroyed},
 		{"stream-renewed", stream_renewed},
