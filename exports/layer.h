@@ -12,6 +12,7 @@
 // As table.h names them. They are passed by value, so their sizes and classes are part of the ABI.
 typedef struct gp_ipc_handle CUipcMemHandle, CUipcEventHandle;
 typedef struct gp_location CUmemLocation;
+typedef struct gp_egl_frame CUeglFrame;
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define OUTLINED __attribute__((noinline))

@@ -23,10 +23,11 @@ static bool has_one_of(const char *name, const char *const *words)
 bool gp_may_submit(const char *name)
 {
 	static const char *const of_streams[] = {
-		"Async",       "Launch",        "Memcpy",      "Memset",      "Cpy",          "Capture",
-		"Recapture",   "StreamWait",    "StreamWrite", "StreamBatch", "StreamAttach", "StreamAdd",
-		"GraphicsMap", "GraphicsUnmap", "GLMap",       "GLUnmap",     "Prefetch",     "Discard",
-		"RecordEvent", "EventRecord",   "WaitEvent",   "_ptsz",       "_ptds",        NULL};
+		"Async",        "Launch",        "Memcpy",      "Memset",      "Cpy",          "Capture",
+		"Recapture",    "StreamWait",    "StreamWrite", "StreamBatch", "StreamAttach", "StreamAdd",
+		"GraphicsMap",  "GraphicsUnmap", "GLMap",       "GLUnmap",     "Prefetch",     "Discard",
+		"RecordEvent",  "EventRecord",   "WaitEvent",   "_ptsz",       "_ptds",        "AcquireFrame",
+		"ReleaseFrame", "PresentFrame",  "ReturnFrame", NULL};
 	static const char *const of_graphs[] = {"cuGraphAddNode",
 						"cuGraphAddKernelNode",
 						"cuGraphKernelNodeSetParams",

@@ -120,6 +120,14 @@ struct gp_pool_properties { // CUmemPoolProps, as far as it is read
 
 struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
 
+// CUeglFrame
+struct gp_egl_frame {
+	void *plane[3];
+	unsigned width, height, depth, pitch, planes, channels;
+	int type, color_format, format;
+};
+_Static_assert(sizeof(struct gp_egl_frame) == 64, "as cudaEGL.h has it");
+
 // CUarrayMapInfo
 struct gp_array_mapping {
 	int resource;
