@@ -273,7 +273,7 @@ static int next_step(struct gp_domain *d, struct blp_stream *s)
 {
 	int m = d->free_marker;
 	if (!s->tainted || !s->queue || s->passed - s->steps.upto < BLP_STEP || s->steps.count == BLP_STEPS || m < 0 ||
-	    (!d->marker[m].event && gp_driver.cuEventCreate(&d->marker[m].event, CU_EVENT_DISABLE_TIMING)))
+	    !d->marker[m].event)
 		return -1;
 	d->free_marker = d->marker[m].next;
 	d->marker[m].next = -1;
@@ -290,8 +290,7 @@ static CUevent next_record(struct blp_stream *s)
 		return NULL;
 	if (s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
 		s->taints = 0;
-	if ((s->taints >= BLP_ADDED && !s->thread) ||
-	    (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING)))
+	if ((s->taints >= BLP_ADDED && !s->thread) || !s->taint)
 		return NULL;
 	s->taints++;
 	return s->taint;
@@ -349,8 +348,22 @@ bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind)
 
 // From here to blp_passed the stream counts as tainted: a launch that another thread makes meanwhile comes before the
 // operation or behind it as a whole, and cannot be cut and repeated across it. A stream without a place gets none meanwhile.
+// What blp_passed records. It is made here, where no call waits with the driver's lock: there, one that came since may. Where the driver
+// refuses, nothing is recorded.
+static void make_events(struct gp_domain *d, struct blp_stream *s)
+{
+	int m = d->free_marker;
+	if (s == &d->unplaced)
+		return;
+	if (!s->taint)
+		gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING);
+	if (m >= 0 && !d->marker[m].event)
+		gp_driver.cuEventCreate(&d->marker[m].event, CU_EVENT_DISABLE_TIMING);
+}
+
 void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stream *s)
 {
+	make_events(d, s);
 	s->passing++;
 	d->tainted++;
 	d->narrow.blind |= s == &d->unplaced;

@@ -11,6 +11,7 @@ func TestLoads(t *testing.T) {
 		"unloaded", "unloaded-library", "unloaded-many", "unloaded-captured", "unloaded-twice", "unloaded-destroyed",
 	} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
+		t.Run(what+" where making waits", func(t *testing.T) { rightAlone(t, program, what, "SIMCUDA_MAKING_WAITS=1") })
 	}
 	for what, rounds := range map[string]int{"asked-loading": 1, "asked-freeing": 1, "unloaded-in-use": 4, "unloaded": 2, "unloaded-library": 2, "unloaded-destroyed": 1} {
 		t.Run(what+" while stopped", func(t *testing.T) { rightWhileStopped(t, program, what, rounds) })

@@ -126,9 +126,9 @@ func TestMeanwhile(t *testing.T) {
 }
 
 // rightAlone runs a part of a program whose launches are logged, since an LC worker is there, and never stopped.
-func rightAlone(t *testing.T, program, what string) {
+func rightAlone(t *testing.T, program, what string, env ...string) {
 	t.Helper()
-	m := newStoppable(t, "")
+	m := newStoppable(t, "", env...)
 	be, _ := m.startOrdered(program)
 	be.say("%s 1", what)
 	be.hears("right")

@@ -9,6 +9,8 @@ CALL(cuEventCreate, (CUevent * out, unsigned flags), (out, flags))
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (sim_making_waits())
+		call_wait(c, CALL_SUBMIT);
 	*out = calloc(1, sizeof **out);
 	if (!*out)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -315,6 +315,8 @@ CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long l
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (sim_making_waits())
+		call_wait(c, CALL_SUBMIT);
 	if (!handle_is(g, H_GRAPH))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
 	CUgraphExec e = calloc(1, sizeof *e);

@@ -149,6 +149,16 @@ uint32_t sim_queue(void)
 	return most;
 }
 
+bool sim_making_waits(void)
+{
+	static _Atomic int state; // 1 no, 2 yes
+	if (!state) {
+		const char *e = getenv("SIMCUDA_MAKING_WAITS");
+		state = e && *e && strcmp(e, "0") != 0 ? 2 : 1;
+	}
+	return state == 2;
+}
+
 bool sim_mps(void)
 {
 	static _Atomic int state; // 1 no, 2 yes

@@ -10,6 +10,8 @@ CALL(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority),
 	CUresult r = out && !(flags & ~1u) ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (sim_making_waits())
+		call_wait(c, CALL_SUBMIT);
 	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
 	*out = stream_new(c, flags, priority);
 	if (!*out)
